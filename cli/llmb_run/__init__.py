@@ -1,0 +1,1 @@
+"""llmb-run: submit, follow and judge benchmark runs."""

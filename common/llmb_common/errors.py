@@ -1,0 +1,94 @@
+"""Every error of LLMB, in one place.
+
+::
+
+    LLMBError                     never raised itself
+      RequestError          2     the user asked for something impossible or unknown
+      RecipeError           2     a recipe.yaml is wrong (file and line in the message)
+      ConfigError           2     cluster_config.yaml, a task file or an answer file is wrong
+      EnvironmentLacks      3     a program, an image, disk space, a Python is missing
+      SchedulerError        3     the scheduler refused, or could not be asked
+      RecordError           3     a run folder or its record cannot be read or written
+      CheckFailed           1     a run or a check ended badly
+      Interrupted         130     Ctrl-C or SIGTERM
+
+Each carries a stable ``code`` for machines, a sentence that says what is wrong, a ``remedy`` that says what to do,
+and the ``exit_status`` with which the command layer (and only it) ends the process.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import ClassVar
+
+
+class LLMBError(Exception):
+    """Root of the tree. ``str()`` is the message and the remedy, ready for a terminal."""
+
+    exit_status: ClassVar[int] = 1
+    default_code: ClassVar[str] = "error"
+
+    def __init__(self, message: str, *, remedy: str = "", code: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.code = code or self.default_code
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  -> {self.remedy}" if self.remedy else self.message
+
+    def as_dict(self) -> dict[str, str | int]:
+        """The error as it stands in the JSON envelope of ``--json``."""
+        return {
+            "code": self.code,
+            "message": self.message,
+            "remedy": self.remedy,
+            "exit_status": self.exit_status,
+        }
+
+
+class RequestError(LLMBError):
+    exit_status = 2
+    default_code = "request"
+
+
+class RecipeError(LLMBError):
+    exit_status = 2
+    default_code = "recipe"
+
+
+class ConfigError(LLMBError):
+    exit_status = 2
+    default_code = "config"
+
+
+class EnvironmentLacks(LLMBError):
+    exit_status = 3
+    default_code = "environment"
+
+
+class SchedulerError(LLMBError):
+    exit_status = 3
+    default_code = "scheduler"
+
+
+class RecordError(LLMBError):
+    exit_status = 3
+    default_code = "record"
+
+
+class CheckFailed(LLMBError):
+    exit_status = 1
+    default_code = "failed"
+
+
+class Interrupted(LLMBError):
+    exit_status = 130
+    default_code = "interrupted"
+
+
+def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """`` (did you mean 'x'?)`` for the nearest of ``known``, or an empty string."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    return f" (did you mean {near[0]!r}?)" if near else ""

@@ -1,0 +1,1 @@
+"""llmb-install: build and check an LLMB installation."""
