@@ -1,0 +1,170 @@
+"""YAML that means what it looks like, with line numbers.
+
+PyYAML's parser at node level, and the scalars of YAML 1.2's core schema: ``no`` is a string, ``2:00:00`` is a string,
+``1e-5`` is a number. Duplicate keys, merge keys, tags and recursive aliases are errors. ``load_struct`` turns the
+result into a msgspec struct and reports the first mistake with file, line and, for a misspelt key, the nearest one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from llmb_common.errors import ConfigError, LLMBError, did_you_mean
+
+if TYPE_CHECKING:
+    import yaml
+
+T = TypeVar("T")
+
+_INTEGER = re.compile(r"[-+]?[0-9]+\Z")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
+_NULL = {"", "~", "null", "Null", "NULL"}
+_BOOLEAN = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+
+Lines = dict[str, int]
+
+
+def load_text(text: str, where: str, error: type[LLMBError] = ConfigError) -> tuple[Any, Lines]:
+    """Parse ``text``; ``where`` names it in messages.
+
+    Returns the plain data and the line of every value by its path (``$.rows[3].gpu``, as msgspec writes it).
+    Raises ``error`` with ``where:line``.
+    """
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        node = yaml.compose(text, Loader=loader)
+    except yaml.MarkedYAMLError as problem:
+        mark = problem.problem_mark
+        place = f"{where}:{mark.line + 1}" if mark else where
+        raise error(f"{place}: not valid YAML: {problem.problem}", remedy="correct that line") from problem
+    except yaml.YAMLError as problem:
+        raise error(f"{where}: not valid YAML: {problem}") from problem
+    if node is None:
+        raise error(f"{where}: the file is empty")
+    lines: Lines = {}
+    return _plain(node, "$", where, lines, error, frozenset()), lines
+
+
+def _plain(
+    node: yaml.Node, path: str, where: str, lines: Lines, error: type[LLMBError], parents: frozenset[int]
+) -> Any:
+    import yaml
+
+    line = node.start_mark.line + 1
+    lines[path] = line
+    if id(node) in parents:
+        raise error(f"{where}:{line}: an alias that contains itself")
+    if node.tag.startswith("!"):
+        raise error(f"{where}:{line}: the tag {node.tag!r} is not supported", remedy="write the plain value")
+    if isinstance(node, yaml.ScalarNode):
+        return node.value if node.style in ("'", '"', "|", ">") else _scalar(node.value)
+    inside = parents | {id(node)}
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(item, f"{path}[{i}]", where, lines, error, inside) for i, item in enumerate(node.value)]
+    result: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        key_line = key_node.start_mark.line + 1
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise error(f"{where}:{key_line}: a key must be a plain word")
+        key = key_node.value
+        if key == "<<" and key_node.style is None:
+            raise error(f"{where}:{key_line}: merge keys (<<) are not supported", remedy="write the keys out")
+        if key in result:
+            raise error(
+                f"{where}:{key_line}: duplicate key {key!r} (first on line {lines[f'{path}.{key}']})",
+                remedy="keep one of the two",
+            )
+        result[key] = _plain(value_node, f"{path}.{key}", where, lines, error, inside)
+        lines[f"{path}.{key}"] = key_line
+    return result
+
+
+def _scalar(text: str) -> Any:
+    if text in _NULL:
+        return None
+    if text in _BOOLEAN:
+        return _BOOLEAN[text]
+    if _INTEGER.match(text):
+        return int(text)
+    if _FLOAT.match(text):
+        return float(text)
+    return text
+
+
+def read_text(path: Path, error: type[LLMBError] = ConfigError) -> str:
+    """The UTF-8 text of ``path``; ``error`` when it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as problem:
+        raise error(f"cannot read {path}: {problem.strerror or problem}") from problem
+    except UnicodeDecodeError as problem:
+        raise error(f"{path} is not UTF-8 text: {problem.reason} at byte {problem.start}") from problem
+
+
+def load_struct(path: Path, kind: type[T], error: type[LLMBError] = ConfigError) -> T:
+    """Read ``path`` as a ``kind`` (a msgspec struct). Raises ``error`` with file, line and remedy."""
+    data, lines = load_text(read_text(path, error), str(path), error)
+    return convert(data, lines, kind, str(path), error)
+
+
+def convert(data: Any, lines: Lines, kind: type[T], where: str, error: type[LLMBError] = ConfigError) -> T:
+    """``data`` (from ``load_text``) as a ``kind``; mistakes become ``error`` with their line."""
+    import msgspec
+
+    try:
+        return msgspec.convert(data, kind, strict=True)
+    except msgspec.ValidationError as problem:
+        raise _explain(str(problem), lines, kind, where, error) from problem
+
+
+def _explain(text: str, lines: Lines, kind: type[Any], where: str, error: type[LLMBError]) -> LLMBError:
+    message, _, path = text.partition(" - at `")
+    path = path.rstrip("`") or "$"
+    message = message.replace("`", "'")
+    remedy = ""
+    if unknown := re.match(r"Object contains unknown field '(.*)'", message):
+        key = unknown.group(1)
+        near = did_you_mean(key, _field_names(kind))
+        message = f"unknown key {key!r}{near}"
+        remedy = "remove the key or correct its name"
+        path = f"{path}.{key}"
+    elif missing := re.match(r"Object missing required field '(.*)'", message):
+        message = f"the key {missing.group(1)!r} is missing"
+        remedy = "add it"
+    elif re.match(r"Expected 'str.*', got '(int|float|bool)'", message):
+        remedy = "put the value in quotes"
+    line = _line_of(path, lines)
+    place = f"{where}:{line}" if line else where
+    return error(f"{place}: {message} (at {path.removeprefix('$.') or 'the top'})", remedy=remedy)
+
+
+def _line_of(path: str, lines: Lines) -> int | None:
+    # msgspec writes "[...]" for the values of a mapping: fall back to the nearest enclosing value that has a line.
+    while path and path not in lines:
+        path = re.sub(r"(\.[^.\[]+|\[[^\]]*\])\Z", "", path) if path != "$" else ""
+    return lines.get(path)
+
+
+def _field_names(kind: type[Any]) -> Iterator[str]:
+    """Names of all fields of ``kind`` and of the structs inside it: candidates for a misspelt key."""
+    import typing
+
+    import msgspec
+
+    seen: set[Any] = set()
+    todo: list[Any] = [kind]
+    while todo:
+        current = todo.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        if isinstance(current, type) and issubclass(current, msgspec.Struct):
+            yield from current.__struct_encode_fields__
+            todo.extend(typing.get_type_hints(current).values())
+        else:
+            todo.extend(typing.get_args(current))
