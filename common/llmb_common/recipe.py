@@ -132,6 +132,8 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     measurement: Measurement
     profiling: Profiling
     nccl_trace: NcclTrace = NcclTrace()
+    flops_attention: Literal["full", "causal"] | None = None
+    """How this generation's document counts attention, where it differs from the recipe's ``flops``."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
