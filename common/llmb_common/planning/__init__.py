@@ -1,0 +1,1 @@
+"""Request + recipe + site -> JobPlan. Pure."""

@@ -1,0 +1,162 @@
+"""Who must divide whom: every arithmetic rule that Megatron asserts, checked before anything queues.
+
+Sources: megatron-core 0.16 ``ModelParallelConfig``/``TransformerConfig.__post_init__``, ``parallel_state`` and
+``num_microbatches_calculator``; Megatron-Bridge 0.3 ``ConfigContainer.validate``. Two of them (EP against experts,
+layers against PP and VP) Megatron finds only while building the model, that is on 1024 GPUs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmb_common.errors import RequestError
+from llmb_common.recipe import Architecture
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """The columns of a configuration, resolved for one number of GPUs. ``ep``, ``etp``, ``vp`` None: not used."""
+
+    gpus: int
+    tp: int
+    pp: int
+    cp: int
+    ep: int | None
+    etp: int | None
+    vp: int | None
+    mbs: int
+    gbs: int
+    fsdp: bool
+    cuda_graph: bool
+    recompute_layers: int
+    offload_layers: int
+
+    @property
+    def dp(self) -> int:
+        """Data-parallel size."""
+        return self.gpus // (self.tp * self.pp * self.cp)
+
+    @property
+    def ga(self) -> int:
+        """Gradient accumulation: micro batches a rank runs in one step."""
+        return self.gbs // (self.mbs * self.dp)
+
+    @property
+    def expert_dp(self) -> int | None:
+        """Data-parallel size of the experts; None for dense models."""
+        if self.ep is None:
+            return None
+        return self.gpus // (self.pp * self.ep * (self.etp or self.tp))
+
+
+def check_layout(layout: Layout, architecture: Architecture, sequence_length: int) -> None:
+    """Raise RequestError for the first rule that ``layout`` breaks; the message names the variable to change."""
+    _check_world(layout)
+    _check_tensor(layout, architecture, sequence_length)
+    _check_pipeline(layout, architecture)
+    _check_batch(layout)
+    _check_experts(layout, architecture)
+    _check_memory_savers(layout, architecture)
+
+
+def _refuse(message: str, remedy: str) -> RequestError:
+    return RequestError(message, remedy=remedy, code="does-not-divide")
+
+
+def _check_world(c: Layout) -> None:
+    model_parallel = c.tp * c.pp * c.cp
+    if c.gpus % model_parallel:
+        raise _refuse(
+            f"{c.gpus} GPUs do not divide by TP*PP*CP = {c.tp}*{c.pp}*{c.cp} = {model_parallel}",
+            f"use a multiple of {model_parallel} GPUs, or other TP, PP, CP",
+        )
+
+
+def _check_tensor(c: Layout, a: Architecture, sequence_length: int) -> None:
+    for what, count in (("attention heads", a.heads), ("query groups", a.query_groups), ("FFN size", a.ffn)):
+        if count % c.tp:
+            raise _refuse(f"TP={c.tp} does not divide the {count} {what}", "choose a TP that divides it")
+    if c.tp > 1 and sequence_length % (c.tp * c.cp):
+        raise _refuse(
+            f"the sequence of {sequence_length} tokens does not divide by TP*CP = {c.tp * c.cp}", "choose other TP, CP"
+        )
+    if c.cp > 1 and sequence_length % (2 * c.cp):
+        raise _refuse(
+            f"CP={c.cp} needs a sequence that divides by 2*CP = {2 * c.cp}; it is {sequence_length}",
+            "choose another CP",
+        )
+
+
+def pipeline_slots(layers: int, pp: int, vp: int | None) -> int | None:
+    """Layer slots of the pipeline: ``layers``, or ``layers + 2`` where the embedding and the loss take one slot each.
+
+    Megatron's ``account_for_embedding_in_pipeline_split`` and ``account_for_loss_in_pipeline_split`` make 126, 62 and
+    30 layers divide. None: it divides neither way.
+    """
+    parts = pp * (vp or 1)
+    for slots in (layers, layers + 2):
+        if slots % parts == 0:
+            return slots
+    return None
+
+
+def _check_pipeline(c: Layout, a: Architecture) -> None:
+    if c.vp is not None and c.vp > 1 and c.pp == 1:
+        raise _refuse(f"VP={c.vp} needs PP > 1", "unset VP, or set PP")
+    if pipeline_slots(a.layers, c.pp, c.vp) is None:
+        parts = f"PP*VP = {c.pp}*{c.vp}" if c.vp else f"PP = {c.pp}"
+        raise _refuse(
+            f"neither {a.layers} layers nor {a.layers + 2} (with embedding and loss) divide by {parts}",
+            "choose other PP, VP",
+        )
+    if c.vp is not None and c.vp > 1 and c.dp and c.gbs % (c.mbs * c.dp) == 0 and c.ga % c.pp:
+        raise _refuse(
+            f"with VP the micro batches of a step (GBS/(MBS*DP) = {c.ga}) must divide by PP = {c.pp}",
+            "choose another GBS, or unset VP",
+        )
+
+
+def _check_batch(c: Layout) -> None:
+    if c.gbs % (c.mbs * c.dp):
+        raise _refuse(
+            f"GBS={c.gbs} does not divide by MBS*DP = {c.mbs}*{c.dp} = {c.mbs * c.dp}",
+            f"use a multiple of {c.mbs * c.dp} as GBS, or another MBS",
+        )
+
+
+def _check_experts(c: Layout, a: Architecture) -> None:
+    if a.moe is None:
+        for name, value in (("EP", c.ep), ("ETP", c.etp)):
+            if value is not None and value > 1:
+                raise _refuse(f"{name}={value}: this model has no experts", f"unset {name}")
+        return
+    ep, etp = c.ep or 1, c.etp or c.tp
+    if a.moe.experts % ep:
+        raise _refuse(f"EP={ep} does not divide the {a.moe.experts} experts", "choose an EP that divides them")
+    if a.moe.ffn % etp:
+        raise _refuse(f"ETP={etp} does not divide the experts' FFN size {a.moe.ffn}", "choose another ETP")
+    if c.gpus % (etp * ep * c.pp):
+        raise _refuse(
+            f"{c.gpus} GPUs do not divide by ETP*EP*PP = {etp}*{ep}*{c.pp} = {etp * ep * c.pp}", "choose other EP, ETP"
+        )
+
+
+def _check_memory_savers(c: Layout, a: Architecture) -> None:
+    if c.offload_layers and c.pp > 1:
+        raise _refuse(f"OFFLOAD_LAYERS={c.offload_layers} needs PP=1", "unset OFFLOAD_LAYERS, or set PP=1")
+    if c.offload_layers >= a.layers:
+        raise _refuse(
+            f"OFFLOAD_LAYERS={c.offload_layers} is not less than the {a.layers} layers", "choose a smaller number"
+        )
+    if c.offload_layers and c.recompute_layers:
+        raise _refuse("OFFLOAD_LAYERS and RECOMPUTE_LAYERS exclude each other", "set one of them to 0")
+    stage = a.layers // c.pp
+    if c.recompute_layers > stage:
+        raise _refuse(
+            f"RECOMPUTE_LAYERS={c.recompute_layers} is more than the {stage} layers of a pipeline stage",
+            f"choose at most {stage}",
+        )
+    if c.fsdp and c.pp > 1:
+        raise _refuse("FSDP needs PP=1", "unset FSDP, or set PP=1")
+    if c.cuda_graph and c.recompute_layers:
+        raise _refuse("CUDA_GRAPH and RECOMPUTE_LAYERS exclude each other", "turn one of them off")

@@ -1,0 +1,67 @@
+"""Variables of a job by GPU type, model and precision, and who may override them.
+
+The values are those that NVIDIA's performance scripts set for these models; each stands with the reason it exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from llmb_common.cluster import ClusterConfig
+from llmb_common.planning.job_plan import EnvironmentValue
+from llmb_common.recipe import Model
+
+BLACKWELL = ("gb300", "gb200", "b200")
+GRACE = ("gb300", "gb200")
+
+
+def recipe_environment(
+    *, model: Model, family: str, gpu_type: str, dtype: str, tp: int, pp: int, cp: int, nccl_trace: bool
+) -> dict[str, str]:
+    """The variables that the recipe asks for, before the site and the caller have their say."""
+    values = {
+        # Synthetic data and a null tokenizer: nothing may reach for a hub.
+        "TOKENIZERS_PARALLELISM": "False",
+        "TRANSFORMERS_OFFLINE": "1",
+    }
+    if gpu_type == "cpu":
+        return values
+    values |= {
+        "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",  # frees activations earlier: less fragmentation
+        "TORCH_NCCL_HIGH_PRIORITY": "1",  # communication kernels ahead of compute
+        "NCCL_NVLS_ENABLE": "0",  # NVLink SHARP takes memory that the largest models need
+        # SMs left free for overlapped communication while normalization kernels run.
+        "NVTE_FWD_LAYERNORM_SM_MARGIN": "16",
+        "NVTE_BWD_LAYERNORM_SM_MARGIN": "16",
+        "CUDA_DEVICE_MAX_CONNECTIONS": _max_connections(gpu_type, tp, cp),
+    }
+    if pp > 1 and model.large:
+        values["NCCL_P2P_NET_CHUNKSIZE"] = "2097152"  # fewer, larger messages between pipeline stages
+    if (family == "llama3" and model.large and gpu_type in GRACE) or model.size == "340b":
+        values |= {"NVTE_NORM_FWD_USE_CUDNN": "1", "NVTE_NORM_BWD_USE_CUDNN": "1"}
+    if model.size == "8b" and dtype == "fp8" and gpu_type in ("h100", "h200"):
+        values["NCCL_CTA_POLICY"] = "1"
+    if model.size == "405b" and dtype == "fp8" and gpu_type == "gb200":
+        values["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    if gpu_type == "gb200":
+        values |= {"NCCL_NET_GDR_LEVEL": "PHB", "NCCL_NET_GDR_C2C": "1"}  # GPUDirect over the C2C link
+    if nccl_trace:
+        values |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "COLL,P2P,NET"}
+    return values
+
+
+def _max_connections(gpu_type: str, tp: int, cp: int) -> str:
+    """Hardware queues. One keeps the launch order that TP and CP overlap rely on before Blackwell."""
+    if gpu_type in BLACKWELL:
+        return "32"
+    return "1" if tp > 1 or cp > 1 else "8"
+
+
+def job_environment(
+    recipe: Mapping[str, str], cluster: ClusterConfig, caller: Mapping[str, str]
+) -> dict[str, EnvironmentValue]:
+    """All job variables, sorted by name; the caller's environment wins over the site, the site over the recipe."""
+    merged = {name: EnvironmentValue(value, "recipe") for name, value in recipe.items()}
+    merged |= {name: EnvironmentValue(value, "cluster_config.yaml") for name, value in cluster.environment.items()}
+    merged |= {name: EnvironmentValue(value, "environment") for name, value in caller.items()}
+    return dict(sorted(merged.items()))

@@ -1,0 +1,137 @@
+"""``JobPlan``: one job, complete and frozen. Scripts, job.json, records and reports are functions of it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from llmb_common.planning.divisibility import Layout
+from llmb_common.recipe import Architecture, Measurement
+
+SCHEMA = 1
+
+
+class EnvironmentValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A job variable and who set it: the recipe, the site's cluster_config.yaml or the caller's environment."""
+
+    value: str
+    source: Literal["recipe", "cluster_config.yaml", "environment"]
+
+
+class ProfilePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is profiled. ``ranks`` None: all. ``file``: the report's name, with the job's own variables left in."""
+
+    tool: Literal["nsys", "torch"]
+    start: int
+    stop: int
+    ranks: tuple[int, ...] | None
+    file: str
+    gpu_metrics: bool
+
+
+class CheckpointPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where checkpoints are written and read. ``save`` None: into the run's own ``checkpoints`` folder."""
+
+    enabled: bool = False
+    save: str | None = None
+    interval: int | None = None
+    load: str | None = None
+
+
+class SlurmPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What Slurm is asked for. ``additional`` holds (option, value or None) in the user's order."""
+
+    account: str | None
+    partition: str | None
+    gres: bool
+    segment: int | None
+    additional: tuple[tuple[str, str | None], ...]
+    runtime: Literal["pyxis", "enroot", "none"]
+
+
+class Preflight(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is known before the job runs. Sizes in GiB, times in seconds; None: not predicted."""
+
+    memory_gib: float | None = None
+    memory_limit_gib: float | None = None
+    fits: bool | None = None
+    predicted_step_seconds: float | None = None
+    predicted_low: float | None = None
+    predicted_high: float | None = None
+    reference_step_seconds: float | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One job. GPU counts are whole numbers, times seconds or Slurm durations, paths absolute strings."""
+
+    schema: Literal[1] = 1
+    workload: str
+    recipe: str
+    family: str
+    variant: str
+    model_size: str
+    dtype: str
+    fp8_recipe: str | None
+    gpu_type: str
+    device: Literal["cuda", "cpu"]
+    cluster_type: Literal["slurm", "local"]
+    gpus: int
+    nodes: int
+    gpus_per_node: int
+    seq_len: int
+    layers: int
+    parameters: int
+    tp: int
+    pp: int
+    cp: int
+    ep: int | None
+    etp: int | None
+    dp: int
+    expert_dp: int | None
+    vp: int | None
+    mbs: int
+    gbs: int
+    ga: int
+    fsdp: bool
+    cuda_graph: bool
+    recompute_layers: int
+    offload_layers: int
+    overridden: tuple[str, ...]
+    moe_routing: str | None
+    max_steps: int
+    exit_after: int | None
+    time_limit: str
+    image: str | None
+    mounts: tuple[str, ...]
+    experiment_name: str
+    env: dict[str, EnvironmentValue]
+    slurm: SlurmPlan | None
+    engine_python: str | None
+    profile: ProfilePlan | None
+    nccl_trace: bool
+    checkpoint: CheckpointPlan
+    vboost: bool
+    cpu_pinning: int
+    measurement: Measurement
+    architecture: Architecture
+    install: str
+    workload_folder: str
+    preflight: Preflight
+
+    @property
+    def layout(self) -> Layout:
+        """The columns, for the rules of divisibility."""
+        return Layout(**{name: getattr(self, name) for name in Layout.__dataclass_fields__})
+
+
+def plan_as_dict(plan: JobPlan) -> dict[str, Any]:
+    """The plan as plain JSON values; what ``DRY_RUN=json`` prints and ``run.json`` keeps."""
+    value: dict[str, Any] = msgspec.to_builtins(plan)
+    return value
+
+
+def plan_from_dict(value: Any) -> JobPlan:
+    """The plan of a record. Raises msgspec.ValidationError for one that another version wrote."""
+    return msgspec.convert(value, JobPlan, strict=True)

@@ -1,0 +1,259 @@
+"""``make_plan``: recipe + site + request -> ``JobPlan``, or one error that names the variable and the remedy.
+
+Pure: it reads no file, asks no scheduler and looks at no environment. ``Machine`` carries the few facts of the machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from llmb_common.cluster import ClusterConfig
+from llmb_common.errors import RequestError
+from llmb_common.planning.choose import choose_gpu_type, choose_row
+from llmb_common.planning.divisibility import Layout, check_layout
+from llmb_common.planning.environment import GRACE, job_environment, recipe_environment
+from llmb_common.planning.job_plan import JobPlan, Preflight, SlurmPlan
+from llmb_common.planning.machine import Machine
+from llmb_common.planning.switches import (
+    checkpoint_notices,
+    checkpoint_plan,
+    fp8_recipe_for,
+    moe_routing_for,
+    profile_plan,
+    refuse_on_cpu,
+    steps_for,
+)
+from llmb_common.recipe import Model, Recipe, Row, Variant
+from llmb_common.request import Request
+from llmb_common.slurm.options import parse_additional
+
+NVLINK_DOMAIN_NODES = 18
+"""Nodes of four GPUs in one NVL72 rack: a job's segments must not be larger."""
+
+
+def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine: Machine) -> JobPlan:
+    """The plan for ``request``. Raises RequestError; notices about choices made are in ``preflight.warnings``."""
+    notices: list[str] = []
+    install = _install(request)
+    gpu_type = choose_gpu_type(recipe, cluster, request, machine)
+    model, row, variant, dtype, gpus = choose_row(recipe, request, gpu_type, machine, notices)
+    if row.layers:
+        model = msgspec.structs.replace(
+            model, architecture=msgspec.structs.replace(model.architecture, layers=row.layers)
+        )
+    if row.note:
+        notices.append(row.note)
+    layout = _layout(row, request, gpus)
+    check_layout(layout, model.architecture, model.sequence_length)
+    gpus_per_node = request.gpus_per_node or cluster.gpus_per_node or (4 if gpu_type in GRACE else 8)
+    nodes, gpus_per_node = _nodes(gpus, gpus_per_node, machine)
+    fp8_recipe = fp8_recipe_for(recipe, request, dtype, notices)
+    workload_folder = request.workload or install / "workloads" / recipe.workload
+    steps, exit_after = steps_for(request, variant)
+    profile = profile_plan(recipe, request, variant, model, dtype, gpus, steps, machine, notices)
+    device = "cpu" if gpu_type == "cpu" else "cuda"
+    refuse_on_cpu(request, layout, dtype, device)
+    image = _image(recipe, cluster, request, install, machine)
+    warnings = (*notices, *checkpoint_notices(model, request, gpus))
+    return JobPlan(
+        workload=recipe.workload,
+        recipe=recipe.name,
+        family=recipe.family,
+        variant=variant.name,
+        model_size=model.size,
+        dtype=dtype,
+        fp8_recipe=fp8_recipe,
+        gpu_type=gpu_type,
+        device="cpu" if device == "cpu" else "cuda",
+        cluster_type="slurm" if machine.cluster_type == "slurm" else "local",
+        gpus=gpus,
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        seq_len=model.sequence_length,
+        layers=model.architecture.layers,
+        parameters=model.parameters,
+        tp=layout.tp,
+        pp=layout.pp,
+        cp=layout.cp,
+        ep=layout.ep,
+        etp=layout.etp,
+        dp=layout.dp,
+        expert_dp=layout.expert_dp,
+        vp=layout.vp,
+        mbs=layout.mbs,
+        gbs=layout.gbs,
+        ga=layout.ga,
+        fsdp=layout.fsdp,
+        cuda_graph=layout.cuda_graph,
+        recompute_layers=layout.recompute_layers,
+        offload_layers=layout.offload_layers,
+        overridden=tuple(sorted(request.columns)),
+        moe_routing=moe_routing_for(model, request),
+        max_steps=steps,
+        exit_after=exit_after,
+        time_limit=request.time_limit or row.time_limit or variant.time_limit,
+        image=image,
+        mounts=(*cluster.mounts, *request.mounts),
+        experiment_name=_experiment_name(variant, request, layout, model, dtype, fp8_recipe),
+        env=job_environment(
+            recipe_environment(
+                model=model,
+                family=recipe.family,
+                gpu_type=gpu_type,
+                dtype=dtype,
+                tp=layout.tp,
+                pp=layout.pp,
+                cp=layout.cp,
+                nccl_trace=request.nccl_trace,
+            ),
+            cluster,
+            request.tuning,
+        ),
+        slurm=_slurm(cluster, request, gpu_type, nodes, machine),
+        engine_python=cluster.engine.python if cluster.engine else None,
+        profile=profile,
+        nccl_trace=request.nccl_trace,
+        checkpoint=checkpoint_plan(request, install),
+        vboost=request.vboost,
+        cpu_pinning=request.cpu_pinning,
+        measurement=variant.measurement,
+        architecture=model.architecture,
+        install=str(install),
+        workload_folder=str(workload_folder),
+        preflight=Preflight(
+            reference_step_seconds=_reference(recipe, model, variant, gpu_type, dtype, gpus, request),
+            warnings=warnings,
+        ),
+    )
+
+
+def _install(request: Request) -> Path:
+    if request.install is None:
+        raise RequestError(
+            "LLMB_INSTALL is not set",
+            remedy="export LLMB_INSTALL=/path/to/installation; to make one, run ./installer.py",
+            code="no-install",
+        )
+    return request.install
+
+
+def _layout(row: Row, request: Request, gpus: int) -> Layout:
+    columns = dict(request.columns)
+    if "gbs" in columns:
+        gbs = int(columns.pop("gbs") or 0)
+        if request.strong_scaling:
+            raise RequestError("STRONG_SCALING and GBS exclude each other", remedy="unset one of them")
+    else:
+        # Strong scaling holds the batch of the largest documented scale, the only one that divides at all of them.
+        gbs = row.global_batch_size(row.gpus_max if request.strong_scaling else gpus)
+    layout = Layout(
+        gpus=gpus,
+        tp=row.tp,
+        pp=row.pp,
+        cp=row.cp,
+        ep=row.ep,
+        etp=row.etp,
+        vp=row.vp,
+        mbs=row.mbs,
+        gbs=gbs,
+        fsdp=row.fsdp,
+        cuda_graph=row.cuda_graph,
+        recompute_layers=row.recompute_layers,
+        offload_layers=row.offload_layers,
+    )
+    return replace(layout, **columns)  # type: ignore[arg-type]
+
+
+def _nodes(gpus: int, gpus_per_node: int, machine: Machine) -> tuple[int, int]:
+    """Number of nodes and GPUs used on each."""
+    if machine.cluster_type == "local":
+        return 1, gpus
+    if gpus <= gpus_per_node:
+        return 1, gpus
+    if gpus % gpus_per_node:
+        raise RequestError(
+            f"{gpus} GPUs do not fill nodes of {gpus_per_node} GPUs",
+            remedy=f"use a multiple of {gpus_per_node}, or set GPUS_PER_NODE",
+        )
+    return gpus // gpus_per_node, gpus_per_node
+
+
+def _image(recipe: Recipe, cluster: ClusterConfig, request: Request, install: Path, machine: Machine) -> str | None:
+    if machine.cluster_type != "slurm" or cluster.slurm.runtime == "none":
+        if request.image:
+            raise RequestError("RUN_CONF_IMAGE: this site runs without containers", remedy="unset RUN_CONF_IMAGE")
+        return None
+    if request.image:
+        return request.image
+    folder = Path(cluster.image_folder) if cluster.image_folder else install / "images"
+    return str(folder / image_file_name(recipe.image))
+
+
+def image_file_name(image: str) -> str:
+    """Enroot's default file name of an image: ``nvcr.io#nvidia/nemo:26.02`` -> ``nvidia+nemo+26.02.sqsh``."""
+    path = image.rpartition("#")[2]
+    return path.replace("/", "+").replace(":", "+") + ".sqsh"
+
+
+def _experiment_name(
+    variant: Variant, request: Request, layout: Layout, model: Model, dtype: str, fp8_recipe: str | None
+) -> str:
+    name = variant.experiment_name.format(
+        model_size=model.size,
+        dtype=dtype,
+        precision=f"fp8_{fp8_recipe}" if dtype == "fp8" else dtype,
+        gpus=layout.gpus,
+        tp=layout.tp,
+        pp=layout.pp,
+        cp=layout.cp,
+        vp=layout.vp,
+        ep=layout.ep or 1,
+        etp=layout.etp or layout.tp,
+        mbs=layout.mbs,
+        gbs=layout.gbs,
+    )
+    if request.profile:
+        name += variant.profiling.suffix
+    if request.nccl_trace:
+        name += variant.nccl_trace.suffix
+    return name
+
+
+def _slurm(cluster: ClusterConfig, request: Request, gpu_type: str, nodes: int, machine: Machine) -> SlurmPlan | None:
+    if machine.cluster_type != "slurm":
+        return None
+    site = parse_additional(cluster.slurm.additional_params, "cluster_config.yaml: slurm.additional_params")
+    asked = parse_additional(request.additional_slurm_params, "ADDITIONAL_SLURM_PARAMS")
+    asked_keys = {key for key, _ in asked}
+    segment = None
+    if gpu_type in GRACE and nodes > NVLINK_DOMAIN_NODES and machine.slurm_segments:
+        segment = max(n for n in range(1, NVLINK_DOMAIN_NODES + 1) if nodes % n == 0)
+    return SlurmPlan(
+        account=request.account or cluster.slurm.account,
+        partition=request.partition or cluster.slurm.gpu_partition,
+        gres=request.gres if request.gres is not None else cluster.slurm.gres,
+        segment=segment,
+        additional=(*((key, value) for key, value in site if key not in asked_keys), *asked),
+        runtime=cluster.slurm.runtime,
+    )
+
+
+def _reference(
+    recipe: Recipe, model: Model, variant: Variant, gpu_type: str, dtype: str, gpus: int, request: Request
+) -> float | None:
+    """The published step time of exactly this job; None where a column differs from the published one."""
+    if request.columns or request.strong_scaling:
+        return None
+    for result in recipe.results:
+        if (result.variant, result.size, result.gpu, result.dtype, result.gpus) == (
+            variant.name,
+            model.size,
+            gpu_type,
+            dtype,
+            gpus,
+        ):
+            return result.step_seconds
+    return None

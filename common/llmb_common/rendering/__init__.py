@@ -1,0 +1,1 @@
+"""JobPlan to text: the batch script and job.json."""

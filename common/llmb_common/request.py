@@ -1,0 +1,341 @@
+"""What the user asked for: the documented variables, read strictly, from ``launch.sh`` and ``llmb-run`` alike.
+
+``VARIABLES`` is the contract; ``read_request`` turns a mapping of variables into a frozen ``Request``. A value that
+cannot be meant, and a name that is one slip away from a documented one, is a RequestError: on a cluster a silently
+ignored ``JOB_TOTAL_GPU=256`` costs a night.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.secrets import SECRET_VARIABLES, is_secret_name
+
+COLUMNS = {
+    "TP": "tp",
+    "PP": "pp",
+    "CP": "cp",
+    "EP": "ep",
+    "ETP": "etp",
+    "VP": "vp",
+    "MBS": "mbs",
+    "GBS": "gbs",
+    "FSDP": "fsdp",
+    "CUDA_GRAPH": "cuda_graph",
+    "RECOMPUTE_LAYERS": "recompute_layers",
+    "OFFLOAD_LAYERS": "offload_layers",
+}
+"""Variables that override one column of the configuration row, and the plan's name of that column."""
+
+_SWITCH_COLUMNS = {"FSDP", "CUDA_GRAPH"}
+_ZERO_COLUMNS = {"RECOMPUTE_LAYERS", "OFFLOAD_LAYERS"}
+_UNSET_WORDS = {"na", "none", "null"}
+
+VARIABLES: dict[str, str] = {
+    "JOB_TOTAL_GPUS": "number of GPUs; ranks on a CPU",
+    "GPU_TYPE": "gb300 gb200 b200 h200 h100 cpu",
+    "MODEL_SIZE": "model size",
+    "DTYPE": "bf16 fp8 nvfp4",
+    "FP8_RECIPE": "cs ds mx",
+    "CONFIG_VARIANT": "which generation of rows where a recipe has two",
+    "GPUS_PER_NODE": "GPUs a node",
+    "SBATCH_GPUS_PER_NODE": "GPUs a node, and asks Slurm for that GRES",
+    "MAX_STEPS": "training steps",
+    "TIME_LIMIT": "Slurm time limit",
+    **dict.fromkeys(COLUMNS, "overrides one column of the configuration"),
+    "SBATCH_ACCOUNT": "Slurm account",
+    "SBATCH_PARTITION": "Slurm partition",
+    "ADDITIONAL_SLURM_PARAMS": "semicolon-separated key=value or flag",
+    "RUN_CONF_IMAGE": "another container image",
+    "RUN_CONF_MOUNTS": "extra container mounts, comma-separated",
+    "ENABLE_PROFILE": "Nsight Systems profile",
+    "PROFILE_START_STEP": "first profiled step",
+    "PROFILE_STOP_STEP": "step at which profiling stops",
+    "RUN_CONF_PROFILE_START_STEP": "first profiled step",
+    "RUN_CONF_PROFILE_STOP_STEP": "step at which profiling stops",
+    "PROFILE_RANKS": "profiled ranks: all, or 0,2,8-15",
+    "ENABLE_GPU_METRICS": "GPU metrics in the profile",
+    "ENABLE_NCCLTRACE": "NCCL trace in the log",
+    "ENABLE_CHECKPOINT": "save a checkpoint",
+    "CHECKPOINT_INTERVAL": "save every N steps",
+    "CHECKPOINT_DIR": "where checkpoints go",
+    "LOAD_CHECKPOINT_PATH": "resume from here",
+    "ENABLE_VBOOST": "clock boost",
+    "STRONG_SCALING": "the same GBS at every scale",
+    "CPU_PER_TASK_PINNING": "CPUs bound to each task",
+    "MOE_ROUTING": "drop or balanced",
+    "FORCE": "accept an undocumented scale that divides",
+    "LLMB_PYTHON": "the Python that has LLMB",
+    "CLUSTER_TYPE": "slurm or local",
+    "DRY_RUN": "true: print the batch script; json: print the plan",
+    "LLMB_INSTALL": "top folder of the installation",
+    "LLMB_WORKLOAD": "folder of the workload",
+    "LLMB_REPO": "clone of the repository",
+    "STAGE_PATH": "old name of LLMB_INSTALL",
+    "HF_TOKEN": "Hugging Face token",
+}
+"""Every documented variable, with one line of what it means."""
+
+_TUNING = re.compile(
+    r"(NCCL|TORCH_NCCL|NVTE|UCX|GLOO|OMPI_MCA|PYTORCH|SHARP|FI|NVSHMEM)_[A-Z0-9_]+\Z"
+    r"|(CUDA_DEVICE_MAX_CONNECTIONS|TOKENIZERS_PARALLELISM|TRANSFORMERS_OFFLINE|OMP_NUM_THREADS|MASTER_PORT)\Z"
+)
+"""Variables of the caller that change how a job runs: they go on record in the plan."""
+
+# Real variables of other programs that look like ours.
+_NOT_TYPOS = {"LLMB_TEST_ENGINE", "SBATCH_GPUS", "SBATCH_GPUS_PER_TASK", "SBATCH_MEM_PER_NODE", "SBATCH_NO_REQUEUE"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One job as asked for. None: not said, the recipe or the site decides."""
+
+    gpus: int | None = None
+    gpu_type: str | None = None
+    model_size: str | None = None
+    dtype: str | None = None
+    fp8_recipe: str | None = None
+    variant: str | None = None
+    gpus_per_node: int | None = None
+    gres: bool | None = None
+    max_steps: int | None = None
+    time_limit: str | None = None
+    columns: Mapping[str, int | bool | None] = field(default_factory=dict)
+    account: str | None = None
+    partition: str | None = None
+    additional_slurm_params: str = ""
+    image: str | None = None
+    mounts: tuple[str, ...] = ()
+    profile: bool = False
+    profile_start: int | None = None
+    profile_stop: int | None = None
+    profile_ranks: str | None = None
+    gpu_metrics: bool = False
+    nccl_trace: bool = False
+    checkpoint: bool = False
+    checkpoint_interval: int | None = None
+    checkpoint_dir: Path | None = None
+    load_checkpoint: Path | None = None
+    vboost: bool = False
+    strong_scaling: bool = False
+    cpu_pinning: int = 0
+    moe_routing: str | None = None
+    force: bool = False
+    cluster_type: str | None = None
+    dry_run: str | None = None
+    install: Path | None = None
+    workload: Path | None = None
+    tuning: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_request(variables: Mapping[str, str]) -> Request:
+    """The request that ``variables`` (usually ``os.environ``) make.
+
+    Raises RequestError for the first value that is wrong, a misspelt variable, or ``STAGE_PATH``.
+    """
+    if variables.get("STAGE_PATH"):
+        raise RequestError(
+            "STAGE_PATH is the old name of the installation folder",
+            remedy="unset STAGE_PATH and export LLMB_INSTALL instead; results are now under "
+            "$LLMB_INSTALL/workloads/<workload>/experiments",
+            code="stage-path",
+        )
+    _refuse_typos(variables)
+    read = _Reader(variables)
+    gres_gpus = read.text("SBATCH_GPUS_PER_NODE")
+    start = read.positive("PROFILE_START_STEP")
+    stop = read.positive("PROFILE_STOP_STEP")
+    request = Request(
+        gpus=read.positive("JOB_TOTAL_GPUS"),
+        gpu_type=read.lower("GPU_TYPE"),
+        model_size=read.lower("MODEL_SIZE"),
+        dtype=read.choice("DTYPE", ("bf16", "fp8", "nvfp4")),
+        fp8_recipe=read.choice("FP8_RECIPE", ("cs", "ds", "mx")),
+        variant=read.lower("CONFIG_VARIANT"),
+        gpus_per_node=read.positive("GPUS_PER_NODE") or _gres_count(gres_gpus),
+        gres=True if gres_gpus else None,
+        max_steps=read.positive("MAX_STEPS"),
+        time_limit=read.duration("TIME_LIMIT"),
+        columns=read.columns(),
+        account=read.word("SBATCH_ACCOUNT"),
+        partition=read.word("SBATCH_PARTITION"),
+        additional_slurm_params=read.text("ADDITIONAL_SLURM_PARAMS") or "",
+        image=read.text("RUN_CONF_IMAGE"),
+        mounts=_mounts(read.text("RUN_CONF_MOUNTS")),
+        profile=read.switch("ENABLE_PROFILE"),
+        profile_start=read.positive("RUN_CONF_PROFILE_START_STEP") or start,
+        profile_stop=read.positive("RUN_CONF_PROFILE_STOP_STEP") or stop,
+        profile_ranks=read.lower("PROFILE_RANKS"),
+        gpu_metrics=read.switch("ENABLE_GPU_METRICS"),
+        nccl_trace=read.switch("ENABLE_NCCLTRACE"),
+        checkpoint=read.switch("ENABLE_CHECKPOINT"),
+        checkpoint_interval=read.positive("CHECKPOINT_INTERVAL"),
+        checkpoint_dir=read.path("CHECKPOINT_DIR"),
+        load_checkpoint=read.path("LOAD_CHECKPOINT_PATH"),
+        vboost=read.switch("ENABLE_VBOOST"),
+        strong_scaling=read.switch("STRONG_SCALING"),
+        cpu_pinning=read.count("CPU_PER_TASK_PINNING"),
+        moe_routing=read.choice("MOE_ROUTING", ("drop", "balanced")),
+        force=read.switch("FORCE"),
+        cluster_type=read.choice("CLUSTER_TYPE", ("slurm", "local")),
+        dry_run=read.dry_run(),
+        install=read.path("LLMB_INSTALL"),
+        workload=read.path("LLMB_WORKLOAD"),
+        tuning={
+            name: read.one_line(name, value)
+            for name, value in sorted(variables.items())
+            if _TUNING.match(name) and not is_secret_name(name)
+        },
+    )
+    _refuse_contradictions(request)
+    return request
+
+
+def _refuse_contradictions(request: Request) -> None:
+    if request.profile and request.nccl_trace:
+        raise RequestError(
+            "ENABLE_PROFILE and ENABLE_NCCLTRACE exclude each other", remedy="run once with each of them"
+        )
+    if request.gpu_metrics and not request.profile:
+        raise RequestError("ENABLE_GPU_METRICS needs ENABLE_PROFILE=true", remedy="set both, or neither")
+    if request.checkpoint_interval and not request.checkpoint:
+        raise RequestError("CHECKPOINT_INTERVAL needs ENABLE_CHECKPOINT=true", remedy="set both, or neither")
+    if request.checkpoint_dir and not request.checkpoint:
+        raise RequestError("CHECKPOINT_DIR needs ENABLE_CHECKPOINT=true", remedy="set both, or neither")
+    if not request.profile and (request.profile_start or request.profile_stop or request.profile_ranks):
+        raise RequestError("profile steps and ranks need ENABLE_PROFILE=true", remedy="set it, or unset them")
+
+
+class _Reader:
+    """Typed access to variables; an empty value counts as not set."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._variables = variables
+
+    def one_line(self, name: str, value: str) -> str:
+        if any(ord(c) < 32 or ord(c) == 127 for c in value):
+            raise RequestError(f"{name} contains a line break or control character", remedy="write it on one line")
+        return value
+
+    def text(self, name: str) -> str | None:
+        value = self._variables.get(name, "").strip()
+        return self.one_line(name, value) or None
+
+    def lower(self, name: str) -> str | None:
+        value = self.text(name)
+        return value.lower() if value else None
+
+    def word(self, name: str) -> str | None:
+        value = self.text(name)
+        if value and (" " in value or '"' in value or "'" in value):
+            raise RequestError(f"{name}={value!r} is no name Slurm can have", remedy="check it with sacctmgr or sinfo")
+        return value
+
+    def path(self, name: str) -> Path | None:
+        value = self.text(name)
+        return Path(value).expanduser().absolute() if value else None
+
+    def positive(self, name: str) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) < 1:
+            raise RequestError(f"{name}={value} is not a positive whole number", remedy=f"for example {name}=8")
+        return int(value)
+
+    def count(self, name: str) -> int:
+        return 0 if self.text(name) == "0" else self.positive(name) or 0
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> str | None:
+        value = self.lower(name)
+        if value is not None and value not in choices:
+            raise RequestError(
+                f"{name}={value} is unknown{did_you_mean(value, choices)}", remedy=f"one of {', '.join(choices)}"
+            )
+        return value
+
+    def switch(self, name: str) -> bool:
+        value = self.lower(name)
+        if value in (None, "false", "0", "no", "off"):
+            return False
+        if value in ("true", "1", "yes", "on"):
+            return True
+        raise RequestError(f"{name}={value} is neither true nor false", remedy=f"{name}=true or {name}=false")
+
+    def duration(self, name: str) -> str | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        if re.fullmatch(r"[0-9]{1,5}", value):
+            return f"{int(value) // 60:02d}:{int(value) % 60:02d}:00"
+        if not re.fullmatch(r"([0-9]+-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]", value):
+            raise RequestError(
+                f"{name}={value} is no time limit", remedy="hours:minutes:seconds, days-hours:..., or minutes"
+            )
+        return value
+
+    def columns(self) -> dict[str, int | bool | None]:
+        result: dict[str, int | bool | None] = {}
+        for variable, column in COLUMNS.items():
+            value = self.lower(variable)
+            if value is None:
+                continue
+            if variable in _SWITCH_COLUMNS:
+                result[column] = self.switch(variable)
+            elif variable in _ZERO_COLUMNS:
+                result[column] = self.count(variable)
+            elif value in _UNSET_WORDS and variable in ("VP", "EP", "ETP"):
+                result[column] = None
+            else:
+                result[column] = self.positive(variable)
+        return result
+
+    def dry_run(self) -> str | None:
+        if self.lower("DRY_RUN") == "json":
+            return "json"
+        return "script" if self.switch("DRY_RUN") else None
+
+
+def _gres_count(value: str | None) -> int | None:
+    """The number in ``8``, ``h100:8`` or ``gpu:8``."""
+    if value is None:
+        return None
+    count = value.rpartition(":")[2]
+    if not re.fullmatch(r"[1-9][0-9]{0,3}", count):
+        raise RequestError(f"SBATCH_GPUS_PER_NODE={value} holds no number of GPUs", remedy="for example 8")
+    return int(count)
+
+
+def _mounts(value: str | None) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    mounts = tuple(part.strip() for part in value.split(","))
+    for mount in mounts:
+        parts = mount.split(":")
+        if not 1 <= len(parts) <= 3 or not all(p.startswith("/") for p in parts[:2]):
+            raise RequestError(
+                f"RUN_CONF_MOUNTS: {mount!r} is no mount", remedy="/source:/target[:ro], comma-separated"
+            )
+    return mounts
+
+
+def _refuse_typos(variables: Mapping[str, str]) -> None:
+    # Short names (TP, VP) are too close to everything; a slip in those is caught by nothing but the plan's own print.
+    candidates = [name for name in VARIABLES if len(name) >= 5]
+    for name in sorted(variables):
+        if len(name) < 5 or name in VARIABLES or name in _NOT_TYPOS or name in SECRET_VARIABLES:
+            continue
+        if name.startswith(("SLURM_", "LLMB_")) and name not in ("LLMB_INSTAL", "LLMB_WORKLOADS"):
+            continue
+        near = difflib.get_close_matches(name.upper(), candidates, n=1, cutoff=0.85 if len(name) > 7 else 0.79)
+        if near and near[0] not in variables:
+            raise RequestError(
+                f"the variable {name} is unknown (did you mean {near[0]}?)",
+                remedy=f"rename it to {near[0]}, or unset {name} if it is meant for something else",
+                code="unknown-variable",
+            )

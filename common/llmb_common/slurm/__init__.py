@@ -1,0 +1,1 @@
+"""What LLMB knows of Slurm."""
