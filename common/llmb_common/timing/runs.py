@@ -1,0 +1,177 @@
+"""Find the runs under a folder, and read and judge each one.
+
+A run folder is ``<experiment>/<experiment>_<timestamp>/`` with its log in ``<experiment>/log-<experiment>.out`` below;
+plain folders with ``log-*.out`` files serve too. A run folder without a log is a run that died early, never nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections import Counter
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+from llmb_common.timing.iterations import Iteration, LogContent, LogFormat, read_log
+from llmb_common.timing.statistics import Summary, Window, summarize
+from llmb_common.timing.status import Planned, Status, judge
+
+_PRUNED = {"code", "checkpoints", "nsys_profile"}  # nothing of ours below, but possibly very many files
+_RECORDS = ("job.json", "run.json")
+_ALIVE = {"created", "planned", "submitting", "submitted", "pending", "queued", "configuring", "running", "completing"}
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """``name`` is the run folder's. ``log`` None: the folder has none. ``folder`` None: a log outside a run folder."""
+
+    name: str
+    folder: Path | None
+    log: Path | None
+
+
+@dataclass(frozen=True)
+class RunTiming:
+    """One run, judged. Times in seconds, TFLOP/s per GPU; a summary is None unless the whole window has the figure."""
+
+    files: RunFiles
+    status: Status
+    window: Window
+    log_format: LogFormat | None = None
+    iterations: tuple[Iteration, ...] = ()
+    seconds: Summary | None = None
+    tflops: Summary | None = None
+    notices: tuple[str, ...] = ()
+
+    @property
+    def last(self) -> Iteration | None:
+        """The last step, which the older documents measure."""
+        return self.iterations[-1] if self.iterations else None
+
+
+def find_runs(folder: Path) -> list[RunFiles]:
+    """Every run at or below ``folder`` (which may be a log itself), by path."""
+    if not folder.is_dir():
+        return [RunFiles(_stem(folder), None, folder)]
+    found: list[RunFiles] = []
+
+    def closed(error: OSError) -> None:
+        # A folder that cannot be listed may hold runs: it shows as an unreadable one.
+        found.append(RunFiles(Path(error.filename).name, None, Path(error.filename)))
+
+    for path, folders, files in os.walk(folder, onerror=closed):
+        here = Path(path)
+        if _is_run_folder(here):
+            logs = sorted(here.glob("log-*.out")) + sorted(here.glob("*/log-*.out"))
+            if len(logs) > 1:
+                found += [RunFiles(f"{here.name}/{_stem(log)}", here, log) for log in logs]
+            else:
+                found.append(RunFiles(here.name, here, logs[0] if logs else None))
+            folders.clear()
+            continue
+        # Subfolders too: a log that is really a folder is an unreadable log, not a place to search.
+        logs = [here / name for name in files + folders if name.startswith("log-") and name.endswith(".out")]
+        found += [RunFiles(_stem(log), None, log) for log in logs]
+        folders[:] = [name for name in folders if name not in _PRUNED and here / name not in logs]
+    return _unambiguous(sorted(found, key=lambda run: str(run.log or run.folder)), folder)
+
+
+def analyse(files: RunFiles, window: Window) -> RunTiming:
+    """Read one run's log and judge it. Never raises for what a run left behind: that is its verdict."""
+    planned, notices = _planned(files.folder)
+    if files.log is None:
+        if planned.alive:
+            return RunTiming(files, Status("Running", "still_running", None, "no log yet"), window, notices=notices)
+        return RunTiming(files, Status("Failed", "no_log", None, f"no log-*.out in {files.folder}"), window)
+    try:
+        if not stat.S_ISREG(files.log.stat().st_mode):
+            raise OSError("not a plain file")
+        with FileIO(files.log) as file:
+            empty = os.fstat(file.fileno()).st_size == 0
+            content = read_log(file)
+    except OSError as error:
+        reason = f"{files.log}: {error.strerror or error}"
+        return RunTiming(files, Status("Failed", "unreadable_log", None, reason), window, notices=notices)
+    status = judge(content, window, planned)
+    if empty and status.state == "Failed":
+        status = Status("Failed", "empty_log", None, "the log is empty")
+    measured = window.select(content.iterations)
+    if len(measured) < len(window):
+        measured = ()
+    tflops = [item.tflops for item in measured if item.tflops is not None]
+    return RunTiming(
+        files,
+        status,
+        window,
+        content.log_format,
+        content.iterations,
+        summarize([item.seconds for item in measured]),
+        summarize(tflops) if len(tflops) == len(measured) else None,
+        notices + _remarks(content, window),
+    )
+
+
+def _stem(log: Path) -> str:
+    return log.name.removeprefix("log-").removesuffix(".out")
+
+
+def _is_run_folder(folder: Path) -> bool:
+    # By its record; by its name where another launcher wrote no record.
+    if any((folder / name).is_file() for name in _RECORDS):
+        return True
+    experiment, underscore, timestamp = folder.name.rpartition("_")
+    return bool(underscore) and timestamp.isdigit() and folder.parent.name == experiment
+
+
+def _unambiguous(runs: list[RunFiles], folder: Path) -> list[RunFiles]:
+    uses = Counter(run.name for run in runs)
+    return [
+        RunFiles(str((run.log or run.folder or folder).relative_to(folder)), run.folder, run.log)
+        if uses[run.name] > 1
+        else run
+        for run in runs
+    ]
+
+
+def _planned(folder: Path | None) -> tuple[Planned, tuple[str, ...]]:
+    """What job.json and run.json say. A damaged one says nothing, and that is said."""
+    if folder is None:
+        return Planned(), ()
+    notices: list[str] = []
+    documents = []
+    for name in _RECORDS:
+        document: object = {}
+        try:
+            document = json.loads((folder / name).read_bytes())
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, RecursionError) as error:
+            notices.append(f"{folder / name} cannot be read: {error}")
+        documents.append(document if isinstance(document, dict) else {})
+    job, record = documents
+    steps = _integers(job.get("steps"), "train", "exit_after")
+    (max_steps,) = _integers(record.get("plan"), "max_steps")
+    states = record.get("states")
+    latest = states[-1] if isinstance(states, list) and states else record
+    state = latest.get("state") if isinstance(latest, dict) else None
+    alive = isinstance(state, str) and state.lower() in _ALIVE
+    return Planned(steps[0] if steps[0] is not None else max_steps, steps[1], alive), tuple(notices)
+
+
+def _integers(section: object, *names: str) -> tuple[int | None, ...]:
+    values = [section.get(name) if isinstance(section, dict) else None for name in names]
+    return tuple(value if isinstance(value, int) and value > 0 else None for value in values)
+
+
+def _remarks(content: LogContent, window: Window) -> tuple[str, ...]:
+    remarks = []
+    if content.replaced:
+        at = ", ".join(map(str, content.restarts[:3])) or "another log format"
+        remarks.append(f"{content.replaced} iterations appear again (from iteration {at}); the last print counts")
+    if any(index in window and index > window.first for index in content.restarts):
+        remarks.append(f"a restart falls into the window {window}: its first steps are slower")
+    if content.damaged:
+        remarks.append(f"{content.damaged} damaged records left out")
+    return tuple(remarks)

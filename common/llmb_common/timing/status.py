@@ -1,0 +1,111 @@
+"""Is a run a success? One verdict, with a short reason for machines and the iteration it is about.
+
+========== ======================= ===================================================================
+status     reason                  meaning
+========== ======================= ===================================================================
+Success                            healthy, complete, every iteration of the window is there
+Failed     no_log                  the run folder holds no log
+Failed     unreadable_log          the log is no plain file, or reading it failed
+Failed     empty_log               the log has no byte
+Failed     no_iterations           the run died before its first iteration
+Failed     nan_loss, inf_loss      the loss is not finite, or (what Megatron prints for NaN) not there
+Failed     nan_grad_norm,          the gradient norm is not finite
+           inf_grad_norm
+Failed     nan_iteration           the engine counted a NaN iteration
+Failed     skipped_iteration       the optimizer skipped a step of the window: its time says nothing
+Failed     ended_early             the last attempt stopped before its last step
+Incomplete window_not_reached      the run was planned shorter than the window
+Incomplete missing_iteration       a record of the window is missing or damaged
+Running    still_running           no end yet, and the run's record says that it runs or waits
+========== ======================= ===================================================================
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from llmb_common.timing.iterations import LogContent
+from llmb_common.timing.statistics import Window
+
+State: TypeAlias = Literal["Success", "Failed", "Incomplete", "Running"]
+
+
+@dataclass(frozen=True)
+class Status:
+    """``reason`` is empty for a success; ``iteration`` is where it shows, if it is about one."""
+
+    state: State
+    reason: str = ""
+    iteration: int | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a run folder's own files say of the run; None where they say nothing."""
+
+    steps: int | None = None
+    exit_after: int | None = None
+    """The run ends after that many steps from where it starts."""
+    alive: bool = False
+    """The record says that the run waits or runs."""
+
+
+def judge(content: LogContent, window: Window, planned: Planned) -> Status:
+    """The verdict over a log that could be read and is not empty."""
+    iterations = content.iterations
+    if not iterations:
+        return _unless_alive(planned, "no_iterations", None, "the run ended before its first iteration")
+    unhealthy = _first_unhealthy(content, window)
+    if unhealthy:
+        return unhealthy
+    final = _final_index(content, planned)
+    if iterations[-1].index < final:
+        last = iterations[-1].index
+        return _unless_alive(planned, "ended_early", last, f"the log ends at iteration {last} of {final}")
+    if window.last > final:
+        message = f"its last step is {final}: for a shorter window than {window} use --window"
+        return Status("Incomplete", "window_not_reached", final, message)
+    missing = window.missing(iterations)
+    if missing:
+        numbers = ", ".join(map(str, missing[:5])) + (" ..." if len(missing) > 5 else "")
+        return Status("Incomplete", "missing_iteration", missing[0], f"no readable record of iteration {numbers}")
+    return Status("Success")
+
+
+def _unless_alive(planned: Planned, reason: str, iteration: int | None, message: str) -> Status:
+    if planned.alive:
+        return Status("Running", "still_running", iteration, "the run has not ended yet")
+    return Status("Failed", reason, iteration, message)
+
+
+def _first_unhealthy(content: LogContent, window: Window) -> Status | None:
+    # Megatron prints no loss where it is NaN (its test is `loss > 0`), so there a missing one is a NaN. NeMo always
+    # prints it, but a version that prints none at all is no reason to fail.
+    loss_expected = content.log_format == "mbridge" or any(item.loss is not None for item in content.iterations)
+    for item in content.iterations:
+        where = f"at iteration {item.index}"
+        for value, name in ((item.loss, "loss"), (item.grad_norm, "grad_norm")):
+            if value is not None and not math.isfinite(value):
+                kind = "nan" if math.isnan(value) else "inf"
+                return Status("Failed", f"{kind}_{name}", item.index, f"the {name.replace('_', ' ')} is {kind} {where}")
+        if item.loss is None and loss_expected:
+            return Status("Failed", "nan_loss", item.index, f"no loss is printed {where}, as Megatron does for NaN")
+        if item.nan:
+            return Status("Failed", "nan_iteration", item.index, f"the engine counts a NaN {where}")
+        if item.skipped and item.index in window:
+            return Status("Failed", "skipped_iteration", item.index, f"the optimizer skipped its step {where}")
+    return None
+
+
+def _final_index(content: LogContent, planned: Planned) -> int:
+    """The number that the last iteration must have. Log and plan can disagree: the longer one is the promise."""
+    last = content.iterations[-1]
+    zero_based = content.log_format == "nemo"
+    final = max(last.total, planned.steps - zero_based) if planned.steps is not None else last.total
+    if planned.exit_after is not None:
+        start = content.restarts[-1] if content.restarts else content.iterations[0].index
+        final = min(final, start + planned.exit_after - 1)
+    return final
