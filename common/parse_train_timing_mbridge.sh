@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Step times in milliseconds over iterations 35-44, for every run under a folder: parse_train_timing_mbridge.sh --help
+set -euo pipefail
+here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
+# shellcheck source=/dev/null
+source "$here/timing_python.sh"
+run_timing_parser mbridge "$@"
