@@ -1,0 +1,294 @@
+"""The test cluster is what the other tests take it for: real Slurm, real images, honest failures."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.images import build_image
+from support.processes import wait_until
+from support.slurm_cluster import SlurmCluster
+from support.slurm_config import SMALL
+
+
+def run_in_container(
+    slurm: SlurmCluster, image: Path, script: str, *options: str, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    command = ["srun", "--nodes=1", "--ntasks=1", f"--container-image={image}", *options, "sh", "-c", script]
+    return slurm.run(command, check=False, env=env)
+
+
+# Jobs
+
+
+def test_a_job_on_two_nodes_sees_their_names_and_gpus(slurm: SlurmCluster, tmp_path: Path) -> None:
+    script = 'srun --ntasks-per-node=2 sh -c \'echo "$(hostname) $SLURM_LOCALID $CUDA_VISIBLE_DEVICES"\''
+    job = slurm.submit("--nodes=2", "--gres=gpu:8", f"--output={tmp_path}/out", "--wrap", script)
+    assert slurm.wait_for_state(job) == "COMPLETED"
+    gpus = "0,1,2,3,4,5,6,7"
+    expected = [f"{node} {local} {gpus}" for node in ("gpu1", "gpu2") for local in (0, 1)]
+    assert sorted((tmp_path / "out").read_text().splitlines()) == expected
+
+
+def test_nodes_find_each_other_by_name(slurm: SlurmCluster) -> None:
+    done = slurm.run(["srun", "--nodes=1", "--nodelist=gpu3", "getent", "hosts", "gpu4"])
+    assert done.stdout.split() == ["127.0.0.1", "gpu4"]
+
+
+def test_gb200_nodes_have_four_gpus(slurm: SlurmCluster) -> None:
+    fits = ["srun", "--partition=gb200", "--gres=gpu:4", "printenv", "CUDA_VISIBLE_DEVICES"]
+    assert slurm.run(fits).stdout.strip() == "0,1,2,3"
+    too_many = slurm.run(["srun", "--partition=gb200", "--gres=gpu:8", "true"], check=False)
+    assert "Requested node configuration is not available" in too_many.stderr
+
+
+def test_mpi_pmix_numbers_the_tasks(slurm: SlurmCluster) -> None:
+    done = slurm.run(["srun", "--mpi=pmix", "--nodes=2", "--ntasks=4", "printenv", "PMIX_RANK"])
+    assert sorted(done.stdout.split()) == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--partition=nowhere"], "invalid partition specified: nowhere"),
+        (["--partition=short", "--time=01:00:00"], "Requested time limit is invalid"),
+        (["--nodes=99"], "Node count specification invalid"),
+        (["--gpus-per-goat=1"], "unrecognized option '--gpus-per-goat=1'"),
+    ],
+)
+def test_impossible_jobs_are_rejected(slurm: SlurmCluster, options: list[str], message: str) -> None:
+    done = slurm.run(["sbatch", *options, "--wrap", "true"], check=False)
+    assert done.returncode != 0
+    assert message in done.stderr
+
+
+# Ends that are not success
+
+
+def test_timeout(slurm: SlurmCluster) -> None:
+    job = slurm.submit("--output=/dev/null", "--wrap", "sleep 600")
+    slurm.wait_for_state(job, "RUNNING")
+    slurm.end_job_in(job, seconds=1)
+    assert slurm.wait_for_state(job, timeout=90) == "TIMEOUT"
+
+
+def test_node_failure(slurm: SlurmCluster) -> None:
+    job = slurm.submit("--no-requeue", "--nodelist=gpu2", "--output=/dev/null", "--wrap", "sleep 600")
+    slurm.wait_for_state(job, "RUNNING")
+    slurm.set_node_down("gpu2")
+    assert slurm.wait_for_state(job) == "NODE_FAIL"
+    assert slurm.node_states()["gpu2"] == "DOWN"
+
+
+def test_failure_keeps_its_exit_code(slurm: SlurmCluster) -> None:
+    job = slurm.submit("--output=/dev/null", "--wrap", "exit 3")
+    assert slurm.wait_for_state(job) == "FAILED"
+    assert slurm.job(job)["ExitCode"] == "3:0"
+
+
+def test_waiting_for_the_wrong_end_fails_at_once(slurm: SlurmCluster) -> None:
+    job = slurm.submit("--output=/dev/null", "--wrap", "false")
+    with pytest.raises(AssertionError, match="is FAILED, wanted COMPLETED"):
+        slurm.wait_for_state(job, "COMPLETED")
+
+
+def test_finished_jobs_can_be_forgotten(slurm: SlurmCluster) -> None:
+    job = slurm.submit("--output=/dev/null", "--wrap", "true")
+    slurm.wait_for_state(job, "COMPLETED")
+    slurm.forget_finished_jobs()
+    assert slurm.state(job) == "UNKNOWN"
+
+
+def test_a_job_outlives_a_restart_of_the_controller(slurm: SlurmCluster) -> None:
+    job = slurm.submit("--output=/dev/null", "--wrap", "sleep 600")
+    slurm.wait_for_state(job, "RUNNING")
+    slurm.stop_controller()
+    try:
+        assert "Unable to contact slurm controller" in slurm.run(["squeue"], check=False).stderr
+    finally:
+        slurm.start_controller()
+    assert slurm.state(job) == "RUNNING"
+
+
+# Containers
+
+
+def test_a_container_sees_its_image_and_not_the_machine(slurm: SlurmCluster, container_image: Path) -> None:
+    script = f"echo $IN_IMAGE; hostname; test -e {container_image} && echo leaked; test -e /usr/bin/gcc && echo leaked"
+    done = run_in_container(slurm, container_image, script + "; pwd")
+    assert done.stdout.split() == ["yes", "gpu1", "/"]
+    assert done.stderr == ""
+
+
+def test_mounts_flags_and_working_folder(slurm: SlurmCluster, container_image: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "in").write_text("from outside\n")
+    (tmp_path / "out").mkdir()
+    mounts = f"--container-mounts={tmp_path}/data:/data:ro,{tmp_path}/out:/out"
+    script = "pwd; cat in; cp in /out/copy; touch /data/new 2>/dev/null || echo read-only"
+    done = run_in_container(slurm, container_image, script, mounts, "--container-workdir=/data")
+    assert done.stdout.splitlines() == ["/data", "from outside", "read-only"]
+    assert (tmp_path / "out" / "copy").read_text() == "from outside\n"
+
+
+def test_the_root_is_read_only_unless_asked(slurm: SlurmCluster, container_image: Path) -> None:
+    script = "echo x > /new 2>/dev/null && echo wrote; echo x > /tmp/new && echo tmp"
+    assert run_in_container(slurm, container_image, script).stdout.split() == ["tmp"]
+    assert run_in_container(slurm, container_image, script, "--container-writable").stdout.split() == ["wrote", "tmp"]
+    assert not Path("/new").exists()
+
+
+def test_the_image_wins_over_the_environment_except_where_named(slurm: SlurmCluster, tmp_path: Path) -> None:
+    image = build_image(tmp_path / "env.sqsh", env={"WHO": "image", "WHOLE": "image"})
+    caller = {"WHO": "caller", "WHOLE": "caller", "OTHER": "caller"}
+    show = "echo $WHO $WHOLE $OTHER"
+    assert run_in_container(slurm, image, show, env=caller).stdout.split() == ["image", "image", "caller"]
+    named = run_in_container(slurm, image, show, "--container-env=OTHER,WHOLE", env=caller)
+    assert named.stdout.split() == ["image", "caller", "caller"]
+
+
+def test_home_is_mounted_only_on_request(slurm: SlurmCluster, container_image: Path, tmp_path: Path) -> None:
+    (tmp_path / "mark").touch()
+    env = {"HOME": str(tmp_path)}
+    script = "test -e $HOME/mark && echo mounted || echo absent"
+    with_home = run_in_container(slurm, container_image, script, "--container-mount-home", env=env)
+    without = run_in_container(slurm, container_image, script, "--no-container-mount-home", env=env)
+    assert (with_home.stdout.split(), without.stdout.split()) == (["mounted"], ["absent"])
+
+
+def test_a_missing_image_says_so(slurm: SlurmCluster) -> None:
+    done = run_in_container(slurm, Path("/nowhere/nemo.sqsh"), "true")
+    assert done.returncode != 0
+    assert "pyxis: failed to create container filesystem" in done.stderr
+    assert "pyxis:     [ERROR] No such file or directory: /nowhere/nemo.sqsh" in done.stderr
+
+
+def test_a_truncated_image_says_so(slurm: SlurmCluster, container_image: Path, tmp_path: Path) -> None:
+    half = tmp_path / "half.sqsh"
+    half.write_bytes(container_image.read_bytes()[:50_000])
+    done = run_in_container(slurm, half, "true")
+    assert done.returncode != 0
+    assert f"pyxis:     [ERROR] Failed to mount: {half}" in done.stderr
+    half.write_bytes(b"<html>")
+    assert f"[ERROR] Invalid image format: {half}" in run_in_container(slurm, half, "true").stderr
+
+
+def test_a_missing_mount_source_says_so(slurm: SlurmCluster, container_image: Path) -> None:
+    done = run_in_container(slurm, container_image, "true", "--container-mounts=/nowhere:/data")
+    assert done.returncode != 0
+    assert "enroot-mount: failed to mount: /nowhere at " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--container-mounts=", "pyxis: --container-mounts: argument required"),
+        ("--container-mounts=data:/data", "pyxis: could not add mount entry: data:/data"),
+        ("--container-mounts=/a:", "pyxis: --container-mounts: invalid format: /a:"),
+        ("--container-env=A,,B", "pyxis: --container-env: invalid format: A,,B"),
+    ],
+)
+def test_wrong_options_are_refused(slurm: SlurmCluster, container_image: Path, option: str, message: str) -> None:
+    done = run_in_container(slurm, container_image, "true", option)
+    assert done.returncode != 0
+    assert message in done.stderr
+
+
+def test_a_batch_job_with_containers_on_two_nodes(slurm: SlurmCluster, container_image: Path, tmp_path: Path) -> None:
+    script = tmp_path / "job.sbatch"
+    step = f"srun --mpi=pmix --no-container-mount-home --container-image={container_image} hostname"
+    script.write_text(f"#!/bin/bash\n#SBATCH --nodes=2 --exclusive --mem=0\n{step}\n")
+    job = slurm.submit(f"--output={tmp_path}/out", script)
+    assert slurm.wait_for_state(job) == "COMPLETED"
+    assert sorted((tmp_path / "out").read_text().split()) == ["gpu1", "gpu2"]
+
+
+# Large and accounted clusters
+
+
+@pytest.mark.parametrize(
+    ("options", "nodes"),
+    [
+        (["--partition=h100x128", "--nodes=128", "--gres=gpu:8"], 128),
+        (["--partition=batch", "--nodes=256", "--gres=gpu:8"], 256),
+        (["--partition=gb200", "--nodes=512", "--gres=gpu:4"], 512),
+    ],
+)
+def test_the_scheduler_plans_large_jobs(slurm_simulated: SlurmCluster, options: list[str], nodes: int) -> None:
+    done = slurm_simulated.run(["sbatch", "--test-only", "--exclusive", *options, "--wrap", "true"])
+    assert "to start at" in done.stderr
+    too_many = [option.replace(f"={nodes}", f"={nodes + 1}") for option in options]
+    refused = slurm_simulated.run(["sbatch", "--test-only", *too_many, "--wrap", "true"], check=False)
+    assert refused.returncode == 1
+    assert "Node count specification invalid" in refused.stderr
+
+
+def test_accounting_remembers_jobs(slurm_accounting: SlurmCluster) -> None:
+    job = slurm_accounting.submit("--account=bench", "--job-name=one", "--output=/dev/null", "--wrap", "exit 3")
+    slurm_accounting.wait_for_state(job, "FAILED")
+    query = ["sacct", "-X", "-P", "-n", f"--jobs={job}", "--format=JobName,Account,State,ExitCode"]
+    # The controller hands its records over with some delay.
+    wait_until(lambda: "FAILED" in slurm_accounting.run(query).stdout, "the record in sacct", timeout=30)
+    assert slurm_accounting.run(query).stdout.strip() == "one|bench|FAILED|3:0"
+
+
+def test_accounting_refuses_unknown_accounts(slurm_accounting: SlurmCluster) -> None:
+    done = slurm_accounting.run(["sbatch", "--account=nobody", "--wrap", "true"], check=False)
+    assert done.returncode == 1
+    assert "Invalid account" in done.stderr
+
+
+def test_a_better_qos_preempts_and_requeues(slurm_accounting: SlurmCluster) -> None:
+    common = ["--account=bench", "--nodes=4", "--exclusive", "--output=/dev/null"]
+    victim = slurm_accounting.submit(*common, "--qos=low", "--wrap", "sleep 600")
+    slurm_accounting.wait_for_state(victim, "RUNNING")
+    slurm_accounting.submit(*common, "--qos=high", "--wrap", "sleep 600")
+    slurm_accounting.wait_for_state(victim, "PENDING", timeout=90)
+    assert slurm_accounting.job(victim)["Restarts"] == "1"
+
+
+# Life and death of the cluster itself
+
+
+def test_nothing_is_left_of_a_killed_test_run(tmp_path: Path) -> None:
+    """Kill a process that owns a cluster with a running job: no daemon, job or folder outlives the next start."""
+    if os.geteuid() != 0:
+        pytest.skip("no Slurm cluster: needs root")
+    program = tmp_path / "owner.py"
+    program.write_text(
+        "import sys, time\n"
+        f"sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
+        "from support.slurm_cluster import SlurmCluster\n"
+        "cluster = SlurmCluster()\n"
+        "cluster.__enter__()\n"
+        "job = cluster.submit('--output=/dev/null', '--wrap', 'sleep 1234')\n"
+        "cluster.wait_for_state(job, 'RUNNING')\n"
+        "print(cluster.root, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    owner = subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    root = Path(owner.stdout.readline().strip())
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
+    owner.stdout.close()
+    assert root.exists()
+    with SlurmCluster(SMALL):
+        assert not root.exists()
+        assert processes_mentioning(root) == []
+
+
+def processes_mentioning(root: Path) -> list[str]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            text = (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if str(root).encode() in text:
+            found.append(process.name)
+    return found

@@ -1,0 +1,80 @@
+"""Fixtures for all tests. How to use the cluster ones: tests/README.md."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import slurm_config
+from support.images import build_image
+from support.slurm_cluster import SlurmCluster, what_is_missing
+from support.slurm_config import ClusterSpec
+
+STANDINS = Path(__file__).parent / "support" / "bin"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_slurm_job_around_us() -> Iterator[None]:
+    """Tests may themselves run inside a Slurm job, or on a login node with defaults: hide both from them."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name.startswith(("SLURM_", "SBATCH_", "SRUN_", "PYXIS_", "ENROOT_")):
+                patch.delenv(name)
+        yield
+
+
+def _start(spec: ClusterSpec) -> Iterator[SlurmCluster]:
+    missing = what_is_missing(spec)
+    if missing and os.environ.get("LLMB_TEST_CLUSTER") == "required":
+        pytest.fail(f"a Slurm cluster is required here (LLMB_TEST_CLUSTER=required), but: {missing}")
+    if missing:
+        pytest.skip(f"no Slurm cluster: {missing}")
+    with SlurmCluster(spec) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def slurm_session() -> Iterator[SlurmCluster]:
+    """The cluster behind ``slurm``, for fixtures of a wider scope: clean up your own jobs."""
+    yield from _start(slurm_config.SMALL)
+
+
+@pytest.fixture(scope="session")
+def slurm_accounting_session() -> Iterator[SlurmCluster]:
+    """The cluster behind ``slurm_accounting``, for fixtures of a wider scope."""
+    yield from _start(slurm_config.ACCOUNTED)
+
+
+@pytest.fixture
+def slurm(slurm_session: SlurmCluster) -> Iterator[SlurmCluster]:
+    """gpu[1-4] with 8 GPUs and grace[1-2] with 4, containers, no accounting. Emptied after each test."""
+    yield slurm_session
+    slurm_session.cancel_everything()
+
+
+@pytest.fixture
+def slurm_accounting(slurm_accounting_session: SlurmCluster) -> Iterator[SlurmCluster]:
+    """As ``slurm``, with slurmdbd: accounts bench and other, QOS low, normal, high, debug."""
+    yield slurm_accounting_session
+    slurm_accounting_session.cancel_everything()
+
+
+@pytest.fixture(scope="session")
+def slurm_simulated() -> Iterator[SlurmCluster]:
+    """2048 H100 and 2048 GB200 GPUs that only the scheduler knows: for ``sbatch --test-only``."""
+    yield from _start(slurm_config.SIMULATED)
+
+
+@pytest.fixture(scope="session")
+def container_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real squashfs image with a shell and coreutils; its environment sets ``IN_IMAGE=yes``."""
+    image = tmp_path_factory.mktemp("image") / "small.sqsh"
+    return build_image(image, env={"IN_IMAGE": "yes"})
+
+
+@pytest.fixture(scope="session")
+def standins() -> Path:
+    """The folder with stand-ins for ``enroot`` and ``nsys``: put it in front of PATH."""
+    return STANDINS

@@ -1,0 +1,136 @@
+"""Start daemons that cannot outlive the tests, and clean up after tests that were killed.
+
+A daemon stays in the foreground as our child and asks the kernel to be killed when we die, so that even a
+killed test run leaves no daemon. What daemons started themselves (job steps) is found by our folder's name in
+its environment and killed by process id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+PREFIX = "llmb-slurm-"
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Daemons:
+    """Named foreground daemons with one log file each."""
+
+    def __init__(self, log_folder: Path) -> None:
+        self._log_folder = log_folder
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
+        """Start ``argv`` as daemon ``name``; its output goes to ``<log folder>/<name>.out``."""
+        if self.alive(name):
+            raise RuntimeError(f"daemon {name} runs already")
+        with (self._log_folder / f"{name}.out").open("ab") as log:
+            self._running[name] = subprocess.Popen(
+                argv,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # A Ctrl-C at the terminal is for pytest, which then stops the daemons in order.
+                start_new_session=True,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 - no threads at this point
+            )
+
+    def alive(self, name: str) -> bool:
+        process = self._running.get(name)
+        return process is not None and process.poll() is None
+
+    def stop(self, name: str, timeout: float = 10) -> None:
+        """Ask daemon ``name`` to end, kill it after ``timeout`` seconds; no error when it is gone."""
+        process = self._running.pop(name, None)
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def stop_all(self) -> None:
+        """Stop everything, last started first; the independent ones end side by side."""
+        for process in self._running.values():
+            process.terminate()
+        for name in reversed(list(self._running)):
+            self.stop(name)
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout: float, interval: float = 0.05) -> None:
+    """Poll ``condition``; TimeoutError that names ``what`` after ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not within {timeout:g} s")
+        time.sleep(interval)
+
+
+def free_ports(count: int) -> list[int]:
+    """``count`` free TCP ports below the range from which the kernel picks ports for outgoing connections."""
+    found: list[int] = []
+    with contextlib.ExitStack() as held:
+        for port in random.sample(range(20000, 32000), 2000):
+            probe = held.enter_context(socket.socket())
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            found.append(port)
+            if len(found) == count:
+                return found
+    raise RuntimeError(f"no {count} free ports between 20000 and 32000")
+
+
+def processes_that_mention(folder: Path) -> Iterator[int]:
+    """Processes with ``folder`` in their environment: job steps of a cluster that lives there."""
+    needle = f"{folder}/".encode()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) in (os.getpid(), os.getppid()):
+            continue
+        try:
+            environment = (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if b"SLURM_CONF=" + needle in environment:
+            yield int(entry.name)
+
+
+def remove_cluster_folder(folder: Path) -> None:
+    """Kill what still runs for the cluster in ``folder``, then delete it."""
+    for pid in list(processes_that_mention(folder)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_leftovers() -> None:
+    """Remove folders of clusters whose test run is gone. The run's process id is part of the folder's name."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        owner = folder.name.removeprefix(PREFIX).split("-")[0]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists() and folder.owner() == Path("/proc/self").owner():
+            remove_cluster_folder(folder)
+
+
+def new_cluster_folder() -> Path:
+    """A new folder with a short path (a unix socket's path may have 107 characters)."""
+    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
