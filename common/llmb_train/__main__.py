@@ -1,0 +1,32 @@
+"""``python -m llmb_train job.json``, on every rank (started by torchrun or srun)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from llmb_train.errors import TrainError
+
+
+def main(arguments: list[str]) -> int:
+    """Exit status: 0 trained, 1 training failed, 2 the job is wrong, 3 the engine lacks something."""
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        print("usage: python -m llmb_train job.json", file=sys.stderr)
+        return 0 if arguments in (["-h"], ["--help"]) else 2
+    try:
+        # Reading the job first: a wrong one is reported in milliseconds, not after seconds of importing torch.
+        from llmb_train.job import load_job
+
+        job = load_job(Path(arguments[0]))
+        from llmb_train.train import run
+
+        run(job)
+    except TrainError as error:
+        print(f"llmb_train: error: {error}", file=sys.stderr, flush=True)
+        return error.exit_status
+    return 0
+
+
+# Saving a checkpoint starts a process that imports this module again.
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

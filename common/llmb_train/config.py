@@ -1,0 +1,133 @@
+"""``Job`` -> Megatron-Bridge's ``ConfigContainer``. Imports Megatron: call ``engine.prepare`` first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmb_train.engine import Engine
+from llmb_train.job import Job
+from llmb_train.models import model_provider
+from llmb_train.settings import (
+    checkpoint,
+    data_parallel,
+    fusions,
+    overlap,
+    parallelism,
+    precision,
+    profiling,
+    refusals,
+)
+
+_LEARNING_RATE, _MIN_LEARNING_RATE = 3e-4, 3e-5
+_WARMUP_STEPS = 2
+
+
+def build_config(job: Job, engine: Engine) -> Any:
+    """The complete configuration of one run.
+
+    Raises:
+        JobError: the job asks for something this engine would ignore, or for columns that exclude each other.
+    """
+    from megatron.bridge.training.config import (
+        ConfigContainer,
+        DistributedInitConfig,
+        LoggerConfig,
+        RerunStateMachineConfig,
+        RNGConfig,
+        TokenizerConfig,
+    )
+
+    refusals.check(job, engine)
+    loaded = checkpoint.find_checkpoint(job.checkpoint.load) if job.checkpoint.load else None
+    span = checkpoint.span(job, loaded)
+    model_settings = (
+        parallelism.fields(job) | fusions.fields(job, engine) | data_parallel.model_fields(job, engine)
+    )
+    return ConfigContainer(
+        model=model_provider(job, engine, model_settings),
+        train=_training(job, span),
+        optimizer=_optimizer(),
+        scheduler=_scheduler(),
+        ddp=data_parallel.ddp_config(job, engine),
+        dataset=_dataset(job, engine),
+        # The smallest tokenizer that needs no download: its size plus an end-of-document token is the vocabulary.
+        tokenizer=TokenizerConfig(tokenizer_type="NullTokenizer", vocab_size=job.architecture.vocabulary - 1),
+        logger=LoggerConfig(log_interval=1, log_throughput=True, tensorboard_dir=profiling.trace_folder(job)),
+        checkpoint=checkpoint.checkpoint_config(job, loaded),
+        rng=RNGConfig(seed=job.seed, te_rng_tracker=job.performance.cuda_graph),
+        dist=DistributedInitConfig(distributed_backend="nccl" if engine.device == "cuda" else "gloo"),
+        # NaN losses show in the log of every step; checking for them costs a synchronization (Bridge 0.3.1), and a
+        # graph of a whole iteration cannot.
+        rerun_state_machine=RerunStateMachineConfig(check_for_nan_in_loss=False),
+        profiling=profiling.profiling_config(job, span),
+        mixed_precision=precision.mixed_precision(job, engine),
+        comm_overlap=overlap.comm_overlap(job, engine),
+    )
+
+
+def _training(job: Job, span: checkpoint.Span) -> Any:
+    from megatron.bridge.training.config import TrainingConfig
+
+    saving = job.checkpoint.save is not None
+    return TrainingConfig(
+        micro_batch_size=job.batch.mbs,
+        global_batch_size=job.batch.gbs,
+        train_iters=span.last,
+        # Ending by exit_interval saves once; running off the end saves the last step again after an interval save.
+        exit_interval=span.last if saving else None,
+        exit_signal_handler=saving,
+        eval_iters=0,
+        eval_interval=span.last,  # Bridge divides by it even where there is nothing to evaluate
+        # Collect garbage on all ranks in the same step, or each step waits for another rank (Bridge 0.3.1).
+        manual_gc=True,
+        manual_gc_interval=100,
+        manual_gc_eval=100,
+    )
+
+
+def _optimizer() -> Any:
+    """Adam as in Bridge 0.3.1's Llama configurations. It costs the same whatever the numbers are."""
+    from megatron.bridge.training.config import OptimizerConfig
+
+    return OptimizerConfig(
+        optimizer="adam",
+        lr=_LEARNING_RATE,
+        min_lr=_MIN_LEARNING_RATE,
+        adam_beta1=0.9,
+        adam_beta2=0.95,
+        adam_eps=1e-8,
+        weight_decay=0.1,
+        clip_grad=1.0,
+        bf16=True,
+        use_distributed_optimizer=True,
+    )
+
+
+def _scheduler() -> Any:
+    from megatron.bridge.training.config import SchedulerConfig
+
+    return SchedulerConfig(
+        lr_decay_style="cosine",
+        lr_warmup_iters=_WARMUP_STEPS,
+        start_weight_decay=0.1,
+        end_weight_decay=0.1,
+        weight_decay_incr_style="constant",
+        # A resumed run goes on with the schedule it was saved with, also if it ends at another step.
+        use_checkpoint_opt_param_scheduler=True,
+    )
+
+
+def _dataset(job: Job, engine: Engine) -> Any:
+    """Synthetic tokens made on the host; worker processes on a CPU would only take it from the ranks."""
+    from megatron.bridge.training.config import MockGPTDatasetConfig
+
+    return MockGPTDatasetConfig(
+        seq_length=job.sequence_length,
+        random_seed=job.seed,
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+        dataloader_type="single",
+        num_workers=8 if engine.device == "cuda" else 0,
+        pin_memory=engine.device == "cuda",
+    )

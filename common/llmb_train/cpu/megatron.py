@@ -1,0 +1,29 @@
+"""megatron-core 0.16 functions that go past ``torch.cuda`` into the driver, or need a compiler."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+
+
+def patch() -> None:
+    """Patch core's random-state setters and its helper compilation."""
+    from megatron.core.datasets import utils as dataset_utils
+    from megatron.core.tensor_parallel import random as core_random
+
+    # Both reach into torch._C for the CUDA generator.
+    def set_state(new_state: torch.Tensor, device: Any = -1, graph_safe: bool = False) -> None:
+        torch.set_rng_state(new_state)
+
+    def get_state(device: Any = "cuda", clone: bool = False, graph_safe: bool = False) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    core_random._set_cuda_rng_state = set_state
+    core_random._get_cuda_rng_state = get_state
+    # It warns at every fork that the state it gets is not a CUDA one.
+    logging.getLogger(core_random.__name__).setLevel(logging.ERROR)
+
+    # The wheel ships the helpers compiled, without the Makefile; core runs make all the same and exits when it fails.
+    dataset_utils.compile_helpers = lambda: None

@@ -1,0 +1,75 @@
+"""What this process has to train with: the device, Transformer Engine or not, and which versions.
+
+``prepare`` must run before anything imports Megatron: the patches it installs decide what those imports see.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from dataclasses import dataclass
+
+from llmb_train.errors import EngineError
+from llmb_train.job import Device
+
+PATCHED_BRIDGE = ("0.3.0", "0.3.1")
+PATCHED_CORE = ("0.16.0", "0.16.1")
+"""Releases whose source the patches of ``cpu`` and ``no_te`` were written against."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    device: Device
+    transformer_engine: bool
+    """False: megatron-core's local layers, which know bf16 only."""
+
+
+def package_version(name: str) -> str | None:
+    """Installed version of a distribution, or None."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def prepare(device: Device) -> Engine:
+    """Find Transformer Engine, install the patches this machine needs, and say what training can count on.
+
+    Raises:
+        EngineError: Megatron-Bridge is missing, or a version that the patches do not know is installed.
+    """
+    if package_version("megatron-bridge") is None and importlib.util.find_spec("megatron.bridge") is None:
+        raise EngineError(
+            "Megatron-Bridge is not installed in this Python",
+            remedy="run inside the recipe's container, or install the CPU engine with ./installer.py --quickstart",
+        )
+    # A container built for GPUs can be asked for a CPU run too; the emulation stands in for the device only.
+    have_te = device == "cuda" and importlib.util.find_spec("transformer_engine") is not None
+    if not have_te:
+        require_patched_versions(device)
+        if device == "cpu":
+            from llmb_train import cpu
+
+            cpu.install()
+        else:
+            from llmb_train import no_te
+
+            no_te.install()
+    return Engine(device=device, transformer_engine=have_te)
+
+
+def require_patched_versions(device: Device) -> None:
+    """Refuse a Megatron whose source the patches were not written against, rather than patch it blindly.
+
+    Raises:
+        EngineError: names the version found and the versions known.
+    """
+    for package, known in (("megatron-bridge", PATCHED_BRIDGE), ("megatron-core", PATCHED_CORE)):
+        found = package_version(package)
+        if found not in known:
+            why = "a CPU" if device == "cpu" else "a GPU without Transformer Engine"
+            raise EngineError(
+                f"{package} {found or '(not installed)'} cannot train on {why}: "
+                f"the patches for that are written for {' and '.join(known)}",
+                remedy=f"install {package}=={known[-1]} (./installer.py --quickstart does), or use a GPU container",
+            )

@@ -1,0 +1,36 @@
+"""The errors of the training entry point.
+
+::
+
+    TrainError             never raised itself
+      JobError         2   job.json, or what it asks for, is wrong
+      EngineError      3   the engine (Python packages, device, ranks) lacks something
+
+``llmb_train`` runs inside a container without ``llmb_common``, so it has its own small tree with the same exit status.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TrainError(Exception):
+    """Root of the tree. ``str()`` is the message and the remedy, ready for a job log."""
+
+    exit_status: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  -> {self.remedy}" if self.remedy else self.message
+
+
+class JobError(TrainError):
+    exit_status = 2
+
+
+class EngineError(TrainError):
+    exit_status = 3

@@ -1,0 +1,226 @@
+"""``job.json`` as frozen dataclasses, and the strict loader.
+
+The file is written by ``llmb_common.job`` and read by every rank. Unknown keys, missing keys and wrong types are
+errors that name the key, because a key that nothing reads is a setting that silently does nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from llmb_train.errors import JobError
+from llmb_train.strict import StrictError, from_mapping
+
+SCHEMA = 1
+
+Device = Literal["cuda", "cpu"]
+Family = Literal["llama3", "llama4", "grok1", "nemotron4"]
+
+
+@dataclass(frozen=True)
+class Moe:
+    """Mixture-of-experts part of an architecture. Sizes are hidden sizes of one expert."""
+
+    experts: int
+    top_k: int
+    ffn: int
+    shared_ffn: int | None
+    every: Literal[1, 2]
+    """2: every second layer is MoE, starting with the second."""
+    router: Literal["softmax", "sigmoid"]
+    pre_softmax: bool
+    aux_loss: float
+    capacity_factor: float
+    probabilities_on_input: bool
+
+
+@dataclass(frozen=True)
+class Architecture:
+    layers: int
+    hidden: int
+    ffn: int
+    heads: int
+    query_groups: int
+    head_dim: int
+    vocabulary: int
+    activation: Literal["silu", "squared_relu"]
+    gated: bool
+    norm: Literal["rmsnorm", "layernorm"]
+    norm_epsilon: float
+    zero_centered_gamma: bool
+    rope_base: int
+    rope_scaling: float | None
+    rotary_percent: float
+    rope_interleaved: bool
+    no_rope_interval: int | None
+    """4: every fourth layer has no rotary position embedding."""
+    attention_chunk: int | None
+    """Tokens that attend to each other in layers with rotary embedding; null: the whole sequence."""
+    tied_embeddings: bool
+    init_std: float
+    moe: Moe | None
+
+
+@dataclass(frozen=True)
+class Precision:
+    dtype: Literal["bf16", "fp8", "nvfp4"]
+    fp8_recipe: Literal["cs", "ds", "mx"] | None
+
+
+@dataclass(frozen=True)
+class Parallelism:
+    tp: int
+    pp: int
+    vp: int | None
+    cp: int
+    ep: int | None
+    etp: int | None
+    fsdp: bool
+
+
+@dataclass(frozen=True)
+class Batch:
+    mbs: int
+    gbs: int
+
+
+@dataclass(frozen=True)
+class Performance:
+    cuda_graph: bool
+    recompute_layers: int
+    offload_layers: int
+    moe_routing: Literal["drop", "balanced"] | None
+
+
+@dataclass(frozen=True)
+class Steps:
+    train: int
+    exit_after: int | None
+    """End after this many further steps (further than the loaded checkpoint, where there is one)."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    tool: Literal["nsys", "torch"]
+    start: int
+    stop: int
+    ranks: list[int] | None
+    """null: all ranks."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    save: str | None
+    interval: int | None
+    """Steps between saves; null: at the end only."""
+    load: str | None
+
+
+@dataclass(frozen=True)
+class Job:
+    schema: int
+    run_id: str
+    experiment_name: str
+    output_dir: str
+    device: Device
+    gpu_type: str
+    family: Family
+    model_size: str
+    architecture: Architecture
+    sequence_length: int
+    precision: Precision
+    world_size: int
+    parallelism: Parallelism
+    batch: Batch
+    performance: Performance
+    steps: Steps
+    profile: Profile | None
+    checkpoint: Checkpoint
+    seed: int
+
+    @property
+    def data_parallel(self) -> int:
+        """DP = world size / (TP * PP * CP)."""
+        p = self.parallelism
+        return self.world_size // (p.tp * p.pp * p.cp)
+
+
+def parse_job(content: Any, where: str = "job.json") -> Job:
+    """Check ``content`` (parsed JSON) against the schema.
+
+    Raises:
+        JobError: an unknown or missing key, a wrong type, another schema number, or columns that exclude each other.
+    """
+    if not isinstance(content, dict):
+        raise JobError(f"{where}: expected a JSON object, found {type(content).__name__}")
+    if content.get("schema") != SCHEMA:
+        raise JobError(
+            f"{where}: schema is {content.get('schema')!r}, this llmb_train reads schema {SCHEMA}",
+            remedy="submit the run again with one version of LLMB",
+        )
+    try:
+        job = from_mapping(Job, content)
+    except StrictError as error:
+        raise JobError(f"{where}: {error}") from error
+    _check(job, where)
+    return job
+
+
+def load_job(path: Path) -> Job:
+    """Read and check ``path``.
+
+    Raises:
+        JobError: the file is missing or not JSON, or see ``parse_job``.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise JobError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise JobError(f"{path} is not JSON: {error}") from error
+    return parse_job(content, where=str(path))
+
+
+def _check(job: Job, where: str) -> None:
+    """What the types cannot say. The plan checks divisibility with better messages; these guard hand-written files."""
+    p, moe = job.parallelism, job.architecture.moe
+    for name, value in (("tp", p.tp), ("pp", p.pp), ("cp", p.cp), ("vp", p.vp), ("ep", p.ep), ("etp", p.etp)):
+        if value is not None and value < 1:
+            raise JobError(f"{where}: parallelism.{name} is {value}, it must be at least 1")
+    model_parallel = p.tp * p.pp * p.cp
+    if job.world_size < 1 or job.world_size % model_parallel:
+        raise JobError(
+            f"{where}: world_size {job.world_size} is not a multiple of tp * pp * cp = {model_parallel}",
+            remedy="use a number of ranks that TP * PP * CP divides",
+        )
+    if job.batch.gbs % (job.batch.mbs * job.data_parallel):
+        raise JobError(
+            f"{where}: batch.gbs {job.batch.gbs} is not a multiple of "
+            f"mbs * DP = {job.batch.mbs} * {job.data_parallel}",
+        )
+    if p.vp is not None and p.vp > 1 and p.pp == 1:
+        raise JobError(f"{where}: parallelism.vp is {p.vp} with pp 1", remedy="virtual stages need pp > 1")
+    if p.cp > 1 and job.sequence_length % (2 * p.cp):
+        raise JobError(f"{where}: sequence_length {job.sequence_length} is not a multiple of 2 * cp = {2 * p.cp}")
+    if moe is None and (p.ep or 1) > 1:
+        raise JobError(f"{where}: parallelism.ep is {p.ep}, but the architecture has no experts")
+    if moe is not None and moe.experts % (p.ep or 1):
+        raise JobError(f"{where}: {moe.experts} experts are not a multiple of ep = {p.ep}")
+    if moe is not None and job.performance.moe_routing is None:
+        raise JobError(
+            f"{where}: performance.moe_routing is null for a model with experts",
+            remedy='use "drop" (as published) or "balanced"',
+        )
+    if (job.precision.dtype == "fp8") != (job.precision.fp8_recipe is not None):
+        raise JobError(f"{where}: precision.fp8_recipe belongs to dtype fp8 and to no other")
+    if job.steps.train < 1 or (job.steps.exit_after is not None and job.steps.exit_after < 1):
+        raise JobError(f"{where}: steps.train and steps.exit_after must be at least 1")
+    if job.profile is not None and not 0 <= job.profile.start < job.profile.stop:
+        raise JobError(
+            f"{where}: profile.start {job.profile.start} is not before profile.stop {job.profile.stop}",
+        )

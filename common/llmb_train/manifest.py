@@ -1,0 +1,57 @@
+"""What the job itself can see of its machine, printed once so that the run's record can keep it."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import socket
+from pathlib import Path
+
+from llmb_train.engine import Engine, package_version
+from llmb_train.job import Job
+
+PREFIX = "LLMB manifest: "
+NOTICE_PREFIX = "LLMB notice: "
+
+_DRIVER_FILE = Path("/proc/driver/nvidia/version")
+
+
+def collect(job: Job, engine: Engine) -> dict[str, str | int | None]:
+    """Versions and names; null where there is nothing to report."""
+    import torch
+
+    gpu = engine.device == "cuda"
+    return {
+        "run_id": job.run_id,
+        "hostname": socket.gethostname(),
+        "device": engine.device,
+        "gpu": torch.cuda.get_device_name(0) if gpu else None,
+        "world_size": job.world_size,
+        "layers": "transformer_engine" if engine.transformer_engine else "local",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "megatron_bridge": package_version("megatron-bridge"),
+        "megatron_core": package_version("megatron-core"),
+        "transformer_engine": package_version("transformer-engine") if engine.transformer_engine else None,
+        "cuda": torch.version.cuda if gpu else None,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if gpu else None,
+        "driver": driver_version(_DRIVER_FILE) if gpu else None,
+    }
+
+
+def driver_version(path: Path) -> str | None:
+    """Version of the loaded NVIDIA driver, which a container sees through ``/proc``."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        return None
+    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", text)
+    return found.group(1) if found else None
+
+
+def print_header(job: Job, engine: Engine, notices: list[str]) -> None:
+    """One ``LLMB manifest: {json}`` line and one line per notice, on stdout."""
+    print(PREFIX + json.dumps(collect(job, engine), sort_keys=True), flush=True)
+    for notice in notices:
+        print(NOTICE_PREFIX + notice, flush=True)

@@ -1,0 +1,93 @@
+"""Fields of the model provider that all families share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmb_train.engine import Engine
+from llmb_train.job import Architecture, Job
+
+_NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
+
+
+def transformer_fields(job: Job, engine: Engine) -> dict[str, Any]:
+    """Sizes, attention, activation, norm and position embedding. No bias in linear layers and no dropout anywhere."""
+    from megatron.core.activations import squared_relu
+    from torch.nn.functional import silu
+
+    from llmb_train.models.provider import local_block, transformer_engine_block
+
+    a = job.architecture
+    return {
+        "transformer_layer_spec": transformer_engine_block if engine.transformer_engine else local_block,
+        "num_layers": a.layers,
+        "hidden_size": a.hidden,
+        "ffn_hidden_size": a.ffn,
+        "num_attention_heads": a.heads,
+        "num_query_groups": a.query_groups,
+        "kv_channels": a.head_dim,
+        "seq_length": job.sequence_length,
+        # Set here, the size is taken as it is; left to the tokenizer, Bridge would pad it to a multiple of 128 * TP.
+        "vocab_size": a.vocabulary,
+        "activation_func": silu if a.activation == "silu" else squared_relu,
+        "gated_linear_unit": a.gated,
+        "normalization": _NORMS[a.norm],
+        "layernorm_epsilon": a.norm_epsilon,
+        "layernorm_zero_centered_gamma": a.zero_centered_gamma,
+        "position_embedding_type": "rope",
+        "rotary_base": a.rope_base,
+        "rotary_percent": a.rotary_percent,
+        "rotary_interleaved": a.rope_interleaved,
+        "rope_scaling": a.rope_scaling is not None,
+        "rope_scaling_factor": a.rope_scaling if a.rope_scaling is not None else 1.0,
+        "no_rope_freq": _without_rope(a),
+        "share_embeddings_and_output_weights": a.tied_embeddings,
+        "init_method_std": a.init_std,
+        "add_bias_linear": False,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+        # None leaves the choice of the attention kernel to Transformer Engine (Bridge 0.3.1).
+        "attention_backend": None,
+        # Weights made on the host do not depend on the layout; on GPUs the layers fill themselves in, which is faster.
+        "use_cpu_initialization": engine.device == "cpu",
+    }
+
+
+def _without_rope(a: Architecture) -> list[int] | None:
+    """1 for layers without rotary embedding: every ``no_rope_interval``-th."""
+    if a.no_rope_interval is None:
+        return None
+    return [int(number % a.no_rope_interval == 0) for number in range(1, a.layers + 1)]
+
+
+def moe_fields(job: Job, engine: Engine) -> dict[str, Any]:
+    """Experts and routing.
+
+    ``drop`` is what the published runs did: each expert takes its capacity and no more, padded to it. ``balanced`` is
+    dropless with the router forced to spread tokens evenly, as newer benchmarks do; the two do not compare.
+    """
+    moe = job.architecture.moe
+    if moe is None:
+        return {}
+    drop = job.performance.moe_routing == "drop"
+    return {
+        "num_moe_experts": moe.experts,
+        "moe_router_topk": moe.top_k,
+        "moe_ffn_hidden_size": moe.ffn,
+        "moe_shared_expert_intermediate_size": moe.shared_ffn,
+        "moe_layer_freq": [0, 1] * (job.architecture.layers // 2) if moe.every == 2 else 1,
+        "moe_router_score_function": moe.router,
+        "moe_router_pre_softmax": moe.pre_softmax,
+        "moe_router_load_balancing_type": "aux_loss",
+        "moe_aux_loss_coeff": moe.aux_loss,
+        "moe_apply_probs_on_input": moe.probabilities_on_input,
+        "moe_token_dispatcher_type": "alltoall",
+        "moe_expert_capacity_factor": moe.capacity_factor if drop else None,
+        "moe_pad_expert_input_to_capacity": drop,
+        "moe_router_force_load_balancing": not drop,
+        # One GEMM over all local experts, and a fused permutation: Transformer Engine's.
+        "moe_grouped_gemm": engine.transformer_engine,
+        "moe_permute_fusion": engine.transformer_engine,
+        # On its own CUDA stream.
+        "moe_shared_expert_overlap": moe.shared_ffn is not None and engine.device == "cuda",
+    }

@@ -1,0 +1,97 @@
+"""Who am I among the ranks: from ``torchrun``'s variables, or else from Slurm's.
+
+The rest of the program, Megatron-Bridge and torch read ``RANK``, ``LOCAL_RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and
+``MASTER_PORT``, so Slurm's answer is written into these.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+
+from llmb_train.errors import EngineError
+
+_PORT_BASE = 20_000
+"""Below Linux's ephemeral range (32768 up), so that an outgoing connection never holds the port."""
+_PORT_COUNT = 10_000
+
+
+@dataclass(frozen=True)
+class Rank:
+    rank: int
+    local_rank: int
+    world_size: int
+    master_addr: str
+    master_port: int
+
+    def export(self, environ: MutableMapping[str, str]) -> None:
+        """Write the torchrun variables into ``environ``."""
+        environ["RANK"] = str(self.rank)
+        environ["LOCAL_RANK"] = str(self.local_rank)
+        environ["WORLD_SIZE"] = str(self.world_size)
+        environ["MASTER_ADDR"] = self.master_addr
+        environ["MASTER_PORT"] = str(self.master_port)
+
+
+def find_rank(environ: Mapping[str, str]) -> Rank:
+    """This process's place in the job.
+
+    Raises:
+        EngineError: neither set of variables is complete, or one is not a number.
+    """
+    if "RANK" in environ:
+        rank, local_rank, world_size = (_number(environ, name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
+    elif "SLURM_PROCID" in environ:
+        rank, local_rank, world_size = (
+            _number(environ, name) for name in ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS")
+        )
+    else:
+        raise EngineError(
+            "this process does not know its rank: neither RANK nor SLURM_PROCID is set",
+            remedy="start it with torchrun or srun, or set RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 for one rank",
+        )
+    if not 0 <= rank < world_size:
+        raise EngineError(f"rank {rank} does not exist in a world of {world_size}")
+    return Rank(rank, local_rank, world_size, _master_addr(environ, world_size), _master_port(environ))
+
+
+def first_host(hostlist: str) -> str:
+    """First host of a Slurm host list: ``n[09-10,12],m1`` -> ``n09``, ``rack[1-2]n[1-2]`` -> ``rack1n1``.
+
+    ``scontrol show hostnames`` would say it, but there is no scontrol inside a container.
+    """
+    first = re.match(r"(?:[^,\[\]]|\[[^\]]*\])+", hostlist.strip())
+    if first is None:
+        raise EngineError(f"cannot read the host list {hostlist!r}")
+    return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", first.group())
+
+
+def _master_addr(environ: Mapping[str, str], world_size: int) -> str:
+    if environ.get("MASTER_ADDR"):
+        return environ["MASTER_ADDR"]
+    hosts = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST")
+    if hosts:
+        return first_host(hosts)
+    if world_size == 1:
+        return "127.0.0.1"
+    raise EngineError(
+        "nobody says where rank 0 is: MASTER_ADDR, SLURM_STEP_NODELIST and SLURM_JOB_NODELIST are unset",
+        remedy="set MASTER_ADDR to the host of rank 0",
+    )
+
+
+def _master_port(environ: Mapping[str, str]) -> int:
+    if environ.get("MASTER_PORT"):
+        return _number(environ, "MASTER_PORT")
+    # Every rank must arrive at the same port, and two jobs on one node at different ones.
+    if "SLURM_JOB_ID" in environ:
+        return _PORT_BASE + _number(environ, "SLURM_JOB_ID") % _PORT_COUNT
+    return _PORT_BASE
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    text = environ.get(name, "")
+    if not text.isdigit():
+        raise EngineError(f"{name} is {text!r}, expected a number", remedy="start the job with torchrun or srun")
+    return int(text)

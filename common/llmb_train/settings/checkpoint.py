@@ -1,0 +1,89 @@
+"""``checkpoint`` and ``steps`` -> ``CheckpointConfig``, and at which step the run ends."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmb_train.errors import JobError
+from llmb_train.job import Job
+
+_TRACKER = "latest_checkpointed_iteration.txt"
+_ITERATION = re.compile(r"iter_(\d+)")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The checkpoint a run starts from: the folder that holds ``iter_*`` folders, and the step to take of it."""
+
+    folder: Path
+    step: int
+
+
+@dataclass(frozen=True)
+class Span:
+    """Steps of this run: it begins after ``first`` finished steps and ends when ``last`` are finished."""
+
+    first: int
+    last: int
+
+
+def find_checkpoint(load: str) -> Loaded:
+    """Resolve ``checkpoint.load``: a folder of checkpoints (its latest is taken) or one ``iter_0000050`` of them.
+
+    Raises:
+        JobError: there is no checkpoint. Megatron-Bridge would start from random weights and say nothing.
+    """
+    path = Path(load)
+    name = _ITERATION.fullmatch(path.name)
+    if name:
+        folder, step = path.parent, int(name.group(1))
+    else:
+        tracker = path / _TRACKER
+        text = tracker.read_text(encoding="utf-8").strip() if tracker.is_file() else ""
+        if not text.isdigit():
+            raise JobError(
+                f"there is no checkpoint in {path}: {_TRACKER} is missing or does not name a step",
+                remedy="set LOAD_CHECKPOINT_PATH to a folder that holds iter_* folders, or to one of these",
+            )
+        folder, step = path, int(text)
+    content = folder / f"iter_{step:07d}"
+    if not any(content.glob("*.distcp")):
+        raise JobError(
+            f"{content} holds no *.distcp file: not a Megatron checkpoint, or one whose saving did not finish",
+            remedy="set LOAD_CHECKPOINT_PATH to a finished checkpoint",
+        )
+    return Loaded(folder, step)
+
+
+def span(job: Job, loaded: Loaded | None) -> Span:
+    """First and last step of the run.
+
+    ``steps.exit_after`` counts from the loaded checkpoint; without it the run ends at ``steps.train``.
+    """
+    first = loaded.step if loaded else 0
+    last = first + job.steps.exit_after if job.steps.exit_after is not None else job.steps.train
+    if last <= first:
+        raise JobError(
+            f"the checkpoint is from step {first} and the run ends at step {last}: there is nothing to train",
+            remedy="set MAX_STEPS above the checkpoint's step, or leave it to train one step after loading",
+        )
+    return Span(first, last)
+
+
+def checkpoint_config(job: Job, loaded: Loaded | None) -> Any:
+    """Synchronous saving in torch's distributed format (DTensors for FSDP), loadable at another TP or PP."""
+    from megatron.bridge.training.config import CheckpointConfig
+
+    return CheckpointConfig(
+        save=job.checkpoint.save,
+        save_interval=job.checkpoint.interval,
+        load=str(loaded.folder) if loaded else None,
+        ckpt_step=loaded.step if loaded else None,
+        ckpt_format="fsdp_dtensor" if job.parallelism.fsdp else "torch_dist",
+        dist_ckpt_optim_fully_reshardable=not job.parallelism.fsdp,
+        async_save=False,
+        save_tokenizer_assets=False,  # the null tokenizer has none
+    )

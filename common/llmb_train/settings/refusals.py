@@ -1,0 +1,70 @@
+"""What a job may ask for that this engine would ignore, or stop over later with an obscure assertion."""
+
+from __future__ import annotations
+
+from llmb_train.engine import Engine
+from llmb_train.errors import JobError
+from llmb_train.job import Job
+
+
+def check(job: Job, engine: Engine) -> None:
+    """Refuse what cannot take effect.
+
+    Raises:
+        JobError: names the column and what to do.
+    """
+    _check_engine(job, engine)
+    performance, p = job.performance, job.parallelism
+    if performance.offload_layers and p.pp > 1:
+        raise JobError("activation offload needs PP 1", remedy="set OFFLOAD_LAYERS=0 or PP=1")
+    if performance.offload_layers and performance.recompute_layers:
+        raise JobError(
+            "activation offload and recomputation exclude each other",
+            remedy="set OFFLOAD_LAYERS=0 or RECOMPUTE_LAYERS=0",
+        )
+    if performance.offload_layers and performance.cuda_graph:
+        raise JobError("CUDA graphs and activation offload exclude each other", remedy="set CUDA_GRAPH=false")
+    if performance.cuda_graph and performance.moe_routing == "balanced":
+        raise JobError(
+            "CUDA graphs need a fixed number of tokens per expert, and dropless routing has none",
+            remedy="set MOE_ROUTING=drop or CUDA_GRAPH=false",
+        )
+    if p.fsdp and p.pp > 1:
+        raise JobError("Megatron-FSDP and pipeline stages exclude each other", remedy="set FSDP=false or PP=1")
+
+
+def _check_engine(job: Job, engine: Engine) -> None:
+    if engine.transformer_engine:
+        return
+    where = "a CPU" if engine.device == "cpu" else "a GPU without Transformer Engine"
+    performance = job.performance
+    # Not an error in Megatron: the local layers would train in bf16 and call it FP8.
+    if job.precision.dtype != "bf16":
+        raise JobError(
+            f"{job.precision.dtype} does not exist on {where}: the run would silently be bf16",
+            remedy="set DTYPE=bf16, or run in the recipe's container",
+        )
+    if performance.cuda_graph:
+        raise JobError(f"CUDA graphs do not exist on {where}", remedy="set CUDA_GRAPH=false")
+    if performance.offload_layers:
+        raise JobError(
+            f"activation offload does not exist on {where}: it is Transformer Engine's",
+            remedy="set OFFLOAD_LAYERS=0",
+        )
+
+
+def notices(job: Job, engine: Engine) -> list[str]:
+    """What the reader of the log must know about this run, one sentence each."""
+    lines = []
+    if engine.device == "cpu":
+        lines.append("trained on a CPU: the times say nothing about a GPU, and MODEL_TFLOP/s counts no peak")
+    elif not engine.transformer_engine:
+        lines.append(
+            "no Transformer Engine: megatron-core's local layers, bf16 only, "
+            "without fused attention, grouped GEMM and TP overlap; slower than the published runs"
+        )
+    if engine.device == "cpu" and job.profile is not None and job.profile.tool == "nsys":
+        lines.append("nsys starts its capture on a CUDA call, and a CPU run makes none: the profile stays empty")
+    if job.performance.moe_routing == "balanced":
+        lines.append("MoE routing is dropless and forced to balance: do not compare with published drop-mode results")
+    return lines
