@@ -1,0 +1,122 @@
+"""Model FLOPs in the documents' conventions, peaks, and the figures that follow from a step time.
+
+The documents of Llama 3.1 (NeMo 2) and Nemotron-4 count attention over the full sequence squared; those of Grok-1 and
+Llama 4, and Megatron-Bridge itself, count the causal half. All count backward as twice forward, and neither norms,
+activations nor the router. So an MFU is comparable within one convention only; tokens/s are comparable always.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+Attention: TypeAlias = Literal["full", "causal"]
+
+_SECONDS_A_DAY = 86400
+
+# Dense TFLOP/s of one GPU as the documents divide by them; vendors' figures for GB200 are 2 % higher. The documents
+# have no NVFP4 peak but GB300's.
+_PEAKS: dict[str, dict[str, float]] = {
+    "h100": {"bf16": 989, "fp8": 1979},
+    "h200": {"bf16": 989, "fp8": 1979},
+    "b200": {"bf16": 2250, "fp8": 4500},
+    "gb200": {"bf16": 2450, "fp8": 4900},
+    "gb300": {"bf16": 2450, "fp8": 4900, "nvfp4": 14700},
+}
+
+
+class Experts(Protocol):
+    """The fields of job.json's ``architecture.moe`` that cost FLOPs."""
+
+    @property
+    def top_k(self) -> int: ...
+    @property
+    def ffn(self) -> int: ...
+    @property
+    def shared_ffn(self) -> int | None: ...
+    @property
+    def every(self) -> int: ...
+
+
+class Architecture(Protocol):
+    """The fields of job.json's ``architecture`` that cost FLOPs."""
+
+    @property
+    def layers(self) -> int: ...
+    @property
+    def hidden(self) -> int: ...
+    @property
+    def ffn(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def query_groups(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def vocabulary(self) -> int: ...
+    @property
+    def gated(self) -> bool: ...
+    @property
+    def moe(self) -> Experts | None: ...
+
+
+class ModelFlops(NamedTuple):
+    """FLOPs of one training step (forward and backward) on one sequence."""
+
+    attention: int
+    mlp: int
+    embedding: int
+
+    @property
+    def total(self) -> int:
+        return self.attention + self.mlp + self.embedding
+
+
+def model_flops(model: Architecture, sequence_length: int, attention: Attention = "causal") -> ModelFlops:
+    """FLOPs per sequence, as the documents' notes break them down.
+
+    Per token: 6 per weight of a matrix product, and 12 x heads x head size per key that a query meets, which is every
+    key of the sequence (``full``) or half of them (``causal``).
+    """
+    width = model.heads * model.head_dim
+    groups_width = model.query_groups * model.head_dim
+    projections = 6 * model.layers * 2 * model.hidden * (width + groups_width)
+    keys_twice = sequence_length * (2 if attention == "full" else 1)
+    scores = 6 * model.layers * width * keys_twice
+    matrices = 3 if model.gated else 2
+    mlp = 6 * matrices * model.hidden * _ffn_columns(model)
+    embedding = 6 * model.vocabulary * model.hidden
+    return ModelFlops(sequence_length * (projections + scores), sequence_length * mlp, sequence_length * embedding)
+
+
+def _ffn_columns(model: Architecture) -> int:
+    """Feed-forward columns that one token meets on its way through all layers."""
+    if model.moe is None:
+        return model.layers * model.ffn
+    moe_layers = model.layers // model.moe.every
+    per_moe_layer = model.moe.top_k * model.moe.ffn + (model.moe.shared_ffn or 0)
+    return moe_layers * per_moe_layer + (model.layers - moe_layers) * model.ffn
+
+
+def peak_tflops(gpu_type: str, dtype: str) -> float | None:
+    """Dense peak of one GPU in TFLOP/s; None where the documents state none (a CPU, an unlisted dtype)."""
+    return _PEAKS.get(gpu_type.lower(), {}).get(dtype.lower())
+
+
+def tokens_per_second(sequence_length: int, global_batch_size: int, step_seconds: float) -> float:
+    return sequence_length * global_batch_size / step_seconds
+
+
+def training_days(tokens: float, tokens_per_second: float) -> float:
+    """Days to train on so many tokens; the documents give it for 1e12."""
+    return tokens / tokens_per_second / _SECONDS_A_DAY
+
+
+def achieved_tflops(flops_per_sequence: float, global_batch_size: int, step_seconds: float, gpus: int) -> float:
+    """TFLOP/s of one GPU."""
+    return flops_per_sequence * global_batch_size / step_seconds / gpus / 1e12
+
+
+def mfu(tflops_per_gpu: float, peak: float) -> float:
+    """Model FLOPs utilization as a fraction: TFLOP/s of one GPU over its peak."""
+    return tflops_per_gpu / peak
