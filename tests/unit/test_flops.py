@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-
 from llmb_common import flops
 from llmb_common.recipe import Architecture, load_recipe
 
@@ -45,9 +44,9 @@ def test_grok1_breaks_down_as_in_its_document():
 
 def test_llama4_breaks_down_as_in_its_document():
     # The document's single FFN of 16384 stands for the dense layers, and for routed plus shared expert in the others.
-    # It rounds the ratios of its attention and vocabulary terms (to 9 and 2 digits); the total prints the same.
+    # Its arithmetic slips in the last digits, and by 0.4 % in the vocabulary term; the total prints the same.
     counted = flops.model_flops(MAVERICK, 8192, "causal")
-    assert counted.mlp == 593_736_279_244_800
+    assert counted.mlp == pytest.approx(593_736_279_244_800, rel=1e-8)
     assert counted.attention == pytest.approx(247_390_116_864_000, rel=1e-8)
     assert counted.embedding == pytest.approx(50_665_495_805_952, rel=4e-3)
     assert f"{counted.total:.2e}" == "8.92e+14"
