@@ -333,7 +333,7 @@ def _refuse_typos(variables: Mapping[str, str]) -> None:
         if name.startswith(("SLURM_", "LLMB_")) and name not in ("LLMB_INSTAL", "LLMB_WORKLOADS"):
             continue
         near = difflib.get_close_matches(name.upper(), candidates, n=1, cutoff=0.85 if len(name) > 7 else 0.79)
-        if near and near[0] not in variables:
+        if near:
             raise RequestError(
                 f"the variable {name} is unknown (did you mean {near[0]}?)",
                 remedy=f"rename it to {near[0]}, or unset {name} if it is meant for something else",

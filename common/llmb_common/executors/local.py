@@ -1,0 +1,128 @@
+"""The local executor: the rendered script on this machine, in the foreground, with progress."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from llmb_common.errors import CheckFailed, EnvironmentLacks, Interrupted
+from llmb_common.executors.slurm import check_engine
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.run import CANCELLED, COMPLETED, FAILED, RUNNING, RunRecord
+
+_ITERATION = re.compile(rb"iteration +([0-9]+)/ *([0-9]+) \|")
+POLL_SECONDS = 0.25
+
+
+class LocalExecutor:
+    """Runs the job as a child in its own process group, so that nothing of it outlives an interruption."""
+
+    def check(self, plan: JobPlan) -> None:
+        check_engine(plan)
+        if plan.device == "cuda":
+            from llmb_common.local_machine import count_gpus
+
+            present = count_gpus()
+            if present < plan.gpus:
+                raise EnvironmentLacks(
+                    f"{plan.gpus} GPUs are asked for, this machine has {present}",
+                    remedy="lower JOB_TOTAL_GPUS, run where sbatch is, or try GPU_TYPE=cpu MODEL_SIZE=smoke",
+                )
+
+    def start(self, record: RunRecord) -> RunRecord:
+        paths = record.paths
+        record = record.with_state(RUNNING)
+        record.save()
+        with paths.batch_log.open("ab") as output:
+            # No stdin: a job must not eat the caller's input. Own session: Ctrl-C is ours to pass on, once.
+            child = subprocess.Popen(
+                ["bash", str(paths.script)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                status = _follow(child, paths.log)
+            except (KeyboardInterrupt, Interrupted):
+                _end(child)
+                record.with_state(CANCELLED, "interrupted").save()
+                raise Interrupted(
+                    "interrupted; the run is on record as CANCELLED", remedy=f"its log: {paths.log}"
+                ) from None
+        if status == 0:
+            record = record.with_state(COMPLETED)
+            record.save()
+            return record
+        record.with_state(FAILED, f"exit code {status}").save()
+        raise CheckFailed(
+            f"the run failed with exit code {status}: {first_error(paths.log) or first_error(paths.batch_log)}",
+            remedy=f"the whole log: {paths.log}",
+        )
+
+
+def _follow(child: subprocess.Popen[bytes], log: Path) -> int:
+    """Wait for the job and show its latest iteration: one changing line on a terminal, else every tenth step."""
+    terminal = sys.stderr.isatty()
+    shown = b""
+    offset = 0
+    started = time.monotonic()
+    while True:
+        status = child.poll()
+        offset, last = _latest_iteration(log, offset)
+        if last and last != shown:
+            shown = last
+            step, total = (int(number) for number in last.split(b"/"))
+            elapsed = time.monotonic() - started
+            if terminal:
+                print(f"\r  step {step} of {total}, {elapsed:.0f} s", end="", file=sys.stderr, flush=True)
+            elif step % 10 == 0 or step == 1:
+                print(f"  step {step} of {total}, {elapsed:.0f} s", file=sys.stderr, flush=True)
+        if status is not None:
+            if terminal and shown:
+                print(file=sys.stderr)
+            return status
+        time.sleep(POLL_SECONDS)
+
+
+def _latest_iteration(log: Path, offset: int) -> tuple[int, bytes]:
+    """The last ``step/total`` after ``offset`` and where to read on (from the start of the last, unfinished line)."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(offset)
+            text = stream.read()
+    except FileNotFoundError:
+        return offset, b""
+    complete = text.rfind(b"\n") + 1
+    found = _ITERATION.findall(text, 0, complete)
+    return offset + complete, b"/".join(found[-1]) if found else b""
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End the job's process group: SIGTERM so that it can save, SIGKILL for what is left after 30 s."""
+    for number, patience in ((signal.SIGTERM, 30), (signal.SIGKILL, 5)):
+        try:
+            os.killpg(child.pid, number)
+            child.wait(patience)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
+        return
+
+
+def first_error(log: Path) -> str:
+    """The first line of ``log`` that names an error, or its last line: what a reader wants to see first."""
+    try:
+        lines = log.read_bytes().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        if re.search(r"^\s*(\w+\.)*\w*(Error|Exception)\b|^llmb_train: ", line):
+            return line.strip()[:500]
+    return lines[-1].strip()[:500] if lines else "no output"

@@ -1,0 +1,102 @@
+"""The command behind every ``launch.sh``: plan, then print it (``DRY_RUN``) or submit it.
+
+Prints the script or the plan on stdout and nothing else there; notices and errors go to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from llmb_common.cluster import load_cluster_config
+from llmb_common.errors import EnvironmentLacks, Interrupted, LLMBError, RequestError
+from llmb_common.local_machine import look_at_machine
+from llmb_common.planning.job_plan import JobPlan, plan_as_dict
+from llmb_common.planning.plan import make_plan
+from llmb_common.recipe import load_recipe
+from llmb_common.rendering.script import render_script
+from llmb_common.request import Request, read_request
+from llmb_common.run import RunRecord, create_run
+from llmb_common.run_paths import dry_run_paths
+
+
+def plan_from_variables(recipe_folder: Path, variables: Mapping[str, str]) -> tuple[Request, JobPlan]:
+    """Read the request, the site and the recipe, and plan. Raises LLMBError."""
+    request = read_request(variables)
+    cluster = load_cluster_config(request.install)
+    recipe = load_recipe(recipe_folder)
+    return request, make_plan(recipe, cluster, request, look_at_machine(cluster, request))
+
+
+def training_code() -> Path:
+    """The ``llmb_train`` package that goes with this library; it is copied, never imported here."""
+    folder = Path(__file__).resolve().parent.parent / "llmb_train"
+    if not (folder / "__main__.py").is_file():
+        raise EnvironmentLacks(f"the training code {folder} is missing", remedy="install LLMB again")
+    return folder
+
+
+def submit(plan: JobPlan, recipe_folder: Path) -> RunRecord:
+    """Put the run on record and start it. Raises LLMBError; after a refusal nothing is left behind."""
+    from llmb_common.executors import executor_for
+    from llmb_common.manifest import make_manifest
+
+    executor = executor_for(plan)
+    executor.check(plan)
+    if not Path(plan.install).is_dir():
+        raise RequestError(
+            f"LLMB_INSTALL={plan.install} does not exist", remedy="run ./installer.py, or correct LLMB_INSTALL"
+        )
+    code = training_code()
+    record = create_run(plan, code, make_manifest(plan, recipe_folder, code))
+    announce(record)
+    return executor.start(record)
+
+
+def announce(record: RunRecord) -> None:
+    print(f"{record.paths.name}\n  {record.paths.folder}", file=sys.stderr)
+
+
+def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
+    """Everything that ``launch.sh`` does; the exit status."""
+    request, plan = plan_from_variables(recipe_folder, variables)
+    for warning in plan.preflight.warnings:
+        print(f"note: {warning}", file=sys.stderr)
+    if request.dry_run == "json":
+        print(json.dumps(plan_as_dict(plan), indent=2))
+        return 0
+    if request.dry_run:
+        sys.stdout.write(render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name)))
+        return 0
+    record = submit(plan, recipe_folder)
+    if record.job_id is not None:
+        print(f"Submitted batch job {record.job_id}")
+    else:
+        print(f"{record.state}: {record.paths.log}")
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """``python -m llmb_common.launch RECIPE_FOLDER``, as launch.sh calls it."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if len(arguments) != 1:
+        print(
+            "launch.sh takes its settings from variables, not arguments; for example\n"
+            "  JOB_TOTAL_GPUS=128 GPU_TYPE=gb200 ./launch.sh\nREADME.md beside it lists them.",
+            file=sys.stderr,
+        )
+        return 0 if arguments[1:] in (["-h"], ["--help"]) else RequestError.exit_status
+    try:
+        return run(Path(arguments[0]), os.environ)
+    except LLMBError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_status
+    except KeyboardInterrupt:
+        return Interrupted.exit_status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

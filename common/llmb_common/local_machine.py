@@ -1,0 +1,65 @@
+"""What this machine has: GPUs by ``nvidia-smi``, nsys, a Slurm client."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+from llmb_common.cluster import ClusterConfig
+from llmb_common.planning.machine import Machine
+from llmb_common.request import Request
+
+_NAMES = (("gb300", "GB300"), ("gb200", "GB200"), ("b200", "B200"), ("h200", "H200"), ("h100", "H100"))
+
+
+def gpu_names() -> list[str]:
+    """Product names of the GPUs that the driver shows; empty without a driver."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.split("\n")[:-1] if done.returncode == 0 else []
+
+
+def count_gpus() -> int:
+    return len(gpu_names())
+
+
+def gpu_type_of(name: str) -> str | None:
+    """``NVIDIA GB200`` -> ``gb200``; None for a GPU that no recipe knows."""
+    return next((kind for kind, word in _NAMES if word in name.upper()), None)
+
+
+def look_at_machine(cluster: ClusterConfig, request: Request) -> Machine:
+    """The facts that planning needs. A dry run for many GPUs plans for Slurm even where there is none."""
+    sbatch = shutil.which("sbatch")
+    wanted = request.cluster_type or cluster.cluster_type
+    if wanted is None:
+        names_slurm = bool(request.account or request.partition or request.additional_slurm_params)
+        large = request.gpu_type not in (None, "cpu") and (request.gpus or 0) > 0
+        wanted = "slurm" if sbatch or (request.dry_run and (names_slurm or large)) else "local"
+    if wanted == "slurm":
+        return Machine(cluster_type="slurm", slurm_segments=_knows_segments() if sbatch else True)
+    if request.gpu_type == "cpu" or cluster.gpu_type == "cpu":
+        return Machine(cluster_type="local", gpu_type="cpu", has_nsys=shutil.which("nsys") is not None)
+    names = gpu_names()
+    return Machine(
+        cluster_type="local",
+        gpu_type=gpu_type_of(names[0]) if names else "cpu",
+        gpus=len(names),
+        has_nsys=shutil.which("nsys") is not None,
+    )
+
+
+def _knows_segments() -> bool:
+    """Whether ``sbatch`` has ``--segment``: Slurm 23.11 and later."""
+    try:
+        text = subprocess.run(["sbatch", "--version"], capture_output=True, text=True, timeout=20).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    found = re.search(r"([0-9]+)\.([0-9]+)", text)
+    return found is not None and (int(found[1]), int(found[2])) >= (23, 11)

@@ -1,0 +1,57 @@
+"""What is needed to explain and repeat a result: versions, commit, hashes, host, overrides."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from llmb_common import __version__
+from llmb_common.files import sha256_of, sha256_of_tree
+from llmb_common.planning.job_plan import JobPlan
+
+
+def make_manifest(plan: JobPlan, recipe_folder: Path, code: Path) -> dict[str, Any]:
+    """The manifest as it is known at submission; the job adds driver, NCCL and framework versions to its log."""
+    return {
+        "llmb": __version__,
+        "python": platform.python_version(),
+        "host": platform.node(),
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "git": git_state(recipe_folder),
+        "recipe_sha256": sha256_of(recipe_folder / "recipe.yaml"),
+        "code_sha256": sha256_of_tree(code, "**/*.py"),
+        "image": _image(plan),
+        "environment_overrides": {name: item.value for name, item in plan.env.items() if item.source == "environment"},
+    }
+
+
+def git_state(folder: Path) -> dict[str, Any] | None:
+    """Commit and dirtiness of the clone that holds ``folder``; None outside a clone or without git."""
+    try:
+        commit = _git(folder, "rev-parse", "HEAD")
+        dirty = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"commit": commit, "dirty": bool(dirty)}
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout.strip()
+
+
+def _image(plan: JobPlan) -> dict[str, Any] | None:
+    """The image's path, size and, where the installer left a receipt, its hash and source."""
+    if plan.image is None:
+        return None
+    path = Path(plan.image)
+    value: dict[str, Any] = {"path": plan.image}
+    receipt = path.with_name(path.name + ".receipt.json")
+    if receipt.is_file():
+        value["receipt"] = receipt.read_text(encoding="utf-8")
+    if path.is_file():
+        value["bytes"] = path.stat().st_size
+    return value

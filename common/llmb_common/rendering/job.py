@@ -1,0 +1,63 @@
+"""JobPlan -> ``job.json``, the contract with ``llmb_train`` (see docs/architecture.md)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.run_paths import RunPaths
+
+SEED = 1234
+
+
+def job_document(plan: JobPlan, paths: RunPaths) -> dict[str, Any]:
+    """The content of job.json, as plain JSON values. Holds no secret: those reach the job by its environment."""
+    checkpoint = plan.checkpoint
+    return {
+        "schema": 1,
+        "run_id": paths.run_id,
+        "experiment_name": plan.experiment_name,
+        "output_dir": str(paths.output),
+        "device": plan.device,
+        "gpu_type": plan.gpu_type,
+        "family": plan.family,
+        "model_size": plan.model_size,
+        "architecture": msgspec.to_builtins(plan.architecture),
+        "sequence_length": plan.seq_len,
+        "precision": {"dtype": plan.dtype, "fp8_recipe": plan.fp8_recipe},
+        "world_size": plan.gpus,
+        "parallelism": {
+            "tp": plan.tp,
+            "pp": plan.pp,
+            # The documents print VP 1 where there is no interleaving; Megatron wants that unset.
+            "vp": plan.vp if plan.vp and plan.vp > 1 else None,
+            "cp": plan.cp,
+            "ep": plan.ep,
+            "etp": plan.etp,
+            "fsdp": plan.fsdp,
+        },
+        "batch": {"mbs": plan.mbs, "gbs": plan.gbs},
+        "performance": {
+            "cuda_graph": plan.cuda_graph,
+            "recompute_layers": plan.recompute_layers,
+            "offload_layers": plan.offload_layers,
+            "moe_routing": plan.moe_routing,
+        },
+        "steps": {"train": plan.max_steps, "exit_after": plan.exit_after},
+        "profile": None
+        if plan.profile is None
+        else {
+            "tool": plan.profile.tool,
+            "start": plan.profile.start,
+            "stop": plan.profile.stop,
+            "ranks": None if plan.profile.ranks is None else list(plan.profile.ranks),
+        },
+        "checkpoint": {
+            "save": (checkpoint.save or str(paths.checkpoints)) if checkpoint.enabled else None,
+            "interval": checkpoint.interval,
+            "load": checkpoint.load,
+        },
+        "seed": SEED,
+    }

@@ -1,0 +1,192 @@
+"""JobPlan -> the batch script, as one pure function: the same text for the same plan and paths.
+
+The Slurm script and the local one differ in their head and in what starts the ranks; everything else is shared.
+"""
+
+from __future__ import annotations
+
+from shlex import quote
+
+from llmb_common.errors import RequestError
+from llmb_common.planning.job_plan import JobPlan, SlurmPlan
+from llmb_common.rendering.task import task_script
+from llmb_common.run_paths import RunPaths
+from llmb_common.slurm.options import output_pattern, sbatch_line
+
+SAVE_SECONDS = 120
+"""How long before its time limit a checkpointing job is told to save."""
+
+
+def render_script(plan: JobPlan, paths: RunPaths) -> str:
+    """The batch script. Raises RequestError where a path cannot be said to Slurm or Pyxis."""
+    lines = ["#!/bin/bash"]
+    if plan.slurm is not None:
+        lines += _directives(plan, plan.slurm, paths)
+    lines += ["", *_comment(plan), "", "set -euo pipefail", ""]
+    lines += [
+        f"export LLMB_RUN_DIR={quote(str(paths.folder))}",
+        f"export LLMB_EXPERIMENT={quote(plan.experiment_name)}",
+    ]
+    lines += ["log=$LLMB_RUN_DIR/$LLMB_EXPERIMENT/log-$LLMB_EXPERIMENT.out", ""]
+    lines += _environment(plan)
+    lines += ["", *_events(plan)]
+    lines += ["", "# What each rank runs.", "IFS= read -r -d '' task << 'TASK' || true", task_script(plan)]
+    lines += ["TASK", ""]
+    lines += _slurm_launch(plan, plan.slurm) if plan.slurm is not None else _local_launch(plan)
+    return "\n".join(lines) + "\n"
+
+
+def _directives(plan: JobPlan, slurm: SlurmPlan, paths: RunPaths) -> list[str]:
+    options: dict[str, str | int | None] = {
+        "job-name": paths.job_name,
+        "nodes": plan.nodes,
+        "ntasks-per-node": plan.gpus_per_node,
+        "time": plan.time_limit,
+    }
+    if slurm.account:
+        options["account"] = slurm.account
+    if slurm.partition:
+        options["partition"] = slurm.partition
+    options |= {"exclusive": None, "mem": 0}
+    if slurm.gres:
+        options["gres"] = f"gpu:{plan.gpus_per_node}"
+    if slurm.segment:
+        options["segment"] = slurm.segment
+    if plan.cpu_pinning:
+        options["cpus-per-task"] = plan.cpu_pinning
+    if plan.checkpoint.enabled:
+        options["signal"] = f"TERM@{SAVE_SECONDS}"
+    options["output"] = output_pattern(str(paths.batch_log))
+    options["open-mode"] = "append"
+    options |= dict(slurm.additional)  # the user's word is the last
+    return [sbatch_line(option, value) for option, value in options.items()]
+
+
+def _comment(plan: JobPlan) -> list[str]:
+    precision = f"{plan.dtype} ({plan.fp8_recipe})" if plan.fp8_recipe else plan.dtype
+    columns = f"TP {plan.tp}, PP {plan.pp}, CP {plan.cp}, VP {plan.vp or 'NA'}, EP {plan.ep or 'NA'}, DP {plan.dp}"
+    flags = [
+        f"MBS {plan.mbs}, GBS {plan.gbs}, GA {plan.ga}",
+        *(["FSDP"] if plan.fsdp else []),
+        *(["CUDA graphs"] if plan.cuda_graph else []),
+        *([f"{plan.recompute_layers} layers recomputed"] if plan.recompute_layers else []),
+        *([f"{plan.offload_layers} layers offloaded"] if plan.offload_layers else []),
+    ]
+    kind = "ranks on CPUs" if plan.device == "cpu" else f"{plan.gpu_type.upper()} GPUs"
+    return [
+        f"# {plan.workload} {plan.model_size} {precision} on {plan.gpus} {kind}, {plan.max_steps} steps",
+        f"# {columns}",
+        f"# {', '.join(flags)}",
+    ]
+
+
+def _environment(plan: JobPlan) -> list[str]:
+    lines = [f"export {name}={quote(item.value)}" for name, item in plan.env.items()]
+    if plan.device == "cpu" and "OMP_NUM_THREADS" not in plan.env:
+        # One thread a rank, or ranks on one machine fight for the same cores.
+        lines.append("export OMP_NUM_THREADS=1")
+    return lines
+
+
+def _events(plan: JobPlan) -> list[str]:
+    """The job's own record of start and end, so that a result needs no accounting database."""
+    nodes = '"${SLURM_JOB_NODELIST:-}"' if plan.slurm is not None else '"$(hostname)"'
+    return [
+        "# The job's own record: it needs no accounting database.",
+        "event() {",
+        '  local json=\'{"event":"%s","time":%s,"job_id":"%s","restart":%s,"nodes":"%s","exit_code":%s}\\n\'',
+        "  # shellcheck disable=SC2059  # the format is the constant above",
+        f'  printf "$json" "$1" "$(date +%s)" "${{SLURM_JOB_ID:-}}" "${{SLURM_RESTART_COUNT:-0}}" {nodes} "$2" \\',
+        '    >> "$LLMB_RUN_DIR/events.jsonl"',
+        "}",
+        "event start null",
+        "trap 'event end $?' EXIT",
+    ]
+
+
+def _slurm_launch(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
+    lines = [
+        "# Rendezvous at the first node, by the address under which Slurm itself reaches it.",
+        "master=${SLURMD_NODENAME:-$(hostname)}",
+        'if [[ $(scontrol show node "$master" --oneliner) =~ \\ NodeAddr=([^\\ ]+) ]]; then',
+        "  master=${BASH_REMATCH[1]}",
+        "fi",
+        "export MASTER_ADDR=$master",
+        "export MASTER_PORT=${MASTER_PORT:-$((20000 + SLURM_JOB_ID % 20000))}",
+        "",
+    ]
+    if plan.vboost:
+        lines += [
+            "# Clock boost needs rights that not every site gives: tried, recorded, never fatal.",
+            "vboost=0",
+            'srun --ntasks-per-node=1 --ntasks="$SLURM_JOB_NUM_NODES" \\',
+            "  sudo -n nvidia-smi boost-slider --vboost 1 || vboost=$?",
+            'event vboost "$vboost"',
+            "",
+        ]
+    options = ["--mpi=pmix", "--kill-on-bad-exit=1"]
+    if plan.cpu_pinning:
+        options += [f"--cpus-per-task={plan.cpu_pinning}", "--cpu-bind=cores"]
+    # Appending keeps the iterations of an earlier start when Slurm requeues the job.
+    # A % in --output is a pattern to srun; doubled it is a %.
+    options += ['--output="${log//%/%%}"', "--open-mode=append"]
+    lines += ["srun \\", *(f"  {option} \\" for option in options)]
+    if slurm.runtime == "none":
+        lines.append('  bash -c "$task"')
+    elif slurm.runtime == "pyxis":
+        lines += [f"  {option} \\" for option in _pyxis(plan)]
+        lines.append('  bash -c "$task"')
+    else:
+        lines += _enroot(plan)
+    return lines
+
+
+def _mounts(plan: JobPlan) -> list[str]:
+    """Container mounts: the installation and the workload at the same path as outside, then the asked ones."""
+    mounts = [f"{plan.install}:{plan.install}"]
+    if not _is_below(plan.workload_folder, plan.install):
+        mounts.append(f"{plan.workload_folder}:{plan.workload_folder}")
+    if plan.checkpoint.save and not _is_below(plan.checkpoint.save, plan.install):
+        mounts.append(f"{plan.checkpoint.save}:{plan.checkpoint.save}")
+    for path in (plan.install, plan.workload_folder, plan.checkpoint.save or ""):
+        if "," in path or ":" in path:
+            raise RequestError(
+                f"the path {path} holds a comma or a colon, which container mounts cannot say", remedy="rename it"
+            )
+    return [*mounts, *plan.mounts]
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _pyxis(plan: JobPlan) -> list[str]:
+    image = plan.image or ""
+    # Without --container-env a value that the image itself sets would win over ours.
+    return [
+        "--no-container-mount-home",
+        f"--container-image={quote(image)}",
+        f"--container-mounts={quote(','.join(_mounts(plan)))}",
+        f"--container-env={quote(','.join(_job_variables(plan)))}",
+    ]
+
+
+def _job_variables(plan: JobPlan) -> list[str]:
+    return [*plan.env, "MASTER_ADDR", "MASTER_PORT", "LLMB_RUN_DIR", "LLMB_EXPERIMENT"]
+
+
+def _enroot(plan: JobPlan) -> list[str]:
+    lines = ["  enroot start --rw \\"]
+    lines += [f"  --mount {quote(mount)} \\" for mount in _mounts(plan)]
+    lines += [f"  --env {name} \\" for name in _job_variables(plan)]
+    lines += [f'  {quote(plan.image or "")} bash -c "$task"']
+    return lines
+
+
+def _local_launch(plan: JobPlan) -> list[str]:
+    """torchrun starts the ranks; its own messages and theirs go to the documented log."""
+    python = quote(plan.engine_python) if plan.engine_python else "python3"
+    return [
+        f"{python} -u -m torch.distributed.run --standalone --nproc-per-node={plan.gpus} \\",
+        '  --no-python bash -c "$task" >> "$log" 2>&1',
+    ]

@@ -1,0 +1,83 @@
+"""Where a run keeps its files: ``experiments/<experiment_name>/<experiment_name>_<timestamp>/``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+DRY_RUN_STAMP = "TIMESTAMP"
+DRY_RUN_ID = "RUNID"
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """The files and folders of one run. ``stamp`` is Unix time in seconds, made unique within the experiment."""
+
+    experiments: Path
+    experiment_name: str
+    stamp: str
+    run_id: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.experiment_name}_{self.stamp}"
+
+    @property
+    def folder(self) -> Path:
+        return self.experiments / self.experiment_name / self.name
+
+    @property
+    def record(self) -> Path:
+        return self.folder / "run.json"
+
+    @property
+    def events(self) -> Path:
+        """The job's own account of its start and end, one JSON object a line: no accounting database needed."""
+        return self.folder / "events.jsonl"
+
+    @property
+    def job(self) -> Path:
+        return self.folder / "job.json"
+
+    @property
+    def script(self) -> Path:
+        return self.folder / f"{self.experiment_name}.sbatch"
+
+    @property
+    def code(self) -> Path:
+        """The training code as it was planned; a queued job does not change under an update."""
+        return self.folder / "code"
+
+    @property
+    def output(self) -> Path:
+        return self.folder / self.experiment_name
+
+    @property
+    def log(self) -> Path:
+        return self.output / f"log-{self.experiment_name}.out"
+
+    @property
+    def batch_log(self) -> Path:
+        return self.output / f"sbatch_{self.experiment_name}.out"
+
+    @property
+    def profiles(self) -> Path:
+        return self.output / "nsys_profile"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.output / "checkpoints"
+
+    @property
+    def job_name(self) -> str:
+        """The Slurm job name: it holds the run id, by which a job is found again after a crash."""
+        return f"{self.experiment_name}.{self.run_id}"
+
+
+def experiments_folder(workload_folder: str) -> Path:
+    return Path(workload_folder) / "experiments"
+
+
+def dry_run_paths(workload_folder: str, experiment_name: str) -> RunPaths:
+    """Paths with placeholders: the same for every dry run of the same job."""
+    return RunPaths(experiments_folder(workload_folder), experiment_name, DRY_RUN_STAMP, DRY_RUN_ID)
