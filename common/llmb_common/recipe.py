@@ -31,7 +31,7 @@ Duration = Annotated[str, msgspec.Meta(pattern=r"^([0-9]+-)?[0-9]{1,2}:[0-9]{2}:
 FIGURES = ("tokens_per_second", "mfu_percent", "days_1t", "tflops_per_gpu")
 """What a published result may carry beside its step time."""
 
-_GBS = re.compile(r"(?:(?P<fixed>[0-9]+)|GPUs(?:(?P<op>[*/])(?P<by>[0-9]+))?)\Z")
+GBS_FORMULA = re.compile(r"(?:(?P<fixed>[1-9][0-9]*)|GPUs(?:(?P<op>[*/])(?P<by>[1-9][0-9]*))?)\Z")
 
 
 class MoE(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -176,7 +176,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     def global_batch_size(self, gpus: int) -> int:
         """GBS at ``gpus`` GPUs. Raises RequestError where the formula gives no whole number."""
-        found = _GBS.match(self.gbs)
+        found = GBS_FORMULA.match(self.gbs)
         assert found is not None  # checked when the recipe was loaded
         if found["fixed"]:
             return int(found["fixed"])
@@ -267,53 +267,25 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         )
 
 
+def find_row(recipe: Recipe, result: Result) -> Row | None:
+    """The configuration row that a published result was measured with."""
+    for row in recipe.rows:
+        same = (row.variant, row.gpu, row.size) == (result.variant, result.gpu, result.size)
+        if same and result.dtype in row.dtypes and result.gpus in row.scales:
+            return row
+    return None
+
+
 def load_recipe(folder: Path) -> Recipe:
     """The recipe in ``folder``. Raises RecipeError with file and line."""
     path = folder / "recipe.yaml"
     if not path.is_file():
         raise RecipeError(f"no recipe.yaml in {folder}", remedy="run from a recipe folder, such as llama3.1/")
     recipe = load_struct(path, Recipe, RecipeError)
-    _check(recipe, path)
+    from llmb_common.recipe_checks import check_recipe
+
+    check_recipe(recipe, path)
     return recipe
-
-
-def _check(recipe: Recipe, path: Path) -> None:
-    """What types alone cannot say: references that must exist, names that must not repeat, ranges that must hold."""
-
-    def wrong(what: str, remedy: str) -> RecipeError:
-        return RecipeError(f"{path}: {what}", remedy=remedy)
-
-    sizes = [m.size for m in recipe.models]
-    variants = [v.name for v in recipe.variants]
-    for kind, names in (("model size", sizes), ("variant", variants)):
-        for name in names:
-            if names.count(name) > 1:
-                raise wrong(f"the {kind} {name!r} stands twice", "keep one")
-    if recipe.defaults.model_size not in sizes:
-        raise wrong(f"the default model size {recipe.defaults.model_size!r} is not among the models", "add it")
-    items: tuple[Row | Result, ...] = (*recipe.rows, *recipe.results)
-    for item in items:
-        kind = "row" if isinstance(item, Row) else "result"
-        which = f"{kind} {item.size} on {item.gpu} ({item.source})"
-        if item.size not in sizes:
-            raise wrong(f"{which}: unknown model size{did_you_mean(item.size, sizes)}", f"one of {', '.join(sizes)}")
-        if item.variant not in variants:
-            raise wrong(
-                f"{which}: unknown variant {item.variant!r}{did_you_mean(item.variant, variants)}",
-                f"one of {', '.join(variants)}",
-            )
-    for result in recipe.results:
-        for figure in result.corrected:
-            if figure not in FIGURES:
-                raise wrong(
-                    f"result {result.size} ({result.source}): no figure {figure!r}", f"one of {', '.join(FIGURES)}"
-                )
-    for row in recipe.rows:
-        which = f"row {row.size} on {row.gpu} ({row.source})"
-        if not _GBS.match(row.gbs):
-            raise wrong(f"{which}: gbs {row.gbs!r} is no formula", "write a number, GPUs, GPUs*N or GPUs/N")
-        if row.gpus_max < row.gpus_min or row.scales[-1] != row.gpus_max:
-            raise wrong(f"{which}: gpus_max is no doubling of gpus_min", "correct the range")
 
 
 def recipe_folders(root: Path) -> Iterator[Path]:

@@ -25,7 +25,7 @@ import msgspec
 from llmb_common import flops
 from llmb_common.errors import LLMBError, RecipeError
 from llmb_common.files import write_atomic
-from llmb_common.recipe import Recipe, Result, Row, load_recipe, recipe_folders, recipes_root
+from llmb_common.recipe import Recipe, Result, Row, find_row, load_recipe, recipe_folders, recipes_root
 from llmb_common.recipe_variables import table, variables
 from llmb_common.strict_yaml import read_text
 
@@ -211,15 +211,6 @@ def _causal_mfu(recipe: Recipe, result: Result) -> str:
     gbs = row.global_batch_size(result.gpus)
     achieved = flops.achieved_tflops(per_sequence, gbs, result.step_seconds, result.gpus)
     return f"{100 * flops.mfu(achieved, peak):.1f}"
-
-
-def find_row(recipe: Recipe, result: Result) -> Row | None:
-    """The configuration row that a published result was measured with."""
-    for row in recipe.rows:
-        same = (row.variant, row.gpu, row.size) == (result.variant, result.gpu, result.size)
-        if same and result.dtype in row.dtypes and result.gpus in row.scales:
-            return row
-    return None
 
 
 def _figure(result: Result, figure: str, form: str) -> str:
