@@ -26,7 +26,7 @@ def run_in_container(
 
 
 def test_a_job_on_two_nodes_sees_their_names_and_gpus(slurm: SlurmCluster, tmp_path: Path) -> None:
-    script = 'srun --ntasks-per-node=2 sh -c \'echo "$(hostname) $SLURM_LOCALID $CUDA_VISIBLE_DEVICES"\''
+    script = "srun --ntasks-per-node=2 sh -c 'echo \"$(hostname) $SLURM_LOCALID $CUDA_VISIBLE_DEVICES\"'"
     job = slurm.submit("--nodes=2", "--gres=gpu:8", f"--output={tmp_path}/out", "--wrap", script)
     assert slurm.wait_for_state(job) == "COMPLETED"
     gpus = "0,1,2,3,4,5,6,7"
@@ -231,8 +231,8 @@ def test_accounting_remembers_jobs(slurm_accounting: SlurmCluster) -> None:
     job = slurm_accounting.submit("--account=bench", "--job-name=one", "--output=/dev/null", "--wrap", "exit 3")
     slurm_accounting.wait_for_state(job, "FAILED")
     query = ["sacct", "-X", "-P", "-n", f"--jobs={job}", "--format=JobName,Account,State,ExitCode"]
-    # The controller hands its records over with some delay.
-    wait_until(lambda: "FAILED" in slurm_accounting.run(query).stdout, "the record in sacct", timeout=30)
+    # The database learns of a job's end before it learns its name: for some seconds that is "allocation".
+    wait_until(lambda: slurm_accounting.run(query).stdout.startswith("one|"), "the record in sacct", timeout=30)
     assert slurm_accounting.run(query).stdout.strip() == "one|bench|FAILED|3:0"
 
 

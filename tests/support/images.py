@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import shutil
 import subprocess
+import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 PROGRAMS = (
-    "bash sh env cat cp date dirname basename echo false grep head hostname id ln ls mkdir mktemp mv nproc printf "
-    "pwd rm sed seq sleep sort tail tee test touch tr true uname wc"
-).split()
+    *("bash", "sh", "env", "cat", "cp", "date", "dirname", "basename", "echo", "false", "grep", "head", "hostname"),
+    *("id", "ln", "ls", "mkdir", "mktemp", "mv", "nproc", "printenv", "printf", "pwd", "rm", "sed", "seq", "sleep"),
+    *("sort", "tail", "tee", "test", "touch", "tr", "true", "uname", "wc"),
+)
 
 
 def copy_program(program: str, root: Path) -> None:
@@ -66,3 +69,35 @@ def build_image(
         command = ["mksquashfs", str(root), str(image), "-noappend", "-all-root", "-no-progress", "-Xcompression-level"]
         subprocess.run([*command, "1"], check=True, timeout=120, stdout=subprocess.DEVNULL)
     return image
+
+
+def add_to_registry(
+    registry: Path,
+    reference: str,
+    files: Mapping[str, str],
+    architectures: Sequence[str] = (platform.machine(),),
+    programs: Sequence[str] = (),
+) -> Path:
+    """Put an image of two layers into the folder that plays the registry of the ``enroot`` stand-in.
+
+    ``reference`` is ``HOST#IMAGE:TAG``; each architecture's image has ``programs``, ``files`` (path to text) and a
+    file ``/arch`` that names it. Returns the image's folder. ``credentials`` and ``fails`` files are up to the test.
+    """
+    host, _, rest = reference.partition("#")
+    image, _, tag = rest.partition(":")
+    folder = registry / host / image / tag
+    for architecture in architectures:
+        with tempfile.TemporaryDirectory() as scratch:
+            target = folder / architecture
+            target.mkdir(parents=True)
+            base, top = Path(scratch) / "base", Path(scratch) / "top"
+            build_rootfs(base, programs)
+            top.mkdir()
+            for name, text in {**files, "arch": architecture + "\n"}.items():
+                path = top / name.lstrip("/")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+            for number, layer in enumerate((base, top), start=1):
+                with tarfile.open(target / f"{number}.tar", "w") as archive:
+                    archive.add(layer, arcname=".")
+    return folder

@@ -49,7 +49,7 @@ class Daemons:
                 stderr=subprocess.STDOUT,
                 # A Ctrl-C at the terminal is for pytest, which then stops the daemons in order.
                 start_new_session=True,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - no threads at this point
+                preexec_fn=_die_with_parent,
             )
 
     def alive(self, name: str) -> bool:

@@ -33,7 +33,8 @@ NEEDED = ("slurmctld", "slurmd", "sbatch", "srun", "scontrol", "munged")
 NEEDED_FOR_ACCOUNTING = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db", "mariadb-admin", "mariadb")
 NEEDED_FOR_CONTAINERS = ("gcc", "mksquashfs", "unshare", "mount")
 ENDED = frozenset(
-    "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED REVOKED TIMEOUT".split()
+    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"}
+    | {"PREEMPTED", "REVOKED", "TIMEOUT"}
 )
 _PLUGIN_SOURCE = Path(__file__).with_name("container_standin.c")
 
@@ -320,4 +321,3 @@ def compile_plugin(target: Path) -> None:
     """Compile the container stand-in against this machine's Slurm headers."""
     command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", "-shared"]
     subprocess.run([*command, "-o", str(target), str(_PLUGIN_SOURCE)], check=True, timeout=60)
-

@@ -209,9 +209,7 @@ def gres_conf(spec: ClusterSpec, layout: Layout) -> str:
         for group in spec.groups
         if not group.simulated
     ]
-    lines += [
-        f"NodeName={group.hostlist} Name=gpu Count={group.gpus}" for group in spec.groups if group.simulated
-    ]
+    lines += [f"NodeName={group.hostlist} Name=gpu Count={group.gpus}" for group in spec.groups if group.simulated]
     return "\n".join(lines) + "\n"
 
 
