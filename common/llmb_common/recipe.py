@@ -102,7 +102,7 @@ class Profiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     start: Positive
     stop: Positive
     ranks: str
-    file: str
+    file: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.${}-]+$")]
     suffix: str = ""
     steps: Positive | None = None
     """Steps of a profiled run where the document says other than ``max_steps``."""

@@ -61,7 +61,7 @@ def _nsys(profile: ProfilePlan, *, slurm: bool) -> list[str]:
             name = name.replace(f"${{{variable}}}", value)
         name = name.replace("${SLURM_LOCALID}", "${LOCAL_RANK}").replace("${SLURM_PROCID}", "${RANK}")
     options = [
-        "nsys profile -s none -t nvtx,cuda --force-overwrite=true",
+        "nsys profile -s none -t 'nvtx,cuda' --force-overwrite=true",
         "--capture-range=cudaProfilerApi --capture-range-end=stop --cuda-graph-trace=node",
     ]
     if profile.gpu_metrics:

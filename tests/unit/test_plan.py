@@ -1,0 +1,204 @@
+"""What becomes of a request: documented columns, defaults, refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llmb_common.cluster import ClusterConfig, SlurmSettings
+from llmb_common.errors import RequestError
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.machine import Machine
+from llmb_common.planning.plan import make_plan
+from llmb_common.recipe import load_recipe
+from llmb_common.request import read_request
+
+ROOT = Path(__file__).resolve().parents[2]
+SLURM = Machine(cluster_type="slurm")
+LAPTOP = Machine(cluster_type="local", gpu_type="cpu")
+
+
+def plan(
+    machine: Machine = SLURM, cluster: ClusterConfig | None = None, recipe: str = "llama3.1", **variables: str
+) -> JobPlan:
+    request = read_request({"LLMB_INSTALL": "/install", **variables})
+    return make_plan(load_recipe(ROOT / recipe), cluster or ClusterConfig(), request, machine)
+
+
+def refusal(
+    machine: Machine = SLURM, cluster: ClusterConfig | None = None, recipe: str = "llama3.1", **variables: str
+) -> str:
+    with pytest.raises(RequestError) as caught:
+        plan(machine, cluster, recipe, **variables)
+    assert caught.value.exit_status == 2
+    return str(caught.value)
+
+
+def test_the_documented_default_is_405b_fp8_with_the_documented_columns() -> None:
+    p = plan(JOB_TOTAL_GPUS="256", GPU_TYPE="gb200")
+    assert (p.model_size, p.dtype, p.fp8_recipe, p.variant) == ("405b", "fp8", "cs", "mbridge")
+    assert (p.tp, p.pp, p.cp, p.dp, p.mbs, p.gbs, p.ga) == (2, 1, 1, 128, 1, 128, 1)
+    assert (p.fsdp, p.offload_layers, p.nodes, p.gpus_per_node) == (True, 80, 64, 4)
+    assert p.experiment_name == "pretrain_llama3.1_405b_fp8_cs_gpus256_tp2_pp1_cp1_vpNone_ep1_mbs1_gbs128"
+    assert p.image == "/install/images/nvidia+nemo+26.02.sqsh"
+
+
+def test_names_of_choices_ignore_case() -> None:
+    assert plan(JOB_TOTAL_GPUS="1024", GPU_TYPE="H100", MODEL_SIZE="405B", DTYPE="FP8").gpu_type == "h100"
+
+
+def test_bf16_takes_the_older_variant_because_only_it_has_bf16() -> None:
+    assert plan(JOB_TOTAL_GPUS="8", GPU_TYPE="h100", MODEL_SIZE="8b", DTYPE="bf16").variant == "nemo2"
+
+
+def test_a_scale_that_only_the_older_variant_has_takes_it() -> None:
+    assert plan(JOB_TOTAL_GPUS="2048", GPU_TYPE="h100").variant == "nemo2"
+
+
+def test_h200_runs_the_rows_of_h100() -> None:
+    p = plan(JOB_TOTAL_GPUS="64", GPU_TYPE="h200", MODEL_SIZE="70b")
+    assert (p.tp, p.pp, p.recompute_layers, p.gpu_type) == (4, 8, 5, "h200")
+    assert p.preflight.reference_step_seconds is None, "an H200 must not be judged by an H100's time"
+
+
+def test_a_proxy_row_brings_its_own_number_of_layers() -> None:
+    p = plan(JOB_TOTAL_GPUS="64", GPU_TYPE="h100", MODEL_SIZE="405b-proxy", DTYPE="bf16")
+    assert (p.layers, p.architecture.layers, p.pp, p.vp) == (30, 30, 4, 8)
+
+
+def test_a_laptop_gets_the_smoke_model_on_two_ranks_and_is_told_so() -> None:
+    p = plan(LAPTOP)
+    assert (p.model_size, p.dtype, p.gpus, p.tp, p.device, p.slurm) == ("smoke", "bf16", 2, 2, "cpu", None)
+    assert any("smoke" in note for note in p.preflight.warnings)
+    assert any("no fp8" in note for note in p.preflight.warnings)
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"JOB_TOTAL_GPUS": "100"}, ["100", "128, 256, 512", "FORCE=true"]),
+        ({"GPU_TYPE": "h1000"}, ["h1000", "did you mean 'h100'", "gb200"]),
+        ({"MODEL_SIZE": "404b"}, ["404b", "did you mean '405b'"]),
+        ({"TP": "3"}, ["TP*PP*CP = 3*1*1"]),
+        ({"TP": "16", "FSDP": "false"}, ["TP=16 does not divide the 8 query groups"]),
+        ({"GBS": "100"}, ["GBS=100", "MBS*DP", "multiple of 128"]),
+        ({"VP": "4"}, ["VP=4 needs PP > 1"]),
+        ({"EP": "8"}, ["EP=8", "no experts"]),
+        ({"PP": "2", "GBS": "512"}, ["OFFLOAD_LAYERS=80 needs PP=1"]),
+        ({"OFFLOAD_LAYERS": "126"}, ["126", "less than"]),
+        ({"DTYPE": "nvfp4"}, ["nvfp4", "it has fp8"]),
+        ({"CONFIG_VARIANT": "nemo3"}, ["nemo3", "did you mean 'nemo2'"]),
+        ({"CONFIG_VARIANT": "nemo2"}, ["nemo2", "gb200"]),
+        ({"GPUS_PER_NODE": "3"}, ["nodes of 3"]),
+        ({"MOE_ROUTING": "drop"}, ["no experts"]),
+        ({"STRONG_SCALING": "true", "GBS": "128"}, ["STRONG_SCALING and GBS"]),
+        ({"ENABLE_PROFILE": "true", "MAX_STEPS": "20"}, ["step 50", "has 20"]),
+        ({"ENABLE_PROFILE": "true", "PROFILE_START_STEP": "9", "PROFILE_STOP_STEP": "9"}, ["before or at its start"]),
+        ({"ENABLE_PROFILE": "true", "PROFILE_RANKS": "999"}, ["ranks 0 to 255"]),
+        ({"LOAD_CHECKPOINT_PATH": "/elsewhere/checkpoint"}, ["not under LLMB_INSTALL"]),
+        ({"ADDITIONAL_SLURM_PARAMS": "nodes=4"}, ["--nodes is set by the job script"]),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_variable_and_the_remedy(
+    variables: dict[str, str], words: list[str]
+) -> None:
+    message = refusal(**{"JOB_TOTAL_GPUS": "256", "GPU_TYPE": "gb200", **variables})
+    for word in words:
+        assert word in message
+
+
+def test_an_undocumented_scale_that_divides_is_accepted_by_force_and_noted() -> None:
+    p = plan(JOB_TOTAL_GPUS="384", GPU_TYPE="gb200", FORCE="true")
+    assert (p.gpus, p.gbs, p.dp) == (384, 192, 192)
+    assert any("not a documented scale" in note for note in p.preflight.warnings)
+
+
+def test_force_does_not_accept_what_does_not_divide() -> None:
+    assert "do not divide" in refusal(JOB_TOTAL_GPUS="100", GPU_TYPE="h100", FORCE="true")
+
+
+def test_fp8_on_a_cpu_is_refused_when_asked_for() -> None:
+    assert "silently train in bf16" in refusal(LAPTOP, DTYPE="fp8")
+
+
+def test_experts_must_divide() -> None:
+    assert "EP=3 does not divide the 8 experts" in refusal(recipe="grok1", JOB_TOTAL_GPUS="128", DTYPE="fp8", EP="3")
+
+
+def test_strong_scaling_keeps_the_batch_at_every_documented_scale() -> None:
+    batches = {
+        plan(recipe="nemotron4", MODEL_SIZE="15b", JOB_TOTAL_GPUS=str(gpus), STRONG_SCALING="true").gbs
+        for gpus in (16, 64, 2048)
+    }
+    assert batches == {8192}
+
+
+def test_without_an_installation_or_gpus_the_message_names_the_variable() -> None:
+    with pytest.raises(RequestError, match="LLMB_INSTALL is not set"):
+        make_plan(load_recipe(ROOT / "llama3.1"), ClusterConfig(), read_request({}), SLURM)
+    assert "JOB_TOTAL_GPUS is not set" in refusal(GPU_TYPE="gb200")
+
+
+def test_the_caller_overrides_the_site_and_the_site_the_recipe_and_the_plan_says_who_won() -> None:
+    site = ClusterConfig(environment={"NCCL_NVLS_ENABLE": "1", "NCCL_IB_HCA": "mlx5"})
+    env = plan(cluster=site, JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", NCCL_IB_HCA="mlx6").env
+    assert (env["NCCL_NVLS_ENABLE"].value, env["NCCL_NVLS_ENABLE"].source) == ("1", "cluster_config.yaml")
+    assert (env["NCCL_IB_HCA"].value, env["NCCL_IB_HCA"].source) == ("mlx6", "environment")
+    assert env["CUDA_DEVICE_MAX_CONNECTIONS"].source == "recipe"
+
+
+def test_a_secret_never_enters_the_plan() -> None:
+    p = plan(JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", HF_TOKEN="hf_canary", NCCL_API_KEY="canary")
+    assert "canary" not in repr(p)
+
+
+@pytest.mark.parametrize(
+    ("gpu_type", "gpus", "segments", "expected"),
+    [
+        ("gb200", "256", True, 16),
+        ("gb300", "1024", True, 16),
+        ("gb200", "256", False, None),
+        ("b200", "256", True, None),
+    ],
+)
+def test_segments_are_asked_for_on_nvl72_where_slurm_knows_them(
+    gpu_type: str, gpus: str, segments: bool, expected: int | None
+) -> None:
+    machine = Machine(cluster_type="slurm", slurm_segments=segments)
+    p = plan(machine, JOB_TOTAL_GPUS=gpus, GPU_TYPE=gpu_type)
+    assert p.slurm is not None
+    assert p.slurm.segment == expected
+
+
+def test_slurm_parameters_of_the_user_win_over_the_site() -> None:
+    site = ClusterConfig(slurm=SlurmSettings(account="a", additional_params="qos=low;comment=site"))
+    p = plan(
+        cluster=site,
+        JOB_TOTAL_GPUS="128",
+        GPU_TYPE="gb200",
+        ADDITIONAL_SLURM_PARAMS="qos=high;exclusive",
+        SBATCH_ACCOUNT="b",
+    )
+    assert p.slurm is not None
+    assert p.slurm.account == "b"
+    assert p.slurm.additional == (("comment", "site"), ("qos", "high"), ("exclusive", None))
+
+
+@pytest.mark.parametrize(
+    ("variables", "steps"),
+    [
+        ({}, 50),
+        ({"ENABLE_NCCLTRACE": "true"}, 5),
+        ({"ENABLE_NCCLTRACE": "true", "MAX_STEPS": "7"}, 7),
+        ({"ENABLE_PROFILE": "true"}, 25),
+    ],
+)
+def test_steps_follow_the_switch(variables: dict[str, str], steps: int) -> None:
+    assert plan(recipe="nemotron4", JOB_TOTAL_GPUS="16", MODEL_SIZE="15b", **variables).max_steps == steps
+
+
+def test_a_resumed_job_trains_one_step_and_warns_below_the_tested_scale() -> None:
+    p = plan(recipe="nemotron4", JOB_TOTAL_GPUS="16", MODEL_SIZE="15b", LOAD_CHECKPOINT_PATH="/install/c")
+    assert (p.checkpoint.load, p.exit_after) == ("/install/c", 1)
+    assert any("tested from 64" in note for note in p.preflight.warnings)

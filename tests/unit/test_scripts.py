@@ -1,0 +1,156 @@
+"""Emitted scripts: golden for every row of every recipe, and clean under bash -n and shellcheck."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from llmb_common.cluster import ClusterConfig, Engine, SlurmSettings
+from llmb_common.errors import RequestError
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.machine import Machine
+from llmb_common.planning.plan import make_plan
+from llmb_common.recipe import Recipe, Row, load_recipe
+from llmb_common.rendering.script import render_script
+from llmb_common.request import read_request
+from llmb_common.run_paths import dry_run_paths
+from tests.support.golden import GOLDEN, check_golden
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = {name: load_recipe(ROOT / name) for name in ("llama3.1", "llama4", "grok1", "nemotron4")}
+SHELLCHECK = Path(sys.executable).with_name("shellcheck")
+ROWS = [
+    pytest.param(recipe, row, dtype, id=f"{recipe.name}-{row.variant}-{row.size}-{row.gpu}-{dtype}-{row.gpus_min}")
+    for recipe in RECIPES.values()
+    for row in recipe.rows
+    for dtype in row.dtypes
+]
+
+
+def plan_of(
+    recipe: Recipe, cluster: ClusterConfig | None = None, machine: Machine | None = None, **variables: str
+) -> JobPlan:
+    request = read_request(
+        {"LLMB_INSTALL": "/lustre/llmb", "SBATCH_ACCOUNT": "acct", "SBATCH_PARTITION": "batch", **variables}
+    )
+    return make_plan(recipe, cluster or ClusterConfig(), request, machine or Machine(cluster_type="slurm"))
+
+
+def script_of(plan: JobPlan) -> str:
+    return render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name))
+
+
+def script_name(row: Row, dtype: str) -> str:
+    return f"{row.variant}-{row.size}-{row.gpu}-{dtype}-{row.gpus_min}.sbatch"
+
+
+def variables_of(row: Row, dtype: str) -> dict[str, str]:
+    gpu = "cpu" if row.gpu == "any" else row.gpu
+    return {
+        "MODEL_SIZE": row.size,
+        "GPU_TYPE": gpu,
+        "DTYPE": dtype,
+        "JOB_TOTAL_GPUS": str(row.gpus_min),
+        "CONFIG_VARIANT": row.variant,
+    }
+
+
+@pytest.mark.parametrize(("recipe", "row", "dtype"), ROWS)
+def test_script_of_every_row(recipe: Recipe, row: Row, dtype: str) -> None:
+    plan = plan_of(recipe, **variables_of(row, dtype))
+    check_golden(f"scripts/{recipe.name}/{script_name(row, dtype)}", script_of(plan))
+
+
+NONE = ClusterConfig(engine=Engine(python="/opt/my engine/bin/python"), slurm=SlurmSettings(runtime="none"))
+ENROOT = ClusterConfig(slurm=SlurmSettings(runtime="enroot"))
+SITE = ClusterConfig(slurm=SlurmSettings(gres=True, additional_params="qos=low"), environment={"NCCL_IB_HCA": "mlx5"})
+LAPTOP = Machine(cluster_type="local", gpu_type="cpu")
+WORKSTATION = Machine(cluster_type="local", gpu_type="h100", gpus=8, has_nsys=True)
+OPTIONS = "nodelist=n1,n2;constraint=gpu&memory;exclusive;comment=two words"
+
+SWITCHES = {
+    "profile-all-ranks": (
+        "llama3.1",
+        {"GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "128", "ENABLE_PROFILE": "true", "ENABLE_GPU_METRICS": "true"},
+    ),
+    "profile-some-ranks": ("nemotron4", {"JOB_TOTAL_GPUS": "16", "MODEL_SIZE": "15b", "ENABLE_PROFILE": "true"}),
+    "profile-grok1": ("grok1", {"JOB_TOTAL_GPUS": "128", "DTYPE": "fp8", "ENABLE_PROFILE": "true"}),
+    "nccl-trace": ("llama4", {"JOB_TOTAL_GPUS": "256", "GPU_TYPE": "gb200", "ENABLE_NCCLTRACE": "true"}),
+    "checkpoint": (
+        "nemotron4",
+        {"JOB_TOTAL_GPUS": "64", "MODEL_SIZE": "15b", "ENABLE_CHECKPOINT": "true", "CHECKPOINT_DIR": "/scratch/ckpt"},
+    ),
+    "slurm-options": (
+        "llama3.1",
+        {
+            "GPU_TYPE": "h100",
+            "JOB_TOTAL_GPUS": "1024",
+            "ENABLE_VBOOST": "true",
+            "CPU_PER_TASK_PINNING": "14",
+            "RUN_CONF_MOUNTS": "/data:/data:ro",
+            "ADDITIONAL_SLURM_PARAMS": OPTIONS,
+        },
+        SITE,
+    ),
+    "runtime-none": ("llama3.1", {"GPU_TYPE": "cpu", "JOB_TOTAL_GPUS": "4", "GPUS_PER_NODE": "2"}, NONE),
+    "runtime-enroot": ("llama3.1", {"GPU_TYPE": "b200", "JOB_TOTAL_GPUS": "64", "MODEL_SIZE": "70b"}, ENROOT),
+    "local": ("llama3.1", {}, NONE, LAPTOP),
+    "local-nsys": ("llama3.1", {"MODEL_SIZE": "8b", "ENABLE_PROFILE": "true"}, NONE, WORKSTATION),
+}
+"""One golden script for each switch: (recipe, variables[, site[, machine]])."""
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_script_of_every_switch(name: str) -> None:
+    recipe, variables, *rest = SWITCHES[name]
+    check_golden(f"scripts/switches/{name}.sbatch", script_of(plan_of(RECIPES[recipe], *rest, **variables)))
+
+
+def golden_scripts() -> list[Path]:
+    return sorted(GOLDEN.glob("scripts/**/*.sbatch"))
+
+
+def test_all_golden_scripts_and_their_tasks_pass_bash_and_shellcheck(tmp_path: Path) -> None:
+    scripts = golden_scripts()
+    assert len(scripts) >= len(ROWS)
+    files = []
+    for number, path in enumerate(scripts):
+        text = path.read_text()
+        subprocess.run(["bash", "-n", str(path)], check=True)
+        task = re.search(r"<< 'TASK' \|\| true\n(.*?)\nTASK\n", text, flags=re.DOTALL)
+        assert task is not None
+        for kind, content in (("script", text), ("task", "#!/bin/bash\n" + task[1] + "\n")):
+            file = tmp_path / f"{number}-{kind}.sh"
+            file.write_text(content)
+            files.append(str(file))
+    subprocess.run([str(SHELLCHECK), *files], check=True)
+
+
+def test_no_script_is_left_over() -> None:
+    """A golden file that no test writes any more would be checked for ever and mean nothing."""
+    expected = {script_name(row, dtype) for _, row, dtype in (param.values for param in ROWS)}
+    expected |= {f"{name}.sbatch" for name in SWITCHES}
+    assert {path.name for path in golden_scripts()} == expected
+
+
+@pytest.mark.parametrize("folder", ["/lustre/a,b", "/lustre/a:b", "/lustre/a\\b"])
+def test_a_folder_that_slurm_or_pyxis_cannot_say_is_refused(folder: str) -> None:
+    plan = plan_of(RECIPES["llama3.1"], LLMB_INSTALL=folder, GPU_TYPE="gb200", JOB_TOTAL_GPUS="128")
+    with pytest.raises(RequestError):
+        script_of(plan)
+
+
+def test_a_hostile_folder_reaches_the_script_quoted(tmp_path: Path) -> None:
+    folder = tmp_path / 'it\'s $(touch evil) `touch evil` "x"; %j'
+    site = ClusterConfig(engine=Engine(python=str(folder / "python")))
+    plan = plan_of(RECIPES["llama3.1"], site, LAPTOP, LLMB_INSTALL=str(folder))
+    text = script_of(plan)
+    head = text[: text.index("# The job's own record")]
+    command = ["bash", "-c", head + 'printf %s "$log"']
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout == str(dry_run_paths(plan.workload_folder, plan.experiment_name).log)
+    assert not (tmp_path / "evil").exists()
