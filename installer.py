@@ -1,0 +1,1 @@
+installer/installer.py

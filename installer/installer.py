@@ -1,0 +1,32 @@
+#!/usr/bin/env python3
+"""Install LLMB: ``./installer.py --quickstart``, or ``./installer.py`` for the questions, ``--help`` for all options.
+
+Standard library only. This file and ``llmb_install/pythons.py`` start on Python 3.8, to say which Python is needed or
+to go on with a newer one that is already there; everything else may use what Python 3.10 has.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+CLONE = Path(__file__).resolve().parent.parent
+
+
+def main() -> int:
+    sys.path[:0] = [str(CLONE / "installer"), str(CLONE / "common")]
+    from llmb_install import pythons
+
+    if sys.version_info < pythons.TOOL_MINIMUM:
+        newer = pythons.find_python(pythons.is_tool_python)
+        if newer is None:
+            return pythons.offer_uv(sys.argv, sys.stderr)
+        os.execv(newer, [newer, str(CLONE / "installer" / "installer.py"), *sys.argv[1:]])
+    from llmb_install.bootstrap import bootstrap
+
+    return bootstrap(CLONE, sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""``--quickstart``: from nothing to a table with the result of a real, tiny training run on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+from llmb_common.errors import CheckFailed
+from llmb_common.request import VARIABLES
+from llmb_install import command, environments
+from llmb_install.bootstrap import require_space
+from llmb_install.engine import ENGINE_BYTES, cpu_engine
+from llmb_install.install_lock import install_lock
+from llmb_install.reporter import Reporter
+from llmb_install.site_config import update_site_config
+from llmb_install.wrappers import write_wrappers
+
+WORKLOAD = "pretrain_llama3.1"
+RANKS = 2
+STEPS = 50
+
+
+def quickstart(clone: Path, install: Path, *, verbose: bool) -> int:
+    """Install the CPU engine and this machine's settings under ``install``, train, print the table on stdout.
+
+    Raises EnvironmentLacks for what the machine lacks, CheckFailed when the run is no success.
+    """
+    reporter = Reporter(install / ".llmb" / "logs", verbose=verbose)
+    try:
+        reporter.note(f"LLMB quickstart in {install}")
+        with install_lock(install, reporter):
+            engine = cpu_engine(clone, install)
+            if not engine.is_complete():
+                require_space(install, ENGINE_BYTES, "the CPU engine")
+            if not environments.ensure(engine, reporter):
+                reporter.note("    ok  environment engine-cpu is there already")
+            workload = install / "workloads" / WORKLOAD
+            workload.mkdir(parents=True, exist_ok=True)
+            write_wrappers(install)
+            update_site_config(
+                install,
+                {"repo": str(clone), "engine": {"python": str(engine.interpreter)}},
+                defaults={"cluster_type": "local", "gpu_type": "cpu"},
+            )
+        run_folder = _train(clone, install, workload, reporter)
+        _print_table(clone, install, run_folder, reporter)
+        _say_what_next(install, reporter)
+    except Exception:
+        if reporter.log_path is not None:
+            reporter.note(f"everything that happened: {reporter.log_path}")
+        raise
+    finally:
+        reporter.close()
+    return 0
+
+
+def _environment(clone: Path, install: Path) -> dict[str, str]:
+    """The caller's variables without what steers a launch: a leftover must not change what the quickstart shows."""
+    kept = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    tool = install / "venvs" / "llmb" / "bin" / "python"
+    return kept | {"LLMB_INSTALL": str(install), "LLMB_REPO": str(clone), "LLMB_PYTHON": str(tool)}
+
+
+def _train(clone: Path, install: Path, workload: Path, reporter: Reporter) -> Path:
+    """Train through ``launch.sh`` as a user would; returns the folder of the run."""
+    experiments = workload / "experiments"
+    before = set(_run_folders(experiments))
+    asked = {"MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": str(RANKS), "CLUSTER_TYPE": "local", "GPU_TYPE": "cpu"}
+    shown = " ".join(f"{name}={value}" for name, value in asked.items())
+    recipe = clone / "llama3.1"
+    reporter.note(f"training: cd {recipe} && {shown} ./launch.sh")
+    title = f"training a tiny Llama 3.1, {STEPS} steps on {RANKS} processes"
+    with reporter.step(title, lambda: _training_progress(experiments, before)):
+        env = _environment(clone, install) | asked
+        done = command.run(["bash", str(recipe / "launch.sh")], reporter, env=env, cwd=recipe)
+    new = sorted(set(_run_folders(experiments)) - before)
+    if done.status != 0:
+        tail = "\n".join(f"    {line}" for line in done.tail[-10:])
+        raise CheckFailed(
+            f"the training run ended with status {done.status}\n{tail}",
+            remedy=f"the run's own files: {new[-1]}" if new else "correct what the message says, then run it again",
+        )
+    if not new:
+        raise CheckFailed(f"launch.sh reported success but left no run under {experiments}")
+    return new[-1]
+
+
+def _training_progress(experiments: Path, before: set[Path]) -> str:
+    """The last iteration in the log of the run that began, for the progress line."""
+    for folder in set(_run_folders(experiments)) - before:
+        for log in folder.glob("*/log-*.out"):
+            found = re.findall(r"iteration +(\d+)/ *(\d+) .*?lm loss: (\S+)", log.read_text(errors="replace"))
+            if found:
+                step, steps, loss = found[-1]
+                return f"step {step} of {steps}, loss {float(loss):.3f}"
+    return "loading Megatron-Bridge"
+
+
+def _run_folders(experiments: Path) -> list[Path]:
+    return [record.parent for record in experiments.glob("*/*/run.json")]
+
+
+def _print_table(clone: Path, install: Path, run_folder: Path, reporter: Reporter) -> None:
+    """The documented table, on standard output. Raises CheckFailed when the run is not in it as a success."""
+    parser = clone / "common" / "parse_train_timing_mbridge.sh"
+    env = _environment(clone, install)
+    done = subprocess.run(
+        ["bash", str(parser), str(run_folder)], env=env, stdout=subprocess.PIPE, text=True, check=False
+    )
+    print(done.stdout, end="", flush=True)
+    for line in done.stdout.splitlines():
+        reporter.log(line)
+    if done.returncode != 0 or not re.search(r"\bSuccess\b", done.stdout):
+        raise CheckFailed("the run is no success", remedy=f"look at its log in {run_folder}")
+
+
+def _say_what_next(install: Path, reporter: Reporter) -> None:
+    reporter.note(f"installed in {install}; log: {reporter.log_path}")
+    llmb_run = shlex.quote(str(install / "bin" / "llmb-run"))
+    reporter.note(f"next: export LLMB_INSTALL={shlex.quote(str(install))}; {llmb_run} list")

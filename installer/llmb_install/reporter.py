@@ -1,0 +1,172 @@
+"""What the user sees while the installer works, and the log file that keeps all of it.
+
+Everything goes to standard error, so that standard output stays free for results. On a terminal the running step is
+one line that is rewritten; elsewhere it is a plain line at the start, every 15 s, and at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TextIO
+
+_REFRESH_TERMINAL = 0.5
+_REFRESH_PLAIN = 15.0
+
+
+class Reporter:
+    """Prints steps and writes the log. Thread-safe; one instance per process.
+
+    ``log_folder`` is created with the first line that is logged, so that a run with nothing to do writes nothing.
+    """
+
+    def __init__(self, log_folder: Path | None, *, verbose: bool = False, stream: TextIO | None = None) -> None:
+        self._folder = log_folder
+        self._verbose = verbose
+        self._stream = stream or sys.stderr
+        self._terminal = self._stream.isatty()
+        self._lock = threading.RLock()
+        self._log: TextIO | None = None
+        self._secrets: list[str] = []
+        self._running: list[Step] = []
+        self._live_line = False
+        self.log_path: Path | None = None
+
+    def hide(self, secret: str) -> None:
+        """Replace ``secret`` by ``****`` in everything that is printed or logged from now on."""
+        if secret:
+            self._secrets.append(secret)
+
+    def log(self, line: str) -> None:
+        """A line for the log file only (and for the screen with ``--verbose``)."""
+        with self._lock:
+            self._write_log(line)
+            if self._verbose:
+                self._print(f"    {line}")
+
+    def note(self, text: str) -> None:
+        """A line for the user, and for the log."""
+        with self._lock:
+            self._write_log(text)
+            self._print(text)
+
+    @contextmanager
+    def step(self, title: str, probe: Callable[[], str] | None = None) -> Iterator[Step]:
+        """A step that takes time: shows what it is doing and for how long, then whether it went well.
+
+        ``probe`` is asked now and then for what to show behind the title; else ``Step.update`` says it.
+        """
+        step = Step(title)
+        with self._lock:
+            self._running.append(step)
+            self._write_log(f"start: {title}")
+            if not self._terminal:
+                self._print(f"... {title}")
+        stop = threading.Event()
+        ticker = threading.Thread(target=self._tick, args=(step, stop, probe), daemon=True)
+        ticker.start()
+        outcome = "failed"
+        try:
+            yield step
+            outcome = "ok"
+        finally:
+            stop.set()
+            ticker.join()
+            with self._lock:
+                self._running.remove(step)
+                done = f"{outcome:>6}  {title}{step.detail_suffix()} ({_duration(step.elapsed())})"
+                self._write_log(done)
+                self._print(done)
+
+    def close(self) -> None:
+        with self._lock:
+            self._clear_live()
+            if self._log is not None:
+                self._log.close()
+                self._log = None
+
+    def _tick(self, step: Step, stop: threading.Event, probe: Callable[[], str] | None) -> None:
+        while not stop.wait(_REFRESH_TERMINAL if self._terminal else _REFRESH_PLAIN):
+            if probe is not None:
+                step.update(probe())
+            with self._lock:
+                if not self._terminal:
+                    self._print(f"... {step.describe()}")
+                elif self._running and self._running[0] is step:
+                    self._draw("  |  ".join(running.describe() for running in self._running))
+
+    def _draw(self, text: str) -> None:
+        try:
+            width = os.get_terminal_size(self._stream.fileno()).columns
+        except (OSError, ValueError):
+            width = 80
+        self._stream.write("\r\033[K" + self._masked(text)[: max(width - 1, 20)])
+        self._stream.flush()
+        self._live_line = True
+
+    def _print(self, text: str) -> None:
+        self._clear_live()
+        self._stream.write(self._masked(text) + "\n")
+        self._stream.flush()
+
+    def _clear_live(self) -> None:
+        if self._live_line:
+            self._stream.write("\r\033[K")
+            self._live_line = False
+
+    def _write_log(self, line: str) -> None:
+        if self._folder is None:
+            return
+        if self._log is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            name = f"install-{datetime.now():%Y%m%dT%H%M%S}-{os.getpid()}.log"
+            self.log_path = self._folder / name
+            self._log = self.log_path.open("a", encoding="utf-8")
+        self._log.write(f"{datetime.now():%H:%M:%S} {self._masked(line)}\n")
+        self._log.flush()
+
+    def _masked(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "****")
+        return text
+
+
+class Step:
+    """One running step. ``update`` changes what stands behind its title."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self._detail = ""
+        self._start = time.monotonic()
+
+    def update(self, detail: str) -> None:
+        self._detail = detail
+
+    def elapsed(self) -> float:
+        """Seconds since the step began."""
+        return time.monotonic() - self._start
+
+    def describe(self) -> str:
+        return f"{self.title}{self.detail_suffix()} ({_duration(self.elapsed())})"
+
+    def detail_suffix(self) -> str:
+        return f": {self._detail}" if self._detail else ""
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
+
+
+def size(number: float) -> str:
+    """A number of bytes for people: ``1.8 GB``."""
+    for unit in ("B", "kB", "MB"):
+        if number < 1000:
+            return f"{number:.0f} {unit}"
+        number /= 1000
+    return f"{number:.1f} GB" if number < 1000 else f"{number / 1000:.1f} TB"
