@@ -28,9 +28,9 @@ from llmb_common.timing.scan import REACH, find_markers
 LogFormat: TypeAlias = Literal["mbridge", "nemo"]
 
 _MARKERS: dict[bytes, LogFormat] = {b"elapsed time per iteration": "mbridge", b"train_step_timing in s": "nemo"}
-_SECONDS: dict[LogFormat, tuple[bytes, float]] = {
-    "mbridge": (b"elapsed time per iteration (ms)", 1e-3),
-    "nemo": (b"train_step_timing in s", 1.0),
+_SECONDS: dict[LogFormat, tuple[bytes, int]] = {
+    "mbridge": (b"elapsed time per iteration (ms)", 1000),
+    "nemo": (b"train_step_timing in s", 1),
 }
 _TFLOPS = (b"throughput per GPU (TFLOP/s/GPU)", b"TFLOPS_per_GPU")
 _LOSS = (b"lm loss", b"reduced_train_loss")
@@ -125,14 +125,14 @@ def _parse_record(text: bytes, marker: int, kind: LogFormat) -> Iteration | None
     following = _HEADER.search(after)
     line, newline, _ = after[: following.start() if following else None].partition(b"\n")
     fields = _fields(before[headers[-1].end() :] + line, ended=bool(newline))
-    seconds_name, unit = _SECONDS[kind]
+    seconds_name, per_second = _SECONDS[kind]
     ended_whole = newline and line.rstrip().endswith(b"|")
     if kind == "mbridge" and _LAST_FIELD not in fields and not ended_whole:
         return None
     numbers = {name: float(value) for name, value in fields.items() if name in _WANTED and _NUMBER.fullmatch(value)}
     if len(numbers) < len(_WANTED & fields.keys()):
         return None
-    seconds = numbers.get(seconds_name, math.nan) * unit
+    seconds = numbers.get(seconds_name, math.nan) / per_second
     if not 0 < seconds < math.inf:
         return None
     return Iteration(

@@ -1,0 +1,68 @@
+"""Logs as the two engines write them, for tests of what reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def mbridge_line(
+    index: int,
+    total: int = 50,
+    *,
+    milliseconds: float | str = 5741.5,
+    tflops: float | None = 1636.8,
+    loss: str | None = "6.958428E+00",
+    grad_norm: str = "1.019",
+    nan: int = 0,
+    skipped: int = 0,
+    extra: str = "",
+) -> str:
+    """The last rank's print. ``loss`` None leaves it out, as Megatron does for NaN."""
+    parts = [
+        f" [2026-11-20 03:40:35] iteration {index:8d}/{total:8d}",
+        f"consumed samples: {8 * index:12d}",
+        f"elapsed time per iteration (ms): {milliseconds}",
+        *([] if tflops is None else [f"throughput per GPU (TFLOP/s/GPU): {tflops}"]),
+        "learning rate: 1.500000E-04",
+        "global batch size:     8",
+        *([] if loss is None else [f"lm loss: {loss}"]),
+        *([extra] if extra else []),
+        "loss scale: 1.0",
+        f"grad norm: {grad_norm}",
+        f"number of skipped iterations: {skipped:3d}",
+        f"number of nan iterations: {nan:3d}",
+    ]
+    return " | ".join(parts) + " |\n"
+
+
+def step_time(seconds: float = 5.7415, tflops: float = 1636.8, prefix: str = "MODEL_") -> str:
+    """Rank 0's print; 0.1.0rc4 has no ``MODEL_``."""
+    return f"Step Time : {seconds:.2f}s GPU utilization: {tflops:.1f}{prefix}TFLOP/s/GPU\n"
+
+
+def mbridge_log(indices: Iterable[int] = range(1, 51), total: int = 50) -> str:
+    """A healthy log of both ranks' prints, between what else stands in a log."""
+    head = "Starting training loop at iteration 0\n"
+    return head + "".join(step_time() + mbridge_line(index, total) for index in indices) + "done\n"
+
+
+def nemo_line(index: int, total: int = 49, *, seconds: float = 2.693, tflops: float | None = None) -> str:
+    suffix = "" if tflops is None else f" | TFLOPS_per_GPU: {tflops}"
+    return (
+        f"Training epoch 0, iteration {index}/{total} | lr: 4.491e-06 | global_batch_size: 256 | "
+        f"global_step: {index} | peak_memory_usage: 72972500992 | memory_allocated: 34466545664 | "
+        f"reduced_train_loss: 12.81 | train_step_timing in s: {seconds} | "
+        f"consumed_samples: {256 * (index + 1)}{suffix}\n"
+    )
+
+
+def nemo_log(indices: Iterable[int] = range(50), total: int = 49) -> str:
+    return "".join(nemo_line(index, total, tflops=527.8) for index in indices)
+
+
+def nccl_lines(count: int) -> str:
+    line = (
+        "node001:1007:2007 [7] NCCL INFO AllReduce: opCount {:x} sendbuff 0x7ffb4713c200 recvbuff 0x7ffb4713c200 "
+        "count 1 datatype 1 op 0 root 0 comm 0x55556b100660 [nranks=128] stream 0x5555630c58b0\n"
+    )
+    return "".join(map(line.format, range(count)))

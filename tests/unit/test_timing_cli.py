@@ -1,0 +1,199 @@
+"""The two scripts as users call them: options, exit statuses, messages, and the Python they find."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.iteration_logs import mbridge_log, nemo_log
+
+COMMON = Path(__file__).parents[2] / "common"
+MBRIDGE = COMMON / "parse_train_timing_mbridge.sh"
+NEMO = COMMON / "parse_train_timing.sh"
+
+
+@pytest.fixture
+def experiments(tmp_path) -> Path:
+    """The default folder of a workload, with one good run."""
+    log = tmp_path / "experiments" / "a" / "a_1732000000" / "a" / "log-a.out"
+    log.parent.mkdir(parents=True)
+    log.write_text(mbridge_log())
+    return tmp_path / "experiments"
+
+
+def run(script: Path, *arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    clean["LLMB_PYTHON"] = sys.executable
+    env = {name: value for name, value in (clean | environment).items() if value}
+    return subprocess.run([script, *arguments], cwd=cwd, env=env, capture_output=True, text=True, check=False)
+
+
+def test_without_arguments_it_reads_the_experiments_of_the_current_folder(experiments):
+    done = run(MBRIDGE, cwd=experiments.parent)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1].split()[:3] == ["a_1732000000", "Success", "5741.500"]
+
+
+def test_the_sibling_prints_seconds(experiments):
+    (experiments / "log-b.out").write_text(nemo_log())
+    done = run(NEMO, str(experiments), cwd=Path("/"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Train Step Timing and TFLOPS Analysis (iterations 11-44)\n")
+    assert [line.split()[2] for line in done.stdout.splitlines()[4:]] == ["5.742", "2.693"]
+
+
+def test_one_bad_run_among_good_ones_shows_and_gives_status_1(experiments):
+    (experiments / "log-b.out").write_text(mbridge_log(range(1, 46)))
+    done = run(MBRIDGE, "--format=json", cwd=experiments.parent)
+    assert done.returncode == 1
+    assert [item["status"] for item in json.loads(done.stdout)["runs"]] == ["Success", "Failed"]
+    assert done.stderr == "b: Failed: ended_early: the log ends at iteration 45 of 50\n"
+
+
+def test_a_run_folder_of_a_job_that_never_wrote_is_a_failed_row(experiments):
+    (experiments / "a" / "a_1732000001").mkdir()
+    done = run(MBRIDGE, cwd=experiments.parent)
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1].split()[:2] == ["a_1732000001", "Failed"]
+    assert "a_1732000001: Failed: no_log" in done.stderr
+
+
+@pytest.mark.parametrize("window", [["--window=1-50"], ["--window", "1-50"]])
+def test_another_window(experiments, window):
+    done = run(MBRIDGE, *window, cwd=experiments.parent)
+    assert done.returncode == 0
+    assert "(iterations 1-50)" in done.stdout
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+@pytest.mark.parametrize("script", [MBRIDGE, NEMO])
+def test_help(tmp_path, script, option):
+    done = run(script, option, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"Usage: {script.name} [FOLDER]")
+    assert all(name in done.stdout for name in ("--format=table|csv|json", "--full-names", "--window="))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--fromat=csv"], "unknown option --fromat=csv (did you mean '--format'?)"),
+        (["--full-name"], "unknown option --full-name (did you mean '--full-names'?)"),
+        (["--full-names=yes"], "unknown option --full-names=yes"),
+        (["--format=jsn"], "unknown format 'jsn' (did you mean 'json'?)"),
+        (["--format"], "--format needs a value"),
+        (["--window=44-35"], "--window=44-35 is no range"),
+        (["--window=35"], "--window=35 is no range"),
+        (["nowhere"], "no such folder: nowhere"),
+        (["one", "two"], "one folder at a time"),
+        ([], "no such folder: experiments"),
+    ],
+)
+def test_a_wrong_request_is_one_clear_message_and_status_2(tmp_path, arguments, message):
+    done = run(MBRIDGE, *arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {message}")
+    assert "\n  -> " in done.stderr
+
+
+def test_a_folder_without_runs_is_a_wrong_request(tmp_path):
+    done = run(MBRIDGE, ".", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: no run under .")
+
+
+def test_it_works_through_a_link_from_a_folder_full_of_traps(experiments, tmp_path):
+    # Neither modules of the current folder nor PYTHON* variables reach the parser.
+    for trap in ("json.py", "statistics.py", "llmb_common.py"):
+        (experiments.parent / trap).write_text("raise SystemExit('wrong module')")
+    link = tmp_path / "a folder" / "parse.sh"
+    link.parent.mkdir()
+    link.symlink_to(MBRIDGE)
+    done = run(link, "--format=json", cwd=experiments.parent, PYTHONPATH=str(tmp_path), PYTHONHOME="/nowhere")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("locale", ["C", "POSIX", "C.UTF-8"])
+def test_any_file_name_in_any_locale(experiments, locale):
+    (experiments / os.fsdecode(b"log-caf\xe9 \xe6\x97\xa5.out")).write_text(mbridge_log())
+    done = run(MBRIDGE, cwd=experiments.parent, LC_ALL=locale)
+    assert done.returncode == 0
+
+
+def test_a_reader_that_goes_away_is_no_traceback(experiments):
+    for number in range(2000):
+        (experiments / f"log-{number}.out").write_text("")
+    command = f"{MBRIDGE} {experiments} --format=json | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stdout == "{\n"
+    assert "Traceback" not in done.stderr
+
+
+def stand_in(path: Path, body: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/bash\n{body}\n")
+    path.chmod(0o755)
+    return path
+
+
+def announcing(path: Path) -> Path:
+    """A Python that says where it lies, then does its work."""
+    return stand_in(path, f'echo "from {path}" >&2\nexec {sys.executable} "$@"')
+
+
+def test_the_first_suitable_python_wins(experiments, tmp_path):
+    places = {
+        "VIRTUAL_ENV": tmp_path / "venv",
+        "CONDA_PREFIX": tmp_path / "conda",
+        "LLMB_INSTALL": tmp_path / "install",
+    }
+    expected = [announcing(places["VIRTUAL_ENV"] / "bin" / "python"), announcing(places["CONDA_PREFIX"] / "bin/python")]
+    expected.append(announcing(places["LLMB_INSTALL"] / "venvs" / "llmb" / "bin" / "python"))
+    named = announcing(tmp_path / "named" / "python")
+    environment = {name: str(path) for name, path in places.items()}
+
+    def found(**changes: str) -> str:
+        done = run(MBRIDGE, cwd=experiments.parent, **(environment | changes))
+        assert done.returncode == 0
+        return done.stderr
+
+    assert found(LLMB_PYTHON=str(named)) == f"from {named}\n"
+    assert found(LLMB_PYTHON="") == f"from {expected[0]}\n"
+    assert found(LLMB_PYTHON="", VIRTUAL_ENV="") == f"from {expected[1]}\n"
+    assert found(LLMB_PYTHON="", VIRTUAL_ENV="", CONDA_PREFIX="") == f"from {expected[2]}\n"
+    # One that is too old, broken, or not there, is passed over.
+    stand_in(expected[0], "exit 75")
+    stand_in(expected[1], "exit 127")
+    assert found(LLMB_PYTHON="") == f"from {expected[2]}\n"
+    expected[2].unlink()
+    assert found(LLMB_PYTHON="", PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}") == ""
+
+
+def test_an_old_python_is_recognised_by_the_script_itself(experiments, tmp_path):
+    # The script's own check runs in a Python that claims to be 3.9.
+    claim = "exec " + sys.executable + ' "$1" "$2" "$3" "${4/sys.version_info/(3, 9)}" "${@:5}"'
+    python = stand_in(tmp_path / "old" / "python", claim)
+    done = run(MBRIDGE, cwd=experiments.parent, LLMB_PYTHON=str(python))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith(f"error: LLMB_PYTHON={python} is no Python 3.10 or newer\n  -> ")
+
+
+def test_without_any_python_it_says_what_to_do(experiments, tmp_path):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("bash", "dirname", "readlink", "env"):
+        (programs / name).symlink_to(shutil.which(name) or "")
+    # The repository's own installation must not help either: use a copy of the scripts.
+    copy = tmp_path / "clone" / "common"
+    copy.mkdir(parents=True)
+    for name in (MBRIDGE.name, "timing_python.sh"):
+        shutil.copy(COMMON / name, copy)
+    done = run(copy / MBRIDGE.name, cwd=experiments.parent, LLMB_PYTHON="", PATH=str(programs))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("error: no Python 3.10 or newer found")
+    assert "set LLMB_PYTHON" in done.stderr

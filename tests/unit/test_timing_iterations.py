@@ -1,0 +1,192 @@
+"""Reading iteration records, whole and mutilated."""
+
+from __future__ import annotations
+
+from io import FileIO
+from pathlib import Path
+
+import pytest
+from support.iteration_logs import mbridge_line, mbridge_log, nccl_lines, nemo_line, nemo_log, step_time
+
+from llmb_common.timing import scan
+from llmb_common.timing.iterations import Iteration, LogContent, read_log
+
+DATA = Path(__file__).parents[1] / "data" / "logs"
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(text: str | bytes) -> LogContent:
+        path = tmp_path / "log-x.out"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        with FileIO(path) as file:
+            return read_log(file)
+
+    return read
+
+
+def indices(content: LogContent) -> list[int]:
+    return [item.index for item in content.iterations]
+
+
+def test_a_real_log_of_two_ranks():
+    with FileIO(DATA / "mbridge_2ranks_cpu.out") as file:
+        content = read_log(file)
+    assert content.log_format == "mbridge"
+    assert indices(content) == list(range(1, 51))
+    assert (content.damaged, content.replaced) == (0, 0)
+    # This one shares its physical line with the other rank's print.
+    assert content.iterations[42] == Iteration(43, 50, 262.4 / 1000, tflops=0.0, loss=6.44914, grad_norm=0.626)
+
+
+def test_every_field_of_a_megatron_bridge_line(read):
+    content = read(mbridge_line(7, extra="load_balancing_loss: 1.003633E+00", skipped=1, nan=1) + mbridge_line(8))
+    expected = Iteration(7, 50, 5.7415, tflops=1636.8, loss=6.958428, grad_norm=1.019, skipped=True, nan=True)
+    assert content.iterations[0] == expected
+    assert content.iterations[1] == Iteration(8, 50, 5.7415, tflops=1636.8, loss=6.958428, grad_norm=1.019)
+
+
+def test_every_field_of_a_nemo_line(read):
+    content = read(nemo_line(48) + nemo_line(49, tflops=527.8))
+    assert content.log_format == "nemo"
+    assert content.iterations == (
+        Iteration(48, 49, 2.693, loss=12.81),
+        Iteration(49, 49, 2.693, loss=12.81, tflops=527.8),
+    )
+
+
+def test_crlf_ansi_prefixes_and_bytes_that_are_not_utf8(read):
+    text = mbridge_log().replace(" [2026", "\x1b[32m127: [2026").replace(" |\n", " |\x1b[0m\r\n").encode()
+    content = read(b"\xff\xfe\x00" + text.replace(b"done", b"\xc3\x28\x80"))
+    assert indices(content) == list(range(1, 51))
+    assert content.damaged == 0
+
+
+def test_a_log_saved_by_grep_with_colours(read):
+    text = mbridge_log().replace(
+        "elapsed time per iteration", "\x1b[01;31m\x1b[Kelapsed time per iteration\x1b[m\x1b[K"
+    )
+    assert indices(read(text)) == list(range(1, 51))
+
+
+@pytest.mark.parametrize("newline", ["", "\n"])
+def test_the_other_ranks_print_may_stand_anywhere_in_a_record(read, newline):
+    line = mbridge_line(2)
+    foreign = step_time().rstrip("\n") + newline
+    # The two ends and every place between, except inside the marker that the search is for.
+    marker = line.index("elapsed time per iteration")
+    for at in [*range(marker + 1), *range(marker + len("elapsed time per iteration"), len(line) + 1)]:
+        content = read(mbridge_line(1) + line[:at] + foreign + line[at:] + mbridge_line(3))
+        assert indices(content) == [1, 2, 3], line[:at]
+        assert content.iterations[1].grad_norm == 1.019
+
+
+def test_two_records_on_one_physical_line(read):
+    assert indices(read(mbridge_line(1).rstrip("\n") + mbridge_line(2))) == [1, 2]
+    assert indices(read(nemo_line(0).rstrip("\n") + nemo_line(1))) == [0, 1]
+
+
+def test_a_cut_at_any_byte_never_invents_a_record_or_a_number(read):
+    whole = {item.index: item for item in read(mbridge_log(range(1, 4), 3)).iterations}
+    text = mbridge_log(range(1, 4), 3)
+    ends = [text.index(mbridge_line(index, 3)) + len(mbridge_line(index, 3)) - 1 for index in (1, 2, 3)]
+    for cut in range(len(text)):
+        content = read(text[:cut])
+        assert indices(content) == [index for index, end in zip((1, 2, 3), ends, strict=True) if cut >= end]
+        assert all(item == whole[item.index] for item in content.iterations)
+
+
+def test_a_cut_nemo_log_never_invents_a_number(read):
+    text = nemo_log(range(2), 1)
+    for cut in range(len(text)):
+        for item in read(text[:cut]).iterations:
+            assert item.seconds == 2.693
+            assert item.tflops in (None, 527.8)
+
+
+@pytest.mark.parametrize(
+    "value", ["", "-5.0", "0.0", "nan", "inf", "1e999", "5,741.5", "1_0.0", "0x10", "12.3.4", "٣.٠"]
+)
+def test_a_time_that_is_none_is_a_damaged_record(read, value):
+    content = read(mbridge_line(1) + mbridge_line(2, milliseconds=value) + mbridge_line(3))
+    assert (indices(content), content.damaged) == ([1, 3], 1)
+
+
+def test_a_record_without_the_gradient_norm_of_the_others_is_damaged(read):
+    cut = mbridge_line(3).partition(" grad norm")[0] + "\n"
+    content = read(mbridge_line(1) + mbridge_line(2) + cut)
+    assert (indices(content), content.damaged) == ([1, 2], 1)
+
+
+def test_nan_and_infinity_are_read_as_such(read):
+    line = mbridge_line(1, loss="NAN", grad_norm="inf")
+    assert str(read(line).iterations[0].loss) == "nan"
+    assert read(line).iterations[0].grad_norm == float("inf")
+
+
+def test_a_requeue_without_checkpoint_replaces_everything(read):
+    first = "".join(mbridge_line(index, milliseconds=9000.0) for index in range(1, 41))
+    content = read(first + mbridge_log())
+    assert indices(content) == list(range(1, 51))
+    assert {item.seconds for item in content.iterations} == {5.7415}
+    assert (content.replaced, content.restarts) == (40, (1,))
+
+
+def test_a_resume_from_a_checkpoint_replaces_what_it_repeats(read):
+    first = "".join(mbridge_line(index, milliseconds=9000.0) for index in range(1, 34))
+    content = read(first + mbridge_log(range(31, 51)))
+    assert indices(content) == list(range(1, 51))
+    assert [item.index for item in content.iterations if item.seconds == 9.0] == list(range(1, 31))
+    assert (content.replaced, content.restarts) == (3, (31,))
+
+
+def test_a_second_attempt_that_died_sooner_does_not_borrow_from_the_first(read):
+    assert indices(read(mbridge_log() + mbridge_log(range(1, 11)))) == list(range(1, 11))
+
+
+def test_every_line_printed_twice(read):
+    content = read("".join(2 * mbridge_line(index) for index in range(1, 51)))
+    assert (indices(content), content.replaced) == (list(range(1, 51)), 50)
+
+
+def test_another_engines_log_in_the_same_file_does_not_mix(read):
+    content = read(nemo_log() + mbridge_log(range(1, 6)))
+    assert (content.log_format, indices(content)) == ("mbridge", [1, 2, 3, 4, 5])
+
+
+@pytest.mark.parametrize("prefix", ["", "MODEL_"])
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_throughput_from_the_step_time_print_where_the_line_has_none(read, prefix, order):
+    text = ""
+    for index in range(1, 51):
+        seconds = 5 + index / 100
+        pair = [step_time(seconds, 1000 + index, prefix), mbridge_line(index, milliseconds=1000 * seconds, tflops=None)]
+        text += "".join(pair if order == "before" else reversed(pair)) + nccl_lines(20)
+    assert [item.tflops for item in read(text).iterations] == [1000.0 + index for index in range(1, 51)]
+
+
+def test_a_step_time_print_of_another_duration_belongs_to_another_step(read):
+    text = step_time(99.0, 3.0) + mbridge_line(1, tflops=None)
+    text += step_time(4.0) + mbridge_line(2, milliseconds=4001.2, tflops=None)
+    assert [item.tflops for item in read(text).iterations] == [None, 1636.8]
+
+
+def test_records_that_lie_across_the_boundaries_of_blocks(tmp_path, monkeypatch):
+    text = nccl_lines(3) + mbridge_log(range(1, 4), 3) + nccl_lines(3)
+    path = tmp_path / "log"
+    path.write_text(text)
+    for block in [*range(1, 40), *range(1020, 1040), len(text) - 1, len(text)]:
+        monkeypatch.setattr(scan, "BLOCK", block)
+        with FileIO(path) as file:
+            assert indices(read_log(file)) == [1, 2, 3], block
+
+
+def test_blocks_without_a_bar_are_skipped_and_lose_nothing(read):
+    spread = "".join(nccl_lines(2000) + mbridge_line(index, 3) for index in range(1, 4))
+    assert len(spread) > 3 * scan.BLOCK
+    assert indices(read(spread)) == [1, 2, 3]
+
+
+def test_empty_and_unrelated_files(read):
+    for text in ("", "\n", "|" * 5000, "elapsed time per iteration", "| train_step_timing in s: 2.5 |\n"):
+        assert read(text).iterations == ()

@@ -1,0 +1,206 @@
+"""What makes a run a Success, and what keeps it from being one."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from support.iteration_logs import mbridge_line, mbridge_log, nemo_line, nemo_log
+
+from llmb_common.timing.runs import RunFiles, analyse
+from llmb_common.timing.statistics import Window, summarize
+
+WINDOW = Window(35, 44)
+
+
+@pytest.fixture
+def judge(tmp_path):
+    def judge(text: str, window: Window = WINDOW, *, job: object = None, record: object = None):
+        folder = tmp_path / "run"
+        folder.mkdir(exist_ok=True)
+        for name, document in (("job.json", job), ("run.json", record)):
+            if document is not None:
+                (folder / name).write_text(document if isinstance(document, str) else json.dumps(document))
+        log = folder / "log-x.out"
+        log.write_text(text)
+        return analyse(RunFiles("run", folder, log), window)
+
+    return judge
+
+
+def verdict(timing) -> tuple[str, str, int | None]:
+    return timing.status.state, timing.status.reason, timing.status.iteration
+
+
+def replaced_line(index: int, **fields) -> str:
+    return mbridge_log().replace(mbridge_line(index), mbridge_line(index, **fields))
+
+
+def test_a_complete_healthy_run_is_a_success(judge):
+    assert verdict(judge(mbridge_log())) == ("Success", "", None)
+    assert verdict(judge(nemo_log(), Window(11, 44))) == ("Success", "", None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"loss": "NAN"}, "nan_loss"),
+        ({"loss": "INF"}, "inf_loss"),
+        ({"loss": None}, "nan_loss"),
+        ({"grad_norm": "nan"}, "nan_grad_norm"),
+        ({"grad_norm": "inf"}, "inf_grad_norm"),
+        ({"nan": 1}, "nan_iteration"),
+    ],
+)
+@pytest.mark.parametrize("index", [1, 40, 50])
+def test_a_number_that_is_none_fails_the_run_wherever_it_is(judge, fields, reason, index):
+    assert verdict(judge(replaced_line(index, **fields))) == ("Failed", reason, index)
+
+
+def test_a_loss_that_is_never_printed_fails_a_megatron_run(judge):
+    text = "".join(mbridge_line(index, loss=None) for index in range(1, 51))
+    assert verdict(judge(text)) == ("Failed", "nan_loss", 1)
+
+
+def test_nemo_prints_nan_where_the_loss_is_nan(judge):
+    assert verdict(judge(nemo_log().replace("12.81", "nan"), Window(11, 44))) == ("Failed", "nan_loss", 0)
+
+
+def test_a_skipped_step_matters_in_the_window_only(judge):
+    assert verdict(judge(replaced_line(40, skipped=1))) == ("Failed", "skipped_iteration", 40)
+    assert verdict(judge(replaced_line(3, skipped=1))) == ("Success", "", None)
+
+
+@pytest.mark.parametrize("last", [1, 20, 44, 45, 49])
+def test_a_run_killed_before_its_last_step_is_no_success(judge, last):
+    timing = judge(mbridge_log(range(1, last + 1)))
+    assert verdict(timing) == ("Failed", "ended_early", last)
+    # The figures of a full window stand, for whoever wants them; those of a part of it do not.
+    assert (timing.seconds is not None) == (last >= 44)
+
+
+@pytest.mark.parametrize("index", [35, 40, 44])
+def test_a_missing_window_iteration_is_incomplete(judge, index):
+    timing = judge(mbridge_log().replace(mbridge_line(index), ""))
+    assert verdict(timing) == ("Incomplete", "missing_iteration", index)
+    assert timing.seconds is None
+
+
+def test_a_missing_iteration_outside_of_the_window_does_not_matter(judge):
+    assert verdict(judge(mbridge_log().replace(mbridge_line(34), ""))) == ("Success", "", None)
+
+
+def test_a_garbled_window_iteration_is_incomplete_and_said(judge):
+    timing = judge(mbridge_log().replace(mbridge_line(40), mbridge_line(40, milliseconds="57\x0041.5")))
+    assert verdict(timing) == ("Incomplete", "missing_iteration", 40)
+    assert timing.notices == ("1 damaged records left out",)
+
+
+def test_a_run_shorter_than_the_window_says_so(judge):
+    assert verdict(judge(mbridge_log(range(1, 6), 5))) == ("Incomplete", "window_not_reached", 5)
+    assert verdict(judge(mbridge_log(range(1, 6), 5), Window(2, 5))) == ("Success", "", None)
+
+
+def test_a_longer_run_is_measured_in_the_same_window(judge):
+    assert verdict(judge(mbridge_log(range(1, 101), 100))) == ("Success", "", None)
+
+
+@pytest.mark.parametrize(("text", "reason"), [("", "empty_log"), ("srun: error: task 0: Killed\n", "no_iterations")])
+def test_a_run_that_died_before_its_first_iteration(judge, text, reason):
+    assert verdict(judge(text)) == ("Failed", reason, None)
+
+
+def test_a_run_folder_without_a_log(tmp_path):
+    assert verdict(analyse(RunFiles("run", tmp_path, None), WINDOW)) == ("Failed", "no_log", None)
+
+
+def test_the_planned_steps_count_not_only_those_the_log_promises(judge):
+    job = {"steps": {"train": 100, "exit_after": None}}
+    assert verdict(judge(mbridge_log(), job=job)) == ("Failed", "ended_early", 50)
+    assert verdict(judge(mbridge_log(), job={"steps": {"train": 50}})) == ("Success", "", None)
+    assert verdict(judge(nemo_log(), Window(11, 44), job={"steps": {"train": 50}})) == ("Success", "", None)
+
+
+def test_the_plan_in_the_record_serves_where_there_is_no_job(judge):
+    assert verdict(judge(mbridge_log(), record={"plan": {"max_steps": 100}})) == ("Failed", "ended_early", 50)
+
+
+def test_a_run_that_was_to_stop_after_some_steps(judge):
+    # NCCL trace: 5 of 50 steps. After loading a checkpoint: one step.
+    job = {"steps": {"train": 50, "exit_after": 5}}
+    assert verdict(judge(mbridge_log(range(1, 6)), Window(2, 5), job=job)) == ("Success", "", None)
+    assert verdict(judge(mbridge_log(range(1, 5)), Window(2, 4), job=job)) == ("Failed", "ended_early", 4)
+    loaded = {"steps": {"train": 50, "exit_after": 1}}
+    assert verdict(judge(mbridge_line(51, 51), Window(51, 51), job=loaded)) == ("Success", "", None)
+
+
+@pytest.mark.parametrize("record", [{"state": "RUNNING"}, {"states": [{"state": "submitted"}, {"state": "running"}]}])
+def test_a_run_whose_record_says_that_it_runs(judge, record):
+    assert verdict(judge(mbridge_log(range(1, 21)), record=record)) == ("Running", "still_running", 20)
+    assert verdict(judge("", record=record)) == ("Running", "still_running", None)
+
+
+def test_a_running_run_with_nan_has_failed_already(judge):
+    text = mbridge_log(range(1, 20)) + mbridge_line(20, grad_norm="nan")
+    assert verdict(judge(text, record={"state": "running"})) == ("Failed", "nan_grad_norm", 20)
+
+
+@pytest.mark.parametrize(
+    "document", ["", "[]", "{", '{"steps": []}', '{"steps": {"train": "50"}}', '{"states": [1]}', "\x00"]
+)
+def test_a_damaged_record_does_not_hide_the_run(judge, document):
+    assert verdict(judge(mbridge_log(), job=document, record=document)) == ("Success", "", None)
+
+
+def test_a_damaged_record_is_said(judge):
+    assert "job.json cannot be read" in judge(mbridge_log(), job="{").notices[0]
+
+
+def test_a_restart_is_said_and_one_inside_the_window_too(judge):
+    timing = judge(mbridge_log(range(1, 41)) + mbridge_log(range(38, 51)))
+    assert verdict(timing) == ("Success", "", None)
+    assert timing.notices == (
+        "3 iterations appear again (from iteration 38); the last print counts",
+        "a restart falls into the window 35-44: its first steps are slower",
+    )
+
+
+@pytest.mark.parametrize("make", ["folder", "dangling link", "link to itself", "fifo"])
+def test_a_log_that_is_no_plain_file_is_a_failed_run(tmp_path: Path, make):
+    log = tmp_path / "log-x.out"
+    if make == "folder":
+        log.mkdir()
+    elif make == "fifo":
+        os.mkfifo(log)
+    else:
+        log.symlink_to(log if make == "link to itself" else tmp_path / "nowhere")
+    assert verdict(analyse(RunFiles("run", None, log), WINDOW)) == ("Failed", "unreadable_log", None)
+
+
+def test_statistics_are_of_the_window_with_the_samples_deviation(judge):
+    text = "".join(mbridge_line(index, milliseconds=100.0 * index, tflops=index) for index in range(1, 51))
+    timing = judge(text)
+    assert timing.seconds is not None
+    assert timing.seconds.mean == pytest.approx(3.95)
+    assert timing.seconds.std == pytest.approx(0.302765)  # of 3.5, 3.6 ... 4.4, divided by 9
+    assert timing.seconds.median == pytest.approx(3.95)
+    assert (timing.seconds.minimum, timing.seconds.maximum) == (3.5, 4.4)
+    assert timing.tflops is not None
+    assert timing.tflops.mean == 39.5
+    assert timing.last is not None
+    assert timing.last.seconds == 5.0
+
+
+def test_throughput_that_part_of_the_window_lacks_has_no_mean(judge):
+    timing = judge(nemo_log().replace(nemo_line(40, tflops=527.8), nemo_line(40)), Window(11, 44))
+    assert timing.seconds is not None
+    assert timing.tflops is None
+
+
+def test_summaries_of_few_values():
+    assert summarize([]) is None
+    single = summarize([2.0])
+    assert single is not None
+    assert (single.mean, single.std, single.median) == (2.0, 0.0, 2.0)
