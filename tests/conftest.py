@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,16 +15,37 @@ from support.slurm_cluster import SlurmCluster, what_is_missing
 from support.slurm_config import ClusterSpec
 
 STANDINS = Path(__file__).parent / "support" / "bin"
+_HIDDEN = ("SLURM", "SBATCH_", "SRUN_", "PYXIS_", "ENROOT_", "XDG_", "LLMB_", "HF_", "NGC_", "WANDB_", "NSYS_")
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _no_slurm_job_around_us() -> Iterator[None]:
-    """Tests may themselves run inside a Slurm job, or on a login node with defaults: hide both from them."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in list(os.environ):
-            if name.startswith(("SLURM_", "SBATCH_", "SRUN_", "PYXIS_", "ENROOT_")):
-                patch.delenv(name)
-        yield
+_ENVIRONMENT = pytest.MonkeyPatch()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide the caller's settings from the tests: Slurm's, LLMB's, tokens, and everything under HOME."""
+    for name in list(os.environ):
+        if name.startswith(_HIDDEN) and not name.startswith("LLMB_TEST_"):
+            _ENVIRONMENT.delenv(name)
+    # What machines need to install packages at all may be set up under the real HOME.
+    home = Path.home()
+    kept = {"PIP_CONFIG_FILE": ".config/pip/pip.conf", "PIP_CACHE_DIR": ".cache/pip", "PYENV_ROOT": ".pyenv"}
+    for name, place in kept.items():
+        if name not in os.environ and (home / place).exists():
+            _ENVIRONMENT.setenv(name, str(home / place))
+    empty_home = tempfile.mkdtemp(prefix="llmb-home-")
+    config.add_cleanup(lambda: shutil.rmtree(empty_home, ignore_errors=True))
+    config.add_cleanup(_ENVIRONMENT.undo)
+    _ENVIRONMENT.setenv("HOME", empty_home)
+    _ENVIRONMENT.setenv("LC_ALL", "C.UTF-8")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Repeat what tests/run left out and which linters failed, where nobody can miss it."""
+    notes = Path(os.environ.get("LLMB_TEST_NOTES", os.devnull))
+    text = notes.read_text() if notes.exists() else ""
+    if text:
+        terminalreporter.section("from tests/run")
+        terminalreporter.write(text)
 
 
 def _start(spec: ClusterSpec) -> Iterator[SlurmCluster]:
