@@ -1,0 +1,95 @@
+"""Architectures: exact parameter counts, and smoke sizes that can do what the real ones do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llmb_common.recipe import Architecture, Model, Recipe, load_recipe
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = {name: load_recipe(ROOT / name) for name in ("llama3.1", "llama4", "grok1", "nemotron4")}
+MODELS = [(recipe, model) for recipe in RECIPES.values() for model in recipe.models]
+SMOKE = [(recipe, recipe.model("smoke")) for recipe in RECIPES.values()]
+
+
+def ids(item: Recipe | Model) -> str:
+    return item.name if isinstance(item, Recipe) else item.size
+
+
+def count_parameters(a: Architecture) -> int:
+    """Weights of the model without bias in its linear layers; the vocabulary is not padded."""
+    norm = a.hidden * (2 if a.norm == "layernorm" else 1)
+    matrices = 3 if a.gated else 2
+    attention = a.hidden * a.head_dim * 2 * (a.heads + a.query_groups)
+    total = norm + 2 * a.vocabulary * a.hidden
+    for layer in range(1, a.layers + 1):
+        total += attention + 2 * norm
+        if a.moe and layer % a.moe.every == 0:
+            total += a.moe.experts * matrices * a.hidden * a.moe.ffn
+            total += matrices * a.hidden * (a.moe.shared_ffn or 0)
+            total += a.moe.experts * a.hidden  # the router
+        else:
+            total += matrices * a.hidden * a.ffn
+    return total
+
+
+@pytest.mark.parametrize(("recipe", "model"), MODELS, ids=ids)
+def test_parameters_are_those_of_the_architecture(recipe: Recipe, model: Model):
+    assert model.parameters == count_parameters(model.architecture)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "billions"),
+    [
+        ("llama3.1", "8b", 8.0303),
+        ("llama3.1", "70b", 70.5537),
+        ("llama3.1", "405b", 405.8534),
+        ("nemotron4", "15b", 15.6288),
+        ("nemotron4", "340b", 341.0292),
+        ("grok1", "314b", 316.4547),
+        ("llama4", "400b", 400.7118),
+    ],
+)
+def test_parameters_as_counted_on_the_real_model(name: str, size: str, billions: float):
+    assert round(RECIPES[name].model(size).parameters / 1e9, 4) == billions
+
+
+@pytest.mark.parametrize("size", ["405b", "405b-proxy"])
+def test_the_proxies_are_405b_with_fewer_layers(size: str):
+    recipe = RECIPES["llama3.1"]
+    big, proxy = recipe.model("405b").architecture, recipe.model("405b-proxy").architecture
+    differ = {f for f in big.__struct_fields__ if getattr(big, f) != getattr(proxy, f)}
+    assert differ == {"layers"}
+    assert [row.layers for row in recipe.rows if row.size == "405b-proxy"] == [8, 30, 62]
+
+
+@pytest.mark.parametrize(("recipe", "smoke"), SMOKE, ids=ids)
+def test_smoke_is_the_same_kind_of_model(recipe: Recipe, smoke: Model):
+    real = recipe.model(recipe.defaults.model_size).architecture
+    kind = ("activation", "gated", "norm", "norm_epsilon", "zero_centered_gamma", "rope_base", "rope_scaling",
+            "rotary_percent", "rope_interleaved", "no_rope_interval", "tied_embeddings")  # fmt: skip
+    assert {f: getattr(smoke.architecture, f) for f in kind} == {f: getattr(real, f) for f in kind}
+    assert (smoke.architecture.attention_chunk is None) == (real.attention_chunk is None)
+    assert (smoke.architecture.moe is None) == (real.moe is None)
+    if smoke.architecture.moe and real.moe:
+        same = ("top_k", "every", "router", "pre_softmax", "aux_loss", "capacity_factor", "probabilities_on_input")
+        assert {f: getattr(smoke.architecture.moe, f) for f in same} == {f: getattr(real.moe, f) for f in same}
+        assert (smoke.architecture.moe.shared_ffn is None) == (real.moe.shared_ffn is None)
+
+
+@pytest.mark.parametrize(("recipe", "smoke"), SMOKE, ids=ids)
+def test_smoke_runs_on_one_to_eight_ranks_in_the_newest_variant(recipe: Recipe, smoke: Model):
+    rows = [row for row in recipe.rows if row.size == smoke.size]
+    assert sorted(scale for row in rows for scale in row.scales) == [1, 2, 4, 8]
+    assert {(row.variant, row.gpu, row.dtypes) for row in rows} == {(recipe.variants[0].name, "any", ("bf16",))}
+
+
+def test_smoke_of_two_ranks_shows_the_parallelism_of_its_family():
+    def row(name: str):
+        return next(r for r in RECIPES[name].rows if r.size == "smoke" and r.gpus_min == 2)
+
+    assert (row("llama3.1").tp, row("nemotron4").tp, row("llama4").ep, row("grok1").ep) == (2, 2, 2, 2)
+    # PP=2 VP=2 as an override: every chunk needs a layer.
+    assert RECIPES["grok1"].model("smoke").architecture.layers % 4 == 0

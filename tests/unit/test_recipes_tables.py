@@ -1,0 +1,95 @@
+"""The READMEs say what recipe.yaml says, and show every documented example."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from llmb_common.errors import RecipeError
+from llmb_common.recipe import load_recipe, recipe_folders
+from llmb_common.recipe_tables import fill, main
+from llmb_common.request import VARIABLES
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = ["grok1", "llama3.1", "llama4", "nemotron4"]
+COMMANDS = json.loads((ROOT / "tests" / "data" / "documents" / "commands.json").read_text())
+
+
+def test_these_are_all_recipes():
+    assert [folder.name for folder in recipe_folders(ROOT)] == RECIPES
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_tables_of_the_readme_are_those_of_the_recipe(name: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["--check", str(ROOT / name)]) == 0, (
+        capsys.readouterr().out + "python -m llmb_common.recipe_tables --write"
+    )
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_readme_has_a_table_for_every_row_and_result(name: str):
+    recipe = load_recipe(ROOT / name)
+    marks = set(re.findall(r"<!-- table: (.*?) -->", (ROOT / name / "README.md").read_text()))
+    wanted = {f"configurations {row.variant} {row.gpu}" for row in recipe.rows}
+    wanted |= {f"results {result.variant} {result.gpu}" for result in recipe.results}
+    wanted |= {"sizes", "variants", "variables"}
+    if any(model.checkpoint for model in recipe.models):
+        wanted.add("checkpoints")
+    assert marks == wanted
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_readme_names_every_variable(name: str):
+    text = (ROOT / name / "README.md").read_text()
+    exempt = {"CONFIG_VARIANT"} if name != "llama3.1" else {"MOE_ROUTING"}
+    exempt |= {"MOE_ROUTING"} if name == "nemotron4" else set()
+    assert {variable for variable in VARIABLES if f"`{variable}`" not in text} <= exempt
+
+
+@pytest.mark.parametrize("example", COMMANDS, ids=lambda e: f"{e['recipe']}: {e['command']}")
+def test_readme_shows_every_documented_command(example: dict[str, str]):
+    text = (ROOT / example["recipe"] / "README.md").read_text()
+    commands = [line.partition(" #")[0].strip() for line in text.splitlines()]
+    assert example["command"] in commands
+
+
+def test_an_outdated_table_is_found_and_written_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folder = tmp_path / "grok1"
+    shutil.copytree(ROOT / "grok1", folder)
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace("step_seconds: 5.298", "step_seconds: 5.299"))
+    assert main(["--check", str(folder)]) == 1
+    assert "tables differ" in capsys.readouterr().out
+    assert main(["--write", str(folder)]) == 0
+    assert "| 5.299" in (folder / "README.md").read_text()
+    assert main(["--check", str(folder)]) == 0
+
+
+def test_a_corrected_figure_stands_with_the_printed_one_and_the_reason():
+    text = fill("<!-- table: results nemo2 gb200 -->\n<!-- end -->\n", load_recipe(ROOT / "llama4"), "README.md")
+    assert "**37.43** (printed 18.71)" in text
+    assert "- [1] the document divides the BF16 run by the FP8 peak" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<!-- table: sizs -->\n<!-- end -->", "no table 'sizs'"),
+        ("<!-- table: results nemo2 b200 -->\n<!-- end -->", "no result of nemo2 on b200"),
+        ("<!-- table: sizes -->\n", "no <!-- end -->"),
+        ("<!-- table: sizes -->\n<!-- table: variants -->\n<!-- end -->", "no <!-- end -->"),
+    ],
+)
+def test_a_wrong_mark_is_an_error(text: str, message: str):
+    with pytest.raises(RecipeError, match=re.escape(message)):
+        fill(text, load_recipe(ROOT / "grok1"), "README.md")
+
+
+@pytest.mark.parametrize("script", ["launch.sh", "setup.sh"])
+def test_the_scripts_of_all_recipes_are_the_same_file(script: str):
+    assert len({(ROOT / name / script).read_bytes() for name in RECIPES}) == 1
+    assert all((ROOT / name / script).stat().st_mode & 0o111 == 0o111 for name in RECIPES)
