@@ -24,6 +24,10 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
 _NULL = {"", "~", "null", "Null", "NULL"}
 _BOOLEAN = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 
+_QUOTED = ("'", '"', "|", ">")
+# What the parser itself gives to untagged values, by its own YAML 1.1 rules; the scalar rules above replace them.
+_IMPLICIT_TAGS = {"null", "bool", "int", "float", "str", "timestamp", "merge", "value", "seq", "map"}
+
 Lines = dict[str, int]
 
 
@@ -59,10 +63,10 @@ def _plain(
     lines[path] = line
     if id(node) in parents:
         raise error(f"{where}:{line}: an alias that contains itself")
-    if node.tag.startswith("!"):
+    if node.tag.removeprefix("tag:yaml.org,2002:") not in _IMPLICIT_TAGS:
         raise error(f"{where}:{line}: the tag {node.tag!r} is not supported", remedy="write the plain value")
     if isinstance(node, yaml.ScalarNode):
-        return node.value if node.style in ("'", '"', "|", ">") else _scalar(node.value)
+        return node.value if node.style in _QUOTED else _scalar(node.value)
     inside = parents | {id(node)}
     if isinstance(node, yaml.SequenceNode):
         return [_plain(item, f"{path}[{i}]", where, lines, error, inside) for i, item in enumerate(node.value)]
@@ -72,7 +76,7 @@ def _plain(
         if not isinstance(key_node, yaml.ScalarNode):
             raise error(f"{where}:{key_line}: a key must be a plain word")
         key = key_node.value
-        if key == "<<" and key_node.style is None:
+        if key == "<<" and key_node.style not in _QUOTED:
             raise error(f"{where}:{key_line}: merge keys (<<) are not supported", remedy="write the keys out")
         if key in result:
             raise error(

@@ -18,7 +18,7 @@ from llmb_common.recipe import Recipe, Row, load_recipe
 from llmb_common.rendering.script import render_script
 from llmb_common.request import read_request
 from llmb_common.run_paths import dry_run_paths
-from tests.support.golden import GOLDEN, check_golden
+from support.golden import GOLDEN, check_golden
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = {name: load_recipe(ROOT / name) for name in ("llama3.1", "llama4", "grok1", "nemotron4")}

@@ -1,0 +1,74 @@
+"""Files appear whole, with their mode, or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from llmb_common.errors import RecordError
+from llmb_common.files import read_json, sha256_of_tree, write_atomic, write_json
+from llmb_common.secrets import Secret, is_secret_name
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_the_mode_is_the_asked_one_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        write_atomic(tmp_path / "f", "x", mode=0o600)
+        write_atomic(tmp_path / "g", "x")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "f").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "g").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_write_that_fails_keeps_the_old_file_and_leaves_no_litter(tmp_path: Path) -> None:
+    target = tmp_path / "f"
+    target.write_text("old")
+    with pytest.raises(RecordError, match="cannot write"):
+        write_atomic(target / "below-a-file", "new")
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(target, {"loss": float("nan")})
+    assert target.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+def test_broken_json_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"schema": 1')
+    with pytest.raises(RecordError, match=r"run\.json is not valid JSON"):
+        read_json(tmp_path / "run.json")
+
+
+def test_the_hash_of_a_tree_sees_names_and_contents(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x")
+    one = sha256_of_tree(tmp_path, "**/*.py")
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "a.py").write_text("ignored")
+    assert sha256_of_tree(tmp_path, "**/*.py") == one
+    (tmp_path / "a.py").rename(tmp_path / "b.py")
+    assert sha256_of_tree(tmp_path, "**/*.py") != one
+
+
+def test_a_secret_shows_itself_only_when_asked() -> None:
+    secret = Secret("hf_canary")
+    shown = [str(secret), repr(secret), f"{secret}", f"{secret:>20}", f"{[secret]}", f"{secret!r}"]
+    assert not any("canary" in text for text in shown)
+    assert secret.reveal() == "hf_canary"
+    with pytest.raises(TypeError):
+        pickle.dumps(secret)
+    with pytest.raises(TypeError):
+        json.dumps(secret)
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "MY_API_KEY", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "NGC_APIKEY"])
+def test_names_of_secrets_are_known(name: str) -> None:
+    assert is_secret_name(name)
+
+
+@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "NCCL_DEBUG"])
+def test_names_of_settings_are_no_secrets(name: str) -> None:
+    assert not is_secret_name(name)

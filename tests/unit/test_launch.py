@@ -1,0 +1,142 @@
+"""launch.sh as users call it: the documented commands, what goes to stdout, what is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = ("llama3.1", "llama4", "grok1", "nemotron4")
+
+
+def launch(recipe: str, command: str = "./launch.sh", **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run ``command`` in the recipe's folder with nothing in the environment but PATH and ``variables``."""
+    environment = {"PATH": os.environ["PATH"], "LLMB_PYTHON": sys.executable, "HOME": "/nonexistent", **variables}
+    return subprocess.run(
+        ["bash", "-c", command], cwd=ROOT / recipe, env=environment, capture_output=True, text=True, timeout=120
+    )
+
+
+def documented_commands() -> list[tuple[str, str]]:
+    """Every launch.sh command line of the recipes' READMEs that holds no placeholder."""
+    found = []
+    for recipe in RECIPES:
+        for block in re.findall(r"```(?:bash|shell)\n(.*?)```", (ROOT / recipe / "README.md").read_text(), re.DOTALL):
+            for line in block.replace("\\\n", " ").splitlines():
+                command = line.partition(" #")[0].strip()
+                if command.endswith("./launch.sh") and not re.search(r"[<\[]|\.\.\.", command):
+                    found.append((recipe, command))
+    return found
+
+
+@pytest.mark.parametrize(("recipe", "command"), documented_commands())
+def test_every_documented_command_plans(recipe: str, command: str) -> None:
+    done = launch(recipe, f"export DRY_RUN=true; {command}", LLMB_INSTALL="/x")
+    assert done.returncode == 0, done.stderr
+    if "DRY_RUN=json" in command:
+        assert json.loads(done.stdout)["recipe"] == recipe
+    else:
+        assert done.stdout.startswith("#!/bin/bash\n")
+
+
+def test_the_documents_have_enough_examples() -> None:
+    assert len(documented_commands()) >= 35
+
+
+def test_the_dry_run_prints_only_the_script_and_needs_neither_slurm_nor_the_folder() -> None:
+    done = launch(
+        "llama3.1",
+        DRY_RUN="true",
+        LLMB_INSTALL="/x",
+        SBATCH_ACCOUNT="a",
+        SBATCH_PARTITION="p",
+        JOB_TOTAL_GPUS="256",
+        GPU_TYPE="gb200",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "#!/bin/bash"
+    assert {"#SBATCH --account=a", "#SBATCH --partition=p", "#SBATCH --nodes=64"} <= set(lines)
+    assert lines[-1] == '  bash -c "$task"'
+    assert not Path("/x").exists()
+
+
+CONTRACT = {
+    *("workload", "recipe", "variant", "model_size", "dtype", "fp8_recipe", "gpu_type", "gpus", "nodes"),
+    *("gpus_per_node", "seq_len", "layers", "tp", "pp", "cp", "ep", "etp", "dp", "expert_dp", "vp", "mbs", "gbs"),
+    *("ga", "fsdp", "cuda_graph", "recompute_layers", "offload_layers", "max_steps", "time_limit", "image"),
+    *("experiment_name", "env", "preflight"),
+}
+PREFLIGHT = {
+    *("memory_gib", "memory_limit_gib", "fits", "predicted_step_seconds", "predicted_low", "predicted_high"),
+    *("reference_step_seconds", "warnings"),
+}
+
+
+def test_the_plan_as_json_has_the_keys_of_the_contract() -> None:
+    done = launch("grok1", DRY_RUN="json", LLMB_INSTALL="/x", JOB_TOTAL_GPUS="512", GPU_TYPE="h100", DTYPE="bf16")
+    plan = json.loads(done.stdout)
+    assert plan.keys() >= CONTRACT
+    assert plan["preflight"].keys() >= PREFLIGHT
+    assert (plan["ep"], plan["etp"], plan["expert_dp"], plan["ga"]) == (8, 1, 8, 128)
+    assert plan["preflight"]["reference_step_seconds"] == 15.933
+
+
+@pytest.mark.parametrize(
+    ("variables", "status", "words"),
+    [
+        ({"JOB_TOTAL_GPUS": "abc"}, 2, "JOB_TOTAL_GPUS=abc is not a positive whole number"),
+        ({"JOB_TOTAL_GPUS": "100"}, 2, "not a documented scale"),
+        ({"JOB_TOTAL_GPU": "256"}, 2, "did you mean JOB_TOTAL_GPUS?"),
+        ({"STAGE_PATH": "/x"}, 2, "old name"),
+        ({"LLMB_INSTALL": ""}, 2, "LLMB_INSTALL is not set"),
+        ({"LLMB_PYTHON": "/nowhere/python"}, 3, "LLMB_PYTHON=/nowhere/python cannot be run"),
+    ],
+)
+def test_bad_input_gives_one_message_and_leaves_nothing(
+    tmp_path: Path, variables: dict[str, str], status: int, words: str
+) -> None:
+    given = {"LLMB_INSTALL": str(tmp_path), "GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "256", **variables}
+    done = launch("llama3.1", **given)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("error:") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_arguments_are_answered_with_how_to_use_variables() -> None:
+    assert "JOB_TOTAL_GPUS=128" in launch("llama3.1", "./launch.sh --help").stderr
+    assert launch("llama3.1", "./launch.sh --gpus 8").returncode == 2
+
+
+def test_without_an_engine_or_an_image_the_remedy_is_the_installer(tmp_path: Path) -> None:
+    done = launch("llama3.1", LLMB_INSTALL=str(tmp_path), CLUSTER_TYPE="local", GPU_TYPE="cpu")
+    assert done.returncode == 3
+    assert "./installer.py --quickstart" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_python_without_llmb_is_not_taken(tmp_path: Path) -> None:
+    done = launch("llama3.1", "unset LLMB_PYTHON; PATH=/usr/bin:/bin ./launch.sh", LLMB_INSTALL=str(tmp_path))
+    assert done.returncode == 3
+    assert "run ./installer.py --quickstart" in done.stderr
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_launch_scripts_are_the_same_file_in_every_recipe(recipe: str) -> None:
+    assert (ROOT / recipe / "launch.sh").read_bytes() == (ROOT / "llama3.1" / "launch.sh").read_bytes()
+    assert os.access(ROOT / recipe / "launch.sh", os.X_OK)
+
+
+def test_a_broken_site_file_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "cluster_config.yaml").write_text("schema: 1\nslurm:\n  acount: a\n")
+    done = launch("llama3.1", DRY_RUN="true", LLMB_INSTALL=str(tmp_path), JOB_TOTAL_GPUS="128", GPU_TYPE="gb200")
+    assert done.returncode == 2
+    assert "cluster_config.yaml:3: unknown key 'acount' (did you mean 'account'?)" in done.stderr

@@ -1,0 +1,96 @@
+"""YAML that means what it looks like, and says where it does not."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmb_common.errors import ConfigError, RecipeError
+from llmb_common.strict_yaml import convert, load_struct, load_text
+
+
+class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    version: str = ""
+    count: int = 0
+
+
+class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    items: list[Item]
+    limit: str | None = None
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("no", "no"),
+        ("2:00:00", "2:00:00"),
+        ("true", True),
+        ("012", 12),
+        ("1e-5", 1e-5),
+        (".5", 0.5),
+        ("0x10", "0x10"),
+        ("~", None),
+        ("'26.10'", "26.10"),
+        ("26.10", 26.1),
+        ("2026-11-20", "2026-11-20"),
+    ],
+)
+def test_scalars_are_those_of_yaml_1_2(text: str, value: object) -> None:
+    assert load_text(f"a: {text}", "x")[0] == {"a": value}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: 1\nb: 2\na: 3\n", "x:3: duplicate key 'a' (first on line 1)"),
+        ("a: [1, 2\n", "x:2: not valid YAML"),
+        ("a: !!python/object:os.system x\n", "x:1: the tag"),
+        ("a: !secret x\n", "x:1: the tag '!secret'"),
+        ("a: &b [*b]\n", "x:1"),
+        ("<<: {a: 1}\n", "x:1: merge keys"),
+        ("? [a]\n: 1\n", "x:1: a key must be a plain word"),
+        ("", "x: the file is empty"),
+        ("a: \tb: c: d", "x:1: not valid YAML"),
+    ],
+)
+def test_what_is_surprising_is_an_error_with_its_line(text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_text(text, "x")
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("items:\n  - name: a\n    verison: b\n", "file:3: unknown key 'verison' (did you mean 'version'?)"),
+        ("items:\n  - name: a\n    version: 26.10\n", "put the value in quotes"),
+        ("items:\n  - count: 1\n", "file:2: the key 'name' is missing"),
+        ("items:\n  - name: a\n    count: many\n", "file:3: Expected 'int', got 'str'"),
+        ("limit: 5\nitems: []\n", "file:1: Expected 'str | null', got 'int'"),
+    ],
+)
+def test_mistakes_against_the_schema_name_the_line_and_the_remedy(text: str, words: str) -> None:
+    data, lines = load_text(text, "file")
+    with pytest.raises(ConfigError) as caught:
+        convert(data, lines, Site, "file")
+    assert words in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="cannot read"):
+        load_struct(tmp_path / "none.yaml", Site, RecipeError)
+    (tmp_path / "latin.yaml").write_bytes(b"a: \xe9\n")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        load_struct(tmp_path / "latin.yaml", Site)
+
+
+@given(st.text(max_size=60))
+def test_no_text_escapes_as_another_exception(text: str) -> None:
+    with contextlib.suppress(ConfigError):
+        load_text(text, "x")
