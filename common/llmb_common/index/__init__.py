@@ -1,0 +1,17 @@
+"""The index of runs: ``$LLMB_INSTALL/.llmb/index.db``, a fast copy of what the ``run.json`` files say.
+
+``run.json`` is the truth. The index heals itself: it is rebuilt where it is absent, damaged or of another version,
+folders that changed are read again, and runs that have not ended are never taken from it alone.
+
+::
+
+    find_runs(install, RunFilter(...)) -> [RunRow]    newest first, without opening run.json files of ended runs
+    find_run(install, word)            -> RunRow      by run id (or its beginning), name, job id or folder
+    note(record)                                      after each change of a record; a failure is harmless
+    rebuild(install)                   -> int         from the folders
+"""
+
+from llmb_common.index.rows import RunFilter, RunRow
+from llmb_common.index.search import find_run, find_runs, note, rebuild
+
+__all__ = ["RunFilter", "RunRow", "find_run", "find_runs", "note", "rebuild"]
