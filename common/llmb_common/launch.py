@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from llmb_common.cluster import load_cluster_config
@@ -23,9 +24,16 @@ from llmb_common.run import RunRecord, create_run
 from llmb_common.run_paths import dry_run_paths
 
 
-def plan_from_variables(recipe_folder: Path, variables: Mapping[str, str]) -> tuple[Request, JobPlan]:
-    """Read the request, the site and the recipe, and plan. Raises LLMBError."""
+def plan_from_variables(
+    recipe_folder: Path, variables: Mapping[str, str], job_variables: Mapping[str, str] | None = None
+) -> tuple[Request, JobPlan]:
+    """Read the request, the site and the recipe, and plan. Raises LLMBError.
+
+    ``job_variables`` go into the job's environment whatever their names, as ``NCCL_*`` of ``variables`` do by theirs.
+    """
     request = read_request(variables)
+    if job_variables:
+        request = replace(request, tuning={**request.tuning, **job_variables})
     cluster = load_cluster_config(request.install)
     recipe = load_recipe(recipe_folder)
     return request, make_plan(recipe, cluster, request, look_at_machine(cluster, request))
