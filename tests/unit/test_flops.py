@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from llmb_common import flops
 from llmb_common.recipe import Architecture, load_recipe
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from support.iteration_logs import mbridge_log, nemo_log
 
 COMMON = Path(__file__).parents[2] / "common"

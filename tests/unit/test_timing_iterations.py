@@ -6,10 +6,10 @@ from io import FileIO
 from pathlib import Path
 
 import pytest
-from support.iteration_logs import mbridge_line, mbridge_log, nccl_lines, nemo_line, nemo_log, step_time
 
 from llmb_common.timing import scan
 from llmb_common.timing.iterations import Iteration, LogContent, read_log
+from support.iteration_logs import mbridge_line, mbridge_log, nccl_lines, nemo_line, nemo_log, step_time
 
 DATA = Path(__file__).parents[1] / "data" / "logs"
 
@@ -149,8 +149,8 @@ def test_every_line_printed_twice(read):
     assert (indices(content), content.replaced) == (list(range(1, 51)), 50)
 
 
-def test_another_engines_log_in_the_same_file_does_not_mix(read):
-    content = read(nemo_log() + mbridge_log(range(1, 6)))
+def test_another_engines_records_in_the_same_file_do_not_mix(read):
+    content = read("| train_step_timing in s: 1.0 |\n" + mbridge_log(range(1, 6)) + nemo_log())
     assert (content.log_format, indices(content)) == ("mbridge", [1, 2, 3, 4, 5])
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.iteration_logs import mbridge_line, nccl_lines, nemo_line, step_time
 
 from llmb_common.timing import scan
 from llmb_common.timing.runs import RunFiles, RunTiming, analyse
 from llmb_common.timing.statistics import Window
 from llmb_common.timing.tables import STYLES, render
+from support.iteration_logs import mbridge_line, nccl_lines, nemo_line, step_time
 
 WINDOW = Window(2, 4)
 LOGS = {

@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
-from support.iteration_logs import mbridge_line, mbridge_log, nemo_line, nemo_log
 
 from llmb_common.timing.runs import RunFiles, analyse
 from llmb_common.timing.statistics import Window, summarize
+from support.iteration_logs import mbridge_line, mbridge_log, nemo_line, nemo_log
 
 WINDOW = Window(35, 44)
 

@@ -9,10 +9,10 @@ import math
 from pathlib import Path
 
 import pytest
-from support.iteration_logs import mbridge_line, mbridge_log, nemo_line
 
 from llmb_common.timing.runs import RunFiles, analyse
 from llmb_common.timing.tables import STYLES, render, shorten
+from support.iteration_logs import mbridge_line, mbridge_log, nemo_line
 
 DATA = Path(__file__).parents[1] / "data" / "logs"
 

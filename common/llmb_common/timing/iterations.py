@@ -87,15 +87,18 @@ def read_log(file: FileIO) -> LogContent:
     restarts: list[int] = []
     replaced = damaged = 0
     log_format: LogFormat | None = None
-    for offset, marker in find_markers(file, tuple(_MARKERS)):
+    markers = list(_MARKERS)
+    for offset, marker in find_markers(file, markers):
         kind = _MARKERS[marker]
         record = _parse_record(_surroundings(file, offset), min(offset, REACH), kind)
         if record is None:
             damaged += 1
             continue
-        if log_format != kind:
-            # Another engine's numbers do not continue these: the newest attempt counts.
-            replaced, kept, log_format = replaced + len(kept), [], kind
+        if log_format is None:
+            # A log is one engine's, and searching for the other's marker costs as much again.
+            log_format, markers[:] = kind, [marker]
+        elif log_format != kind:
+            continue
         if kept and record.index <= kept[-1][1].index:
             before = len(kept)
             kept = [item for item in kept if item[1].index < record.index]

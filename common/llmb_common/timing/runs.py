@@ -168,7 +168,7 @@ def _integers(section: object, *names: str) -> tuple[int | None, ...]:
 def _remarks(content: LogContent, window: Window) -> tuple[str, ...]:
     remarks = []
     if content.replaced:
-        at = ", ".join(map(str, content.restarts[:3])) or "another log format"
+        at = ", ".join(map(str, content.restarts[:3]))
         remarks.append(f"{content.replaced} iterations appear again (from iteration {at}); the last print counts")
     if any(index in window and index > window.first for index in content.restarts):
         remarks.append(f"a restart falls into the window {window}: its first steps are slower")

@@ -10,7 +10,7 @@ anew, a full disk) kills the reader with SIGBUS, and both ways take the same tim
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import FileIO
 
 BLOCK = 1 << 18
@@ -20,11 +20,12 @@ REACH = 1024
 """A record's header stands at most so many bytes before its marker; beyond, the record is damaged."""
 
 
-def find_markers(file: FileIO, markers: tuple[bytes, ...], separator: bytes = b"|") -> Iterator[tuple[int, bytes]]:
+def find_markers(file: FileIO, markers: Sequence[bytes], separator: bytes = b"|") -> Iterator[tuple[int, bytes]]:
     """The offset of each of ``markers`` in ``file``, in the order of the file, with the marker found there.
 
     Markers that have no ``separator`` within ``REACH`` bytes before them may be left out: they belong to no record.
     An empty ``separator`` leaves out nothing, and is slower. A file that grows is read up to its length at the start.
+    ``markers`` is looked at anew for every block: who has found out which one matters can take out the others.
 
     :raises OSError: the file cannot be read
     """
