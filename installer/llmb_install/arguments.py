@@ -7,15 +7,19 @@ import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
-from llmb_common.errors import RequestError
+from llmb_common.errors import RequestError, did_you_mean
 
 DEFAULT_FOLDER = "llmb_install"
 
 
 class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:  # type: ignore[override]
-        raise RequestError(message, remedy=f"see {self.prog} --help")
+    def error(self, message: str) -> NoReturn:
+        near = ""
+        if message.startswith("unrecognized arguments: "):
+            near = did_you_mean(message.split()[2].partition("=")[0], self._option_string_actions)
+        raise RequestError(message + near, remedy=f"see {self.prog} --help")
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -34,12 +34,9 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     environment = tool_environment(clone, install / "venvs" / "llmb")
     if not environment.is_complete():
         require_space(install, _TOOL_BYTES, "LLMB's own environment")
-        reporter = Reporter(install / ".llmb" / "logs", verbose=asked.verbose)
-        try:
-            with install_lock(install, reporter):
-                environments.ensure(environment, reporter)
-        finally:
-            reporter.close()
+        log_folder = install / ".llmb" / "logs"
+        with Reporter(log_folder, verbose=asked.verbose) as reporter, install_lock(install, reporter):
+            environments.ensure(environment, reporter)
     os.environ["LLMB_REPO"] = str(clone)
     interpreter = str(environment.interpreter)
     os.execv(interpreter, [interpreter, "-m", "llmb_install", *argv])

@@ -84,6 +84,12 @@ class Reporter:
                 self._write_log(done)
                 self._print(done)
 
+    def __enter__(self) -> Reporter:
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self.close()
+
     def close(self) -> None:
         with self._lock:
             self._clear_live()

@@ -1,0 +1,112 @@
+"""Environments are built once, and again whenever the receipt does not fit what is there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from llmb_common.errors import EnvironmentLacks
+from llmb_install import environments
+from llmb_install.environments import RECEIPT, Environment, installed_packages, lock_requirements
+from llmb_install.reporter import Reporter
+
+
+@pytest.fixture
+def reporter(tmp_path: Path) -> Iterator[Reporter]:
+    with Reporter(tmp_path / "logs") as reporter:
+        yield reporter
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """A real environment with nothing but pip in it, in a folder whose name needs quoting."""
+    folder = tmp_path_factory.mktemp('it\'s a "folder"')
+    lock = folder / "lock.txt"
+    lock.write_text("# nothing\n")
+    environment = Environment("empty", folder / "venv", sys.executable, lock, smoke=("json", "pip"))
+    assert environments.ensure(environment, Reporter(None))
+    return environment
+
+
+@pytest.fixture
+def copy(built: Environment) -> Iterator[Environment]:
+    """The same environment, restored after the test has damaged it."""
+    yield built
+    environments.ensure(built, Reporter(None))
+
+
+def test_a_complete_environment_is_left_alone(built: Environment) -> None:
+    before = (built.folder / RECEIPT).stat().st_mtime_ns
+    assert not environments.ensure(built, Reporter(None))
+    assert (built.folder / RECEIPT).stat().st_mtime_ns == before
+
+
+def test_without_a_receipt_it_is_not_complete(copy: Environment) -> None:
+    (copy.folder / RECEIPT).unlink()
+    assert not copy.is_complete()
+
+
+def test_half_a_receipt_is_none(copy: Environment) -> None:
+    receipt = copy.folder / RECEIPT
+    receipt.write_text(receipt.read_text()[:20])
+    assert not copy.is_complete()
+
+
+def test_another_lock_means_another_environment(built: Environment, tmp_path: Path) -> None:
+    lock = tmp_path / "lock.txt"
+    lock.write_text("six==1.17.0\n")
+    changed = Environment(built.name, built.folder, built.python, lock, built.smoke)
+    assert built.is_complete()
+    assert not changed.is_complete()
+
+
+def test_a_package_that_went_missing_is_noticed(copy: Environment) -> None:
+    metadata = next(copy.folder.glob("lib/python3.*/site-packages/pip-*.dist-info"))
+    shutil.rmtree(metadata)
+    assert not copy.is_complete()
+
+
+def test_an_interpreter_that_is_gone_is_noticed(copy: Environment) -> None:
+    copy.interpreter.unlink()
+    assert not copy.is_complete()
+
+
+def test_the_receipt_says_what_is_inside(built: Environment) -> None:
+    receipt = json.loads((built.folder / RECEIPT).read_text())
+    assert receipt["packages"] == installed_packages(built.folder)
+    assert any(package.startswith("pip-") for package in receipt["packages"])
+
+
+def test_a_failed_build_shows_the_cause_and_leaves_no_receipt(tmp_path: Path, reporter: Reporter) -> None:
+    lock = tmp_path / "lock.txt"
+    lock.write_text("./no-such-package-here\n")
+    environment = Environment("bad", tmp_path / "venv", sys.executable, lock, smoke=())
+    with pytest.raises(EnvironmentLacks, match="no-such-package-here") as caught:
+        environments.ensure(environment, reporter)
+    assert "run the same command again" in caught.value.remedy
+    assert not environment.is_complete()
+
+
+def test_what_does_not_import_is_no_environment(tmp_path: Path, built: Environment, reporter: Reporter) -> None:
+    lacking = Environment("lacking", tmp_path / "venv", sys.executable, built.lock, smoke=("no_such_module",))
+    with pytest.raises(EnvironmentLacks, match="No module named 'no_such_module'"):
+        environments.ensure(lacking, reporter)
+    assert not (lacking.folder / RECEIPT).exists()
+
+
+def test_lock_lines() -> None:
+    text = '# comment\n\nsix==1.17.0  # why\nnumpy==2.2.6; python_version < "3.11"\n'
+    assert lock_requirements(text) == ["six==1.17.0", 'numpy==2.2.6; python_version < "3.11"']
+
+
+def test_the_engine_lock_pins_everything_and_no_cuda() -> None:
+    lock = Path(__file__).resolve().parents[2] / "installer" / "locks" / "engine-cpu.txt"
+    requirements = lock_requirements(lock.read_text())
+    assert all("==" in requirement for requirement in requirements)
+    assert [r for r in requirements if r.startswith("torch==")] == ["torch==2.13.0+cpu"]
+    assert not [r for r in requirements if r.startswith(("nvidia-cu", "nvidia-nccl", "triton", "wandb", "cwevals"))]

@@ -1,0 +1,98 @@
+"""Two installers never work in one folder at once, and a dead one is never waited for."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from llmb_common.errors import EnvironmentLacks
+from llmb_install import install_lock as module
+from llmb_install.install_lock import install_lock
+from llmb_install.reporter import Reporter
+
+HOLD = (
+    "import sys, time; from pathlib import Path\n"
+    "from llmb_install.install_lock import install_lock; from llmb_install.reporter import Reporter\n"
+    "with install_lock(Path(sys.argv[1]), Reporter(None)): print('held', flush=True); time.sleep(60)\n"
+)
+
+
+def quiet() -> Reporter:
+    return Reporter(None, stream=io.StringIO())
+
+
+def holder(install: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(install)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_the_second_waits_says_for_whom_and_gives_up(tmp_path: Path) -> None:
+    with holder(tmp_path) as other:
+        said = io.StringIO()
+        with (
+            pytest.raises(EnvironmentLacks, match=f"process {other.pid} on {socket.gethostname()}"),
+            install_lock(tmp_path, Reporter(None, stream=said), patience=0.5),
+        ):
+            pytest.fail("two at once")
+        assert "another installer works in" in said.getvalue()
+        other.kill()
+
+
+def test_a_killed_owner_is_replaced_at_once(tmp_path: Path) -> None:
+    with holder(tmp_path) as other:
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+    assert (tmp_path / ".llmb" / "lock.owner").exists()
+    with install_lock(tmp_path, quiet(), patience=0):
+        owner = json.loads((tmp_path / ".llmb" / "lock.owner").read_text())
+        assert owner["pid"] == os.getpid()
+    assert not (tmp_path / ".llmb" / "lock.owner").exists()
+
+
+def write_owner(install: Path, **changes: str | int) -> Path:
+    path = install / ".llmb" / "lock.owner"
+    path.parent.mkdir()
+    owner = {"token": "t", "host": socket.gethostname(), "boot": "b", "pid": 1, "started": "1", "since": "then"}
+    path.write_text(json.dumps(owner | changes))
+    return path
+
+
+def test_where_flock_lies_the_lease_of_another_host_still_holds(tmp_path: Path) -> None:
+    write_owner(tmp_path, host="login2")
+    with pytest.raises(EnvironmentLacks, match="on login2"), install_lock(tmp_path, quiet(), patience=0.3):
+        pytest.fail("two at once")
+
+
+def test_a_lease_of_another_host_that_stands_still_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SILENCE", 0.3)
+    write_owner(tmp_path, host="login2")
+    with install_lock(tmp_path, quiet(), patience=5):
+        assert json.loads((tmp_path / ".llmb" / "lock.owner").read_text())["pid"] == os.getpid()
+
+
+def test_a_lease_from_before_a_reboot_or_of_a_reused_pid_is_dead(tmp_path: Path) -> None:
+    write_owner(tmp_path, boot="another boot", pid=os.getpid())
+    with install_lock(tmp_path, quiet(), patience=0):
+        pass
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    path = tmp_path / ".llmb" / "lock.owner"
+    path.write_text(json.dumps({"token": "t", "host": socket.gethostname(), "boot": boot, "pid": os.getpid()}))
+    with install_lock(tmp_path, quiet(), patience=0):
+        pass
+
+
+def test_an_unreadable_lease_expires_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SILENCE", 0.3)
+    write_owner(tmp_path).write_text("")
+    with install_lock(tmp_path, quiet(), patience=5):
+        pass

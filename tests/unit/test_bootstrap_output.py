@@ -1,0 +1,103 @@
+"""What is shown and logged: plain lines without a terminal, no secret anywhere, children that do not outlive us."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from llmb_common.errors import Interrupted
+from llmb_install import command
+from llmb_install.guard import guarded
+from llmb_install.reporter import Reporter, size
+
+
+def test_steps_are_plain_lines_without_a_terminal(tmp_path: Path) -> None:
+    shown = io.StringIO()
+    with Reporter(tmp_path / "logs", stream=shown) as reporter:
+        with reporter.step("fetching") as step:
+            step.update("3 of 4")
+        with pytest.raises(ValueError, match="x"), reporter.step("breaking"):
+            raise ValueError("x")
+    assert shown.getvalue().splitlines() == [
+        "... fetching",
+        "    ok  fetching: 3 of 4 (0 s)",
+        "... breaking",
+        "failed  breaking (0 s)",
+    ]
+    assert reporter.log_path is not None
+    assert "ok  fetching: 3 of 4" in reporter.log_path.read_text()
+
+
+def test_nothing_logged_means_no_file(tmp_path: Path) -> None:
+    Reporter(tmp_path / "logs").close()
+    assert not (tmp_path / "logs").exists()
+
+
+def test_a_hidden_secret_is_neither_shown_nor_logged(tmp_path: Path) -> None:
+    shown = io.StringIO()
+    with Reporter(tmp_path / "logs", stream=shown, verbose=True) as reporter:
+        reporter.hide("hf_swordfish")
+        command.run(["sh", "-c", "echo token is $T"], reporter, env={**os.environ, "T": "hf_swordfish"})
+        reporter.note("hf_swordfish")
+    assert reporter.log_path is not None
+    assert "token is ****" in reporter.log_path.read_text()
+    assert "swordfish" not in shown.getvalue() + reporter.log_path.read_text()
+
+
+def test_a_command_gives_its_status_and_last_lines() -> None:
+    done = command.run(["sh", "-c", "seq 100; echo oops >&2; exit 7"], Reporter(None))
+    assert done.status == 7
+    assert done.tail[-2:] == ("100", "oops")
+
+
+def test_a_child_dies_with_a_killed_installer(tmp_path: Path) -> None:
+    program = (
+        "import sys; from llmb_install import command; from llmb_install.reporter import Reporter\n"
+        "command.run(['sh', '-c', 'echo $$ > \"$0\"; exec sleep 60', sys.argv[1]], Reporter(None))"
+    )
+    note = tmp_path / "pid"
+    with subprocess.Popen([sys.executable, "-c", program, str(note)]) as installer:
+        wait_for(lambda: note.exists() and note.read_text().strip() != "")
+        installer.send_signal(signal.SIGKILL)
+    child = int(note.read_text())
+    wait_for(lambda: not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split()[2])
+
+
+def wait_for(condition: object) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted: run the same command again"),
+        (Interrupted("stopped"), 130, "error: stopped"),
+        (OSError(28, "No space left on device", "/x/y"), 3, "error: No space left on device: /x/y"),
+    ],
+)
+def test_every_failure_is_a_sentence_and_a_status(
+    error: BaseException, status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work() -> int:
+        raise error
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert guarded(work) == status
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert said in capsys.readouterr().err
+
+
+def test_sizes_for_people() -> None:
+    assert [size(n) for n in (0, 999, 1_800_000_000, 134_000)] == ["0 B", "999 B", "1.8 GB", "134 kB"]

@@ -1,0 +1,81 @@
+"""installer.py starts with the standard library alone, also on old Pythons, and says what it needs."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CLONE = Path(__file__).resolve().parents[2]
+INSTALLER = CLONE / "installer.py"
+
+
+def call(*argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_symlink_at_the_root_is_the_executable_installer() -> None:
+    assert INSTALLER.resolve() == CLONE / "installer" / "installer.py"
+    assert os.access(INSTALLER, os.X_OK)
+
+
+@pytest.mark.parametrize("name", ["installer.py", "llmb_install/pythons.py", "llmb_install/__init__.py"])
+def test_what_an_old_python_reads_is_python_3_8(name: str) -> None:
+    ast.parse((CLONE / "installer" / name).read_text(), feature_version=(3, 8))
+
+
+def test_the_first_stage_imports_nothing_that_must_be_installed() -> None:
+    # -S: no site-packages, so anything else than the standard library fails.
+    program = "import sys; sys.path[:0] = sys.argv[1:]; import llmb_install.bootstrap"
+    done = call(sys.executable, "-I", "-S", "-c", program, str(CLONE / "installer"), str(CLONE / "common"))
+    assert done.returncode == 0, done.stderr
+
+
+def start_as_old_python(path: Path) -> subprocess.CompletedProcess[str]:
+    """Start the installer under a Python that believes to be 3.8, with ``path`` as its PATH."""
+    program = (
+        "import runpy, sys; sys.version_info = (3, 8, 18, 'final', 0); sys.argv = sys.argv[1:];"
+        "runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    # The uv-managed Pythons of the developer must not be found either.
+    env = {"PATH": str(path), "HOME": str(path)}
+    return call(sys.executable, "-I", "-c", program, str(INSTALLER), "--help", env=env)
+
+
+def test_an_old_python_goes_on_with_a_newer_one_on_path(tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    shim = tmp_path / "python3.11"
+    shim.write_text("#!/bin/sh\necho 'shim: not installed' >&2\nexit 127\n")
+    shim.chmod(0o755)
+    (tmp_path / "python3.12").symlink_to(sys.executable)
+    done = start_as_old_python(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "--quickstart" in done.stdout
+
+
+def test_an_old_python_alone_says_what_to_do(tmp_path: Path) -> None:
+    done = start_as_old_python(tmp_path)
+    assert done.returncode == 3
+    assert "LLMB needs Python 3.10 or newer; this is Python 3.8" in done.stderr
+    assert "apt-get install python3.11 python3.11-venv" in done.stderr
+
+
+def test_uv_is_offered_where_it_is(tmp_path: Path) -> None:
+    uv = tmp_path / "uv"
+    uv.write_text("#!/bin/sh\nexit 1\n")
+    uv.chmod(0o755)
+    done = start_as_old_python(tmp_path)
+    assert done.returncode == 3
+    assert "uv python install 3.11" in done.stderr
+    assert "apt-get" not in done.stderr
+
+
+def test_mistakes_are_answered_before_anything_is_installed(tmp_path: Path) -> None:
+    done = call(sys.executable, str(INSTALLER), "--quikstart", "--install-path", str(tmp_path / "new"))
+    assert done.returncode == 2
+    assert "--quikstart (did you mean '--quickstart'?)" in done.stderr
+    assert not (tmp_path / "new").exists()
