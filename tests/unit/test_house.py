@@ -1,0 +1,125 @@
+"""Rules of the house that no linter knows. Each names the files that break it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+RECIPES = ("llama3.1", "llama4", "grok1", "nemotron4")
+LONGEST_MODULE = 450
+
+
+def our_files() -> list[Path]:
+    """Files that git tracks or would track; everything but the ignored folders where there is no git."""
+    listed = subprocess.run(
+        ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode == 0:
+        found = [REPOSITORY / name for name in listed.stdout.split("\0") if name]
+    else:
+        ignored = (".venv", ".test", ".git", "__pycache__", "llmb_install", "dist", "build")
+        found = [path for path in REPOSITORY.rglob("*") if not set(path.relative_to(REPOSITORY).parts) & set(ignored)]
+    return sorted(path for path in found if path.is_file() and not path.is_symlink())
+
+
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def shebang(path: Path) -> str:
+    with path.open("rb") as file:
+        first = file.readline(100)
+    return first.decode("ascii", "replace").strip() if first.startswith(b"#!") else ""
+
+
+FILES = our_files()
+SHELL_FILES = [path for path in FILES if path.suffix == ".sh" or re.search(r"\b(ba)?sh$", shebang(path))]
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [str(path.relative_to(REPOSITORY)) for path in paths]
+
+
+def shell_code(path: Path) -> str:
+    """The script without whole-line comments."""
+    return "\n".join(line for line in text_of(path).splitlines() if not line.lstrip().startswith("#"))
+
+
+def test_the_lists_are_not_empty() -> None:
+    assert {REPOSITORY / "tests" / "run", REPOSITORY / "llama3.1" / "launch.sh"} <= set(SHELL_FILES)
+    assert Path(__file__) in FILES
+
+
+@pytest.mark.parametrize("path", SHELL_FILES, ids=names(SHELL_FILES))
+def test_shell_scripts_parse(path: Path) -> None:
+    done = subprocess.run(["bash", "-n", str(path)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_shell_scripts_stop_at_errors() -> None:
+    # A file without a shebang is sourced: its caller has set the options.
+    scripts = [path for path in SHELL_FILES if shebang(path)]
+    assert names([path for path in scripts if "set -euo pipefail" not in shell_code(path)]) == []
+
+
+def test_shell_scripts_neither_trace_nor_evaluate() -> None:
+    """Tracing prints secrets into logs; an evaluated string runs what a user wrote into a variable."""
+    wrong = re.compile(r"^\s*(set -\w*x|set -o xtrace|eval\b)|\bbash -x\b", re.MULTILINE)
+    assert names([path for path in SHELL_FILES if wrong.search(shell_code(path))]) == []
+
+
+def test_programs_are_executable_and_nothing_else_is() -> None:
+    # Batch scripts have a shebang for Slurm, which runs a copy of them.
+    programs = {path for path in FILES if shebang(path) and path.suffix != ".sbatch"}
+    assert names([path for path in FILES if (path in programs) != os.access(path, os.X_OK)]) == []
+
+
+def test_users_start_the_installer_at_the_root() -> None:
+    link = REPOSITORY / "installer.py"
+    assert link.is_symlink()
+    assert link.resolve() == REPOSITORY / "installer" / "installer.py"
+
+
+def test_no_file_knows_where_it_was_written() -> None:
+    """Paths of one machine break on every other one."""
+    wrong = re.compile(re.escape(str(REPOSITORY)) + r"(?![\w.-])|/(home|Users)/[a-z][\w-]*/(src|git|projects)/")
+    assert names([path for path in FILES if path != Path(__file__) and wrong.search(text_of(path))]) == []
+
+
+def test_no_file_holds_a_token() -> None:
+    token = re.compile(r"\bhf_[A-Za-z0-9]{30,}|\bnvapi-[\w-]{40,}|-----BEGIN [A-Z ]*PRIVATE KEY")
+    assert names([path for path in FILES if token.search(text_of(path))]) == []
+
+
+def test_modules_stay_short() -> None:
+    lengths = {path: len(text_of(path).splitlines()) for path in FILES if path.suffix == ".py"}
+    assert names([path for path, length in lengths.items() if length > LONGEST_MODULE]) == []
+
+
+def test_the_wheel_carries_all_packages_and_recipes(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--disable-pip-version-check"]
+    subprocess.run([*command, "--wheel-dir", str(tmp_path), str(REPOSITORY)], check=True, timeout=300)
+    (wheel,) = tmp_path.glob("llmb-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        inside = archive.namelist()
+        entry_points = next(name for name in inside if name.endswith("entry_points.txt"))
+        commands = archive.read(entry_points).decode()
+    for package in ("llmb_common", "llmb_train", "llmb_run", "llmb_install"):
+        assert f"{package}/__init__.py" in inside
+    for recipe in RECIPES:
+        for file in ("recipe.yaml", "launch.sh"):
+            assert f"llmb_common/_recipes/{recipe}/{file}" in inside
+    assert "llmb-run = " in commands
+    assert "llmb-install = " in commands
+    assert [name for name in inside if name.startswith(("tests/", "support/"))] == []
