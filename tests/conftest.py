@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from support import slurm_config
 from support.images import build_image
 from support.slurm_cluster import SlurmCluster, what_is_missing

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from support.images import build_image
 from support.processes import wait_until
 from support.slurm_cluster import SlurmCluster

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from support.images import add_to_registry
 
 URI = "docker://nvcr.io#nvidia/nemo:26.02"
