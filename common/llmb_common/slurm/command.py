@@ -1,0 +1,63 @@
+"""Run one Slurm command: bounded in time, in a clean environment, and never an exception but SchedulerError."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llmb_common.errors import SchedulerError
+
+_KEPT = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command that ended said."""
+
+    status: int
+    output: str
+    errors: str
+
+    @property
+    def complaint(self) -> str:
+        """The first line of what it complained about."""
+        text = (self.errors or self.output).strip()
+        return text.splitlines()[0][:300] if text else f"exit status {self.status}"
+
+
+def run_slurm(command: Sequence[str], timeout: float) -> Answer:
+    """Run ``command``; raises SchedulerError with code ``no-answer`` after ``timeout`` seconds, ``no-program`` when it
+    cannot be started."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            env=clean_environment() | {"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"},
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SchedulerError(
+            f"{command[0]} did not answer in {timeout:g} s", remedy="try again later", code="no-answer"
+        ) from error
+    except OSError as error:
+        raise SchedulerError(
+            f"cannot run {command[0]}: {error.strerror or error}",
+            remedy="run on a login node of the cluster",
+            code="no-program",
+        ) from error
+    return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def clean_environment() -> dict[str, str]:
+    """The environment for Slurm's commands: what another job left behind (``SLURM_*``) or options that would override
+    the script (``SBATCH_*``) is taken out; where Slurm finds its own configuration stays."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _KEPT or not name.startswith(("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SACCT_", "SCANCEL_"))
+    }

@@ -1,0 +1,172 @@
+"""Ask Slurm about jobs by their names: ``squeue`` first, ``sacct`` for what the controller has forgotten.
+
+Names and not ids, because ids are reused and a run's name holds its run id. A question that was not answered in
+full, or whose answer has a line that cannot be read, raises SchedulerError: it says nothing about any job.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from llmb_common.errors import SchedulerError
+from llmb_common.slurm.command import Answer, run_slurm
+from llmb_common.slurm.states import base_state
+
+ASK_SECONDS = 30
+"""How long one question may take."""
+
+TRIES = 3
+FIRST_DELAY = 1.0
+"""Seconds before the second try; doubled for each further one."""
+
+_NAMES_AT_ONCE = 400
+_EARLIER = 300
+"""Clocks differ: accounting is asked from so many seconds before the submission on."""
+
+
+@dataclass(frozen=True)
+class JobInfo:
+    """One job as Slurm shows it. Times are Unix seconds, None where there is none yet. ``exit_code`` is accounting's
+    ``code:signal``; ``reason`` the queue's, both empty where the other answered."""
+
+    job_id: str
+    name: str
+    state: str
+    submitted: float | None
+    started: float | None
+    ended: float | None
+    nodes: str
+    reason: str = ""
+    exit_code: str = ""
+
+
+def in_queue(names: Iterable[str]) -> dict[str, list[JobInfo]]:
+    """The jobs with these names that the controller knows, also those that ended lately; by name.
+
+    Raises SchedulerError when it cannot be asked.
+    """
+    jobs: list[JobInfo] = []
+    for chunk in _chunks(names):
+        answer = _ask(
+            ["squeue", "--noheader", "--all", "--states=all", f"--name={','.join(chunk)}"]
+            + ["--format=%i|%T|%V|%S|%e|%N|%j|%r"]
+        )
+        jobs += [_queued(fields) for fields in _rows(answer, "squeue", 8)]
+    return _by_name(jobs)
+
+
+def in_accounting(names: Iterable[str], since: float) -> dict[str, list[JobInfo]] | None:
+    """The jobs with these names in accounting, submitted after ``since`` (Unix time); None: there is no accounting.
+
+    Raises SchedulerError when it cannot be asked.
+    """
+    jobs: list[JobInfo] = []
+    start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since - _EARLIER))
+    for chunk in _chunks(names):
+        command = ["sacct", "--allocations", "--parsable2", "--noheader", "--allusers", f"--starttime={start}"]
+        command += [f"--name={','.join(chunk)}", "--format=JobID,State,Submit,Start,End,NodeList,JobName,ExitCode"]
+        try:
+            answer = _ask(command)
+        except SchedulerError as error:
+            if error.code == "no-program" or "accounting storage is disabled" in error.message:
+                return None
+            raise
+        jobs += [_accounted(fields) for fields in _rows(answer, "sacct", 8)]
+    return _by_name(jobs)
+
+
+def _ask(command: Sequence[str]) -> Answer:
+    """The answer of a read-only command, asked again a few times with growing delay."""
+    delay = FIRST_DELAY
+    for attempt in range(TRIES):
+        try:
+            answer = run_slurm(command, ASK_SECONDS)
+        except SchedulerError as error:
+            # A program that hangs will hang again: once is enough for someone who waits at a terminal.
+            problem, again = error, False
+        else:
+            if answer.status == 0:
+                return answer
+            problem = SchedulerError(
+                f"{command[0]}: {answer.complaint}", remedy="the jobs are not affected; ask again later", code="unknown"
+            )
+            again = "disabled" not in answer.complaint
+        if not again or attempt == TRIES - 1:
+            raise problem
+        time.sleep(delay)
+        delay *= 2
+    raise AssertionError("unreachable")
+
+
+def _rows(answer: Answer, program: str, fields: int) -> Iterator[list[str]]:
+    for line in answer.output.splitlines():
+        row = line.split("|")
+        if len(row) != fields or not re.fullmatch(r"[0-9]+(_(\[[^\]]*\]|[0-9]+))?(\+[0-9]+)?", row[0]):
+            raise SchedulerError(
+                f"{program} gave a line that cannot be read: {line[:200]!r}",
+                remedy="the jobs are not affected; ask again later",
+                code="unknown",
+            )
+        yield row
+
+
+def _queued(row: list[str]) -> JobInfo:
+    job_id, state, submitted, started, ended, nodes, name, reason = row
+    return JobInfo(
+        job_id,
+        name,
+        _state(state, "squeue"),
+        _time(submitted),
+        _time(started),
+        _time(ended),
+        nodes,
+        reason="" if reason == "None" else reason,
+    )
+
+
+def _accounted(row: list[str]) -> JobInfo:
+    job_id, state, submitted, started, ended, nodes, name, exit_code = row
+    nodes = "" if nodes == "None assigned" else nodes
+    return JobInfo(
+        job_id,
+        name,
+        _state(state, "sacct"),
+        _time(submitted),
+        _time(started),
+        _time(ended),
+        nodes,
+        exit_code=exit_code,
+    )
+
+
+def _state(text: str, program: str) -> str:
+    state = base_state(text)
+    if state is None:
+        # A word from a newer Slurm is kept, and counts as alive; anything else is a broken answer.
+        if not re.fullmatch(r"[A-Z][A-Z_]+", text):
+            raise SchedulerError(f"{program} gave a state that cannot be read: {text[:80]!r}", code="unknown")
+        state = text
+    return state
+
+
+def _time(text: str) -> float | None:
+    return float(text) if re.fullmatch(r"[0-9]+", text) and text != "0" else None
+
+
+def _by_name(jobs: Iterable[JobInfo]) -> dict[str, list[JobInfo]]:
+    """Jobs by name, each once (the last line counts), in the order of their ids."""
+    found: dict[str, dict[str, JobInfo]] = {}
+    for job in jobs:
+        found.setdefault(job.name, {})[job.job_id] = job
+    number: Callable[[JobInfo], int] = lambda job: int(re.split(r"[_+]", job.job_id)[0])  # noqa: E731
+    return {name: sorted(by_id.values(), key=number) for name, by_id in found.items()}
+
+
+def _chunks(names: Iterable[str]) -> Iterator[list[str]]:
+    iterator = iter(sorted(set(names)))
+    while chunk := list(islice(iterator, _NAMES_AT_ONCE)):
+        yield chunk
