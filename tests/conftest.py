@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,12 +50,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write(text)
 
 
+def _lacking(what: str, reason: str) -> None:
+    """Skip with the reason, or fail where tests/run has promised that everything is installed."""
+    if os.environ.get("LLMB_TEST_CLUSTER") == "required":
+        pytest.fail(f"{what} required here (LLMB_TEST_CLUSTER=required), but: {reason}")
+    pytest.skip(f"no {what}: {reason}")
+
+
 def _start(spec: ClusterSpec) -> Iterator[SlurmCluster]:
+    if what_is_missing(spec):
+        spec = replace(spec, containers=False)  # an ordinary user's cluster, for tests without containers
     missing = what_is_missing(spec)
-    if missing and os.environ.get("LLMB_TEST_CLUSTER") == "required":
-        pytest.fail(f"a Slurm cluster is required here (LLMB_TEST_CLUSTER=required), but: {missing}")
     if missing:
-        pytest.skip(f"no Slurm cluster: {missing}")
+        _lacking("Slurm cluster", missing)
     with SlurmCluster(spec) as cluster:
         yield cluster
 
@@ -92,10 +100,33 @@ def slurm_simulated() -> Iterator[SlurmCluster]:
 
 
 @pytest.fixture(scope="session")
-def container_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def containers() -> None:
+    """For tests that run containers: the clusters' nodes can, or the test is skipped."""
+    missing = what_is_missing(slurm_config.SMALL)
+    if missing:
+        _lacking("containers", missing)
+
+
+@pytest.fixture(scope="session")
+def container_image(containers: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real squashfs image with a shell and coreutils; its environment sets ``IN_IMAGE=yes``."""
     image = tmp_path_factory.mktemp("image") / "small.sqsh"
     return build_image(image, env={"IN_IMAGE": "yes"})
+
+
+@pytest.fixture(scope="session")
+def engine_python() -> Path:
+    """The Python of the CPU training engine. Never skipped: without an engine nothing is said about training."""
+    named = os.environ.get("LLMB_TEST_ENGINE")
+    work = Path(__file__).resolve().parents[1] / ".test"
+    usual = [work / "install" / "venvs" / "engine-cpu" / "bin" / "python", work / "engine" / "bin" / "python"]
+    for candidate in [Path(named)] if named else usual:
+        if candidate.exists():
+            return candidate
+    pytest.fail(
+        "no training engine: tests/run makes one with ./installer.py --quickstart --install-path .test/install; "
+        "LLMB_TEST_ENGINE names the Python of another one"
+    )
 
 
 @pytest.fixture(scope="session")
