@@ -1,0 +1,102 @@
+"""``llmb-run list``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from llmb_common.recipe import GPU_TYPES, Recipe
+from llmb_run import options
+from llmb_run.app import PlainCommand, command_app
+from llmb_run.place import CatalogEntry, Place
+from llmb_run.sweeping import split
+from llmb_run.terminal import hint, notice, print_json, table
+
+app = command_app()
+
+
+@app.command(cls=PlainCommand)
+def list_workloads(
+    workload: options.Workloads = None,
+    gpu_type: options.GpuType = None,
+    installed: Annotated[bool, typer.Option("--installed", help="Only workloads of this installation.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Show workloads with their sizes, dtypes and scales, installed and documented."""
+    place = Place()
+    entries = [place.workload(name) for name in split(workload)] or list(place.catalog)
+    here = set(place.cluster.workloads)
+    if installed:
+        entries = [entry for entry in entries if entry.recipe.workload in here]
+    wanted = gpu_type.lower() if gpu_type else place.cluster.gpu_type
+    data = [_describe(entry, wanted, entry.recipe.workload in here) for entry in entries]
+    if as_json:
+        print_json("list", data)
+        return
+    if not place.install_or_none:
+        notice("no installation here (LLMB_INSTALL is not set): these are the documented workloads")
+    shown = [row for item in data for row in _rows(item)]
+    print(table(["workload", "", "size", "GPU", "dtype", "scales", "variant"], shown), end="")
+    if data:
+        size = data[0]["configurations"][0] if data[0]["configurations"] else None
+        if size:
+            hint(
+                f"next: llmb-run single -w {data[0]['workload']} -s {size['size']} --dtype {size['dtype']} "
+                f"--scale {size['scales'][0]} --dry-run"
+            )
+
+
+def _describe(entry: CatalogEntry, gpu_type: str | None, installed: bool) -> dict[str, Any]:
+    recipe = entry.recipe
+    return {
+        "workload": recipe.workload,
+        "title": recipe.title,
+        "installed": installed,
+        "recipe": str(entry.folder),
+        "sizes": [model.size for model in recipe.models],
+        "configurations": list(_configurations(recipe, gpu_type)),
+    }
+
+
+def _configurations(recipe: Recipe, gpu_type: str | None) -> list[dict[str, Any]]:
+    """One per size, GPU type, dtype and variant, with the scales of all its rows."""
+    wanted = "h100" if gpu_type == "h200" else gpu_type
+    scales: dict[tuple[str, str, str, str], set[int]] = {}
+    order = [model.size for model in recipe.models]
+    for row in recipe.rows:
+        if wanted and row.gpu not in (wanted, "any"):
+            continue
+        for dtype in row.dtypes:
+            scales.setdefault((row.size, row.gpu, dtype, row.variant), set()).update(row.scales)
+    gpus = [*GPU_TYPES, "any"]
+    keys = sorted(scales, key=lambda key: (order.index(key[0]), gpus.index(key[1]), key[2], key[3]))
+    return [
+        {"size": size, "gpu_type": gpu, "dtype": dtype, "variant": variant, "scales": sorted(scales[key])}
+        for key in keys
+        for size, gpu, dtype, variant in [key]
+    ]
+
+
+def _rows(item: dict[str, Any]) -> list[list[str]]:
+    rows = []
+    two = len({configuration["variant"] for configuration in item["configurations"]}) > 1
+    for number, configuration in enumerate(item["configurations"]):
+        first = number == 0
+        same = not first and item["configurations"][number - 1]["size"] == configuration["size"]
+        rows.append(
+            [
+                item["workload"] if first else "",
+                ("installed" if item["installed"] else "documented") if first else "",
+                "" if same else configuration["size"],
+                configuration["gpu_type"],
+                configuration["dtype"],
+                _scales(configuration["scales"]),
+                configuration["variant"] if two else "",
+            ]
+        )
+    return rows
+
+
+def _scales(scales: list[int]) -> str:
+    return ",".join(str(scale) for scale in scales)

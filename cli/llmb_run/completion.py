@@ -1,0 +1,57 @@
+"""Values that the shell completes. They load recipes, and only when asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typer import Context
+
+from llmb_common.errors import LLMBError
+
+if TYPE_CHECKING:
+    from llmb_run.place import CatalogEntry
+
+
+def workloads(context: Context, arguments: list[str], incomplete: str) -> list[str]:
+    return [entry.recipe.workload for entry in _catalog() if entry.recipe.workload.startswith(incomplete)]
+
+
+def sizes(context: Context, arguments: list[str], incomplete: str) -> list[str]:
+    found = [model.size for entry in _chosen(context) for model in entry.recipe.models]
+    return [size for size in dict.fromkeys(found) if size.startswith(incomplete)]
+
+
+def dtypes(context: Context, arguments: list[str], incomplete: str) -> list[str]:
+    found = [dtype for entry in _chosen(context) for row in entry.recipe.rows for dtype in row.dtypes]
+    return [dtype for dtype in sorted(set(found)) if dtype.startswith(incomplete)]
+
+
+def _chosen(context: Context) -> list[CatalogEntry]:
+    """The recipes of the workloads already on the command line, or all."""
+    named = context.params.get("workload") or context.params.get("workloads")
+    names = [named] if isinstance(named, str) else named or []
+    catalog = _catalog()
+    return [entry for entry in catalog if entry.recipe.workload in names] or catalog
+
+
+def _catalog() -> list[CatalogEntry]:
+    # A shell waits for an answer: no error may reach its prompt.
+    from llmb_run.place import Place
+
+    try:
+        return list(Place().catalog)
+    except LLMBError:
+        return []
+
+
+def runs(context: Context, arguments: list[str], incomplete: str) -> list[str]:
+    """Ids of the newest runs; their names where more than a little of one is typed."""
+    from llmb_common.index import RunFilter, find_runs
+    from llmb_run.place import Place
+
+    try:
+        rows = find_runs(Place().install, RunFilter(limit=200))
+    except LLMBError:
+        return []
+    words = [row.run_id for row in rows] + ([row.name for row in rows] if len(incomplete) > 3 else [])
+    return [word for word in words if word.startswith(incomplete)]

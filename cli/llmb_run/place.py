@@ -1,0 +1,101 @@
+"""Where we are: the installation, its site configuration, and the recipes that go with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from llmb_common.cluster import FILE_NAME, ClusterConfig, load_cluster_config
+from llmb_common.errors import RecipeError, RequestError, did_you_mean
+from llmb_common.recipe import Recipe, load_recipe, recipe_folders, recipes_root
+from llmb_run.terminal import notice
+
+
+def find_install(variables: Mapping[str, str] = os.environ, here: Path | None = None) -> Path | None:
+    """``LLMB_INSTALL``, else the current folder where it holds a cluster_config.yaml, else None."""
+    if named := variables.get("LLMB_INSTALL", "").strip():
+        return Path(named).expanduser().absolute()
+    here = here or Path.cwd()
+    return here if (here / FILE_NAME).is_file() else None
+
+
+@dataclass(frozen=True)
+class CatalogEntry:
+    folder: Path
+    recipe: Recipe
+
+
+def _entry(folder: Path) -> CatalogEntry | None:
+    try:
+        return CatalogEntry(folder, load_recipe(folder))
+    except RecipeError as error:
+        notice(f"left out: {error.message}")
+        return None
+
+
+class Place:
+    """One command's view of the installation. Everything is read on first use."""
+
+    def __init__(self, install: Path | None = None) -> None:
+        self._install = install or find_install()
+
+    @property
+    def install_or_none(self) -> Path | None:
+        return self._install
+
+    def require_install(self) -> None:
+        """Raise the error of ``install`` before anything else is looked at."""
+        assert self.install
+
+    @property
+    def install(self) -> Path:
+        """Raises RequestError that says how to name the installation, or that it does not exist."""
+        if self._install is None:
+            raise RequestError(
+                f"LLMB_INSTALL is not set, and this folder holds no {FILE_NAME}",
+                remedy="cd to the installation, or export LLMB_INSTALL=/path/to/it; ./installer.py makes one",
+                code="no-install",
+            )
+        if not self._install.is_dir():
+            raise RequestError(
+                f"LLMB_INSTALL={self._install} does not exist",
+                remedy="correct LLMB_INSTALL; ./installer.py makes an installation",
+                code="no-install",
+            )
+        return self._install
+
+    @cached_property
+    def cluster(self) -> ClusterConfig:
+        return load_cluster_config(self._install)
+
+    @cached_property
+    def catalog(self) -> tuple[CatalogEntry, ...]:
+        """All recipes that can be read, by name. One that cannot be is a notice."""
+        entries = (_entry(folder) for folder in recipe_folders(self._recipes_root()))
+        return tuple(entry for entry in entries if entry is not None)
+
+    def _recipes_root(self) -> Path:
+        if not os.environ.get("LLMB_REPO") and self.cluster.repo:
+            clone = Path(self.cluster.repo)
+            if next(recipe_folders(clone), None) is not None:
+                return clone
+            notice(f"{FILE_NAME}: repo: {clone} holds no recipe; the recipes of this package serve instead")
+        return recipes_root()
+
+    def workload(self, name: str) -> CatalogEntry:
+        """The recipe of a workload (``pretrain_grok1``) or of a recipe's name (``grok1``). Raises RequestError."""
+        for entry in self.catalog:
+            if name.lower() in (entry.recipe.workload, entry.recipe.name):
+                return entry
+        known = [entry.recipe.workload for entry in self.catalog]
+        raise RequestError(
+            f"no workload {name!r}{did_you_mean(name.lower(), known, cutoff=0.5)}",
+            remedy=f"one of {', '.join(known)}; llmb-run list shows their sizes",
+            code="unknown-workload",
+        )
+
+    def workload_folder(self, workload: str) -> Path:
+        return self.install / "workloads" / workload

@@ -1,0 +1,82 @@
+"""Which runs a command is about: words that name one, or filters."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.index import RunFilter, RunRow, find_run, find_runs
+from llmb_run.place import Place
+from llmb_run.sweeping import split
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def run_filter(
+    place: Place,
+    *,
+    workload: Sequence[str] | None = None,
+    size: Sequence[str] | None = None,
+    dtype: Sequence[str] | None = None,
+    scale: Sequence[str] | None = None,
+    state: Sequence[str] | None = None,
+    since: str | None = None,
+    live: bool | None = None,
+    limit: int | None = None,
+) -> RunFilter:
+    """The filter that options describe. Raises RequestError for a workload that no recipe has, or no number."""
+    scales = split(scale)
+    for text in scales:
+        if not re.fullmatch(r"[1-9][0-9]{0,8}", text):
+            raise RequestError(f"--scale {text} is not a number of GPUs", remedy="for example --scale 128")
+    return RunFilter(
+        workloads=tuple(place.workload(name).recipe.workload for name in split(workload)),
+        model_sizes=tuple(name.lower() for name in split(size)),
+        dtypes=tuple(name.lower() for name in split(dtype)),
+        gpus=tuple(int(text) for text in scales),
+        states=tuple(_states(split(state))),
+        since=None if since is None else time.time() - seconds_of(since),
+        live=live,
+        limit=limit,
+    )
+
+
+def _states(names: Sequence[str]) -> list[str]:
+    from llmb_common.slurm.states import ENDED_STATES, LIVE_STATES
+
+    known = sorted(LIVE_STATES | ENDED_STATES)
+    for name in names:
+        if name.upper() not in known:
+            raise RequestError(
+                f"--state {name} is unknown{did_you_mean(name.upper(), known)}", remedy=f"one of {', '.join(known)}"
+            )
+    return [name.upper() for name in names]
+
+
+def seconds_of(text: str) -> float:
+    """``90m``, ``2h``, ``7d`` in seconds. Raises RequestError."""
+    found = re.fullmatch(r"([0-9]{1,6})([smhdw])", text.strip().lower())
+    if not found:
+        raise RequestError(f"{text!r} is no span of time", remedy="a number and s, m, h, d or w: 90m, 2h, 7d")
+    return float(int(found[1]) * _UNITS[found[2]])
+
+
+def select_rows(place: Place, words: Sequence[str], wanted: RunFilter) -> list[RunRow]:
+    """The runs that ``words`` name, in their order; without words those that match the filter, newest first."""
+    if not words:
+        return find_runs(place.install, wanted)
+    rows = [find_run(place.install, word) for word in words]
+    return list({row.folder: row for row in rows}.values())
+
+
+def one_folder(place: Place, word: str | None) -> Path:
+    """The run that ``word`` names, or the newest. Raises RequestError where there is none."""
+    if word is not None:
+        return find_run(place.install, word).folder
+    newest = find_runs(place.install, RunFilter(limit=1))
+    if not newest:
+        raise RequestError("no run is on record yet", remedy="llmb-run single starts one; llmb-run list shows what")
+    return newest[0].folder
