@@ -20,6 +20,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "list": "Show workloads with their sizes, dtypes and scales, installed and documented.",
         "single": "Start one job.",
         "submit": "Start jobs for several workloads, sizes, dtypes and scales.",
+        "bulk": "Start the jobs of a task file.",
     },
     "Results": {
         "results": "Print step times, TFLOPS, tokens/s, MFU and the published values beside them.",

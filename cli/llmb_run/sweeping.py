@@ -45,8 +45,8 @@ def sweep(
     all_dtypes: Sequence[str | None] = dtypes or [base.dtype]
     for workload, size, dtype in product(workloads, all_sizes, all_dtypes):
         ask = replace(base, workload=workload, size=size, dtype=dtype)
-        for scale in _scales(ask, place, scales, min_scale, max_scale):
-            asks += [replace(ask, scale=scale, repeat=number) for number in range(1, repeats + 1)]
+        for gpus in _scales(ask, place, scales, min_scale, max_scale):
+            asks += [replace(ask, scale=gpus, repeat=number) for number in range(1, repeats + 1)]
     if not asks:
         raise RequestError("no documented scale lies within the bounds", remedy="llmb-run list shows the scales")
     return asks
