@@ -40,11 +40,16 @@ def sweep(
         if scale.lower() != "all" and not re.fullmatch(r"[1-9][0-9]{0,8}", scale):
             raise RequestError(f"--scale {scale} is not a number of GPUs", remedy="for example --scale 128, or all")
     place.require_install()
+    recipes = [place.workload(name).recipe for name in workloads]
+    for size in sizes:
+        # A size of one of several workloads is a combination; a size of none is a slip.
+        if not any(model.size == size.lower() for recipe in recipes for model in recipe.models):
+            recipes[0].model(size)
     asks: list[Ask] = []
     all_sizes: Sequence[str | None] = sizes or [base.size]
     all_dtypes: Sequence[str | None] = dtypes or [base.dtype]
-    for workload, size, dtype in product(workloads, all_sizes, all_dtypes):
-        ask = replace(base, workload=workload, size=size, dtype=dtype)
+    for recipe, model_size, dtype in product(recipes, all_sizes, all_dtypes):
+        ask = replace(base, workload=recipe.workload, size=model_size, dtype=dtype)
         for gpus in _scales(ask, place, scales, min_scale, max_scale):
             asks += [replace(ask, scale=gpus, repeat=number) for number in range(1, repeats + 1)]
     if not asks:
