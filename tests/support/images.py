@@ -54,6 +54,7 @@ def build_rootfs(
         path = root / name.lstrip("/")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+        path.chmod(0o755 if text.startswith("#!") else 0o644)
 
 
 def build_image(

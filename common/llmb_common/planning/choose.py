@@ -11,12 +11,17 @@ from llmb_common.recipe import GPU_TYPES, Model, Recipe, Row, Variant
 from llmb_common.request import Request
 
 
-def choose_gpu_type(recipe: Recipe, cluster: ClusterConfig, request: Request, machine: Machine) -> str:
+def choose_gpu_type(
+    recipe: Recipe, cluster: ClusterConfig, request: Request, machine: Machine, notices: list[str]
+) -> str:
+    """The GPU type: asked for, the site's, this machine's, or the recipe's default, which is said in ``notices``."""
     local = machine.gpu_type if machine.cluster_type == "local" else None
     gpu_type = request.gpu_type or cluster.gpu_type or local
     if gpu_type is None and machine.cluster_type == "local":
         gpu_type = "cpu"
-    gpu_type = gpu_type or recipe.defaults.gpu_type
+    if gpu_type is None and recipe.defaults.gpu_type:
+        gpu_type = recipe.defaults.gpu_type
+        notices.append(f"GPU_TYPE is not set: {gpu_type}, the default of {recipe.name}")
     if gpu_type is None:
         raise RequestError("GPU_TYPE is not set", remedy=f"GPU_TYPE is one of {', '.join(GPU_TYPES)}")
     if gpu_type not in GPU_TYPES:

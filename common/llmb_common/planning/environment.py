@@ -24,6 +24,8 @@ def recipe_environment(
         "TOKENIZERS_PARALLELISM": "False",
         "TRANSFORMERS_OFFLINE": "1",
     }
+    if nccl_trace:
+        values |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "COLL,P2P,NET"}
     if gpu_type == "cpu":
         return values
     values |= {
@@ -45,8 +47,6 @@ def recipe_environment(
         values["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     if gpu_type == "gb200":
         values |= {"NCCL_NET_GDR_LEVEL": "PHB", "NCCL_NET_GDR_C2C": "1"}  # GPUDirect over the C2C link
-    if nccl_trace:
-        values |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "COLL,P2P,NET"}
     return values
 
 

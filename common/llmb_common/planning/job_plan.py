@@ -31,12 +31,16 @@ class ProfilePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class CheckpointPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where checkpoints are written and read. ``save`` None: into the run's own ``checkpoints`` folder."""
+    """Where checkpoints are written and read. ``save`` None: into the run's own ``checkpoints`` folder.
+
+    ``resume``: start from the newest finished checkpoint in ``save``, where there is one.
+    """
 
     enabled: bool = False
     save: str | None = None
     interval: int | None = None
     load: str | None = None
+    resume: bool = False
 
 
 class SlurmPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

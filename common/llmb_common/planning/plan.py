@@ -38,14 +38,12 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
     """The plan for ``request``. Raises RequestError; notices about choices made are in ``preflight.warnings``."""
     notices: list[str] = []
     install = _install(request)
-    gpu_type = choose_gpu_type(recipe, cluster, request, machine)
+    gpu_type = choose_gpu_type(recipe, cluster, request, machine, notices)
     model, row, variant, dtype, gpus = choose_row(recipe, request, gpu_type, machine, notices)
     if row.layers:
         model = msgspec.structs.replace(
             model, architecture=msgspec.structs.replace(model.architecture, layers=row.layers)
         )
-    if row.note:
-        notices.append(row.note)
     layout = _layout(row, request, gpus)
     check_layout(layout, model.architecture, model.sequence_length)
     gpus_per_node = request.gpus_per_node or cluster.gpus_per_node or (4 if gpu_type in GRACE else 8)
@@ -56,6 +54,8 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
     profile = profile_plan(recipe, request, variant, model, dtype, gpus, steps, machine, notices)
     device = "cpu" if gpu_type == "cpu" else "cuda"
     refuse_on_cpu(request, layout, dtype, device)
+    if request.nccl_trace and device == "cpu":
+        notices.append("ENABLE_NCCLTRACE: ranks on CPUs talk over gloo, the log will hold no NCCL lines")
     image = _image(recipe, cluster, request, install, machine)
     warnings = (*notices, *checkpoint_notices(model, request, gpus))
     return JobPlan(

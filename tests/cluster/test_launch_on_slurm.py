@@ -1,0 +1,223 @@
+"""launch.sh against a real Slurm: training on several nodes, containers, switches, the scheduler's word on big jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.images import PROGRAMS, build_image
+from support.slurm_cluster import SlurmCluster
+
+ROOT = Path(__file__).resolve().parents[2]
+STANDIN_NSYS = ROOT / "tests" / "support" / "bin" / "nsys"
+ITERATION = re.compile(r"iteration +(\d+)/ *\d+ \|")
+
+
+class Site:
+    """An installation for the test cluster, and launch.sh in it."""
+
+    def __init__(self, cluster: SlurmCluster, install: Path, engine: Path, runtime: str = "none") -> None:
+        self.cluster = cluster
+        self.install = install
+        install.mkdir()
+        (install / "cluster_config.yaml").write_text(
+            f"schema: 1\ncluster_type: slurm\ngpu_type: cpu\nslurm: {{runtime: {runtime}, gpu_partition: batch}}\n"
+            f'engine: {{python: "{engine}"}}\n'
+        )
+
+    def launch(self, recipe: str = "llama3.1", **variables: str) -> subprocess.CompletedProcess[str]:
+        given = {"LLMB_PYTHON": sys.executable, "LLMB_INSTALL": str(self.install), "MODEL_SIZE": "smoke"}
+        return self.cluster.run(
+            ["./launch.sh"], cwd=ROOT / recipe, env={**given, **variables}, check=False, timeout=120
+        )
+
+    def run(self, recipe: str = "llama3.1", **variables: str) -> Path:
+        """Launch, wait for the end, and return the run's folder."""
+        done = self.launch(recipe, **variables)
+        assert done.returncode == 0, done.stderr
+        found = re.fullmatch(r"Submitted batch job (\d+)\n", done.stdout)
+        assert found, done.stdout
+        folder = Path(done.stderr.splitlines()[-1].strip())
+        try:
+            self.cluster.wait_for_state(int(found[1]), "COMPLETED", timeout=240)
+        except AssertionError as error:
+            logs = "\n".join(p.read_text(errors="replace")[-3000:] for p in folder.glob("*/*.out"))
+            raise AssertionError(f"{error}\n{logs}") from error
+        return folder
+
+
+def log_of(folder: Path) -> str:
+    (log,) = folder.glob("*/log-*.out")
+    return log.read_text()
+
+
+def iterations(folder: Path) -> list[int]:
+    return [int(step) for step in ITERATION.findall(log_of(folder))]
+
+
+def events(folder: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def site(slurm: SlurmCluster, engine_python: Path, tmp_path: Path) -> Site:
+    return Site(slurm, tmp_path / "it's an install", engine_python)
+
+
+def test_real_training_on_two_nodes_of_two_ranks(site: Site) -> None:
+    folder = site.run(JOB_TOTAL_GPUS="4", GPUS_PER_NODE="2", MAX_STEPS="4")
+    assert iterations(folder) == list(range(1, 5))
+    start, *_, end = events(folder)
+    assert (start["event"], start["nodes"]) == ("start", "gpu[1-2]")
+    assert (end["event"], end["exit_code"]) == ("end", 0)
+    record = json.loads((folder / "run.json").read_text())
+    assert record["job_id"] == end["job_id"]
+    assert record["plan"]["nodes"] == 2
+
+
+def test_checkpoint_saved_under_slurm_is_resumed_for_one_step(site: Site) -> None:
+    common = {"JOB_TOTAL_GPUS": "2", "GPUS_PER_NODE": "1"}
+    saved = site.run(ENABLE_CHECKPOINT="true", MAX_STEPS="3", **common)
+    (checkpoints,) = saved.glob("*/checkpoints")
+    assert list(checkpoints.glob("iter_0000003/*.distcp"))
+    resumed = site.run(LOAD_CHECKPOINT_PATH=str(checkpoints), **common)
+    assert iterations(resumed) == [4]
+
+
+def test_nccl_trace_runs_five_steps_with_the_debug_variables(site: Site) -> None:
+    folder = site.run(JOB_TOTAL_GPUS="1", ENABLE_NCCLTRACE="true")
+    assert iterations(folder) == [1, 2, 3, 4, 5]
+    (script,) = folder.glob("*.sbatch")
+    assert "export NCCL_DEBUG_SUBSYS=COLL,P2P,NET\n" in script.read_text()
+
+
+@pytest.fixture
+def training_image(engine_python: Path, tmp_path: Path) -> Path:
+    """A real squashfs image whose python3 is the engine's, mounted from outside, and whose nsys is the stand-in."""
+    files = {
+        "usr/local/bin/python3": f'#!/bin/bash\nexec "{engine_python}" "$@"\n',
+        "usr/local/bin/nsys": STANDIN_NSYS.read_text(),
+    }
+    image = tmp_path / "image with engine.sqsh"
+    return build_image(image, PROGRAMS, {"IN_IMAGE": "yes", "TOKENIZERS_PARALLELISM": "of the image"}, files)
+
+
+def engine_mounts(engine_python: Path) -> str:
+    """What a dynamically linked Python outside the image needs inside it."""
+    base = Path(os.path.realpath(engine_python)).parents[1]
+    folders = {str(base), str(engine_python.parents[1]), "/usr/lib", "/lib", "/lib64"}
+    return ",".join(f"{folder}:{folder}:ro" for folder in sorted(folders) if Path(folder).exists())
+
+
+def test_profiled_training_in_a_container(
+    slurm: SlurmCluster, engine_python: Path, training_image: Path, tmp_path: Path
+) -> None:
+    site = Site(slurm, tmp_path / "install", engine_python, runtime="pyxis")
+    folder = site.run(
+        JOB_TOTAL_GPUS="2",
+        GPUS_PER_NODE="1",
+        MAX_STEPS="4",
+        ENABLE_PROFILE="true",
+        PROFILE_START_STEP="2",
+        PROFILE_STOP_STEP="3",
+        RUN_CONF_IMAGE=str(training_image),
+        RUN_CONF_MOUNTS=engine_mounts(engine_python),
+    )
+    assert iterations(folder) == [1, 2, 3, 4]
+    job_id = json.loads((folder / "run.json").read_text())["job_id"]
+    reports = sorted(folder.glob("*/nsys_profile/*.nsys-rep"))
+    assert [report.name for report in reports] == [f"profile_{job_id}_{node}_0.nsys-rep" for node in (0, 1)]
+    arguments = reports[0].read_text().split("\n")
+    assert arguments[1:5] == ["-s", "none", "-t", "nvtx,cuda"]
+    assert {"--capture-range=cudaProfilerApi", "--capture-range-end=stop"} <= set(arguments)
+
+
+def test_a_missing_image_is_refused_before_submission(slurm: SlurmCluster, engine_python: Path, tmp_path: Path) -> None:
+    site = Site(slurm, tmp_path / "install", engine_python, runtime="pyxis")
+    done = site.launch(JOB_TOTAL_GPUS="2")
+    assert done.returncode == 3
+    assert "nvidia+nemo+26.02.sqsh is missing" in done.stderr
+    assert not (site.install / "workloads").exists()
+
+
+def test_a_refused_job_shows_slurms_words_and_leaves_nothing(site: Site) -> None:
+    done = site.launch(JOB_TOTAL_GPUS="2", SBATCH_PARTITION="nosuch")
+    assert done.returncode == 3
+    assert "invalid partition specified: nosuch" in done.stderr
+    assert "sinfo lists the partitions" in done.stderr
+    assert not (site.install / "workloads" / "pretrain_llama3.1" / "experiments").exists()
+
+
+def test_variables_of_an_outer_job_do_not_leak_into_the_submission(site: Site) -> None:
+    folder = site.run(JOB_TOTAL_GPUS="1", MAX_STEPS="2", SLURM_NTASKS="64", SBATCH_QOS="nosuch", SLURM_JOB_ID="1")
+    assert iterations(folder) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "field", "value"),
+    [
+        (
+            'comment=it\'s "quoted" $(touch /tmp/evil) \\ %j;nice=7',
+            "Comment",
+            'it\'s "quoted" $(touch /tmp/evil) \\ %j',
+        ),
+        ("nodelist=gpu2,gpu3;exclusive", "ReqNodeList", "gpu[2-3]"),
+        ("constraint=h100&h100", "Features", "h100&h100"),
+        ("begin=now+1hour", "JobState", "PENDING"),
+    ],
+)
+def test_additional_parameters_reach_slurm_unchanged(site: Site, parameters: str, field: str, value: str) -> None:
+    done = site.launch(JOB_TOTAL_GPUS="2", GPUS_PER_NODE="1", ADDITIONAL_SLURM_PARAMS=f"{parameters};hold")
+    assert done.returncode == 0, done.stderr
+    job = int(done.stdout.split()[-1])
+    assert site.cluster.job(job)[field].strip() == value
+    assert not Path("/tmp/evil").exists()
+
+
+# The documented jobs, as the scheduler of a large cluster sees them.
+
+
+LARGE_JOBS = [
+    ("llama3.1", {"GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "1024"}, "h100x128"),
+    ("llama3.1", {"GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "2048"}, "batch"),
+    ("llama3.1", {"GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "512"}, "gb200"),
+    (
+        "llama3.1",
+        {"GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "128", "ADDITIONAL_SLURM_PARAMS": "nodelist=grace[1-32]"},
+        "gb200",
+    ),
+    ("llama3.1", {"GPU_TYPE": "b200", "JOB_TOTAL_GPUS": "1024", "SBATCH_GPUS_PER_NODE": "8"}, "batch"),
+    ("llama4", {"GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "512", "ENABLE_PROFILE": "true"}, "gb200"),
+    ("llama4", {"GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "512", "DTYPE": "fp8"}, "batch"),
+    ("grok1", {"JOB_TOTAL_GPUS": "512", "DTYPE": "fp8", "ENABLE_NCCLTRACE": "true"}, "gb200"),
+    ("grok1", {"GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "512", "DTYPE": "bf16"}, "batch"),
+    ("nemotron4", {"MODEL_SIZE": "340b", "JOB_TOTAL_GPUS": "2048", "ENABLE_CHECKPOINT": "true"}, "batch"),
+    ("nemotron4", {"MODEL_SIZE": "15b", "JOB_TOTAL_GPUS": "2048", "ADDITIONAL_SLURM_PARAMS": "exclusive"}, "batch"),
+]
+
+
+def test_the_scheduler_accepts_the_documented_jobs(slurm_simulated: SlurmCluster, tmp_path: Path) -> None:
+    for number, (recipe, variables, partition) in enumerate(LARGE_JOBS):
+        given = {"LLMB_PYTHON": sys.executable, "LLMB_INSTALL": "/x", "DRY_RUN": "true", "SBATCH_PARTITION": partition}
+        dry = slurm_simulated.run(["./launch.sh"], cwd=ROOT / recipe, env={**given, **variables})
+        script = tmp_path / f"{number}.sbatch"
+        script.write_text(dry.stdout)
+        answer = slurm_simulated.run(["sbatch", "--test-only", script]).stderr
+        processors = re.search(r"using (\d+) processors on nodes (\S+)", answer)
+        assert processors, f"{recipe} {variables}: {answer}"
+
+
+def test_the_scheduler_refuses_a_job_that_the_cluster_cannot_hold(
+    slurm_simulated: SlurmCluster, tmp_path: Path
+) -> None:
+    given = {"LLMB_PYTHON": sys.executable, "LLMB_INSTALL": "/x", "DRY_RUN": "true", "SBATCH_PARTITION": "h100x128"}
+    job = {"GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "2048"}
+    script = tmp_path / "job.sbatch"
+    script.write_text(slurm_simulated.run(["./launch.sh"], cwd=ROOT / "llama3.1", env={**given, **job}).stdout)
+    assert slurm_simulated.run(["sbatch", "--test-only", script], check=False).returncode == 1
