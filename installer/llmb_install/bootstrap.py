@@ -31,7 +31,7 @@ def bootstrap(clone: Path, argv: Sequence[str]) -> int:
 def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     asked = arguments.parse(argv)
     install = arguments.install_path(asked, clone)
-    environment = tool_environment(clone, install / "venvs" / "llmb")
+    environment = tool_environment(clone, install)
     if not environment.is_complete():
         require_space(install, _TOOL_BYTES, "LLMB's own environment")
         log_folder = install / ".llmb" / "logs"
@@ -42,13 +42,12 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     os.execv(interpreter, [interpreter, "-m", "llmb_install", *argv])
 
 
-def tool_environment(clone: Path, folder: Path) -> environments.Environment:
+def tool_environment(clone: Path, install: Path) -> environments.Environment:
     """The environment of the tool: the clone itself, editable, with its dependencies as locked."""
     python = pythons.find_python(pythons.is_tool_python)
     assert python is not None, "the caller runs on such a Python"
     return environments.Environment(
-        name="llmb",
-        folder=folder,
+        link=install / "venvs" / "llmb",
         python=python,
         lock=clone / "installer" / "locks" / "tool.txt",
         smoke=("llmb_common", "llmb_install", "llmb_run"),

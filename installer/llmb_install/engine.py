@@ -30,8 +30,7 @@ def cpu_engine(clone: Path, install: Path) -> Environment:
             remedy=pythons.how_to_get("the CPU engine", "3.10 to 3.12", "./installer.py --quickstart"),
         )
     return Environment(
-        name="engine-cpu",
-        folder=install / "venvs" / "engine-cpu",
+        link=install / "venvs" / "engine-cpu",
         python=python,
         lock=clone / "installer" / "locks" / "engine-cpu.txt",
         # Megatron-Bridge itself imports only behind LLMB's CPU backend; the training run is its test.

@@ -1,8 +1,9 @@
-"""Virtual environments, each with a receipt that is written last.
+"""Virtual environments: named by a hash of their content, each with a receipt that is written last.
 
-An environment is built at its final path, because its scripts carry that path; the receipt says what it was built
-from and which packages ended up in it. No receipt, or one that does not fit, means: build it again. So a kill at any
-moment is repaired by running again.
+``venvs/engine-cpu`` is a link to ``venvs/engine-cpu-<hash>``. A changed lock file builds beside the old environment,
+and the link moves when the new one imports, so that running jobs are not disturbed. The build happens at the final
+path, because scripts inside carry that path; the receipt says what it was built from and which packages ended up in
+it. No receipt, or one that does not fit, means: build it again. So a kill at any moment is repaired by running again.
 
 Standard library only: the bootstrap uses this before anything is installed.
 """
@@ -22,12 +23,10 @@ from typing import Any
 
 from llmb_common.errors import EnvironmentLacks, RecordError
 from llmb_common.files import read_json, write_json
-from llmb_install import command
+from llmb_install import environment_build
 from llmb_install.reporter import Reporter, Step, size
 
 RECEIPT = ".llmb-receipt.json"
-CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
-"""PyTorch's own index of CPU builds: the last resort, after pip as configured here and uv."""
 
 
 @dataclass(frozen=True)
@@ -39,31 +38,48 @@ class Environment:
     ``smoke``: modules that must import at the end.
     """
 
-    name: str
-    folder: Path
+    link: Path
     python: str
     lock: Path
     smoke: tuple[str, ...]
     editable: Path | None = None
     extras: str = ""
+    kind: str = "venv"
+    """Who makes it: ``venv``, ``uv`` or ``conda``."""
+
+    @property
+    def name(self) -> str:
+        return self.link.name
+
+    @property
+    def folder(self) -> Path:
+        """Where this content lives; ``link`` leads there once it is complete."""
+        return self.link.with_name(f"{self.link.name}-{self.inputs()[:8]}")
 
     @property
     def interpreter(self) -> Path:
-        return self.folder / "bin" / "python"
+        """What to run: through the link, so that it stays right after an update."""
+        return self.link / "bin" / "python"
 
     def inputs(self) -> str:
         """A hash of everything that decides what this environment contains."""
-        parts = ["1", str(self.folder), self.lock.read_text(encoding="utf-8"), self.extras]
+        parts = ["1", str(self.link), self.kind, self.lock.read_text(encoding="utf-8"), self.extras]
         if self.editable is not None:
             parts += [str(self.editable), (self.editable / "pyproject.toml").read_text(encoding="utf-8")]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def is_complete(self) -> bool:
         """Whether the receipt fits, the interpreter runs, and no installed package has gone since."""
+        return self._is_linked() and self._is_built()
+
+    def _is_linked(self) -> bool:
+        return self.link.is_symlink() and self.link.readlink() == Path(self.folder.name)
+
+    def _is_built(self) -> bool:
         receipt = _read_receipt(self.folder)
         if receipt is None or receipt.get("inputs") != self.inputs():
             return False
-        return receipt.get("packages") == installed_packages(self.folder) and _runs(self.interpreter)
+        return receipt.get("packages") == installed_packages(self.folder) and _runs(self.folder / "bin" / "python")
 
 
 def ensure(environment: Environment, reporter: Reporter) -> bool:
@@ -73,22 +89,52 @@ def ensure(environment: Environment, reporter: Reporter) -> bool:
     """
     if environment.is_complete():
         return False
-    with reporter.step(f"environment {environment.name}") as step:
-        discard(environment.folder)
-        _create(environment, reporter, step)
-        _install(environment, reporter, step)
-        _smoke_test(environment, reporter, step)
-        packages = installed_packages(environment.folder)
-        receipt = {
-            "schema": 1,
-            "name": environment.name,
-            "inputs": environment.inputs(),
-            "python": environment.python,
-            "packages": packages,
-        }
-        write_json(environment.folder / RECEIPT, receipt)
-        step.update(f"{len(packages)} packages, {size(_disk_usage(environment.folder))}")
+    if not environment._is_built():
+        with reporter.step(f"environment {environment.name}") as step:
+            _build(environment, reporter, step)
+    _point(environment.link, environment.folder.name)
+    for folder in _builds(environment):
+        if not (folder / RECEIPT).exists():
+            discard(folder)
     return True
+
+
+def prune(environment: Environment) -> list[Path]:
+    """Remove earlier builds that the link has left behind; returns them."""
+    old = [folder for folder in _builds(environment) if folder != environment.folder]
+    for folder in old:
+        discard(folder)
+    return old
+
+
+def _builds(environment: Environment) -> list[Path]:
+    pattern = re.compile(re.escape(environment.name) + r"-[0-9a-f]{8}\Z")
+    return sorted(path for path in environment.link.parent.iterdir() if pattern.match(path.name))
+
+
+def _build(environment: Environment, reporter: Reporter, step: Step) -> None:
+    discard(environment.folder)
+    environment_build.build(environment, reporter, step)
+    packages = installed_packages(environment.folder)
+    receipt = {
+        "schema": 1,
+        "name": environment.name,
+        "inputs": environment.inputs(),
+        "python": environment.python,
+        "packages": packages,
+    }
+    write_json(environment.folder / RECEIPT, receipt)
+    step.update(f"{len(packages)} packages, {size(_disk_usage(environment.folder))}")
+
+
+def _point(link: Path, target: str) -> None:
+    """Make ``link`` lead to ``target`` in one move."""
+    if link.is_dir() and not link.is_symlink():
+        discard(link)
+    fresh = link.with_name(f".{link.name}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(target)
+    fresh.replace(link)
 
 
 def discard(folder: Path) -> None:
@@ -133,149 +179,6 @@ def _runs(interpreter: Path) -> bool:
         return subprocess.run([interpreter, "-I", "-S", "-c", ""], timeout=60, check=False).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
-
-
-def _child_environment() -> dict[str, str]:
-    """The caller's variables without those that would send pip or Python elsewhere."""
-    drop = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "VIRTUAL_ENV")
-    return {name: value for name, value in os.environ.items() if name not in drop} | {"PYTHONNOUSERSITE": "1"}
-
-
-def _create(environment: Environment, reporter: Reporter, step: Step) -> None:
-    step.update("creating it")
-    environment.folder.parent.mkdir(parents=True, exist_ok=True)
-    env = _child_environment()
-    done = command.run([environment.python, "-m", "venv", str(environment.folder)], reporter, env=env)
-    uv = shutil.which("uv")
-    if done.status != 0 and uv:
-        # Debian's Python comes without ensurepip: uv can seed pip by itself.
-        discard(environment.folder)
-        argv = [uv, "venv", "--seed", "--python", environment.python, str(environment.folder)]
-        done = command.run(argv, reporter, env=env)
-    if done.status != 0:
-        raise _failure(
-            environment,
-            f"{environment.python} could not create it",
-            done,
-            "on Debian and Ubuntu install the package python3-venv (or python3.11-venv), or install uv",
-        )
-
-
-def _install(environment: Environment, reporter: Reporter, step: Step) -> None:
-    if environment.editable is not None:
-        project = f"{environment.editable}[{environment.extras}]" if environment.extras else str(environment.editable)
-        _pip(environment, ["-c", str(environment.lock), "-e", project], reporter, step, "the tool")
-        return
-    pinned = lock_requirements(environment.lock.read_text(encoding="utf-8"))
-    torch = next((requirement for requirement in pinned if requirement.startswith("torch==")), None)
-    if torch is not None:
-        _install_cpu_torch(environment, torch, reporter, step)
-    arguments = ["--no-deps", "-r", str(environment.lock)]
-    _pip(environment, arguments, reporter, step, "packages", total=_count_for_here(pinned))
-
-
-def _install_cpu_torch(environment: Environment, torch: str, reporter: Reporter, step: Step) -> None:
-    """PyTorch's CPU build, from wherever this machine gets it. Never falls back to a build with CUDA."""
-    attempts: list[tuple[str, list[str]]] = [("pip as configured here", _pip_argv(environment, ["--no-deps", torch]))]
-    uv = shutil.which("uv")
-    if uv:
-        argv = [uv, "pip", "install", "--python", str(environment.interpreter)]
-        attempts.append(("uv", [*argv, "--no-deps", "--torch-backend", "cpu", torch]))
-    index = ["--no-deps", "--index-url", CPU_TORCH_INDEX, torch]
-    attempts.append(("PyTorch's index of CPU builds", _pip_argv(environment, index)))
-    for source, argv in attempts:
-        step.update(f"{torch} from {source}")
-        progress = _PipProgress(environment.folder, step, torch, total=1)
-        done = command.run(argv, reporter, env=_child_environment(), on_line=progress)
-        if done.status == 0:
-            return
-        if _disk_is_full(done):
-            break
-    raise _failure(
-        environment,
-        f"{torch} could not be installed (tried: {', '.join(source for source, _ in attempts)})",
-        done,
-        f"make the CPU build of PyTorch available to pip (find-links or an index with it; publicly {CPU_TORCH_INDEX}), "
-        "then run the same command again",
-    )
-
-
-def _pip_argv(environment: Environment, arguments: list[str]) -> list[str]:
-    pip = [str(environment.interpreter), "-m", "pip", "install", "--no-input", "--progress-bar", "off"]
-    return [*pip, "--disable-pip-version-check", *arguments]
-
-
-def _pip(
-    environment: Environment, arguments: list[str], reporter: Reporter, step: Step, what: str, total: int = 0
-) -> None:
-    step.update(f"installing {what}")
-    progress = _PipProgress(environment.folder, step, what, total)
-    done = command.run(_pip_argv(environment, arguments), reporter, env=_child_environment(), on_line=progress)
-    if done.status != 0:
-        raise _failure(
-            environment,
-            f"pip could not install {what}",
-            done,
-            "check the network, the proxy and pip's index settings (pip config list), then run the same command again; "
-            "what is already downloaded is not downloaded again",
-        )
-
-
-def _smoke_test(environment: Environment, reporter: Reporter, step: Step) -> None:
-    step.update("checking that it imports")
-    program = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
-    argv = [str(environment.interpreter), "-c", program, *environment.smoke]
-    done = command.run(argv, reporter, env=_child_environment())
-    if done.status != 0:
-        raise _failure(
-            environment,
-            f"its packages do not import ({', '.join(environment.smoke)})",
-            done,
-            "run the same command again, which builds the environment afresh",
-        )
-
-
-def lock_requirements(text: str) -> list[str]:
-    """The requirement lines of a lock file, without comments; environment markers stay."""
-    lines = (line.split("#", 1)[0].strip() for line in text.splitlines())
-    return [line for line in lines if line]
-
-
-def _count_for_here(requirements: list[str]) -> int:
-    """How many packages to announce: lines for the oldest Python alone are left out."""
-    return sum('python_version < "3.11"' not in line for line in requirements)
-
-
-class _PipProgress:
-    """Turns pip's lines into something short for the progress line."""
-
-    def __init__(self, folder: Path, step: Step, what: str, total: int) -> None:
-        self._folder, self._step, self._what, self._total = folder, step, what, total
-        self._seen = 0
-
-    def __call__(self, line: str) -> None:
-        text = line.strip()
-        of_total = f" of {self._total}" if self._total else ""
-        if text.startswith(("Collecting ", "Processing ", "Obtaining ", "Requirement already satisfied")):
-            self._seen += 1
-            self._step.update(f"{self._what} {self._seen}{of_total}")
-        elif download := re.match(r"Downloading (\S+?)-[0-9]\S* \((.*)\)", text):
-            self._step.update(f"{self._what} {self._seen}{of_total}, downloading {download[1]} ({download[2]})")
-        elif text.startswith("Installing collected packages"):
-            self._step.update(f"unpacking {max(self._seen, 1)} packages")
-        elif text.startswith(("Installing build dependencies", "Building ", "Preparing ")):
-            self._step.update(f"{self._what}: {text.rstrip('. ').lower()}")
-
-
-def _disk_is_full(done: command.Finished) -> bool:
-    return any("No space left on device" in line or "Disk quota exceeded" in line for line in done.tail)
-
-
-def _failure(environment: Environment, what: str, done: command.Finished, remedy: str) -> EnvironmentLacks:
-    if _disk_is_full(done):
-        remedy = f"free space under {environment.folder.parent} and in pip's cache, then run the same command again"
-    cause = "\n".join(f"    {line}" for line in done.tail[-8:]) or f"    (no output, exit status {done.status})"
-    return EnvironmentLacks(f"environment {environment.name}: {what}\n{cause}", remedy=remedy)
 
 
 def _disk_usage(folder: Path) -> int:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_install import environments
-from llmb_install.environments import RECEIPT, Environment, installed_packages, lock_requirements
+from llmb_install.environment_build import lock_requirements
+from llmb_install.environments import RECEIPT, Environment, installed_packages
 from llmb_install.reporter import Reporter
 
 
@@ -28,16 +29,18 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     folder = tmp_path_factory.mktemp('it\'s a "folder"')
     lock = folder / "lock.txt"
     lock.write_text("# nothing\n")
-    environment = Environment("empty", folder / "venv", sys.executable, lock, smoke=("json", "pip"))
+    environment = Environment(folder / "venv", sys.executable, lock, smoke=("json", "pip"))
     assert environments.ensure(environment, Reporter(None))
     return environment
 
 
-@pytest.fixture
-def copy(built: Environment) -> Iterator[Environment]:
-    """The same environment, restored after the test has damaged it."""
-    yield built
-    environments.ensure(built, Reporter(None))
+@contextmanager
+def taken_away(path: Path) -> Iterator[Path]:
+    """``path`` is gone for a while; what stands in its place meanwhile is thrown away."""
+    aside = path.with_name("aside")
+    path.rename(aside)
+    yield aside
+    aside.replace(path)
 
 
 def test_a_complete_environment_is_left_alone(built: Environment) -> None:
@@ -46,34 +49,32 @@ def test_a_complete_environment_is_left_alone(built: Environment) -> None:
     assert (built.folder / RECEIPT).stat().st_mtime_ns == before
 
 
-def test_without_a_receipt_it_is_not_complete(copy: Environment) -> None:
-    (copy.folder / RECEIPT).unlink()
-    assert not copy.is_complete()
-
-
-def test_half_a_receipt_is_none(copy: Environment) -> None:
-    receipt = copy.folder / RECEIPT
-    receipt.write_text(receipt.read_text()[:20])
-    assert not copy.is_complete()
-
-
-def test_another_lock_means_another_environment(built: Environment, tmp_path: Path) -> None:
-    lock = tmp_path / "lock.txt"
-    lock.write_text("six==1.17.0\n")
-    changed = Environment(built.name, built.folder, built.python, lock, built.smoke)
+def test_without_a_receipt_or_with_half_of_one_it_is_not_complete(built: Environment) -> None:
+    receipt = built.folder / RECEIPT
+    with taken_away(receipt) as whole:
+        assert not built.is_complete()
+        receipt.write_text(whole.read_text()[:20])
+        assert not built.is_complete()
     assert built.is_complete()
-    assert not changed.is_complete()
 
 
-def test_a_package_that_went_missing_is_noticed(copy: Environment) -> None:
-    metadata = next(copy.folder.glob("lib/python3.*/site-packages/pip-*.dist-info"))
-    shutil.rmtree(metadata)
-    assert not copy.is_complete()
+def test_a_package_that_went_missing_is_noticed(built: Environment) -> None:
+    with taken_away(next(built.folder.glob("lib/python3.*/site-packages/pip-*.dist-info"))):
+        assert not built.is_complete()
 
 
-def test_an_interpreter_that_is_gone_is_noticed(copy: Environment) -> None:
-    copy.interpreter.unlink()
-    assert not copy.is_complete()
+def test_an_interpreter_that_is_gone_is_noticed(built: Environment) -> None:
+    with taken_away(built.folder / "bin" / "python"):
+        assert not built.is_complete()
+
+
+def test_an_update_that_fails_leaves_the_old_environment_in_use(built: Environment, tmp_path: Path) -> None:
+    lock = tmp_path / "lock.txt"
+    lock.write_text("./no-such-package-here\n")
+    with pytest.raises(EnvironmentLacks, match="no-such-package-here") as caught:
+        environments.ensure(Environment(built.link, built.python, lock, built.smoke), Reporter(None))
+    assert "run the same command again" in caught.value.remedy
+    assert built.is_complete()
 
 
 def test_the_receipt_says_what_is_inside(built: Environment) -> None:
@@ -82,21 +83,26 @@ def test_the_receipt_says_what_is_inside(built: Environment) -> None:
     assert any(package.startswith("pip-") for package in receipt["packages"])
 
 
-def test_a_failed_build_shows_the_cause_and_leaves_no_receipt(tmp_path: Path, reporter: Reporter) -> None:
-    lock = tmp_path / "lock.txt"
-    lock.write_text("./no-such-package-here\n")
-    environment = Environment("bad", tmp_path / "venv", sys.executable, lock, smoke=())
-    with pytest.raises(EnvironmentLacks, match="no-such-package-here") as caught:
-        environments.ensure(environment, reporter)
-    assert "run the same command again" in caught.value.remedy
-    assert not environment.is_complete()
-
-
 def test_what_does_not_import_is_no_environment(tmp_path: Path, built: Environment, reporter: Reporter) -> None:
-    lacking = Environment("lacking", tmp_path / "venv", sys.executable, built.lock, smoke=("no_such_module",))
+    lacking = Environment(tmp_path / "venv", sys.executable, built.lock, smoke=("no_such_module",))
     with pytest.raises(EnvironmentLacks, match="No module named 'no_such_module'"):
         environments.ensure(lacking, reporter)
+    assert not lacking.link.exists()
     assert not (lacking.folder / RECEIPT).exists()
+
+
+def test_another_lock_builds_beside_and_then_moves_the_link(built: Environment, tmp_path: Path) -> None:
+    lock = tmp_path / "lock.txt"
+    lock.write_text("# other\n")
+    changed = Environment(built.link, built.python, lock, built.smoke)
+    assert not changed.is_complete()
+    assert environments.ensure(changed, Reporter(None))
+    assert changed.is_complete()
+    assert built.link.resolve() == changed.folder
+    # The old one stays for jobs that still use it, until somebody tidies up.
+    assert (built.folder / RECEIPT).exists()
+    assert environments.prune(changed) == [built.folder]
+    assert not built.folder.exists()
 
 
 def test_lock_lines() -> None:

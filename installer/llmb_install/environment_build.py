@@ -1,0 +1,206 @@
+"""Filling an environment: creating it, installing what its lock says, importing the result.
+
+Standard library only, as ``environments``, which decides when this happens.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llmb_common.errors import EnvironmentLacks
+from llmb_install import command
+from llmb_install.reporter import Reporter, Step
+
+if TYPE_CHECKING:
+    from llmb_install.environments import Environment
+
+CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
+"""PyTorch's own index of CPU builds: the last resort, after pip as configured here and uv."""
+
+
+def build(environment: Environment, reporter: Reporter, step: Step) -> None:
+    """Make the environment in ``environment.folder``, where nothing is yet. Raises EnvironmentLacks with the cause."""
+    _create(environment, reporter, step)
+    _install(environment, reporter, step)
+    _smoke_test(environment, reporter, step)
+
+
+def _child_environment() -> dict[str, str]:
+    """The caller's variables without those that would send pip or Python elsewhere."""
+    drop = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "VIRTUAL_ENV")
+    return {name: value for name, value in os.environ.items() if name not in drop} | {"PYTHONNOUSERSITE": "1"}
+
+
+def _create(environment: Environment, reporter: Reporter, step: Step) -> None:
+    step.update("creating it")
+    environment.folder.parent.mkdir(parents=True, exist_ok=True)
+    env = _child_environment()
+    folder, python = str(environment.folder), environment.python
+    uv = shutil.which("uv")
+    with_uv = [uv or "uv", "venv", "--seed", "--python", python, folder]
+    if environment.kind == "conda":
+        attempts = [[_conda(environment), "create", "--yes", "--prefix", folder, f"python={_version(python)}", "pip"]]
+    elif environment.kind == "uv":
+        attempts = [with_uv]
+    else:
+        # Debian's Python comes without ensurepip: uv, where it is, can seed pip by itself.
+        attempts = [[python, "-m", "venv", folder], *([with_uv] if uv else [])]
+    for argv in attempts:
+        shutil.rmtree(environment.folder, ignore_errors=True)
+        done = _run(environment, argv, reporter, env)
+        if done.status == 0:
+            return
+    raise _failure(
+        environment,
+        f"{attempts[0][0]} could not create it",
+        done,
+        "on Debian and Ubuntu install the package python3-venv (or python3.11-venv), or install uv",
+    )
+
+
+def _run(environment: Environment, argv: list[str], reporter: Reporter, env: dict[str, str]) -> command.Finished:
+    try:
+        return command.run(argv, reporter, env=env)
+    except FileNotFoundError as error:
+        raise EnvironmentLacks(
+            f"environment {environment.name}: {error.filename} was not found",
+            remedy="install it, or choose another --env-type (venv needs nothing but Python)",
+        ) from error
+
+
+def _conda(environment: Environment) -> str:
+    found = next((path for name in ("conda", "mamba", "micromamba") if (path := shutil.which(name))), None)
+    if found is None:
+        raise EnvironmentLacks(
+            f"environment {environment.name}: neither conda, mamba nor micromamba is on PATH",
+            remedy="load or install one of them, or choose --env-type venv",
+        )
+    return found
+
+
+def _version(python: str) -> str:
+    """``3.11`` of an interpreter."""
+    program = "import sys; print('%d.%d' % sys.version_info[:2])"
+    return subprocess.run([python, "-I", "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _install(environment: Environment, reporter: Reporter, step: Step) -> None:
+    if environment.editable is not None:
+        project = f"{environment.editable}[{environment.extras}]" if environment.extras else str(environment.editable)
+        _pip(environment, ["-c", str(environment.lock), "-e", project], reporter, step, "the tool")
+        return
+    pinned = lock_requirements(environment.lock.read_text(encoding="utf-8"))
+    torch = next((requirement for requirement in pinned if requirement.startswith("torch==")), None)
+    if torch is not None:
+        _install_cpu_torch(environment, torch, reporter, step)
+    arguments = ["--no-deps", "-r", str(environment.lock)]
+    _pip(environment, arguments, reporter, step, "packages", total=_count_for_here(pinned))
+
+
+def _install_cpu_torch(environment: Environment, torch: str, reporter: Reporter, step: Step) -> None:
+    """PyTorch's CPU build, from wherever this machine gets it. Never falls back to a build with CUDA."""
+    attempts: list[tuple[str, list[str]]] = [("pip as configured here", _pip_argv(environment, ["--no-deps", torch]))]
+    uv = shutil.which("uv")
+    if uv:
+        argv = [uv, "pip", "install", "--python", str(environment.folder / "bin" / "python")]
+        attempts.append(("uv", [*argv, "--no-deps", "--torch-backend", "cpu", torch]))
+    index = ["--no-deps", "--index-url", CPU_TORCH_INDEX, torch]
+    attempts.append(("PyTorch's index of CPU builds", _pip_argv(environment, index)))
+    for source, argv in attempts:
+        step.update(f"{torch} from {source}")
+        progress = _PipProgress(environment.folder, step, torch, total=1)
+        done = command.run(argv, reporter, env=_child_environment(), on_line=progress)
+        if done.status == 0:
+            return
+        if _disk_is_full(done):
+            break
+    raise _failure(
+        environment,
+        f"{torch} could not be installed (tried: {', '.join(source for source, _ in attempts)})",
+        done,
+        f"make the CPU build of PyTorch available to pip (find-links or an index with it; publicly {CPU_TORCH_INDEX}), "
+        "then run the same command again",
+    )
+
+
+def _pip_argv(environment: Environment, arguments: list[str]) -> list[str]:
+    pip = [str(environment.folder / "bin" / "python"), "-m", "pip", "install", "--no-input", "--progress-bar", "off"]
+    return [*pip, "--disable-pip-version-check", *arguments]
+
+
+def _pip(
+    environment: Environment, arguments: list[str], reporter: Reporter, step: Step, what: str, total: int = 0
+) -> None:
+    step.update(f"installing {what}")
+    progress = _PipProgress(environment.folder, step, what, total)
+    done = command.run(_pip_argv(environment, arguments), reporter, env=_child_environment(), on_line=progress)
+    if done.status != 0:
+        raise _failure(
+            environment,
+            f"pip could not install {what}",
+            done,
+            "check the network, the proxy and pip's index settings (pip config list), then run the same command again; "
+            "what is already downloaded is not downloaded again",
+        )
+
+
+def _smoke_test(environment: Environment, reporter: Reporter, step: Step) -> None:
+    step.update("checking that it imports")
+    program = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
+    argv = [str(environment.folder / "bin" / "python"), "-c", program, *environment.smoke]
+    done = command.run(argv, reporter, env=_child_environment())
+    if done.status != 0:
+        raise _failure(
+            environment,
+            f"its packages do not import ({', '.join(environment.smoke)})",
+            done,
+            "run the same command again, which builds the environment afresh",
+        )
+
+
+def lock_requirements(text: str) -> list[str]:
+    """The requirement lines of a lock file, without comments; environment markers stay."""
+    lines = (line.split("#", 1)[0].strip() for line in text.splitlines())
+    return [line for line in lines if line]
+
+
+def _count_for_here(requirements: list[str]) -> int:
+    """How many packages to announce: lines for the oldest Python alone are left out."""
+    return sum('python_version < "3.11"' not in line for line in requirements)
+
+
+class _PipProgress:
+    """Turns pip's lines into something short for the progress line."""
+
+    def __init__(self, folder: Path, step: Step, what: str, total: int) -> None:
+        self._folder, self._step, self._what, self._total = folder, step, what, total
+        self._seen = 0
+
+    def __call__(self, line: str) -> None:
+        text = line.strip()
+        of_total = f" of {self._total}" if self._total else ""
+        if text.startswith(("Collecting ", "Processing ", "Obtaining ", "Requirement already satisfied")):
+            self._seen += 1
+            self._step.update(f"{self._what} {self._seen}{of_total}")
+        elif download := re.match(r"Downloading (\S+?)-[0-9]\S* \((.*)\)", text):
+            self._step.update(f"{self._what} {self._seen}{of_total}, downloading {download[1]} ({download[2]})")
+        elif text.startswith("Installing collected packages"):
+            self._step.update(f"unpacking {max(self._seen, 1)} packages")
+        elif text.startswith(("Installing build dependencies", "Building ", "Preparing ")):
+            self._step.update(f"{self._what}: {text.rstrip('. ').lower()}")
+
+
+def _disk_is_full(done: command.Finished) -> bool:
+    return any("No space left on device" in line or "Disk quota exceeded" in line for line in done.tail)
+
+
+def _failure(environment: Environment, what: str, done: command.Finished, remedy: str) -> EnvironmentLacks:
+    if _disk_is_full(done):
+        remedy = f"free space under {environment.folder.parent} and in pip's cache, then run the same command again"
+    cause = "\n".join(f"    {line}" for line in done.tail[-8:]) or f"    (no output, exit status {done.status})"
+    return EnvironmentLacks(f"environment {environment.name}: {what}\n{cause}", remedy=remedy)
