@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.recipe import Architecture, Model, Recipe, load_recipe
+from llmb_common.parameters import count_parameters
+from llmb_common.recipe import Model, Recipe, load_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = {name: load_recipe(ROOT / name) for name in ("llama3.1", "llama4", "grok1", "nemotron4")}
@@ -16,23 +17,6 @@ SMOKE = [(recipe, recipe.model("smoke")) for recipe in RECIPES.values()]
 
 def ids(item: Recipe | Model) -> str:
     return item.name if isinstance(item, Recipe) else item.size
-
-
-def count_parameters(a: Architecture) -> int:
-    """Weights of the model without bias in its linear layers; the vocabulary is not padded."""
-    norm = a.hidden * (2 if a.norm == "layernorm" else 1)
-    matrices = 3 if a.gated else 2
-    attention = a.hidden * a.head_dim * 2 * (a.heads + a.query_groups)
-    total = norm + 2 * a.vocabulary * a.hidden
-    for layer in range(1, a.layers + 1):
-        total += attention + 2 * norm
-        if a.moe and layer % a.moe.every == 0:
-            total += a.moe.experts * matrices * a.hidden * a.moe.ffn
-            total += matrices * a.hidden * (a.moe.shared_ffn or 0)
-            total += a.moe.experts * a.hidden  # the router
-        else:
-            total += matrices * a.hidden * a.ffn
-    return total
 
 
 @pytest.mark.parametrize(("recipe", "model"), MODELS, ids=ids)

@@ -12,6 +12,7 @@ import msgspec
 
 from llmb_common.cluster import ClusterConfig
 from llmb_common.errors import RequestError
+from llmb_common.parameters import count_parameters
 from llmb_common.planning.choose import choose_gpu_type, choose_row
 from llmb_common.planning.divisibility import Layout, check_layout
 from llmb_common.planning.environment import GRACE, job_environment, recipe_environment
@@ -74,7 +75,8 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
         gpus_per_node=gpus_per_node,
         seq_len=model.sequence_length,
         layers=model.architecture.layers,
-        parameters=model.parameters,
+        # Counted, not model.parameters: a proxy row brings its own number of layers.
+        parameters=count_parameters(model.architecture),
         tp=layout.tp,
         pp=layout.pp,
         cp=layout.cp,
