@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def test_an_installation_that_the_user_named_wins(install: Path) -> None:
 
 
 def test_the_wrappers_are_clean_shell_and_written_once(install: Path) -> None:
-    subprocess.run(["shellcheck", str(install / "bin" / "llmb-run")], check=True)
+    subprocess.run([str(Path(sys.executable).with_name("shellcheck")), str(install / "bin" / "llmb-run")], check=True)
     assert not write_wrappers(install)
     (install / "bin" / "llmb-install").unlink()
     assert write_wrappers(install)
