@@ -51,6 +51,7 @@ def submit(plan: JobPlan, recipe_folder: Path) -> RunRecord:
     """Put the run on record and start it. Raises LLMBError; after a refusal nothing is left behind."""
     from llmb_common.executors import executor_for
     from llmb_common.manifest import make_manifest
+    from llmb_common.preflight import check_disk
 
     executor = executor_for(plan)
     executor.check(plan)
@@ -58,6 +59,7 @@ def submit(plan: JobPlan, recipe_folder: Path) -> RunRecord:
         raise RequestError(
             f"LLMB_INSTALL={plan.install} does not exist", remedy="run ./installer.py, or correct LLMB_INSTALL"
         )
+    check_disk(plan)
     code = training_code()
     record = create_run(plan, code, make_manifest(plan, recipe_folder, code))
     announce(record)
