@@ -40,9 +40,7 @@ def build_config(job: Job, engine: Engine) -> Any:
     refusals.check(job, engine)
     loaded = checkpoint.find_checkpoint(job.checkpoint.load) if job.checkpoint.load else None
     span = checkpoint.span(job, loaded)
-    model_settings = (
-        parallelism.fields(job) | fusions.fields(job, engine) | data_parallel.model_fields(job, engine)
-    )
+    model_settings = parallelism.fields(job) | fusions.fields(job, engine) | data_parallel.model_fields(job, engine)
     return ConfigContainer(
         model=model_provider(job, engine, model_settings),
         train=_training(job, span),

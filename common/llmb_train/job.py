@@ -200,8 +200,7 @@ def _check(job: Job, where: str) -> None:
         )
     if job.batch.gbs % (job.batch.mbs * job.data_parallel):
         raise JobError(
-            f"{where}: batch.gbs {job.batch.gbs} is not a multiple of "
-            f"mbs * DP = {job.batch.mbs} * {job.data_parallel}",
+            f"{where}: batch.gbs {job.batch.gbs} is not a multiple of mbs * DP = {job.batch.mbs} * {job.data_parallel}",
         )
     if p.vp is not None and p.vp > 1 and p.pp == 1:
         raise JobError(f"{where}: parallelism.vp is {p.vp} with pp 1", remedy="virtual stages need pp > 1")

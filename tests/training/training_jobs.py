@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import os
 import re
+import signal
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,9 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[2]
 DATA = REPOSITORY / "tests" / "data"
 ARCHITECTURES: dict[str, Any] = json.loads((DATA / "architectures.json").read_text(encoding="utf-8"))
+
+TIME_LIMIT = 240
+"""Seconds for one run; a tiny one takes about 12 on two cores."""
 
 _NUMBER = r"([-+0-9.Ee]+|nan|inf)"
 _ITERATION = re.compile(
@@ -111,19 +116,25 @@ class Engine:
         folder.mkdir(parents=True, exist_ok=True)
         job_file = folder / "job.json"
         job_file.write_text(json.dumps({**job, "output_dir": str(folder / "output")}), encoding="utf-8")
-        done = subprocess.run(
-            self.command(job_file, job["world_size"]),
-            cwd=folder,
-            env=self.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        (folder / "log.out").write_text(done.stdout, encoding="utf-8")
-        assert done.returncode == expect, done.stdout[-8000:]
-        return TrainingRun(done.returncode, done.stdout)
+        log = folder / "log.out"
+        with log.open("w", encoding="utf-8") as stream:
+            process = subprocess.Popen(
+                self.command(job_file, job["world_size"]),
+                cwd=folder,
+                env=self.environment(),
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            status = process.wait(timeout=TIME_LIMIT)
+        finally:
+            # Whatever happened, no rank may outlive its test.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        text = log.read_text(encoding="utf-8")
+        assert status == expect, text[-8000:]
+        return TrainingRun(status, text)
 
     def json_lines(self, script: str, *arguments: str | Path) -> list[dict[str, Any]]:
         """Run one of this folder's scripts and parse its output, one JSON object a line."""
@@ -133,7 +144,7 @@ class Engine:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=300,
+            timeout=TIME_LIMIT,
             check=False,
         )
         assert done.returncode == 0, done.stderr[-8000:]

@@ -1,7 +1,8 @@
 """Save and resume with torch's AdamW in megatron-core 0.16's distributed optimizer.
 
 On GPUs the optimizer is Transformer Engine's or Apex's, which count steps per parameter group. torch counts them in
-a tensor per parameter, and core's handling of that has three holes, each met below.
+a tensor per parameter, and core's handling of that has three holes, each met below. (A fourth, in Megatron-FSDP,
+hangs: a rank whose shard of a parameter is empty has no state for it. ``llmb_train.settings`` refuses to save there.)
 """
 
 from __future__ import annotations

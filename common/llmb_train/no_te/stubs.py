@@ -30,8 +30,11 @@ _VLM_PACKAGES = ("megatron.energon", "qwen_vl_utils")
 class _Stub(types.ModuleType):
     """A module that has every name: classes for capitalized names, else stubs, which are decorators when called."""
 
-    __path__: Sequence[str] = ()
     __version__ = "0.0.0"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = []  # a package: its submodules may be imported
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -72,10 +75,11 @@ def install() -> None:
     real_import = builtins.__import__
     te, triton = _Stub("transformer_engine"), _Stub("triton")
 
+    # Parameters as the language reference gives them for __import__: callers use the names.
     def guarded_import(
         name: str,
-        globals: Mapping[str, Any] | None = None,  # noqa: A002 (the signature of __import__)
-        locals: Mapping[str, Any] | None = None,  # noqa: A002
+        globals: Mapping[str, Any] | None = None,
+        locals: Mapping[str, Any] | None = None,
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> Any:

@@ -1,0 +1,46 @@
+"""Each model family trains in the layout its recipe needs, saves, and resumes where it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training_jobs import Engine, make_job
+
+
+@pytest.mark.parametrize(
+    ("family", "parallelism"),
+    [
+        pytest.param("grok1", {"ep": 2}, id="grok1-EP2"),
+        pytest.param("grok1", {"pp": 2, "vp": 2}, id="grok1-PP2xVP2"),
+        pytest.param("llama4", {"ep": 2}, id="llama4-EP2"),
+        pytest.param("nemotron4", {"tp": 2}, id="nemotron4-TP2"),
+    ],
+)
+def test_a_resumed_run_repeats_the_uninterrupted_one(
+    engine: Engine, tmp_path: Path, family: str, parallelism: dict[str, Any]
+) -> None:
+    layout = {"world_size": 2, "parallelism": parallelism, "steps": {"train": 4}}
+    checkpoints = tmp_path / "checkpoints"
+    whole = engine.train(
+        tmp_path / "whole", make_job(family, **layout, checkpoint={"save": str(checkpoints), "interval": 2})
+    ).steps
+    assert sorted(whole) == [1, 2, 3, 4]
+    assert whole[4].loss < whole[1].loss
+
+    resumed = engine.train(
+        tmp_path / "resumed", make_job(family, **layout, checkpoint={"load": str(checkpoints / "iter_0000002")})
+    ).steps
+    assert sorted(resumed) == [3, 4]
+    for number, step in resumed.items():
+        assert step.loss == pytest.approx(whole[number].loss, abs=1e-6)
+        assert step.grad_norm == pytest.approx(whole[number].grad_norm, abs=1e-3)
+
+
+def test_experts_routed_without_dropping_are_forced_to_balance(engine: Engine, tmp_path: Path) -> None:
+    job = make_job("grok1", performance={"moe_routing": "balanced"}, steps={"train": 2})
+    run = engine.train(tmp_path, job)
+    assert sorted(run.steps) == [1, 2]
+    assert "load_balancing_loss" in run.steps[2].text
+    assert "LLMB notice: MoE routing is dropless" in run.log
