@@ -126,6 +126,15 @@ def test_any_file_name_in_any_locale(experiments, locale):
     assert done.returncode == 0
 
 
+def test_a_name_that_the_terminals_encoding_lacks(experiments):
+    (experiments / "log-日本.out").write_text(mbridge_log())
+    ascii_only = {"PYTHONPATH": str(COMMON), "LC_ALL": "C.UTF-8", "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "llmb_common.timing.cli", "mbridge", experiments]
+    done = subprocess.run(command, env=ascii_only, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 6
+
+
 def test_a_reader_that_goes_away_is_no_traceback(experiments):
     for number in range(2000):
         (experiments / f"log-{number}.out").write_text("")

@@ -118,6 +118,20 @@ def test_a_record_without_the_gradient_norm_of_the_others_is_damaged(read):
     assert (indices(content), content.damaged) == ([1, 2], 1)
 
 
+def test_a_garbled_number_anywhere_is_a_damaged_record_not_a_missing_number(read):
+    content = read(mbridge_line(1) + mbridge_line(2, loss="6.95\x0028E+00") + mbridge_line(3, loss="6.9!"))
+    assert (indices(content), content.damaged) == ([1], 2)
+
+
+def test_a_record_cut_in_the_middle_takes_nothing_from_the_next(read):
+    whole = mbridge_line(2)
+    before_marker, after_time = whole.index("elapsed"), whole.index(" learning rate")
+    glued = read(mbridge_line(1) + whole[:after_time] + mbridge_line(3))
+    assert (indices(glued), glued.damaged) == ([1, 3], 1)
+    below = read(mbridge_line(1) + whole[:before_marker] + "\n" + mbridge_line(3)[before_marker:] + mbridge_line(4))
+    assert (indices(below), below.damaged) == ([1, 4], 1)
+
+
 def test_nan_and_infinity_are_read_as_such(read):
     line = mbridge_line(1, loss="NAN", grad_norm="inf")
     assert str(read(line).iterations[0].loss) == "nan"
@@ -163,6 +177,11 @@ def test_throughput_from_the_step_time_print_where_the_line_has_none(read, prefi
         pair = [step_time(seconds, 1000 + index, prefix), mbridge_line(index, milliseconds=1000 * seconds, tflops=None)]
         text += "".join(pair if order == "before" else reversed(pair)) + nccl_lines(20)
     assert [item.tflops for item in read(text).iterations] == [1000.0 + index for index in range(1, 51)]
+
+
+def test_each_step_time_print_serves_one_step(read):
+    text = "".join(mbridge_line(index, tflops=None) + step_time(tflops=1000.0 + index) for index in range(1, 6))
+    assert [item.tflops for item in read(text).iterations] == [1001.0, 1002.0, 1003.0, 1004.0, 1005.0]
 
 
 def test_a_step_time_print_of_another_duration_belongs_to_another_step(read):

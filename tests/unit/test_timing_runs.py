@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -82,3 +84,22 @@ def test_checkpoints_and_code_are_not_searched(tmp_path):
 def test_a_folder_named_like_a_log_is_reported_not_searched(tmp_path):
     put(tmp_path / "log-x.out" / "log-y.out")
     assert names(tmp_path) == ["x"]
+
+
+def test_a_folder_that_cannot_be_listed_is_reported():
+    # Root may list everything, so it becomes nobody for the moment; pytest's own folders are closed to nobody.
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        put(folder / "log-x.out")
+        (folder / "closed").mkdir(mode=0)
+        root = os.geteuid() == 0
+        if root:
+            os.seteuid(65534)
+        try:
+            found = find_runs(folder)
+        finally:
+            if root:
+                os.seteuid(0)
+            (folder / "closed").chmod(0o755)
+    assert [(run.name, run.log) for run in found] == [("closed", folder / "closed"), ("x", folder / "log-x.out")]

@@ -79,6 +79,7 @@ def test_a_long_name_is_cut_in_the_middle_unless_asked_for_in_full(timing):
     assert cut.startswith("pretrain_xxx")
     assert cut.endswith("xxx_1732000000")
     assert full[-1].split()[0] == name
+    assert len(short[-1]) == len(short[3]) == 165
     assert len(full[-1]) == len(full[3]) == len(name) + 75
 
 
