@@ -21,9 +21,24 @@ COMMANDS: dict[str, dict[str, str]] = {
         "single": "Start one job.",
         "submit": "Start jobs for several workloads, sizes, dtypes and scales.",
         "bulk": "Start the jobs of a task file.",
+        "retry": "Start runs again with the same plan.",
+        "repeat": "Start a run again, exactly as it was, or say what differs today.",
+    },
+    "Follow": {
+        "jobs": "List runs and their states.",
+        "watch": "Watch runs live: state, step, time left, the queue's reason.",
+        "show": "Show one run: state, place, plan, result, and what went wrong.",
+        "logs": "Print a run's log, and follow it.",
+        "wait": "Wait until runs have ended.",
+        "cancel": "End runs.",
     },
     "Results": {
         "results": "Print step times, TFLOPS, tokens/s, MFU and the published values beside them.",
+        "archive": "Pack runs into one file: records, scripts, logs and hashes, no secret.",
+    },
+    "Keep house": {
+        "exclude": "Nodes to keep jobs away from: list, add, remove.",
+        "rebuild": "Make the index of runs anew from their folders.",
     },
 }
 """Section of the help -> command -> its one line."""

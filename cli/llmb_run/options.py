@@ -94,3 +94,7 @@ States = Annotated[
 ]
 Since = Annotated[str | None, typer.Option("--since", metavar="SPAN", help="Only runs of the last 90m, 2h, 7d.")]
 Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="At most the N newest runs.")]
+OptionalRun = Annotated[
+    str | None,
+    typer.Argument(metavar="RUN", help="Run id, name, job id or folder.", autocompletion=completion.runs),
+]

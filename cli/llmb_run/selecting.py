@@ -37,17 +37,19 @@ def run_filter(
         model_sizes=tuple(name.lower() for name in split(size)),
         dtypes=tuple(name.lower() for name in split(dtype)),
         gpus=tuple(int(text) for text in scales),
-        states=tuple(_states(split(state))),
+        states=tuple(states_of(state)),
         since=None if since is None else time.time() - seconds_of(since),
         live=live,
         limit=limit,
     )
 
 
-def _states(names: Sequence[str]) -> list[str]:
+def states_of(values: Sequence[str] | None) -> list[str]:
+    """``--state`` options in Slurm's words. Raises RequestError."""
     from llmb_common.slurm.states import ENDED_STATES, LIVE_STATES
 
     known = sorted(LIVE_STATES | ENDED_STATES)
+    names = split(values)
     for name in names:
         if name.upper() not in known:
             raise RequestError(

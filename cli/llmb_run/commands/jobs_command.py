@@ -1,0 +1,124 @@
+"""``llmb-run jobs``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llmb_run import options
+from llmb_run.app import PlainCommand, command_app
+
+if TYPE_CHECKING:
+    from llmb_common.index import RunRow
+
+app = command_app()
+
+DEFAULT_LIMIT = 20
+
+
+@app.command(cls=PlainCommand)
+def jobs(
+    runs: options.Runs = None,
+    workload: options.Workloads = None,
+    size: options.Sizes = None,
+    dtype: options.Dtypes = None,
+    scale: options.Scales = None,
+    state: options.States = None,
+    live: Annotated[bool, typer.Option("--live", help="Only runs that have not ended.")] = False,
+    since: options.Since = None,
+    limit: options.Limit = None,
+    everything: Annotated[bool, typer.Option("--all", help=f"All of them, not the {DEFAULT_LIMIT} newest.")] = False,
+    as_json: options.Json = False,
+) -> int:
+    """List runs and their states.
+
+    The scheduler is asked about runs that have not ended.
+    """
+    from llmb_run.place import Place
+    from llmb_run.selecting import run_filter, select_rows
+    from llmb_run.terminal import hint, notice, print_json, table
+
+    place = Place()
+    count = limit or (None if everything or live else DEFAULT_LIMIT)
+    wanted = run_filter(
+        place,
+        workload=workload,
+        size=size,
+        dtype=dtype,
+        scale=scale,
+        since=since,
+        live=True if live else None,
+        # States of live runs are known only after the question: they are filtered below.
+        limit=None if state else count,
+    )
+    lines = _ask(select_rows(place, runs or [], wanted))
+    if state:
+        from llmb_run.selecting import states_of
+
+        names = states_of(state)
+        lines = [line for line in lines if line["state"] in names][:count]
+    if as_json:
+        print_json("jobs", {"runs": lines})
+        return 0
+    if not lines:
+        notice("no run matches" if any((runs, workload, size, dtype, scale, state, live, since)) else "no run yet")
+        hint("next: llmb-run list, llmb-run single")
+        return 0
+    header = ("run", "state", "since", "GPUs", "job", "what", "")
+    rows = [_row(line) for line in lines]
+    print(table(header, rows, ("GPUs",)), end="")
+    if count and len(lines) == count:
+        hint(f"the {count} newest; --all shows the others")
+    return 0
+
+
+def _ask(rows: list[RunRow]) -> list[dict[str, object]]:
+    """The runs as they are now; only those that live cost more than a look into the index."""
+    from llmb_common.slurm.states import is_live
+
+    asked = {}
+    alive = [row.folder for row in rows if is_live(row.state)]
+    if alive:
+        from llmb_run.live import look_at
+
+        asked = {run.record.paths.folder: run for run in look_at(alive)}
+    lines = []
+    for row in rows:
+        run = asked.get(row.folder)
+        line: dict[str, object] = {
+            "run_id": row.run_id,
+            "name": row.name,
+            "folder": str(row.folder),
+            "workload": row.workload,
+            "model_size": row.model_size,
+            "dtype": row.dtype,
+            "gpu_type": row.gpu_type,
+            "gpus": row.gpus,
+            "executor": row.executor,
+            "job_id": run.record.job_id if run else row.job_id,
+            "state": run.record.state if run else row.state,
+            "state_time": run.record.state_time if run else row.state_time,
+            "detail": run.remark() if run else row.detail,
+            "created": row.created,
+            "live": run.live if run else False,
+        }
+        lines.append(line)
+    return lines
+
+
+def _row(line: dict[str, object]) -> list[str]:
+    from llmb_run.terminal import printable
+    from llmb_run.words import clock, span
+
+    when = float(str(line["state_time"]))
+    return [
+        str(line["run_id"]),
+        str(line["state"]),
+        span(time.time() - when) if line["live"] else clock(when),
+        str(line["gpus"]),
+        str(line["job_id"] or "-"),
+        f"{line['workload']} {line['model_size']} {line['dtype']}",
+        printable(str(line["detail"])),
+    ]

@@ -1,0 +1,131 @@
+"""``llmb-run logs``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llmb_run import options
+from llmb_run.app import PlainCommand, command_app
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from llmb_common.run import RunRecord
+    from llmb_run.following import LineFilter
+
+app = command_app()
+
+_ASK_SECONDS = 5.0
+"""How often ``-f`` asks whether the run has ended."""
+
+
+@app.command(cls=PlainCommand)
+def logs(
+    run: options.OptionalRun = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the run has ended.")] = False,
+    batch: Annotated[bool, typer.Option("--batch", help="The batch script's own output instead.")] = False,
+    lines: Annotated[
+        int | None, typer.Option("-n", "--lines", metavar="N", min=0, help="Only the last N lines (with -f: 20).")
+    ] = None,
+    rank: Annotated[
+        int | None,
+        typer.Option("--rank", metavar="N", min=0, help="Only lines that name this rank, such as [rank3]: ..."),
+    ] = None,
+    grep: Annotated[
+        str | None, typer.Option("--grep", metavar="PATTERN", help="Only lines that this regular expression fits.")
+    ] = None,
+) -> int:
+    """Print a run's log, and follow it.
+
+    Without RUN: the newest one.
+    """
+    from llmb_common.errors import RecordError
+    from llmb_common.run import load_record
+    from llmb_run.place import Place
+    from llmb_run.selecting import one_folder
+    from llmb_run.terminal import notice
+
+    wanted = _filter(grep, rank)
+    record = load_record(one_folder(Place(), run))
+    path = record.paths.batch_log if batch else record.paths.log
+    if follow:
+        notice(f"{path}  (Ctrl-C ends the following, not the run)")
+        return _follow(record, path, wanted, 20 if lines is None else lines)
+    if not path.is_file():
+        raise RecordError(
+            f"{path} is not there: the run is {record.state}",
+            remedy=f"llmb-run logs {record.paths.run_id} -f waits for it; llmb-run show says more",
+        )
+    _print(path, wanted, lines)
+    return 0
+
+
+def _filter(grep: str | None, rank: int | None) -> LineFilter:
+    import re
+
+    from llmb_common.errors import RequestError
+    from llmb_run.following import LineFilter
+
+    try:
+        return LineFilter(re.compile(grep) if grep is not None else None, rank)
+    except re.error as error:
+        raise RequestError(f"--grep {grep!r} is no regular expression: {error}", remedy="escape it: \\( \\[") from error
+
+
+def _print(path: Path, wanted: LineFilter, lines: int | None) -> None:
+    from llmb_run.following import last_lines, lines_of
+
+    chosen = (line for line in lines_of(path) if wanted(line))
+    if lines is None:
+        _write_all(chosen)
+    elif wanted.pattern is None and wanted.rank is None:
+        _write_all(lines_of(path, last_lines(path, lines)))
+    else:
+        from collections import deque
+
+        _write_all(deque(chosen, maxlen=lines))
+
+
+def _follow(record: RunRecord, path: Path, wanted: LineFilter, lines: int) -> int:
+    from llmb_run.following import follow, last_lines
+
+    offset = last_lines(path, lines) if path.is_file() else 0
+    _write_all(line for line in follow(path, offset, _has_ended(record, path), time.sleep) if wanted(line))
+    return 0
+
+
+def _has_ended(record: RunRecord, path: Path) -> Callable[[], bool]:
+    """Asks at most every few seconds; says once why there is no log yet, and in the end how the run ended."""
+    from llmb_common.observe import observe
+    from llmb_common.slurm.states import is_live
+    from llmb_run.terminal import notice
+
+    asked = float("-inf")
+
+    def ended() -> bool:
+        nonlocal asked, record
+        if time.monotonic() - asked < _ASK_SECONDS:
+            return False
+        seen = observe([record])[0]
+        asked, record = time.monotonic(), seen.record
+        if not is_live(seen.record.state):
+            notice(f"the run has ended: {seen.record.state} {seen.record.detail}".rstrip())
+            return True
+        if not path.exists():
+            notice(f"no log yet: {seen.record.state} {seen.reason}".rstrip())
+        return False
+
+    return ended
+
+
+def _write_all(lines: Iterable[str]) -> None:
+    from llmb_run.terminal import printable
+
+    terminal = sys.stdout.isatty()
+    for line in lines:
+        print(printable(line) if terminal else line, flush=True)

@@ -1,0 +1,91 @@
+"""``llmb-run retry``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llmb_run import options
+from llmb_run.app import PlainCommand, command_app
+
+if TYPE_CHECKING:
+    from llmb_common.run import RunRecord
+
+app = command_app()
+
+
+@app.command(cls=PlainCommand)
+def retry(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run ids, names, job ids or folders.")],
+    without: Annotated[
+        str | None, typer.Option("--without", metavar="HOSTS", help="Avoid these nodes, such as n[3-5],x7.")
+    ] = None,
+    without_failed: Annotated[
+        bool, typer.Option("--without-failed", help="Avoid those nodes of the run that Slurm shows as down or drained.")
+    ] = False,
+    detach: options.Detach = False,
+    as_json: options.Json = False,
+) -> int:
+    """Start runs again with the same plan.
+
+    Today's training code and site are used; repeat insists on the old ones.
+    """
+    from llmb_common import submission
+    from llmb_common.errors import LLMBError, RequestError
+    from llmb_common.index import RunFilter
+    from llmb_common.observe import refresh
+    from llmb_common.run import load_record
+    from llmb_common.slurm.states import is_live
+    from llmb_run.place import Place
+    from llmb_run.selecting import select_rows
+    from llmb_run.starting import report_started
+
+    place = Place()
+    records = refresh(load_record(row.folder) for row in select_rows(place, runs, RunFilter()))
+    alive = [record for record in records if is_live(record.state)]
+    if alive:
+        raise RequestError(
+            f"{', '.join(record.paths.run_id for record in alive)}: not ended yet ({alive[0].state})",
+            remedy="wait, or llmb-run cancel",
+        )
+    jobs = []
+    for record in records:
+        hosts = [without] if without else []
+        if without_failed:
+            hosts.append(_failed_nodes(record))
+        options_ = submission.Options(exclude=",".join(hosts), detach=detach)
+        jobs.append(submission.Job(record.plan, place.workload(record.plan.workload).folder, options_))
+    results: list[tuple[str, RunRecord | LLMBError]] = []
+    if len(jobs) == 1:
+        started = submission.submit(jobs[0].plan, jobs[0].recipe_folder, jobs[0].options)
+        results.append((started.plan.experiment_name, started))
+    else:
+        results = [(job.plan.experiment_name, result) for job, result in submission.submit_many(jobs)]
+    return report_started("retry", results, as_json=as_json)
+
+
+def _failed_nodes(record: RunRecord) -> str:
+    """The nodes of a run that Slurm does not trust now. Raises RequestError where there is none."""
+    from llmb_common.errors import RequestError, SchedulerError
+    from llmb_common.observe.events import read_events
+    from llmb_common.slurm.command import run_slurm
+    from llmb_common.slurm.hostlist import compress
+
+    nodes = read_events(record.paths.events).nodes
+    if not nodes:
+        raise RequestError(
+            f"{record.paths.run_id}: it is not known where it ran", remedy="name the nodes with --without HOSTS"
+        )
+    answer = run_slurm(
+        ["sinfo", "--noheader", "--Node", "--nodes", nodes, "--states=down,drain,fail,no_respond", "--format=%N"], 30
+    )
+    if answer.status != 0:
+        raise SchedulerError(f"sinfo: {answer.complaint}", remedy="name the nodes with --without HOSTS")
+    found = answer.output.split()
+    if not found:
+        raise RequestError(
+            f"{record.paths.run_id}: Slurm shows none of its nodes ({nodes}) as down or drained",
+            remedy="name the nodes with --without HOSTS, or retry without the option",
+        )
+    return compress(found)

@@ -1,0 +1,130 @@
+"""``llmb-run show``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from llmb_run import options
+from llmb_run.app import PlainCommand, command_app
+
+if TYPE_CHECKING:
+    from llmb_common.observe import Observation
+    from llmb_run.measuring import Measured
+    from llmb_run.place import Place
+
+app = command_app()
+
+
+@app.command(cls=PlainCommand)
+def show(
+    run: options.OptionalRun = None,
+    script: Annotated[bool, typer.Option("--script", help="Print the batch script as it was submitted.")] = False,
+    as_json: options.Json = False,
+) -> int:
+    """Show one run: state, place, plan, result, and what went wrong.
+
+    Without RUN: the newest one.
+    """
+    from llmb_common.observe import observe
+    from llmb_common.run import load_record
+    from llmb_common.slurm.states import is_live
+    from llmb_run.measuring import as_dict, measure
+    from llmb_run.place import Place
+    from llmb_run.selecting import one_folder
+    from llmb_run.terminal import hint, notice, print_json
+
+    place = Place()
+    record = load_record(one_folder(place, run))
+    if script:
+        sys.stdout.write(record.paths.script.read_text(encoding="utf-8"))
+        return 0
+    seen = observe([record])[0]
+    if seen.unknown:
+        notice(f"the state is the last one known: {seen.unknown}")
+    measured = measure([record.paths.folder], place)[0]
+    if as_json:
+        data = {"record": seen.record.as_dict(), "nodes": seen.nodes, "reason": seen.reason, "start": seen.start}
+        print_json("show", {**data, "result": as_dict(measured)})
+        return 0
+    for name, lines in _lines(seen, measured, place):
+        for number, line in enumerate(lines):
+            print(f"{name if number == 0 else '':<10} {line}")
+    word = record.paths.run_id
+    if is_live(seen.record.state):
+        hint(f"next: llmb-run watch {word} | llmb-run logs {word} -f | llmb-run cancel {word}")
+    else:
+        hint(f"next: llmb-run logs {word} | llmb-run results {word} | llmb-run retry {word}")
+    return 0
+
+
+def _lines(seen: Observation, measured: Measured, place: Place) -> list[tuple[str, list[str]]]:
+    from llmb_run.words import clock, span
+
+    record, plan = seen.record, seen.record.plan
+    precision = f"{plan.dtype} ({plan.fp8_recipe})" if plan.fp8_recipe else plan.dtype
+    unit = "ranks on CPUs" if plan.device == "cpu" else f"{plan.gpu_type.upper()} GPUs"
+    layout = [f"{name} {value}" for name, value in _layout(plan) if value is not None]
+    state = f"{record.state} since {clock(record.state_time)} ({span(time.time() - record.state_time)})"
+    history = [f"{clock(when)}  {name}{f'  {detail}' if detail else ''}" for name, when, detail in record.states]
+    lines: list[tuple[str, list[str]]] = [
+        ("run", [f"{record.paths.run_id}  {record.paths.name}"]),
+        ("state", [state + (f", {seen.reason}" if seen.reason else "")]),
+        ("job", [_job(seen)]),
+        ("plan", [f"{plan.workload} {plan.model_size} {precision} on {plan.gpus} {unit}, {plan.nodes} nodes"]),
+        ("", [", ".join(layout), f"{plan.max_steps} steps, time limit {plan.time_limit}"]),
+        ("made by", [_made_by(record.manifest)]),
+        ("folder", [str(record.paths.folder)]),
+        ("log", [str(record.paths.log)]),
+        ("history", history),
+        ("result", [_result(measured)]),
+    ]
+    if cause := _cause(seen, measured):
+        lines.append(("cause", [cause]))
+    return lines
+
+
+def _layout(plan: Any) -> list[tuple[str, Any]]:
+    names = ("tp", "pp", "cp", "vp", "ep", "etp", "dp", "mbs", "gbs", "ga")
+    return [(name.upper(), getattr(plan, name)) for name in names]
+
+
+def _job(seen: Observation) -> str:
+    record = seen.record
+    if record.plan.cluster_type == "local":
+        return (
+            "on this machine" if record.process is None else f"on {record.process.host}, process {record.process.pid}"
+        )
+    where = f" on {seen.nodes}" if seen.nodes else ""
+    return f"{record.job_id or 'no job id yet'}{where}"
+
+
+def _made_by(manifest: dict[str, Any]) -> str:
+    git = manifest.get("git")
+    commit = f", commit {git['commit'][:12]}{' with changes' if git['dirty'] else ''}" if git else ""
+    return f"llmb {manifest.get('llmb', '?')}{commit}, on {manifest.get('host', '?')}"
+
+
+def _result(measured: Measured) -> str:
+    from llmb_run.terminal import printable
+
+    values = measured.figures
+    if values is None:
+        return f"{measured.timing.status.state}: {printable(measured.timing.status.message)}"
+    mfu = "" if values.mfu is None else f", MFU {values.mfu:.2%}"
+    verdict = f": {measured.verdict.text}" if measured.verdict else ""
+    return f"{values.step_seconds:.3f} s a step, {values.tokens_per_second:.0f} tokens/s{mfu}{verdict}"
+
+
+def _cause(seen: Observation, measured: Measured) -> str:
+    """The first error in the logs of a run that ended badly."""
+    from llmb_common.executors.local import first_error
+    from llmb_run.terminal import printable
+
+    if measured.timing.status.state != "Failed":
+        return ""
+    paths = seen.record.paths
+    return printable(first_error(paths.log) or first_error(paths.batch_log))

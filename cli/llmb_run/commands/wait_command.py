@@ -1,0 +1,67 @@
+"""``llmb-run wait``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from llmb_run import options
+from llmb_run.app import PlainCommand, command_app
+
+app = command_app()
+
+
+@app.command(cls=PlainCommand)
+def wait(
+    runs: options.Runs = None,
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", metavar="SPAN", help="Give up after 90m, 2h, 1d; the runs go on.")
+    ] = None,
+    as_json: options.Json = False,
+) -> int:
+    """Wait until runs have ended.
+
+    Without RUN: all that have not ended yet. Exit status 1 when one did not complete, or at --timeout.
+    """
+    from llmb_common.errors import CheckFailed
+    from llmb_common.index import RunFilter
+    from llmb_common.observe import Observation, wait
+    from llmb_common.run import COMPLETED, load_record
+    from llmb_common.slurm.states import is_live
+    from llmb_run.live import LiveRun
+    from llmb_run.place import Place
+    from llmb_run.selecting import seconds_of, select_rows
+    from llmb_run.terminal import notice, print_json
+
+    place = Place()
+    rows = select_rows(place, runs or [], RunFilter(live=True))
+    records = [load_record(row.folder) for row in rows]
+    states = {record.paths.run_id: "" for record in records}
+
+    def tell(seen: Sequence[Observation]) -> None:
+        for item in seen:
+            record = item.record
+            if record.state != states[record.paths.run_id]:
+                states[record.paths.run_id] = record.state
+                remark = item.reason or record.detail
+                print(f"{record.paths.run_id}  {record.state}  {remark}".rstrip(), file=sys.stderr)
+
+    if not records:
+        notice("no run to wait for")
+    ended = wait(records, timeout=seconds_of(timeout) if timeout else None, seen=tell) if records else []
+    if as_json:
+        print_json("wait", {"runs": [LiveRun(Observation(record)).as_dict() for record in ended]})
+    else:
+        for record in ended:
+            print(f"{record.paths.run_id}  {record.state}  {record.paths.name}")
+    still = [record for record in ended if is_live(record.state)]
+    if still:
+        raise CheckFailed(
+            f"{len(still)} of {len(ended)} runs have not ended after {timeout}",
+            remedy="they go on; llmb-run jobs shows them",
+            code="timeout",
+        )
+    return 0 if all(record.state == COMPLETED for record in ended) else 1

@@ -1,0 +1,138 @@
+"""``llmb-run watch``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llmb_run import options
+from llmb_run.app import PlainCommand, command_app
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from llmb_run.live import LiveRun
+
+app = command_app()
+
+LOOK_SECONDS = 1.0
+"""How often logs are read."""
+FIRST_DELAY = 2.0
+LAST_DELAY = 15.0
+"""How often the scheduler is asked: ever more seldom while nothing changes."""
+
+
+@app.command(cls=PlainCommand)
+def watch(
+    runs: options.Runs = None,
+    once: Annotated[bool, typer.Option("--once", help="Show it once and end.")] = False,
+) -> int:
+    """Watch runs live: state, step, time left, the queue's reason.
+
+    Without RUN: all that have not ended. Ends when they all have; Ctrl-C ends the watching, never a run.
+    """
+    from llmb_common.index import RunFilter
+    from llmb_run.live import COLUMNS, RIGHT, columns_of, look_at
+    from llmb_run.place import Place
+    from llmb_run.selecting import select_rows
+    from llmb_run.terminal import hint, notice, table
+
+    rows = select_rows(Place(), runs or [], RunFilter(live=True))
+    if not rows:
+        notice("no run is live")
+        hint("next: llmb-run jobs shows those that have ended")
+        return 0
+    followed = look_at([row.folder for row in rows])
+    for run in followed:
+        run.progress.look()
+    if once:
+        print(table(COLUMNS, [columns_of(run) for run in followed], RIGHT), end="")
+        return 0
+    if sys.stdout.isatty():
+        _on_terminal(followed)
+    else:
+        _as_lines(followed)
+    word = f" {followed[0].record.paths.run_id}" if len(followed) == 1 else ""
+    hint(f"next: llmb-run results{word}")
+    return 0 if all(run.well for run in followed) else 1
+
+
+class _Asking:
+    """Reads logs at every look, and asks the scheduler with growing delay while nothing changes."""
+
+    def __init__(self, followed: list[LiveRun]) -> None:
+        self._followed = followed
+        self._delay = FIRST_DELAY
+        self._next = time.monotonic() + FIRST_DELAY
+
+    def look(self) -> bool:
+        """Bring the runs up to date; whether any still lives."""
+        from llmb_run.live import ask_again
+
+        if time.monotonic() >= self._next:
+            before = [run.record.state for run in self._followed]
+            ask_again(self._followed)
+            changed = before != [run.record.state for run in self._followed]
+            self._delay = FIRST_DELAY if changed else min(self._delay * 1.5, LAST_DELAY)
+            self._next = time.monotonic() + self._delay
+        for run in self._followed:
+            run.progress.look()
+        return any(run.live for run in self._followed)
+
+
+def _on_terminal(followed: list[LiveRun]) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    asking = _Asking(followed)
+    with Live(_table(followed), console=Console(), auto_refresh=False, vertical_overflow="crop") as live:
+        while asking.look():
+            live.update(_table(followed), refresh=True)
+            time.sleep(LOOK_SECONDS)
+        live.update(_table(followed), refresh=True)
+
+
+def _table(followed: list[LiveRun]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    from llmb_run.live import COLUMNS, RIGHT, columns_of
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for title in COLUMNS:
+        whole = title not in ("what", "")
+        table.add_column(
+            title,
+            justify="right" if title in RIGHT else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            min_width=None if not whole else 1,
+        )
+    for run in followed:
+        style = "" if run.live else "green" if run.well else "red"
+        cells = [Text(cell) for cell in columns_of(run)]
+        cells[1].stylize(style or "cyan")
+        table.add_row(*cells)
+    return table
+
+
+def _as_lines(followed: list[LiveRun]) -> None:
+    """Into a pipe or a file: a line when a state changes, and at every tenth step."""
+    asking = _Asking(followed)
+    told: dict[str, tuple[str, int]] = {}
+    alive = True
+    while alive:
+        alive = asking.look()
+        for run in followed:
+            progress, state = run.progress, run.record.state
+            news = (state, progress.step // 10)
+            if told.get(run.record.paths.run_id) == news:
+                continue
+            told[run.record.paths.run_id] = news
+            step = f"  step {progress.step} of {progress.steps}" if progress.step else ""
+            print(f"{run.record.paths.run_id}  {state}{step}  {run.remark()}".rstrip(), flush=True)
+        if alive:
+            time.sleep(LOOK_SECONDS)
