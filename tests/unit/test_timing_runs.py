@@ -81,6 +81,11 @@ def test_checkpoints_and_code_are_not_searched(tmp_path):
     assert names(tmp_path) == []
 
 
+def test_a_run_folder_in_the_making_is_no_run(tmp_path):
+    put(tmp_path / "a" / ".making-x" / "job.json", "{}")
+    assert names(tmp_path) == []
+
+
 def test_a_folder_named_like_a_log_is_reported_not_searched(tmp_path):
     put(tmp_path / "log-x.out" / "log-y.out")
     assert names(tmp_path) == ["x"]

@@ -136,19 +136,26 @@ def test_a_run_that_was_to_stop_after_some_steps(judge):
     assert verdict(judge(mbridge_line(51, 51), Window(51, 51), job=loaded)) == ("Success", "", None)
 
 
-@pytest.mark.parametrize("record", [{"state": "RUNNING"}, {"states": [{"state": "submitted"}, {"state": "running"}]}])
-def test_a_run_whose_record_says_that_it_runs(judge, record):
-    assert verdict(judge(mbridge_log(range(1, 21)), record=record)) == ("Running", "still_running", 20)
-    assert verdict(judge("", record=record)) == ("Running", "still_running", None)
+@pytest.mark.parametrize("state", ["SUBMITTING", "SUBMITTED", "PENDING", "RUNNING", "REQUEUED"])
+def test_a_run_whose_record_says_that_more_is_to_come(judge, state):
+    assert verdict(judge(mbridge_log(range(1, 21)), record={"state": state})) == ("Running", "still_running", 20)
+    assert verdict(judge("", record={"state": state})) == ("Running", "still_running", None)
+
+
+@pytest.mark.parametrize(
+    "state", ["NOT_SUBMITTED", "LOST", "COMPLETED", "FAILED", "TIMEOUT", "NODE_FAIL", "UNHEARD_OF"]
+)
+def test_a_run_whose_record_says_that_it_is_over(judge, state):
+    assert verdict(judge(mbridge_log(range(1, 21)), record={"state": state})) == ("Failed", "ended_early", 20)
 
 
 def test_a_running_run_with_nan_has_failed_already(judge):
     text = mbridge_log(range(1, 20)) + mbridge_line(20, grad_norm="nan")
-    assert verdict(judge(text, record={"state": "running"})) == ("Failed", "nan_grad_norm", 20)
+    assert verdict(judge(text, record={"state": "RUNNING"})) == ("Failed", "nan_grad_norm", 20)
 
 
 @pytest.mark.parametrize(
-    "document", ["", "[]", "{", '{"steps": []}', '{"steps": {"train": "50"}}', '{"states": [1]}', "\x00"]
+    "document", ["", "[]", "{", '{"steps": []}', '{"steps": {"train": "50"}}', '{"state": [1]}', "\x00"]
 )
 def test_a_damaged_record_does_not_hide_the_run(judge, document):
     assert verdict(judge(mbridge_log(), job=document, record=document)) == ("Success", "", None)

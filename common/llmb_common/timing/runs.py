@@ -20,7 +20,9 @@ from llmb_common.timing.status import Planned, Status, judge
 
 _PRUNED = {"code", "checkpoints", "nsys_profile"}  # nothing of ours below, but possibly very many files
 _RECORDS = ("job.json", "run.json")
-_ALIVE = {"created", "planned", "submitting", "submitted", "pending", "queued", "configuring", "running", "completing"}
+# States of a record, LLMB's and Slurm's, after which there is more to come.
+_ALIVE = {"SUBMITTING", "SUBMITTED", "PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "SIGNALING"}
+_ALIVE |= {"STAGE_OUT", "STOPPED", "RESIZING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD"}
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,9 @@ def find_runs(folder: Path) -> list[RunFiles]:
         # Subfolders too: a log that is really a folder is an unreadable log, not a place to search.
         logs = [here / name for name in files + folders if name.startswith("log-") and name.endswith(".out")]
         found += [RunFiles(_stem(log), None, log) for log in logs]
-        folders[:] = [name for name in folders if name not in _PRUNED and here / name not in logs]
+        # Hidden: a run folder is made under a hidden name and renamed when it is complete.
+        pruned = _PRUNED | {log.name for log in logs}
+        folders[:] = [name for name in folders if name not in pruned and not name.startswith(".")]
     return _unambiguous(sorted(found, key=lambda run: str(run.log or run.folder)), folder)
 
 
@@ -153,10 +157,7 @@ def _planned(folder: Path | None) -> tuple[Planned, tuple[str, ...]]:
     job, record = documents
     steps = _integers(job.get("steps"), "train", "exit_after")
     (max_steps,) = _integers(record.get("plan"), "max_steps")
-    states = record.get("states")
-    latest = states[-1] if isinstance(states, list) and states else record
-    state = latest.get("state") if isinstance(latest, dict) else None
-    alive = isinstance(state, str) and state.lower() in _ALIVE
+    alive = str(record.get("state")).upper() in _ALIVE
     return Planned(steps[0] if steps[0] is not None else max_steps, steps[1], alive), tuple(notices)
 
 
