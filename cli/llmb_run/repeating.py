@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmb_common.launch import training_code
+from llmb_common.submission import training_code
 from llmb_common.manifest import make_manifest
 from llmb_common.rendering.script import render_script
 from llmb_common.run import RunRecord

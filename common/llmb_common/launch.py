@@ -11,17 +11,20 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llmb_common.cluster import load_cluster_config
-from llmb_common.errors import EnvironmentLacks, Interrupted, LLMBError, RequestError
+from llmb_common.errors import Interrupted, LLMBError, RequestError
 from llmb_common.local_machine import look_at_machine
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.plan import make_plan
 from llmb_common.recipe import load_recipe
 from llmb_common.rendering.script import render_script
 from llmb_common.request import Request, read_request
-from llmb_common.run import RunRecord, create_run
 from llmb_common.run_paths import dry_run_paths
+
+if TYPE_CHECKING:  # a dry run needs nothing of runs, and starts faster
+    from llmb_common.run import RunRecord
 
 
 def plan_from_variables(
@@ -39,34 +42,7 @@ def plan_from_variables(
     return request, make_plan(recipe, cluster, request, look_at_machine(cluster, request))
 
 
-def training_code() -> Path:
-    """The ``llmb_train`` package that goes with this library; it is copied, never imported here."""
-    folder = Path(__file__).resolve().parent.parent / "llmb_train"
-    if not (folder / "__main__.py").is_file():
-        raise EnvironmentLacks(f"the training code {folder} is missing", remedy="install LLMB again")
-    return folder
-
-
-def submit(plan: JobPlan, recipe_folder: Path) -> RunRecord:
-    """Put the run on record and start it. Raises LLMBError; after a refusal nothing is left behind."""
-    from llmb_common.executors import executor_for
-    from llmb_common.manifest import make_manifest
-    from llmb_common.preflight import check_disk
-
-    executor = executor_for(plan)
-    executor.check(plan)
-    if not Path(plan.install).is_dir():
-        raise RequestError(
-            f"LLMB_INSTALL={plan.install} does not exist", remedy="run ./installer.py, or correct LLMB_INSTALL"
-        )
-    check_disk(plan)
-    code = training_code()
-    record = create_run(plan, code, make_manifest(plan, recipe_folder, code))
-    announce(record)
-    return executor.start(record)
-
-
-def announce(record: RunRecord) -> None:
+def _announce(record: RunRecord) -> None:
     print(f"{record.paths.name}\n  {record.paths.folder}", file=sys.stderr)
 
 
@@ -81,7 +57,9 @@ def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
     if request.dry_run:
         sys.stdout.write(render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name)))
         return 0
-    record = submit(plan, recipe_folder)
+    from llmb_common.submission import submit
+
+    record = submit(plan, recipe_folder, on_record=_announce)
     if record.job_id is not None:
         print(f"Submitted batch job {record.job_id}")
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import subprocess
@@ -34,21 +33,6 @@ def is_alive(process: ProcessId) -> bool | None:
     if process.host != platform.node():
         return None
     return process.boot == _boot() and _start(process.pid) == process.start
-
-
-def group_is_alive(process: ProcessId) -> bool | None:
-    """As ``is_alive``, or some process of the group that it leads: children go on when their leader is killed."""
-    alive = is_alive(process)
-    if alive is not False or process.boot != _boot():
-        return alive
-    if _start(process.pid) is not None:
-        return False  # the pid has a new owner: then the old group is gone, its number cannot be reused before
-    with contextlib.suppress(PermissionError):
-        try:
-            os.killpg(process.pid, 0)
-        except ProcessLookupError:
-            return False
-    return True
 
 
 def runs_with(argument: str) -> bool:

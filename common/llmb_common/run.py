@@ -1,36 +1,65 @@
 """The record of a run, ``run.json``: the truth about what was asked, submitted and seen.
 
 It is on disk, synced, before anything is submitted, and holds the run id that also stands in the Slurm job name:
-after a crash the scheduler can be asked for it. ``RunRecord`` is read and written whole; writers hold no
-lock because each run has one writer at a time (the submitting command, later the observing one).
+after a crash the scheduler can be asked for it. A run folder appears under its name only when it is complete;
+what a killed process leaves is a hidden ``.making-...`` folder, which is no run.
+
+``RunRecord`` is read and written whole. Several processes may follow the same run, so a change after the
+creation goes through ``update_record``, which reads, changes and writes under a lock.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
+import json
+import os
 import secrets
 import shutil
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from llmb_common.errors import RecordError
 from llmb_common.files import fsync_folder, read_json, write_json
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict, plan_from_dict
+from llmb_common.process import ProcessId, identify
 from llmb_common.rendering.job import job_document
 from llmb_common.rendering.script import render_script
 from llmb_common.run_paths import RunPaths, experiments_folder
 
 SCHEMA = 1
 
-# States of a run that are ours; once a scheduler knows the job, its own words are kept (RUNNING, TIMEOUT, ...).
+# States of a run that are ours; once a scheduler knows the job, its own words are kept (PENDING, TIMEOUT, ...).
 SUBMITTING = "SUBMITTING"
 SUBMITTED = "SUBMITTED"
+NOT_SUBMITTED = "NOT_SUBMITTED"
+LOST = "LOST"
 RUNNING = "RUNNING"
 COMPLETED = "COMPLETED"
 FAILED = "FAILED"
 CANCELLED = "CANCELLED"
+
+_MAKING = ".making-"
+_LEFTOVER_SECONDS = 24 * 3600
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the run was submitted, beyond its plan.
+
+    ``key`` is the caller's own name for it, ``options`` are ``sbatch``'s, ``chain`` is the run id of a chain's first
+    run and ``link`` this one's place in it, from 1.
+    """
+
+    key: str = ""
+    options: tuple[str, ...] = ()
+    chain: str = ""
+    link: int = 0
 
 
 @dataclass(frozen=True)
@@ -43,22 +72,44 @@ class RunRecord:
     states: tuple[tuple[str, float, str], ...] = ()
     manifest: dict[str, Any] = field(default_factory=dict)
     results: dict[str, Any] | None = None
+    submission: Submission = field(default_factory=Submission)
+    submitter: ProcessId | None = None
+    """The process that is submitting, or did."""
+    process: ProcessId | None = None
+    """A local run's own process."""
+    missing_since: float | None = None
+    """Since when the scheduler, asked with success, shows no such job."""
 
     @property
     def state(self) -> str:
         return self.states[-1][0] if self.states else SUBMITTING
 
-    def with_state(self, state: str, detail: str = "") -> RunRecord:
-        """A copy that is now in ``state``; the same state twice adds nothing."""
+    @property
+    def state_time(self) -> float:
+        """Since when the run is in its state, as Unix time; 0 before there is one."""
+        return self.states[-1][1] if self.states else 0.0
+
+    @property
+    def detail(self) -> str:
+        return self.states[-1][2] if self.states else ""
+
+    @property
+    def created(self) -> float:
+        return self.states[0][1] if self.states else 0.0
+
+    def with_state(self, state: str, detail: str = "", since: float | None = None) -> RunRecord:
+        """A copy that is in ``state`` since Unix time ``since`` (default: now); the same state twice adds nothing."""
         if self.state == state and self.states:
             return self
-        return replace(self, states=(*self.states, (state, round(time.time(), 3), detail)))
+        when = max(self.state_time, time.time() if since is None else since)  # clocks differ: history stays in order
+        return replace(self, states=(*self.states, (state, round(when, 3), detail)))
 
     def save(self) -> None:
         """Write the record. Raises RecordError."""
-        write_json(self.paths.record, self._as_dict())
+        write_json(self.paths.record, self.as_dict())
 
-    def _as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
+        """The content of run.json."""
         return {
             "schema": SCHEMA,
             "run_id": self.paths.run_id,
@@ -72,13 +123,15 @@ class RunRecord:
             "plan": plan_as_dict(self.plan),
             "manifest": self.manifest,
             "results": self.results,
+            "submission": msgspec.to_builtins(self.submission),
+            "submitter": msgspec.to_builtins(self.submitter),
+            "process": msgspec.to_builtins(self.process),
+            "missing_since": self.missing_since,
         }
 
 
 def load_record(folder: Path) -> RunRecord:
     """The record in a run folder. Raises RecordError when there is none or it cannot be read."""
-    import msgspec
-
     value = read_json(folder / "run.json")
     try:
         if value["schema"] != SCHEMA:
@@ -92,6 +145,10 @@ def load_record(folder: Path) -> RunRecord:
             states=tuple((s["state"], s["time"], s["detail"]) for s in value["states"]),
             manifest=value["manifest"],
             results=value["results"],
+            submission=msgspec.convert(value["submission"], Submission),
+            submitter=msgspec.convert(value["submitter"], ProcessId | None),
+            process=msgspec.convert(value["process"], ProcessId | None),
+            missing_since=value["missing_since"],
         )
     except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:
         raise RecordError(
@@ -99,62 +156,123 @@ def load_record(folder: Path) -> RunRecord:
         ) from error
 
 
-def create_run(plan: JobPlan, code: Path, manifest: dict[str, Any]) -> RunRecord:
+def update_record(folder: Path, change: Callable[[RunRecord], RunRecord]) -> RunRecord:
+    """Read the record in ``folder``, apply ``change`` and write the result if it differs, under the run's lock.
+
+    Raises RecordError.
+    """
+    with _lock(folder):
+        record = load_record(folder)
+        changed = change(record)
+        if changed != record:
+            changed.save()
+        return changed
+
+
+@contextlib.contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    try:
+        descriptor = os.open(folder / ".lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise RecordError(f"cannot write in {folder}: {error.strerror or error}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            # Some parallel file systems are mounted without locks; the atomic write still never leaves half a record.
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                raise RecordError(f"cannot lock {folder}: {error.strerror or error}") from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def create_run(plan: JobPlan, code: Path, manifest: dict[str, Any], submission: Submission | None = None) -> RunRecord:
     """Make the run folder with script, job.json, code and record, all synced: the intent, before submission.
 
     ``code`` is the folder of the ``llmb_train`` package to run. Raises RecordError, or RequestError from rendering
     (before anything is written).
     """
-    run_id = secrets.token_hex(4)
-    experiments = experiments_folder(plan.workload_folder)
-    probe = RunPaths(experiments, plan.experiment_name, str(int(time.time())), run_id)
+    probe = RunPaths(
+        experiments_folder(plan.workload_folder), plan.experiment_name, str(int(time.time())), secrets.token_hex(4)
+    )
     render_script(plan, probe)  # a path that cannot be rendered must leave nothing behind
-    paths = _make_folder(probe)
     try:
-        for folder in (paths.output, paths.profiles) if plan.profile else (paths.output,):
-            folder.mkdir()
-        shutil.copytree(code, paths.code / code.name, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
-        write_json(paths.job, job_document(plan, paths))
-        _write_script(paths.script, render_script(plan, paths))
+        paths, making = _begin(probe)
+        record = RunRecord(paths, plan, manifest=manifest, submission=submission or Submission(), submitter=identify())
+        record = record.with_state(SUBMITTING)
+        _fill(making, record, code)
+        making.rename(paths.folder)
+        fsync_folder(paths.folder.parent)
     except OSError as error:
         raise RecordError(
-            f"cannot write the run folder {paths.folder}: {error.strerror or error}",
-            remedy="check free space, quota and permissions of that folder, then run the same command again",
+            f"cannot write the run folder in {probe.folder.parent}: {error.strerror or error}",
+            remedy="check that LLMB_INSTALL exists, free space, quota and permissions; then run the same command again",
         ) from error
-    record = RunRecord(paths, plan, manifest=manifest).with_state(SUBMITTING)
-    record.save()
-    fsync_folder(paths.folder.parent)
     return record
 
 
-def _make_folder(probe: RunPaths) -> RunPaths:
-    """Create the run's folder exclusively; a second run in the same second takes the next one."""
+def _begin(probe: RunPaths) -> tuple[RunPaths, Path]:
+    """Reserve a name by its hidden folder; a second run in the same second takes the next one."""
+    parent = probe.folder.parent
+    parent.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(parent)
     stamp = int(probe.stamp)
-    for candidate in range(stamp, stamp + 1000):
+    for candidate in range(stamp, stamp + 10_000):
         paths = replace(probe, stamp=str(candidate))
+        making = parent / f"{_MAKING}{paths.name}"
+        if paths.folder.exists():
+            continue
         try:
-            paths.folder.parent.mkdir(parents=True, exist_ok=True)
-            paths.folder.mkdir()
+            making.mkdir(parents=True)
         except FileExistsError:
             continue
-        except OSError as error:
-            raise RecordError(
-                f"cannot create {paths.folder}: {error.strerror or error}",
-                remedy="check that LLMB_INSTALL exists and that you may write there",
-            ) from error
-        return paths
-    raise RecordError(f"no free name for a run in {probe.folder.parent}", remedy="try again in a moment")
+        if not paths.folder.exists():  # the other process may have finished in between
+            return paths, making
+        making.rmdir()
+    raise RecordError(f"no free name for a run in {parent}", remedy="try again in a moment")
 
 
-def _write_script(path: Path, text: str) -> None:
-    from llmb_common.files import write_atomic
+def _remove_leftovers(parent: Path) -> None:
+    """Remove what processes that were killed while making a run left here a day ago or earlier."""
+    for folder in parent.glob(f"{_MAKING}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime > _LEFTOVER_SECONDS:
+                shutil.rmtree(folder)
 
-    write_atomic(path, text, mode=0o755)
+
+def _fill(making: Path, record: RunRecord, code: Path) -> None:
+    """Write everything of ``record`` into the folder that is not yet the run's; all relative to its final place."""
+    paths, plan = record.paths, record.plan
+
+    def here(path: Path) -> Path:
+        return making / path.relative_to(paths.folder)
+
+    for folder in (paths.output, paths.profiles) if plan.profile else (paths.output,):
+        here(folder).mkdir()
+    shutil.copytree(code, here(paths.code) / code.name, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+    _write_new(here(paths.job), json.dumps(job_document(plan, paths), indent=2, allow_nan=False) + "\n")
+    _write_new(here(paths.script), render_script(plan, paths), mode=0o755)
+    write_json(here(paths.record), record.as_dict())
+
+
+def _write_new(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Write and sync a file that nobody can see yet."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        os.fchmod(descriptor, mode)
+        stream.write(text)
+        stream.flush()
+        os.fsync(descriptor)
 
 
 def remove_run(record: RunRecord) -> None:
     """Take back a run that was refused before it existed anywhere; empty parents go too."""
-    shutil.rmtree(record.paths.folder, ignore_errors=True)
+    # Under a hidden name first: a kill in the middle must not leave half a run under the run's name.
+    hidden = record.paths.folder.with_name(f"{_MAKING}{record.paths.name}")
+    with contextlib.suppress(OSError):
+        record.paths.folder.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
     with contextlib.suppress(OSError):  # another run is there: the parents stay
         record.paths.folder.parent.rmdir()
         record.paths.experiments.rmdir()

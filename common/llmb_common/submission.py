@@ -1,19 +1,48 @@
 """Submit plans: one, many, or a chain; and go on where an interrupted submission stopped.
 
-The order of a submission: row in the index, run folder with ``run.json`` in state SUBMITTING (synced), ``sbatch``,
+The order of a submission: run folder with ``run.json`` in state SUBMITTING (synced), row in the index, ``sbatch``,
 job id into ``run.json``. Whatever moment the process dies at, ``recover`` finds out from the scheduler whether
-the job exists (its name holds the run id) and goes on from there; the same run never gets a second job.
+the job exists (its name holds the run id) and goes on from there; the same run never gets a second job. Should the
+scheduler be wrong, the job script itself ends a second job of the same run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from llmb_common.errors import LLMBError
+import msgspec
+
+from llmb_common.errors import EnvironmentLacks, LLMBError, RecordError, RequestError, SchedulerError
+from llmb_common.executors import executor_for
+from llmb_common.files import sha256_of_tree
+from llmb_common.index import RunFilter, RunRow, find_run, find_runs, note
+from llmb_common.manifest import make_manifest
+from llmb_common.observe.runs import observe
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.run import RunRecord
+from llmb_common.process import identify, is_alive
+from llmb_common.run import (
+    NOT_SUBMITTED,
+    SUBMITTING,
+    RunRecord,
+    Submission,
+    create_run,
+    load_record,
+    update_record,
+)
+from llmb_common.slurm.states import is_live
+
+AT_ONCE = 4
+"""Submissions under way together in ``submit_many``: ``sbatch`` mostly waits for the controller."""
+
+LEFTOVER_SECONDS = 24 * 3600
+"""The same request continues an interrupted submission so long; after that it is a new run."""
+
+PATIENCE_SECONDS = 360.0
+"""How long ``recover`` waits until it is certain that a lost ``sbatch`` left no job; longer than that ever takes."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +70,22 @@ class Job:
     options: Options = Options()
 
 
-def submit(plan: JobPlan, recipe_folder: Path, options: Options | None = None) -> RunRecord:
+def submit(
+    plan: JobPlan,
+    recipe_folder: Path,
+    options: Options | None = None,
+    *,
+    on_record: Callable[[RunRecord], None] = lambda record: None,
+) -> RunRecord:
     """Put the run on record and start it; an interrupted submission of the same plan and key is continued.
 
+    ``on_record`` is called when the run is on record, before it starts: a local run is followed to its end.
     Raises LLMBError. After a refusal nothing is left behind; SchedulerError with code ``unknown`` means that nobody
     knows whether the job exists: the run stays on record and ``recover`` settles it.
     """
-    raise NotImplementedError
+    options = options or Options()
+    _check(plan)
+    return _submit(plan, recipe_folder, options, _submission(plan, options), on_record)
 
 
 def submit_many(jobs: Sequence[Job]) -> Iterator[tuple[Job, RunRecord | LLMBError]]:
@@ -55,7 +93,22 @@ def submit_many(jobs: Sequence[Job]) -> Iterator[tuple[Job, RunRecord | LLMBErro
 
     Local runs follow one another.
     """
-    raise NotImplementedError
+
+    def attempt(job: Job) -> RunRecord | LLMBError:
+        try:
+            return submit(job.plan, job.recipe_folder, job.options)
+        except LLMBError as error:
+            return error
+
+    if any(job.plan.cluster_type == "local" for job in jobs):
+        for job in jobs:
+            yield job, attempt(job)
+        return
+    with ThreadPoolExecutor(AT_ONCE, "submit") as pool:
+        try:
+            yield from zip(jobs, pool.map(attempt, jobs), strict=True)
+        finally:
+            pool.shutdown(cancel_futures=True)  # Ctrl-C: what is under way is finished, nothing new begins
 
 
 def submit_chain(plan: JobPlan, recipe_folder: Path, links: int, options: Options | None = None) -> list[RunRecord]:
@@ -64,12 +117,215 @@ def submit_chain(plan: JobPlan, recipe_folder: Path, links: int, options: Option
     Checkpoints go to the first run's folder (or CHECKPOINT_DIR). Raises LLMBError; RequestError where
     the plan cannot save checkpoints.
     """
-    raise NotImplementedError
+    if links < 2:
+        raise RequestError(f"a chain of {links} is none", remedy="--resume-chain 2 or more")
+    if not plan.checkpoint.enabled:
+        raise RequestError(
+            "a chain goes on from checkpoints, and this job saves none",
+            remedy="set ENABLE_CHECKPOINT=true and CHECKPOINT_INTERVAL",
+        )
+    if plan.exit_after is not None:
+        raise RequestError(
+            f"the job ends after {plan.exit_after} step: there is nothing to chain", remedy="set MAX_STEPS"
+        )
+    options = options or Options()
+    _check(plan)
+    records: list[RunRecord] = []
+    for link in range(1, links + 1):
+        these = replace(options, key=f"{options.key}#{link}" if options.key else "")
+        submission = _submission(plan, these)
+        if records:
+            first = records[0]
+            save = plan.checkpoint.save or str(first.paths.checkpoints)
+            checkpoint = msgspec.structs.replace(plan.checkpoint, save=save, load=None, resume=True)
+            plan = msgspec.structs.replace(plan, checkpoint=checkpoint)
+            these = replace(these, after=(records[-1].paths.run_id,))
+            submission = msgspec.structs.replace(_submission(plan, these), chain=first.paths.run_id, link=link)
+        record = _submit(plan, recipe_folder, these, submission)
+        if link == 1:
+            record = _first_of_chain(record)
+        records.append(record)
+    return records
 
 
-def recover(record: RunRecord) -> RunRecord:
+def _first_of_chain(record: RunRecord) -> RunRecord:
+    member = msgspec.structs.replace(record.submission, chain=record.paths.run_id, link=1)
+    record = update_record(record.paths.folder, lambda found: replace(found, submission=member))
+    note(record)
+    return record
+
+
+def recover(record: RunRecord, *, detach: bool = False) -> RunRecord:
     """Settle an interrupted submission: adopt the job that exists, or submit the same run again.
 
-    Raises SchedulerError (code ``unknown``) when the scheduler cannot be asked, or it is too early to be sure.
+    Waits while it is too early to be sure. Raises SchedulerError (code ``unknown``) when the scheduler cannot be asked.
     """
-    raise NotImplementedError
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    delay = 0.2
+    while True:
+        (seen,) = observe([record])
+        record = seen.record
+        if record.state not in (SUBMITTING, NOT_SUBMITTED):
+            return record
+        if record.state == NOT_SUBMITTED:
+            return _start_again(record, detach=detach)
+        if seen.unknown or time.monotonic() > deadline:
+            raise SchedulerError(
+                f"it is unknown whether {record.paths.name} has a job: "
+                + (seen.unknown or "another process is submitting it"),
+                remedy="nothing is submitted twice; the same command again settles it later",
+                code="unknown",
+            )
+        time.sleep(delay)
+        delay = min(delay * 1.5, 5.0)
+
+
+def training_code() -> Path:
+    """The ``llmb_train`` package that goes with this library; it is copied, never imported here."""
+    folder = Path(__file__).resolve().parent.parent / "llmb_train"
+    if not (folder / "__main__.py").is_file():
+        raise EnvironmentLacks(f"the training code {folder} is missing", remedy="install LLMB again")
+    return folder
+
+
+def _check(plan: JobPlan) -> None:
+    executor_for(plan).check(plan)
+    if not Path(plan.install).is_dir():
+        raise RequestError(
+            f"LLMB_INSTALL={plan.install} does not exist", remedy="run ./installer.py, or correct LLMB_INSTALL"
+        )
+
+
+def _submit(
+    plan: JobPlan,
+    recipe_folder: Path,
+    options: Options,
+    submission: Submission,
+    on_record: Callable[[RunRecord], None] = lambda record: None,
+) -> RunRecord:
+    found = _known(plan, submission)
+    if found is not None:
+        on_record(found)
+        if found.state in (SUBMITTING, NOT_SUBMITTED):
+            return recover(found, detach=options.detach)
+        return found
+    if plan.cluster_type == "local":
+        _wait_for(Path(plan.install), options.after)
+    code = training_code()
+    record = create_run(plan, code, make_manifest(plan, recipe_folder, code), submission)
+    note(record)
+    on_record(record)
+    return _start(record, detach=options.detach)
+
+
+def _start(record: RunRecord, *, detach: bool) -> RunRecord:
+    try:
+        record = executor_for(record.plan).start(record, detach=detach)
+    except SchedulerError as error:
+        if error.code != "unknown":
+            raise
+        # The answer was lost, not necessarily the job. If it is there already, all is well.
+        (seen,) = observe([record])
+        if seen.record.job_id is None:
+            raise
+        return seen.record
+    note(record)
+    return record
+
+
+def _start_again(record: RunRecord, *, detach: bool) -> RunRecord:
+    """Submit a run once more of which it is certain that it has no job, in its own folder."""
+    code = record.paths.code / "llmb_train"
+    if sha256_of_tree(code, "**/*.py") != record.manifest.get("code_sha256"):
+        raise RecordError(
+            f"the training code in {code} is not the one that was planned",
+            remedy=f"remove the folder {record.paths.folder} and run the same command again",
+        )
+
+    def claim(found: RunRecord) -> RunRecord:
+        # Under the lock: of two processes that settle the same run one submits it.
+        if found.state != NOT_SUBMITTED:
+            raise SchedulerError(
+                f"{found.paths.name} is just being submitted by another process",
+                remedy="llmb-run jobs shows what becomes of it",
+                code="unknown",
+            )
+        return replace(found.with_state(SUBMITTING, "again"), submitter=identify())
+
+    return _start(update_record(record.paths.folder, claim), detach=detach)
+
+
+def _known(plan: JobPlan, submission: Submission) -> RunRecord | None:
+    """The run to go on with: the one under the key, or an interrupted submission of the very same job."""
+    install = Path(plan.install)
+    if submission.key:
+        for row in find_runs(install, RunFilter(key=submission.key)):
+            return load_record(row.folder)
+        return None
+    wanted = RunFilter(
+        experiment_name=plan.experiment_name,
+        states=(SUBMITTING, NOT_SUBMITTED),
+        since=time.time() - LEFTOVER_SECONDS,
+    )
+    for row in reversed(find_runs(install, wanted)):
+        record = load_record(row.folder)
+        alive = record.submitter is None or is_alive(record.submitter) is not False
+        interrupted = record.state == NOT_SUBMITTED or (record.state == SUBMITTING and not alive)
+        if interrupted and record.plan == plan and record.submission == submission:
+            return record
+    return None
+
+
+def _submission(plan: JobPlan, options: Options) -> Submission:
+    """What goes on record and to ``sbatch``. Raises RequestError for runs or nodes that cannot be meant."""
+    if plan.slurm is None:
+        return Submission(key=options.key)
+    arguments: list[str] = []
+    jobs = _jobs_to_follow(Path(plan.install), options.after)
+    if jobs:
+        arguments.append(f"--dependency=afterany:{':'.join(jobs)}")
+    if excluded := _excluded(plan, options.exclude):
+        arguments.append(f"--exclude={excluded}")
+    return Submission(key=options.key, options=tuple(arguments))
+
+
+def _jobs_to_follow(install: Path, after: Sequence[str]) -> list[str]:
+    jobs: list[str] = []
+    for word in after:
+        try:
+            row: RunRow | None = find_run(install, word)
+        except RequestError:
+            if not word.isascii() or not word.isdigit():
+                raise
+            row = None  # a job of someone else
+        if row is None:
+            jobs.append(word)
+        elif row.job_id is not None and is_live(row.state):
+            jobs.append(row.job_id)
+        elif is_live(row.state):
+            raise RequestError(f"{row.name} has no job yet to follow", remedy="submit it first (llmb-run jobs)")
+    return list(dict.fromkeys(jobs))
+
+
+def _excluded(plan: JobPlan, nodes: str) -> str:
+    """The host list for ``--exclude``, with the plan's own one: on the command line it replaces the script's."""
+    from llmb_common.slurm.exclude import exclusions
+    from llmb_common.slurm.hostlist import compress, expand
+
+    listed = {item.node: item.reason for item in exclusions(Path(plan.install))}
+    wanted = set(listed) | set(expand(nodes))
+    additional = dict(plan.slurm.additional) if plan.slurm else {}
+    both = wanted & set(expand(additional.get("nodelist") or ""))
+    if both:
+        reasons = ", ".join(f"{name} ({listed.get(name, 'named in --exclude')})" for name in sorted(both))
+        raise RequestError(
+            f"the job wants nodes that are excluded: {reasons}", remedy="llmb-run exclude remove, or other nodes"
+        )
+    return compress(wanted | set(expand(additional.get("exclude") or ""))) if wanted else ""
+
+
+def _wait_for(install: Path, after: Sequence[str]) -> None:
+    from llmb_common.observe.waiting import wait
+
+    if after:
+        wait([load_record(find_run(install, word).folder) for word in after])

@@ -14,8 +14,13 @@ class Executor(Protocol):
     def check(self, plan: JobPlan) -> None:
         """Raise EnvironmentLacks where something that the job needs is missing; nothing is on disk yet."""
 
-    def start(self, record: RunRecord) -> RunRecord:
-        """Start the run and return its record, saved. Raises SchedulerError or CheckFailed."""
+    def start(self, record: RunRecord, *, detach: bool = False) -> RunRecord:
+        """Start the run, whose record is in state SUBMITTING, and return its record, saved.
+
+        A job that the scheduler does not keep is followed to its end unless ``detach``. Raises SchedulerError: code
+        ``refused``, and the run is gone; or code ``unknown``, and the record stays SUBMITTING. Raises CheckFailed where
+        a followed run failed.
+        """
 
 
 def executor_for(plan: JobPlan) -> Executor:

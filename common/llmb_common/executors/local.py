@@ -8,15 +8,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from llmb_common.errors import CheckFailed, EnvironmentLacks, Interrupted
 from llmb_common.executors.slurm import check_engine
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.run import CANCELLED, COMPLETED, FAILED, RUNNING, RunRecord
+from llmb_common.process import identify
+from llmb_common.run import CANCELLED, COMPLETED, FAILED, RUNNING, RunRecord, update_record
 
 _ITERATION = re.compile(rb"iteration +([0-9]+)/ *([0-9]+) \|")
 POLL_SECONDS = 0.25
+END_SECONDS = 30.0
+"""How long a job may take to save and end after SIGTERM."""
 
 
 class LocalExecutor:
@@ -34,10 +39,8 @@ class LocalExecutor:
                     remedy="lower JOB_TOTAL_GPUS, run where sbatch is, or try GPU_TYPE=cpu MODEL_SIZE=smoke",
                 )
 
-    def start(self, record: RunRecord) -> RunRecord:
+    def start(self, record: RunRecord, *, detach: bool = False) -> RunRecord:
         paths = record.paths
-        record = record.with_state(RUNNING)
-        record.save()
         with paths.batch_log.open("ab") as output:
             # No stdin: a job must not eat the caller's input. Own session: Ctrl-C is ours to pass on, once.
             child = subprocess.Popen(
@@ -47,19 +50,21 @@ class LocalExecutor:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            try:
-                status = _follow(child, paths.log)
-            except (KeyboardInterrupt, Interrupted):
-                _end(child)
-                record.with_state(CANCELLED, "interrupted").save()
-                raise Interrupted(
-                    "interrupted; the run is on record as CANCELLED", remedy=f"its log: {paths.log}"
-                ) from None
-        if status == 0:
-            record = record.with_state(COMPLETED)
-            record.save()
+        process = identify(child.pid)  # None: it has ended already, and its end is on record
+        record = update_record(paths.folder, lambda found: replace(found, process=process).with_state(RUNNING))
+        if detach:
+            child.returncode = 0  # it is nobody's child to wait for: what became of it is on record
             return record
-        record.with_state(FAILED, f"exit code {status}").save()
+        try:
+            status = _follow(child, paths.log)
+        except (KeyboardInterrupt, Interrupted):
+            end_group(child.pid, lambda: child.poll() is None)
+            update_record(paths.folder, lambda found: found.with_state(CANCELLED, "interrupted"))
+            message = "interrupted; the run is on record as CANCELLED"
+            raise Interrupted(message, remedy=f"its log: {paths.log}") from None
+        if status == 0:
+            return update_record(paths.folder, lambda found: found.with_state(COMPLETED))
+        update_record(paths.folder, lambda found: found.with_state(FAILED, f"exit code {status}"))
         raise CheckFailed(
             f"the run failed with exit code {status}: {first_error(paths.log) or first_error(paths.batch_log)}",
             remedy=f"the whole log: {paths.log}",
@@ -103,17 +108,18 @@ def _latest_iteration(log: Path, offset: int) -> tuple[int, bytes]:
     return offset + complete, b"/".join(found[-1]) if found else b""
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """End the job's process group: SIGTERM so that it can save, SIGKILL for what is left after 30 s."""
-    for number, patience in ((signal.SIGTERM, 30), (signal.SIGKILL, 5)):
+def end_group(leader: int, alive: Callable[[], bool]) -> None:
+    """End a process group: SIGTERM so that it can save, SIGKILL for what is left after ``END_SECONDS``."""
+    for number, patience in ((signal.SIGTERM, END_SECONDS), (signal.SIGKILL, 5.0)):
         try:
-            os.killpg(child.pid, number)
-            child.wait(patience)
+            os.killpg(leader, number)
         except ProcessLookupError:
             return
-        except subprocess.TimeoutExpired:
-            continue
-        return
+        deadline = time.monotonic() + patience
+        while alive():
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
 
 
 def first_error(log: Path) -> str:

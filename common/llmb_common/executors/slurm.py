@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks, SchedulerError
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.run import SUBMITTED, RunRecord, remove_run
+from llmb_common.run import SUBMITTED, RunRecord, remove_run, update_record
+from llmb_common.slurm.command import run_slurm
 
 SUBMIT_SECONDS = 120
 """How long ``sbatch`` may take. Past it nobody knows whether the job was accepted."""
@@ -34,39 +33,42 @@ class SlurmExecutor:
         if plan.slurm is not None and plan.slurm.runtime == "none":
             check_engine(plan)
 
-    def start(self, record: RunRecord) -> RunRecord:
-        command = ["sbatch", "--parsable", str(record.paths.script)]
+    def start(self, record: RunRecord, *, detach: bool = False) -> RunRecord:
+        """``sbatch`` under ``timeout``: should this process be killed, it still ends, and the question whether the job
+        exists has an answer soon."""
+        submit = ["sbatch", "--parsable", *record.submission.options, str(record.paths.script)]
         try:
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=SUBMIT_SECONDS,
-                env=clean_environment(),
-            )
-        except subprocess.TimeoutExpired as error:
-            raise SchedulerError(
-                f"sbatch did not answer in {SUBMIT_SECONDS} s; it is unknown whether the job was accepted",
-                remedy=f"look for the job name {record.paths.job_name} in squeue before submitting again",
-                code="unknown",
-            ) from error
-        except OSError as error:
-            remove_run(record)
-            raise SchedulerError(f"cannot run sbatch: {error.strerror or error}") from error
-        if done.returncode != 0:
-            remove_run(record)
-            raise refusal(done.stderr or done.stdout)
-        job_id = parse_job_id(done.stdout)
+            answer = run_slurm(["timeout", "--kill-after=5", str(SUBMIT_SECONDS), *submit], SUBMIT_SECONDS + 10)
+        except SchedulerError as error:
+            if error.code == "no-program":
+                remove_run(record)
+                raise
+            raise _unknown(record, error.message) from error
+        job_id = parse_job_id(answer.output) if answer.status == 0 else None
         if job_id is None:
-            raise SchedulerError(
-                f"sbatch succeeded but gave no job id: {done.stdout.strip()[:200]!r}",
-                remedy=f"look for the job name {record.paths.job_name} in squeue before submitting again",
-                code="unknown",
-            )
-        record = replace(record, job_id=job_id).with_state(SUBMITTED, done.stderr.strip())
-        record.save()
-        return record
+            complaint = answer.errors.strip() or answer.output.strip()
+            if answer.status == 0 or answer.status in _TIMED_OUT or _AMBIGUOUS.search(complaint):
+                raise _unknown(record, f"sbatch (exit status {answer.status}) said {complaint[:300]!r}")
+            remove_run(record)
+            raise refusal(complaint)
+        return update_record(
+            record.paths.folder,
+            lambda found: replace(found, job_id=job_id).with_state(SUBMITTED, answer.errors.strip()[:500]),
+        )
+
+
+_TIMED_OUT = (124, 137)
+_AMBIGUOUS = re.compile(r"timed out|zero bytes|reset by peer|unexpected message|transport endpoint|i/o error", re.I)
+"""Refusals after which the controller may have the job all the same: the request was sent, the answer was lost."""
+
+
+def _unknown(record: RunRecord, message: str) -> SchedulerError:
+    return SchedulerError(
+        f"it is unknown whether the job was accepted: {message}",
+        remedy=f"nothing is submitted twice: llmb-run jobs settles it, or the same command again "
+        f"(job name {record.paths.job_name})",
+        code="unknown",
+    )
 
 
 def check_engine(plan: JobPlan) -> None:
@@ -94,17 +96,6 @@ def parse_job_id(output: str) -> str | None:
     return None
 
 
-def clean_environment() -> dict[str, str]:
-    """The environment for ``sbatch``: what another job left behind (``SLURM_*``) or options that would override the
-    script (``SBATCH_*``) is taken out; where Slurm finds its own configuration stays."""
-    keep = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_TIME_FORMAT"}
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name in keep or not name.startswith(("SLURM_", "SBATCH_", "SRUN_"))
-    }
-
-
 _ADVICE = (
     (r"invalid account", "set SBATCH_ACCOUNT; sacctmgr show assoc user=$USER lists yours"),
     (r"invalid partition", "set SBATCH_PARTITION; sinfo lists the partitions"),
@@ -112,6 +103,8 @@ _ADVICE = (
     (r"node count|more processors than|configuration is not available", "fewer GPUs, or another partition"),
     (r"gres|without gpu", "set SBATCH_GPUS_PER_NODE to the GPUs of a node, or unset it on a cluster without GRES"),
     (r"unrecognized option|invalid option", "this Slurm or its container plugin does not know that option"),
+    (r"invalid node name", "is it in --nodelist, or on the list of llmb-run exclude?"),
+    (r"dependency problem", "the job that this one should follow is no longer known; leave out --after"),
     (r"invalid qos", "set qos=... in ADDITIONAL_SLURM_PARAMS; sacctmgr show qos lists them"),
     (r"unable to contact|socket timed out|connection refused", "the controller is busy or down: try again later"),
 )

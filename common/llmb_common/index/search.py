@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
+from typing import Any
 
+from llmb_common.errors import RecordError, RequestError, did_you_mean
+from llmb_common.index.database import discard, memory_index, open_index, read_index
 from llmb_common.index.rows import RunFilter, RunRow
+from llmb_common.index.scan import COLUMNS, changed_runs, insert, read_folders, read_run, stale_folders
 from llmb_common.run import RunRecord
+from llmb_common.slurm.states import ENDED_STATES
+
+_NAMES = [name for name in COLUMNS if name not in ("parent", "stamp")]
 
 
 def find_runs(install: Path, wanted: RunFilter | None = None) -> list[RunRow]:
     """The runs of an installation, newest first. Raises RecordError when ``.llmb`` cannot be used at all."""
-    raise NotImplementedError
+    where, values = _conditions(wanted or RunFilter())
+    limit = f" LIMIT {int(wanted.limit)}" if wanted and wanted.limit is not None else ""
+    query = f"SELECT {', '.join(_NAMES)} FROM runs{where} ORDER BY created DESC, folder DESC{limit}"
+    return [_row(found) for found in _ask(install, query, values)]
 
 
 def find_run(install: Path, word: str) -> RunRow:
@@ -18,14 +29,169 @@ def find_run(install: Path, word: str) -> RunRow:
 
     A job id that was used twice means the newest. Raises RequestError for none (with near names) or several.
     """
-    raise NotImplementedError
+    folder = str(Path(word).absolute()).rstrip("/") if word else ""
+    conditions = (("folder = ?", folder), ("name = ?", word), ("run_id = ?", word), ("job_id = ?", word))
+    for condition, value in conditions:
+        query = f"SELECT {', '.join(_NAMES)} FROM runs WHERE {condition} ORDER BY created DESC LIMIT 1"
+        if found := _ask(install, query, [value]):
+            return _row(found[0])
+    beginning = word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
+    query = f"SELECT {', '.join(_NAMES)} FROM runs WHERE run_id LIKE ? ESCAPE '\\' ORDER BY created DESC LIMIT 9"
+    found = _ask(install, query, [beginning]) if word else []
+    if len(found) == 1:
+        return _row(found[0])
+    if found:
+        names = ", ".join(f"{row.run_id} ({row.name})" for row in map(_row, found))
+        raise RequestError(f"{word!r} means several runs: {names}", remedy="write more of the run id", code="ambiguous")
+    recent = find_runs(install, RunFilter(limit=500))
+    known = [text for row in recent for text in (row.name, row.run_id, row.job_id or "")]
+    raise RequestError(
+        f"there is no run {word!r}{did_you_mean(word, known)}", remedy="llmb-run jobs lists the runs", code="no-run"
+    )
 
 
 def note(record: RunRecord) -> bool:
-    """Put the record's present state into its installation's index; False when that failed, which heals later."""
-    raise NotImplementedError
+    """Put the record's present state into its installation's index; False when that failed, which heals later.
+
+    A run that the index does not know is found by its folder's time, and one that it knows as alive is read again.
+    """
+    try:
+        with open_index(Path(record.plan.install)) as connection:
+            insert(connection, record)
+    except (sqlite3.Error, OSError):
+        return False
+    return True
 
 
 def rebuild(install: Path) -> int:
     """Make the index anew from the run folders; the number of runs. Raises RecordError."""
-    raise NotImplementedError
+    try:
+        roots = _outside_roots(install)
+        discard(install)
+        with open_index(install) as connection:
+            connection.executemany("INSERT OR IGNORE INTO roots VALUES (?)", [(root,) for root in roots])
+        _heal(install)
+        with read_index(install) as connection:
+            (count,) = connection.execute("SELECT count(*) FROM runs").fetchone()
+    except (sqlite3.Error, OSError) as error:
+        raise _unusable(install, error) from error
+    return int(count)
+
+
+def _outside_roots(install: Path) -> list[str]:
+    """Experiment folders outside the installation: only the index knows them, so they outlive it if it can be read."""
+    try:
+        with read_index(install) as connection:
+            return [folder for (folder,) in connection.execute("SELECT folder FROM roots")]
+    except sqlite3.Error:
+        return []
+
+
+def _ask(install: Path, query: str, values: list[Any]) -> list[Any]:
+    """The rows of ``query`` from an index that agrees with the folders. Raises RecordError."""
+    try:
+        _heal(install)
+        with read_index(install) as connection:
+            return connection.execute(query, values).fetchall()
+    except (sqlite3.OperationalError, OSError):  # locked, no space, no right to write: not the file's fault
+        return _ask_folders(install, query, values)
+    except sqlite3.DatabaseError:
+        rebuild(install)
+        with read_index(install) as connection:
+            return connection.execute(query, values).fetchall()
+
+
+def _ask_folders(install: Path, query: str, values: list[Any]) -> list[Any]:
+    """The same from the folders alone: slow and always possible."""
+    with memory_index() as connection:
+        stale = stale_folders(connection, install)
+        while stale:
+            read_folders(connection, install, stale)
+            stale = {
+                folder: mtime for folder, mtime in stale_folders(connection, install).items() if folder not in stale
+            }
+        return connection.execute(query, values).fetchall()
+
+
+def _heal(install: Path) -> None:
+    """Read again what changed; write only when something did."""
+    try:
+        with read_index(install) as connection:
+            stale = stale_folders(connection, install)
+            changed = changed_runs(connection)
+    except sqlite3.OperationalError:  # there is none
+        with open_index(install) as connection:
+            stale, changed = stale_folders(connection, install), []
+            read_folders(connection, install, stale)
+    # A root that is read for the first time brings its experiments.
+    while stale or changed:
+        with open_index(install) as connection:
+            read_folders(connection, install, stale)
+            for folder in changed:
+                read_run(connection, folder)
+            fresh = stale_folders(connection, install)
+        # What is too young to be trusted stays stale; once is enough.
+        stale, changed = {folder: mtime for folder, mtime in fresh.items() if folder not in stale}, []
+
+
+def _conditions(wanted: RunFilter) -> tuple[str, list[Any]]:
+    parts: list[str] = []
+    values: list[Any] = []
+
+    def among(column: str, choices: tuple[Any, ...], *, inverse: bool = False) -> None:
+        if choices:
+            parts.append(f"{column} {'NOT ' if inverse else ''}IN ({', '.join('?' * len(choices))})")
+            values.extend(choices)
+
+    among("workload", wanted.workloads)
+    among("model_size", wanted.model_sizes)
+    among("dtype", wanted.dtypes)
+    among("gpu_type", wanted.gpu_types)
+    among("gpus", wanted.gpus)
+    among("state", wanted.states)
+    if wanted.live is not None:
+        among("state", (*sorted(ENDED_STATES), "UNREADABLE"), inverse=wanted.live)
+    for column, value in (
+        ("experiment_name", wanted.experiment_name),
+        ("submission_key", wanted.key),
+        ("chain", wanted.chain),
+    ):
+        if value is not None:
+            parts.append(f"{column} = ?")
+            values.append(value)
+    if wanted.since is not None:
+        parts.append("created >= ?")
+        values.append(wanted.since)
+    return (f" WHERE {' AND '.join(parts)}" if parts else ""), values
+
+
+def _row(values: Any) -> RunRow:
+    folder, run_id, *middle, key, chain = values
+    name, experiment, workload, size, dtype, gpu_type, gpus, nodes, executor, job_id, state, when, detail, made = middle
+    return RunRow(
+        run_id=run_id,
+        name=name,
+        folder=Path(folder),
+        experiment_name=experiment,
+        workload=workload,
+        model_size=size,
+        dtype=dtype,
+        gpu_type=gpu_type,
+        gpus=gpus,
+        nodes=nodes,
+        executor=executor,
+        job_id=job_id,
+        state=state,
+        state_time=when,
+        detail=detail,
+        created=made,
+        key=key,
+        chain=chain,
+    )
+
+
+def _unusable(install: Path, error: Exception) -> RecordError:
+    return RecordError(
+        f"the index {install}/.llmb/index.db cannot be used: {error}",
+        remedy="check free space and permissions of that folder; llmb-run rebuild makes it anew",
+    )

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
-from llmb_common.observe.runs import Observation
+from llmb_common.errors import SchedulerError
+from llmb_common.observe.runs import Observation, observe
 from llmb_common.run import RunRecord
+from llmb_common.slurm.states import is_live
+
+FIRST_DELAY = 0.5
+LONGEST_DELAY = 20.0
+"""Seconds between two rounds of questions: short at first, growing by half, as long as nothing happens."""
+
+TOLERATED = 45
+"""Rounds in a row without an answer; at the longest delay a quarter of an hour: a restart of the controller."""
 
 
 def wait(
@@ -19,4 +29,30 @@ def wait(
     Returns the records, also when ``timeout`` seconds have passed (then some have not ended). Raises SchedulerError
     (code ``unknown``) when too many questions in a row went unanswered; the jobs are not touched.
     """
-    raise NotImplementedError
+    deadline = None if timeout is None else time.monotonic() + timeout
+    delay, unanswered = FIRST_DELAY, 0
+    current = list(records)
+    while True:
+        states = [record.state for record in current]
+        observations = observe(current)
+        current = [item.record for item in observations]
+        if seen is not None:
+            seen(observations)
+        if not any(is_live(record.state) for record in current):
+            return current
+        problem = next((item.unknown for item in observations if item.unknown), "")
+        unanswered = unanswered + 1 if problem else 0
+        if unanswered > TOLERATED:
+            raise SchedulerError(
+                f"gave up waiting after {unanswered} questions without an answer: {problem}",
+                remedy="the jobs go on; wait again when the scheduler answers",
+                code="unknown",
+            )
+        changed = states != [record.state for record in current]
+        delay = FIRST_DELAY if changed else min(delay * 1.5, LONGEST_DELAY)
+        if deadline is not None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return current
+            delay = min(delay, left)
+        time.sleep(delay)

@@ -9,6 +9,7 @@ from shlex import quote
 
 from llmb_common.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan, SlurmPlan
+from llmb_common.rendering.supervise import events, run_step, supervisor
 from llmb_common.rendering.task import task_script
 from llmb_common.run_paths import RunPaths
 from llmb_common.slurm.options import output_pattern, sbatch_line
@@ -27,12 +28,14 @@ def render_script(plan: JobPlan, paths: RunPaths) -> str:
         f"export LLMB_RUN_DIR={quote(str(paths.folder))}",
         f"export LLMB_EXPERIMENT={quote(plan.experiment_name)}",
     ]
-    lines += ["log=$LLMB_RUN_DIR/$LLMB_EXPERIMENT/log-$LLMB_EXPERIMENT.out", ""]
+    lines += ["log=$LLMB_RUN_DIR/$LLMB_EXPERIMENT/log-$LLMB_EXPERIMENT.out", 'touch "$log"', ""]
     lines += _environment(plan)
-    lines += ["", *_events(plan)]
+    lines += ["", *events(plan)]
     lines += ["", "# What each rank runs.", "IFS= read -r -d '' task << 'TASK' || true", task_script(plan)]
     lines += ["TASK", ""]
+    lines += [*supervisor(plan), ""]
     lines += _slurm_launch(plan, plan.slurm) if plan.slurm is not None else _local_launch(plan)
+    lines += run_step()
     return "\n".join(lines) + "\n"
 
 
@@ -58,6 +61,8 @@ def _directives(plan: JobPlan, slurm: SlurmPlan, paths: RunPaths) -> list[str]:
         options["signal"] = f"TERM@{SAVE_SECONDS}"
     options["output"] = output_pattern(str(paths.batch_log))
     options["open-mode"] = "append"
+    if not {"requeue", "no-requeue"} & dict(slurm.additional).keys():
+        options["requeue"] = None  # after a node failure or preemption; the run goes on in the same folder
     options |= dict(slurm.additional)  # the user's word is the last
     return [sbatch_line(option, value) for option, value in options.items()]
 
@@ -85,23 +90,12 @@ def _environment(plan: JobPlan) -> list[str]:
     if plan.device == "cpu" and "OMP_NUM_THREADS" not in plan.env:
         # One thread a rank, or ranks on one machine fight for the same cores.
         lines.append("export OMP_NUM_THREADS=1")
+    if plan.checkpoint.resume:
+        lines.append("export LLMB_RESUME=1")
+    elif plan.checkpoint.enabled:
+        # A requeued job goes on from what it saved itself.
+        lines.append("export LLMB_RESUME=$((${SLURM_RESTART_COUNT:-0} > 0))")
     return lines
-
-
-def _events(plan: JobPlan) -> list[str]:
-    """The job's own record of start and end, so that a result needs no accounting database."""
-    nodes = '"${SLURM_JOB_NODELIST:-}"' if plan.slurm is not None else '"$(hostname)"'
-    return [
-        "# The job's own record: it needs no accounting database.",
-        "event() {",
-        '  local json=\'{"event":"%s","time":%s,"job_id":"%s","restart":%s,"nodes":"%s","exit_code":%s}\\n\'',
-        "  # shellcheck disable=SC2059  # the format is the constant above",
-        f'  printf "$json" "$1" "$(date +%s)" "${{SLURM_JOB_ID:-}}" "${{SLURM_RESTART_COUNT:-0}}" {nodes} "$2" \\',
-        '    >> "$LLMB_RUN_DIR/events.jsonl"',
-        "}",
-        "event start null",
-        "trap 'event end $?' EXIT",
-    ]
 
 
 def _slurm_launch(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
@@ -132,10 +126,10 @@ def _slurm_launch(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
     options += ['--output="${log//%/%%}"', "--open-mode=append"]
     lines += ["srun \\", *(f"  {option} \\" for option in options)]
     if slurm.runtime == "none":
-        lines.append('  bash -c "$task"')
+        lines.append('  bash -c "$task" &')
     elif slurm.runtime == "pyxis":
         lines += [f"  {option} \\" for option in _pyxis(plan)]
-        lines.append('  bash -c "$task"')
+        lines.append('  bash -c "$task" &')
     else:
         lines += _enroot(plan)
     return lines
@@ -172,14 +166,15 @@ def _pyxis(plan: JobPlan) -> list[str]:
 
 
 def _job_variables(plan: JobPlan) -> list[str]:
-    return [*plan.env, "MASTER_ADDR", "MASTER_PORT", "LLMB_RUN_DIR", "LLMB_EXPERIMENT"]
+    ours = ["MASTER_ADDR", "MASTER_PORT", "LLMB_RUN_DIR", "LLMB_EXPERIMENT"]
+    return [*plan.env, *ours, *(["LLMB_RESUME"] if plan.checkpoint.enabled else [])]
 
 
 def _enroot(plan: JobPlan) -> list[str]:
     lines = ["  enroot start --rw \\"]
     lines += [f"  --mount {quote(mount)} \\" for mount in _mounts(plan)]
     lines += [f"  --env {name} \\" for name in _job_variables(plan)]
-    lines += [f'  {quote(plan.image or "")} bash -c "$task"']
+    lines += [f'  {quote(plan.image or "")} bash -c "$task" &']
     return lines
 
 
@@ -188,5 +183,5 @@ def _local_launch(plan: JobPlan) -> list[str]:
     python = quote(plan.engine_python) if plan.engine_python else "python3"
     return [
         f"{python} -u -m torch.distributed.run --standalone --nproc-per-node={plan.gpus} \\",
-        '  --no-python bash -c "$task" >> "$log" 2>&1',
+        '  --no-python bash -c "$task" >> "$log" 2>&1 &',
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from llmb_common.errors import SchedulerError
@@ -27,9 +27,11 @@ class Answer:
         return text.splitlines()[0][:300] if text else f"exit status {self.status}"
 
 
-def run_slurm(command: Sequence[str], timeout: float) -> Answer:
-    """Run ``command``; raises SchedulerError with code ``no-answer`` after ``timeout`` seconds, ``no-program`` when it
-    cannot be started."""
+def run_slurm(command: Sequence[str], timeout: float, env: Mapping[str, str] | None = None) -> Answer:
+    """Run ``command``, with ``env`` added to the clean environment.
+
+    Raises SchedulerError with code ``no-answer`` after ``timeout`` seconds, ``no-program`` when it cannot be started.
+    """
     try:
         done = subprocess.run(
             command,
@@ -38,7 +40,7 @@ def run_slurm(command: Sequence[str], timeout: float) -> Answer:
             text=True,
             errors="replace",
             timeout=timeout,
-            env=clean_environment() | {"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"},
+            env=clean_environment() | dict(env or {}),
         )
     except subprocess.TimeoutExpired as error:
         raise SchedulerError(

@@ -23,6 +23,9 @@ TRIES = 3
 FIRST_DELAY = 1.0
 """Seconds before the second try; doubled for each further one."""
 
+_ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
+"""Times as Unix seconds, whatever the time zone; only for questions, or every job would inherit it."""
+
 _NAMES_AT_ONCE = 400
 _EARLIER = 300
 """Clocks differ: accounting is asked from so many seconds before the submission on."""
@@ -51,10 +54,8 @@ def in_queue(names: Iterable[str]) -> dict[str, list[JobInfo]]:
     """
     jobs: list[JobInfo] = []
     for chunk in _chunks(names):
-        answer = _ask(
-            ["squeue", "--noheader", "--all", "--states=all", f"--name={','.join(chunk)}"]
-            + ["--format=%i|%T|%V|%S|%e|%N|%j|%r"]
-        )
+        command = ["squeue", "--noheader", "--all", "--states=all", f"--name={','.join(chunk)}"]
+        answer = _ask([*command, "--format=%i|%T|%V|%S|%e|%N|%j|%r"])
         jobs += [_queued(fields) for fields in _rows(answer, "squeue", 8)]
     return _by_name(jobs)
 
@@ -84,7 +85,7 @@ def _ask(command: Sequence[str]) -> Answer:
     delay = FIRST_DELAY
     for attempt in range(TRIES):
         try:
-            answer = run_slurm(command, ASK_SECONDS)
+            answer = run_slurm(command, ASK_SECONDS, _ENVIRONMENT)
         except SchedulerError as error:
             # A program that hangs will hang again: once is enough for someone who waits at a terminal.
             problem, again = error, False

@@ -64,7 +64,7 @@ def base_state(text: str) -> str | None:
 
 
 def is_live(state: str) -> bool:
-    """Whether a run in ``state`` may still change. A state from a newer Slurm counts as live: it will be asked again."""
+    """Whether a run in ``state`` may still change. A word from a newer Slurm counts as live: it is asked again."""
     return _ALL.get(state, "running") != "ended"
 
 

@@ -1,0 +1,135 @@
+"""The index file: opened, migrated, replaced where it is damaged.
+
+Rollback journal, not WAL: WAL needs shared memory, which parallel file systems do not have between machines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+BUSY_SECONDS = 10.0
+
+# The index can be rebuilt, but it keeps what folders do not say (where experiments outside the installation are):
+# so a new version alters it. Never change a migration that was released; append one.
+MIGRATIONS: tuple[str, ...] = (
+    """
+    CREATE TABLE runs (
+        folder TEXT PRIMARY KEY,
+        parent TEXT NOT NULL,
+        run_id TEXT NOT NULL,
+        name TEXT NOT NULL,
+        experiment_name TEXT NOT NULL,
+        workload TEXT NOT NULL,
+        model_size TEXT NOT NULL,
+        dtype TEXT NOT NULL,
+        gpu_type TEXT NOT NULL,
+        gpus INTEGER NOT NULL,
+        nodes INTEGER NOT NULL,
+        executor TEXT NOT NULL,
+        job_id TEXT,
+        state TEXT NOT NULL,
+        state_time REAL NOT NULL,
+        detail TEXT NOT NULL,
+        created REAL NOT NULL,
+        submission_key TEXT NOT NULL,
+        chain TEXT NOT NULL,
+        -- of the run.json that was read; empty: read it again if the run has not ended
+        stamp TEXT NOT NULL
+    ) WITHOUT ROWID;
+    CREATE INDEX runs_by_time ON runs (created);
+    CREATE INDEX runs_by_state ON runs (state);
+    CREATE INDEX runs_by_parent ON runs (parent);
+    CREATE INDEX runs_by_id ON runs (run_id);
+    CREATE INDEX runs_by_job ON runs (job_id);
+    CREATE INDEX runs_by_key ON runs (submission_key);
+    CREATE TABLE roots (
+        -- "experiments" folders, also those outside the installation
+        folder TEXT PRIMARY KEY
+    ) WITHOUT ROWID;
+    CREATE TABLE folders (
+        -- what was read when the folder had this time; 0: read it again
+        folder TEXT PRIMARY KEY,
+        mtime_ns INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    """,
+)
+
+
+def index_file(install: Path) -> Path:
+    return install / ".llmb" / "index.db"
+
+
+@contextlib.contextmanager
+def open_index(install: Path) -> Iterator[sqlite3.Connection]:
+    """A connection to the installation's index, made or migrated first; committed at the end, rolled back on errors.
+
+    Raises sqlite3.Error: ``sqlite3.DatabaseError`` (but not its OperationalError) means that the file is damaged, or
+    was written by a newer version.
+    """
+    file = index_file(install)
+    file.parent.mkdir(exist_ok=True)
+    connection = sqlite3.connect(file, timeout=BUSY_SECONDS, isolation_level=None)
+    try:
+        _migrate(connection)
+        connection.execute("BEGIN IMMEDIATE")
+        yield connection
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    finally:
+        connection.close()
+
+
+@contextlib.contextmanager
+def read_index(install: Path) -> Iterator[sqlite3.Connection]:
+    """A connection for reading only, which keeps no writer waiting. Raises sqlite3.Error also when there is none."""
+    connection = sqlite3.connect(f"{index_file(install).absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+    try:
+        if _version(connection) != len(MIGRATIONS):
+            raise sqlite3.DatabaseError("another version of the index")
+        yield connection
+    finally:
+        connection.close()
+
+
+@contextlib.contextmanager
+def memory_index() -> Iterator[sqlite3.Connection]:
+    """An empty index that is nowhere on disk: for readers who may not write into the installation."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        _migrate(connection)
+        yield connection
+    finally:
+        connection.close()
+
+
+def discard(install: Path) -> None:
+    """Remove a damaged index; nothing is lost but time."""
+    for suffix in ("", "-journal"):
+        Path(f"{index_file(install)}{suffix}").unlink(missing_ok=True)
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    if _version(connection) == len(MIGRATIONS):
+        return
+    connection.execute("PRAGMA journal_mode=DELETE")
+    connection.execute("BEGIN EXCLUSIVE")
+    version = _version(connection)  # another process may have been faster
+    if version > len(MIGRATIONS):
+        raise sqlite3.DatabaseError(f"index of a newer version ({version})")
+    for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
+        for statement in script.split(";"):
+            if statement.strip():
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version={number}")
+    connection.execute("COMMIT")

@@ -1,0 +1,84 @@
+"""``events.jsonl``: what the job itself recorded of its start and end, line by line, damaged lines left out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class JobEvents:
+    """What the last start of the job says. ``exit_code`` None: it has not ended. ``problem`` in words, or empty.
+
+    ``job_id`` is Slurm's id; for a local run ``pid`` is the script's process.
+    """
+
+    job_id: str | None = None
+    pid: int | None = None
+    started: float | None = None
+    ended: float | None = None
+    exit_code: int | None = None
+    nodes: str = ""
+    restarts: int = 0
+    problem: str = ""
+
+
+def read_events(path: Path) -> JobEvents:
+    """The job's own account; all None where it has not started."""
+    start: dict[str, Any] | None = None
+    later: list[dict[str, Any]] = []
+    for event in _events(path):
+        if event["event"] == "start":
+            start, later = event, []
+        elif start is not None and event.get("job_id") == start.get("job_id"):
+            later.append(event)
+    if start is None:
+        return JobEvents()
+    job_id = str(start.get("job_id", ""))
+    end = next((event for event in later if event["event"] == "end"), None)
+    return JobEvents(
+        job_id=job_id if job_id and not job_id.startswith("local-") else None,
+        pid=_integer(start.get("pid")),
+        started=_number(start.get("time")),
+        ended=_number(end.get("time")) if end else None,
+        exit_code=_integer(end.get("exit_code")) if end else None,
+        nodes=str(start.get("nodes", "")),
+        restarts=_integer(start.get("restart")) or 0,
+        problem=_problem(later),
+    )
+
+
+def _events(path: Path) -> list[dict[str, Any]]:
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue  # half a line: the node died while it was written
+        if isinstance(event, dict) and isinstance(event.get("event"), str):
+            found.append(event)
+    return found
+
+
+def _problem(events: list[dict[str, Any]]) -> str:
+    for event in events:
+        last = event.get("exit_code")
+        if event["event"] == "hang":
+            return f"hung after iteration {last}: no further one came, the job was ended"
+        if event["event"] == "teardown":
+            return f"did not exit after its last iteration {last} and was ended; counted as success"
+    return "ended by a signal" if any(event["event"] == "signal" for event in events) else ""
+
+
+def _integer(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,68 @@
+"""What became of runs on this machine: is the very process of the record alive, and what did the job record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from llmb_common.observe.events import JobEvents, read_events
+from llmb_common.observe.runs import Finding
+from llmb_common.process import ProcessId, identify, is_alive
+from llmb_common.run import COMPLETED, FAILED, LOST, NOT_SUBMITTED, RUNNING, RunRecord
+
+START_SECONDS = 10
+"""A script that was started writes its start event within so many seconds, or was never started."""
+
+
+def look_at_processes(records: Sequence[RunRecord]) -> dict[str, Finding]:
+    """A finding per run id."""
+    return {record.paths.run_id: _judge(record) for record in records}
+
+
+def _judge(record: RunRecord) -> Finding:
+    events = read_events(record.paths.events)
+    if events.exit_code is not None:
+        return _ended(events)
+    process = record.process
+    if process is None and events.pid is not None:
+        process = _same_process(record, events.pid)
+    if process is None and events.started is None:
+        return _not_started(record)
+    alive = False if process is None else is_alive(process)
+    if alive is None:
+        return Finding(unknown=f"it runs on {process.host if process else '?'}, which cannot be seen from here")
+    if alive:
+        return Finding(RUNNING, since=events.started, process=process, nodes=events.nodes, start=events.started)
+    events = read_events(record.paths.events)  # it may have ended since
+    if events.exit_code is not None:
+        return _ended(events)
+    detail = "its process is gone without an end record: it was killed, or the machine restarted"
+    return Finding(state=FAILED, detail=detail, nodes=events.nodes)
+
+
+def _same_process(record: RunRecord, pid: int) -> ProcessId | None:
+    """The script's process by its own account. It was started by the submitter, so on its machine."""
+    submitter = record.submitter
+    found = identify(pid)
+    if submitter is None or found is None or found.boot != submitter.boot or found.host != submitter.host:
+        return None
+    return found
+
+
+def _not_started(record: RunRecord) -> Finding:
+    if record.state in (NOT_SUBMITTED, LOST):
+        return Finding()
+    submitter = record.submitter
+    alive = is_alive(submitter) if submitter is not None else False
+    if alive is None:
+        return Finding(unknown=f"it was started on {submitter.host if submitter else '?'}")
+    if alive or time.time() - record.state_time < START_SECONDS:
+        return Finding()
+    return Finding(state=NOT_SUBMITTED, detail="it was interrupted before the job started")
+
+
+def _ended(events: JobEvents) -> Finding:
+    state = COMPLETED if events.exit_code == 0 else FAILED
+    code = "" if events.exit_code == 0 else f"exit code {events.exit_code}"
+    detail = "; ".join(part for part in (code, events.problem) if part)
+    return Finding(state=state, detail=detail, since=events.ended, nodes=events.nodes, start=events.started)

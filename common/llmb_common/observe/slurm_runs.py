@@ -1,0 +1,139 @@
+"""What Slurm and the jobs' own records say of runs: the queue first, then accounting, then ``events.jsonl``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from llmb_common.errors import SchedulerError
+from llmb_common.observe.events import JobEvents, read_events
+from llmb_common.observe.runs import Finding
+from llmb_common.process import identify, is_alive, runs_with
+from llmb_common.run import COMPLETED, FAILED, LOST, NOT_SUBMITTED, RUNNING, SUBMITTED, SUBMITTING, RunRecord
+from llmb_common.slurm.query import JobInfo, in_accounting, in_queue
+from llmb_common.slurm.states import is_live
+
+LOST_SECONDS = 600
+"""How long a job may be unknown to a scheduler that answers before it counts as lost: accounting can lag behind."""
+
+GRACE_SECONDS = 300
+"""After so long an interrupted submission that left no trace has not reached the controller: sbatch itself is ended
+after 120 s."""
+
+LOCAL_GRACE_SECONDS = 30
+"""The same where it is certain that no sbatch runs any more: its process was on this machine and is gone."""
+
+
+def look_at_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
+    """A finding per run id. Never raises for the scheduler: what it does not answer is ``unknown``."""
+    names = [record.paths.job_name for record in records]
+    queue: dict[str, list[JobInfo]] = {}
+    accounting: dict[str, list[JobInfo]] | None = None
+    problem = ""
+    try:
+        queue = in_queue(names)
+    except SchedulerError as error:
+        problem = error.message
+    missing = [record for record in records if not queue.get(record.paths.job_name)]
+    if missing:
+        try:
+            since = min(record.created for record in missing)
+            accounting = in_accounting([record.paths.job_name for record in missing], since)
+        except SchedulerError as error:
+            problem = problem or error.message
+    return {
+        record.paths.run_id: _judge(
+            record, queue.get(record.paths.job_name, []) + (accounting or {}).get(record.paths.job_name, []), problem
+        )
+        for record in records
+    }
+
+
+def _judge(record: RunRecord, jobs: list[JobInfo], problem: str) -> Finding:
+    events = read_events(record.paths.events)
+    job = _ours(record, jobs, events)
+    if job is not None and not (_is_late(job) and events.exit_code is not None):
+        return _from_job(record, job, events)
+    if events.exit_code is not None and (events.exit_code == 0 or not problem):
+        # The job has ended by its own account. While nobody can be asked, only success counts: Slurm
+        # may just be putting a job that failed with its node back into the queue.
+        return _from_events(record, events)
+    if problem:
+        return Finding(unknown=problem)
+    if events.started is not None and record.job_id is None:
+        return Finding(state=RUNNING, since=events.started, job_id=events.job_id, nodes=events.nodes)
+    if record.state in (SUBMITTING, NOT_SUBMITTED):
+        return _unborn(record)
+    if record.state == LOST or time.time() - (record.missing_since or time.time()) > LOST_SECONDS:
+        return Finding(LOST, "the scheduler has forgotten the job, and it left no end record", missing=True)
+    return Finding(missing=True)
+
+
+def _ours(record: RunRecord, jobs: list[JobInfo], events: JobEvents) -> JobInfo | None:
+    """The run's job among those of its name: the one on record, else the one that started, else the first."""
+    by_id = {job.job_id: job for job in jobs}
+    for job_id in (record.job_id, events.job_id):
+        if job_id is not None and job_id in by_id:
+            return by_id[job_id]
+    return jobs[0] if jobs and record.job_id is None else None
+
+
+def _is_late(job: JobInfo) -> bool:
+    """Accounting that still shows a live job: slurmdbd learns of an end later than the job's own record."""
+    return bool(job.exit_code) and is_live(job.state)
+
+
+def _from_job(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
+    live = is_live(job.state)
+    detail = job.reason if live else _end_detail(job, events)
+    if job.state == "PENDING" and record.state in (SUBMITTING, NOT_SUBMITTED, SUBMITTED):
+        since = job.submitted
+    else:
+        since = job.ended if not live else job.started if job.state == RUNNING else None
+    return Finding(
+        state=job.state,
+        detail=detail,
+        since=since,
+        job_id=job.job_id,
+        reason=job.reason if live else "",
+        nodes=job.nodes or events.nodes,
+        start=job.started,
+    )
+
+
+def _end_detail(job: JobInfo, events: JobEvents) -> str:
+    code = ""
+    if events.exit_code:
+        code = f"exit code {events.exit_code}"
+    elif job.exit_code not in ("", "0:0") and events.exit_code is None:
+        status, _, signal = job.exit_code.partition(":")
+        code = f"signal {signal}" if signal not in ("", "0") else f"exit code {status}"
+    reason = "" if job.reason in ("", "NonZeroExitCode") else job.reason
+    return "; ".join(part for part in (code, events.problem, reason) if part)
+
+
+def _from_events(record: RunRecord, events: JobEvents) -> Finding:
+    state = COMPLETED if events.exit_code == 0 else FAILED
+    code = "" if events.exit_code == 0 else f"exit code {events.exit_code}"
+    detail = "; ".join(part for part in (code, events.problem, "by the job's own record") if part)
+    return Finding(state=state, detail=detail, since=events.ended, job_id=events.job_id, nodes=events.nodes)
+
+
+def _unborn(record: RunRecord) -> Finding:
+    """A submission that was interrupted, and no trace of a job: is it certain that there will be none?"""
+    if record.state == NOT_SUBMITTED or not may_still_be_born(record):
+        return Finding(state=NOT_SUBMITTED, detail="the submission was interrupted and no job came of it")
+    return Finding()
+
+
+def may_still_be_born(record: RunRecord) -> bool:
+    """Whether the ``sbatch`` of an unfinished submission may still be under way."""
+    age = time.time() - record.state_time
+    if age > GRACE_SECONDS:
+        return False
+    submitter = record.submitter
+    if submitter is None:
+        return True
+    if submitter != identify() and is_alive(submitter) is not False:
+        return True  # it is at it, or sits on a machine that cannot be seen from here
+    return age < LOCAL_GRACE_SECONDS or runs_with(str(record.paths.script))
