@@ -43,6 +43,8 @@ COMMANDS: dict[str, dict[str, str]] = {
 }
 """Section of the help -> command -> its one line."""
 
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
 
 class LazyGroup(TyperGroup):
     """A group that imports a command's module when the command is asked for, and for nothing else."""
@@ -72,7 +74,7 @@ class PlainCommand(TyperCommand):
         arguments, options = [], []
         for parameter in self.get_params(ctx):
             if isinstance(parameter, TyperArgument):
-                arguments.append((parameter.metavar or parameter.name.upper(), parameter.help or ""))
+                arguments.append((parameter.metavar or str(parameter.name).upper(), parameter.help or ""))
             elif record := parameter.get_help_record(ctx):
                 options.append((record[0], record[1].split("  [", 1)[0]))
         for title, records in (("Arguments", arguments), ("Options", options)):
@@ -87,7 +89,7 @@ def command_app() -> typer.Typer:
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings=CONTEXT,
     )
 
 
@@ -96,7 +98,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=CONTEXT,
     epilog="LLMB_INSTALL names the installation; inside its folder it need not be set. Exit status: 0 done, 1 a "
     "benchmark failed, 2 the request is wrong, 3 something is missing or the scheduler refused, 130 interrupted.",
 )

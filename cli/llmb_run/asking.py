@@ -113,7 +113,7 @@ def plan_all(asks: Iterable[Ask], place: Place, *, skip_unsupported: bool = Fals
     planned: list[Asked] = []
     problems: list[str] = []
     all_asks = list(asks)
-    place.require_install()
+    assert place.install  # without one nothing can be planned: say so once
     _refuse_one_folder_for_many(all_asks)
     for ask in all_asks:
         # Repeats follow each other, and have one plan.

@@ -16,7 +16,7 @@ def main(arguments: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         # A file name need not fit the terminal's encoding.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    signal.signal(signal.SIGTERM, _interrupted)
+    former = signal.signal(signal.SIGTERM, _interrupted)
     try:
         status = _run(arguments)
         sys.stdout.flush()
@@ -28,6 +28,8 @@ def main(arguments: list[str] | None = None) -> int:
         return _failed(arguments, Interrupted("interrupted"))
     except LLMBError as error:
         return _failed(arguments, error)
+    finally:
+        signal.signal(signal.SIGTERM, former)
     return status
 
 

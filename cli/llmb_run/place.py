@@ -46,26 +46,26 @@ class Place:
     def install_or_none(self) -> Path | None:
         return self._install
 
-    def require_install(self) -> None:
-        """Raise the error of ``install`` before anything else is looked at."""
-        assert self.install
-
     @property
     def install(self) -> Path:
-        """Raises RequestError that says how to name the installation, or that it does not exist."""
+        """The installation, whether it exists or not: a dry run needs no more. Raises RequestError."""
         if self._install is None:
             raise RequestError(
                 f"LLMB_INSTALL is not set, and this folder holds no {FILE_NAME}",
                 remedy="cd to the installation, or export LLMB_INSTALL=/path/to/it; ./installer.py makes one",
                 code="no-install",
             )
-        if not self._install.is_dir():
+        return self._install
+
+    def require_install(self) -> Path:
+        """The installation. Raises RequestError when none is named, or it does not exist."""
+        if not self.install.is_dir():
             raise RequestError(
-                f"LLMB_INSTALL={self._install} does not exist",
+                f"LLMB_INSTALL={self.install} does not exist",
                 remedy="correct LLMB_INSTALL; ./installer.py makes an installation",
                 code="no-install",
             )
-        return self._install
+        return self.install
 
     @cached_property
     def cluster(self) -> ClusterConfig:
@@ -96,6 +96,3 @@ class Place:
             remedy=f"one of {', '.join(known)}; llmb-run list shows their sizes",
             code="unknown-workload",
         )
-
-    def workload_folder(self, workload: str) -> Path:
-        return self.install / "workloads" / workload

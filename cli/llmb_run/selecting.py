@@ -69,16 +69,16 @@ def seconds_of(text: str) -> float:
 def select_rows(place: Place, words: Sequence[str], wanted: RunFilter) -> list[RunRow]:
     """The runs that ``words`` name, in their order; without words those that match the filter, newest first."""
     if not words:
-        return find_runs(place.install, wanted)
-    rows = [find_run(place.install, word) for word in words]
+        return find_runs(place.require_install(), wanted)
+    rows = [find_run(place.require_install(), word) for word in words]
     return list({row.folder: row for row in rows}.values())
 
 
 def one_folder(place: Place, word: str | None) -> Path:
     """The run that ``word`` names, or the newest. Raises RequestError where there is none."""
     if word is not None:
-        return find_run(place.install, word).folder
-    newest = find_runs(place.install, RunFilter(limit=1))
+        return find_run(place.require_install(), word).folder
+    newest = find_runs(place.require_install(), RunFilter(limit=1))
     if not newest:
         raise RequestError("no run is on record yet", remedy="llmb-run single starts one; llmb-run list shows what")
     return newest[0].folder

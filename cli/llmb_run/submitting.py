@@ -38,6 +38,7 @@ def start(
         return show_plans(command, asked, as_json=as_json)
     from llmb_common import submission
 
+    place.require_install()
     say_warnings(asked)
     jobs = [
         submission.Job(

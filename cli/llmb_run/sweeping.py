@@ -39,7 +39,7 @@ def sweep(
     for scale in scales:
         if scale.lower() != "all" and not re.fullmatch(r"[1-9][0-9]{0,8}", scale):
             raise RequestError(f"--scale {scale} is not a number of GPUs", remedy="for example --scale 128, or all")
-    place.require_install()
+    assert place.install  # without one nothing can be planned: say so once
     recipes = [place.workload(name).recipe for name in workloads]
     for size in sizes:
         # A size of one of several workloads is a combination; a size of none is a slip.

@@ -1,4 +1,4 @@
-"""Golden files: what a user sees, kept beside the tests. ``LLMB_UPDATE_GOLDEN=1`` rewrites them; read the diff."""
+"""Golden files: what a user sees, kept beside the tests. ``LLMB_TEST_UPDATE_GOLDEN=1`` rewrites them; read the diff."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 def check_golden(name: str, text: str) -> None:
     """Compare ``text`` with ``tests/golden/<name>``, or write it there when asked to."""
     path = GOLDEN / name
-    if os.environ.get("LLMB_UPDATE_GOLDEN") == "1":
+    if os.environ.get("LLMB_TEST_UPDATE_GOLDEN") == "1":
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    assert path.is_file(), f"no golden file {path}; LLMB_UPDATE_GOLDEN=1 writes it"
-    assert text == path.read_text(encoding="utf-8"), f"differs from {path}; LLMB_UPDATE_GOLDEN=1 rewrites it"
+    assert path.is_file(), f"no golden file {path}; LLMB_TEST_UPDATE_GOLDEN=1 writes it"
+    assert text == path.read_text(encoding="utf-8"), f"differs from {path}; LLMB_TEST_UPDATE_GOLDEN=1 rewrites it"

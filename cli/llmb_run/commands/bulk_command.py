@@ -39,7 +39,6 @@ def bulk(
     from llmb_run.submitting import start
 
     place = Place()
-    place.require_install()
     asks = read_tasks(file, place)
     return start(
         "bulk",

@@ -31,7 +31,7 @@ def list_nodes(as_json: options.Json = False) -> int:
     from llmb_common.slurm.exclude import exclusions
     from llmb_run.place import Place
 
-    return _print("exclude list", exclusions(Place().install), as_json=as_json)
+    return _print("exclude list", exclusions(Place().require_install()), as_json=as_json)
 
 
 @app.command("add", cls=PlainCommand)
@@ -47,7 +47,7 @@ def add(
     from llmb_common.slurm.exclude import exclude_nodes
     from llmb_run.place import Place
 
-    return _print("exclude add", exclude_nodes(Place().install, hosts, reason, days=days), as_json=as_json)
+    return _print("exclude add", exclude_nodes(Place().require_install(), hosts, reason, days=days), as_json=as_json)
 
 
 @app.command("remove", cls=PlainCommand)
@@ -57,7 +57,7 @@ def remove(hosts: Hosts, as_json: options.Json = False) -> int:
     from llmb_run.place import Place
     from llmb_run.terminal import notice, print_json
 
-    removed = include_nodes(Place().install, hosts)
+    removed = include_nodes(Place().require_install(), hosts)
     if not removed:
         notice(f"none of {hosts} was on the list")
     if as_json:

@@ -19,7 +19,7 @@ def rebuild(as_json: options.Json = False) -> int:
     from llmb_run.terminal import print_json
 
     place = Place()
-    count = index.rebuild(place.install)
+    count = index.rebuild(place.require_install())
     if as_json:
         print_json("rebuild", {"runs": count})
     else:

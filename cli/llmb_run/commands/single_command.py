@@ -36,7 +36,8 @@ def single(
 ) -> int:
     """Start one job.
 
-    Example: llmb-run single -w pretrain_llama3.1 -s 405b --dtype fp8 --scale 128
+    \b
+    llmb-run single -w pretrain_llama3.1 -s 405b --dtype fp8 --scale 128
 
     Everything that launch.sh reads from the environment works here too; options win.
     """

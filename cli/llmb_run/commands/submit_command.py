@@ -62,7 +62,8 @@ def submit(
 
     Every combination is planned before the first one is started; one that cannot be planned stops all.
 
-    Example: llmb-run submit -w pretrain_llama3.1 -s 8b,70b --dtype fp8 --max-scale 128 --repeats 3
+    \b
+    llmb-run submit -w pretrain_llama3.1 -s 8b,70b --dtype fp8 --max-scale 128 --repeats 3
     """
     from llmb_run.asking import Ask, columns_of, environment_of, slurm_of
     from llmb_run.place import Place

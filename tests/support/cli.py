@@ -1,0 +1,51 @@
+"""llmb-run in this process: its status and what it printed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmb_common.request import VARIABLES
+from llmb_run.main import main
+
+
+@dataclass(frozen=True)
+class Done:
+    status: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        """The data of the JSON envelope."""
+        return self.envelope["data"]
+
+    @property
+    def envelope(self) -> dict[str, Any]:
+        value: dict[str, Any] = json.loads(self.out)
+        return value
+
+
+class Cli:
+    """Calls llmb-run with nothing in the environment but the installation and what a test sets."""
+
+    def __init__(self, install: Path, patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+        self.install = install
+        self.patch = patch
+        self._capture = capture
+        for name in VARIABLES:
+            patch.delenv(name, raising=False)
+        patch.setenv("LLMB_INSTALL", str(install))
+        patch.setenv("COLUMNS", "100")
+
+    def __call__(self, *arguments: str | Path, **variables: str) -> Done:
+        self._capture.readouterr()
+        with self.patch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            status = main([str(argument) for argument in arguments])
+        printed = self._capture.readouterr()
+        return Done(status, printed.out, printed.err)

@@ -1,0 +1,53 @@
+"""Runs on record, made without any scheduler, for tests of what shows and compares runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from llmb_common.launch import plan_from_variables
+from llmb_common.manifest import make_manifest
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.run import RunRecord, create_run
+
+from support.iteration_logs import mbridge_line
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def plan_for(install: Path, recipe: str = "llama3.1", **variables: str) -> JobPlan:
+    """The plan of a Slurm job of ``recipe``, as launch.sh makes it of ``variables``."""
+    base = {"LLMB_INSTALL": str(install), "CLUSTER_TYPE": "slurm"}
+    return plan_from_variables(ROOT / recipe, base | variables)[1]
+
+
+PUBLISHED = {"GPU_TYPE": "gb200", "MODEL_SIZE": "405b", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "128"}
+"""A configuration with a published step time: 5.74147 s."""
+
+
+def make_run(
+    install: Path,
+    recipe: str = "llama3.1",
+    *,
+    state: str = "COMPLETED",
+    job_id: str | None = "101",
+    log: str | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> RunRecord:
+    """A run folder with its record in ``state`` and, where given, its ``log``."""
+    plan = plan_for(install, recipe, **(PUBLISHED if variables is None else variables))
+    code = install / "code" / "llmb_train"
+    code.mkdir(parents=True, exist_ok=True)
+    (code / "__main__.py").write_text("print('training')\n")
+    record = create_run(plan, code, make_manifest(plan, ROOT / recipe, code))
+    record = replace(record, job_id=job_id).with_state(state)
+    record.save()
+    if log is not None:
+        record.paths.log.write_text(log)
+    return record
+
+
+def steady_log(milliseconds: float, steps: int = 50) -> str:
+    """A healthy Megatron-Bridge log whose steps all take the same time."""
+    return "".join(mbridge_line(index, steps, milliseconds=milliseconds) for index in range(1, steps + 1))
