@@ -150,7 +150,9 @@ def test_a_hostile_folder_reaches_the_script_quoted(tmp_path: Path) -> None:
     plan = plan_of(RECIPES["llama3.1"], site, LAPTOP, LLMB_INSTALL=str(folder))
     text = script_of(plan)
     head = text[: text.index("# The job's own record")]
+    paths = dry_run_paths(plan.workload_folder, plan.experiment_name)
+    paths.output.mkdir(parents=True)
     command = ["bash", "-c", head + 'printf %s "$log"']
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert done.stdout == str(dry_run_paths(plan.workload_folder, plan.experiment_name).log)
+    assert done.stdout == str(paths.log)
     assert not (tmp_path / "evil").exists()
