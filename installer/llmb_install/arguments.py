@@ -5,13 +5,26 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from llmb_common.errors import RequestError, did_you_mean
+from llmb_install.questions import QUESTIONS, Given
 
 DEFAULT_FOLDER = "llmb_install"
+COMMANDS = {
+    "install": "install (the default)",
+    "add": "add workloads to an installation",
+    "remove": "remove workloads; results stay",
+    "list": "show what is installed and what there is",
+    "verify": "check every part against its receipt",
+    "update": "bring an installation up to date with its clone, repair it, remove what is left over",
+    "uninstall": "remove an installation; results stay",
+    "doctor": "check this site and say what to fix",
+}
+SECRET_FLAGS = {"--hf-token": "HF_TOKEN", "--ngc-api-key": "NGC_API_KEY"}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -24,30 +37,122 @@ class _Parser(argparse.ArgumentParser):
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments as a namespace. ``--help`` prints and raises SystemExit(0); mistakes are RequestError."""
-    return build_parser().parse_args(argv)
+    words = list(argv)
+    command = words.pop(0) if words and words[0] in COMMANDS else "install"
+    if command == "install" and words and not words[0].startswith("-"):
+        raise RequestError(
+            f"there is no command {words[0]!r}{did_you_mean(words[0], COMMANDS)}",
+            remedy=f"the commands are {', '.join(COMMANDS)}",
+        )
+    asked = _parser(command).parse_args(words)
+    asked.command = command
+    if getattr(asked, "quickstart", False):
+        _refuse_beside_quickstart(asked)
+    return asked
 
 
-def build_parser() -> argparse.ArgumentParser:
+def _refuse_beside_quickstart(asked: argparse.Namespace) -> None:
+    options = {"play", "record", "list_workloads", "dry_run", "json", "no_space_check"}
+    fields = {question.field for question in QUESTIONS} - {"install_path"}
+    for name in sorted(options | fields):
+        if getattr(asked, name, None):
+            raise RequestError(
+                f"--quickstart decides everything itself: --{name.replace('_', '-')} has no place beside it",
+                remedy="give only --install-path and --verbose with it, or leave --quickstart out",
+            )
+
+
+def _parser(command: str) -> argparse.ArgumentParser:
+    name = Path(sys.argv[0]).name if Path(sys.argv[0]).name in ("installer.py", "llmb-install") else "llmb-install"
     parser = _Parser(
-        prog="installer.py",
+        prog=name if command == "install" else f"{name} {command}",
         allow_abbrev=False,
-        description="Install LLMB: the tool, training environments, container images and this machine's settings.",
+        description=_description(command),
+        epilog=_commands(name) if command == "install" else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    if command in ("add", "remove"):
+        parser.add_argument("workloads", nargs="+", metavar="WORKLOAD", help="as in list")
+    if command == "install":
+        _add_install_options(parser)
+    else:
+        parser.add_argument("--install-path", metavar="DIR", help="the installation (default: LLMB_INSTALL)")
+    if command in ("install", "add", "update"):
+        parser.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
+        parser.add_argument("--no-space-check", action="store_true", help="do not look at free space before steps")
+        for flag, variable in SECRET_FLAGS.items():
+            text = f"better: the variable {variable}, which no process list shows"
+            parser.add_argument(flag, metavar="SECRET", help=text)
+    if command == "uninstall":
+        parser.add_argument("--yes", action="store_true", help="do not ask")
+        parser.add_argument("--results-too", action="store_true", help="remove workloads/ with all results as well")
+    parser.add_argument("--json", action="store_true", help="the result as JSON on standard output")
+    parser.add_argument("--verbose", action="store_true", help="show the output of every command")
+    return parser
+
+
+def _add_install_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quickstart",
         action="store_true",
         help="no questions, no Slurm, no GPU: install a CPU engine here, train a tiny Llama 3.1 and show the result",
     )
-    parser.add_argument(
-        "--install-path",
-        metavar="DIR",
-        help=f"where to install (default: LLMB_INSTALL, else ./{DEFAULT_FOLDER} in the clone)",
-    )
-    parser.add_argument("--verbose", action="store_true", help="show the output of every command")
-    return parser
+    parser.add_argument("--play", metavar="FILE", help="take the answers from FILE and ask nothing")
+    parser.add_argument("--record", metavar="FILE", help="write the answers to FILE and install nothing")
+    parser.add_argument("--list-workloads", action="store_true", help="show the workloads and end")
+    answers = parser.add_argument_group("answers", "each question of the dialogue as a flag")
+    for question in QUESTIONS:
+        text = question.help
+        if question.field == "install_path":
+            text += f" (default: LLMB_INSTALL, else ./{DEFAULT_FOLDER} in the clone)"
+        if question.field == "gres":
+            answers.add_argument(question.flag, nargs="?", const="true", choices=question.choices, help=text)
+        elif question.choices:
+            answers.add_argument(question.flag, choices=question.choices, type=str.lower, help=text)
+        else:
+            answers.add_argument(question.flag, metavar=question.field.rpartition("_")[2].upper(), help=text)
 
 
-def install_path(arguments: argparse.Namespace, clone: Path) -> Path:
+def given_by_flags(asked: argparse.Namespace) -> Given:
+    """The answers on the command line, by field."""
+    values = {q.field: getattr(asked, q.field, None) for q in QUESTIONS}
+    given: Given = {field: value for field, value in values.items() if value is not None}
+    if "gres" in given:
+        given["gres"] = given["gres"] == "true"
+    if getattr(asked, "no_space_check", False):
+        given["space_check"] = False
+    return given
+
+
+def take_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The arguments without secrets, and the secrets as the variables that carry them from here on."""
+    kept: list[str] = []
+    found: dict[str, str] = {}
+    words = iter(argv)
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if flag in SECRET_FLAGS:
+            found[SECRET_FLAGS[flag]] = value if equals else next(words, "")
+        else:
+            kept.append(word)
+    return kept, found
+
+
+def install_path(asked: argparse.Namespace, clone: Path) -> Path:
     """``--install-path``, else ``LLMB_INSTALL``, else ``llmb_install`` in the clone; always absolute."""
-    chosen = arguments.install_path or os.environ.get("LLMB_INSTALL") or clone / DEFAULT_FOLDER
+    chosen = asked.install_path or os.environ.get("LLMB_INSTALL") or clone / DEFAULT_FOLDER
     return Path(chosen).expanduser().absolute()
+
+
+def _description(command: str) -> str:
+    if command != "install":
+        return COMMANDS[command][0].upper() + COMMANDS[command][1:] + "."
+    return (
+        "Install LLMB: the tool, training environments, container images and this site's settings.\n"
+        "In a terminal it asks; with the flags below, or --play, it does not."
+    )
+
+
+def _commands(name: str) -> str:
+    lines = [f"  {command:11}{text}" for command, text in COMMANDS.items() if command != "install"]
+    return f"other commands ({name} COMMAND --help):\n" + "\n".join(lines)

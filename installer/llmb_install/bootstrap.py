@@ -5,18 +5,19 @@ Standard library only.
 
 from __future__ import annotations
 
+import argparse
 import os
-import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from llmb_common.errors import EnvironmentLacks
-from llmb_install import arguments, environments, pythons
+from llmb_install import arguments, environments, pythons, questions
 from llmb_install.guard import guarded
 from llmb_install.install_lock import install_lock
-from llmb_install.reporter import Reporter, size
+from llmb_install.reporter import Reporter
+from llmb_install.space import require_space
 
-_TOOL_BYTES = 150_000_000
+TOOL_BYTES = 150_000_000
 """What the tool's environment takes, with some room."""
 
 
@@ -25,21 +26,55 @@ def bootstrap(clone: Path, argv: Sequence[str]) -> int:
 
     Returns an exit status only when that failed: otherwise this process becomes ``llmb-install``.
     """
-    return guarded(lambda: _bootstrap(clone, argv))
+    words, secrets = arguments.take_secrets(argv)
+    # From here on secrets travel in the environment, not in argument lists that every user of the machine can read.
+    os.environ.update(secrets)
+    return guarded(lambda: _bootstrap(clone, words), as_json="--json" in words)
 
 
 def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     asked = arguments.parse(argv)
     install = arguments.install_path(asked, clone)
-    environment = tool_environment(clone, install)
+    if asked.command == "install":
+        _require_answers(asked, install)
+    home = install
+    environment = tool_environment(clone, home)
+    if not environment.is_complete() and not _builds_in_place(asked, install):
+        home = scratch_home()
+        environment = tool_environment(clone, home)
     if not environment.is_complete():
-        require_space(install, _TOOL_BYTES, "LLMB's own environment")
-        log_folder = install / ".llmb" / "logs"
-        with Reporter(log_folder, verbose=asked.verbose) as reporter, install_lock(install, reporter):
+        require_space(home, TOOL_BYTES, "LLMB's own environment")
+        with Reporter(home / ".llmb" / "logs", verbose=asked.verbose) as reporter, install_lock(home, reporter):
             environments.ensure(environment, reporter)
     os.environ["LLMB_REPO"] = str(clone)
-    interpreter = str(environment.interpreter)
+    # Not through the link: another clone's bootstrap may move that one at any moment.
+    interpreter = str(environment.folder / "bin" / "python")
     os.execv(interpreter, [interpreter, "-m", "llmb_install", *argv])
+
+
+def _require_answers(asked: argparse.Namespace, install: Path) -> None:
+    """Without a terminal a lack of answers is said at once, not after the tool's environment was built."""
+    terminal = sys.stdin.isatty() and sys.stderr.isatty()
+    elsewhere = asked.quickstart or asked.play or asked.list_workloads or (install / ".llmb" / "answers.yaml").exists()
+    if not terminal and not elsewhere:
+        questions.require(arguments.given_by_flags(asked))
+
+
+def _builds_in_place(asked: argparse.Namespace, install: Path) -> bool:
+    """Whether the tool's environment may be built in ``install``: only when it is certain to be used there, and never
+    for a command that must not write."""
+    if asked.command != "install":
+        return asked.command in ("add", "update") and (install / "venvs").exists() and not asked.dry_run
+    if asked.dry_run or asked.record or asked.list_workloads or asked.play:
+        return False
+    named = asked.install_path is not None or "LLMB_INSTALL" in os.environ
+    return asked.quickstart or (named and not questions.missing(arguments.given_by_flags(asked)))
+
+
+def scratch_home() -> Path:
+    """Where the tool's environment goes while there is no installation for it: the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "llmb"
 
 
 def tool_environment(clone: Path, install: Path) -> environments.Environment:
@@ -54,14 +89,3 @@ def tool_environment(clone: Path, install: Path) -> environments.Environment:
         editable=clone,
         extras="install",
     )
-
-
-def require_space(folder: Path, needed: int, what: str) -> None:
-    """Raise EnvironmentLacks unless ``needed`` bytes are free where ``folder`` is or will be."""
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    free = shutil.disk_usage(existing).free
-    if free < needed:
-        raise EnvironmentLacks(
-            f"{what} needs {size(needed)} under {folder}, and {size(free)} are free there",
-            remedy="free some space or choose another folder with --install-path",
-        )

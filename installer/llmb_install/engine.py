@@ -18,7 +18,7 @@ ENGINE_BYTES = 3_000_000_000
 _MINIMUM_GLIBC = (2, 31)
 
 
-def cpu_engine(clone: Path, install: Path) -> Environment:
+def cpu_engine(clone: Path, install: Path, kind: str = "venv") -> Environment:
     """The environment ``venvs/engine-cpu``. Raises EnvironmentLacks where its packages have no build for this machine
     or no Python 3.10 to 3.12 is found."""
     _require_builds()
@@ -35,6 +35,7 @@ def cpu_engine(clone: Path, install: Path) -> Environment:
         lock=clone / "installer" / "locks" / "engine-cpu.txt",
         # Megatron-Bridge itself imports only behind LLMB's CPU backend; the training run is its test.
         smoke=("torch", "megatron.core", "nvidia_resiliency_ext", "transformers"),
+        kind=kind,
     )
 
 

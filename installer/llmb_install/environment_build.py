@@ -151,9 +151,7 @@ def _pip(
 
 def _smoke_test(environment: Environment, reporter: Reporter, step: Step) -> None:
     step.update("checking that it imports")
-    program = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
-    argv = [str(environment.folder / "bin" / "python"), "-c", program, *environment.smoke]
-    done = command.run(argv, reporter, env=_child_environment())
+    done = command.run(_smoke_argv(environment), reporter, env=_child_environment())
     if done.status != 0:
         raise _failure(
             environment,
@@ -161,6 +159,20 @@ def _smoke_test(environment: Environment, reporter: Reporter, step: Step) -> Non
             done,
             "run the same command again, which builds the environment afresh",
         )
+
+
+def _smoke_argv(environment: Environment) -> list[str]:
+    program = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
+    return [str(environment.folder / "bin" / "python"), "-c", program, *environment.smoke]
+
+
+def smoke_problem(environment: Environment) -> str | None:
+    """Why the environment's packages do not import, or None when they do."""
+    done = subprocess.run(
+        _smoke_argv(environment), env=_child_environment(), capture_output=True, text=True, timeout=300, check=False
+    )
+    lines = done.stderr.strip().splitlines()
+    return None if done.returncode == 0 else f"{environment.link} does not import: {lines[-1] if lines else '?'}"
 
 
 def lock_requirements(text: str) -> list[str]:

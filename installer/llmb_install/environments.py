@@ -99,6 +99,13 @@ def ensure(environment: Environment, reporter: Reporter) -> bool:
     return True
 
 
+def verify(environment: Environment) -> str | None:
+    """The receipt's check and a real import of what the environment is for; what is wrong, or None."""
+    if not environment.is_complete():
+        return f"{environment.link} is missing, unfinished or changed"
+    return environment_build.smoke_problem(environment)
+
+
 def prune(environment: Environment) -> list[Path]:
     """Remove earlier builds that the link has left behind; returns them."""
     old = [folder for folder in _builds(environment) if folder != environment.folder]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from collections.abc import Callable
@@ -11,30 +12,34 @@ from llmb_common.errors import EnvironmentLacks, Interrupted, LLMBError
 _AGAIN = "run the same command again to go on"
 
 
-def guarded(work: Callable[[], int]) -> int:
+def guarded(work: Callable[[], int], *, as_json: bool = False) -> int:
     """``work()``'s exit status, or that of the error it raised: 130 for Ctrl-C and SIGTERM, 3 for a file that cannot
-    be written, and so on."""
+    be written, and so on. ``as_json``: the error also as JSON on standard output."""
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         return work()
     except LLMBError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_status
+        return _report(error, as_json)
     except OSError as error:
-        print(f"error: {explain(error)}", file=sys.stderr)
-        return EnvironmentLacks.exit_status
+        return _report(_explained(error), as_json)
     except KeyboardInterrupt:
-        print(f"interrupted: {_AGAIN}", file=sys.stderr)
-        return Interrupted.exit_status
+        return _report(Interrupted("interrupted", remedy=_AGAIN), as_json)
 
 
-def explain(error: OSError) -> str:
+def _report(error: LLMBError, as_json: bool) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    if as_json:
+        print(json.dumps({"schema": 1, "ok": False, "error": error.as_dict()}, indent=2))
+    return error.exit_status
+
+
+def _explained(error: OSError) -> LLMBError:
     """An operating system error as a sentence with a remedy."""
     place = f": {error.filename}" if error.filename else ""
-    return (
-        f"{error.strerror or error}{place}\n"
-        "  -> check permissions, free space and quota there, or choose another folder with --install-path; "
-        f"then {_AGAIN}"
+    return EnvironmentLacks(
+        f"{error.strerror or error}{place}",
+        remedy=f"check permissions, free space and quota there, or choose another folder with --install-path; "
+        f"then {_AGAIN}",
     )
 
 

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from llmb_install import arguments
 from llmb_install.guard import guarded
 
+Command = Callable[[argparse.Namespace, Path, Path], int]
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    return guarded(lambda: _dispatch(sys.argv[1:] if argv is None else argv))
+    words, secrets = arguments.take_secrets(sys.argv[1:] if argv is None else argv)
+    os.environ.update(secrets)
+    return guarded(lambda: _dispatch(arguments.parse(words)), as_json="--json" in words)
 
 
-def _dispatch(argv: Sequence[str]) -> int:
-    from llmb_install.quickstart import quickstart
-
-    asked = arguments.parse(argv)
+def _dispatch(asked: argparse.Namespace) -> int:
     clone = Path(os.environ.get("LLMB_REPO") or Path(__file__).resolve().parents[2])
-    return quickstart(clone, arguments.install_path(asked, clone), verbose=asked.verbose)
+    install = arguments.install_path(asked, clone)
+    if asked.command == "doctor":
+        from llmb_install.doctor import doctor
+
+        return doctor(asked, install)
+    if asked.command in ("list", "verify", "uninstall"):
+        from llmb_install import upkeep
+
+        act: Command = {"list": upkeep.show, "verify": upkeep.verify, "uninstall": upkeep.uninstall}[asked.command]
+        return act(asked, clone, install)
+    if asked.command == "install" and asked.quickstart:
+        from llmb_install.quickstart import quickstart
+
+        return quickstart(clone, install, verbose=asked.verbose)
+    from llmb_install import operations
+
+    return operations.COMMANDS[asked.command](asked, clone, install)

@@ -11,11 +11,11 @@ from pathlib import Path
 from llmb_common.errors import CheckFailed
 from llmb_common.request import VARIABLES
 from llmb_install import command, environments
-from llmb_install.bootstrap import require_space
 from llmb_install.engine import ENGINE_BYTES, cpu_engine
 from llmb_install.install_lock import install_lock
 from llmb_install.reporter import Reporter
 from llmb_install.site_config import update_site_config
+from llmb_install.space import require_space
 from llmb_install.wrappers import write_wrappers
 
 WORKLOAD = "pretrain_llama3.1"

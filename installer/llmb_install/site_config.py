@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.cluster import FILE_NAME, load_cluster_config
-from llmb_common.errors import ConfigError
-from llmb_common.files import write_atomic
+from llmb_common.errors import ConfigError, RecordError
+from llmb_common.files import read_json, write_atomic, write_json
 
+_RECORD = Path(".llmb") / "site-config.json"
 _HEADER = "# What LLMB knows about this machine. Written by the installer; edit freely, comments survive.\n"
 
 
@@ -20,34 +21,76 @@ def update_site_config(install: Path, values: Mapping[str, Any], defaults: Mappi
     Nested mappings are merged key by key. Returns whether the file had to be written. Raises ConfigError where the
     existing file is wrong: a mistake by hand is shown, not overwritten.
     """
-    from ruamel.yaml import YAML
-
     path = install / FILE_NAME
-    yaml = YAML()
-    yaml.preserve_quotes = True
-    yaml.width = 4096
-    if path.exists():
-        load_cluster_config(install)
-        text = path.read_text(encoding="utf-8")
-        document = yaml.load(text)
-    else:
-        text = ""
-        document = yaml.load(_HEADER + "schema: 1\n")
-    for key, value in (defaults or {}).items():
-        if key not in document:
-            document[key] = value
-    _merge(document, values)
-    stream = io.StringIO()
-    yaml.dump(document, stream)
-    if stream.getvalue() == text:
+    text, new = _edited(path, values, defaults or {})
+    if new == text:
         return False
     install.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, stream.getvalue())
+    write_atomic(path, new)
     try:
         load_cluster_config(install)
     except ConfigError as error:
         raise AssertionError(f"the installer wrote a cluster_config.yaml that cannot be read: {error}") from error
     return True
+
+
+def apply_site_values(install: Path, values: Mapping[str, Any]) -> None:
+    """Bring ``values`` into the file, but only those that are other than at the last time: what somebody has changed
+    by hand since stays."""
+    applied = _applied(install)
+    present = (install / FILE_NAME).is_file()
+    update_site_config(install, _changes(applied, values) if present and applied is not None else values)
+    record = install / _RECORD
+    record.parent.mkdir(parents=True, exist_ok=True)
+    write_json(record, values)
+
+
+def site_values_are_applied(install: Path, values: Mapping[str, Any]) -> bool:
+    """Whether ``apply_site_values`` has nothing to do."""
+    return (install / FILE_NAME).is_file() and _applied(install) == values
+
+
+def _applied(install: Path) -> dict[str, Any] | None:
+    try:
+        applied = read_json(install / _RECORD)
+    except RecordError:
+        return None
+    return applied if isinstance(applied, dict) else None
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    changed: dict[str, Any] = {}
+    for key, value in new.items():
+        if isinstance(value, Mapping):
+            inner = old.get(key)
+            if inside := _changes(inner if isinstance(inner, Mapping) else {}, value):
+                changed[key] = inside
+        elif key not in old or old[key] != value:
+            changed[key] = value
+    return changed
+
+
+def _edited(path: Path, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> tuple[str, str]:
+    """The file's text before and after."""
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 4096
+    if path.exists():
+        load_cluster_config(path.parent)
+        text = path.read_text(encoding="utf-8")
+        document = yaml.load(text)
+    else:
+        text = ""
+        document = yaml.load(_HEADER + "schema: 1\n")
+    for key, value in defaults.items():
+        if key not in document:
+            document[key] = value
+    _merge(document, values)
+    stream = io.StringIO()
+    yaml.dump(document, stream)
+    return text, stream.getvalue()
 
 
 def _merge(document: Any, values: Mapping[str, Any]) -> None:

@@ -1,0 +1,178 @@
+"""What an installation is told: one strict, typed set of answers, whoever gave them.
+
+Prompts, flags and play files all fill the same ``Answers``; ``questions`` lists its fields for people.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from llmb_common.errors import ConfigError, RequestError, did_you_mean
+from llmb_common.recipe import Recipe
+from llmb_common.secrets import Secret
+from llmb_common.strict_yaml import Lines, convert, load_text, read_text
+from llmb_install.questions import QUESTIONS, Given, require
+
+ClusterType = Literal["slurm", "local"]
+Architecture = Literal["x86_64", "aarch64"]
+Method = Literal["local", "srun"]
+EnvironmentType = Literal["venv", "uv", "conda"]
+
+
+class Answers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that decides what is installed. No secret is among it: see ``Secrets``."""
+
+    schema: Literal[1]
+    install_path: str
+    cluster_type: ClusterType
+    gpu_type: Literal["gb300", "gb200", "b200", "h200", "h100", "cpu"]
+    workloads: tuple[str, ...]
+    account: str | None = None
+    gpu_partition: str | None = None
+    cpu_partition: str | None = None
+    gres: bool = False
+    arch: Architecture
+    install_method: Method
+    runtime: Literal["pyxis", "enroot", "none"]
+    env_type: EnvironmentType
+    image_folder: str | None = None
+    space_check: bool = True
+
+    @property
+    def on_slurm(self) -> bool:
+        return self.cluster_type == "slurm"
+
+    @property
+    def uses_images(self) -> bool:
+        return self.on_slurm and self.runtime != "none"
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """What must be in no file but its own: a Hugging Face token, an NGC key."""
+
+    hf_token: Secret | None = None
+    ngc_api_key: Secret | None = None
+
+
+def read_play(path: Path) -> tuple[Given, Secrets, Lines]:
+    """The answers in a play file, its secrets set apart. Raises ConfigError with file and line.
+
+    Every question that matters must be answered in it: a play file means the same on every machine.
+    """
+    where = str(path)
+    data, lines = load_text(read_text(path, ConfigError), where, ConfigError)
+    if not isinstance(data, dict):
+        raise ConfigError(f"{where}:1: a play file is a mapping of answers", remedy="write one with --record FILE")
+    secrets = _take_secrets(data, where, lines)
+    known = set(Answers.__struct_fields__)
+    for key in data:
+        if key not in known:
+            raise ConfigError(
+                f"{where}:{lines[f'$.{key}']}: unknown key {key!r}{did_you_mean(key, known)}",
+                remedy="remove the key or correct its name",
+            )
+    return data, secrets, lines
+
+
+def _take_secrets(data: dict[str, Any], where: str, lines: Lines) -> Secrets:
+    found: dict[str, Secret] = {}
+    for key in ("hf_token", "ngc_api_key"):
+        value = data.pop(key, None)
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(f"{where}:{lines[f'$.{key}']}: {key} must be text", remedy="put the value in quotes")
+        if value:
+            found[key] = Secret(value)
+    return Secrets(**found)
+
+
+def complete(given: Given, recipes: Mapping[str, Recipe], *, where: str = "", lines: Lines | None = None) -> Answers:
+    """``given`` with its defaults, as ``Answers``. Raises RequestError or ConfigError that says which field is wrong.
+
+    The defaults depend on the answers alone, not on the machine, except for ``arch`` of a CPU installation.
+    """
+    require(given, where)
+    _refuse_pointless(given, where)
+    values = {key: value for key, value in given.items() if value is not None}
+    values.setdefault("schema", 1)
+    on_slurm = values["cluster_type"] == "slurm"
+    gpu_type = str(values["gpu_type"]).lower()
+    values["gpu_type"] = gpu_type
+    values.setdefault("arch", default_architecture(gpu_type))
+    values.setdefault("runtime", "pyxis" if on_slurm else "none")
+    values.setdefault("install_method", "local")
+    values.setdefault("env_type", "venv")
+    values["workloads"] = expand_workloads(values["workloads"], recipes)
+    if on_slurm:
+        values.setdefault("cpu_partition", values["gpu_partition"])
+    if values.get("image_folder"):
+        values["image_folder"] = str(Path(str(values["image_folder"])).expanduser().absolute())
+    values["install_path"] = str(Path(str(values["install_path"])).expanduser().absolute())
+    answers = convert(values, lines or {}, Answers, where or "the answers", ConfigError if where else RequestError)
+    _refuse_contradictions(answers)
+    return answers
+
+
+def default_architecture(gpu_type: str) -> str:
+    if gpu_type in ("gb200", "gb300"):
+        return "aarch64"
+    return platform.machine() if gpu_type == "cpu" else "x86_64"
+
+
+def expand_workloads(chosen: object, recipes: Mapping[str, Recipe]) -> list[str]:
+    """Workload names from ``all``, a comma-separated text or a list. Raises RequestError for an unknown one."""
+    names = chosen.split(",") if isinstance(chosen, str) else list(chosen) if isinstance(chosen, (list, tuple)) else []
+    wanted = [str(name).strip() for name in names if str(name).strip()]
+    if wanted == ["all"]:
+        return sorted(recipes)
+    for name in wanted:
+        if name not in recipes:
+            raise RequestError(
+                f"there is no workload {name!r}{did_you_mean(name, recipes)}",
+                remedy=f"the workloads are {', '.join(sorted(recipes))}, or all",
+            )
+    return sorted(set(wanted))
+
+
+def to_yaml(answers: Answers) -> str:
+    """The answers as a play file."""
+    import yaml
+
+    data = {key: value for key, value in msgspec.to_builtins(answers).items() if value is not None}
+    header = "# Answers for the installer: ./installer.py --play THIS_FILE. Secrets are never recorded.\n"
+    return header + yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=4096)
+
+
+def _refuse_pointless(given: Given, where: str) -> None:
+    """An answer to a question that does not arise is a mistake, not something to ignore in silence."""
+    for question in QUESTIONS:
+        value = given.get(question.field)
+        if not question.matters(given) and value not in (None, "", False, "none", "local"):
+            raise RequestError(
+                f"{where + ': ' if where else ''}{question.field} ({question.help}) does not matter here: "
+                f"cluster_type is {given.get('cluster_type')}, runtime {given.get('runtime') or 'the default'}",
+                remedy=f"leave {question.field} out, or correct the other answer",
+            )
+
+
+def _refuse_contradictions(answers: Answers) -> None:
+    if answers.cluster_type == "local" and answers.runtime != "none":
+        raise RequestError(
+            f"runtime {answers.runtime} on this machine is not supported: the local executor uses no container",
+            remedy="choose --runtime none, or --cluster-type slurm",
+        )
+    if answers.on_slurm and answers.gpu_type == "cpu" and answers.uses_images:
+        raise RequestError(
+            "the container images are for GPUs, and --gpu-type is cpu",
+            remedy="choose --runtime none for CPU jobs under Slurm, or the GPU type of the cluster",
+        )
+    for field in ("account", "gpu_partition", "cpu_partition"):
+        value = getattr(answers, field)
+        if value is not None and (not value or any(c.isspace() or c in "\"';|&$" for c in value)):
+            raise RequestError(f"{field} is {value!r}, which is no Slurm name", remedy=f"correct {field}")

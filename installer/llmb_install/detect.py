@@ -1,0 +1,136 @@
+"""What this machine and its Slurm say about themselves. Everything may be unknown; nothing here fails."""
+
+from __future__ import annotations
+
+import getpass
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_SECONDS = 15
+_GRES_GPU = re.compile(r"gpu(?::([A-Za-z0-9_.-]+?))?:(\d+)")
+# The longest first: "h100" is in "h100nvl", "gb200" holds "b200".
+_GPU_NAMES = ("gb300", "gb200", "b200", "h200", "h100")
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One partition. ``gpus_per_node`` is 0 where Slurm knows of no GPU."""
+
+    name: str
+    is_default: bool
+    up: bool
+    time_limit: str
+    nodes: int
+    gpus_per_node: int
+    gpu_name: str
+
+
+@dataclass(frozen=True)
+class Site:
+    """What was found; empty where nothing answered."""
+
+    has_slurm: bool
+    slurm_version: str
+    partitions: tuple[Partition, ...]
+    accounts: tuple[str, ...]
+    architectures: tuple[str, ...]
+    gpu_type: str
+    local_gpus: tuple[str, ...]
+
+    @property
+    def gpu_partitions(self) -> tuple[Partition, ...]:
+        return tuple(p for p in self.partitions if p.gpus_per_node)
+
+    def has_gres(self, partition: str) -> bool:
+        return any(p.gpus_per_node for p in self.partitions if p.name == partition)
+
+
+def detect_site() -> Site:
+    """Ask sinfo, sacctmgr, scontrol and nvidia-smi, each with a time limit."""
+    has_slurm = shutil.which("sbatch") is not None
+    partitions = parse_sinfo(output("sinfo", "-h", "-o", "%P|%a|%l|%D|%G")) if has_slurm else ()
+    local_gpus = tuple(output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines())
+    names = [p.gpu_name for p in partitions if p.gpu_name] + list(local_gpus)
+    version = re.search(r"\d+\.\d+(\.\d+)?", output("sinfo", "--version")) if has_slurm else None
+    return Site(
+        has_slurm=has_slurm,
+        slurm_version=version[0] if version else "",
+        partitions=partitions,
+        accounts=_accounts() if has_slurm else (),
+        architectures=_architectures() if has_slurm else (platform.machine(),),
+        gpu_type=next((kind for name in names if (kind := gpu_type_of(name))), ""),
+        local_gpus=local_gpus,
+    )
+
+
+def parse_sinfo(text: str) -> tuple[Partition, ...]:
+    """Partitions from ``sinfo -h -o '%P|%a|%l|%D|%G'``: one line for each kind of node, several for a partition."""
+    found: dict[str, Partition] = {}
+    for line in text.splitlines():
+        fields = line.split("|")
+        if len(fields) != 5 or not fields[3].isdigit():
+            continue
+        name = fields[0].rstrip("*")
+        gpu_name, gpus = gpus_in(fields[4])
+        known = found.get(name)
+        found[name] = Partition(
+            name=name,
+            is_default=fields[0].endswith("*"),
+            up=fields[1] == "up",
+            time_limit=fields[2],
+            nodes=int(fields[3]) + (known.nodes if known else 0),
+            gpus_per_node=max(gpus, known.gpus_per_node if known else 0),
+            gpu_name=gpu_name or (known.gpu_name if known else ""),
+        )
+    return tuple(found.values())
+
+
+def gpus_in(gres: str) -> tuple[str, int]:
+    """Name and number of GPUs in a GRES text: ``gpu:h100:8(S:0-1)`` is ``("h100", 8)``."""
+    names, total = "", 0
+    for name, count in _GRES_GPU.findall(re.sub(r"\([^)]*\)", "", gres)):
+        names = names or name
+        total += int(count)
+    return names, total
+
+
+def gpu_type_of(name: str) -> str:
+    """The GPU type behind a GRES or product name, or an empty string: ``NVIDIA H100 80GB HBM3`` is ``h100``."""
+    text = name.lower()
+    return next((kind for kind in _GPU_NAMES if kind in text), "")
+
+
+def output(*argv: str) -> str:
+    """What a command prints; empty when it is missing, fails or takes too long."""
+    return ask(argv) or ""
+
+
+def ask(argv: Sequence[str], seconds: float = _SECONDS) -> str | None:
+    """As ``output``, with None for a failure."""
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _accounts() -> tuple[str, ...]:
+    text = output("sacctmgr", "-nP", "show", "associations", f"user={getpass.getuser()}", "format=account")
+    return tuple(sorted(set(filter(None, text.split()))))
+
+
+def _architectures() -> tuple[str, ...]:
+    text = output("scontrol", "--oneliner", "show", "nodes")
+    return tuple(sorted(set(re.findall(r"\bArch=(\S+)", text))))

@@ -1,0 +1,289 @@
+"""What an installation consists of: answers in, steps out."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+from llmb_common.cluster import FILE_NAME, load_cluster_config
+from llmb_common.errors import ConfigError, EnvironmentLacks
+from llmb_common.files import write_atomic
+from llmb_common.planning.plan import image_file_name
+from llmb_common.recipe import Recipe, load_recipe, recipe_folders
+from llmb_common.strict_yaml import convert, load_text, read_text
+from llmb_install import credentials, environments, images
+from llmb_install.answers import Answers, Secrets, to_yaml
+from llmb_install.bootstrap import TOOL_BYTES, tool_environment
+from llmb_install.engine import ENGINE_BYTES, cpu_engine
+from llmb_install.environments import Environment
+from llmb_install.images import Image
+from llmb_install.reporter import Reporter
+from llmb_install.site_config import apply_site_values, site_values_are_applied
+from llmb_install.space import require_space
+from llmb_install.steps import Step
+from llmb_install.wrappers import COMMANDS, is_current, write_wrappers
+
+ANSWERS_FILE = Path(".llmb") / "answers.yaml"
+_ENGINE_DOWNLOAD = 420_000_000
+
+
+class Installation:
+    """An installation as its answers describe it; nothing is touched until a step runs."""
+
+    def __init__(self, clone: Path, answers: Answers, secrets: Secrets | None = None) -> None:
+        self.clone = clone
+        self.answers = answers
+        self.secrets = secrets or Secrets()
+        self.path = Path(answers.install_path)
+        self.recipes = {name: recipe for name, recipe in load_recipes(clone).items() if name in answers.workloads}
+
+    def steps(self) -> list[Step]:
+        """Everything this installation needs, in an order that makes sense to a reader."""
+        steps = [self._answers_step()]
+        steps += self._secret_steps()
+        steps += [self._folders_step(), self._tool_step(), self._commands_step()]
+        if self.needs_engine():
+            steps.append(self._engine_step())
+        steps += [self._image_step(image) for image in self.images()]
+        steps.append(self._site_config_step(needs=tuple(step.id for step in steps if step.id == "engine-cpu")))
+        return steps
+
+    def images(self) -> list[Image]:
+        """One image for each distinct source: workloads share."""
+        if not self.answers.uses_images:
+            return []
+        sources = sorted({recipe.image for recipe in self.recipes.values()})
+        return [self._image(source) for source in sources]
+
+    def image_folder(self) -> Path:
+        return Path(self.answers.image_folder) if self.answers.image_folder else self.path / "images"
+
+    def needs_engine(self) -> bool:
+        """CPU jobs, and Slurm jobs without a container on CPUs, train in the CPU engine."""
+        return self.answers.gpu_type == "cpu"
+
+    def engine(self) -> Environment:
+        return cpu_engine(self.clone, self.path, kind=self.answers.env_type)
+
+    def environments(self) -> list[Environment]:
+        return [tool_environment(self.clone, self.path), *([self.engine()] if self.needs_engine() else [])]
+
+    def workload_folder(self, workload: str) -> Path:
+        return self.path / "workloads" / workload
+
+    def compute_node(self) -> tuple[str, ...]:
+        """What to put before a command that should run on a compute node."""
+        answers = self.answers
+        if answers.install_method != "srun":
+            return ()
+        return (
+            *("srun", "--account", answers.account or "", "--partition", answers.cpu_partition or ""),
+            *("--nodes=1", "--ntasks=1", "--job-name=llmb-install", "--quiet"),
+        )
+
+    def _image(self, source: str) -> Image:
+        return Image(
+            source=source,
+            path=self.image_folder() / image_file_name(source),
+            architecture=self.answers.arch,
+            receipts=self.path / ".llmb" / "receipts",
+            prefix=self.compute_node(),
+        )
+
+    def _answers_step(self) -> Step:
+        path = self.path / ANSWERS_FILE
+        text = to_yaml(self.answers)
+
+        def write(reporter: Reporter) -> None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, text)
+
+        def verify() -> str | None:
+            return None if _reads(path, text) else f"{path} is missing or other than asked"
+
+        return Step("answers", lambda: _reads(path, text), write, verify, shows=f"write {path}")
+
+    def _secret_steps(self) -> list[Step]:
+        steps = []
+        if token := self.secrets.hf_token:
+            path = credentials.hf_token_path(self.path)
+            steps.append(
+                Step(
+                    "hugging-face-token",
+                    lambda: credentials.hf_token_is_stored(token, self.path),
+                    lambda reporter: credentials.store_hf_token(token, self.path),
+                    self._verify_secrets,
+                    shows=f"write {path} (mode 0600)",
+                )
+            )
+        if key := self.secrets.ngc_api_key:
+            path = credentials.enroot_credentials_path(os.environ)
+            steps.append(
+                Step(
+                    "registry-credentials",
+                    lambda: credentials.ngc_key_is_stored(key, os.environ),
+                    lambda reporter: credentials.store_ngc_key(key, os.environ),
+                    self._verify_secrets,
+                    shows=f"write {path} (mode 0600)",
+                )
+            )
+        return steps
+
+    def _verify_secrets(self) -> str | None:
+        loose = credentials.loose_secret_files(self.path, os.environ)
+        return f"others can read {', '.join(map(str, loose))}: chmod 600" if loose else None
+
+    def _folders_step(self) -> Step:
+        folders = [self.workload_folder(name) / "experiments" for name in self.answers.workloads]
+
+        def make(reporter: Reporter) -> None:
+            for folder in folders:
+                folder.mkdir(parents=True, exist_ok=True)
+
+        def done() -> bool:
+            return all(folder.is_dir() for folder in folders)
+
+        def verify() -> str | None:
+            missing = [str(folder) for folder in folders if not folder.is_dir() or not os.access(folder, os.W_OK)]
+            return f"missing or not writable: {', '.join(missing)}" if missing else None
+
+        return Step("workloads", done, make, verify, shows="make " + ", ".join(map(str, folders)))
+
+    def _commands_step(self) -> Step:
+        folder = self.path / "bin"
+
+        def done() -> bool:
+            return all(is_current(folder / name) for name in COMMANDS)
+
+        def verify() -> str | None:
+            return None if done() else f"a command in {folder} is missing or changed"
+
+        shows = f"write {', '.join(str(folder / name) for name in COMMANDS)}"
+        return Step("commands", done, lambda reporter: write_wrappers(self.path), verify, shows=shows)
+
+    def _tool_step(self) -> Step:
+        tool = tool_environment(self.clone, self.path)
+        return Step(
+            "tool",
+            tool.is_complete,
+            lambda reporter: environments.ensure(tool, reporter),
+            lambda: environments.verify(tool),
+            shows=f"environment {tool.link} with LLMB from {self.clone}",
+            download=15_000_000,
+            disk=TOOL_BYTES,
+        )
+
+    def _engine_step(self) -> Step:
+        engine = self.engine()
+
+        def run(reporter: Reporter) -> None:
+            if self.answers.space_check:
+                require_space(self.path, ENGINE_BYTES, "the CPU engine")
+            environments.ensure(engine, reporter)
+
+        return Step(
+            "engine-cpu",
+            engine.is_complete,
+            run,
+            lambda: environments.verify(engine),
+            shows=f"{engine.kind} environment {engine.link} with Python {engine.python} from {engine.lock}",
+            download=_ENGINE_DOWNLOAD,
+            disk=1_800_000_000,
+        )
+
+    def _image_step(self, image: Image) -> Step:
+        needs = ("registry-credentials",) if self.secrets.ngc_api_key else ()
+        return Step(
+            f"image {image.path.name}",
+            image.is_complete,
+            lambda reporter: images.ensure(image, reporter, os.environ, space_check=self.answers.space_check),
+            image.verify,
+            needs=needs,
+            shows=shlex.join(images.import_command(image, image.path)),
+            download=images.IMAGE_BYTES,
+            disk=images.IMAGE_BYTES,
+        )
+
+    def _site_config_step(self, needs: tuple[str, ...]) -> Step:
+        values = self.site_values()
+
+        def verify() -> str | None:
+            load_cluster_config(self.path)
+            return None if site_values_are_applied(self.path, values) else f"{self.path / FILE_NAME} is not up to date"
+
+        return Step(
+            "site-config",
+            lambda: site_values_are_applied(self.path, values),
+            lambda reporter: apply_site_values(self.path, values),
+            verify,
+            needs=needs,
+            shows=f"write {self.path / FILE_NAME}",
+        )
+
+    def site_values(self) -> dict[str, Any]:
+        """What ``cluster_config.yaml`` gets from the answers."""
+        answers = self.answers
+        values: dict[str, Any] = {
+            "cluster_type": answers.cluster_type,
+            "repo": str(self.clone),
+            "gpu_type": answers.gpu_type,
+            "arch": answers.arch,
+            "env_type": answers.env_type,
+            "image_folder": answers.image_folder,
+            "workloads": list(answers.workloads),
+        }
+        if answers.on_slurm:
+            values["slurm"] = {
+                "account": answers.account,
+                "gpu_partition": answers.gpu_partition,
+                "cpu_partition": answers.cpu_partition,
+                "gres": answers.gres,
+                "runtime": answers.runtime,
+            }
+        if self.needs_engine():
+            values["engine"] = {"python": str(self.path / "venvs" / "engine-cpu" / "bin" / "python")}
+        return {key: value for key, value in values.items() if value is not None}
+
+
+def load_recipes(clone: Path) -> dict[str, Recipe]:
+    """All recipes of the clone, by workload name."""
+    recipes = [load_recipe(folder) for folder in recipe_folders(clone)]
+    if not recipes:
+        raise EnvironmentLacks(
+            f"{clone} holds no recipe", remedy="run ./installer.py of the clone, or set LLMB_REPO to the clone"
+        )
+    return {recipe.workload: recipe for recipe in recipes}
+
+
+def stored_answers(install: Path) -> Answers | None:
+    """The answers that the installation was made with, with its present path; None where there is none.
+
+    Raises ConfigError with file and line when the file was damaged by hand.
+    """
+    path = install / ANSWERS_FILE
+    if not path.is_file():
+        return None
+    data, lines = load_text(read_text(path, ConfigError), str(path), ConfigError)
+    if isinstance(data, dict):
+        data["install_path"] = str(install)
+    return convert(data, lines, Answers, str(path), ConfigError)
+
+
+def required_answers(install: Path) -> Answers:
+    """As ``stored_answers``, for commands that need an installation. Raises EnvironmentLacks where there is none."""
+    answers = stored_answers(install)
+    if answers is None:
+        raise EnvironmentLacks(
+            f"there is no installation in {install}",
+            remedy="set LLMB_INSTALL or --install-path to one, or make one with ./installer.py",
+        )
+    return answers
+
+
+def _reads(path: Path, text: str) -> bool:
+    try:
+        return path.read_text(encoding="utf-8") == text
+    except (FileNotFoundError, UnicodeDecodeError):
+        return False

@@ -1,0 +1,241 @@
+"""The questions in a terminal: detected defaults, answers checked at the prompt, a draft that survives Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmb_common.errors import Interrupted, LLMBError, RecordError
+from llmb_common.files import read_json, write_atomic
+from llmb_common.recipe import Recipe
+from llmb_common.secrets import Secret
+from llmb_install import answers as answers_module
+from llmb_install.answers import Answers, Secrets, default_architecture
+from llmb_install.detect import Site
+from llmb_install.questions import QUESTIONS, Given, Question
+from llmb_install.reporter import size
+from llmb_install.space import free_bytes
+
+if TYPE_CHECKING:
+    import questionary
+
+_OTHER = "another one"
+
+
+class Dialogue:
+    """One session of questions. ``given`` (from flags) is not asked again; ``defaults`` are what Enter accepts."""
+
+    def __init__(self, site: Site, recipes: Mapping[str, Recipe], given: Given, defaults: Given) -> None:
+        self._site = site
+        self._recipes = recipes
+        self._fixed = dict(given)
+        self._defaults = defaults
+        self._given: Given = dict(given)
+
+    def run(self, secrets: Secrets, summary: Callable[[Answers, Secrets], str]) -> tuple[Answers, Secrets]:
+        """Ask everything, show the summary, until the user confirms. Raises Interrupted for Ctrl-C and for "no"."""
+        try:
+            self._offer_draft()
+            for question in QUESTIONS:
+                self._ask_if_needed(question)
+            secrets = self._ask_secrets(secrets)
+            while True:
+                relevant = [question.field for question in QUESTIONS if question.matters(self._given)]
+                answers = answers_module.complete(
+                    {key: value for key, value in self._given.items() if key in relevant}, self._recipes
+                )
+                print(summary(answers, secrets), file=sys.stderr)
+                if self._confirmed():
+                    _draft_path().unlink(missing_ok=True)
+                    return answers, secrets
+        except KeyboardInterrupt:
+            raise Interrupted(
+                "interrupted; your answers so far are kept", remedy="run the same command again to go on with them"
+            ) from None
+
+    def _ask_if_needed(self, question: Question) -> None:
+        if question.field in self._given or not question.matters(self._given):
+            return
+        self._given[question.field] = self._ask(question)
+        self._save_draft()
+
+    def _ask(self, question: Question) -> Any:
+        if question.field == "workloads":
+            return self._ask_workloads()
+        if question.field == "gres":
+            return bool(_answer(_questionary().confirm(question.text + "?", default=bool(self._suggestion(question)))))
+        choices = self._choices(question)
+        suggestion = self._suggestion(question)
+        if choices:
+            default = suggestion if suggestion in choices else None
+            chosen = _answer(_questionary().select(question.text, choices=choices, default=default))
+            if chosen != _OTHER:
+                return chosen
+            suggestion = ""
+        return self._ask_text(question, str(suggestion or ""))
+
+    def _ask_text(self, question: Question, suggestion: str) -> str | None:
+        optional = not question.required and question.field != "install_path"
+
+        def valid(text: str) -> bool | str:
+            if not text.strip():
+                return True if optional else "an answer is needed"
+            return _problem(question.field, text.strip()) or True
+
+        hint = f" ({_space_note(suggestion)})" if question.field == "install_path" else ""
+        hint = " (empty: none)" if optional and not suggestion else hint
+        text = str(_answer(_questionary().text(f"{question.text}{hint}", default=suggestion, validate=valid))).strip()
+        if question.field in ("install_path", "image_folder") and text:
+            return str(Path(text).expanduser().absolute())
+        return text or None
+
+    def _ask_workloads(self) -> list[str]:
+        q = _questionary()
+        chosen = self._defaults.get("workloads") or list(self._recipes)
+        choices = [
+            q.Choice(f"{name}  ({recipe.title})", value=name, checked=name in chosen)
+            for name, recipe in sorted(self._recipes.items())
+        ]
+        text = "Workloads (space selects, Enter goes on)"
+        return list(
+            _answer(q.checkbox(text, choices=choices, validate=lambda some: bool(some) or "select at least one"))
+        )
+
+    def _ask_secrets(self, secrets: Secrets) -> Secrets:
+        from llmb_install.hugging_face import check_token
+
+        q = _questionary()
+        token = secrets.hf_token
+        while token is None:
+            text = _answer(q.password("Hugging Face token (optional, the benchmarks need none; Enter: none)")).strip()
+            if not text:
+                break
+            problem = check_token(Secret(text))
+            if problem:
+                print(f"  {problem}", file=sys.stderr)
+                continue
+            token = Secret(text)
+        key = secrets.ngc_api_key
+        if key is None and self._given.get("cluster_type") == "slurm" and self._given.get("runtime") != "none":
+            text = _answer(q.password("NGC API key (optional, for images that need one; Enter: none)")).strip()
+            key = Secret(text) if text else None
+        return Secrets(hf_token=token, ngc_api_key=key)
+
+    def _confirmed(self) -> bool:
+        q = _questionary()
+        choice = _answer(q.select("Go on?", choices=["install", "change an answer", "leave"]))
+        if choice == "leave":
+            raise Interrupted("nothing was installed; your answers are kept", remedy="run it again to go on with them")
+        if choice == "install":
+            return True
+        asked = [question for question in QUESTIONS if question.matters(self._given)]
+        choices = [q.Choice(f"{item.text}: {self._given.get(item.field)}", value=item.field) for item in asked]
+        field = _answer(q.select("Which one?", choices=choices))
+        question = next(item for item in QUESTIONS if item.field == field)
+        self._defaults = {**self._defaults, **self._given}
+        self._given[question.field] = self._ask(question)
+        for item in QUESTIONS:
+            self._ask_if_needed(item)
+        self._save_draft()
+        return False
+
+    def _choices(self, question: Question) -> list[str]:
+        site = self._site
+        if question.field == "account":
+            return [*site.accounts, _OTHER] if site.accounts else []
+        if question.field == "gpu_partition":
+            names = [p.name for p in site.gpu_partitions or site.partitions]
+            return [*names, _OTHER] if names else []
+        if question.field == "cpu_partition":
+            names = [p.name for p in site.partitions]
+            return [*names, _OTHER] if names else []
+        return list(question.choices)
+
+    def _suggestion(self, question: Question) -> Any:
+        """What Enter accepts: the answer of last time, else what was detected, else the documented default."""
+        if question.field in self._defaults:
+            return self._defaults[question.field]
+        site, given = self._site, self._given
+        default_partition = next((p.name for p in site.partitions if p.is_default), "")
+        detected: dict[str, Any] = {
+            "cluster_type": "slurm" if site.has_slurm else "local",
+            "account": site.accounts[0] if site.accounts else "",
+            "gpu_partition": site.gpu_partitions[0].name if site.gpu_partitions else default_partition,
+            "cpu_partition": given.get("gpu_partition") or default_partition,
+            "gres": site.has_gres(str(given.get("gpu_partition"))),
+            "gpu_type": site.gpu_type or ("h100" if given.get("cluster_type") == "slurm" else "cpu"),
+            "arch": _architecture(site, given),
+            "runtime": "pyxis",
+            "install_method": "local",
+            "env_type": "venv",
+        }
+        return detected.get(question.field, "")
+
+    def _offer_draft(self) -> None:
+        draft = _read_draft()
+        fresh = {key: value for key, value in draft.items() if key not in self._fixed}
+        if not fresh:
+            return
+        text = f"Go on with the {len(fresh)} answers of last time?"
+        if _answer(_questionary().confirm(text, default=True)):
+            self._given = {**fresh, **self._fixed}
+        else:
+            self._defaults = {**self._defaults, **fresh}
+
+    def _save_draft(self) -> None:
+        path = _draft_path()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, json.dumps(self._given, indent=2), mode=0o600)
+
+
+def _questionary() -> Any:
+    import questionary
+
+    return questionary
+
+
+def _answer(question: questionary.Question) -> Any:
+    """The user's answer; Ctrl-C raises KeyboardInterrupt."""
+    return question.unsafe_ask()
+
+
+def _problem(field: str, text: str) -> str:
+    """What is wrong with an answer, for the prompt; empty when nothing is."""
+    if field in ("install_path", "image_folder"):
+        path = Path(text).expanduser().absolute()
+        existing = next(folder for folder in (path, *path.parents) if folder.exists())
+        if not existing.is_dir():
+            return f"{existing} is not a folder"
+        if field == "install_path" and not os.access(existing, os.W_OK):
+            return f"{existing} cannot be written"
+    elif any(c.isspace() or c in "\"';|&$" for c in text):
+        return "no spaces or quotes in a Slurm name"
+    return ""
+
+
+def _architecture(site: Site, given: Given) -> str:
+    if len(site.architectures) == 1:
+        return site.architectures[0]
+    return default_architecture(str(given.get("gpu_type", "")))
+
+
+def _space_note(folder: str) -> str:
+    return f"{size(free_bytes(Path(folder or '.')))} free at {folder}" if folder else "free space is checked"
+
+
+def _draft_path() -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "llmb" / "installer-draft.json"
+
+
+def _read_draft() -> Given:
+    known = {question.field for question in QUESTIONS}
+    try:
+        draft = read_json(_draft_path())
+    except (RecordError, LLMBError):
+        return {}
+    return {key: value for key, value in draft.items() if key in known} if isinstance(draft, dict) else {}

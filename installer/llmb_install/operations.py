@@ -1,0 +1,230 @@
+"""The commands that build: install, add, remove, update. Each ends in the same place, the steps that are missing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.files import write_atomic
+from llmb_install import answers as answers_module
+from llmb_install import arguments, credentials, environments, images, steps
+from llmb_install.answers import Answers, Secrets
+from llmb_install.install_lock import install_lock
+from llmb_install.installation import Installation, load_recipes, required_answers, stored_answers
+from llmb_install.questions import Given, missing
+from llmb_install.reporter import Reporter, size
+
+
+def install(asked: argparse.Namespace, clone: Path, path: Path) -> int:
+    """The default command: answers from a play file, flags, the installation itself, or the user; then the steps."""
+    if asked.list_workloads:
+        return list_workloads(asked, clone)
+    answers, secrets = _gather(asked, clone, path)
+    if asked.record:
+        write_atomic(Path(asked.record), answers_module.to_yaml(answers))
+        print(f"recorded in {asked.record}; install with: ./installer.py --play {asked.record}", file=sys.stderr)
+        return 0
+    return carry_out(asked, Installation(clone, answers, secrets))
+
+
+def add(asked: argparse.Namespace, clone: Path, path: Path) -> int:
+    """Add workloads to the installation."""
+    old = required_answers(path)
+    new = answers_module.expand_workloads(asked.workloads, load_recipes(clone))
+    return _with(asked, clone, old, workloads=tuple(sorted({*old.workloads, *new})))
+
+
+def remove(asked: argparse.Namespace, clone: Path, path: Path) -> int:
+    """Take workloads out of the installation: images that nothing else needs go, results stay."""
+    old = required_answers(path)
+    for name in asked.workloads:
+        if name not in old.workloads:
+            raise RequestError(
+                f"{name} is not installed{did_you_mean(name, old.workloads)}",
+                remedy=f"installed: {', '.join(old.workloads) or 'nothing'}",
+            )
+    before = Installation(clone, old)
+    after = Installation(
+        clone,
+        msgspec.structs.replace(old, workloads=tuple(name for name in old.workloads if name not in asked.workloads)),
+    )
+    needed = {image.path for image in after.images()}
+    with Reporter(path / ".llmb" / "logs", verbose=asked.verbose) as reporter, install_lock(path, reporter):
+        steps.run_missing(after.steps(), reporter)
+        for image in before.images():
+            # A shared folder is not ours to tidy up.
+            if image.path not in needed and not old.image_folder:
+                images.discard(image)
+                reporter.note(f"removed {image.path}")
+        for name in asked.workloads:
+            reporter.note(f"{name} is removed; its results stay in {before.workload_folder(name)}")
+    _say(asked, {"command": "remove", "ok": True, "workloads": list(after.answers.workloads)}, "")
+    return 0
+
+
+def update(asked: argparse.Namespace, clone: Path, path: Path) -> int:
+    """Repair what is damaged, build what the clone asks for now, remove what that leaves over."""
+    installation = Installation(
+        clone, _checked(asked, required_answers(path)), Secrets(**credentials.from_environment())
+    )
+    if asked.dry_run:
+        return carry_out(asked, installation)
+    with Reporter(path / ".llmb" / "logs", verbose=asked.verbose) as reporter, install_lock(path, reporter):
+        _discard_damaged(installation, reporter)
+    status = carry_out(asked, installation)
+    with Reporter(path / ".llmb" / "logs", verbose=asked.verbose) as reporter, install_lock(path, reporter):
+        for environment in installation.environments():
+            for folder in environments.prune(environment):
+                reporter.note(f"removed {folder}")
+    return status
+
+
+def list_workloads(asked: argparse.Namespace, clone: Path) -> int:
+    """The workloads that can be installed, on standard output."""
+    recipes = load_recipes(clone)
+    rows = [
+        {
+            "workload": name,
+            "title": recipe.title,
+            "sizes": [model.size for model in recipe.models],
+            "image": recipe.image,
+        }
+        for name, recipe in sorted(recipes.items())
+    ]
+    text = "\n".join(f"{r['workload']:28}{r['title']:20}{r['image']}" for r in rows)
+    _say(asked, {"command": "install", "ok": True, "workloads": rows}, text)
+    return 0
+
+
+def carry_out(asked: argparse.Namespace, installation: Installation) -> int:
+    """Run what is missing, or say what that is for ``--dry-run``. With nothing to do, nothing is written."""
+    all_steps = installation.steps()
+    todo = [step for step in all_steps if not step.done()]
+    result: dict[str, Any] = {"command": asked.command, "ok": True, "install_path": str(installation.path)}
+    if asked.dry_run:
+        rows = [{"step": s.id, "does": s.shows, "download": s.download, "disk": s.disk} for s in todo]
+        _say(asked, {**result, "dry_run": True, "todo": rows}, _dry_run_text(installation, todo))
+        return 0
+    ran: list[str] = []
+    if todo:
+        reporter = Reporter(installation.path / ".llmb" / "logs", verbose=asked.verbose)
+        with reporter, install_lock(installation.path, reporter):
+            try:
+                ran = steps.run_missing(all_steps, reporter)
+            except BaseException:
+                reporter.note(f"everything that happened: {reporter.log_path}")
+                raise
+    text = f"nothing to do: {installation.path} is complete" if not ran else _done_text(installation)
+    _say(asked, {**result, "ran": ran, "complete": True}, text)
+    return 0
+
+
+def describe(installation: Installation) -> str:
+    """The summary before the user confirms: answers, what is to be done, what it takes."""
+    answers = msgspec.to_builtins(installation.answers)
+    hidden = {"schema", "space_check"}
+    lines = [f"  {key:16}{_plain(value)}" for key, value in answers.items() if key not in hidden and value is not None]
+    secrets = installation.secrets
+    lines += [f"  {'hf_token':16}given"] if secrets.hf_token else []
+    lines += [f"  {'ngc_api_key':16}given"] if secrets.ngc_api_key else []
+    todo = [step for step in installation.steps() if not step.done()]
+    return "\n".join(["", *lines, _estimate(todo), ""])
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace, Path, Path], int]] = {
+    "install": install,
+    "add": add,
+    "remove": remove,
+    "update": update,
+}
+
+
+def _gather(asked: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers, Secrets]:
+    recipes = load_recipes(clone)
+    flags = arguments.given_by_flags(asked)
+    if os.environ.get("LLMB_INSTALL"):
+        flags.setdefault("install_path", os.environ["LLMB_INSTALL"])
+    found = credentials.from_environment()
+    if asked.play:
+        play, secrets, lines = answers_module.read_play(Path(asked.play))
+        given: Given = {**play, **flags}
+        given.setdefault("install_path", str(path))
+        for name in ("hf_token", "ngc_api_key"):
+            if secret := getattr(secrets, name):
+                found[name] = secret
+        return answers_module.complete(given, recipes, where=asked.play, lines=lines), Secrets(**found)
+    stored = stored_answers(path)
+    defaults: Given = _as_given(stored) if stored else {}
+    terminal = sys.stdin.isatty() and sys.stderr.isatty()
+    if terminal and (not flags.keys() - {"install_path", "space_check"} or missing({**defaults, **flags})):
+        from llmb_install.detect import detect_site
+        from llmb_install.interactive import Dialogue
+
+        dialogue = Dialogue(detect_site(), recipes, flags, {"install_path": str(path), **defaults})
+        return dialogue.run(Secrets(**found), lambda a, s: describe(Installation(clone, a, s)))
+    if stored and not missing({**defaults, **flags}):
+        print(f"going on with the answers of {path}", file=sys.stderr)
+    given = {"install_path": str(path), **defaults, **flags}
+    return answers_module.complete(given, recipes), Secrets(**found)
+
+
+def _as_given(answers: Answers) -> Given:
+    data: Given = {key: value for key, value in msgspec.to_builtins(answers).items() if value is not None}
+    return data
+
+
+def _with(asked: argparse.Namespace, clone: Path, old: Answers, **changes: Any) -> int:
+    new = _checked(asked, msgspec.structs.replace(old, **changes))
+    return carry_out(asked, Installation(clone, new, Secrets(**credentials.from_environment())))
+
+
+def _checked(asked: argparse.Namespace, answers: Answers) -> Answers:
+    return msgspec.structs.replace(answers, space_check=False) if asked.no_space_check else answers
+
+
+def _discard_damaged(installation: Installation, reporter: Reporter) -> None:
+    """What the thorough check finds damaged is removed, so that its step builds it again."""
+    for image in installation.images():
+        if image.is_complete() and (problem := image.verify()):
+            reporter.note(f"{problem}: importing it again")
+            images.discard(image)
+    for environment in installation.environments():
+        if environment.is_complete() and (problem := environments.verify(environment)):
+            reporter.note(f"{problem}: building it again")
+            environments.discard(environment.folder)
+
+
+def _dry_run_text(installation: Installation, todo: list[steps.Step]) -> str:
+    if not todo:
+        return f"nothing to do: {installation.path} is complete"
+    lines = [f"{step.id}\n    {step.shows}" for step in todo]
+    return "\n".join([*lines, _estimate(todo)])
+
+
+def _estimate(todo: list[steps.Step]) -> str:
+    download, disk = sum(step.download for step in todo), sum(step.disk for step in todo)
+    return f"{len(todo)} steps to do, about {size(download)} to download and {size(disk)} of disk"
+
+
+def _done_text(installation: Installation) -> str:
+    return f"installed in {installation.path}: {', '.join(installation.answers.workloads)}"
+
+
+def _plain(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _say(asked: argparse.Namespace, result: dict[str, Any], text: str) -> None:
+    """The result on standard output: JSON with ``--json``, else ``text``."""
+    if asked.json:
+        print(json.dumps({"schema": 1, **result}, indent=2))
+    elif text:
+        print(text)

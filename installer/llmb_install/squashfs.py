@@ -1,0 +1,95 @@
+"""Is this file a whole container image for the right machines? Answers from its content, never from its name."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from llmb_common.errors import EnvironmentLacks
+
+_SUPERBLOCK = struct.Struct("<4sIIIIHHHHHHQQ")
+_ELF_MACHINES = {62: "x86_64", 183: "aarch64"}
+_PROGRAM_FOLDERS = ("bin", "usr/bin", "usr/sbin", "sbin", "usr/local/bin")
+_USUAL = ("bash", "dash", "sh", "env", "cat", "ls")
+_TRIES = 20
+
+
+class BadImage(Exception):
+    """Why a file is no usable image, as a clause: ``it ends after 3 of 20 GB``."""
+
+
+def check_superblock(path: Path) -> int:
+    """Read the squashfs superblock; returns the file system's size in bytes.
+
+    ``mksquashfs`` writes it last, so that a file from a killed run has none. Raises BadImage.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        block = stream.read(_SUPERBLOCK.size)
+    if len(block) < _SUPERBLOCK.size:
+        raise BadImage(f"it has only {size} bytes")
+    magic, inodes, _, block_size, _, _, _, _, _, major, minor, _, used = _SUPERBLOCK.unpack(block)
+    if magic != b"hsqs":
+        raise BadImage("it does not begin with a squashfs superblock (an import that was killed leaves such a file)")
+    if (major, minor) != (4, 0) or inodes == 0 or block_size not in {1 << n for n in range(12, 21)}:
+        raise BadImage("its squashfs superblock is damaged")
+    if used > size:
+        raise BadImage(f"it is cut short: {size} of {used} bytes are there")
+    return int(used)
+
+
+class Inspector:
+    """Looks into images with ``unsquashfs``; ``prefix`` runs it elsewhere, for instance through ``srun``."""
+
+    def __init__(self, prefix: Sequence[str] = ()) -> None:
+        self._prefix = list(prefix)
+
+    def check(self, path: Path, architecture: str) -> int:
+        """All checks: superblock, listing, architecture of the programs inside. Returns the file system's size.
+
+        Raises BadImage, or EnvironmentLacks where ``unsquashfs`` is missing.
+        """
+        used = check_superblock(path)
+        names = self._listing(path)
+        found = self._architecture(path, names)
+        if found != architecture:
+            raise BadImage(f"its programs are for {found}, and the compute nodes are {architecture}")
+        return used
+
+    def _listing(self, path: Path) -> list[str]:
+        done = self._unsquashfs("-l", "-d", "", str(path))
+        names = done.stdout.decode(errors="replace").splitlines()
+        if done.returncode != 0 or not names:
+            cause = done.stderr.decode(errors="replace").strip().splitlines()
+            raise BadImage(f"its content cannot be listed ({cause[-1] if cause else 'unsquashfs failed'})")
+        return names
+
+    def _architecture(self, path: Path, names: list[str]) -> str:
+        programs = sorted(filter(_may_be_program, names), key=lambda name: name.rpartition("/")[2] not in _USUAL)
+        for name in programs[:_TRIES]:
+            head = self._unsquashfs("-cat", str(path), name.lstrip("/")).stdout[:20]
+            if head[:4] == b"\x7fELF":
+                machine = int.from_bytes(head[18:20], "little")
+                return _ELF_MACHINES.get(machine, f"an unknown architecture (ELF machine {machine})")
+        raise BadImage("it holds no program in bin or usr/bin, so it is no container image")
+
+    def _unsquashfs(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+        argv = [*self._prefix, "unsquashfs", *arguments]
+        try:
+            return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=1800, check=False)
+        except FileNotFoundError as error:
+            raise EnvironmentLacks(
+                f"{error.filename} was not found; it is needed to check container images",
+                remedy="install squashfs-tools, or import on a compute node with --install-method srun",
+            ) from error
+        except subprocess.TimeoutExpired as error:
+            raise EnvironmentLacks(
+                f"unsquashfs did not answer within {error.timeout:.0f} s",
+                remedy="check the file system that holds the images, then run the same command again",
+            ) from error
+
+
+def _may_be_program(name: str) -> bool:
+    return name.lstrip("/").rpartition("/")[0] in _PROGRAM_FOLDERS
