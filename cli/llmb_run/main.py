@@ -50,11 +50,11 @@ def _run(arguments: list[str]) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error.format_message())
             return 0
-        raise _usage(error) from error
+        raise _usage(error, arguments) from error
     return status if isinstance(status, int) else 0
 
 
-def _usage(error: Exception) -> RequestError:
+def _usage(error: Exception, arguments: list[str]) -> RequestError:
     """Typer's complaint about the command line in our words."""
     import re
 
@@ -63,6 +63,8 @@ def _usage(error: Exception) -> RequestError:
     message = error.format_message()  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "llmb-run"
+    if context is None and arguments and not arguments[0].startswith("-"):
+        command += f" {arguments[0]}"  # the parser's own complaints know no command
     # Its list of options is cut by its own rule; the nearest one is what helps.
     message = re.sub(r" \(Possible options: .*\)\Z", "", message)
     option = getattr(error, "option_name", None)

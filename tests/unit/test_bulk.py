@@ -1,0 +1,170 @@
+"""Task files: both forms, their sweeps, defaults and overrides, and what a reader is told when one is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llmb_common.errors import ConfigError, LLMBError
+from llmb_run.asking import Ask
+from llmb_run.bulk.tasks import keys_of, read_tasks
+from llmb_run.bulk.tasks_text import parse_text
+from llmb_run.place import Place
+from support.cli import Cli
+
+
+@pytest.fixture
+def place(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setenv("GPU_TYPE", "h100")
+    return Place(cli.install)
+
+
+def read(tmp_path: Path, place: Place, text: str) -> list[Ask]:
+    path = tmp_path / "tasks"
+    path.write_text(text)
+    return read_tasks(path, place)
+
+
+def brief(asks: list[Ask]) -> list[tuple[str, str | None, str | None, str | None]]:
+    return [(ask.workload.removeprefix("pretrain_"), ask.size, ask.dtype, ask.scale) for ask in asks]
+
+
+TEXT = """\
+# the short form
+pretrain_llama3.1_405b:
+(fp8, [512, 1024], 2)
+(['fp8', "bf16"], 512, 1, True)   # profiled
+
+pretrain_grok1 314b:
+(bf16, all, 1)
+pretrain_nemotron4:
+(bf16,[16,],1)
+"""
+
+
+def test_the_short_form(tmp_path: Path, place: Place) -> None:
+    asks = read(tmp_path, place, TEXT)
+    assert brief(asks) == [
+        ("llama3.1", "405b", "fp8", "512"),
+        ("llama3.1", "405b", "fp8", "512"),
+        ("llama3.1", "405b", "fp8", "1024"),
+        ("llama3.1", "405b", "fp8", "1024"),
+        ("llama3.1", "405b", "fp8", "512"),
+        ("llama3.1", "405b", "bf16", "512"),
+        ("grok1", "314b", "bf16", "512"),
+        ("nemotron4", None, "bf16", "16"),
+    ]
+    assert [ask.profile for ask in asks] == [False] * 4 + [True] * 2 + [False] * 2
+    assert [ask.repeat for ask in asks[:4]] == [1, 2, 1, 2]
+
+
+WRONG_TEXT = {
+    "(fp8, 512, 1)\n": ":1: a task before the first header",
+    "pretrain_grok1:\n(fp8, [512, 1)\n": ":2: '(fp8, [512, 1)' is no task",
+    "pretrain_grok1:\n(fp8, 512)\n": ":2: a task has 3 or 4 parts, this one 2",
+    "pretrain_grok1:\n(fp8, 512, 0)\n": ":2: repeats is 0",
+    "pretrain_grok1:\n(fp8, 512, 1, maybe)\n": ":2: profile is maybe",
+    "pretrain_grok1:\n(fp8, twelve, 1)\n": ":2: --scale twelve is not a number of GPUs",
+    "pretrain_grok1:\n(fp8, 512, 1)\nfp8 512 1\n": ":3: 'fp8 512 1' is neither a header nor a task",
+    "pretrain_grok2:\n(fp8, 512, 1)\n": ":1: no workload 'pretrain_grok2' (did you mean 'pretrain_grok1'?)",
+    "pretrain_grok1_315b:\n(fp8, 512, 1)\n": ":1: grok1 has no model size '315b' (did you mean '314b'?)",
+    "pretrain_grok1:\n(__import__('os'), 512, 1)\n": ":2: \"(__import__('os'), 512, 1)\" is no task",
+}
+
+
+@pytest.mark.parametrize("text", WRONG_TEXT)
+def test_a_mistake_in_the_short_form_has_its_line(tmp_path: Path, place: Place, text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, place, text)
+    assert WRONG_TEXT[text] in caught.value.message
+
+
+@given(st.text(alphabet="()[],'\"#:abfp816 \n_.-$\\{}", max_size=60))
+def test_the_short_form_never_fails_but_with_an_error_of_ours(text: str) -> None:
+    try:
+        parse_text("pretrain_grok1:\n" + text, "tasks", Place(Path("/nonexistent")))
+    except LLMBError as error:
+        assert error.exit_status == 2
+
+
+YAML = """\
+defaults:
+  gpu_type: h100
+  time_limit: 2:00:00
+  max_steps: 60
+  env: {NCCL_DEBUG: WARN, UCX_TLS: rc}
+tasks:
+  - workload: pretrain_llama3.1
+    size: [8b, 70b]
+    dtype: [fp8, bf16]
+    scale: [64, 128]
+    repeats: 2
+    env: {NCCL_DEBUG: INFO}
+    overrides:
+      - when: {size: 70b, scale: 128}
+        use: {time_limit: 150, set: {gbs: 512, fsdp: false}, slurm: {qos: high, exclusive: null}}
+  - workload: [grok1, pretrain_nemotron4]
+    min_scale: 512
+    max_scale: 512
+    profile: true
+"""
+
+
+def test_the_yaml_form(tmp_path: Path, place: Place) -> None:
+    asks = read(tmp_path, place, YAML)
+    assert len(asks) == 2 * 2 * 2 * 2 + 2
+    assert {ask.gpu_type for ask in asks} == {"h100"}
+    plain = asks[0]
+    assert (plain.time_limit, plain.max_steps) == ("2:00:00", "60")
+    assert plain.environment == {"NCCL_DEBUG": "INFO", "UCX_TLS": "rc"}
+    changed = [ask for ask in asks if ask.columns]
+    assert brief(changed) == [("llama3.1", "70b", dtype, "128") for dtype in ("fp8", "fp8", "bf16", "bf16")]
+    assert changed[0].time_limit == "150"
+    assert changed[0].columns == {"gbs": "512", "fsdp": "false"}
+    assert changed[0].slurm == ("qos=high", "exclusive")
+    assert brief(asks[-2:]) == [("grok1", None, None, "512"), ("nemotron4", None, None, "512")]
+    assert asks[-1].profile
+
+
+WRONG_YAML = {
+    "tasks: []\n": "no task",
+    "tasks:\n  - workload: grok1\n    scal: 512\n": ":3: unknown key 'scal' (did you mean 'scale'?)",
+    "tasks:\n  - size: 8b\n": ":2: the key 'workload' is missing",
+    "tasks:\n  - workload: grok1\n    repeats: 0\n": ":3: ",
+    "tasks:\n  - workload: grok1\n    scale: -8\n": ":3: ",
+    "tasks:\n  - workload: grok1\n    scale: 512\n    scale: 256\n": ":4: duplicate key 'scale'",
+    "tasks:\n  - workload: grok1\n    scale: 512\n    env: {HF_TOKEN: abc}\n": ":2: env: HF_TOKEN looks like a secret",
+    "tasks:\n  - workload: grok1\n    scale: 512\n    set: {tpp: 4}\n": ":2: --set: no column 'tpp'",
+    "tasks:\n  - workload: grok2\n    scale: 512\n": ":2: no workload 'grok2'",
+    "tasks:\n  - workload: grok1\n    scale: 512\n    overrides:\n"
+    "      - {when: {scale: 256}, use: {}}\n": ":2: an override fits no job of its task",
+}
+
+
+@pytest.mark.parametrize("text", WRONG_YAML)
+def test_a_mistake_in_yaml_has_its_line(tmp_path: Path, place: Place, text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, place, text)
+    assert WRONG_YAML[text] in caught.value.message
+
+
+def test_a_job_keeps_its_name_when_the_file_grows(tmp_path: Path, place: Place) -> None:
+    path = tmp_path / "tasks"
+    short = read(tmp_path, place, "pretrain_grok1:\n(fp8, 512, 2)\n(fp8, 512, 1)\n")
+    before = keys_of(path, short)
+    longer = read(tmp_path, place, "pretrain_nemotron4:\n(bf16, 16, 1)\npretrain_grok1:\n(fp8, 512, 2)\n(fp8, 512, 1)\n")
+    after = keys_of(path, longer)
+    assert len(set(after)) == 4
+    assert after[1:] == before
+    assert not set(keys_of(path, short, "again")) & set(before)
+    assert not set(keys_of(tmp_path / "other", short)) & set(before)
+
+
+def test_a_dry_run_of_a_file(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "sweep.yaml").write_text(YAML)
+    done = cli("bulk", tmp_path / "sweep.yaml", "--dry-run")
+    assert done.status == 0, done.err
+    assert "18 jobs, nothing started" in done.err
+    assert cli("bulk", tmp_path / "none.yaml").status == 2

@@ -1,0 +1,233 @@
+"""single and submit: the same plans as launch.sh, mistakes named in the words of the command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.cli import Cli
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTED = ("single", "-w", "pretrain_llama3.1", "-s", "405b", "--dtype", "fp8", "--scale", "128")
+
+
+def launch(install: Path, recipe: str = "llama3.1", **variables: str) -> str:
+    """What ``DRY_RUN=true ./launch.sh`` prints."""
+    environment = {"PATH": os.environ["PATH"], "LLMB_PYTHON": sys.executable, "LLMB_INSTALL": str(install)}
+    environment |= {"DRY_RUN": "true", **variables}
+    done = subprocess.run(["./launch.sh"], cwd=ROOT / recipe, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_documented_command_plans_what_launch_sh_plans(cli: Cli) -> None:
+    done = cli(*DOCUMENTED, "--dry-run", GPU_TYPE="gb200")
+    assert done.status == 0
+    assert done.out == launch(cli.install, GPU_TYPE="gb200", JOB_TOTAL_GPUS="128", MODEL_SIZE="405b", DTYPE="fp8")
+
+
+def test_profiling_with_gpu_metrics_as_documented(cli: Cli) -> None:
+    done = cli(*DOCUMENTED, "-p", "--dry-run", GPU_TYPE="gb200", ENABLE_GPU_METRICS="true")
+    variables = {"GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "128", "MODEL_SIZE": "405b", "DTYPE": "fp8"}
+    assert done.out == launch(cli.install, **variables, ENABLE_PROFILE="true", ENABLE_GPU_METRICS="true")
+    assert "--gpu-metrics-devices=all" in done.out
+
+
+def test_every_option_reaches_the_script(cli: Cli) -> None:
+    done = cli(
+        *("submit", "-w", "grok1", "--gpu-type", "h100", "--scale", "512", "--max-steps", "60"),
+        *("--time-limit", "90", "--env", "MY_FLAG=a b", "--env", "NCCL_DEBUG=INFO", "--set", "gbs=2048"),
+        *("--nodelist", "n[1-64]", "--exclude", "n7", "--reservation", "night", "--slurm-arg", "qos=high", "--dry-run"),
+    )
+    assert done.status == 0, done.err
+    for line in (
+        "#SBATCH --time=01:30:00",
+        "export MY_FLAG='a b'",
+        "export NCCL_DEBUG=INFO",
+        "#SBATCH --nodelist=n[1-64]",
+        "#SBATCH --exclude=n7",
+        "#SBATCH --reservation=night",
+        "#SBATCH --qos=high",
+    ):
+        assert line in done.out.splitlines()
+    assert "GBS 2048" in done.out
+    assert "60 steps" in done.out
+
+
+def test_options_win_over_the_environment(cli: Cli) -> None:
+    done = cli(*DOCUMENTED, "--dry-run", "--gpu-type", "gb300", GPU_TYPE="h100", JOB_TOTAL_GPUS="64", DTYPE="bf16")
+    assert "405b fp8 (cs) on 128 GB300 GPUs" in done.out
+
+
+def test_dry_run_of_the_environment_counts(cli: Cli) -> None:
+    done = cli(*DOCUMENTED, GPU_TYPE="gb200", DRY_RUN="true")
+    assert done.out.startswith("#!/bin/bash")
+    assert cli(*DOCUMENTED, GPU_TYPE="gb200", DRY_RUN="json").out.startswith("{")
+    assert not (cli.install / "workloads").exists()
+
+
+MISTAKES = {
+    "option": (["--dtpye", "fp8"], "no such option: --dtpye (did you mean '--dtype'?)"),
+    "size": (["-s", "405"], "llama3.1 has no model size '405' (did you mean '405b'?)"),
+    "dtype": (["--dtype", "fp9"], "(did you mean 'fp8'?)"),
+    "GPU type": (["--gpu-type", "gb20"], "(did you mean 'gb200'?)"),
+    "scale": (["--scale", "100"], "--scale 100 is not a documented scale of llama3.1 405b fp8 on gb200"),
+    "column": (["--set", "tpp=4"], "--set: no column 'tpp' (did you mean 'tp'?)"),
+    "variable": (["--env", "ENABLE_VBOST=true"], "the variable ENABLE_VBOST is unknown (did you mean ENABLE_VBOOST?)"),
+    "no pair": (["--env", "NCCL_DEBUG"], "--env 'NCCL_DEBUG' is not NAME=VALUE"),
+    "secret": (["--env", "HF_TOKEN=hf_x"], "--env: HF_TOKEN looks like a secret"),
+    "script's own": (["--slurm-arg", "nodes=4"], "--nodes is set by the job script"),
+    "line break": (["--env", "A=b\nc"], "A holds a line break"),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_is_named_with_its_remedy(cli: Cli, case: str) -> None:
+    arguments, message = MISTAKES[case]
+    done = cli(*DOCUMENTED, "--gpu-type", "gb200", "--dry-run", *arguments)
+    assert done.status == 2
+    assert done.out == ""
+    assert message in done.err
+    assert "\n  -> " in done.err
+
+
+def test_an_unknown_workload_and_an_unknown_command(cli: Cli) -> None:
+    assert "(did you mean 'pretrain_grok1'?)" in cli("single", "-w", "pretrain_grok").err
+    assert "no such command: sinlge (did you mean 'single'?)" in cli("sinlge").err
+    assert "llmb-run single --help" in cli("single", "--scale").err
+
+
+def test_without_an_installation_the_message_says_how_to_get_one(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("LLMB_INSTALL")
+    monkeypatch.chdir(tmp_path)
+    done = cli(*DOCUMENTED)
+    assert done.status == 2
+    assert "LLMB_INSTALL is not set" in done.err
+    assert "./installer.py" in done.err
+    (tmp_path / "cluster_config.yaml").write_text("gpu_type: gb200\n")
+    done = cli(*DOCUMENTED, "--dry-run")
+    assert f"export LLMB_RUN_DIR={tmp_path}/workloads" in done.out
+
+
+def test_an_installation_that_is_not_there_starts_nothing(cli: Cli) -> None:
+    done = cli(*DOCUMENTED, GPU_TYPE="gb200", CLUSTER_TYPE="slurm", LLMB_INSTALL="/nonexistent/install")
+    assert (done.status, done.out) == (2, "")
+    assert "/nonexistent/install does not exist" in done.err
+
+
+def jobs_of(table: str) -> dict[str, int]:
+    """Experiment name -> runs, from a dry run's table."""
+    lines = [line.split() for line in table.splitlines()[1:]]
+    return {words[0]: int(words[1]) for words in lines}
+
+
+def test_a_sweep_is_every_combination(cli: Cli) -> None:
+    done = cli(
+        *("submit", "-w", "llama3.1", "-s", "8b,70b", "--dtype", "fp8", "--dtype", "bf16", "--gpu-type", "h100"),
+        *("--scale", "64,128", "--repeats", "3", "--dry-run"),
+    )
+    found = jobs_of(done.out)
+    assert len(found) == 8
+    assert set(found.values()) == {3}
+    assert "24 jobs, nothing started" in done.err
+
+
+def test_bounds_select_documented_scales(cli: Cli) -> None:
+    arguments = ("submit", "-w", "llama3.1", "-s", "70b", "--dtype", "fp8", "--gpu-type", "gb200", "--dry-run")
+    assert len(jobs_of(cli(*arguments, "--scale", "all").out)) == 4  # 64 to 512
+    assert len(jobs_of(cli(*arguments, "--min-scale", "128", "--max-scale", "256").out)) == 2
+    none = cli(*arguments, "--min-scale", "4096")
+    assert (none.status, "no documented scale lies within the bounds" in none.err) == (2, True)
+
+
+def test_one_impossible_combination_stops_all_unless_told_otherwise(cli: Cli) -> None:
+    arguments = ("submit", "-w", "llama3.1,grok1", "-s", "8b,314b", "--gpu-type", "gb200", "--scale", "128")
+    done = cli(*arguments, "--dtype", "fp8", "--dry-run")
+    assert done.status == 2
+    assert "pretrain_llama3.1 314b fp8 128 GPUs: llama3.1 has no model size '314b'" in done.err
+    assert "pretrain_grok1 8b fp8 128 GPUs" in done.err
+    done = cli(*arguments, "--dtype", "fp8", "--dry-run", "--skip-unsupported")
+    assert done.status == 0
+    assert len(jobs_of(done.out)) == 2
+    assert "note: skipped: pretrain_grok1 8b fp8 128 GPUs" in done.err
+
+
+def test_a_size_that_no_workload_has_is_a_slip_even_then(cli: Cli) -> None:
+    done = cli("submit", "-w", "llama3.1", "-s", "8b,71b", "--scale", "64", "--skip-unsupported", "--dry-run")
+    assert (done.status, "(did you mean '70b'?)" in done.err) == (2, True)
+
+
+def test_one_folder_cannot_serve_two_workloads(cli: Cli) -> None:
+    done = cli("submit", "-w", "llama3.1,grok1", "--scale", "512", "--dry-run", LLMB_WORKLOAD="/w", GPU_TYPE="h100")
+    assert (done.status, "LLMB_WORKLOAD names one folder" in done.err) == (2, True)
+
+
+def test_the_envelope_of_a_success_and_of_an_error(cli: Cli) -> None:
+    done = cli(*DOCUMENTED, "--dry-run", "--json", GPU_TYPE="gb200")
+    assert {key: done.envelope[key] for key in ("schema", "command", "ok", "error")} == {
+        "schema": 1,
+        "command": "single",
+        "ok": True,
+        "error": None,
+    }
+    assert done.data["jobs"][0]["plan"]["gbs"] == 64
+    done = cli(*DOCUMENTED, "--json", "--dtpye")
+    assert done.status == 2
+    assert done.envelope["ok"] is False
+    assert done.envelope["error"]["code"] == "usage"
+    assert done.envelope["error"]["exit_status"] == 2
+    assert "--dtype" in done.envelope["error"]["message"]
+    assert done.err.startswith("error: ")
+
+
+def test_notices_go_to_stderr_and_into_the_envelope(cli: Cli) -> None:
+    done = cli("single", "-w", "llama3.1", "--gpu-type", "cpu", "--dry-run", "--json", CLUSTER_TYPE="local")
+    assert any("MODEL_SIZE is smoke" in text for text in done.envelope["notices"])
+    assert "note: no GPU: MODEL_SIZE is smoke" in done.err
+
+
+HOSTILE = ["it's", 'a "b"', "$(touch {mark})", "`touch {mark}`", "a;touch {mark}", "%j", "\\n", "ünïcode", "*", "-x"]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_hostile_value_reaches_the_job_unchanged(cli: Cli, tmp_path: Path, text: str) -> None:
+    value = text.format(mark=tmp_path / "mark")
+    done = cli(*DOCUMENTED, "--dry-run", "--env", f"MY_VALUE={value}", GPU_TYPE="gb200")
+    assert done.status == 0
+    line = next(line for line in done.out.splitlines() if line.startswith("export MY_VALUE="))
+    shown = subprocess.run(["bash", "-c", f'{line}; printf %s "$MY_VALUE"'], capture_output=True, text=True).stdout
+    assert shown == value
+    assert not (tmp_path / "mark").exists()
+
+
+def test_list_shows_what_is_documented_and_what_is_installed(cli: Cli) -> None:
+    (cli.install / "cluster_config.yaml").write_text("workloads: [pretrain_grok1]\n")
+    done = cli("list", "--json")
+    by_name = {item["workload"]: item for item in done.data}
+    assert set(by_name) == {"pretrain_llama3.1", "pretrain_llama4_maverick", "pretrain_grok1", "pretrain_nemotron4"}
+    assert by_name["pretrain_grok1"]["installed"]
+    assert not by_name["pretrain_nemotron4"]["installed"]
+    assert {
+        "size": "405b",
+        "gpu_type": "gb200",
+        "dtype": "fp8",
+        "variant": "mbridge",
+        "scales": [128, 256, 512],
+    } in by_name["pretrain_llama3.1"]["configurations"]
+    assert [item["workload"] for item in cli("list", "--json", "--installed").data] == ["pretrain_grok1"]
+    assert "128,256,512" in cli("list", "-w", "llama3.1", "--gpu-type", "gb200").out
+
+
+def test_a_recipe_that_cannot_be_read_is_left_out_and_said(cli: Cli, tmp_path: Path) -> None:
+    for name, text in (("good", (ROOT / "grok1" / "recipe.yaml").read_text()), ("bad", "schema: 1\nnmae: x\n")):
+        (tmp_path / "repo" / name).mkdir(parents=True)
+        (tmp_path / "repo" / name / "recipe.yaml").write_text(text)
+    done = cli("list", LLMB_REPO=str(tmp_path / "repo"))
+    assert done.status == 0
+    assert "pretrain_grok1" in done.out
+    assert "bad/recipe.yaml" in done.err
