@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
-from llmb_train.errors import TrainError
+from llmb_train.errors import EngineError, TrainError
+from llmb_train.ranks import first_rank
 
 
 def main(arguments: list[str]) -> int:
@@ -22,7 +24,9 @@ def main(arguments: list[str]) -> int:
 
         run(job)
     except TrainError as error:
-        print(f"llmb_train: error: {error}", file=sys.stderr, flush=True)
+        # A wrong job is wrong on all ranks, and a thousand copies hide the message; a lacking node speaks for itself.
+        if first_rank(os.environ) or isinstance(error, EngineError):
+            print(f"llmb_train: error: {error}", file=sys.stderr, flush=True)
         return error.exit_status
     return 0
 

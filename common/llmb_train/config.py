@@ -1,4 +1,4 @@
-"""``Job`` -> Megatron-Bridge's ``ConfigContainer``. Imports Megatron: call ``engine.prepare`` first."""
+"""``Job`` -> Megatron-Bridge's ``ConfigContainer``. Imports Megatron: call ``engine.install_patches`` first."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def build_config(job: Job, engine: Engine) -> Any:
     )
 
     refusals.check(job, engine)
-    loaded = checkpoint.find_checkpoint(job.checkpoint.load) if job.checkpoint.load else None
-    span = checkpoint.span(job, loaded)
+    start = checkpoint.loaded(job)
+    span = checkpoint.span(job, start)
     model_settings = parallelism.fields(job) | fusions.fields(job, engine) | data_parallel.model_fields(job, engine)
     return ConfigContainer(
         model=model_provider(job, engine, model_settings),
@@ -51,16 +51,24 @@ def build_config(job: Job, engine: Engine) -> Any:
         # The smallest tokenizer that needs no download: its size plus an end-of-document token is the vocabulary.
         tokenizer=TokenizerConfig(tokenizer_type="NullTokenizer", vocab_size=job.architecture.vocabulary - 1),
         logger=LoggerConfig(log_interval=1, log_throughput=True, tensorboard_dir=profiling.trace_folder(job)),
-        checkpoint=checkpoint.checkpoint_config(job, loaded),
+        checkpoint=checkpoint.checkpoint_config(job, start),
         rng=RNGConfig(seed=job.seed, te_rng_tracker=job.performance.cuda_graph),
-        dist=DistributedInitConfig(distributed_backend="nccl" if engine.device == "cuda" else "gloo"),
+        dist=DistributedInitConfig(
+            distributed_backend="nccl" if engine.device == "cuda" else "gloo",
+            distributed_timeout_minutes=_timeout_minutes(job),
+        ),
         # NaN losses show in the log of every step; checking for them costs a synchronization (Bridge 0.3.1), and a
         # graph of a whole iteration cannot.
         rerun_state_machine=RerunStateMachineConfig(check_for_nan_in_loss=False),
-        profiling=profiling.profiling_config(job, span),
+        profiling=profiling.profiling_config(job),
         mixed_precision=precision.mixed_precision(job, engine),
         comm_overlap=overlap.comm_overlap(job, engine),
     )
+
+
+def _timeout_minutes(job: Job) -> int:
+    """How long a rank waits for the others: Bridge's 10 minutes, or long enough to write terabytes."""
+    return 60 if job.checkpoint.save or job.checkpoint.load else 10
 
 
 def _training(job: Job, span: checkpoint.Span) -> Any:

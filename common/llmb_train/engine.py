@@ -1,7 +1,4 @@
-"""What this process has to train with: the device, Transformer Engine or not, and which versions.
-
-``prepare`` must run before anything imports Megatron: the patches it installs decide what those imports see.
-"""
+"""What this process has to train with: the device, Transformer Engine or not, and which versions."""
 
 from __future__ import annotations
 
@@ -32,13 +29,13 @@ def package_version(name: str) -> str | None:
         return None
 
 
-def prepare(device: Device) -> Engine:
-    """Find Transformer Engine, install the patches this machine needs, and say what training can count on.
+def find(device: Device) -> Engine:
+    """What there is to train with. Imports nothing.
 
     Raises:
-        EngineError: Megatron-Bridge is missing, or a version that the patches do not know is installed.
+        EngineError: Megatron-Bridge is missing, or a version is installed that this device would need patches for.
     """
-    if package_version("megatron-bridge") is None and importlib.util.find_spec("megatron.bridge") is None:
+    if package_version("megatron-bridge") is None:
         raise EngineError(
             "Megatron-Bridge is not installed in this Python",
             remedy="run inside the recipe's container, or install the CPU engine with ./installer.py --quickstart",
@@ -47,15 +44,19 @@ def prepare(device: Device) -> Engine:
     have_te = device == "cuda" and importlib.util.find_spec("transformer_engine") is not None
     if not have_te:
         require_patched_versions(device)
-        if device == "cpu":
-            from llmb_train import cpu
-
-            cpu.install()
-        else:
-            from llmb_train import no_te
-
-            no_te.install()
     return Engine(device=device, transformer_engine=have_te)
+
+
+def install_patches(engine: Engine) -> None:
+    """Install what this engine needs to run Megatron. Call once, before anything imports Megatron."""
+    if engine.device == "cpu":
+        from llmb_train import cpu
+
+        cpu.install()
+    elif not engine.transformer_engine:
+        from llmb_train import no_te
+
+        no_te.install()
 
 
 def require_patched_versions(device: Device) -> None:

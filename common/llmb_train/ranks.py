@@ -56,6 +56,11 @@ def find_rank(environ: Mapping[str, str]) -> Rank:
     return Rank(rank, local_rank, world_size, _master_addr(environ, world_size), _master_port(environ))
 
 
+def first_rank(environ: Mapping[str, str]) -> bool:
+    """Whether this is rank 0, as far as can be said before the variables are checked."""
+    return environ.get("RANK", environ.get("SLURM_PROCID", "0")) == "0"
+
+
 def first_host(hostlist: str) -> str:
     """First host of a Slurm host list: ``n[09-10,12],m1`` -> ``n09``, ``rack[1-2]n[1-2]`` -> ``rack1n1``.
 

@@ -28,7 +28,9 @@ def run(job: Job) -> None:
             remedy="start as many tasks as the plan says, or plan the job again",
         )
     rank.export(os.environ)
-    engine = engines.prepare(job.device)
+    engine = engines.find(job.device)
+    refusals.check(job, engine)  # before torch and Megatron take seconds to import
+    engines.install_patches(engine)
     if rank.rank == 0:
         manifest.print_header(job, engine, refusals.notices(job, engine))
 

@@ -141,8 +141,7 @@ class Engine:
         done = subprocess.run(
             [str(self.python), str(Path(__file__).with_name(script)), *map(str, arguments)],
             env=self.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             text=True,
             timeout=TIME_LIMIT,
             check=False,

@@ -7,7 +7,8 @@ This package answers for the device, so that their own code runs unchanged on on
 ``redirect``     tensors made or moved to ``cuda`` land on the CPU
 ``collectives``  gloo's differences from NCCL, the pipeline's sends among them
 ``megatron``     megatron-core functions that reach past ``torch.cuda``
-``optimizer``    saving and resuming torch's AdamW, which core knows only from Transformer Engine or Apex
+
+It builds on ``llmb_train.no_te``, which stands in for Transformer Engine.
 
 Imported only for jobs with ``device: cpu``. Written for Megatron-Bridge 0.3.0/0.3.1 with megatron-core
 0.16.0/0.16.1; ``llmb_train.engine`` refuses other versions. What cannot run (FP8, CUDA graphs, activation offload)
@@ -16,12 +17,15 @@ is refused by ``llmb_train.settings``, never skipped in silence.
 
 from __future__ import annotations
 
+import warnings
+
 
 def install(device: str = "cpu") -> None:
     """Emulate the device, then import megatron-core and patch it.
 
     ``device``: where ``cuda`` tensors go; ``meta`` builds models without memory, to count them.
     """
+    warnings.filterwarnings("ignore", message="The pynvml package is deprecated")  # there is no GPU to ask about
     import torch._dynamo
 
     from llmb_train.cpu import device as cuda_functions
@@ -35,8 +39,7 @@ def install(device: str = "cpu") -> None:
     from llmb_train import no_te
 
     no_te.install()
-    from llmb_train.cpu import collectives, megatron, optimizer
+    from llmb_train.cpu import collectives, megatron
 
     collectives.patch()
     megatron.patch()
-    optimizer.patch()

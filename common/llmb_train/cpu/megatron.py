@@ -1,4 +1,4 @@
-"""megatron-core 0.16 functions that go past ``torch.cuda`` into the driver, or need a compiler."""
+"""megatron-core 0.16 functions that go past ``torch.cuda`` into the driver."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import torch
 
 
 def patch() -> None:
-    """Patch core's random-state setters and its helper compilation."""
-    from megatron.core.datasets import utils as dataset_utils
+    """Patch core's access to the random state."""
     from megatron.core.tensor_parallel import random as core_random
 
     # Both reach into torch._C for the CUDA generator.
@@ -24,6 +23,3 @@ def patch() -> None:
     core_random._get_cuda_rng_state = get_state
     # It warns at every fork that the state it gets is not a CUDA one.
     logging.getLogger(core_random.__name__).setLevel(logging.ERROR)
-
-    # The wheel ships the helpers compiled, without the Makefile; core runs make all the same and exits when it fails.
-    dataset_utils.compile_helpers = lambda: None

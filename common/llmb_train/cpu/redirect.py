@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-_TENSOR_CUDA = torch.Tensor.cuda
 _TENSOR_TO = torch.Tensor.to
 _TENSOR_TYPE = torch.Tensor.type
 _IDENTITY = (torch.Tensor.cuda, torch.Tensor.pin_memory)

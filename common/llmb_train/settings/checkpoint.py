@@ -58,12 +58,17 @@ def find_checkpoint(load: str) -> Loaded:
     return Loaded(folder, step)
 
 
-def span(job: Job, loaded: Loaded | None) -> Span:
+def loaded(job: Job) -> Loaded | None:
+    """The checkpoint of ``job.checkpoint.load``, or None for a run from scratch. Raises as ``find_checkpoint``."""
+    return find_checkpoint(job.checkpoint.load) if job.checkpoint.load else None
+
+
+def span(job: Job, start: Loaded | None) -> Span:
     """First and last step of the run.
 
     ``steps.exit_after`` counts from the loaded checkpoint; without it the run ends at ``steps.train``.
     """
-    first = loaded.step if loaded else 0
+    first = start.step if start else 0
     last = first + job.steps.exit_after if job.steps.exit_after is not None else job.steps.train
     if last <= first:
         raise JobError(
@@ -73,15 +78,15 @@ def span(job: Job, loaded: Loaded | None) -> Span:
     return Span(first, last)
 
 
-def checkpoint_config(job: Job, loaded: Loaded | None) -> Any:
+def checkpoint_config(job: Job, start: Loaded | None) -> Any:
     """Synchronous saving in torch's distributed format (DTensors for FSDP), loadable at another TP or PP."""
     from megatron.bridge.training.config import CheckpointConfig
 
     return CheckpointConfig(
         save=job.checkpoint.save,
         save_interval=job.checkpoint.interval,
-        load=str(loaded.folder) if loaded else None,
-        ckpt_step=loaded.step if loaded else None,
+        load=str(start.folder) if start else None,
+        ckpt_step=start.step if start else None,
         ckpt_format="fsdp_dtensor" if job.parallelism.fsdp else "torch_dist",
         dist_ckpt_optim_fully_reshardable=not job.parallelism.fsdp,
         async_save=False,

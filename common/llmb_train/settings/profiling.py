@@ -5,29 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from llmb_train.errors import JobError
 from llmb_train.job import Job
-from llmb_train.settings.checkpoint import Span
 
 TORCH_FOLDER = "torch_profile"
 
 
-def profiling_config(job: Job, span: Span) -> Any:
-    """Steps ``start`` to ``stop`` under nsys (which runs around this process) or torch's profiler.
-
-    Raises:
-        JobError: the run ends before the profile does.
-    """
+def profiling_config(job: Job) -> Any:
+    """Steps ``start`` to ``stop`` under nsys (which runs around this process) or torch's profiler."""
     from megatron.bridge.training.config import ProfilingConfig
 
     profile = job.profile
     if profile is None:
         return ProfilingConfig()
-    if profile.stop > span.last:
-        raise JobError(
-            f"the profile stops at step {profile.stop}, the run already at step {span.last}",
-            remedy="set PROFILE_STOP_STEP to at most the last step",
-        )
     return ProfilingConfig(
         use_nsys_profiler=profile.tool == "nsys",
         use_pytorch_profiler=profile.tool == "torch",

@@ -5,15 +5,17 @@ from __future__ import annotations
 from llmb_train.engine import Engine
 from llmb_train.errors import JobError
 from llmb_train.job import Job
+from llmb_train.settings import checkpoint
 
 
 def check(job: Job, engine: Engine) -> None:
-    """Refuse what cannot take effect.
+    """Refuse what cannot take effect. Imports neither torch nor Megatron.
 
     Raises:
-        JobError: names the column and what to do.
+        JobError: names the column and what to do; or there is no checkpoint to load.
     """
     _check_engine(job, engine)
+    _check_profile(job)
     performance, p = job.performance, job.parallelism
     if performance.offload_layers and p.pp > 1:
         raise JobError("activation offload needs PP 1", remedy="set OFFLOAD_LAYERS=0 or PP=1")
@@ -56,6 +58,15 @@ def _check_engine(job: Job, engine: Engine) -> None:
         raise JobError(
             f"Megatron-FSDP cannot save or load a checkpoint on {where}",
             remedy="set FSDP=false, or leave checkpoints out",
+        )
+
+
+def _check_profile(job: Job) -> None:
+    last = checkpoint.span(job, checkpoint.loaded(job)).last
+    if job.profile is not None and job.profile.stop > last:
+        raise JobError(
+            f"the profile stops at step {job.profile.stop}, the run already at step {last}",
+            remedy="set PROFILE_STOP_STEP to at most the last step",
         )
 
 

@@ -1,0 +1,80 @@
+"""Layers that llmb_train adds to megatron-core, each against a plain formula. For the engine's Python.
+
+Prints one JSON line per check: ``check`` and ``difference``, the largest absolute one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from llmb_train.models.chunked import chunked
+from llmb_train.no_te.attention import positions
+from llmb_train.no_te.norm import ZeroCenteredLayerNorm, ZeroCenteredRMSNorm
+
+SEQUENCE, BATCH, HEADS, HEAD_DIM, CHUNK = 12, 2, 3, 4, 4
+
+
+def attend(query: Any, key: Any, value: Any, visible: Any) -> Any:
+    """Attention by its formula; tensors [sequence, batch, heads, head dim], True in ``visible`` attends."""
+    scores = torch.einsum("qbhd,kbhd->bhqk", query, key) / math.sqrt(query.shape[-1])
+    weights = scores.masked_fill(~visible, -math.inf).softmax(-1)
+    return torch.einsum("bhqk,kbhd->qbhd", weights, value).flatten(2)
+
+
+class Causal:
+    """What ``chunked`` wraps: causal attention over whatever sequence it is given."""
+
+    config = SimpleNamespace(attention_chunk_size=CHUNK)
+
+    def forward(self, query: Any, key: Any, value: Any, attention_mask: Any) -> Any:
+        assert attention_mask is None
+        return attend(query, key, value, torch.ones(len(query), len(key), dtype=torch.bool).tril())
+
+
+def chunked_attention() -> float:
+    query, key, value = torch.randn(3, SEQUENCE, BATCH, HEADS, HEAD_DIM)
+    position = torch.arange(SEQUENCE)
+    visible = (position[:, None] >= position) & (position[:, None] // CHUNK == position // CHUNK)
+    expected = attend(query, key, value, visible)
+    return float((chunked(Causal)().forward(query, key, value, None) - expected).abs().max())
+
+
+def zero_centered_layer_norm() -> float:
+    hidden, weight = torch.randn(5, 8), torch.randn(8)
+    norm = ZeroCenteredLayerNorm(8, eps=1e-5)
+    start = (norm(hidden) - torch.nn.functional.layer_norm(hidden, (8,))).abs().max()
+    norm.weight.data.copy_(weight)
+    centred = hidden - hidden.mean(-1, keepdim=True)
+    expected = centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * (1 + weight)
+    return float(max(start, (norm(hidden) - expected).abs().max()))
+
+
+def zero_centered_rms_norm() -> float:
+    hidden, weight = torch.randn(5, 8), torch.randn(8)
+    norm = ZeroCenteredRMSNorm(8, eps=1e-5)
+    norm.weight.data.copy_(weight)
+    expected = hidden / (hidden.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * (1 + weight)
+    return float((norm(hidden) - expected).abs().max())
+
+
+def positions_cover_the_sequence() -> float:
+    ranks = [positions(rank, 2, 6) for rank in range(2)]
+    expected = [[0, 1, 2, 9, 10, 11], [3, 4, 5, 6, 7, 8]]
+    return float((torch.stack(ranks) - torch.tensor(expected)).abs().max())
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for check in (
+            chunked_attention,
+            zero_centered_layer_norm,
+            zero_centered_rms_norm,
+            positions_cover_the_sequence,
+        ):
+            print(json.dumps({"check": check.__name__, "difference": check()}), flush=True)

@@ -1,0 +1,94 @@
+"""Parameters of the real model of a GPU job, on any rank, counted without memory and without other processes.
+
+    ENGINE_PYTHON tests/training/count_parameters.py [--rank N] job.json ...     (PYTHONPATH=common)
+
+One JSON line per file: ``file``, ``rank``, ``dense``, ``expert``, ``total`` (parameters that this rank holds). The
+model is built on torch's ``meta`` device, the process groups are torch's fake ones. A job of one rank (TP, PP, EP 1)
+counts the whole model. Layers are megatron-core's local ones, whose parameters are those of Transformer Engine's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import as_on_gpu
+
+ENGINE = as_on_gpu.prepare("meta")
+
+
+def count(job_file: Path, rank: int) -> dict[str, Any]:
+    """Build the chunks of ``rank``'s pipeline stage and count."""
+    import torch
+    import torch.distributed as dist
+    from megatron.core import parallel_state
+    from megatron.core.process_groups_config import ProcessGroupCollection
+    from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    from llmb_train.models.provider import local_block
+
+    os.environ["RANK"] = str(rank)
+    config = as_on_gpu.resolve(job_file, ENGINE)
+    model = config.model
+    for name, value in {
+        "transformer_layer_spec": local_block,
+        "moe_grouped_gemm": False,
+        "moe_shared_expert_overlap": False,
+        "gradient_accumulation_fusion": False,
+        "perform_initialization": False,
+    }.items():
+        setattr(model, name, value)
+    world = int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=model.tensor_model_parallel_size,
+        pipeline_model_parallel_size=model.pipeline_model_parallel_size,
+        virtual_pipeline_model_parallel_size=model.virtual_pipeline_model_parallel_size,
+        context_parallel_size=model.context_parallel_size,
+        expert_model_parallel_size=model.expert_model_parallel_size,
+        expert_tensor_parallel_size=model.expert_tensor_parallel_size,
+        create_gloo_process_groups=False,
+    )
+    try:
+        model_parallel_cuda_manual_seed(1234)
+        model._pg_collection = ProcessGroupCollection.use_mpu_process_groups()
+        virtual = model.virtual_pipeline_model_parallel_size
+        dense = expert = 0
+        with torch.device("meta"):
+            for stage in range(virtual or 1):
+                chunk = model.provide(vp_stage=stage if virtual else None)
+                for parameter in chunk.parameters():
+                    if getattr(parameter, "allreduce", True):
+                        dense += parameter.numel()
+                    else:
+                        expert += parameter.numel()
+    finally:
+        parallel_state.destroy_model_parallel()
+        dist.destroy_process_group()
+    return {"file": str(job_file), "rank": rank, "dense": dense, "expert": expert, "total": dense + expert}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Arguments:
+    files: list[Path]
+    rank: int
+
+
+def _arguments() -> _Arguments:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--rank", type=int, default=0)
+    return _Arguments(**vars(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    logging.disable(logging.WARNING)
+    arguments = _arguments()
+    for job_file in arguments.files:
+        print(json.dumps(count(job_file, arguments.rank)), flush=True)

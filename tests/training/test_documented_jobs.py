@@ -1,0 +1,117 @@
+"""Every documented configuration against the real Megatron-Bridge: its own validation, and the real model's size."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.rendering.job import job_document
+from llmb_common.run_paths import dry_run_paths
+from support.documented_jobs import documented_rows, label, plan_of
+
+HERE = Path(__file__).parent
+COMMON = HERE.parents[1] / "common"
+CASES = list(documented_rows())
+WHOLE_MODELS = {
+    ("llama3.1", "8b"): 8.0303,
+    ("llama3.1", "70b"): 70.5537,
+    ("llama3.1", "405b"): 405.8534,
+    ("nemotron4", "15b"): 15.6288,
+    ("nemotron4", "340b"): 341.0292,
+    ("grok1", "314b"): 316.4547,
+    ("llama4", "400b"): 400.7118,
+}
+"""Billions of parameters."""
+
+
+def write_job(plan: JobPlan, file: Path) -> Path:
+    file.write_text(json.dumps(job_document(plan, dry_run_paths(plan.workload_folder, plan.experiment_name))))
+    return file
+
+
+def in_engine(python: Path, script: str, *arguments: str | Path) -> list[dict[str, Any]]:
+    """Run a script of this folder in the engine's Python; one JSON object per line of its output."""
+    environment = {**os.environ, "PYTHONPATH": str(COMMON)}
+    command = [str(python), str(HERE / script), *map(str, arguments)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def validated(engine_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """The real ``ConfigContainer.validate()`` of every case at its own world size, by label."""
+    folder = tmp_path_factory.mktemp("jobs")
+    files = [write_job(plan_of(*case), folder / f"{number}.json") for number, case in enumerate(CASES)]
+    results = in_engine(engine_python, "validate_jobs.py", *files)
+    return {label(case): result for case, result in zip(CASES, results, strict=True)}
+
+
+@pytest.mark.parametrize("case", CASES, ids=label)
+def test_megatron_bridge_accepts_the_job_as_planned(
+    case: tuple[dict[str, Any], str, int], validated: dict[str, dict[str, Any]]
+) -> None:
+    plan, result = plan_of(*case), validated[label(case)]
+    assert result["error"] is None
+    assert (result["data_parallel"], result["microbatches"]) == (plan.dp, plan.ga)
+    fields = result["fields"]
+    columns = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+    assert tuple(fields[f"model.{name}"] for name in columns) == (plan.tp, plan.pp, plan.cp)
+    assert fields["ddp.use_megatron_fsdp"] == plan.fsdp
+    assert fields["model.cpu_offloading_num_layers"] == plan.offload_layers
+    assert (fields["model.recompute_num_layers"] or 0) == plan.recompute_layers
+    assert (fields["model.cuda_graph_impl"] != "none") == plan.cuda_graph
+    if plan.ep:
+        assert fields["model.expert_model_parallel_size"] == plan.ep
+
+
+def test_a_layout_that_megatron_refuses_is_refused(engine_python: Path, tmp_path: Path) -> None:
+    """The validation above can fail: CP that does not divide the sequence, as planning would never let through."""
+    plan = msgspec.structs.replace(plan_of(*CASES[0]), cp=3, gpus=CASES[0][2] * 3)
+    (result,) = in_engine(engine_python, "validate_jobs.py", write_job(plan, tmp_path / "job.json"))
+    assert result["ok"] is False
+
+
+@pytest.fixture(scope="module")
+def whole_models(engine_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], int]:
+    """Parameters of each model, built whole on the meta device from its recipe's architecture."""
+    folder = tmp_path_factory.mktemp("models")
+    one_rank = {"gpus": 1, "tp": 1, "pp": 1, "cp": 1, "vp": None, "ep": None, "etp": None, "mbs": 1, "gbs": 1}
+    rest = {"fsdp": False, "cuda_graph": False, "recompute_layers": 0, "offload_layers": 0}
+    plans = {(plan.recipe, plan.model_size): plan for plan in (plan_of(*case) for case in CASES)}
+    wanted = [plans[key] for key in WHOLE_MODELS]
+    files = [
+        write_job(msgspec.structs.replace(plan, **one_rank, **rest), folder / f"{plan.recipe}-{plan.model_size}.json")
+        for plan in wanted
+    ]
+    results = in_engine(engine_python, "count_parameters.py", *files)
+    return {key: result["total"] for key, result in zip(WHOLE_MODELS, results, strict=True)}
+
+
+@pytest.mark.parametrize("key", WHOLE_MODELS, ids="-".join)
+def test_the_real_model_has_the_recipes_parameters(
+    key: tuple[str, str], whole_models: dict[tuple[str, str], int]
+) -> None:
+    plans = {(plan.recipe, plan.model_size): plan for plan in (plan_of(*case) for case in CASES)}
+    assert whole_models[key] == plans[key].parameters
+    assert round(whole_models[key] / 1e9, 4) == WHOLE_MODELS[key]
+
+
+def test_the_real_model_of_every_layout_can_be_built(engine_python: Path, tmp_path: Path) -> None:
+    """What validation misses: experts against EP, layers against PP and VP. One rank of each distinct layout."""
+    layouts: dict[tuple[object, ...], JobPlan] = {}
+    for case in CASES:
+        plan = plan_of(*case)
+        layouts.setdefault((plan.recipe, plan.layers, plan.tp, plan.pp, plan.vp, plan.ep, plan.etp), plan)
+    files = [write_job(plan, tmp_path / f"{number}.json") for number, plan in enumerate(layouts.values())]
+    results = in_engine(engine_python, "count_parameters.py", *files)
+    for plan, result in zip(layouts.values(), results, strict=True):
+        shards = plan.tp * plan.pp * (plan.ep or 1)
+        assert plan.parameters / shards * 0.5 < result["total"] < plan.parameters / plan.tp / plan.pp * 1.5

@@ -1,0 +1,108 @@
+"""job.json is read strictly: what nothing reads, and what is missing, is an error that names the key."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training_jobs import ARCHITECTURES, make_job
+
+from llmb_train.errors import JobError
+from llmb_train.job import load_job, parse_job
+from llmb_train.settings.checkpoint import Loaded, find_checkpoint, span
+
+
+@pytest.mark.parametrize("name", [*ARCHITECTURES["sizes"], *ARCHITECTURES["smoke"]])
+def test_every_benchmarked_architecture_is_a_job(name: str) -> None:
+    job = parse_job(make_job(name))
+    assert job.architecture.layers == make_job(name)["architecture"]["layers"]
+    assert (job.architecture.moe is not None) == (job.family in ("grok1", "llama4"))
+
+
+def test_integers_stand_for_floats_but_never_for_switches() -> None:
+    architecture = {"norm_epsilon": 1, "rotary_percent": 1}
+    assert parse_job(make_job(architecture=architecture)).architecture.rotary_percent == 1.0
+    with pytest.raises(JobError, match=r"performance\.cuda_graph is 1, expected bool"):
+        parse_job(make_job(performance={"cuda_graph": 1}))
+    with pytest.raises(JobError, match=r"batch\.gbs is True, expected int"):
+        parse_job(make_job(batch={"gbs": True}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"parallelism": {"dp": 2}}, "unknown key parallelism.dp; known are tp, pp, vp"),
+        ({"schema": 2}, "schema is 2, this llmb_train reads schema 1"),
+        ({"family": "llama2"}, "family is 'llama2', expected one of 'llama3'"),
+        ({"architecture": {"moe": {"experts": 8}}}, "missing key architecture.moe.top_k"),
+        ({"precision": {"dtype": "fp8"}}, "precision.fp8_recipe belongs to dtype fp8"),
+        ({"precision": {"fp8_recipe": "mx"}}, "precision.fp8_recipe belongs to dtype fp8"),
+        ({"world_size": 3, "parallelism": {"tp": 2}}, r"world_size 3 is not a multiple of tp \* pp \* cp = 2"),
+        ({"batch": {"mbs": 3}}, r"batch.gbs 8 is not a multiple of mbs \* DP = 3 \* 1"),
+        ({"parallelism": {"vp": 2}}, "parallelism.vp is 2 with pp 1"),
+        ({"parallelism": {"tp": 0}}, "parallelism.tp is 0, it must be at least 1"),
+        ({"world_size": 2, "parallelism": {"cp": 2}, "sequence_length": 130}, "sequence_length 130 is not a multiple"),
+        ({"parallelism": {"ep": 2}}, "the architecture has no experts"),
+        ({"steps": {"train": 0}}, "steps.train and steps.exit_after must be at least 1"),
+        ({"profile": {"tool": "nsys", "start": 5, "stop": 5, "ranks": [0]}}, "start 5 is not before profile.stop 5"),
+        ({"profile": {"tool": "nsys", "start": 4, "stop": 5, "ranks": ["0"]}}, r"profile.ranks\[0\] is '0', expected"),
+    ],
+)
+def test_a_wrong_job_says_what_is_wrong(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(JobError, match=message):
+        parse_job(make_job(**changes))
+
+
+def test_experts_need_a_routing_and_must_divide() -> None:
+    with pytest.raises(JobError, match=r"performance\.moe_routing is null"):
+        parse_job(make_job("grok1", performance={"moe_routing": None}))
+    with pytest.raises(JobError, match="4 experts are not a multiple of ep = 3"):
+        parse_job(make_job("grok1", parallelism={"ep": 3}))
+
+
+def test_a_missing_key_is_named() -> None:
+    content = make_job()
+    del content["seed"]
+    with pytest.raises(JobError, match="missing key seed"):
+        parse_job(content)
+
+
+def test_a_file_that_is_missing_or_no_json_is_an_error_with_its_path(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match=r"cannot read .*absent\.json: No such file"):
+        load_job(tmp_path / "absent.json")
+    (tmp_path / "cut.json").write_text(json.dumps(make_job())[:-1], encoding="utf-8")
+    with pytest.raises(JobError, match=r"cut\.json is not JSON"):
+        load_job(tmp_path / "cut.json")
+
+
+def _save(folder: Path, *steps: int) -> None:
+    for step in steps:
+        (folder / f"iter_{step:07d}").mkdir(parents=True)
+        (folder / f"iter_{step:07d}" / "__0_0.distcp").touch()
+    (folder / "latest_checkpointed_iteration.txt").write_text(f"{steps[-1]}\n", encoding="utf-8")
+
+
+def test_a_checkpoint_is_the_latest_of_a_folder_or_the_one_named(tmp_path: Path) -> None:
+    _save(tmp_path, 20, 50)
+    assert find_checkpoint(str(tmp_path)) == Loaded(tmp_path, 50)
+    assert find_checkpoint(str(tmp_path / "iter_0000020")) == Loaded(tmp_path, 20)
+
+
+def test_a_checkpoint_that_was_not_finished_is_refused(tmp_path: Path) -> None:
+    _save(tmp_path, 50)
+    (tmp_path / "iter_0000050" / "__0_0.distcp").unlink()
+    with pytest.raises(JobError, match=r"iter_0000050 holds no \*\.distcp file"):
+        find_checkpoint(str(tmp_path))
+
+
+def test_a_run_ends_at_its_last_step_or_so_many_after_the_checkpoint(tmp_path: Path) -> None:
+    whole = parse_job(make_job(steps={"train": 50}))
+    one_more = parse_job(make_job(steps={"train": 50, "exit_after": 1}))
+    start = Loaded(tmp_path, 50)
+    assert (span(whole, None).first, span(whole, None).last) == (0, 50)
+    assert (span(one_more, start).first, span(one_more, start).last) == (50, 51)
+    assert span(one_more, None).last == 1
+    with pytest.raises(JobError, match="the checkpoint is from step 50 and the run ends at step 50"):
+        span(whole, start)

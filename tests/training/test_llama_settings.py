@@ -1,0 +1,121 @@
+"""The settings that no column names, against what Megatron-Bridge's own Llama configurations resolve to.
+
+``tests/data/llama_performance_settings.json`` holds the resolved fields of its 42 performance configurations. Each
+is planned here as a job with the same columns, resolved by Bridge, and compared field by field.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training_jobs import DATA, Engine, make_job
+
+REFERENCE: dict[str, Any] = json.loads((DATA / "llama_performance_settings.json").read_text(encoding="utf-8"))
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    name: {**REFERENCE["common"], **own} for name, own in REFERENCE["configs"].items()
+}
+
+_PRECISIONS = {
+    "bf16": {"dtype": "bf16", "fp8_recipe": None},
+    "fp8_cs": {"dtype": "fp8", "fp8_recipe": "cs"},
+    "fp8_mx": {"dtype": "fp8", "fp8_recipe": "mx"},
+    "nvfp4": {"dtype": "nvfp4", "fp8_recipe": None},
+}
+
+
+def _size(name: str) -> str:
+    return name.split("/")[0].split("_")[1]
+
+
+def _job(name: str) -> dict[str, Any]:
+    """The job whose columns are those of the reference configuration ``name`` (``llama3_70b/gb200/fp8_cs``)."""
+    reference = CONFIGURATIONS[name]
+    _, gpu, precision = name.split("/")
+    return make_job(
+        _size(name),
+        device="cuda",
+        gpu_type=gpu,
+        precision=_PRECISIONS[precision],
+        world_size=reference["_num_gpus"],
+        parallelism={
+            "tp": reference["model.tensor_model_parallel_size"],
+            "pp": reference["model.pipeline_model_parallel_size"],
+            "vp": reference["model.virtual_pipeline_model_parallel_size"],
+            "cp": reference["model.context_parallel_size"],
+            "fsdp": reference["ddp.use_megatron_fsdp"],
+        },
+        batch={"mbs": reference["train.micro_batch_size"], "gbs": reference["train.global_batch_size"]},
+        performance={
+            "cuda_graph": reference["model.cuda_graph_impl"] == "local",
+            "recompute_layers": reference["model.recompute_num_layers"] or 0,
+            "offload_layers": reference["model.cpu_offloading_num_layers"],
+        },
+    )
+
+
+def _expected(name: str) -> dict[str, Any]:
+    """The reference, with the differences that are meant, each with its reason."""
+    reference = {key: value for key, value in CONFIGURATIONS[name].items() if key != "_num_gpus"}
+    # Bridge replaces it during set-up: a model that brings its own vocabulary size is not padded.
+    reference["model.should_pad_vocab"] = False
+    # Nothing is offloaded by module; core's default says so with an empty list.
+    reference["model.offload_modules"] = []
+    if reference["ddp.use_megatron_fsdp"]:
+        # The reference saves nothing; saving under FSDP takes this format.
+        reference["checkpoint.ckpt_format"] = "fsdp_dtensor"
+    if reference["model.tensor_model_parallel_size"] == 1:
+        # Bridge itself turns the overlap off where there is no tensor parallelism; we do not turn it on.
+        reference["comm_overlap.tp_comm_overlap"] = False
+    if not reference["comm_overlap.tp_comm_overlap"]:
+        # A preset that nothing uses.
+        reference["comm_overlap.tp_comm_overlap_cfg"] = None
+    if reference["model.cuda_graph_impl"] == "none":
+        # A scope without graphs.
+        reference["model.cuda_graph_scope"] = []
+    if _size(name) == "405b" and reference["model.pipeline_model_parallel_size"] == 1:
+        # With one stage there is nothing to divide, and these have no effect.
+        reference["model.account_for_embedding_in_pipeline_split"] = False
+        reference["model.account_for_loss_in_pipeline_split"] = False
+    return reference
+
+
+@pytest.fixture(scope="module")
+def resolved(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """Validation result of every configuration by name, from one process."""
+    folder = tmp_path_factory.mktemp("llama")
+    files = []
+    for number, name in enumerate(CONFIGURATIONS):
+        files.append(folder / f"{number}.json")
+        files[-1].write_text(json.dumps(_job(name)), encoding="utf-8")
+    return dict(zip(CONFIGURATIONS, engine.json_lines("validate_jobs.py", *files), strict=True))
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_settings_are_the_published_ones(resolved: dict[str, dict[str, Any]], name: str) -> None:
+    result = resolved[name]
+    assert result["error"] is None
+    fields = result["fields"]
+    different = {
+        key: {"ours": fields.get(key, "no such field"), "reference": value}
+        for key, value in _expected(name).items()
+        if fields.get(key, "no such field") != value
+    }
+    assert different == {}
+
+
+def test_all_42_configurations_are_compared() -> None:
+    assert len(CONFIGURATIONS) == 42
+    assert len(_expected("llama31_405b/b200/bf16")) > 100
+
+
+def test_validation_takes_one_process(tmp_path: Path, engine: Engine) -> None:
+    """A job that is wrong is a line of its own, and the others are validated all the same."""
+    for name, change in {"good": {}, "bad": {"batch": {"gbs": 9}, "world_size": 2}}.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(make_job("8b", device="cuda", **change)), encoding="utf-8")
+    bad, good = engine.json_lines("validate_jobs.py", tmp_path / "bad.json", tmp_path / "good.json")
+    assert not bad["ok"]
+    assert "batch.gbs 9 is not a multiple of mbs * DP" in bad["error"]
+    assert good["ok"]

@@ -1,0 +1,134 @@
+"""What a run does besides training: saves on SIGTERM, profiles, refuses what it cannot do."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training_jobs import Engine, TrainingRun, make_job
+
+
+def _start(engine: Engine, folder: Path, job: dict[str, Any]) -> subprocess.Popen[str]:
+    """One rank without torchrun, as srun starts it: its exit status and its signals are its own."""
+    (folder / "job.json").write_text(json.dumps({**job, "output_dir": str(folder / "output")}), encoding="utf-8")
+    with (folder / "log.out").open("w", encoding="utf-8") as log:
+        return subprocess.Popen(
+            [str(engine.python), "-m", "llmb_train", str(folder / "job.json")],
+            cwd=folder,
+            env={**engine.environment(), "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "1"},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+
+def _wait_for_step(log: Path, number: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while number not in TrainingRun(0, log.read_text(encoding="utf-8")).steps:
+        assert process.poll() is None, log.read_text(encoding="utf-8")[-8000:]
+        assert time.monotonic() < deadline, f"step {number} never came"
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def long_run(engine: Engine, tmp_path: Path) -> Any:
+    """Starts a run of 100000 steps, waits for its second one, and never leaves it behind."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(**changes: Any) -> subprocess.Popen[str]:
+        job = make_job(steps={"train": 100_000}, batch={"gbs": 1}, **changes)
+        process = _start(engine, tmp_path, job)
+        started.append(process)
+        _wait_for_step(tmp_path / "log.out", 2, process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_sigterm_saves_a_checkpoint_that_a_run_resumes_from(engine: Engine, tmp_path: Path, long_run: Any) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    process = long_run(checkpoint={"save": str(checkpoints)})
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 0
+    (saved,) = checkpoints.glob("iter_*")
+    last = max(TrainingRun(0, (tmp_path / "log.out").read_text(encoding="utf-8")).steps)
+    assert saved.name == f"iter_{last:07d}"
+
+    job = make_job(batch={"gbs": 1}, steps={"exit_after": 1}, checkpoint={"load": str(checkpoints)})
+    assert list(engine.train(tmp_path / "resumed", job).steps) == [last + 1]
+
+
+def test_sigterm_without_checkpointing_ends_the_process_as_usual(long_run: Any) -> None:
+    process = long_run()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == -signal.SIGTERM
+
+
+def test_torch_profiler_writes_a_trace_per_rank(engine: Engine, tmp_path: Path) -> None:
+    profile = {"tool": "torch", "start": 1, "stop": 3, "ranks": None}
+    engine.train(tmp_path, make_job(world_size=2, steps={"train": 3}, profile=profile))
+    traces = list((tmp_path / "output" / "torch_profile").glob("*.pt.trace.json"))
+    assert len(traces) == 2
+    names = {event.get("name", "") for event in json.loads(traces[0].read_text(encoding="utf-8"))["traceEvents"]}
+    assert "aten::bmm" in names
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"precision": {"dtype": "fp8", "fp8_recipe": "cs"}}, "fp8 does not exist on a CPU"),
+        ({"precision": {"dtype": "nvfp4"}}, "nvfp4 does not exist on a CPU"),
+        ({"performance": {"cuda_graph": True}}, "CUDA graphs do not exist on a CPU"),
+        ({"performance": {"offload_layers": 1}}, "activation offload does not exist on a CPU"),
+        (
+            {"parallelism": {"fsdp": True}, "checkpoint": {"save": "/x"}},
+            "Megatron-FSDP cannot save or load a checkpoint",
+        ),
+        ({"checkpoint": {"load": "/nonexistent"}}, "there is no checkpoint in /nonexistent"),
+        ({"profile": {"tool": "torch", "start": 1, "stop": 6, "ranks": None}}, "the profile stops at step 6"),
+        ({"world_size": 2, "parallelism": {"tp": 2}}, "job.json is for 2 ranks, but 1 were started"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(
+    engine: Engine, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    process = _start(engine, tmp_path, make_job(**changes))
+    assert process.wait(timeout=60) == 2
+    log = (tmp_path / "log.out").read_text(encoding="utf-8")
+    assert f"llmb_train: error: {message}" in log
+    assert "Traceback" not in log
+
+
+def test_an_unknown_megatron_is_refused_and_not_patched(engine: Engine, tmp_path: Path) -> None:
+    metadata = tmp_path / "site" / "megatron_core-0.99.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: megatron-core\nVersion: 0.99.0\n")
+    job_file = tmp_path / "job.json"
+    job_file.write_text(json.dumps(make_job()), encoding="utf-8")
+    environment = engine.environment()
+    done = subprocess.run(
+        [str(engine.python), "-m", "llmb_train", str(job_file)],
+        env={
+            **environment,
+            "PYTHONPATH": os.pathsep.join([str(tmp_path / "site"), environment["PYTHONPATH"]]),
+            "RANK": "0",
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert "megatron-core 0.99.0 cannot train on a CPU" in done.stderr
+    assert "install megatron-core==0.16.1" in done.stderr
