@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.errors import RequestError
+from llmb_common.request_values import Reader, gres_count, read_mounts, same
 from llmb_common.secrets import SECRET_VARIABLES, is_secret_name
 
 COLUMNS = {
@@ -88,7 +89,13 @@ _TUNING = re.compile(
 """Variables of the caller that change how a job runs: they go on record in the plan."""
 
 # Real variables of other programs that look like ours.
-_NOT_TYPOS = {"LLMB_TEST_ENGINE", "SBATCH_GPUS", "SBATCH_GPUS_PER_TASK", "SBATCH_MEM_PER_NODE", "SBATCH_NO_REQUEUE"}
+_NOT_TYPOS = {
+    *("CPU_TYPE", "CHECKPOINT_PATH", "ENABLE_TRACE"),
+    *("SBATCH_GPUS", "SBATCH_GPUS_PER_TASK", "SBATCH_MEM_PER_NODE", "SBATCH_NO_REQUEUE"),
+}
+_OTHERS = ("SLURM_", "SALLOC_", "SRUN_")
+
+_HONOURED = {name for name in VARIABLES if name.startswith("SBATCH_")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +138,9 @@ class Request:
     install: Path | None = None
     workload: Path | None = None
     tuning: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    """``SBATCH_*`` variables that were set for other jobs: sbatch never sees them, because they would override the
+    script."""
 
 
 def read_request(variables: Mapping[str, str]) -> Request:
@@ -146,10 +156,8 @@ def read_request(variables: Mapping[str, str]) -> Request:
             code="stage-path",
         )
     _refuse_typos(variables)
-    read = _Reader(variables)
+    read = Reader(variables)
     gres_gpus = read.text("SBATCH_GPUS_PER_NODE")
-    start = read.positive("PROFILE_START_STEP")
-    stop = read.positive("PROFILE_STOP_STEP")
     request = Request(
         gpus=read.positive("JOB_TOTAL_GPUS"),
         gpu_type=read.lower("GPU_TYPE"),
@@ -157,19 +165,25 @@ def read_request(variables: Mapping[str, str]) -> Request:
         dtype=read.choice("DTYPE", ("bf16", "fp8", "nvfp4")),
         fp8_recipe=read.choice("FP8_RECIPE", ("cs", "ds", "mx")),
         variant=read.lower("CONFIG_VARIANT"),
-        gpus_per_node=read.positive("GPUS_PER_NODE") or _gres_count(gres_gpus),
+        gpus_per_node=same(
+            ("GPUS_PER_NODE", read.positive("GPUS_PER_NODE")), ("SBATCH_GPUS_PER_NODE", gres_count(gres_gpus))
+        ),
         gres=True if gres_gpus else None,
         max_steps=read.positive("MAX_STEPS"),
         time_limit=read.duration("TIME_LIMIT"),
-        columns=read.columns(),
+        columns=_columns(read),
         account=read.word("SBATCH_ACCOUNT"),
         partition=read.word("SBATCH_PARTITION"),
         additional_slurm_params=read.text("ADDITIONAL_SLURM_PARAMS") or "",
         image=read.text("RUN_CONF_IMAGE"),
-        mounts=_mounts(read.text("RUN_CONF_MOUNTS")),
+        mounts=read_mounts(read.text("RUN_CONF_MOUNTS")),
         profile=read.switch("ENABLE_PROFILE"),
-        profile_start=read.positive("RUN_CONF_PROFILE_START_STEP") or start,
-        profile_stop=read.positive("RUN_CONF_PROFILE_STOP_STEP") or stop,
+        profile_start=same(
+            *((name, read.positive(name)) for name in ("RUN_CONF_PROFILE_START_STEP", "PROFILE_START_STEP"))
+        ),
+        profile_stop=same(
+            *((name, read.positive(name)) for name in ("RUN_CONF_PROFILE_STOP_STEP", "PROFILE_STOP_STEP"))
+        ),
         profile_ranks=read.lower("PROFILE_RANKS"),
         gpu_metrics=read.switch("ENABLE_GPU_METRICS"),
         nccl_trace=read.switch("ENABLE_NCCLTRACE"),
@@ -191,6 +205,7 @@ def read_request(variables: Mapping[str, str]) -> Request:
             for name, value in sorted(variables.items())
             if _TUNING.match(name) and not is_secret_name(name)
         },
+        ignored=tuple(sorted(name for name in variables if name.startswith("SBATCH_") and name not in _HONOURED)),
     )
     _refuse_contradictions(request)
     return request
@@ -211,117 +226,21 @@ def _refuse_contradictions(request: Request) -> None:
         raise RequestError("profile steps and ranks need ENABLE_PROFILE=true", remedy="set it, or unset them")
 
 
-class _Reader:
-    """Typed access to variables; an empty value counts as not set."""
-
-    def __init__(self, variables: Mapping[str, str]) -> None:
-        self._variables = variables
-
-    def one_line(self, name: str, value: str) -> str:
-        if any(ord(c) < 32 or ord(c) == 127 for c in value):
-            raise RequestError(f"{name} contains a line break or control character", remedy="write it on one line")
-        return value
-
-    def text(self, name: str) -> str | None:
-        value = self._variables.get(name, "").strip()
-        return self.one_line(name, value) or None
-
-    def lower(self, name: str) -> str | None:
-        value = self.text(name)
-        return value.lower() if value else None
-
-    def word(self, name: str) -> str | None:
-        value = self.text(name)
-        if value and (" " in value or '"' in value or "'" in value):
-            raise RequestError(f"{name}={value!r} is no name Slurm can have", remedy="check it with sacctmgr or sinfo")
-        return value
-
-    def path(self, name: str) -> Path | None:
-        value = self.text(name)
-        return Path(value).expanduser().absolute() if value else None
-
-    def positive(self, name: str) -> int | None:
-        value = self.text(name)
+def _columns(read: Reader) -> dict[str, int | bool | None]:
+    result: dict[str, int | bool | None] = {}
+    for variable, column in COLUMNS.items():
+        value = read.lower(variable)
         if value is None:
-            return None
-        if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) < 1:
-            raise RequestError(f"{name}={value} is not a positive whole number", remedy=f"for example {name}=8")
-        return int(value)
-
-    def count(self, name: str) -> int:
-        return 0 if self.text(name) == "0" else self.positive(name) or 0
-
-    def choice(self, name: str, choices: tuple[str, ...]) -> str | None:
-        value = self.lower(name)
-        if value is not None and value not in choices:
-            raise RequestError(
-                f"{name}={value} is unknown{did_you_mean(value, choices)}", remedy=f"one of {', '.join(choices)}"
-            )
-        return value
-
-    def switch(self, name: str) -> bool:
-        value = self.lower(name)
-        if value in (None, "false", "0", "no", "off"):
-            return False
-        if value in ("true", "1", "yes", "on"):
-            return True
-        raise RequestError(f"{name}={value} is neither true nor false", remedy=f"{name}=true or {name}=false")
-
-    def duration(self, name: str) -> str | None:
-        value = self.text(name)
-        if value is None:
-            return None
-        if re.fullmatch(r"[0-9]{1,5}", value):
-            return f"{int(value) // 60:02d}:{int(value) % 60:02d}:00"
-        if not re.fullmatch(r"([0-9]+-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]", value):
-            raise RequestError(
-                f"{name}={value} is no time limit", remedy="hours:minutes:seconds, days-hours:..., or minutes"
-            )
-        return value
-
-    def columns(self) -> dict[str, int | bool | None]:
-        result: dict[str, int | bool | None] = {}
-        for variable, column in COLUMNS.items():
-            value = self.lower(variable)
-            if value is None:
-                continue
-            if variable in _SWITCH_COLUMNS:
-                result[column] = self.switch(variable)
-            elif variable in _ZERO_COLUMNS:
-                result[column] = self.count(variable)
-            elif value in _UNSET_WORDS and variable in ("VP", "EP", "ETP"):
-                result[column] = None
-            else:
-                result[column] = self.positive(variable)
-        return result
-
-    def dry_run(self) -> str | None:
-        if self.lower("DRY_RUN") == "json":
-            return "json"
-        return "script" if self.switch("DRY_RUN") else None
-
-
-def _gres_count(value: str | None) -> int | None:
-    """The number in ``8``, ``h100:8`` or ``gpu:8``."""
-    if value is None:
-        return None
-    count = value.rpartition(":")[2]
-    if not re.fullmatch(r"[1-9][0-9]{0,3}", count):
-        raise RequestError(f"SBATCH_GPUS_PER_NODE={value} holds no number of GPUs", remedy="for example 8")
-    return int(count)
-
-
-def _mounts(value: str | None) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    mounts = tuple(part.strip() for part in value.split(","))
-    for mount in mounts:
-        parts = mount.split(":")
-        if not 1 <= len(parts) <= 3 or not all(p.startswith("/") for p in parts[:2]):
-            raise RequestError(
-                f"RUN_CONF_MOUNTS: {mount!r} is no mount", remedy="/source:/target[:ro], comma-separated"
-            )
-    return mounts
+            continue
+        if variable in _SWITCH_COLUMNS:
+            result[column] = read.switch(variable)
+        elif variable in _ZERO_COLUMNS:
+            result[column] = read.count(variable)
+        elif value in _UNSET_WORDS and variable in ("VP", "EP", "ETP"):
+            result[column] = None
+        else:
+            result[column] = read.positive(variable)
+    return result
 
 
 def _refuse_typos(variables: Mapping[str, str]) -> None:
@@ -330,7 +249,7 @@ def _refuse_typos(variables: Mapping[str, str]) -> None:
     for name in sorted(variables):
         if len(name) < 5 or name in VARIABLES or name in _NOT_TYPOS or name in SECRET_VARIABLES:
             continue
-        if name.startswith(("SLURM_", "LLMB_")) and name not in ("LLMB_INSTAL", "LLMB_WORKLOADS"):
+        if name.startswith(_OTHERS):
             continue
         near = difflib.get_close_matches(name.upper(), candidates, n=1, cutoff=0.85 if len(name) > 7 else 0.79)
         if near:

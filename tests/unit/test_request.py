@@ -100,3 +100,59 @@ def test_contradictions_and_impossible_values_are_refused(variables: dict[str, s
 def test_columns_are_read_by_name_and_can_be_unset() -> None:
     columns = read_request({"TP": "4", "VP": "NA", "FSDP": "True", "RECOMPUTE_LAYERS": "0"}).columns
     assert columns == {"tp": 4, "vp": None, "fsdp": True, "recompute_layers": 0}
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"LLMB_INSTALL": "~nobody-of-this-name/x"}, "no such home folder"),
+        ({"LLMB_INSTALL": "/tmp/\udcff"}, "LLMB_INSTALL is not UTF-8"),
+        ({"NCCL_IB_HCA": "mlx5\udcff"}, "NCCL_IB_HCA is not UTF-8"),
+        ({"TIME_LIMIT": "0"}, "a job of no time"),
+        ({"TIME_LIMIT": "00:00:00"}, "a job of no time"),
+        ({"GPUS_PER_NODE": "4", "SBATCH_GPUS_PER_NODE": "8"}, "GPUS_PER_NODE=4 and SBATCH_GPUS_PER_NODE=8 contradict"),
+        (
+            {"ENABLE_PROFILE": "true", "PROFILE_START_STEP": "3", "RUN_CONF_PROFILE_START_STEP": "4"},
+            "RUN_CONF_PROFILE_START_STEP=4 and PROFILE_START_STEP=3 contradict",
+        ),
+        ({"LLMB_WORKLOD": "/x"}, "did you mean LLMB_WORKLOAD"),
+        ({"LLMB_PYTHN": "/x"}, "did you mean LLMB_PYTHON"),
+        ({"job_total_gpus": "8"}, "did you mean JOB_TOTAL_GPUS"),
+    ],
+)
+def test_values_that_would_surprise_later_are_refused_at_once(variables: dict[str, str], words: str) -> None:
+    with pytest.raises(RequestError, match=words) as caught:
+        read_request(variables)
+    assert caught.value.remedy
+
+
+def test_the_same_value_said_twice_is_no_contradiction() -> None:
+    assert read_request({"GPUS_PER_NODE": "4", "SBATCH_GPUS_PER_NODE": "h100:4"}).gpus_per_node == 4
+
+
+def test_paths_lose_their_dots_before_anything_is_compared_with_them() -> None:
+    assert str(read_request({"LLMB_INSTALL": "/lustre/llmb/../other/"}).install) == "/lustre/other"
+
+
+def test_slurm_variables_that_sbatch_never_sees_are_kept_for_a_notice() -> None:
+    given = {"SBATCH_QOS": "high", "SBATCH_RESERVATION": "r", "SBATCH_ACCOUNT": "a", "SLURM_CONF": "/etc/slurm.conf"}
+    assert read_request(given).ignored == ("SBATCH_QOS", "SBATCH_RESERVATION")
+
+
+LOGIN_NODE = """
+    CI CI_JOB_ID CI_PROJECT_DIR GITHUB_ACTIONS GITHUB_WORKSPACE JENKINS_URL JOB_NAME JOB_ID JOB_URL BUILD_ID WORKSPACE
+    CONDA_DEFAULT_ENV CONDA_EXE CONDA_PREFIX CONDA_SHLVL LMOD_CMD LMOD_VERSION MODULEPATH LOADEDMODULES
+    SLURM_CONF SLURM_JOB_ID SLURM_GPUS_PER_NODE SLURM_PARTITION SALLOC_ACCOUNT SALLOC_PARTITION SALLOC_GPUS_PER_NODE
+    SBATCH_QOS SBATCH_TIMELIMIT SBATCH_EXPORT SBATCH_GRES SBATCH_PROFILE SBATCH_NO_REQUEUE SBATCH_MEM_PER_NODE
+    SRUN_CPUS_PER_TASK SQUEUE_FORMAT SINFO_FORMAT CUDA_HOME CUDA_VISIBLE_DEVICES CUDA_VERSION CUDA_DEVICE_ORDER
+    NVIDIA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL GPU_NAME CPU_TYPE CLUSTER CLUSTER_NAME MODEL_NAME MODEL_PATH MODEL_DIR
+    MODEL_TYPE NUM_GPUS CHECKPOINT_PATH CHECKPOINT PROFILE AWS_PROFILE ENABLE_TRACE FORCE_COLOR FORCE_CUDA TIMEOUT
+    HF_HOME HF_ENDPOINT HF_TOKEN_PATH HF_HUB_CACHE TRANSFORMERS_CACHE WANDB_MODE WANDB_PROJECT MAX_JOBS DATA_TYPE
+    LD_LIBRARY_PATH LESSOPEN LS_COLORS LC_ALL SSH_CONNECTION XDG_RUNTIME_DIR HOSTTYPE OSTYPE MACHTYPE GROUP SCRATCH
+    WORK PROJECT TMPDIR VIRTUAL_ENV PYTHON_VERSION PYENV_ROOT MASTER_ADDR WORLD_SIZE CPUS_PER_TASK CONTAINER_IMAGE
+    LLMB_HOME LLMB_ROOT LLMB_CACHE LLMB_HANG_SECONDS LLMB_RUN_DIR LLMB_TEST_CLUSTER LLMB_TEST_ENGINE
+""".split()
+
+
+def test_a_whole_login_node_raises_no_false_alarm() -> None:
+    read_request(dict.fromkeys(LOGIN_NODE, "x"))

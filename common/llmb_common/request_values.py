@@ -1,0 +1,133 @@
+"""Values of variables, read strictly: numbers, switches, paths, durations. Used by ``request``."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from llmb_common.errors import RequestError, did_you_mean
+
+
+class Reader:
+    """Typed access to variables; an empty value counts as not set."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._variables = variables
+
+    def one_line(self, name: str, value: str) -> str:
+        if any(ord(c) < 32 or ord(c) == 127 for c in value):
+            raise RequestError(f"{name} contains a line break or control character", remedy="write it on one line")
+        if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
+            raise RequestError(f"{name} is not UTF-8 text", remedy="write it without the bytes that are none")
+        return value
+
+    def text(self, name: str) -> str | None:
+        value = self._variables.get(name, "").strip()
+        return self.one_line(name, value) or None
+
+    def lower(self, name: str) -> str | None:
+        value = self.text(name)
+        return value.lower() if value else None
+
+    def word(self, name: str) -> str | None:
+        value = self.text(name)
+        if value and (" " in value or '"' in value or "'" in value):
+            raise RequestError(f"{name}={value!r} is no name Slurm can have", remedy="check it with sacctmgr or sinfo")
+        return value
+
+    def path(self, name: str) -> Path | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            path = Path(value).expanduser()
+        except RuntimeError as error:  # ~somebody that is nobody
+            raise RequestError(f"{name}={value}: there is no such home folder", remedy="write the path out") from error
+        # Without "..", which would hide where a path leads; symbolic links stay as they are.
+        return Path(os.path.abspath(path))  # noqa: PTH100  resolve() would follow links
+
+    def positive(self, name: str) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) < 1:
+            raise RequestError(f"{name}={value} is not a positive whole number", remedy=f"for example {name}=8")
+        return int(value)
+
+    def count(self, name: str) -> int:
+        return 0 if self.text(name) == "0" else self.positive(name) or 0
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> str | None:
+        value = self.lower(name)
+        if value is not None and value not in choices:
+            raise RequestError(
+                f"{name}={value} is unknown{did_you_mean(value, choices)}", remedy=f"one of {', '.join(choices)}"
+            )
+        return value
+
+    def switch(self, name: str) -> bool:
+        value = self.lower(name)
+        if value in (None, "false", "0", "no", "off"):
+            return False
+        if value in ("true", "1", "yes", "on"):
+            return True
+        raise RequestError(f"{name}={value} is neither true nor false", remedy=f"{name}=true or {name}=false")
+
+    def duration(self, name: str) -> str | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        if not re.search(r"[1-9]", value):
+            raise RequestError(f"{name}={value}: a job of no time", remedy="for example 00:30:00")
+        if re.fullmatch(r"[0-9]{1,5}", value):
+            return f"{int(value) // 60:02d}:{int(value) % 60:02d}:00"
+        if not re.fullmatch(r"([0-9]+-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]", value):
+            raise RequestError(
+                f"{name}={value} is no time limit", remedy="hours:minutes:seconds, days-hours:..., or minutes"
+            )
+        return value
+
+    def dry_run(self) -> str | None:
+        if self.lower("DRY_RUN") == "json":
+            return "json"
+        return "script" if self.switch("DRY_RUN") else None
+
+
+def same(one: tuple[str, int | None], other: tuple[str, int | None]) -> int | None:
+    """The value of two variables that mean the same. Raises RequestError where they differ."""
+    (name, value), (other_name, other_value) = one, other
+    if value is not None and other_value is not None and value != other_value:
+        raise RequestError(
+            f"{name}={value} and {other_name}={other_value} contradict each other", remedy="unset one of them"
+        )
+    return value if value is not None else other_value
+
+
+def gres_count(value: str | None) -> int | None:
+    """The number in ``8``, ``h100:8`` or ``gpu:8``."""
+    if value is None:
+        return None
+    count = value.rpartition(":")[2]
+    if not re.fullmatch(r"[1-9][0-9]{0,3}", count):
+        raise RequestError(f"SBATCH_GPUS_PER_NODE={value} holds no number of GPUs", remedy="for example 8")
+    return int(count)
+
+
+def read_mounts(value: str | None) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    mounts = tuple(part.strip() for part in value.split(","))
+    for mount in mounts:
+        if not is_mount(mount):
+            raise RequestError(
+                f"RUN_CONF_MOUNTS: {mount!r} is no mount", remedy="/source:/target[:ro], comma-separated"
+            )
+    return mounts
+
+
+def is_mount(text: str) -> bool:
+    """Whether ``text`` is ``/source[:/target[:flags]]``."""
+    parts = text.split(":")
+    return 1 <= len(parts) <= 3 and all(part.startswith("/") for part in parts[:2])
