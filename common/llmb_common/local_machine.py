@@ -10,7 +10,7 @@ from llmb_common.cluster import ClusterConfig
 from llmb_common.planning.machine import Machine
 from llmb_common.request import Request
 
-_NAMES = (("gb300", "GB300"), ("gb200", "GB200"), ("b200", "B200"), ("h200", "H200"), ("h100", "H100"))
+_NAME = re.compile(r"\b(GB300|GB200|B200|H200|H100)\b", re.IGNORECASE)  # GH200 is none of them
 
 
 def gpu_names() -> list[str]:
@@ -31,7 +31,8 @@ def count_gpus() -> int:
 
 def gpu_type_of(name: str) -> str | None:
     """``NVIDIA GB200`` -> ``gb200``; None for a GPU that no recipe knows."""
-    return next((kind for kind, word in _NAMES if word in name.upper()), None)
+    found = _NAME.search(name)
+    return found[1].lower() if found else None
 
 
 def look_at_machine(cluster: ClusterConfig, request: Request) -> Machine:

@@ -175,7 +175,7 @@ def read_request(variables: Mapping[str, str]) -> Request:
         account=read.word("SBATCH_ACCOUNT"),
         partition=read.word("SBATCH_PARTITION"),
         additional_slurm_params=read.text("ADDITIONAL_SLURM_PARAMS") or "",
-        image=read.text("RUN_CONF_IMAGE"),
+        image=read.image("RUN_CONF_IMAGE"),
         mounts=read_mounts(read.text("RUN_CONF_MOUNTS")),
         profile=read.switch("ENABLE_PROFILE"),
         profile_start=same(

@@ -48,6 +48,15 @@ class Reader:
         # Without "..", which would hide where a path leads; symbolic links stay as they are.
         return Path(os.path.abspath(path))  # noqa: PTH100  resolve() would follow links
 
+    def image(self, name: str) -> str | None:
+        """A container image: the absolute path of a file, or the name of one in a registry as it stands.
+
+        Pyxis and Enroot take a path without a slash in front for the latter.
+        """
+        value = self.text(name)
+        is_file = value is not None and (value.endswith(".sqsh") or value.startswith(("/", "./", "../", "~")))
+        return str(self.path(name)) if is_file else value
+
     def positive(self, name: str) -> int | None:
         value = self.text(name)
         if value is None:

@@ -81,7 +81,7 @@ def test_a_laptop_gets_the_smoke_model_on_two_ranks_and_is_told_so() -> None:
         ({"GPU_TYPE": "h1000"}, ["h1000", "did you mean 'h100'", "gb200"]),
         ({"MODEL_SIZE": "404b"}, ["404b", "did you mean '405b'"]),
         ({"TP": "3"}, ["TP*PP*CP = 3*1*1"]),
-        ({"TP": "16", "FSDP": "false"}, ["TP=16 does not divide the 8 query groups"]),
+        ({"CUDA_GRAPH": "true"}, ["OFFLOAD_LAYERS=80 exclude each other", "CUDA_GRAPH=false"]),
         ({"GBS": "100"}, ["GBS=100", "MBS*DP", "multiple of 128"]),
         ({"VP": "4"}, ["VP=4 needs PP > 1"]),
         ({"EP": "8"}, ["EP=8", "no experts"]),
@@ -96,6 +96,9 @@ def test_a_laptop_gets_the_smoke_model_on_two_ranks_and_is_told_so() -> None:
         ({"ENABLE_PROFILE": "true", "MAX_STEPS": "20"}, ["step 50", "has 20"]),
         ({"ENABLE_PROFILE": "true", "PROFILE_START_STEP": "9", "PROFILE_STOP_STEP": "9"}, ["before or at its start"]),
         ({"ENABLE_PROFILE": "true", "PROFILE_RANKS": "999"}, ["ranks 0 to 255"]),
+        ({"ENABLE_PROFILE": "true", "PROFILE_RANKS": "8-2"}, ["no list of ranks"]),
+        ({"ENABLE_PROFILE": "true", "PROFILE_RANKS": "²"}, ["no list of ranks"]),
+        ({"ENABLE_PROFILE": "true", "LOAD_CHECKPOINT_PATH": "/install/c"}, ["trains one step", "MAX_STEPS"]),
         ({"LOAD_CHECKPOINT_PATH": "/elsewhere/checkpoint"}, ["not under LLMB_INSTALL"]),
         ({"ADDITIONAL_SLURM_PARAMS": "nodes=4"}, ["--nodes is set by the job script"]),
     ],
@@ -112,6 +115,12 @@ def test_an_undocumented_scale_that_divides_is_accepted_by_force_and_noted() -> 
     p = plan(JOB_TOTAL_GPUS="384", GPU_TYPE="gb200", FORCE="true")
     assert (p.gpus, p.gbs, p.dp) == (384, 192, 192)
     assert any("not a documented scale" in note for note in p.preflight.warnings)
+
+
+def test_force_takes_the_row_whose_range_holds_the_scale() -> None:
+    """Between the documented scales the older rows know it, the newest row does not."""
+    p = plan(JOB_TOTAL_GPUS="1536", GPU_TYPE="h100", FORCE="true")
+    assert (p.variant, p.gbs) == ("nemo2", 768)
 
 
 def test_force_does_not_accept_what_does_not_divide() -> None:
@@ -202,3 +211,84 @@ def test_a_resumed_job_trains_one_step_and_warns_below_the_tested_scale() -> Non
     p = plan(recipe="nemotron4", JOB_TOTAL_GPUS="16", MODEL_SIZE="15b", LOAD_CHECKPOINT_PATH="/install/c")
     assert (p.checkpoint.load, p.exit_after) == ("/install/c", 1)
     assert any("tested from 64" in note for note in p.preflight.warnings)
+
+
+def test_ranks_of_a_profile_may_be_a_range_far_beyond_the_job() -> None:
+    p = plan(JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", ENABLE_PROFILE="true", PROFILE_RANKS="126-999999999,0")
+    assert p.profile is not None
+    assert p.profile.ranks == (0, 126, 127)
+
+
+def test_mxfp8_is_blackwells() -> None:
+    assert plan(JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", FP8_RECIPE="MX").fp8_recipe == "mx"
+    assert "MXFP8 needs gb300, gb200, b200" in refusal(JOB_TOTAL_GPUS="1024", GPU_TYPE="h100", FP8_RECIPE="mx")
+
+
+def test_dropless_routing_turns_the_rows_cuda_graphs_off_and_says_so() -> None:
+    p = plan(recipe="grok1", JOB_TOTAL_GPUS="128", MOE_ROUTING="balanced")
+    assert (p.moe_routing, p.cuda_graph) == ("balanced", False)
+    assert any("CUDA graphs are off" in note for note in p.preflight.warnings)
+    message = refusal(recipe="grok1", JOB_TOTAL_GPUS="128", MOE_ROUTING="balanced", CUDA_GRAPH="true")
+    assert "exclude each other" in message
+
+
+def test_slurm_variables_without_effect_are_named_with_the_way_to_say_them() -> None:
+    p = plan(JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", SBATCH_QOS="high")
+    assert any("SBATCH_QOS" in note and "ADDITIONAL_SLURM_PARAMS" in note for note in p.preflight.warnings)
+
+
+def test_what_the_local_executor_cannot_do_is_said() -> None:
+    notes = plan(LAPTOP, ENABLE_VBOOST="true", TIME_LIMIT="10", SBATCH_ACCOUNT="a").preflight.warnings
+    assert [note for note in notes if "no effect" in note] == [
+        "ENABLE_VBOOST, TIME_LIMIT: no effect on the local executor"
+    ]
+
+
+def test_mounts_without_containers_are_said_to_have_no_effect() -> None:
+    site = ClusterConfig(slurm=SlurmSettings(runtime="none"))
+    p = plan(cluster=site, JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", RUN_CONF_MOUNTS="/data:/data")
+    assert any("RUN_CONF_MOUNTS has no effect" in note for note in p.preflight.warnings)
+
+
+def test_unknown_gpus_of_a_machine_and_others_than_asked_for_are_noted() -> None:
+    unknown = plan(Machine(cluster_type="local", gpu_type=None, gpus=8))
+    assert (unknown.device, unknown.gpus) == ("cpu", 2)
+    assert any("none that the recipes know" in note for note in unknown.preflight.warnings)
+    h100 = Machine(cluster_type="local", gpu_type="h100", gpus=8)
+    other = plan(h100, GPU_TYPE="b200", MODEL_SIZE="8b")
+    assert "GPU_TYPE is b200, and this machine has h100" in other.preflight.warnings
+
+
+def test_a_cpu_is_profiled_by_pytorch_even_where_nsys_is() -> None:
+    p = plan(Machine(cluster_type="local", gpu_type="cpu", has_nsys=True), ENABLE_PROFILE="true")
+    assert p.profile is not None
+    assert p.profile.tool == "torch"
+
+
+def test_a_checkpoint_may_lie_in_a_workload_folder_outside_the_installation() -> None:
+    p = plan(JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", LLMB_WORKLOAD="/scratch/w", LOAD_CHECKPOINT_PATH="/scratch/w/c")
+    assert p.checkpoint.load == "/scratch/w/c"
+    where = {"LOAD_CHECKPOINT_PATH": "/install/../elsewhere"}
+    assert "not under LLMB_INSTALL" in refusal(JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", **where)
+
+
+def test_checkpoints_with_fsdp_on_a_cpu_are_refused_before_they_hang() -> None:
+    assert "FSDP cannot save" in refusal(LAPTOP, FSDP="true", ENABLE_CHECKPOINT="true")
+
+
+def test_an_interval_beyond_the_run_is_noted() -> None:
+    p = plan(JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", ENABLE_CHECKPOINT="true", CHECKPOINT_INTERVAL="100")
+    assert any("saves at its end only" in note for note in p.preflight.warnings)
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        ("nvcr.io#nvidia/nemo:26.02", "nvcr.io#nvidia/nemo:26.02"),
+        ("/images/x.sqsh", "/images/x.sqsh"),
+        ("images/x.sqsh", str(Path.cwd() / "images/x.sqsh")),
+        ("./x", str(Path.cwd() / "x")),
+    ],
+)
+def test_an_image_file_is_an_absolute_path_for_pyxis_reads_others_as_names(image: str, expected: str) -> None:
+    assert plan(JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", RUN_CONF_IMAGE=image).image == expected

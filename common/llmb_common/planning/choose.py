@@ -19,6 +19,8 @@ def choose_gpu_type(
     gpu_type = request.gpu_type or cluster.gpu_type or local
     if gpu_type is None and machine.cluster_type == "local":
         gpu_type = "cpu"
+        if machine.gpus:
+            notices.append("the GPUs of this machine are none that the recipes know: training runs on the CPU")
     if gpu_type is None and recipe.defaults.gpu_type:
         gpu_type = recipe.defaults.gpu_type
         notices.append(f"GPU_TYPE is not set: {gpu_type}, the default of {recipe.name}")
@@ -29,6 +31,8 @@ def choose_gpu_type(
             f"GPU_TYPE={gpu_type} is unknown{did_you_mean(gpu_type, GPU_TYPES)}",
             remedy=f"one of {', '.join(GPU_TYPES)}",
         )
+    if local not in (None, "cpu", gpu_type) and gpu_type != "cpu":
+        notices.append(f"GPU_TYPE is {gpu_type}, and this machine has {local}")
     return gpu_type
 
 
@@ -65,7 +69,7 @@ def choose_row(
             )
     dtype = _dtype(recipe, request, gpu_type, model, rows, notices)
     rows = _newest_first(recipe, [r for r in rows if dtype in r.dtypes])
-    gpus = _gpus(request, rows, machine)
+    gpus = _gpus(request, rows, machine, gpu_type)
     row = _row_for(recipe, request, rows, gpus, gpu_type, model, dtype, notices)
     return model, row, recipe.variant(row.variant), dtype, gpus
 
@@ -102,13 +106,15 @@ def _dtype(
     return request.dtype
 
 
-def _gpus(request: Request, rows: Sequence[Row], machine: Machine) -> int:
+def _gpus(request: Request, rows: Sequence[Row], machine: Machine, gpu_type: str) -> int:
     if request.gpus is not None:
         return request.gpus
     if machine.cluster_type == "slurm":
         raise RequestError("JOB_TOTAL_GPUS is not set", remedy="for example JOB_TOTAL_GPUS=128")
+    if machine.gpus and gpu_type != "cpu":
+        return machine.gpus
     # Two ranks show communication without crowding a laptop.
-    return machine.gpus or max(row.gpus_min for row in rows)
+    return max(row.gpus_min for row in rows)
 
 
 def _row_for(
@@ -133,6 +139,6 @@ def _row_for(
             remedy=f"documented: {listed}; FORCE=true accepts another one where it divides",
             code="undocumented-scale",
         )
-    nearest = min(rows, key=lambda row: min(abs(gpus - row.gpus_min), abs(gpus - row.gpus_max)))
+    nearest = min(rows, key=lambda row: max(row.gpus_min - gpus, gpus - row.gpus_max, 0))
     notices.append(f"{gpus} GPUs are not a documented scale of {what} (documented: {listed})")
     return nearest

@@ -49,14 +49,18 @@ class Layout:
         return self.gpus // (self.pp * self.ep * (self.etp or self.tp))
 
 
-def check_layout(layout: Layout, architecture: Architecture, sequence_length: int) -> None:
-    """Raise RequestError for the first rule that ``layout`` breaks; the message names the variable to change."""
+def check_layout(layout: Layout, architecture: Architecture, sequence_length: int, family: str) -> None:
+    """Raise RequestError for the first rule that ``layout`` breaks; the message names the variable to change.
+
+    ``family`` is the recipe's: what a CUDA graph holds differs by it (see ``llmb_train.settings.fusions``).
+    """
     _check_world(layout)
     _check_tensor(layout, architecture, sequence_length)
     _check_pipeline(layout, architecture)
     _check_batch(layout)
     _check_experts(layout, architecture)
     _check_memory_savers(layout, architecture)
+    _check_cuda_graph(layout, whole_iteration=family == "llama3")
 
 
 def _refuse(message: str, remedy: str) -> RequestError:
@@ -73,9 +77,17 @@ def _check_world(c: Layout) -> None:
 
 
 def _check_tensor(c: Layout, a: Architecture, sequence_length: int) -> None:
-    for what, count in (("attention heads", a.heads), ("query groups", a.query_groups), ("FFN size", a.ffn)):
+    divided = {"attention heads": a.heads, "FFN size": a.ffn, "vocabulary": a.vocabulary}
+    if a.moe is not None and a.moe.shared_ffn is not None:
+        divided["shared expert's FFN size"] = a.moe.shared_ffn
+    for what, count in divided.items():
         if count % c.tp:
-            raise _refuse(f"TP={c.tp} does not divide the {count} {what}", "choose a TP that divides it")
+            raise _refuse(f"TP={c.tp} does not divide the {what} of {count}", "choose a TP that divides it")
+    if a.query_groups % c.tp and c.tp % a.query_groups:
+        raise _refuse(
+            f"TP={c.tp} neither divides the {a.query_groups} query groups nor is a multiple of them",
+            "choose a TP that does",
+        )
     if c.tp > 1 and sequence_length % (c.tp * c.cp):
         raise _refuse(
             f"the sequence of {sequence_length} tokens does not divide by TP*CP = {c.tp * c.cp}", "choose other TP, CP"
@@ -84,6 +96,12 @@ def _check_tensor(c: Layout, a: Architecture, sequence_length: int) -> None:
         raise _refuse(
             f"CP={c.cp} needs a sequence that divides by 2*CP = {2 * c.cp}; it is {sequence_length}",
             "choose another CP",
+        )
+    if c.cp > 1 and a.attention_chunk is not None and a.attention_chunk < sequence_length:
+        raise _refuse(
+            f"CP={c.cp} would cut the attention chunks of {a.attention_chunk} tokens: the sequence has "
+            f"{sequence_length}",
+            "set CP=1",
         )
 
 
@@ -102,7 +120,7 @@ def pipeline_slots(layers: int, pp: int, vp: int | None) -> int | None:
 
 def _check_pipeline(c: Layout, a: Architecture) -> None:
     if c.vp is not None and c.vp > 1 and c.pp == 1:
-        raise _refuse(f"VP={c.vp} needs PP > 1", "unset VP, or set PP")
+        raise _refuse(f"VP={c.vp} needs PP > 1", "set VP=NA, or a larger PP")
     if pipeline_slots(a.layers, c.pp, c.vp) is None:
         parts = f"PP*VP = {c.pp}*{c.vp}" if c.vp else f"PP = {c.pp}"
         raise _refuse(
@@ -112,7 +130,7 @@ def _check_pipeline(c: Layout, a: Architecture) -> None:
     if c.vp is not None and c.vp > 1 and c.dp and c.gbs % (c.mbs * c.dp) == 0 and c.ga % c.pp:
         raise _refuse(
             f"with VP the micro batches of a step (GBS/(MBS*DP) = {c.ga}) must divide by PP = {c.pp}",
-            "choose another GBS, or unset VP",
+            "choose another GBS, or set VP=NA",
         )
 
 
@@ -143,20 +161,33 @@ def _check_experts(c: Layout, a: Architecture) -> None:
 
 def _check_memory_savers(c: Layout, a: Architecture) -> None:
     if c.offload_layers and c.pp > 1:
-        raise _refuse(f"OFFLOAD_LAYERS={c.offload_layers} needs PP=1", "unset OFFLOAD_LAYERS, or set PP=1")
+        raise _refuse(f"OFFLOAD_LAYERS={c.offload_layers} needs PP=1", "set OFFLOAD_LAYERS=0, or PP=1")
     if c.offload_layers >= a.layers:
         raise _refuse(
             f"OFFLOAD_LAYERS={c.offload_layers} is not less than the {a.layers} layers", "choose a smaller number"
         )
     if c.offload_layers and c.recompute_layers:
         raise _refuse("OFFLOAD_LAYERS and RECOMPUTE_LAYERS exclude each other", "set one of them to 0")
-    stage = a.layers // c.pp
+    stage = (pipeline_slots(a.layers, c.pp, c.vp) or a.layers) // c.pp
     if c.recompute_layers > stage:
         raise _refuse(
             f"RECOMPUTE_LAYERS={c.recompute_layers} is more than the {stage} layers of a pipeline stage",
             f"choose at most {stage}",
         )
     if c.fsdp and c.pp > 1:
-        raise _refuse("FSDP needs PP=1", "unset FSDP, or set PP=1")
-    if c.cuda_graph and c.recompute_layers:
-        raise _refuse("CUDA_GRAPH and RECOMPUTE_LAYERS exclude each other", "turn one of them off")
+        raise _refuse("FSDP needs PP=1", "set FSDP=false, or PP=1")
+
+
+def _check_cuda_graph(c: Layout, *, whole_iteration: bool) -> None:
+    if not c.cuda_graph:
+        return
+    if c.offload_layers:
+        raise _refuse(
+            f"CUDA_GRAPH and OFFLOAD_LAYERS={c.offload_layers} exclude each other",
+            "set CUDA_GRAPH=false, or OFFLOAD_LAYERS=0",
+        )
+    if c.recompute_layers and not whole_iteration:
+        raise _refuse(
+            f"CUDA_GRAPH and RECOMPUTE_LAYERS={c.recompute_layers} exclude each other: graphs are of single layers",
+            "set CUDA_GRAPH=false, or RECOMPUTE_LAYERS=0",
+        )

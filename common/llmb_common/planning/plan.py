@@ -22,10 +22,12 @@ from llmb_common.planning.switches import (
     checkpoint_notices,
     checkpoint_plan,
     fp8_recipe_for,
+    ineffective,
     moe_routing_for,
     profile_plan,
     refuse_on_cpu,
     steps_for,
+    without_cuda_graph,
 )
 from llmb_common.recipe import Model, Recipe, Row, Variant
 from llmb_common.request import Request
@@ -46,19 +48,23 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
             model, architecture=msgspec.structs.replace(model.architecture, layers=row.layers)
         )
     layout = _layout(row, request, gpus)
-    check_layout(layout, model.architecture, model.sequence_length)
+    moe_routing = moe_routing_for(model, request)
+    if moe_routing == "balanced":
+        layout = without_cuda_graph(layout, request, notices)
+    check_layout(layout, model.architecture, model.sequence_length, recipe.family)
     gpus_per_node = request.gpus_per_node or cluster.gpus_per_node or (4 if gpu_type in GRACE else 8)
     nodes, gpus_per_node = _nodes(gpus, gpus_per_node, machine)
-    fp8_recipe = fp8_recipe_for(recipe, request, dtype, notices)
+    fp8_recipe = fp8_recipe_for(recipe, request, gpu_type, dtype, notices)
     workload_folder = request.workload or install / "workloads" / recipe.workload
     steps, exit_after = steps_for(request, variant)
-    profile = profile_plan(recipe, request, variant, model, dtype, gpus, steps, machine, notices)
     device = "cpu" if gpu_type == "cpu" else "cuda"
+    profile = profile_plan(recipe, request, variant, model, dtype, gpus, steps, machine, device, notices)
     refuse_on_cpu(request, layout, dtype, device)
     if request.nccl_trace and device == "cpu":
         notices.append("ENABLE_NCCLTRACE: ranks on CPUs talk over gloo, the log will hold no NCCL lines")
     image = _image(recipe, cluster, request, install, machine)
-    warnings = (*notices, *checkpoint_notices(model, request, gpus))
+    notices += checkpoint_notices(model, request, gpus, steps)
+    notices += ineffective(request, cluster, machine)
     return JobPlan(
         workload=recipe.workload,
         recipe=recipe.name,
@@ -93,7 +99,7 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
         recompute_layers=layout.recompute_layers,
         offload_layers=layout.offload_layers,
         overridden=tuple(sorted(request.columns)),
-        moe_routing=moe_routing_for(model, request),
+        moe_routing=moe_routing,
         max_steps=steps,
         exit_after=exit_after,
         time_limit=request.time_limit or row.time_limit or variant.time_limit,
@@ -118,7 +124,7 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
         engine_python=cluster.engine.python if cluster.engine else None,
         profile=profile,
         nccl_trace=request.nccl_trace,
-        checkpoint=checkpoint_plan(request, install),
+        checkpoint=checkpoint_plan(request, install, workload_folder),
         vboost=request.vboost,
         cpu_pinning=request.cpu_pinning,
         measurement=variant.measurement,
@@ -127,7 +133,7 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
         workload_folder=str(workload_folder),
         preflight=Preflight(
             reference_step_seconds=_reference(recipe, model, variant, gpu_type, dtype, gpus, request),
-            warnings=warnings,
+            warnings=tuple(notices),
         ),
     )
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
+from llmb_common.cluster import ClusterConfig
 from llmb_common.errors import RequestError
 from llmb_common.planning.divisibility import Layout
+from llmb_common.planning.environment import BLACKWELL
 from llmb_common.planning.job_plan import CheckpointPlan, ProfilePlan
 from llmb_common.planning.machine import Machine
 from llmb_common.recipe import Model, Recipe, Variant
 from llmb_common.request import Request
 
 
-def fp8_recipe_for(recipe: Recipe, request: Request, dtype: str, notices: list[str]) -> str | None:
+def fp8_recipe_for(recipe: Recipe, request: Request, gpu_type: str, dtype: str, notices: list[str]) -> str | None:
     if dtype == "fp8":
+        if request.fp8_recipe == "mx" and gpu_type not in BLACKWELL:
+            raise RequestError(
+                f"FP8_RECIPE=mx does not exist on {gpu_type}: MXFP8 needs {', '.join(BLACKWELL)}",
+                remedy="unset FP8_RECIPE, or set it to cs or ds",
+            )
         return request.fp8_recipe or recipe.defaults.fp8_recipe
     if request.fp8_recipe:
         notices.append(f"FP8_RECIPE={request.fp8_recipe} has no effect with DTYPE={dtype}")
@@ -39,10 +48,16 @@ def profile_plan(
     gpus: int,
     steps: int,
     machine: Machine,
+    device: str,
     notices: list[str],
 ) -> ProfilePlan | None:
     if not request.profile:
         return None
+    if request.load_checkpoint and request.max_steps is None:
+        raise RequestError(
+            "ENABLE_PROFILE: a resumed run trains one step, which leaves nothing to profile",
+            remedy="set MAX_STEPS, PROFILE_START_STEP and PROFILE_STOP_STEP beyond the step of the checkpoint",
+        )
     defaults = variant.profiling
     start = request.profile_start or defaults.start
     stop = request.profile_stop or defaults.stop
@@ -57,9 +72,10 @@ def profile_plan(
             remedy="raise MAX_STEPS, or set PROFILE_START_STEP and PROFILE_STOP_STEP",
         )
     tool = "nsys"
-    if machine.cluster_type == "local" and not machine.has_nsys:
+    if machine.cluster_type == "local" and (device == "cpu" or not machine.has_nsys):
         tool = "torch"
-        notices.append("nsys is not on this machine: the profile is PyTorch's (open it in chrome://tracing)")
+        why = "nsys sees nothing of a run on CPUs" if machine.has_nsys else "nsys is not on this machine"
+        notices.append(f"{why}: the profile is PyTorch's (open it in chrome://tracing)")
     names = {
         "${MODEL}": recipe.name,
         "${MODEL_SIZE}": model.size,
@@ -85,14 +101,14 @@ def _ranks(text: str, gpus: int) -> tuple[int, ...] | None:
         return None
     ranks: set[int] = set()
     for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        if not first.isdigit() or (last and not last.isdigit()):
+        found = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part.strip())
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        if last < first:
             raise RequestError(f"PROFILE_RANKS={text} is no list of ranks", remedy="all, or for example 0,2,8-15")
-        ranks.update(range(int(first), int(last or first) + 1))
-    present = tuple(sorted(rank for rank in ranks if rank < gpus))
-    if not present:
+        ranks.update(range(first, min(last, gpus - 1) + 1))
+    if not ranks:
         raise RequestError(f"PROFILE_RANKS={text}: the job has only ranks 0 to {gpus - 1}", remedy="choose among them")
-    return present
+    return tuple(sorted(ranks))
 
 
 def refuse_on_cpu(request: Request, layout: Layout, dtype: str, device: str) -> None:
@@ -104,6 +120,10 @@ def refuse_on_cpu(request: Request, layout: Layout, dtype: str, device: str) -> 
         raise RequestError("OFFLOAD_LAYERS cannot run on a CPU", remedy="unset OFFLOAD_LAYERS")
     if request.gpu_metrics:
         raise RequestError("ENABLE_GPU_METRICS: there is no GPU", remedy="unset ENABLE_GPU_METRICS")
+    if layout.fsdp and (request.checkpoint or request.load_checkpoint):
+        raise RequestError(
+            "FSDP cannot save or load checkpoints on a CPU", remedy="set FSDP=false, or leave checkpoints out"
+        )
 
 
 def moe_routing_for(model: Model, request: Request) -> str | None:
@@ -114,12 +134,25 @@ def moe_routing_for(model: Model, request: Request) -> str | None:
     return request.moe_routing or "drop"
 
 
-def checkpoint_plan(request: Request, install: Path) -> CheckpointPlan:
+def without_cuda_graph(layout: Layout, request: Request, notices: list[str]) -> Layout:
+    """The layout of a dropless run: graphs need a fixed number of tokens per expert."""
+    if not layout.cuda_graph:
+        return layout
+    if "cuda_graph" in request.columns:
+        raise RequestError(
+            "CUDA_GRAPH=true and MOE_ROUTING=balanced exclude each other: graphs need a fixed number of tokens",
+            remedy="set CUDA_GRAPH=false, or MOE_ROUTING=drop",
+        )
+    notices.append("CUDA graphs are off: MOE_ROUTING=balanced leaves the number of tokens per expert open")
+    return replace(layout, cuda_graph=False)
+
+
+def checkpoint_plan(request: Request, install: Path, workload_folder: Path) -> CheckpointPlan:
     load = request.load_checkpoint
-    if load is not None and not load.is_relative_to(install):
+    if load is not None and not (load.is_relative_to(install) or load.is_relative_to(workload_folder)):
         raise RequestError(
             f"LOAD_CHECKPOINT_PATH={load} is not under LLMB_INSTALL={install}",
-            remedy="move or link the checkpoint there: containers see nothing else",
+            remedy="move the checkpoint there (a link is not enough): containers see nothing else",
         )
     return CheckpointPlan(
         enabled=request.checkpoint,
@@ -129,10 +162,14 @@ def checkpoint_plan(request: Request, install: Path) -> CheckpointPlan:
     )
 
 
-def checkpoint_notices(model: Model, request: Request, gpus: int) -> list[str]:
-    if model.checkpoint is None:
-        return []
+def checkpoint_notices(model: Model, request: Request, gpus: int, steps: int) -> list[str]:
     notices = []
+    if request.checkpoint_interval and request.checkpoint_interval > steps:
+        notices.append(
+            f"CHECKPOINT_INTERVAL={request.checkpoint_interval}: the run has {steps} steps and saves at its end only"
+        )
+    if model.checkpoint is None:
+        return notices
     low, high = model.checkpoint.scales
     if request.checkpoint and not low <= gpus <= high:
         notices.append(f"saving {model.size} checkpoints was tested on {low} to {high} GPUs, not on {gpus}")
@@ -142,3 +179,27 @@ def checkpoint_notices(model: Model, request: Request, gpus: int) -> list[str]:
             f"{gpus} may run out of memory"
         )
     return notices
+
+
+def ineffective(request: Request, cluster: ClusterConfig, machine: Machine) -> list[str]:
+    """What was asked for and has no effect on this way of running, one sentence each."""
+    if machine.cluster_type == "slurm":
+        notices = []
+        if request.ignored:
+            notices.append(
+                f"{', '.join(request.ignored)}: not passed to sbatch; say it in ADDITIONAL_SLURM_PARAMS, "
+                "for example qos=high;reservation=name"
+            )
+        if request.mounts and cluster.slurm.runtime == "none":
+            notices.append("RUN_CONF_MOUNTS has no effect: this site runs without containers")
+        return notices
+    without = {
+        "ADDITIONAL_SLURM_PARAMS": request.additional_slurm_params,
+        "CPU_PER_TASK_PINNING": request.cpu_pinning,
+        "ENABLE_VBOOST": request.vboost,
+        "GPUS_PER_NODE": request.gpus_per_node,
+        "RUN_CONF_MOUNTS": request.mounts,
+        "TIME_LIMIT": request.time_limit,
+    }
+    names = [name for name, value in without.items() if value]
+    return [f"{', '.join(names)}: no effect on the local executor"] if names else []
