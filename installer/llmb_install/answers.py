@@ -17,7 +17,7 @@ from llmb_common.errors import ConfigError, RequestError, did_you_mean
 from llmb_common.recipe import Recipe
 from llmb_common.secrets import Secret
 from llmb_common.strict_yaml import Lines, convert, load_text, read_text
-from llmb_install.questions import QUESTIONS, Given, require
+from llmb_install.questions import Given, check, expand_workloads
 
 ClusterType = Literal["slurm", "local"]
 Architecture = Literal["x86_64", "aarch64"]
@@ -97,8 +97,7 @@ def complete(given: Given, recipes: Mapping[str, Recipe], *, where: str = "", li
 
     The defaults depend on the answers alone, not on the machine, except for ``arch`` of a CPU installation.
     """
-    require(given, where)
-    _refuse_pointless(given, where)
+    check(given, recipes, where)
     values = {key: value for key, value in given.items() if value is not None}
     values.setdefault("schema", 1)
     on_slurm = values["cluster_type"] == "slurm"
@@ -114,30 +113,13 @@ def complete(given: Given, recipes: Mapping[str, Recipe], *, where: str = "", li
     if values.get("image_folder"):
         values["image_folder"] = str(Path(str(values["image_folder"])).expanduser().absolute())
     values["install_path"] = str(Path(str(values["install_path"])).expanduser().absolute())
-    answers = convert(values, lines or {}, Answers, where or "the answers", ConfigError if where else RequestError)
-    _refuse_contradictions(answers)
-    return answers
+    return convert(values, lines or {}, Answers, where or "the answers", ConfigError if where else RequestError)
 
 
 def default_architecture(gpu_type: str) -> str:
     if gpu_type in ("gb200", "gb300"):
         return "aarch64"
     return platform.machine() if gpu_type == "cpu" else "x86_64"
-
-
-def expand_workloads(chosen: object, recipes: Mapping[str, Recipe]) -> list[str]:
-    """Workload names from ``all``, a comma-separated text or a list. Raises RequestError for an unknown one."""
-    names = chosen.split(",") if isinstance(chosen, str) else list(chosen) if isinstance(chosen, (list, tuple)) else []
-    wanted = [str(name).strip() for name in names if str(name).strip()]
-    if wanted == ["all"]:
-        return sorted(recipes)
-    for name in wanted:
-        if name not in recipes:
-            raise RequestError(
-                f"there is no workload {name!r}{did_you_mean(name, recipes)}",
-                remedy=f"the workloads are {', '.join(sorted(recipes))}, or all",
-            )
-    return sorted(set(wanted))
 
 
 def to_yaml(answers: Answers) -> str:
@@ -147,32 +129,3 @@ def to_yaml(answers: Answers) -> str:
     data = {key: value for key, value in msgspec.to_builtins(answers).items() if value is not None}
     header = "# Answers for the installer: ./installer.py --play THIS_FILE. Secrets are never recorded.\n"
     return header + yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=4096)
-
-
-def _refuse_pointless(given: Given, where: str) -> None:
-    """An answer to a question that does not arise is a mistake, not something to ignore in silence."""
-    for question in QUESTIONS:
-        value = given.get(question.field)
-        if not question.matters(given) and value not in (None, "", False, "none", "local"):
-            raise RequestError(
-                f"{where + ': ' if where else ''}{question.field} ({question.help}) does not matter here: "
-                f"cluster_type is {given.get('cluster_type')}, runtime {given.get('runtime') or 'the default'}",
-                remedy=f"leave {question.field} out, or correct the other answer",
-            )
-
-
-def _refuse_contradictions(answers: Answers) -> None:
-    if answers.cluster_type == "local" and answers.runtime != "none":
-        raise RequestError(
-            f"runtime {answers.runtime} on this machine is not supported: the local executor uses no container",
-            remedy="choose --runtime none, or --cluster-type slurm",
-        )
-    if answers.on_slurm and answers.gpu_type == "cpu" and answers.uses_images:
-        raise RequestError(
-            "the container images are for GPUs, and --gpu-type is cpu",
-            remedy="choose --runtime none for CPU jobs under Slurm, or the GPU type of the cluster",
-        )
-    for field in ("account", "gpu_partition", "cpu_partition"):
-        value = getattr(answers, field)
-        if value is not None and (not value or any(c.isspace() or c in "\"';|&$" for c in value)):
-            raise RequestError(f"{field} is {value!r}, which is no Slurm name", remedy=f"correct {field}")

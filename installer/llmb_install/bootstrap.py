@@ -36,7 +36,7 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     asked = arguments.parse(argv)
     install = arguments.install_path(asked, clone)
     if asked.command == "install":
-        _require_answers(asked, install)
+        _check_answers(asked, clone, install)
     home = install
     environment = tool_environment(clone, home)
     if not environment.is_complete() and not _builds_in_place(asked, install):
@@ -52,12 +52,14 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     os.execv(interpreter, [interpreter, "-m", "llmb_install", *argv])
 
 
-def _require_answers(asked: argparse.Namespace, install: Path) -> None:
-    """Without a terminal a lack of answers is said at once, not after the tool's environment was built."""
+def _check_answers(asked: argparse.Namespace, clone: Path, install: Path) -> None:
+    """Mistakes in the flags, and without a terminal a lack of answers, are said before anything is built."""
+    if asked.quickstart or asked.play or asked.list_workloads or (install / ".llmb" / "answers.yaml").exists():
+        return
+    given = arguments.given_by_flags(asked)
     terminal = sys.stdin.isatty() and sys.stderr.isatty()
-    elsewhere = asked.quickstart or asked.play or asked.list_workloads or (install / ".llmb" / "answers.yaml").exists()
-    if not terminal and not elsewhere:
-        questions.require(arguments.given_by_flags(asked))
+    if not (terminal and questions.missing(given)):
+        questions.check(given, questions.workloads_of(clone))
 
 
 def _builds_in_place(asked: argparse.Namespace, install: Path) -> bool:

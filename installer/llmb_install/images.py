@@ -158,10 +158,10 @@ def _import(image: Image, reporter: Reporter, env: Mapping[str, str], step: Step
         step.update("reading it for its receipt")
         with fresh.open("rb") as stream:
             os.fsync(stream.fileno())
-        image.receipt_path().unlink(missing_ok=True)
+        # The receipt first: it fits nothing until the image has its name, so the rename completes both at once.
+        _write_receipt(image, fresh, adopted=False)
         fresh.replace(image.path)
         fsync_folder(folder)
-        _write_receipt(image, image.path, adopted=False)
         step.update(size(image.path.stat().st_size))
     except FileNotFoundError as error:
         raise EnvironmentLacks(

@@ -16,7 +16,7 @@ from llmb_common.secrets import Secret
 from llmb_install import answers as answers_module
 from llmb_install.answers import Answers, Secrets, default_architecture
 from llmb_install.detect import Site
-from llmb_install.questions import QUESTIONS, Given, Question
+from llmb_install.questions import QUESTIONS, Given, Question, is_slurm_name
 from llmb_install.reporter import size
 from llmb_install.space import free_bytes
 
@@ -212,7 +212,7 @@ def _problem(field: str, text: str) -> str:
             return f"{existing} is not a folder"
         if field == "install_path" and not os.access(existing, os.W_OK):
             return f"{existing} cannot be written"
-    elif any(c.isspace() or c in "\"';|&$" for c in text):
+    elif not is_slurm_name(text):
         return "no spaces or quotes in a Slurm name"
     return ""
 

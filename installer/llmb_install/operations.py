@@ -19,7 +19,8 @@ from llmb_install import arguments, credentials, environments, images, steps
 from llmb_install.answers import Answers, Secrets
 from llmb_install.install_lock import install_lock
 from llmb_install.installation import Installation, load_recipes, required_answers, stored_answers
-from llmb_install.questions import Given, missing
+from llmb_install.leftovers import remove_leftovers
+from llmb_install.questions import Given, expand_workloads, missing
 from llmb_install.reporter import Reporter, size
 
 
@@ -38,7 +39,7 @@ def install(asked: argparse.Namespace, clone: Path, path: Path) -> int:
 def add(asked: argparse.Namespace, clone: Path, path: Path) -> int:
     """Add workloads to the installation."""
     old = required_answers(path)
-    new = answers_module.expand_workloads(asked.workloads, load_recipes(clone))
+    new = expand_workloads(asked.workloads, load_recipes(clone))
     return _with(asked, clone, old, workloads=tuple(sorted({*old.workloads, *new})))
 
 
@@ -118,6 +119,7 @@ def carry_out(asked: argparse.Namespace, installation: Installation) -> int:
         reporter = Reporter(installation.path / ".llmb" / "logs", verbose=asked.verbose)
         with reporter, install_lock(installation.path, reporter):
             try:
+                remove_leftovers(installation.path)
                 ran = steps.run_missing(all_steps, reporter)
             except BaseException:
                 reporter.note(f"everything that happened: {reporter.log_path}")

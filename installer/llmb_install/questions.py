@@ -6,11 +6,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from llmb_common.errors import RequestError
+from llmb_common.errors import RequestError, did_you_mean
 
 Given = dict[str, Any]
 """Answers so far, by field name, as plain data."""
@@ -98,16 +100,72 @@ def missing(given: Given) -> list[Question]:
     return [q for q in QUESTIONS if q.required and q.matters(given) and given.get(q.field) in (None, "", [])]
 
 
-def require(given: Given, where: str = "") -> None:
-    """Raise RequestError that lists what is missing in ``given``; ``where`` is the play file's name."""
+def check(given: Given, workloads: Iterable[str], where: str = "") -> None:
+    """Raise RequestError for what is missing in ``given``, contradicts itself or is unknown.
+
+    ``workloads`` are those that exist; ``where`` is the play file's name. Types are not checked here.
+    """
+    at = f"{where}: " if where else ""
     lacking = missing(given)
     if lacking:
         lines = "\n".join(f"    {q.flag:18}{q.help}{_choices(q)}" for q in lacking)
         raise RequestError(
-            f"{where + ': ' if where else ''}not enough answers to install; missing:\n{lines}",
+            f"{at}not enough answers to install; missing:\n{lines}",
             remedy="give these flags, give a file with --play FILE, or run it in a terminal to be asked",
             code="missing-answers",
         )
+    for question in QUESTIONS:
+        value = given.get(question.field)
+        if not question.matters(given) and value not in (None, "", False, "none", "local"):
+            # An answer to a question that does not arise is a mistake, not something to ignore in silence.
+            raise RequestError(
+                f"{at}{question.field} does not matter here: cluster_type is {given.get('cluster_type')}, "
+                f"runtime {given.get('runtime') or 'the default'}",
+                remedy=f"leave {question.field} out, or correct the other answer",
+            )
+    if given.get("cluster_type") == "local" and given.get("runtime") not in (None, "none"):
+        raise RequestError(
+            f"{at}the local executor uses no container, and runtime is {given['runtime']}",
+            remedy="choose --runtime none, or --cluster-type slurm",
+        )
+    if _images(given) and str(given["gpu_type"]).lower() == "cpu":
+        raise RequestError(
+            f"{at}the container images are for GPUs, and gpu_type is cpu",
+            remedy="choose --runtime none for CPU jobs under Slurm, or the GPU type of the cluster",
+        )
+    for field in ("account", "gpu_partition", "cpu_partition"):
+        value = given.get(field)
+        if isinstance(value, str) and not is_slurm_name(value):
+            raise RequestError(f"{at}{field} is {value!r}, which is no Slurm name", remedy=f"correct {field}")
+    expand_workloads(given["workloads"], workloads)
+
+
+def is_slurm_name(text: str) -> bool:
+    return bool(text) and not any(c.isspace() or c in "\"';|&$" for c in text)
+
+
+def expand_workloads(chosen: object, known: Iterable[str]) -> list[str]:
+    """Workload names from ``all``, a comma-separated text or a list. Raises RequestError for an unknown one."""
+    names = chosen.split(",") if isinstance(chosen, str) else list(chosen) if isinstance(chosen, (list, tuple)) else []
+    wanted = [str(name).strip() for name in names if str(name).strip()]
+    all_of_them = sorted(known)
+    if wanted == ["all"]:
+        return all_of_them
+    for name in wanted:
+        if name not in all_of_them:
+            raise RequestError(
+                f"there is no workload {name!r}{did_you_mean(name, all_of_them)}",
+                remedy=f"the workloads are {', '.join(all_of_them)}, or all",
+            )
+    if not wanted:
+        raise RequestError("no workload is named", remedy=f"the workloads are {', '.join(all_of_them)}, or all")
+    return sorted(set(wanted))
+
+
+def workloads_of(clone: Path) -> list[str]:
+    """Names of the clone's workloads, without a YAML parser: for checks before anything is installed."""
+    found = (re.search(r"^workload: *(\S+)", path.read_text("utf-8"), re.M) for path in clone.glob("*/recipe.yaml"))
+    return [match[1] for match in found if match]
 
 
 def _choices(question: Question) -> str:

@@ -1,0 +1,82 @@
+"""A small world for the installer: a registry that is a folder, an Enroot stand-in, a home folder of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+CLONE = Path(__file__).resolve().parents[2]
+NEMO = "nvcr.io#nvidia/nemo:26.02"
+IMAGE_NAME = "nvidia+nemo+26.02.sqsh"
+
+
+@dataclass
+class World:
+    """Everything that an installer run sees. ``install`` has a space and a quote in its name."""
+
+    root: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def install(self) -> Path:
+        return self.root / "an install's folder"
+
+    @property
+    def registry(self) -> Path:
+        return self.root / "registry"
+
+    @property
+    def image(self) -> Path:
+        return self.install / "images" / IMAGE_NAME
+
+    def slurm_flags(self, *more: str, workloads: str = "all") -> list[str]:
+        flags = ["--install-path", str(self.install), "--cluster-type", "slurm", "--account", "bench"]
+        flags += ["--gpu-partition", "gpu", "--gpu-type", "h100", "--workloads", workloads, "--no-space-check"]
+        return [*flags, *more]
+
+    def run(
+        self, *arguments: str, env: dict[str, str] | None = None, program: Sequence[str] = ()
+    ) -> subprocess.CompletedProcess[str]:
+        """Run ``./installer.py`` with ``arguments`` and no terminal."""
+        argv = [*(program or (sys.executable, str(CLONE / "installer.py"))), *arguments]
+        return subprocess.run(
+            argv,
+            env=self.env | (env or {}),
+            cwd=self.root,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    def imports(self) -> int:
+        """How many imports were asked of Enroot so far."""
+        log = self.root / "enroot.log"
+        return sum(line.startswith("import") for line in log.read_text().splitlines()) if log.exists() else 0
+
+
+def make_world(root: Path, standins: Path) -> World:
+    world = World(root)
+    for name in ("home", "cache", "enroot", "tmp"):
+        (root / name).mkdir(exist_ok=True)
+    kept = [name for name in os.environ if name.startswith(("PIP_", "UV_", "LC_", "PYENV_")) or name in _KEPT]
+    world.env = {name: os.environ[name] for name in kept} | {
+        "PATH": f"{standins}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(root / "home"),
+        # The tool's environment for commands outside an installation is built once for all tests.
+        "XDG_CACHE_HOME": str(Path.home() / ".cache"),
+        "ENROOT_STANDIN_REGISTRY": str(world.registry),
+        "ENROOT_STANDIN_LOG": str(root / "enroot.log"),
+        "ENROOT_CACHE_PATH": str(root / "cache"),
+        "ENROOT_CONFIG_PATH": str(root / "enroot"),
+        "ENROOT_TEMP_PATH": str(root / "tmp"),
+    }
+    return world
+
+
+_KEPT = ("LANG", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "https_proxy", "http_proxy", "no_proxy")

@@ -1,0 +1,230 @@
+"""Installing without a terminal: flags, play files, dry runs; and what one does with an installation afterwards.
+
+One real installation for the whole file, tool environment and all; each test leaves it complete.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from install_world import NEMO, World, make_world
+
+from llmb_common.cluster import load_cluster_config
+from support.images import add_to_registry
+
+WORKLOADS = ["pretrain_grok1", "pretrain_llama3.1", "pretrain_llama4_maverick", "pretrain_nemotron4"]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """All four workloads for Slurm, installed with flags."""
+    world = make_world(tmp_path_factory.mktemp("world"), Path(__file__).parents[1] / "support" / "bin")
+    add_to_registry(world.registry, NEMO, {"/opt/x": "x\n"}, ("x86_64",), programs=("bash", "cat"))
+    done = world.run(*world.slurm_flags())
+    assert done.returncode == 0, done.stderr
+    return world
+
+
+def command(world: World, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the installation's own llmb-install."""
+    return world.run(*arguments, env=env, program=[str(world.install / "bin" / "llmb-install")])
+
+
+def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
+    """Every file and folder with its size and the time of its last change."""
+    found = {}
+    for root, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            status = (Path(root) / name).lstat()
+            found[f"{root}/{name}"] = (status.st_size, status.st_ctime_ns)
+    return found
+
+
+def test_everything_is_there(installed: World) -> None:
+    config = load_cluster_config(installed.install)
+    assert (config.cluster_type, config.slurm.account, config.slurm.gpu_partition) == ("slurm", "bench", "gpu")
+    assert list(config.workloads) == WORKLOADS
+    assert sorted(path.name for path in (installed.install / "workloads").iterdir()) == WORKLOADS
+    receipt = json.loads(installed.image.with_name(f"{installed.image.name}.receipt.json").read_text())
+    assert (receipt["source"], receipt["architecture"]) == (NEMO, "x86_64")
+
+
+def test_workloads_that_share_an_image_share_the_download(installed: World) -> None:
+    assert installed.imports() == 1
+    assert len([path for path in (installed.install / "venvs").iterdir() if not path.is_symlink()]) == 1
+
+
+def test_a_second_run_does_nothing_and_writes_nothing(installed: World) -> None:
+    before = snapshot(installed.root)
+    # No network: pip and Enroot would fail if they were asked.
+    done = installed.run(*installed.slurm_flags(), env={"PIP_INDEX_URL": "http://localhost:1", "PATH": "/usr/bin:/bin"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"nothing to do: {installed.install} is complete\n"
+    assert snapshot(installed.root) == before
+
+
+def test_the_launcher_finds_the_image(installed: World) -> None:
+    env = {"DRY_RUN": "true", "JOB_TOTAL_GPUS": "8", "GPU_TYPE": "h100", "MODEL_SIZE": "8b", "CLUSTER_TYPE": "slurm"}
+    clone = Path(__file__).resolve().parents[2]
+    env["LLMB_INSTALL"] = str(installed.install)
+    done = installed.run(env=env, program=["bash", str(clone / "llama3.1" / "launch.sh")])
+    assert done.returncode == 0, done.stderr
+    assert "an install'\"'\"'s folder/images/nvidia+nemo+26.02.sqsh" in done.stdout
+
+
+def test_list_verify_and_their_json(installed: World) -> None:
+    rows = json.loads(command(installed, "list", "--json").stdout)["workloads"]
+    assert [row["workload"] for row in rows if row["installed"] and row["image_complete"]] == WORKLOADS
+    done = command(installed, "verify")
+    assert (done.returncode, done.stdout) == (0, f"{installed.install}: all 6 parts are right\n")
+
+
+def test_verify_finds_a_changed_byte_and_update_repairs_it(installed: World) -> None:
+    size = installed.image.stat().st_size
+    times = installed.image.stat()
+    with installed.image.open("r+b") as stream:
+        stream.seek(size // 2)
+        byte = stream.read(1)[0]
+        stream.seek(size // 2)
+        stream.write(bytes([byte ^ 1]))
+    # As a faulty disk would: neither size nor time tell.
+    os.utime(installed.image, ns=(times.st_atime_ns, times.st_mtime_ns))
+    done = command(installed, "verify", "--json")
+    assert done.returncode == 1
+    parts = json.loads(done.stdout)["parts"]
+    assert [name for name, problem in parts.items() if problem] == [f"image {installed.image.name}"]
+    done = command(installed, "update", "--no-space-check")
+    assert done.returncode == 0, done.stderr
+    assert "has changed since its import: importing it again" in done.stderr
+    assert command(installed, "verify").returncode == 0
+
+
+def test_a_truncated_image_under_the_final_name_is_replaced(installed: World) -> None:
+    whole = installed.image.stat().st_size
+    os.truncate(installed.image, whole // 2)
+    done = installed.run(*installed.slurm_flags())
+    assert done.returncode == 0, done.stderr
+    assert "is cut short" in done.stderr
+    assert installed.image.stat().st_size == whole
+
+
+def test_an_image_without_a_receipt_is_proven_by_its_content(installed: World) -> None:
+    installed.image.with_name(f"{installed.image.name}.receipt.json").unlink()
+    before = installed.imports()
+    done = installed.run(*installed.slurm_flags())
+    assert done.returncode == 0, done.stderr
+    assert installed.imports() == before
+    assert command(installed, "verify").returncode == 0
+
+
+def test_remove_and_add(installed: World) -> None:
+    result = installed.install / "workloads" / "pretrain_grok1" / "experiments" / "a result"
+    result.touch()
+    done = command(installed, "remove", "pretrain_grok1")
+    assert done.returncode == 0, done.stderr
+    assert "pretrain_grok1" not in load_cluster_config(installed.install).workloads
+    assert result.exists()
+    assert installed.image.exists(), "the other workloads need it"
+    assert command(installed, "remove", "pretrain_grok1").returncode == 2
+    assert command(installed, "add", "pretrain_grok1", "--no-space-check").returncode == 0
+    assert list(load_cluster_config(installed.install).workloads) == WORKLOADS
+
+
+def test_setup_sh_is_the_manual_way(installed: World) -> None:
+    assert command(installed, "remove", "pretrain_llama3.1").returncode == 0
+    clone = Path(__file__).resolve().parents[2]
+    env = {"LLMB_INSTALL": str(installed.install)}
+    done = installed.run("--no-space-check", env=env, program=["bash", str(clone / "llama3.1" / "setup.sh")])
+    assert done.returncode == 0, done.stderr
+    assert "pretrain_llama3.1" in load_cluster_config(installed.install).workloads
+
+
+def test_what_an_administrator_changed_by_hand_stays(installed: World) -> None:
+    path = installed.install / "cluster_config.yaml"
+    text = path.read_text()
+    path.write_text(text.replace("account: bench", "account: ann  # until June") + "environment: {NCCL_DEBUG: WARN}\n")
+    assert command(installed, "remove", "pretrain_grok1").returncode == 0
+    assert command(installed, "add", "pretrain_grok1").returncode == 0
+    assert "account: ann  # until June" in path.read_text()
+    assert load_cluster_config(installed.install).environment == {"NCCL_DEBUG": "WARN"}
+    path.write_text(text)
+
+
+def test_record_and_play(installed: World, tmp_path: Path) -> None:
+    answers = tmp_path / "answers.yaml"
+    done = installed.run(*installed.slurm_flags("--gres"), "--record", str(answers))
+    assert done.returncode == 0, done.stderr
+    text = answers.read_text()
+    assert "gres: true" in text
+    answers.write_text(text.replace(str(installed.install), str(tmp_path / "elsewhere")))
+    done = installed.run("--play", str(answers), "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    assert plan["install_path"] == str(tmp_path / "elsewhere")
+    assert [row["step"] for row in plan["todo"]][-1] == "site-config"
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("clustertype: slurm", "play.yaml:2: unknown key 'clustertype' (did you mean 'cluster_type'?)"),
+        ("gpu_type: h1000", "play.yaml:2: Invalid enum value 'h1000'"),
+        ("workloads: [pretrain_llama3.1, pretrain_llama3.1", "play.yaml:3: not valid YAML"),
+        ("account: [a]", "play.yaml:2: Expected 'str | null', got 'array'"),
+        ("account: bench\naccount: bench", "play.yaml:3: duplicate key 'account'"),
+    ],
+)
+def test_mistakes_in_a_play_file_name_file_and_line(installed: World, tmp_path: Path, line: str, message: str) -> None:
+    base = {"cluster_type": "slurm", "gpu_type": "h100", "workloads": "all", "account": "a", "gpu_partition": "gpu"}
+    key = line.partition(":")[0]
+    rest = "".join(f"{name}: {value}\n" for name, value in base.items() if name != key)
+    play = tmp_path / "play.yaml"
+    play.write_text(f"schema: 1\n{line}\n{rest}")
+    done = installed.run("--play", str(play), "--install-path", str(tmp_path / "new"))
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_lack_of_answers_is_listed_at_once(tmp_path: Path, installed: World) -> None:
+    done = installed.run("--install-path", str(tmp_path / "new"), "--cluster-type", "slurm", "--gpu-type", "h100")
+    assert done.returncode == 2
+    lacking = [line.split()[0] for line in done.stderr.splitlines() if line.startswith("    --")]
+    assert lacking == ["--account", "--gpu-partition", "--workloads"]
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["--cluster-type", "local", "--account", "bench", "--gpu-type", "cpu", "--workloads", "all"],
+            "does not matter",
+        ),
+        (["--gpu-type", "cpu"], "the container images are for GPUs"),
+        (["--account", "a b"], "which is no Slurm name"),
+        (["--workloads", "pretrain_lama3.1"], "did you mean 'pretrain_llama3.1'?"),
+    ],
+)
+def test_answers_that_make_no_sense(installed: World, tmp_path: Path, flags: list[str], message: str) -> None:
+    done = installed.run(*installed.slurm_flags(), "--install-path", str(tmp_path / "new"), *flags)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not (tmp_path / "new").exists()
+
+
+def test_uninstall_asks_and_keeps_results(installed: World) -> None:
+    done = command(installed, "uninstall")
+    assert done.returncode == 2
+    assert "give --yes" in done.stderr
+    done = command(installed, "uninstall", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in installed.install.iterdir()] == ["workloads"]
+    done = installed.run("verify", "--install-path", str(installed.install))
+    assert done.returncode == 3
+    assert "there is no installation in" in done.stderr
