@@ -1,0 +1,204 @@
+"""Images: every way in which an import goes wrong has its cause in words, and a bad file never gets a good name."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from install_world import IMAGE_NAME, NEMO, World
+
+from llmb_common.errors import EnvironmentLacks
+from llmb_install import images
+from llmb_install.images import Image
+from llmb_install.reporter import Reporter
+from llmb_install.squashfs import BadImage, Inspector, check_superblock
+from support.images import add_to_registry, build_image
+
+
+@pytest.fixture
+def env(world: World, registry: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    monkeypatch.setenv("PATH", world.env["PATH"])
+    return dict(world.env)
+
+
+@pytest.fixture
+def image(world: World) -> Image:
+    folder = world.install / "images"
+    return Image(NEMO, folder / IMAGE_NAME, "x86_64", world.install / ".llmb" / "receipts")
+
+
+@pytest.fixture
+def reporter(tmp_path: Path) -> Iterator[Reporter]:
+    with Reporter(tmp_path / "logs") as reporter:
+        yield reporter
+
+
+def ensure(image: Image, reporter: Reporter, env: dict[str, str]) -> bool:
+    return images.ensure(image, reporter, env, space_check=False)
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def test_an_import_leaves_the_image_and_its_receipt(image: Image, reporter: Reporter, env: dict[str, str]) -> None:
+    assert ensure(image, reporter, env)
+    assert files_in(image.path.parent) == [IMAGE_NAME, f"{IMAGE_NAME}.receipt.json"]
+    assert image.is_complete()
+    assert image.verify() is None
+    assert not ensure(image, reporter, env)
+
+
+@pytest.mark.parametrize(
+    ("source", "mode", "cause", "remedy"),
+    [
+        (NEMO.replace("26.02", "99"), "", "the registry has no such image or tag", "recipe.yaml"),
+        (NEMO.replace("nvcr.io", "nowhere.example"), "", "name could not be resolved", "DNS"),
+        (NEMO, "refused", "refused the connection", "https_proxy"),
+        (NEMO, "tls", "encrypted connection to the registry failed", "CA certificates"),
+        (NEMO, "unauthorized", "did not accept the credentials (Enroot does not say so)", "NGC_API_KEY"),
+        (NEMO, "disk_full", "the disk is full", "ENROOT_TEMP_PATH"),
+        (NEMO, "killed", "Enroot was killed", "more memory"),
+    ],
+)
+def test_a_failure_says_its_cause_and_leaves_nothing(
+    image: Image, reporter: Reporter, env: dict[str, str], source: str, mode: str, cause: str, remedy: str
+) -> None:
+    bad = replace(image, source=source)
+    with pytest.raises(EnvironmentLacks) as caught:
+        ensure(bad, reporter, env | {"ENROOT_STANDIN_FAIL": mode})
+    assert cause in caught.value.message
+    assert remedy in caught.value.remedy
+    assert files_in(image.path.parent) == []
+
+
+def test_wrong_credentials_are_recognised_although_enroot_is_silent(
+    image: Image, reporter: Reporter, env: dict[str, str], registry: Path
+) -> None:
+    (registry / "nvcr.io" / "credentials").write_text("$oauthtoken right-key")
+    with pytest.raises(EnvironmentLacks, match="did not accept the credentials"):
+        ensure(image, reporter, env)
+
+
+def test_the_wrong_architecture_is_no_success_although_enroot_exits_0(
+    image: Image, reporter: Reporter, env: dict[str, str]
+) -> None:
+    with pytest.raises(EnvironmentLacks, match="its programs are for x86_64, and the compute nodes are aarch64"):
+        ensure(replace(image, architecture="aarch64"), reporter, env)
+    assert files_in(image.path.parent) == []
+
+
+def test_an_image_for_the_other_architecture_is_imported(
+    image: Image, reporter: Reporter, env: dict[str, str], registry: Path
+) -> None:
+    layer = registry / "nvcr.io" / "nvidia" / "nemo" / "26.02" / "aarch64"
+    layer.mkdir()
+    program = layer / "bash"
+    program.write_bytes(b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack("<HH", 2, 183) + b"\0" * 44)
+    with tarfile.open(layer / "1.tar", "w") as archive:
+        archive.add(program, arcname="bin/bash")
+    assert ensure(replace(image, architecture="aarch64"), reporter, env)
+    assert json.loads(image.receipt_path().read_text())["architecture"] == "aarch64"
+
+
+def test_space_is_checked_first(
+    image: Image, reporter: Reporter, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images, "UNPACKED_BYTES", 10**18)
+    with pytest.raises(EnvironmentLacks, match=r"needs about \d+.* TB in .*tmp, and .* are free") as caught:
+        images.ensure(image, reporter, env)
+    assert "ENROOT_TEMP_PATH" in caught.value.remedy
+
+
+def test_a_good_image_that_somebody_else_imported_is_adopted(
+    image: Image, reporter: Reporter, env: dict[str, str], world: World
+) -> None:
+    image.path.parent.mkdir(parents=True)
+    build_image(image.path)
+    assert ensure(image, reporter, env)
+    assert world.imports() == 0
+    assert json.loads(image.receipt_path().read_text())["adopted"] is True
+
+
+def test_a_shared_folder_that_cannot_be_written_keeps_its_receipts_elsewhere(
+    image: Image, reporter: Reporter, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image.path.parent.mkdir(parents=True)
+    build_image(image.path)
+    # Root may write anywhere, so the answer of access(2) is what a reader of a shared folder would get.
+    really = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != image.path.parent and really(path, mode))
+    assert ensure(image, reporter, env)
+    assert files_in(image.path.parent) == [IMAGE_NAME]
+    assert files_in(image.receipts) == [f"{IMAGE_NAME}.receipt.json"]
+    assert image.is_complete()
+    image.path.write_bytes(b"no image")
+    with pytest.raises(EnvironmentLacks, match="is missing or no good, and its folder cannot be written"):
+        ensure(image, reporter, env)
+
+
+def test_what_a_killed_import_left_is_removed(image: Image, reporter: Reporter, env: dict[str, str]) -> None:
+    image.path.parent.mkdir(parents=True)
+    left = image.path.with_name(f".{IMAGE_NAME}.123.deadbeef.part")
+    left.touch()
+    ensure(image, reporter, env)
+    assert not left.exists()
+
+
+def damage(path: Path, offset: int, data: bytes) -> None:
+    with path.open("r+b") as stream:
+        stream.seek(offset)
+        stream.write(data)
+
+
+@pytest.mark.parametrize(
+    ("offset", "data", "why"),
+    [
+        (0, b"\0\0\0\0", "does not begin with a squashfs superblock"),
+        (28, b"\x09\0", "superblock is damaged"),
+        (4, b"\0\0\0\0", "superblock is damaged"),
+        (40, b"\xff\xff\xff\xff\xff", "is cut short"),
+    ],
+)
+def test_damaged_superblocks(tmp_path: Path, offset: int, data: bytes, why: str) -> None:
+    path = build_image(tmp_path / "x.sqsh", programs=("true",))
+    assert check_superblock(path) <= path.stat().st_size
+    damage(path, offset, data)
+    with pytest.raises(BadImage, match=why):
+        check_superblock(path)
+
+
+def test_content_decides_what_is_an_image(tmp_path: Path) -> None:
+    inspector = Inspector()
+    good = build_image(tmp_path / "good.sqsh", programs=("bash",))
+    assert inspector.check(good, "x86_64") == check_superblock(good)
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "README").write_text("no programs")
+    quiet = {"check": True, "stdout": subprocess.DEVNULL}
+    subprocess.run(["mksquashfs", str(tmp_path / "tree"), str(tmp_path / "data.sqsh"), "-noappend"], **quiet)
+    with pytest.raises(BadImage, match="no container image"):
+        inspector.check(tmp_path / "data.sqsh", "x86_64")
+    empty = tmp_path / "empty.sqsh"
+    empty.touch()
+    with pytest.raises(BadImage, match="it has only 0 bytes"):
+        inspector.check(empty, "x86_64")
+    # The directory tables stand at the end: zeros there are noticed by the listing.
+    damage(good, check_superblock(good) - 600, bytes(600))
+    with pytest.raises(BadImage):
+        inspector.check(good, "x86_64")
+
+
+def test_two_architectures_in_the_registry_give_the_one_that_was_asked_for(
+    image: Image, reporter: Reporter, env: dict[str, str], world: World
+) -> None:
+    add_to_registry(world.registry, "nvcr.io#nvidia/both:1", {}, ("aarch64", "x86_64"), programs=("bash",))
+    assert ensure(replace(image, source="nvcr.io#nvidia/both:1"), reporter, env)
+    shown = subprocess.run(["unsquashfs", "-cat", str(image.path), "arch"], capture_output=True, check=True)
+    assert shown.stdout == b"x86_64\n"
