@@ -17,13 +17,15 @@ def last_lines(path: Path, count: int) -> int:
         end = position = stream.seek(0, 2)
         tail = b""
         # The break that ends the file ends its last line, and begins none.
-        while position > 0 and tail.rstrip(b"\n").count(b"\n") < count:
+        while position > 0 and tail[:-1].count(b"\n") < count:
             start = max(0, position - _BLOCK)
             stream.seek(start)
             tail = stream.read(position - start) + tail
             position = start
-    lines = tail.splitlines(keepends=True)
-    return end - sum(len(line) for line in lines[-count:]) if count else end
+    if count == 0 or not tail:
+        return end
+    parts = tail[:-1].rsplit(b"\n", count)
+    return end - len(tail) + len(parts[0]) + 1 if len(parts) > count else end - len(tail)
 
 
 def lines_of(path: Path, offset: int = 0) -> Iterator[str]:
@@ -37,7 +39,7 @@ def lines_of(path: Path, offset: int = 0) -> Iterator[str]:
 def follow(path: Path, offset: int, ended: Callable[[], bool], pause: Callable[[float], None]) -> Iterator[str]:
     """As ``lines_of``, and on while ``ended()`` is false. The file may be absent, or be replaced by a shorter one."""
     rest = b""
-    last_look = False
+    finished = False
     while True:
         try:
             size = path.stat().st_size
@@ -51,15 +53,13 @@ def follow(path: Path, offset: int, ended: Callable[[], bool], pause: Callable[[
         offset += len(block)
         *complete, rest = (rest + block).split(b"\n")
         yield from (text_of(line) for line in complete)
-        if block:
-            last_look = False
-            continue
-        if last_look:
+        if finished:
             break
-        # What was written between the last read and the end is read once more.
-        last_look = ended()
-        if not last_look:
-            pause(POLL_SECONDS)
+        if not block:
+            # What was written between this read and the end is read once more.
+            finished = ended()
+            if not finished:
+                pause(POLL_SECONDS)
     if rest:
         yield text_of(rest)
 

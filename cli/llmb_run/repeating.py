@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmb_common.submission import training_code
 from llmb_common.manifest import make_manifest
 from llmb_common.rendering.script import render_script
 from llmb_common.run import RunRecord
 from llmb_common.strict_yaml import read_text
+from llmb_common.submission import training_code
 
 _COMPARED = ("llmb", "git", "recipe_sha256", "code_sha256", "image")
 _WORDS = {

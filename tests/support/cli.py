@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from llmb_common.request import VARIABLES
 from llmb_run.main import main
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from llmb_common.errors import ConfigError, LLMBError
 from llmb_run.asking import Ask
 from llmb_run.bulk.tasks import keys_of, read_tasks
@@ -154,7 +155,9 @@ def test_a_job_keeps_its_name_when_the_file_grows(tmp_path: Path, place: Place) 
     path = tmp_path / "tasks"
     short = read(tmp_path, place, "pretrain_grok1:\n(fp8, 512, 2)\n(fp8, 512, 1)\n")
     before = keys_of(path, short)
-    longer = read(tmp_path, place, "pretrain_nemotron4:\n(bf16, 16, 1)\npretrain_grok1:\n(fp8, 512, 2)\n(fp8, 512, 1)\n")
+    longer = read(
+        tmp_path, place, "pretrain_nemotron4:\n(bf16, 16, 1)\npretrain_grok1:\n(fp8, 512, 2)\n(fp8, 512, 1)\n"
+    )
     after = keys_of(path, longer)
     assert len(set(after)) == 4
     assert after[1:] == before

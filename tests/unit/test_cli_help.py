@@ -8,6 +8,7 @@ import sys
 from importlib import import_module
 
 import pytest
+
 from llmb_run.app import COMMANDS
 from support.cli import Cli
 from support.golden import GOLDEN, check_golden

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from support.cli import Cli
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,0 +1,165 @@
+"""Logs: whole, followed while they grow, by rank, by pattern; and the step that a run has reached."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmb_run.following import follow, last_lines, lines_of, rank_of
+from llmb_run.progress import Progress
+from support.cli import Cli
+from support.iteration_logs import mbridge_line, mbridge_log, nccl_lines, nemo_log, step_time
+from support.runs import make_run
+
+SOME = "first\n[rank3]: Traceback\n[Rank 0] memory\n3: labelled\n[default12]:torchrun\nNCCL 3: no label\nlast"
+
+
+def test_the_whole_log_and_its_end(cli: Cli) -> None:
+    run = make_run(cli.install, log=SOME).paths.run_id
+    assert cli("logs", run).out == SOME + "\n"
+    assert cli("logs").out == SOME + "\n"  # the newest run
+    assert cli("logs", run, "-n", "2").out == "NCCL 3: no label\nlast\n"
+    assert cli("logs", run, "-n", "0").out == ""
+
+
+def test_one_rank_and_a_pattern(cli: Cli) -> None:
+    run = make_run(cli.install, log=SOME).paths.run_id
+    assert cli("logs", run, "--rank", "3").out == "[rank3]: Traceback\n3: labelled\n"
+    assert cli("logs", run, "--rank", "12").out == "[default12]:torchrun\n"
+    assert cli("logs", run, "--grep", r"l.st|^first").out == "first\nlast\n"
+    assert cli("logs", run, "--rank", "3", "--grep", "Trace").out == "[rank3]: Traceback\n"
+    assert cli("logs", run, "--grep", "l", "-n", "1").out == "last\n"
+    wrong = cli("logs", run, "--grep", "(")
+    assert (wrong.status, "no regular expression" in wrong.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "rank"),
+    [("[rank0]: x", 0), ("[Rank 7] x", 7), (" 12: x", 12), ("[default3]:x", 3), ("rank 3", None), ("1:2", None)],
+)
+def test_a_line_says_whose_it_is(line: str, rank: int | None) -> None:
+    assert rank_of(line) == rank
+
+
+def test_a_run_without_a_log_says_how_to_wait_for_it(cli: Cli) -> None:
+    run = make_run(cli.install).paths.run_id
+    done = cli("logs", run)
+    assert done.status == 3
+    assert f"llmb-run logs {run} -f waits for it" in done.err
+
+
+def test_following_an_ended_run_prints_its_end_and_returns(cli: Cli) -> None:
+    run = make_run(cli.install, log="\n".join(map(str, range(100))) + "\n").paths.run_id
+    done = cli("logs", run, "-f")
+    assert done.out.split() == [str(n) for n in range(80, 100)]
+    assert "the run has ended: COMPLETED" in done.err
+    assert cli("logs", run, "-f", "-n", "1").out == "99\n"
+
+
+class Writer:
+    """Stands for a job: at every pause of the reader it does the next thing; then the run has ended."""
+
+    def __init__(self, path: Path, *steps: bytes | str) -> None:
+        self.path, self.steps = path, list(steps)
+
+    def pause(self, _: float) -> None:
+        step = self.steps.pop(0)
+        if step == "replace":
+            self.path.write_bytes(b"")
+        else:
+            assert isinstance(step, bytes)
+            with self.path.open("ab") as stream:
+                stream.write(step)
+
+    def ended(self) -> bool:
+        return not self.steps
+
+
+def test_a_line_that_comes_in_pieces_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    writer = Writer(path, b"one\ntw", b"", b"o\nth", "rée\n".encode()[:2], "rée\n".encode()[2:], b"end")
+    assert list(follow(path, 0, writer.ended, writer.pause)) == ["one", "two", "three".replace("e", "é", 1), "end"]
+
+
+def test_a_replaced_log_is_read_from_its_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    writer = Writer(path, b"a long first line\n", "replace", b"new\n")
+    assert list(follow(path, 0, writer.ended, writer.pause)) == ["a long first line", "new"]
+
+
+def test_what_is_written_just_before_the_end_is_not_lost(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("one\n")
+
+    def ended() -> bool:
+        with path.open("a") as stream:
+            stream.write("last words\n")
+        return True
+
+    assert list(follow(path, 0, ended, lambda _: None)) == ["one", "last words"]
+
+
+def test_a_progress_bar_shows_its_last_state(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"10%\r50%\r100%\nbytes \xff\xfe\r\n")
+    assert list(lines_of(path)) == ["100%", "bytes ��"]
+
+
+@given(st.lists(st.binary(max_size=20).map(lambda b: b.replace(b"\n", b"")), max_size=30), st.integers(0, 40))
+def test_the_last_lines_are_those_of_the_whole(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], count: int
+) -> None:
+    path = tmp_path_factory.mktemp("log") / "log"
+    text = b"".join(line + b"\n" for line in lines)
+    path.write_bytes(text)
+    expected = b"".join(line + b"\n" for line in lines[len(lines) - min(count, len(lines)) :])
+    assert text[last_lines(path, count) :] == expected
+
+
+def test_the_last_lines_of_a_log_larger_than_a_block(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(nccl_lines(3000))
+    assert path.read_text()[last_lines(path, 2500) :] == "".join(nccl_lines(3000).splitlines(keepends=True)[-2500:])
+
+
+def test_progress_is_the_latest_whole_step(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    progress = Progress(path, 50)
+    progress.look()
+    assert (progress.step, progress.seconds_left) == (0, None)
+    path.write_text(mbridge_log(range(1, 11)))
+    progress.look()
+    assert (progress.step, progress.step_seconds, progress.tflops) == (10, 5.7415, 1636.8)
+    assert progress.seconds_left == pytest.approx(40 * 5.7415)
+    half = mbridge_line(11, milliseconds=1000)
+    with path.open("a") as stream:
+        stream.write(step_time() + half[:80])
+    progress.look()
+    assert progress.step == 10
+    with path.open("a") as stream:
+        stream.write(half[80:])
+    progress.look()
+    assert (progress.step, progress.step_seconds) == (11, 1.0)
+    assert progress.seconds_left == pytest.approx(39 * 5.7415)  # one fast step is not the pace
+
+
+def test_progress_of_the_older_engine_counts_from_one(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(nemo_log(range(25)))
+    progress = Progress(path, 50)
+    progress.look()
+    assert (progress.step, progress.step_seconds, progress.tflops) == (25, 2.693, 527.8)
+
+
+def test_progress_in_a_huge_log_reads_its_end_only(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(mbridge_log([1]) + nccl_lines(5000) + mbridge_log([2]))
+    progress = Progress(path, 50)
+    progress.look()
+    assert progress.step == 2
+    path.write_text(mbridge_log([1]))  # a new log in its place
+    progress.look()
+    assert progress.step == 1
