@@ -98,8 +98,8 @@ class RunRecord:
         return self.states[0][1] if self.states else 0.0
 
     def with_state(self, state: str, detail: str = "", since: float | None = None) -> RunRecord:
-        """A copy that is in ``state`` since Unix time ``since`` (default: now); the same state twice adds nothing."""
-        if self.state == state and self.states:
+        """A copy that is in ``state`` since Unix time ``since`` (default: now); the same twice adds nothing."""
+        if self.states and self.state == state and detail in ("", self.detail):
             return self
         when = max(self.state_time, time.time() if since is None else since)  # clocks differ: history stays in order
         return replace(self, states=(*self.states, (state, round(when, 3), detail)))

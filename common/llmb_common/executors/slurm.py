@@ -9,7 +9,7 @@ from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks, SchedulerError
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.run import SUBMITTED, RunRecord, remove_run, update_record
+from llmb_common.run import SUBMITTED, SUBMITTING, RunRecord, remove_run, update_record
 from llmb_common.slurm.command import run_slurm
 
 SUBMIT_SECONDS = 120
@@ -63,6 +63,8 @@ _AMBIGUOUS = re.compile(r"timed out|zero bytes|reset by peer|unexpected message|
 
 
 def _unknown(record: RunRecord, message: str) -> SchedulerError:
+    # On record with its time: from now on it must not take long until the job shows, if there is one.
+    update_record(record.paths.folder, lambda found: found.with_state(SUBMITTING, message[:500]))
     return SchedulerError(
         f"it is unknown whether the job was accepted: {message}",
         remedy=f"nothing is submitted twice: llmb-run jobs settles it, or the same command again "

@@ -14,47 +14,42 @@ BUSY_SECONDS = 10.0
 
 # The index can be rebuilt, but it keeps what folders do not say (where experiments outside the installation are):
 # so a new version alters it. Never change a migration that was released; append one.
-MIGRATIONS: tuple[str, ...] = (
-    """
-    CREATE TABLE runs (
-        folder TEXT PRIMARY KEY,
-        parent TEXT NOT NULL,
-        run_id TEXT NOT NULL,
-        name TEXT NOT NULL,
-        experiment_name TEXT NOT NULL,
-        workload TEXT NOT NULL,
-        model_size TEXT NOT NULL,
-        dtype TEXT NOT NULL,
-        gpu_type TEXT NOT NULL,
-        gpus INTEGER NOT NULL,
-        nodes INTEGER NOT NULL,
-        executor TEXT NOT NULL,
-        job_id TEXT,
-        state TEXT NOT NULL,
-        state_time REAL NOT NULL,
-        detail TEXT NOT NULL,
-        created REAL NOT NULL,
-        submission_key TEXT NOT NULL,
-        chain TEXT NOT NULL,
-        -- of the run.json that was read; empty: read it again if the run has not ended
-        stamp TEXT NOT NULL
-    ) WITHOUT ROWID;
-    CREATE INDEX runs_by_time ON runs (created);
-    CREATE INDEX runs_by_state ON runs (state);
-    CREATE INDEX runs_by_parent ON runs (parent);
-    CREATE INDEX runs_by_id ON runs (run_id);
-    CREATE INDEX runs_by_job ON runs (job_id);
-    CREATE INDEX runs_by_key ON runs (submission_key);
-    CREATE TABLE roots (
-        -- "experiments" folders, also those outside the installation
-        folder TEXT PRIMARY KEY
-    ) WITHOUT ROWID;
-    CREATE TABLE folders (
-        -- what was read when the folder had this time; 0: read it again
-        folder TEXT PRIMARY KEY,
-        mtime_ns INTEGER NOT NULL
-    ) WITHOUT ROWID;
-    """,
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        # stamp: of the run.json that was read; empty: read it again if the run has not ended
+        """CREATE TABLE runs (
+            folder TEXT PRIMARY KEY,
+            parent TEXT NOT NULL,
+            run_id TEXT NOT NULL,
+            name TEXT NOT NULL,
+            experiment_name TEXT NOT NULL,
+            workload TEXT NOT NULL,
+            model_size TEXT NOT NULL,
+            dtype TEXT NOT NULL,
+            gpu_type TEXT NOT NULL,
+            gpus INTEGER NOT NULL,
+            nodes INTEGER NOT NULL,
+            executor TEXT NOT NULL,
+            job_id TEXT,
+            state TEXT NOT NULL,
+            state_time REAL NOT NULL,
+            detail TEXT NOT NULL,
+            created REAL NOT NULL,
+            submission_key TEXT NOT NULL,
+            chain TEXT NOT NULL,
+            stamp TEXT NOT NULL
+        ) WITHOUT ROWID""",
+        "CREATE INDEX runs_by_time ON runs (created)",
+        "CREATE INDEX runs_by_state ON runs (state)",
+        "CREATE INDEX runs_by_parent ON runs (parent)",
+        "CREATE INDEX runs_by_id ON runs (run_id)",
+        "CREATE INDEX runs_by_job ON runs (job_id)",
+        "CREATE INDEX runs_by_key ON runs (submission_key)",
+        # "experiments" folders, also those outside the installation
+        "CREATE TABLE roots (folder TEXT PRIMARY KEY) WITHOUT ROWID",
+        # what was read when the folder had this time; 0: read it again
+        "CREATE TABLE folders (folder TEXT PRIMARY KEY, mtime_ns INTEGER NOT NULL) WITHOUT ROWID",
+    ),
 )
 
 
@@ -127,9 +122,8 @@ def _migrate(connection: sqlite3.Connection) -> None:
     version = _version(connection)  # another process may have been faster
     if version > len(MIGRATIONS):
         raise sqlite3.DatabaseError(f"index of a newer version ({version})")
-    for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
-        for statement in script.split(";"):
-            if statement.strip():
-                connection.execute(statement)
+    for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
+        for statement in statements:
+            connection.execute(statement)
         connection.execute(f"PRAGMA user_version={number}")
     connection.execute("COMMIT")

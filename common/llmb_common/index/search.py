@@ -93,9 +93,10 @@ def _ask(install: Path, query: str, values: list[Any]) -> list[Any]:
         _heal(install)
         with read_index(install) as connection:
             return connection.execute(query, values).fetchall()
-    except (sqlite3.OperationalError, OSError):  # locked, no space, no right to write: not the file's fault
-        return _ask_folders(install, query, values)
-    except sqlite3.DatabaseError:
+    except (sqlite3.DatabaseError, OSError) as error:
+        if isinstance(error, OSError | sqlite3.OperationalError) and "no such" not in str(error):
+            # Locked, no space, no right to write: not the file's fault.
+            return _ask_folders(install, query, values)
         rebuild(install)
         with read_index(install) as connection:
             return connection.execute(query, values).fetchall()

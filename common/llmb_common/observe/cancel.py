@@ -68,7 +68,8 @@ def _wait_for_end(records: Sequence[RunRecord]) -> None:
     deadline = time.monotonic() + SETTLE_SECONDS
     delay = 0.1
     while time.monotonic() < deadline:
-        if not any(is_live(item.record.state) and not item.unknown for item in observe(records)):
+        seen = observe(records)
+        if not any(is_live(item.record.state) and not item.unknown and not item.record.missing_since for item in seen):
             return
         time.sleep(delay)
         delay = min(delay * 1.5, 1.0)

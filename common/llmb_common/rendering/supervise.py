@@ -76,7 +76,7 @@ def supervisor(plan: JobPlan) -> list[str]:
         '        last=$index steps=$total since=$SECONDS times+=("$ms")',
         "      fi",
         '    done < <(tail -c "+$offset" "$log" |',
-        "      LC_ALL=C sed -nE 's|^.* iteration +([0-9]+)/ *([0-9]+) \\|.*\\(ms\\): ([0-9]+).*|\\1 \\2 \\3|p')",
+        "      LC_ALL=C sed -nE 's,^.* iteration +([0-9]+)/ *([0-9]+) [|].*\\(ms\\): ([0-9]+).*,\\1 \\2 \\3,p')",
         "    offset=$((size - 4096 > first ? size - 4096 : first))  # a line may have been half written",
         "    ((last > 0)) || continue",
         f"    if (({finished})); then",

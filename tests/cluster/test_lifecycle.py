@@ -1,0 +1,353 @@
+"""Runs on a real Slurm, with and without accounting: whatever the scheduler does, each ends in the right state.
+
+Every test runs on both clusters: the words are the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from llmb_common.index import RunFilter, find_run, find_runs
+from llmb_common.observe import Observation, cancel, observe, refresh, slurm_runs, wait
+from llmb_common.run import RunRecord, load_record, update_record
+from llmb_common.slurm.states import is_live
+from llmb_common.submission import Options, submit, submit_chain
+from support.processes import wait_until
+from support.run_site import RECIPE, RunSite
+from support.slurm_cluster import SlurmCluster
+
+
+class Lifecycle(RunSite):
+    """A site on a test cluster; jobs get ``STANDIN_*`` variables from the environment, as real ones get theirs."""
+
+    def __init__(self, folder: Path, cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(folder, "slurm")
+        self.cluster = cluster
+        self.patch = monkeypatch
+        for name in ("SLURM_CONF", "PATH"):
+            monkeypatch.setenv(name, cluster.env[name])
+
+    def submit(self, options: Options | None = None, /, plan: dict[str, str] | None = None, **job: str) -> RunRecord:
+        account = {"SBATCH_ACCOUNT": "bench"} if self.cluster.spec.accounting else {}
+        with self.patch.context() as patch:
+            for name, value in job.items():
+                patch.setenv(name, value)
+            return submit(self.plan(**account, **(plan or {})), RECIPE, options)
+
+    def until(self, record: RunRecord, state: str, timeout: float = 60) -> Observation:
+        """Observe until the run is in ``state``."""
+        deadline = time.monotonic() + timeout
+        while True:
+            (seen,) = observe([record])
+            if seen.record.state == state:
+                return seen
+            assert time.monotonic() < deadline, (seen, scontrol(self.cluster, record))
+            record = seen.record
+            time.sleep(0.1)
+
+    def training(self, **job: str) -> RunRecord:
+        """Submit a job and wait until its step runs."""
+        record = self.submit(**job)
+        wait_until(lambda: "LLMB manifest" in log_of(record), "the step's first line", timeout=60)
+        return self.until(record, "RUNNING").record
+
+    def end_of(self, record: RunRecord, timeout: float = 90) -> RunRecord:
+        (record,) = wait([record], timeout=timeout)
+        assert not is_live(record.state), (record.states, scontrol(self.cluster, record), batch_log(record))
+        assert load_record(record.paths.folder) == record, "what is returned is what is on disk"
+        assert find_run(self.install, record.paths.run_id).state == record.state
+        return record
+
+    def jobs_of(self, record: RunRecord) -> list[str]:
+        """All jobs that Slurm knows under the run's name."""
+        show = ["squeue", "-h", "--states=all", f"--name={record.paths.job_name}", "-o", "%i"]
+        return self.cluster.run(show).stdout.split()
+
+
+def scontrol(cluster: SlurmCluster, record: RunRecord) -> dict[str, str]:
+    return cluster.job(int(record.job_id or 0))
+
+
+def log_of(record: RunRecord) -> str:
+    return record.paths.log.read_text() if record.paths.log.exists() else ""
+
+
+def batch_log(record: RunRecord) -> str:
+    return record.paths.batch_log.read_text() if record.paths.batch_log.exists() else ""
+
+
+def events_of(record: RunRecord) -> list[str]:
+    return [json.loads(line)["event"] for line in record.paths.events.read_text().splitlines()]
+
+
+def states_of(record: RunRecord) -> list[str]:
+    return [state for state, _, _ in record.states]
+
+
+@pytest.fixture(params=["slurm", "slurm_accounting"])
+def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lifecycle]:
+    yield Lifecycle(tmp_path, request.getfixturevalue(request.param), monkeypatch)
+
+
+# Ends
+
+
+def test_success_is_on_record_with_what_the_job_saw(site: Lifecycle) -> None:
+    record = site.end_of(site.submit(plan={"JOB_TOTAL_GPUS": "2", "GPUS_PER_NODE": "1"}))
+    assert record.state == "COMPLETED"
+    assert states_of(record)[:2] == ["SUBMITTING", "SUBMITTED"]
+    job = record.manifest["job"]
+    assert (job["nodes"], job["exit_code"], job["restarts"]) == ("gpu[1-2]", 0, 0)
+    assert job["software"] == {"driver": "570.1", "nccl": "2.26.2", "torch": "2.9"}
+    assert events_of(record) == ["start", "end"]
+
+
+def test_the_exit_code_is_the_trainings(site: Lifecycle) -> None:
+    record = site.end_of(site.submit(STANDIN_EXIT="7"))
+    assert (record.state, record.detail) == ("FAILED", "exit code 7")
+
+
+def test_cancelled_while_it_runs(site: Lifecycle) -> None:
+    record = site.training(STANDIN_SECONDS="300")
+    (record,) = cancel([record])
+    assert site.end_of(record).state == "CANCELLED"
+    assert events_of(record) == ["start", "signal", "end"]
+
+
+def test_cancelled_while_it_waits(site: Lifecycle) -> None:
+    blocker = site.submit(
+        plan={"JOB_TOTAL_GPUS": "4", "GPUS_PER_NODE": "1"}, STANDIN_SECONDS="300", STANDIN_OTHERS="300"
+    )
+    waiting = site.submit(plan={"JOB_TOTAL_GPUS": "4", "GPUS_PER_NODE": "1", "MAX_STEPS": "60"})
+    site.until(blocker, "RUNNING")
+    seen = site.until(waiting, "PENDING")
+    assert seen.reason in ("Resources", "Priority", "None", "")
+    (record,) = cancel([waiting])
+    assert record.state == "CANCELLED"
+    assert not record.paths.events.exists()
+
+
+def test_cancel_spares_a_job_that_has_only_the_id(site: Lifecycle) -> None:
+    """A record whose job id now belongs to another job: ids are reused."""
+    other = site.cluster.submit("--output=/dev/null", "--job-name=other", "--wrap", "sleep 300")
+    record = site.end_of(site.submit())
+    ghost = update_record(record.paths.folder, lambda found: replace(found, job_id=str(other)).with_state("RUNNING"))
+    cancel([ghost])
+    assert site.cluster.wait_for_state(other, {"PENDING", "RUNNING"})
+
+
+def test_time_limit(site: Lifecycle) -> None:
+    record = site.submit(STANDIN_SECONDS="300")
+    record = site.until(record, "RUNNING").record
+    site.cluster.end_job_in(int(record.job_id or 0), seconds=1)
+    assert site.end_of(record).state == "TIMEOUT"
+
+
+def test_node_failure_without_requeue(site: Lifecycle) -> None:
+    record = site.submit(plan={"ADDITIONAL_SLURM_PARAMS": "no-requeue;nodelist=gpu2"}, STANDIN_SECONDS="300")
+    record = site.until(record, "RUNNING").record
+    site.cluster.set_node_down("gpu2")
+    assert site.end_of(record).state == "NODE_FAIL"
+
+
+def test_node_failure_with_requeue_goes_on_in_the_same_folder(site: Lifecycle) -> None:
+    record = site.submit(STANDIN_SECONDS="5", STANDIN_STEPS="1")
+    record = site.until(record, "RUNNING").record
+    wait_until(record.paths.events.exists, "the start event", timeout=20)
+    site.cluster.set_node_down(str(observe([record])[0].nodes))
+    record = site.until(record, "PENDING").record
+    assert is_live(record.state)
+    # Slurm lets a requeued job wait for two minutes before its next start.
+    site.cluster.run(["scontrol", "update", f"JobId={record.job_id}", "StartTime=now"])
+    record = site.end_of(record, timeout=120)
+    assert record.state == "COMPLETED"
+    assert states_of(record)[-4:] == ["RUNNING", "PENDING", "RUNNING", "COMPLETED"]
+    assert record.manifest["job"]["restarts"] == 1
+    assert "duplicate" not in events_of(record)
+
+
+def test_hang_is_ended_and_named(site: Lifecycle) -> None:
+    record = site.submit(STANDIN_HANG="2", LLMB_WATCH_SECONDS="1", LLMB_HANG_SECONDS="2")
+    record = site.end_of(record)
+    expected = "exit code 124; hung after iteration 2: no further one came, the job was ended"
+    assert (record.state, record.detail) == ("FAILED", expected)
+
+
+def test_a_stall_after_the_last_step_is_a_success(site: Lifecycle) -> None:
+    record = site.submit(STANDIN_LINGER="1", LLMB_WATCH_SECONDS="1", LLMB_TEARDOWN_SECONDS="1")
+    record = site.end_of(record)
+    assert (record.state, events_of(record)) == ("COMPLETED", ["start", "teardown", "end"])
+    assert "did not exit after its last iteration 3" in record.detail
+
+
+# Order
+
+
+def test_after_waits_for_another_run(site: Lifecycle) -> None:
+    first = site.submit(STANDIN_SECONDS="300")
+    second = site.submit(Options(after=(first.paths.run_id,)), plan={"MAX_STEPS": "60"})
+    assert site.until(second, "PENDING").reason == "Dependency"
+    cancel([first])
+    assert site.end_of(second).state == "COMPLETED"
+
+
+def test_chain(site: Lifecycle) -> None:
+    account = {"SBATCH_ACCOUNT": "bench"} if site.cluster.spec.accounting else {}
+    records = submit_chain(site.plan(ENABLE_CHECKPOINT="true", **account), RECIPE, 3)
+    assert [record.submission.link for record in records] == [1, 2, 3]
+    assert {record.submission.chain for record in records} == {records[0].paths.run_id}
+    records = wait(records, timeout=90)
+    assert [record.state for record in records] == ["COMPLETED"] * 3
+    starts = [record.manifest["job"]["started"] for record in records]
+    ends = [record.manifest["job"]["ended"] for record in records]
+    assert ends[0] <= starts[1] <= ends[1] <= starts[2]
+    saves = {json.loads(record.paths.job.read_text())["checkpoint"]["save"] for record in records}
+    assert saves == {str(records[0].paths.checkpoints)}
+    found = find_runs(site.install, RunFilter(chain=records[0].paths.run_id))
+    assert {row.run_id for row in found} == {record.paths.run_id for record in records}
+
+
+# A scheduler that forgets, errs or is away
+
+
+def test_a_purged_job_is_remembered_by_accounting_or_by_itself(site: Lifecycle) -> None:
+    record = site.submit(STANDIN_EXIT="5")
+    site.cluster.wait_for_state(int(record.job_id or 0), "FAILED")
+    site.cluster.forget_finished_jobs()
+    record = site.end_of(record)
+    assert record.state == "FAILED"
+    assert "exit code 5" in record.detail
+
+
+def test_a_purged_job_without_any_trace_is_lost_not_failed(site: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = site.submit()
+    site.cluster.wait_for_state(int(record.job_id or 0), "COMPLETED")
+    site.cluster.forget_finished_jobs()
+    record.paths.events.unlink()
+    (seen,) = observe([record])
+    if site.cluster.spec.accounting:
+        assert seen.record.state == "COMPLETED"
+        return
+    assert (seen.record.state, seen.unknown) == ("SUBMITTED", "")
+    monkeypatch.setattr(slurm_runs, "LOST_SECONDS", 0)
+    (record,) = refresh([seen.record])
+    assert record.state == "LOST"
+
+
+def test_a_reused_job_id_is_not_taken_for_ours(site: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our job is gone without a trace and its id is somebody else's running job."""
+    record = site.submit()
+    site.cluster.wait_for_state(int(record.job_id or 0), "COMPLETED")
+    other = site.cluster.submit("--output=/dev/null", "--job-name=other", "--wrap", "sleep 300")
+    site.cluster.wait_for_state(other, "RUNNING")
+    record = update_record(record.paths.folder, lambda found: replace(found, job_id=str(other)))
+    (record,) = refresh([record])
+    assert record.state == "COMPLETED"
+    assert cancel([record]) == [record]
+    assert site.cluster.state(other) == "RUNNING"
+
+
+def test_a_controller_that_is_away_makes_runs_unknown_and_never_failed(
+    site: Lifecycle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmb_common.slurm.query.FIRST_DELAY", 0.01)
+    record = site.training(STANDIN_SECONDS="8", STANDIN_STEPS="1")
+    site.cluster.stop_controller()
+    try:
+        (seen,) = observe([record])
+        assert seen.record == record
+        assert "squeue" in seen.unknown
+    finally:
+        site.cluster.start_controller()
+    assert site.end_of(record).state == "COMPLETED"
+
+
+def test_wait_sits_out_a_restart_of_the_controller(site: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmb_common.slurm.query.FIRST_DELAY", 0.01)
+    record = site.training(STANDIN_SECONDS="8", STANDIN_STEPS="1")
+    away: list[str] = []
+
+    def restart(seen: object) -> None:
+        if not away:
+            site.cluster.stop_controller()
+            away.append("stopped")
+        elif len(away) == 1:
+            away.append("seen")
+        elif len(away) == 2:
+            site.cluster.start_controller()
+            away.append("started")
+
+    try:
+        (record,) = wait([record], timeout=60, seen=restart)
+    finally:
+        if not site.cluster.run(["scontrol", "ping"], check=False).stdout.count("is UP"):
+            site.cluster.start_controller()
+    assert record.state == "COMPLETED"
+
+
+def test_accounting_that_is_away_is_no_answer(
+    slurm_accounting: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmb_common.slurm.query.FIRST_DELAY", 0.01)
+    site = Lifecycle(tmp_path, slurm_accounting, monkeypatch)
+    record = site.submit()
+    slurm_accounting.wait_for_state(int(record.job_id or 0), "COMPLETED")
+    slurm_accounting.forget_finished_jobs()
+    kept = record.paths.events.read_text()
+    record.paths.events.unlink()
+    slurm_accounting.stop_accounting()
+    try:
+        (seen,) = observe([record])
+        assert seen.record.state == "SUBMITTED"
+        assert "sacct" in seen.unknown
+        record.paths.events.write_text(kept)
+        (seen,) = observe([record])
+        assert (seen.record.state, seen.unknown) == ("COMPLETED", ""), "its own word of success is enough"
+    finally:
+        slurm_accounting.start_accounting()
+
+
+def test_preemption_is_a_requeue(
+    slurm_accounting: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Lifecycle(tmp_path, slurm_accounting, monkeypatch)
+    all_nodes = {"JOB_TOTAL_GPUS": "4", "GPUS_PER_NODE": "1"}
+    low = {**all_nodes, "ADDITIONAL_SLURM_PARAMS": "qos=low"}
+    victim = site.submit(plan=low, STANDIN_SECONDS="300", STANDIN_OTHERS="300")
+    victim = site.until(victim, "RUNNING").record
+    winner = site.submit(plan={**all_nodes, "ADDITIONAL_SLURM_PARAMS": "qos=high"}, STANDIN_SECONDS="1")
+    victim = site.until(victim, "PENDING", timeout=90).record
+    assert is_live(victim.state)
+    assert site.end_of(winner).state == "COMPLETED"
+    assert site.jobs_of(victim) == [victim.job_id]
+    (victim,) = cancel([victim])
+    assert victim.state == "CANCELLED"
+
+
+def test_a_second_job_of_a_run_ends_at_once(site: Lifecycle) -> None:
+    """What must never happen: two jobs of one run. The first one to start has it."""
+    record = site.submit(STANDIN_SECONDS="2", STANDIN_STEPS="1")
+    site.until(record, "RUNNING")
+    wait_until(record.paths.events.exists, "the start event", timeout=20)
+    second = site.cluster.submit(record.paths.script)
+    site.cluster.wait_for_state(second, "FAILED")
+    assert f"this run belongs to job {record.job_id}" in batch_log(record)
+    record = site.end_of(record)
+    assert record.state == "COMPLETED"
+    assert record.manifest["job"]["job_id"] == record.job_id
+
+
+def test_job_environment_is_not_that_of_the_job_around_us(site: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "99999")
+    monkeypatch.setenv("SBATCH_TIMELIMIT", "1")
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
+    record = site.end_of(site.submit())
+    assert record.state == "COMPLETED"
+    assert os.environ["SLURM_JOB_ID"] == "99999"

@@ -1,0 +1,93 @@
+"""Kill a piece of code at its n-th step of input or output, as a power cut or ``kill -9`` would.
+
+A child process counts the audit events of opening files for writing, making, renaming and removing, starting programs,
+and waiting for them; at the n-th it exits on the spot: no cleanup, no ``finally``, buffers lost.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+CRASHED = 99
+_ON_PATHS = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree", "shutil.copytree", "os.chmod"}
+
+
+def run_and_crash(action: Callable[[], object], at: int, under: Path) -> bool:
+    """Run ``action`` in a child that dies at step ``at`` (from 1) of those that touch ``under``.
+
+    True: it died there. False: it ended before. Any other end of the child is an AssertionError.
+    """
+    return _in_child(lambda: _count_down(at, str(under)), action)
+
+
+def run_and_crash_while(program: str, action: Callable[[], object]) -> bool:
+    """As ``run_and_crash``; the child dies while it waits for ``program``, which goes on."""
+
+    def die_waiting() -> None:
+        communicate = subprocess.Popen.communicate
+
+        def counted(self: subprocess.Popen[Any], *args: Any, **kwargs: Any) -> Any:
+            if isinstance(self.args, list) and program in self.args:
+                time.sleep(0.1)  # it has started
+                os._exit(CRASHED)
+            return communicate(self, *args, **kwargs)
+
+        subprocess.Popen.communicate = counted  # type: ignore[method-assign]
+
+    return _in_child(die_waiting, action)
+
+
+def run_to_end(action: Callable[[], object]) -> None:
+    """Run ``action`` in a process of its own, which is gone afterwards."""
+    assert not _in_child(lambda: None, action)
+
+
+def _in_child(prepare: Callable[[], None], action: Callable[[], object]) -> bool:
+    child = os.fork()
+    if child == 0:
+        try:
+            prepare()
+            action()
+        except BaseException as error:  # noqa: BLE001  # the child must not return into pytest
+            print(f"{type(error).__name__}: {error}", file=sys.__stderr__, flush=True)
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    assert code in (0, CRASHED), f"the child ended with {code}"
+    return code == CRASHED
+
+
+def _count_down(at: int, under: str) -> None:
+    left = at
+
+    def step() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os._exit(CRASHED)
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        writes = event == "open" and isinstance(args[2], int) and bool(args[2] & (os.O_WRONLY | os.O_RDWR))
+        if writes or event in _ON_PATHS:
+            if isinstance(args[0], str | os.PathLike) and str(args[0]).startswith(under):
+                step()
+        elif event in ("subprocess.Popen", "sqlite3.connect"):
+            step()
+
+    communicate = subprocess.Popen.communicate
+
+    def counted(self: subprocess.Popen[Any], *args: Any, **kwargs: Any) -> Any:
+        step()  # the program runs, nobody waits for it any more
+        result = communicate(self, *args, **kwargs)
+        step()  # it has answered, nobody has read it
+        return result
+
+    subprocess.Popen.communicate = counted  # type: ignore[method-assign]
+    sys.addaudithook(hook)

@@ -1,0 +1,71 @@
+"""An installation for tests of runs: a configuration, and a stand-in for the training engine that tests direct.
+
+The stand-in is the "Python" of ``cluster_config.yaml``; rank 0 prints the iteration lines that the engine prints. What
+it does beyond that is said by variables of the job: ``STANDIN_STEPS``, ``STANDIN_SECONDS`` a step, ``STANDIN_EXIT``
+(its exit code), ``STANDIN_HANG`` (after which step it hangs), ``STANDIN_LINGER`` (it does not exit after its last step).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from llmb_common.cluster import load_cluster_config
+from llmb_common.local_machine import look_at_machine
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.plan import make_plan
+from llmb_common.recipe import load_recipe
+from llmb_common.request import read_request
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPE = ROOT / "llama3.1"
+
+STANDIN_ENGINE = """#!/bin/bash
+# Also serves as torchrun: one rank is enough here.
+set -u
+trap 'echo "TERM reached rank ${SLURM_PROCID:-0}"; exit 143' TERM
+if [[ ${SLURM_PROCID:-0} != 0 ]]; then
+  sleep "${STANDIN_OTHERS:-0}" & wait $!
+  exit 0
+fi
+echo 'LLMB manifest: {"driver": "570.1", "nccl": "2.26.2", "torch": "2.9"}'
+steps=${STANDIN_STEPS:-3}
+for ((step = 1; step <= steps; step++)); do
+  sleep "${STANDIN_SECONDS:-0}" & wait $!
+  printf ' [2026-11-20 03:40:35] iteration %8d/%8d | consumed samples: %d | elapsed time per iteration (ms): 100.5 |' \\
+    "$step" "$steps" "$step"
+  printf ' throughput per GPU (TFLOP/s/GPU): 500.0 | lm loss: 6.9E+00 | grad norm: 1.0 |\\n'
+  if [[ ${STANDIN_HANG:-} == "$step" ]]; then
+    trap '' TERM
+    sleep 600 & wait $!
+  fi
+done
+if [[ -n ${STANDIN_LINGER:-} ]]; then
+  sleep 600 & wait $!
+fi
+exit "${STANDIN_EXIT:-0}"
+"""
+
+
+class RunSite:
+    """``install`` is made in ``folder``; plans are for ``cluster_type``."""
+
+    def __init__(self, folder: Path, cluster_type: str, partition: str = "batch") -> None:
+        self.install = folder / "install"
+        self.install.mkdir()
+        self.engine = folder / "engine"
+        self.engine.write_text(STANDIN_ENGINE)
+        self.engine.chmod(0o755)
+        slurm = f"slurm: {{runtime: none, gpu_partition: {partition}}}\n" if cluster_type == "slurm" else ""
+        (self.install / "cluster_config.yaml").write_text(
+            f'schema: 1\ncluster_type: {cluster_type}\ngpu_type: cpu\n{slurm}engine: {{python: "{self.engine}"}}\n'
+        )
+
+    def variables(self, **changes: str) -> dict[str, str]:
+        """A small job of one node."""
+        given = {"LLMB_INSTALL": str(self.install), "MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": "1", "TIME_LIMIT": "5"}
+        return {**given, **changes}
+
+    def plan(self, **changes: str) -> JobPlan:
+        request = read_request(self.variables(**changes))
+        cluster = load_cluster_config(self.install)
+        return make_plan(load_recipe(RECIPE), cluster, request, look_at_machine(cluster, request))

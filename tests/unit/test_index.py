@@ -1,0 +1,175 @@
+"""The index says what the run.json files say, whatever happened to it or to them."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from llmb_common.errors import RequestError
+from llmb_common.index import RunFilter, database, find_run, find_runs, note, rebuild
+from llmb_common.run import RunRecord, Submission, create_run, update_record
+from support.run_site import RunSite
+
+
+class Runs:
+    """Makes runs without an executor, and notes them unless told not to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.site = RunSite(folder, "local")
+        self.install = self.site.install
+        self.code = folder / "llmb_train"
+        self.code.mkdir()
+
+    def make(self, state: str = "COMPLETED", *, noted: bool = True, job: str | None = None, **plan: str) -> RunRecord:
+        record = create_run(self.site.plan(**plan), self.code, {}, Submission(key=plan.get("MAX_STEPS", "")))
+        record = update_record(record.paths.folder, lambda found: replace(found.with_state(state), job_id=job))
+        if noted:
+            assert note(record)
+        return record
+
+    def ids(self, **conditions: object) -> list[str]:
+        return [row.run_id for row in find_runs(self.install, RunFilter(**conditions))]  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(tmp_path)
+
+
+def test_a_row_says_what_the_record_says(runs: Runs) -> None:
+    record = runs.make("FAILED", job="17")
+    (row,) = find_runs(runs.install)
+    plan = record.plan
+    assert (row.run_id, row.name, row.folder) == (record.paths.run_id, record.paths.name, record.paths.folder)
+    assert (row.workload, row.model_size, row.dtype, row.gpu_type) == ("pretrain_llama3.1", "smoke", "bf16", "cpu")
+    assert (row.gpus, row.nodes, row.executor, row.job_id) == (plan.gpus, plan.nodes, "local", "17")
+    assert (row.state, row.state_time, row.created) == ("FAILED", record.state_time, record.created)
+
+
+def test_newest_first_and_every_condition(runs: Runs) -> None:
+    first = runs.make()
+    second = runs.make("RUNNING", JOB_TOTAL_GPUS="2", MAX_STEPS="60")
+    a, b = first.paths.run_id, second.paths.run_id
+    assert runs.ids() == [b, a]
+    assert runs.ids(limit=1) == [b]
+    assert runs.ids(live=True) == [b]
+    assert runs.ids(live=False) == [a]
+    assert runs.ids(gpus=(2,)) == [b]
+    assert runs.ids(states=("COMPLETED", "FAILED")) == [a]
+    assert runs.ids(key="60") == [b]
+    assert runs.ids(since=second.created) == [b]
+    assert runs.ids(workloads=("pretrain_grok1",)) == []
+    assert runs.ids(model_sizes=("smoke",), dtypes=("bf16",), gpu_types=("cpu",)) == [b, a]
+
+
+def test_a_run_that_nobody_noted_is_found(runs: Runs) -> None:
+    runs.make()
+    assert len(runs.ids()) == 1
+    forgotten = runs.make(noted=False, MAX_STEPS="60")
+    assert forgotten.paths.run_id in runs.ids()
+    another = runs.make(noted=False, JOB_TOTAL_GPUS="2")
+    assert another.paths.run_id in runs.ids(), "also in an experiment folder of its own"
+
+
+def test_a_live_run_is_read_again(runs: Runs) -> None:
+    record = runs.make("RUNNING")
+    assert runs.ids(live=True) == [record.paths.run_id]
+    update_record(record.paths.folder, lambda found: found.with_state("COMPLETED"))
+    assert runs.ids(live=True) == []
+    assert [row.state for row in find_runs(runs.install)] == ["COMPLETED"]
+
+
+def test_removed_folders_leave_the_index(runs: Runs) -> None:
+    kept, removed = runs.make(), runs.make()
+    assert len(runs.ids()) == 2
+    shutil.rmtree(removed.paths.folder)
+    assert runs.ids() == [kept.paths.run_id]
+    shutil.rmtree(kept.paths.experiments)
+    assert runs.ids() == []
+
+
+@pytest.mark.parametrize("damage", ["absent", "garbage", "empty", "truncated", "other schema", "newer"])
+def test_a_damaged_index_is_made_anew(runs: Runs, damage: str) -> None:
+    ids = {runs.make().paths.run_id, runs.make("RUNNING").paths.run_id}
+    assert set(runs.ids()) == ids
+    file = database.index_file(runs.install)
+    content = file.read_bytes()
+    if damage == "absent":
+        shutil.rmtree(file.parent)
+    elif damage in ("other schema", "newer"):
+        with sqlite3.connect(file) as connection:
+            statement = "DROP TABLE runs" if damage == "other schema" else "PRAGMA user_version=99"
+            connection.execute(statement)
+        connection.close()
+    else:
+        file.write_bytes({"garbage": b"x" * 9000, "empty": b"", "truncated": content[:5000]}[damage])
+    assert set(runs.ids()) == ids
+    with database.read_index(runs.install) as connection:
+        assert connection.execute("SELECT count(*) FROM runs").fetchone() == (2,), "the file itself is healed"
+
+
+def test_a_reader_without_rights_still_sees_all(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = runs.make(noted=False)
+
+    def locked(install: Path) -> sqlite3.Connection:
+        raise sqlite3.OperationalError("attempt to write a readonly database")
+
+    monkeypatch.setattr("llmb_common.index.search.open_index", locked)
+    assert runs.ids() == [record.paths.run_id]
+    assert not note(record)
+
+
+def test_a_run_with_a_damaged_record_is_shown(runs: Runs) -> None:
+    record = runs.make(noted=False)
+    record.paths.record.write_text('{"schema": 1, "run_id"')
+    (row,) = find_runs(runs.install)
+    assert (row.state, row.name) == ("UNREADABLE", record.paths.name)
+    assert "not valid JSON" in row.detail
+    record.save()
+    assert [row.state for row in find_runs(runs.install)] == ["COMPLETED"]
+
+
+def test_folders_in_the_making_and_other_folders_are_no_runs(runs: Runs) -> None:
+    record = runs.make()
+    (record.paths.folder.parent / ".making-x_1").mkdir()
+    (record.paths.folder.parent / "notes").mkdir()
+    assert runs.ids() == [record.paths.run_id]
+
+
+def test_a_workload_folder_outside_the_installation(runs: Runs, tmp_path: Path) -> None:
+    record = runs.make(LLMB_WORKLOAD=str(tmp_path / "elsewhere"))
+    assert runs.ids() == [record.paths.run_id]
+    assert rebuild(runs.install) == 1, "a rebuild remembers where it is"
+
+
+def test_rebuild_counts_the_runs(runs: Runs) -> None:
+    assert rebuild(runs.install) == 0
+    runs.make(noted=False)
+    runs.make(noted=False)
+    assert rebuild(runs.install) == 2
+
+
+def test_find_run(runs: Runs) -> None:
+    old, new = runs.make(job="17"), runs.make(job="17")
+    for word in (new.paths.run_id, new.paths.run_id[:6], new.paths.name, "17", str(new.paths.folder)):
+        assert find_run(runs.install, word).run_id == new.paths.run_id
+    assert find_run(runs.install, old.paths.name).run_id == old.paths.run_id
+    with pytest.raises(RequestError, match="no run 'nope'"):
+        find_run(runs.install, "nope")
+    with pytest.raises(RequestError, match="no run ''"):
+        find_run(runs.install, "")
+    with pytest.raises(RequestError, match="no run '%'"):
+        find_run(runs.install, "%")
+
+
+def test_several_runs_of_one_beginning_are_named(runs: Runs) -> None:
+    ids = {runs.make().paths.run_id[0] for _ in range(17)}
+    assert len(ids) < 17, "two of 17 begin with the same hexadecimal digit"
+    found = [row.run_id for row in find_runs(runs.install)]
+    twice = next(run_id[0] for run_id in found if sum(other[0] == run_id[0] for other in found) > 1)
+    with pytest.raises(RequestError, match="means several runs"):
+        find_run(runs.install, twice)

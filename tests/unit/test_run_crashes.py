@@ -1,0 +1,204 @@
+"""Killed at every step of a submission: after the same command again, each run has exactly one job."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from llmb_common import submission
+from llmb_common.errors import LLMBError, SchedulerError
+from llmb_common.index import find_runs
+from llmb_common.observe import observe, slurm_runs
+from llmb_common.process import identify
+from llmb_common.run import load_record, update_record
+from llmb_common.submission import Options, submit
+from support.crashes import run_and_crash, run_and_crash_while, run_to_end
+from support.fake_slurm import FakeSlurm
+from support.run_site import RECIPE, RunSite
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    fake = FakeSlurm(tmp_path / "fake")
+    monkeypatch.setenv("PATH", fake.path())
+    monkeypatch.setattr("llmb_common.slurm.query.FIRST_DELAY", 0.01)
+    # Certainty comes early here: sbatch takes no time, and its process is looked for all the same.
+    monkeypatch.setattr(slurm_runs, "LOCAL_GRACE_SECONDS", 0.1)
+    return fake
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake: FakeSlurm) -> RunSite:
+    code = tmp_path / "code" / "llmb_train"
+    code.mkdir(parents=True)
+    (code / "__main__.py").write_text("print('trained')\n")
+    monkeypatch.setattr(submission, "training_code", lambda: code)  # small, so that the matrix is
+    return RunSite(tmp_path, "slurm")
+
+
+def run_folders(site: RunSite) -> list[Path]:
+    """All run folders, also those that only a killed process knew of."""
+    return [path for path in site.install.glob("workloads/*/experiments/*/*") if not path.name.startswith(".")]
+
+
+def check_one_job_per_run(site: RunSite, fake: FakeSlurm) -> None:
+    records = [load_record(folder) for folder in run_folders(site)]
+    jobs = {str(job["name"]): str(job["id"]) for job in fake.jobs()}
+    assert len(jobs) == len(fake.jobs()), "a run has two jobs"
+    assert jobs == {record.paths.job_name: record.job_id for record in records}, "jobs without runs, or the reverse"
+    rows = find_runs(site.install)
+    assert {(row.folder, row.job_id) for row in rows} == {(record.paths.folder, record.job_id) for record in records}
+
+
+def matrix(site: RunSite, fake: FakeSlurm, action: Callable[[], object]) -> int:
+    """``action``, killed at step 1, 2, ... of a fresh installation, and run again; the number of steps."""
+    at = 0
+    while True:
+        at += 1
+        crashed = run_and_crash(action, at, site.install)
+        again = action()
+        check_one_job_per_run(site, fake)
+        for job in fake.jobs():
+            (fake.folder / str(job["id"])).unlink()
+        shutil.rmtree(site.install / "workloads")
+        shutil.rmtree(site.install / ".llmb", ignore_errors=True)
+        if not crashed:
+            return at - 1
+        assert again is not None
+
+
+def test_submit_killed_at_every_step(site: RunSite, fake: FakeSlurm) -> None:
+    plan = site.plan()
+    steps = matrix(site, fake, lambda: submit(plan, RECIPE))
+    assert steps > 25, "the matrix must see the steps of a submission"
+
+
+def test_sbatch_that_outlives_its_caller_is_waited_for(site: RunSite, fake: FakeSlurm) -> None:
+    """The caller is killed, ``sbatch`` goes on: the same command again must not be faster than it."""
+    plan = site.plan()
+    fake.say("sbatch", "slow")
+    assert run_and_crash_while("sbatch", lambda: submit(plan, RECIPE))
+    assert fake.jobs() == [], "sbatch is still at it"
+    assert submit(plan, RECIPE).job_id == "1"
+    check_one_job_per_run(site, fake)
+
+
+def test_a_key_is_submitted_once(site: RunSite, fake: FakeSlurm) -> None:
+    """A task file is run again after a crash: what it had submitted stays as it is."""
+    options = Options(key="sweep.yaml#1")
+    steps = matrix(site, fake, lambda: submit(site.plan(), RECIPE, options))
+    assert steps > 25
+    first = submit(site.plan(), RECIPE, options)
+    assert submit(site.plan(), RECIPE, options) == first
+    assert len(fake.jobs()) == 1
+
+
+def test_the_same_request_twice_is_two_runs(site: RunSite, fake: FakeSlurm) -> None:
+    first, second = submit(site.plan(), RECIPE), submit(site.plan(), RECIPE)
+    assert first.paths.folder != second.paths.folder
+    check_one_job_per_run(site, fake)
+
+
+# What a real cluster does not do on demand
+
+
+def test_a_lost_answer_of_an_accepted_job(site: RunSite, fake: FakeSlurm) -> None:
+    fake.say("sbatch", "lost")
+    record = submit(site.plan(), RECIPE)
+    assert (record.job_id, len(fake.jobs())) == ("1", 1)
+
+
+def test_no_answer_and_no_job_is_submitted_again_when_that_is_certain(
+    site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm_runs, "LOCAL_GRACE_SECONDS", 2)
+    fake.say("sbatch", "error")
+    with pytest.raises(SchedulerError, match="unknown whether") as caught:
+        submit(site.plan(), RECIPE)
+    assert caught.value.code == "unknown"
+    (folder,) = run_folders(site)
+    record = load_record(folder)
+    assert (record.state, "Socket timed out" in record.detail) == ("SUBMITTING", True)
+    fake.say("sbatch", "")
+    (seen,) = observe([record])
+    assert seen.record.state == "SUBMITTING", "too early to be certain"
+    monkeypatch.setattr(slurm_runs, "LOCAL_GRACE_SECONDS", 0)
+    (seen,) = observe([record])
+    assert seen.record.state == "NOT_SUBMITTED"
+    record = submit(site.plan(), RECIPE)
+    assert (record.paths.folder, record.state) == (folder, "SUBMITTED")
+    check_one_job_per_run(site, fake)
+
+
+@pytest.mark.parametrize("how", ["error", "garbage", "half"])
+def test_nothing_is_submitted_while_nobody_can_be_asked(site: RunSite, fake: FakeSlurm, how: str) -> None:
+    fake.say("sbatch", "lost")
+    fake.say("squeue", how)
+    fake.say("sacct", "disabled")
+
+    def first_command() -> None:
+        with pytest.raises(SchedulerError, match="unknown whether"):
+            submit(site.plan(), RECIPE)
+
+    run_to_end(first_command)
+    fake.say("sbatch", "")
+    time.sleep(0.2)
+    for _ in range(2):
+        with pytest.raises(SchedulerError) as caught:
+            submit(site.plan(), RECIPE)
+        assert caught.value.code == "unknown"
+    assert len(fake.jobs()) == 1
+    fake.say("squeue", "")
+    (record,) = [load_record(folder) for folder in run_folders(site)]
+    assert submit(site.plan(), RECIPE).paths.folder == record.paths.folder
+    check_one_job_per_run(site, fake)
+
+
+def test_sbatch_that_hangs_is_ended(site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmb_common.executors.slurm.SUBMIT_SECONDS", 1)
+    fake.say("sbatch", "hang")
+    with pytest.raises(SchedulerError, match="unknown whether"):
+        submit(site.plan(), RECIPE)
+    assert fake.jobs() == []
+
+
+def test_sbatch_without_a_job_id_is_looked_for(site: RunSite, fake: FakeSlurm) -> None:
+    fake.say("sbatch", "silent")
+    assert submit(site.plan(), RECIPE).job_id == "1"
+
+
+def test_a_refusal_leaves_nothing(site: RunSite, fake: FakeSlurm) -> None:
+    (fake.bin / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: invalid partition specified' >&2; exit 1\n")
+    with pytest.raises(LLMBError, match="refused the job") as caught:
+        submit(site.plan(), RECIPE)
+    assert caught.value.code == "refused"
+    assert run_folders(site) == []
+    assert find_runs(site.install) == []
+
+
+def test_another_process_at_it_is_left_alone(site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A submission whose process lives is not taken over, not even by the very same request."""
+    monkeypatch.setattr(slurm_runs, "LOCAL_GRACE_SECONDS", 30)
+    fake.say("sbatch", "error")
+    with pytest.raises(SchedulerError):
+        submit(site.plan(), RECIPE)
+    fake.say("sbatch", "")
+    (folder,) = run_folders(site)
+    with subprocess.Popen(["sleep", "60"]) as other:
+        try:
+            process = identify(other.pid)
+            record = update_record(folder, lambda found: replace(found, submitter=process))
+            monkeypatch.setattr(slurm_runs, "LOCAL_GRACE_SECONDS", 0)
+            (seen,) = observe([record])
+            assert seen.record.state == "SUBMITTING"
+            assert submit(site.plan(), RECIPE).paths.folder != folder
+        finally:
+            other.kill()
+    (seen,) = observe([seen.record])
+    assert seen.record.state == "NOT_SUBMITTED"
