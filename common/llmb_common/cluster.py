@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 
-from llmb_common.errors import ConfigError
+from llmb_common.errors import ConfigError, did_you_mean
+from llmb_common.recipe import GPU_TYPES
+from llmb_common.request_values import is_mount
+from llmb_common.secrets import is_secret_name
 from llmb_common.strict_yaml import load_struct
 
 FILE_NAME = "cluster_config.yaml"
@@ -57,13 +61,53 @@ def load_cluster_config(install: Path | None) -> ClusterConfig:
 
     Raises ConfigError with file and line.
     """
-    if install is None or not (install / FILE_NAME).is_file():
+    if install is None:
         return ClusterConfig()
-    config = load_struct(install / FILE_NAME, ClusterConfig, ConfigError)
-    for name in config.environment:
-        if not name.isidentifier():
-            raise ConfigError(
-                f"{install / FILE_NAME}: environment: {name!r} is no variable name",
-                remedy="letters, digits and underscores",
-            )
+    path = install / FILE_NAME
+    try:
+        if not path.exists():
+            return ClusterConfig()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot look for {path}: {error.strerror or error}", remedy="correct LLMB_INSTALL, or its permissions"
+        ) from error
+    config = load_struct(path, ClusterConfig, ConfigError)
+    _check(config, path)
     return config
+
+
+def _check(config: ClusterConfig, path: Path) -> None:
+    """What the types cannot say: every value here reaches a script or a command line."""
+    if config.gpu_type is not None and config.gpu_type not in GPU_TYPES:
+        raise ConfigError(
+            f"{path}: gpu_type {config.gpu_type!r} is unknown{did_you_mean(config.gpu_type, GPU_TYPES)}",
+            remedy=f"one of {', '.join(GPU_TYPES)}",
+        )
+    for name, value in config.environment.items():
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ConfigError(
+                f"{path}: environment: {name!r} is no variable name", remedy="letters, digits and underscores"
+            )
+        if is_secret_name(name):
+            raise ConfigError(
+                f"{path}: environment: {name} is a secret, and these values stand in every job script",
+                remedy=f"remove it here, and export {name} in the shell that submits: jobs inherit it",
+            )
+        _one_line(path, f"environment: {name}", value)
+    slurm = config.slurm
+    for key, word in (("account", slurm.account), ("gpu_partition", slurm.gpu_partition)):
+        if word is not None and not re.fullmatch(r"[^\s\"']+", word):
+            raise ConfigError(f"{path}: slurm.{key} {word!r} is no name Slurm can have", remedy="correct it")
+    paths = (("engine.python", config.engine.python if config.engine else None), ("image_folder", config.image_folder))
+    for key, place in paths:
+        if place is not None and not place.startswith("/"):
+            raise ConfigError(f"{path}: {key} {place!r} is no absolute path", remedy="jobs run in other folders")
+    for mount in config.mounts:
+        _one_line(path, "mounts", mount)
+        if not is_mount(mount):
+            raise ConfigError(f"{path}: mounts: {mount!r} is no mount", remedy="/source:/target[:ro]")
+
+
+def _one_line(path: Path, key: str, value: str) -> None:
+    if any(ord(c) < 32 or ord(c) == 127 for c in value):
+        raise ConfigError(f"{path}: {key} holds a line break or control character", remedy="write it on one line")

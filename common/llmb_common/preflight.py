@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import shutil
 from pathlib import Path
 
@@ -12,27 +14,58 @@ CHECKPOINT_BYTES_PER_PARAMETER = 14
 """bf16 weights, fp32 master weights and two Adam moments: 105 GiB for 8B, as the documents say."""
 
 
+_TRACKER = "latest_checkpointed_iteration.txt"
+_ITERATION = re.compile(r"iter_([0-9]{1,9})")
+
+
 def check_disk(plan: JobPlan) -> None:
     """Raise RequestError for a checkpoint that is none, EnvironmentLacks for too little space to save one."""
     if plan.checkpoint.load is not None:
-        _check_checkpoint(Path(plan.checkpoint.load))
+        # exit_after: the run ends so many steps after the checkpoint, whatever its step is.
+        _check_checkpoint(Path(plan.checkpoint.load), plan.max_steps if plan.exit_after is None else None)
     if plan.checkpoint.enabled:
         _check_space(plan)
 
 
-def _check_checkpoint(path: Path) -> None:
-    """A checkpoint is a folder of ``iter_*`` folders, or one of them, with ``*.distcp`` files inside."""
+def _check_checkpoint(path: Path, last_step: int | None) -> None:
+    """Refuse what ``llmb_train`` would refuse on the nodes: it takes a folder of ``iter_*`` folders, or one of them."""
     if not path.is_dir():
         raise RequestError(f"LOAD_CHECKPOINT_PATH={path} is no folder", remedy="give the folder of the checkpoint")
-    if not any(path.glob("*.distcp")) and not any(path.glob("iter_*/*.distcp")):
+    step = _step(path)
+    if step is None:
         raise RequestError(
-            f"LOAD_CHECKPOINT_PATH={path} holds no *.distcp files",
+            f"LOAD_CHECKPOINT_PATH={path} holds no finished checkpoint: {_complaint(path)}",
             remedy="give the folder that holds the iter_* folders of a run that saved a checkpoint, or one of these",
+        )
+    folder = path if _ITERATION.fullmatch(path.name) else path / f"iter_{step:07d}"
+    if not any(folder.glob("*.distcp")):
+        raise RequestError(
+            f"LOAD_CHECKPOINT_PATH: {folder} holds no *.distcp files", remedy="give the folder of a finished checkpoint"
+        )
+    if last_step is not None and last_step <= step:
+        raise RequestError(
+            f"MAX_STEPS={last_step}: the checkpoint in {path} is of step {step}, there is nothing left to train",
+            remedy=f"set MAX_STEPS above {step}, or unset it to train one step",
         )
 
 
+def _step(path: Path) -> int | None:
+    if named := _ITERATION.fullmatch(path.name):
+        return int(named[1])
+    tracker = path / _TRACKER
+    text = tracker.read_text(encoding="utf-8", errors="replace").strip() if tracker.is_file() else ""
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
+
+
+def _complaint(path: Path) -> str:
+    if any(path.glob("weights/*.distcp")):
+        return "it is one of NeMo 2, which Megatron-Bridge cannot load"
+    return f"{_TRACKER}, which names the last one, is missing or wrong"
+
+
 def _check_space(plan: JobPlan) -> None:
-    saves = 1 if plan.checkpoint.interval is None else max(1, plan.max_steps // plan.checkpoint.interval)
+    steps = plan.exit_after or plan.max_steps
+    saves = math.ceil(steps / (plan.checkpoint.interval or steps))
     needed = saves * CHECKPOINT_BYTES_PER_PARAMETER * plan.parameters
     folder = Path(plan.checkpoint.save or plan.workload_folder)
     while not folder.exists():

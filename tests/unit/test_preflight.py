@@ -19,15 +19,46 @@ def plan(folder: Path, size: str = "405b", **checkpoint: object) -> JobPlan:
     return msgspec.structs.replace(plan_of(item, dtype, gpus), **changes)
 
 
+def checkpoint(folder: Path, step: int = 20) -> Path:
+    """What a run leaves behind: one folder a step, and which one is the last."""
+    (folder / f"iter_{step:07d}").mkdir(parents=True)
+    (folder / f"iter_{step:07d}" / "__0_0.distcp").touch()
+    (folder / "latest_checkpointed_iteration.txt").write_text(f"{step}\n")
+    return folder
+
+
 def test_a_checkpoint_needs_distcp_files(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"holds no \*\.distcp"):
-        check_disk(plan(tmp_path, load=str(tmp_path)))
     with pytest.raises(RequestError, match="is no folder"):
         check_disk(plan(tmp_path, load=str(tmp_path / "none")))
-    (tmp_path / "iter_0000050").mkdir()
-    (tmp_path / "iter_0000050" / "__0_0.distcp").touch()
-    check_disk(plan(tmp_path, load=str(tmp_path)))
-    check_disk(plan(tmp_path, load=str(tmp_path / "iter_0000050")))
+    with pytest.raises(RequestError, match=r"latest_checkpointed_iteration\.txt.* is missing"):
+        check_disk(plan(tmp_path, load=str(tmp_path)))
+    folder = checkpoint(tmp_path / "checkpoints")
+    check_disk(plan(tmp_path, load=str(folder)))
+    check_disk(plan(tmp_path, load=str(folder / "iter_0000020")))
+    (folder / "iter_0000020" / "__0_0.distcp").unlink()
+    with pytest.raises(RequestError, match=r"iter_0000020 holds no \*\.distcp"):
+        check_disk(plan(tmp_path, load=str(folder)))
+
+
+def test_a_checkpoint_that_training_would_refuse_is_refused_here(tmp_path: Path) -> None:
+    """One whose saving was cut off, and those of NeMo 2, where the *.distcp files lie in weights/."""
+    folder = checkpoint(tmp_path / "checkpoints")
+    (folder / "latest_checkpointed_iteration.txt").unlink()
+    with pytest.raises(RequestError, match="is missing or wrong"):
+        check_disk(plan(tmp_path, load=str(folder)))
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "__0_0.distcp").touch()
+    with pytest.raises(RequestError, match="NeMo 2"):
+        check_disk(plan(tmp_path, load=str(tmp_path)))
+
+
+def test_a_resumed_run_needs_steps_beyond_the_checkpoint(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "checkpoints")
+    resumed = plan(tmp_path, load=str(folder))
+    with pytest.raises(RequestError, match="is of step 20, there is nothing left"):
+        check_disk(msgspec.structs.replace(resumed, max_steps=20))
+    check_disk(msgspec.structs.replace(resumed, max_steps=21))
+    check_disk(msgspec.structs.replace(resumed, max_steps=20, exit_after=1))
 
 
 def test_space_for_a_checkpoint_is_asked_of_the_nearest_folder_that_exists(tmp_path: Path) -> None:
@@ -38,6 +69,7 @@ def test_space_for_a_checkpoint_is_asked_of_the_nearest_folder_that_exists(tmp_p
     check_disk(plan(tmp_path, enabled=False))
 
 
-def test_every_save_counts(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentLacks, match=r"5 checkpoint\(s\) of 405b need 26,459 GiB"):
-        check_disk(plan(tmp_path, enabled=True, interval=10))
+@pytest.mark.parametrize(("interval", "saves"), [(10, 5), (30, 2), (50, 1), (100, 1)])
+def test_every_save_counts_the_one_at_the_end_too(tmp_path: Path, interval: int, saves: int) -> None:
+    with pytest.raises(EnvironmentLacks, match=rf"{saves} checkpoint\(s\) of 405b need {saves * 5291.71:,.0f} GiB"):
+        check_disk(plan(tmp_path, enabled=True, interval=interval))

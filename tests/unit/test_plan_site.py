@@ -1,0 +1,77 @@
+"""cluster_config.yaml: a mistake is named with its key, and nothing in it can reach a script as something else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llmb_common.cluster import ClusterConfig, load_cluster_config
+from llmb_common.errors import ConfigError
+
+
+def load(folder: Path, text: str) -> ClusterConfig:
+    (folder / "cluster_config.yaml").write_text(text, encoding="utf-8")
+    return load_cluster_config(folder)
+
+
+def test_without_a_file_or_a_folder_there_are_defaults(tmp_path: Path) -> None:
+    assert load_cluster_config(None) == load_cluster_config(tmp_path / "none") == ClusterConfig()
+
+
+def test_a_whole_file(tmp_path: Path) -> None:
+    config = load(
+        tmp_path,
+        "schema: 1\ngpu_type: h100\nslurm: {account: a-b, gpu_partition: p1, gres: true, additional_params: qos=low}\n"
+        "engine: {python: /opt/e/bin/python}\nmounts: ['/data:/data:ro']\nenvironment: {NCCL_IB_HCA: 'mlx5_0:1'}\n",
+    )
+    assert config.environment == {"NCCL_IB_HCA": "mlx5_0:1"}
+    assert config.mounts == ("/data:/data:ro",)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "the file is empty"),
+        ("[]", "Expected `object`|Expected 'object'"),
+        ("schema: 2", "Invalid enum value"),
+        ("gpu_type: h1000", "gpu_type 'h1000' is unknown .did you mean 'h100'"),
+        ("gpu_type: 100", "put the value in quotes"),
+        ("gpus_per_node: 0", ":1: "),
+        ("gpus_per_node: eight", ":1: "),
+        ("slurm:\n  gres: maybe", ":2: "),
+        ("slurm:\n  runtime: docker", ":2: "),
+        ("slurm: {account: 'a b'}", "slurm.account 'a b'"),
+        ('slurm: {gpu_partition: "p\\n#SBATCH --uid=0"}', "slurm.gpu_partition"),
+        ("environment: {1A: x}", "'1A' is no variable name"),
+        ("environment: {Ü: x}", "'Ü' is no variable name"),
+        ("environment: {NCCL_DEBUG: 1}", "put the value in quotes"),
+        ('environment: {A: "x\\ny"}', "environment: A holds a line break"),
+        ("environment: {HF_TOKEN: hf_canary}", "HF_TOKEN is a secret"),
+        ("engine: {python: bin/python}", "engine.python 'bin/python' is no absolute path"),
+        ("image_folder: images", "image_folder 'images' is no absolute path"),
+        ("mounts: [data]", "mounts: 'data' is no mount"),
+        ("acount: a", "unknown key 'acount'"),
+        ("a: 1\na: 2", "duplicate key 'a'"),
+        ("slurm: [", "not valid YAML"),
+    ],
+)
+def test_a_mistake_is_one_message_with_the_file_and_the_key(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        load(tmp_path, text)
+    assert "cluster_config.yaml" in str(caught.value)
+    assert "hf_canary" not in str(caught.value)
+    assert caught.value.exit_status == 2
+
+
+def test_a_file_that_cannot_be_looked_for_or_read_is_no_traceback(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="correct LLMB_INSTALL"):
+        load_cluster_config(Path("/" + "x" * 5000))
+    (tmp_path / "cluster_config.yaml").mkdir()
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_cluster_config(tmp_path)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "cluster_config.yaml").write_bytes(b"repo: \xff")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        load_cluster_config(other)
