@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from llmb_common.errors import LLMBError
@@ -59,12 +59,27 @@ def say_warnings(asked: Sequence[Asked]) -> None:
             notice(warning if len(asked) == 1 else f"{item.plan.experiment_name}: {warning}")
 
 
+def announce(record: RunRecord) -> None:
+    """A local run is followed to its end: say before it begins where it can be watched from elsewhere."""
+    if record.plan.cluster_type == "local":
+        print(f"{record.paths.run_id}  {record.paths.log}", file=sys.stderr)
+
+
 def report_started(
-    command: str, results: Sequence[tuple[str, RunRecord | LLMBError]], *, as_json: bool, skipped: Sequence[str] = ()
+    command: str,
+    results: Sequence[tuple[str, RunRecord | LLMBError]],
+    *,
+    as_json: bool,
+    skipped: Sequence[str] = (),
+    known: Collection[str] = (),
 ) -> int:
-    """One line per job, then the next step; the exit status is the worst one."""
+    """One line per job, then the next step; the exit status is the worst one.
+
+    ``known`` are the keys of submissions that were on record before: their jobs were not started now.
+    """
     failed = [(title, item) for title, item in results if isinstance(item, LLMBError)]
     started = [item for _, item in results if isinstance(item, RunRecord)]
+    old = sum(record.submission.key in known for record in started)
     if as_json:
         jobs = [_as_dict(title, item) for title, item in results]
         print_json(command, {"dry_run": False, "jobs": jobs, "skipped": list(skipped)})
@@ -74,7 +89,8 @@ def report_started(
     for title, error in failed:
         print(f"error: {title}: {error}", file=sys.stderr)
     if len(results) > 1:
-        print(f"{len(started)} of {len(results)} jobs started", file=sys.stderr)
+        before = f", {old} are on record" if old else ""
+        print(f"{len(started) - old} of {len(results)} jobs started{before}", file=sys.stderr)
     if started:
         word = started[0].paths.run_id if len(started) == 1 else ""
         hint(f"next: llmb-run watch {word}".rstrip() if started[0].job_id else f"next: llmb-run results {word}")

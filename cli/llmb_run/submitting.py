@@ -9,7 +9,7 @@ from llmb_common.errors import LLMBError
 from llmb_common.run import RunRecord
 from llmb_run.asking import Ask, plan_all
 from llmb_run.place import Place
-from llmb_run.starting import report_started, say_warnings, show_plans
+from llmb_run.starting import announce, report_started, say_warnings, show_plans
 from llmb_run.terminal import notice
 
 
@@ -37,9 +37,11 @@ def start(
     if any(item.request.dry_run for item in asked):
         return show_plans(command, asked, as_json=as_json)
     from llmb_common import submission
+    from llmb_common.index import find_runs
 
     place.require_install()
     say_warnings(asked)
+    known = {row.key for row in find_runs(place.install)} - {""} if keys else set()
     jobs = [
         submission.Job(
             item.plan,
@@ -55,7 +57,8 @@ def start(
             results += [(job.plan.experiment_name, record) for record in links]
     elif len(jobs) == 1:
         job = jobs[0]
-        results = [(job.plan.experiment_name, submission.submit(job.plan, job.recipe_folder, job.options))]
+        record = submission.submit(job.plan, job.recipe_folder, job.options, on_record=announce)
+        results = [(job.plan.experiment_name, record)]
     else:
         results = [(job.plan.experiment_name, result) for job, result in submission.submit_many(jobs)]
-    return report_started(command, results, as_json=as_json, skipped=skipped)
+    return report_started(command, results, as_json=as_json, skipped=skipped, known=known)

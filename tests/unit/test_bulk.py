@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmb_common.errors import ConfigError, LLMBError
+from llmb_common.errors import ConfigError
 from llmb_run.asking import Ask
 from llmb_run.bulk.tasks import keys_of, read_tasks
 from llmb_run.bulk.tasks_text import parse_text
@@ -84,10 +85,8 @@ def test_a_mistake_in_the_short_form_has_its_line(tmp_path: Path, place: Place, 
 
 @given(st.text(alphabet="()[],'\"#:abfp816 \n_.-$\\{}", max_size=60))
 def test_the_short_form_never_fails_but_with_an_error_of_ours(text: str) -> None:
-    try:
+    with contextlib.suppress(ConfigError):
         parse_text("pretrain_grok1:\n" + text, "tasks", Place(Path("/nonexistent")))
-    except LLMBError as error:
-        assert error.exit_status == 2
 
 
 YAML = """\

@@ -31,7 +31,7 @@ def repeat(
     from llmb_run.place import Place
     from llmb_run.repeating import differences
     from llmb_run.selecting import one_folder
-    from llmb_run.starting import report_started
+    from llmb_run.starting import announce, report_started
     from llmb_run.terminal import print_json, table
 
     place = Place()
@@ -55,5 +55,5 @@ def repeat(
             remedy="--anyway starts it all the same; llmb-run retry takes the same plan with today's code",
             code="differs",
         )
-    started = submission.submit(record.plan, entry.folder, submission.Options(detach=detach))
+    started = submission.submit(record.plan, entry.folder, submission.Options(detach=detach), on_record=announce)
     return report_started("repeat", [(record.plan.experiment_name, started)], as_json=as_json)

@@ -39,7 +39,7 @@ def retry(
     from llmb_common.slurm.states import is_live
     from llmb_run.place import Place
     from llmb_run.selecting import select_rows
-    from llmb_run.starting import report_started
+    from llmb_run.starting import announce, report_started
 
     place = Place()
     records = refresh(load_record(row.folder) for row in select_rows(place, runs, RunFilter()))
@@ -58,7 +58,7 @@ def retry(
         jobs.append(submission.Job(record.plan, place.workload(record.plan.workload).folder, options_))
     results: list[tuple[str, RunRecord | LLMBError]] = []
     if len(jobs) == 1:
-        started = submission.submit(jobs[0].plan, jobs[0].recipe_folder, jobs[0].options)
+        started = submission.submit(jobs[0].plan, jobs[0].recipe_folder, jobs[0].options, on_record=announce)
         results.append((started.plan.experiment_name, started))
     else:
         results = [(job.plan.experiment_name, result) for job, result in submission.submit_many(jobs)]

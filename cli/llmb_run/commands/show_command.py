@@ -62,19 +62,27 @@ def show(
 
 
 def _lines(seen: Observation, measured: Measured, place: Place) -> list[tuple[str, list[str]]]:
+    from llmb_common.slurm.states import is_live
     from llmb_run.words import clock, span
 
     record, plan = seen.record, seen.record.plan
     precision = f"{plan.dtype} ({plan.fp8_recipe})" if plan.fp8_recipe else plan.dtype
     unit = "ranks on CPUs" if plan.device == "cpu" else f"{plan.gpu_type.upper()} GPUs"
     layout = [f"{name} {value}" for name, value in _layout(plan) if value is not None]
-    state = f"{record.state} since {clock(record.state_time)} ({span(time.time() - record.state_time)})"
+    if is_live(record.state):
+        state = f"{record.state} since {clock(record.state_time)} ({span(time.time() - record.state_time)})"
+    else:
+        state = f"{record.state} at {clock(record.state_time)}"
+    nodes = "1 node" if plan.nodes == 1 else f"{plan.nodes} nodes"
     history = [f"{clock(when)}  {name}{f'  {detail}' if detail else ''}" for name, when, detail in record.states]
     lines: list[tuple[str, list[str]]] = [
         ("run", [f"{record.paths.run_id}  {record.paths.name}"]),
         ("state", [state + (f", {seen.reason}" if seen.reason else "")]),
         ("job", [_job(seen)]),
-        ("plan", [f"{plan.workload} {plan.model_size} {precision} on {plan.gpus} {unit}, {plan.nodes} nodes"]),
+        (
+            "plan",
+            [f"{plan.workload} {plan.model_size} {precision} on {plan.gpus} {unit}, {nodes}"],
+        ),
         ("", [", ".join(layout), f"{plan.max_steps} steps, time limit {plan.time_limit}"]),
         ("made by", [_made_by(record.manifest)]),
         ("folder", [str(record.paths.folder)]),

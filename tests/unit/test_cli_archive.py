@@ -1,0 +1,119 @@
+"""archive: everything of the selected runs, hashes that hold, and no secret."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from support.cli import Cli
+from support.runs import make_run, steady_log
+
+TOKEN = "hf_" + "Q" * 30  # the shape of a token, and none
+KNOWN = "correct-horse-battery"
+
+
+def unpack(path: Path, into: Path) -> Path:
+    """The one folder in the archive."""
+    into.mkdir()
+    if path.name.endswith(".zst"):
+        subprocess.run(["tar", "--zstd", "-xf", path, "-C", into], check=True)
+    else:
+        with tarfile.open(path) as tar:
+            tar.extractall(into, filter="data")
+    (folder,) = into.iterdir()
+    return folder
+
+
+@pytest.mark.parametrize("suffix", [".tar.zst", ".tar.gz"])
+def test_an_archive_holds_the_runs_and_its_hashes_hold(cli: Cli, tmp_path: Path, suffix: str) -> None:
+    record = make_run(cli.install, log=steady_log(5741.47))
+    make_run(
+        cli.install, log=steady_log(900), variables={"MODEL_SIZE": "8b", "GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "8"}
+    )
+    (record.paths.output / "checkpoints").mkdir()
+    (record.paths.output / "checkpoints" / "weights.bin").write_bytes(b"big")
+    (record.paths.folder / "elsewhere").symlink_to("/etc/passwd")
+    path = tmp_path / f"runs{suffix}"
+    done = cli("archive", "-s", "405b", "-o", path, "--json")
+    assert done.status == 0, done.err
+    assert done.data["runs"] == 1
+    folder = unpack(path, tmp_path / "out")
+    names = {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()}
+    inside = f"{record.paths.name}/"
+    experiment = record.paths.experiment_name
+    assert names == {
+        "archive.json",
+        "SHA256SUMS",
+        inside + "run.json",
+        inside + "job.json",
+        inside + f"{experiment}.sbatch",
+        inside + "code/llmb_train/__main__.py",
+        inside + f"{experiment}/log-{experiment}.out",
+    }
+    assert (folder / inside / "run.json").read_bytes() == record.paths.record.read_bytes()
+    sums = dict(reversed(line.split("  ", 1)) for line in (folder / "SHA256SUMS").read_text().splitlines())
+    assert set(sums) == names - {"SHA256SUMS"}
+    for name, digest in sums.items():
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
+    about = json.loads((folder / "archive.json").read_text())
+    assert about["runs"][0]["verdict"] == "as published"
+
+
+def test_no_secret_gets_in(cli: Cli, tmp_path: Path) -> None:
+    record = make_run(cli.install, log=f"login with {TOKEN}\npassword is {KNOWN}.\nharmless\n")
+    done = cli("archive", "-o", tmp_path / "runs.tar.gz", WANDB_API_KEY=KNOWN)
+    folder = unpack(tmp_path / "runs.tar.gz", tmp_path / "out")
+    everything = b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
+    assert TOKEN.encode() not in everything
+    assert KNOWN.encode() not in everything
+    log = folder / record.paths.name / record.paths.log.relative_to(record.paths.folder)
+    assert log.read_text() == "login with ****\npassword is ****.\nharmless\n"
+    assert "a secret was masked in" in done.err
+    assert record.paths.log.name in done.err
+
+
+def test_profiles_come_along_when_asked_for(cli: Cli, tmp_path: Path) -> None:
+    record = make_run(cli.install, log=steady_log(5741.47))
+    record.paths.profiles.mkdir()
+    report = bytes(range(256)) * 100
+    (record.paths.profiles / "profile_1_0_0.nsys-rep").write_bytes(report)
+    cli("archive", "-o", tmp_path / "without.tar.gz")
+    cli("archive", "-o", tmp_path / "with.tar.gz", "--profiles")
+    assert not list(unpack(tmp_path / "without.tar.gz", tmp_path / "a").rglob("*.nsys-rep"))
+    (found,) = unpack(tmp_path / "with.tar.gz", tmp_path / "b").rglob("*.nsys-rep")
+    assert found.read_bytes() == report
+
+
+def test_an_archive_is_never_overwritten_unasked_nor_left_half_written(cli: Cli, tmp_path: Path) -> None:
+    make_run(cli.install, log=steady_log(5741.47))
+    path = tmp_path / "out" / "runs.tar.gz"
+    path.parent.mkdir()
+    path.write_text("precious")
+    done = cli("archive", "-o", path)
+    assert (done.status, "exists" in done.err) == (2, True)
+    assert path.read_text() == "precious"
+    assert cli("archive", "-o", path, "--overwrite").status == 0
+    assert cli("archive", "-o", tmp_path / "runs.zip").status == 2
+    assert cli("archive", "-o", tmp_path / "none" / "runs.tar.gz").status == 2
+    assert [entry.name for entry in path.parent.iterdir()] == ["runs.tar.gz"]
+
+
+def test_a_compressor_that_fails_leaves_nothing(cli: Cli, tmp_path: Path) -> None:
+    make_run(cli.install, log=steady_log(5741.47))
+    broken = tmp_path / "bin"
+    broken.mkdir()
+    (broken / "zstd").write_text("#!/bin/sh\necho no space left >&2\nexit 1\n")
+    (broken / "zstd").chmod(0o755)
+    target = tmp_path / "target"
+    target.mkdir()
+    done = cli("archive", "-o", target / "runs.tar.zst", PATH=f"{broken}:/usr/bin:/bin")
+    assert done.status == 3
+    assert "zstd failed: no space left" in done.err
+    assert not list(target.iterdir())
+    missing = cli("archive", "-o", target / "runs.tar.zst", PATH=str(target))
+    assert (missing.status, "--output NAME.tar.gz" in missing.err) == (3, True)

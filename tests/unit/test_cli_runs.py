@@ -1,0 +1,229 @@
+"""A run's life through llmb-run without Slurm: start, jobs, show, wait, cancel, retry, repeat, and task files again."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from llmb_run.words import clock, span
+from support.cli import Cli
+from support.run_site import RunSite
+from support.runs import make_run, steady_log
+
+SMOKE = ("single", "-w", "llama3.1", "-s", "smoke", "--scale", "1")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """llmb-run on an installation without Slurm, with a stand-in for the training engine."""
+    return Cli(RunSite(tmp_path, "local").install, monkeypatch, capsys)
+
+
+def started(cli: Cli, *arguments: str, **variables: str) -> str:
+    """Start a job and give its run id."""
+    done = cli(*SMOKE, "--json", *arguments, **variables)
+    assert done.status == 0, done.err
+    run_id: str = done.data["jobs"][0]["run_id"]
+    return run_id
+
+
+def state_of(cli: Cli, run: str) -> str:
+    (line,) = cli("jobs", run, "--json").data["runs"]
+    state: str = line["state"]
+    return state
+
+
+def wait_for_state(cli: Cli, run: str, state: str) -> None:
+    deadline = time.monotonic() + 30
+    while state_of(cli, run) != state:
+        assert time.monotonic() < deadline, state_of(cli, run)
+        time.sleep(0.1)
+
+
+def test_a_job_from_start_to_result(here: Cli) -> None:
+    done = here(*SMOKE, "--env", "STANDIN_STEPS=50")
+    assert done.status == 0, done.err
+    run_id, state, name = done.out.split()
+    assert state == "COMPLETED"
+    assert f"/log-{name.rpartition('_')[0]}.out" in done.err
+    jobs = here("jobs").out.splitlines()
+    assert jobs[0].split() == ["run", "state", "since", "GPUs", "job", "what"]
+    assert jobs[1].split()[:2] == [run_id, "COMPLETED"]
+    shown = here("show", run_id).out
+    assert "llama3.1 smoke bf16 on 1 ranks on CPUs" in shown.replace("pretrain_", "")
+    assert "a smoke test is never compared" in shown
+    assert here("show", run_id, "--script").out.startswith("#!/bin/bash")
+    assert here("results", run_id).status == 0
+    assert here("show").out == shown  # the newest run
+
+
+def test_a_job_that_fails(here: Cli) -> None:
+    done = here(*SMOKE, "--env", "STANDIN_EXIT=7")
+    assert done.status == 1
+    assert "error: the run failed with exit code 7" in done.err
+    (line,) = here("jobs", "--json", "--state", "failed").data["runs"]
+    assert (line["state"], line["detail"]) == ("FAILED", "exit code 7")
+    assert "exit code 7" in here("show", line["run_id"]).out
+    assert here("wait", line["run_id"]).status == 1
+
+
+def test_a_detached_job_is_watched_waited_for_and_ended(here: Cli) -> None:
+    long = ("--env", "STANDIN_STEPS=1000", "--env", "STANDIN_SECONDS=0.2", "--detach")
+    run = started(here, *long)
+    wait_for_state(here, run, "RUNNING")
+    assert [line["run_id"] for line in here("jobs", "--live", "--json").data["runs"]] == [run]
+    timeout = here("wait", run, "--timeout", "1s")
+    assert (timeout.status, "have not ended after 1s" in timeout.err) == (1, True)
+    once = here("watch", "--once").out.splitlines()
+    assert once[1].split()[:2] == [run, "RUNNING"]
+    assert "/50" in once[1]
+    alive = here("retry", run)
+    assert (alive.status, "not ended yet" in alive.err) == (2, True)
+    ended = here("cancel", run)
+    assert ended.out.split()[:2] == [run, "CANCELLED"]
+    assert here("cancel", run).out.rstrip().endswith("had ended before")
+    assert here("wait", run).status == 1
+    assert "no run is live" in here("watch").err
+
+
+def test_cancel_ends_nothing_unasked(here: Cli) -> None:
+    assert here("cancel").status == 2
+    assert here("cancel", "--all").status == 0
+
+
+def test_retry_takes_the_same_plan(here: Cli) -> None:
+    run = started(here)
+    done = here("retry", run, "--json")
+    (again,) = done.data["jobs"]
+    assert again["run_id"] != run
+    records = [
+        json.loads((Path(row["folder"]) / "run.json").read_text()) for row in here("jobs", "--json").data["runs"]
+    ]
+    assert len(records) == 2
+    assert records[0]["plan"] == records[1]["plan"]
+
+
+def test_repeat_starts_the_same_script_or_says_what_differs(here: Cli) -> None:
+    run = started(here)
+    assert here("repeat", run, "--check").out == "the same: script, code, recipe, image and version\n"
+    done = here("repeat", run, "--json")
+    assert done.status == 0
+    scripts = []
+    for word in (run, done.data["jobs"][0]["run_id"]):
+        name = here("show", word, "--json").data["record"]["name"]
+        scripts.append(here("show", word, "--script").out.replace(name, "NAME").replace(word, "ID"))
+    assert scripts[0] == scripts[1]
+
+
+def test_repeat_stops_where_something_differs(here: Cli) -> None:
+    run = started(here)
+    folder = Path(here("jobs", "--json").data["runs"][0]["folder"])
+    script = next(folder.glob("*.sbatch"))
+    script.write_text(script.read_text().replace("OMP_NUM_THREADS=1", "OMP_NUM_THREADS=2"))
+    record = json.loads((folder / "run.json").read_text())
+    record["manifest"]["recipe_sha256"] = "0" * 64
+    (folder / "run.json").write_text(json.dumps(record))
+    done = here("repeat", run)
+    assert done.status == 1
+    assert "-export OMP_NUM_THREADS=2" in done.err
+    assert "recipe.yaml" in done.err
+    assert "2 things differ today: batch script, recipe.yaml" in done.err
+    assert len(here("jobs", "--json").data["runs"]) == 1
+    found = here("repeat", run, "--check", "--json")
+    assert (found.status, [d["what"] for d in found.data["differences"]]) == (1, ["batch script", "recipe.yaml"])
+    assert here("repeat", run, "--anyway").status == 0
+
+
+def test_a_task_file_run_twice_starts_nothing_twice(here: Cli, tmp_path: Path) -> None:
+    tasks = tmp_path / "night.txt"
+    tasks.write_text("pretrain_llama3.1_smoke:\n(bf16, 1, 2)\n")
+    first = here("bulk", tasks)
+    assert first.status == 0, first.err
+    assert "2 of 2 jobs started" in first.err
+    second = here("bulk", tasks)
+    assert "0 of 2 jobs started, 2 are on record" in second.err
+    assert first.out.split() == second.out.split()
+    tasks.write_text("pretrain_llama3.1_smoke:\n(bf16, 1, 3)\n")
+    assert "1 of 3 jobs started, 2 are on record" in here("bulk", tasks).err
+    assert len(here("jobs", "--json").data["runs"]) == 3
+    assert "3 of 3 jobs started" in here("bulk", tasks, "--again").err
+
+
+def test_a_job_after_another_waits_for_it(here: Cli) -> None:
+    first = started(here, "--env", "STANDIN_SECONDS=0.3", "--detach")
+    second = started(here, "--after", first)
+    assert [state_of(here, run) for run in (first, second)] == ["COMPLETED", "COMPLETED"]
+    unknown = here(*SMOKE, "--after", "nonsense")
+    assert (unknown.status, "there is no run 'nonsense'" in unknown.err) == (2, True)
+
+
+def test_jobs_are_selected_by_words_and_options(cli: Cli) -> None:
+    runs = [
+        make_run(cli.install, state=state, job_id=str(n)).paths.run_id
+        for n, state in enumerate(("FAILED", "COMPLETED"))
+    ]
+
+    def found(*arguments: str) -> list[str]:
+        return [line["run_id"] for line in cli("jobs", "--json", *arguments).data["runs"]]
+
+    assert found() == runs[::-1]
+    assert found("--limit", "1") == runs[1:]
+    assert found("--state", "failed") == runs[:1]
+    assert found("--live") == []
+    assert found("--scale", "64") == []
+    assert found("--since", "1d", "-w", "llama3.1", "--dtype", "fp8", "-s", "405b") == runs[::-1]
+    assert cli("jobs", "--since", "yesterday").status == 2
+    assert "no run matches" in cli("jobs", "--live").err
+    nothing = cli("jobs", "zzzz")
+    assert (nothing.status, "llmb-run jobs lists the runs" in nothing.err) == (2, True)
+
+
+def test_no_run_yet(cli: Cli) -> None:
+    assert "no run yet" in cli("jobs").err
+    assert "no run is on record yet" in cli("show").err
+    assert "no run to wait for" in cli("wait").err
+
+
+def test_rebuild_counts_the_runs(cli: Cli) -> None:
+    for _ in range(3):
+        make_run(cli.install, log=steady_log(1000))
+    assert cli("rebuild").out == "3 runs\n"
+    assert cli("rebuild", "--json").data == {"runs": 3}
+
+
+def test_nodes_are_excluded_with_a_reason_and_used_again(cli: Cli) -> None:
+    assert "no node is excluded" in cli("exclude", "list").err
+    assert cli("exclude", "add", "n[1-2]", "--reason", "ECC errors", "--days", "7").status == 0
+    lines = cli("exclude", "list").out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["n1", "n2"]
+    assert "ECC errors" in lines[1]
+    nodes = cli("exclude", "list", "--json").data["nodes"]
+    assert nodes[0]["expires"] - nodes[0]["added"] == pytest.approx(7 * 86400, abs=5)
+    assert cli("exclude", "remove", "n1").out == "used again: n1\n"
+    assert "none of n9 was on the list" in cli("exclude", "remove", "n9").err
+    assert cli("exclude", "add", "n[1-", "--reason", "x").status == 2
+    assert cli("exclude", "add", "n1").status == 2  # no reason
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-3, "0 s"),
+        (59, "59 s"),
+        (99.4, "99 s"),
+        (100, "1 min"),
+        (5999, "99 min"),
+        (11100, "3 h 05 min"),
+        (200000, "2 d 7 h"),
+    ],
+)
+def test_spans_of_time(seconds: float, text: str) -> None:
+    assert span(seconds) == text
+
+
+def test_the_date_is_left_out_today() -> None:
+    assert len(clock(time.time())) == 8
+    assert len(clock(time.time() - 2 * 86400)) == 19
