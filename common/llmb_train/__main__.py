@@ -26,7 +26,8 @@ def main(arguments: list[str]) -> int:
     except TrainError as error:
         # A wrong job is wrong on all ranks, and a thousand copies hide the message; a lacking node speaks for itself.
         if first_rank(os.environ) or isinstance(error, EngineError):
-            print(f"llmb_train: error: {error}", file=sys.stderr, flush=True)
+            kind = "error" if error.exit_status else "notice"
+            print(f"llmb_train: {kind}: {error}", file=sys.stderr, flush=True)
         return error.exit_status
     return 0
 

@@ -5,6 +5,7 @@
     TrainError             never raised itself
       JobError         2   job.json, or what it asks for, is wrong
       EngineError      3   the engine (Python packages, device, ranks) lacks something
+      NothingLeft      0   a resumed job finds that all its steps are trained
 
 ``llmb_train`` runs inside a container without ``llmb_common``, so it has its own small tree with the same exit status.
 """
@@ -34,3 +35,7 @@ class JobError(TrainError):
 
 class EngineError(TrainError):
     exit_status = 3
+
+
+class NothingLeft(TrainError):
+    exit_status = 0

@@ -1,7 +1,7 @@
 """A scripted Slurm for what a real one does not do on demand: it hangs, lies, loses answers and stops in mid-line.
 
-``FakeSlurm`` puts ``sbatch``, ``squeue``, ``sacct`` and ``scancel`` into a folder for PATH. Jobs are files there, named by
-id. ``say(command, how)`` directs the next calls of a command:
+``FakeSlurm`` puts ``sbatch``, ``squeue``, ``sacct`` and ``scancel`` into a folder for PATH. Jobs are files there,
+named by id. ``say(command, how)`` directs the next calls of a command:
 
 ==========  =====================================================================================
 hang        it never answers

@@ -2,7 +2,7 @@
 
 The stand-in is the "Python" of ``cluster_config.yaml``; rank 0 prints the iteration lines that the engine prints. What
 it does beyond that is said by variables of the job: ``STANDIN_STEPS``, ``STANDIN_SECONDS`` a step, ``STANDIN_EXIT``
-(its exit code), ``STANDIN_HANG`` (after which step it hangs), ``STANDIN_LINGER`` (it does not exit after its last step).
+(its exit code), ``STANDIN_HANG`` (after which step it hangs), ``STANDIN_LINGER`` (no exit after its last step).
 """
 
 from __future__ import annotations

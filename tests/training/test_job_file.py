@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from training_jobs import ARCHITECTURES, make_job
 
-from llmb_train.errors import JobError
+from llmb_train.errors import JobError, NothingLeft
 from llmb_train.job import load_job, parse_job
-from llmb_train.settings.checkpoint import Loaded, find_checkpoint, span
+from llmb_train.settings.checkpoint import Loaded, find_checkpoint, loaded, span
 
 
 @pytest.mark.parametrize("name", [*ARCHITECTURES["sizes"], *ARCHITECTURES["smoke"]])
@@ -106,3 +106,24 @@ def test_a_run_ends_at_its_last_step_or_so_many_after_the_checkpoint(tmp_path: P
     assert span(one_more, None).last == 1
     with pytest.raises(JobError, match="the checkpoint is from step 50 and the run ends at step 50"):
         span(whole, start)
+
+
+def test_a_job_that_goes_on_takes_its_own_newest_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save, load = tmp_path / "own", tmp_path / "asked"
+    _save(load, 10)
+    job = parse_job(make_job(checkpoint={"save": str(save), "load": str(load)}, steps={"train": 50}))
+    monkeypatch.setenv("LLMB_RESUME", "1")
+    assert loaded(job) == Loaded(load, 10), "it has saved nothing yet"
+    _save(save, 20, 30)
+    assert loaded(job) == Loaded(save, 30)
+    monkeypatch.setenv("LLMB_RESUME", "0")
+    assert loaded(job) == Loaded(load, 10)
+
+
+def test_a_job_that_goes_on_may_find_nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _save(tmp_path, 50)
+    monkeypatch.setenv("LLMB_RESUME", "1")
+    job = parse_job(make_job(checkpoint={"save": str(tmp_path)}, steps={"train": 50}))
+    with pytest.raises(NothingLeft) as caught:
+        loaded(job)
+    assert caught.value.exit_status == 0

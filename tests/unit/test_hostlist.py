@@ -6,6 +6,7 @@ import pytest
 from ClusterShell.NodeSet import NodeSet
 from hypothesis import given
 from hypothesis import strategies as st
+
 from llmb_common.errors import RequestError
 from llmb_common.slurm.hostlist import compress, expand
 

@@ -13,7 +13,7 @@ from llmb_common.errors import SchedulerError
 from llmb_common.observe import Observation, cancel, observe, slurm_runs, wait
 from llmb_common.observe.events import read_events
 from llmb_common.run import RunRecord, load_record, update_record
-from llmb_common.slurm.states import ENDED_STATES, STATES, is_live, is_waiting
+from llmb_common.slurm.states import STATES, is_live, is_waiting
 from llmb_common.submission import submit
 from support.fake_slurm import FakeSlurm
 from support.run_site import RECIPE, RunSite
@@ -58,7 +58,7 @@ def test_the_table_of_states() -> None:
         *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"),
         *("REVOKED", "TIMEOUT"),
     }
-    assert is_waiting("PENDING") and is_waiting("REQUEUED") and not is_waiting("COMPLETING")
+    assert [is_waiting(state) for state in ("PENDING", "REQUEUED", "COMPLETING")] == [True, True, False]
     assert is_live("A_STATE_OF_A_NEWER_SLURM")
 
 

@@ -23,6 +23,9 @@ TRIES = 3
 FIRST_DELAY = 1.0
 """Seconds before the second try; doubled for each further one."""
 
+RETRY_SECONDS = 5.0
+"""No further try after so long: Slurm's commands try for some ten seconds themselves when the controller is away."""
+
 _ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
 """Times as Unix seconds, whatever the time zone; only for questions, or every job would inherit it."""
 
@@ -83,11 +86,11 @@ def in_accounting(names: Iterable[str], since: float) -> dict[str, list[JobInfo]
 def _ask(command: Sequence[str]) -> Answer:
     """The answer of a read-only command, asked again a few times with growing delay."""
     delay = FIRST_DELAY
+    begun = time.monotonic()
     for attempt in range(TRIES):
         try:
             answer = run_slurm(command, ASK_SECONDS, _ENVIRONMENT)
         except SchedulerError as error:
-            # A program that hangs will hang again: once is enough for someone who waits at a terminal.
             problem, again = error, False
         else:
             if answer.status == 0:
@@ -95,7 +98,7 @@ def _ask(command: Sequence[str]) -> Answer:
             problem = SchedulerError(
                 f"{command[0]}: {answer.complaint}", remedy="the jobs are not affected; ask again later", code="unknown"
             )
-            again = "disabled" not in answer.complaint
+            again = "disabled" not in answer.complaint and time.monotonic() - begun < RETRY_SECONDS
         if not again or attempt == TRIES - 1:
             raise problem
         time.sleep(delay)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmb_train.errors import JobError
+from llmb_train.errors import JobError, NothingLeft
 from llmb_train.job import Job
 
 _TRACKER = "latest_checkpointed_iteration.txt"
@@ -59,7 +60,17 @@ def find_checkpoint(load: str) -> Loaded:
 
 
 def loaded(job: Job) -> Loaded | None:
-    """The checkpoint of ``job.checkpoint.load``, or None for a run from scratch. Raises as ``find_checkpoint``."""
+    """The checkpoint of ``job.checkpoint.load``, or None for a run from scratch. Raises as ``find_checkpoint``.
+
+    A job that goes on (``LLMB_RESUME=1``: requeued, or a later link of a chain) takes the newest one in
+    ``checkpoint.save`` instead, where there is one. Raises NothingLeft when that is of the last step.
+    """
+    save = job.checkpoint.save
+    if save is not None and os.environ.get("LLMB_RESUME") == "1" and (Path(save) / _TRACKER).is_file():
+        newest = find_checkpoint(save)
+        if job.steps.exit_after is None and newest.step >= job.steps.train:
+            raise NothingLeft(f"the checkpoint in {save} is of the last step, {newest.step}: nothing is left to train")
+        return newest
     return find_checkpoint(job.checkpoint.load) if job.checkpoint.load else None
 
 
