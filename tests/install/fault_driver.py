@@ -1,0 +1,111 @@
+"""Runs the installer and breaks it at one exact point. Not a test: ``test_crashes.py`` starts it.
+
+    fault_driver.py KIND N INSTALL [arguments of llmb-install]
+
+Counts every write, fsync, rename, link, mkdir, chmod, removal and started program that touches INSTALL (or, for
+programs, any), through Python's audit hook and ``os.write``/``os.fsync``. At the N-th it kills the process (``kill``)
+or raises OSError (``ENOSPC``, ``EACCES``, ``EROFS``). ``count`` prints how many there were.
+
+The tool's environment is replaced by one that is made in a moment: what is tested is what happens around it.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+_WATCHED = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.symlink", "os.link", "os.chmod", "os.truncate"}
+
+
+class Fault:
+    """Counts and, at the right moment, strikes."""
+
+    def __init__(self, kind: str, at: int, install: str) -> None:
+        self.kind, self.at, self.install = kind, at, install
+        self.count = 0
+        self.active = False
+        self._lock = threading.Lock()
+
+    def hook(self, event: str, arguments: tuple[object, ...]) -> None:
+        if not self.active:
+            return
+        if event == "open":
+            path, _, flags = arguments
+            if isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) and self._is_ours(path):
+                self.step(str(path))
+        elif event in _WATCHED and any(self._is_ours(argument) for argument in arguments[:2]):
+            self.step(str(arguments[0]))
+        elif event == "subprocess.Popen":
+            self.step("a program", program=True)
+
+    def step(self, what: str, *, program: bool = False) -> None:
+        with self._lock:
+            self.count += 1
+            here = self.count == self.at
+        if not here or self.kind == "count":
+            return
+        if self.kind == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif not program:
+            number = getattr(errno, self.kind)
+            raise OSError(number, os.strerror(number), what)
+
+    def _is_ours(self, argument: object) -> bool:
+        if isinstance(argument, (bytes, os.PathLike)):
+            argument = os.fsdecode(argument)
+        # A descriptor, as in os.fchmod: of a file that open has already counted.
+        return isinstance(argument, str) and argument.startswith(self.install)
+
+
+def wrap(fault: Fault, name: str) -> None:
+    """Count ``os.<name>``, which raises no audit event."""
+    real = getattr(os, name)
+
+    def counted(descriptor: int, *rest: object) -> object:
+        if fault.active and str(Path(f"/proc/self/fd/{descriptor}").readlink()).startswith(fault.install):
+            fault.step(f"{name} of a file")
+        return real(descriptor, *rest)
+
+    setattr(os, name, counted)
+
+
+def quick_environment() -> None:
+    """Building the tool's environment becomes: two folders and a link to this interpreter."""
+    from llmb_install import environment_build
+
+    def build(environment: object, reporter: object, step: object) -> None:
+        folder = environment.folder  # type: ignore[attr-defined]
+        (folder / "bin").mkdir(parents=True)
+        (folder / "lib" / "python3.11" / "site-packages" / "llmb-0.dist-info").mkdir(parents=True)
+        (folder / "bin" / "python").symlink_to(sys.executable)
+
+    environment_build.build = build
+    environment_build.smoke_problem = lambda environment: None
+
+
+def main() -> int:
+    kind, at, install, *arguments = sys.argv[1:]
+    fault = Fault(kind, int(at), install)
+    quick_environment()
+    from llmb_install import installation, main, operations, steps  # noqa: F401  (imported before counting)
+
+    # One step after the other: the N-th event must be the same one each time.
+    steps._SIDE_BY_SIDE = 1
+    for name in ("write", "fsync"):
+        wrap(fault, name)
+    sys.addaudithook(fault.hook)
+    fault.active = True
+    status = main.main(arguments)
+    fault.active = False
+    if kind == "count":
+        Path(os.environ["FAULT_COUNT_FILE"]).write_text(json.dumps(fault.count))
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""Killed or out of disk at any point, the installer ends in the same installation when it is run again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from install_world import World
+
+DRIVER = Path(__file__).with_name("fault_driver.py")
+
+# What rightly differs between two runs: logs, the lock, and times.
+_APART = re.compile(r"\.llmb/(logs|lock)")
+
+
+def drive(world: World, kind: str, at: int, **env: str) -> subprocess.CompletedProcess[str]:
+    flags = world.slurm_flags(workloads="pretrain_llama3.1")
+    return world.run(env=env, program=[sys.executable, str(DRIVER), kind, str(at), str(world.install), *flags])
+
+
+def tree(install: Path) -> dict[str, str]:
+    """Relative path of everything in the installation, with a hash of its content and its mode.
+
+    Independent of where the installation stands: its own path and the hash in an environment's name are left out.
+    """
+    found: dict[str, str] = {}
+    for path in sorted(install.rglob("*")):
+        name = str(path.relative_to(install))
+        if _APART.match(name):
+            continue
+        if path.is_symlink():
+            content = str(path.readlink())
+        elif path.is_dir():
+            content = "folder"
+        else:
+            data = path.read_bytes().replace(str(install).encode(), b"INSTALL")
+            data = re.sub(rb'"(mtime_ns|sha256|date|inputs)": [^\n]*', b"", data)
+            # mksquashfs puts the time into its file.
+            content = "image" if name.endswith(".sqsh") else hashlib.sha256(data).hexdigest()[:12]
+        found[_without_hash(name)] = f"{_without_hash(content)} {path.lstat().st_mode:o}"
+    return found
+
+
+def _without_hash(text: str) -> str:
+    return re.sub(r"\bllmb-[0-9a-f]{8}\b", "llmb-HASH", text)
+
+
+@dataclass
+class Whole:
+    """An uninterrupted installation: its tree, and at how many points it could have been broken."""
+
+    tree: dict[str, str]
+    points: int
+
+
+@pytest.fixture
+def whole(world: World, registry: Path) -> Whole:
+    note = world.root / "count"
+    done = drive(world, "count", 0, FAULT_COUNT_FILE=str(note))
+    assert done.returncode == 0, done.stderr
+    points = int(json.loads(note.read_text()))
+    assert points > 40, "the driver sees too little"
+    return Whole(tree(world.install), points)
+
+
+def for_every_point(world: World, whole: Whole, break_it: Callable[[World, int], None], every: int = 1) -> None:
+    """``break_it`` in a fresh folder at every point (or every fourth), then run again: two at a time, since each mostly waits."""
+
+    def one(at: int) -> None:
+        fresh = World(world.root / f"at {at}", world.env | {"HOME": str(world.root)})
+        fresh.root.mkdir()
+        break_it(fresh, at)
+        again = drive(fresh, "none", 0)
+        assert again.returncode == 0, f"point {at}: {again.stderr}"
+        assert tree(fresh.install) == whole.tree, f"point {at}"
+        shutil.rmtree(fresh.root)
+
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        for result in [pool.submit(one, at) for at in range(1, whole.points + 1, every)]:
+            result.result()
+
+
+def test_killed_at_any_point_it_is_completed_by_running_again(world: World, whole: Whole) -> None:
+    def kill(fresh: World, at: int) -> None:
+        killed = drive(fresh, "kill", at)
+        assert killed.returncode == -9, f"point {at}: {killed.stderr}"
+
+    for_every_point(world, whole, kill)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "every"),
+    [
+        ("ENOSPC", "No space left on device", 1),
+        ("EACCES", "Permission denied", 4),
+        ("EROFS", "Read-only file system", 4),
+    ],
+)
+def test_a_disk_that_refuses_gives_an_error_and_success_once_it_does_not(
+    world: World, whole: Whole, kind: str, text: str, every: int
+) -> None:
+    def refuse(fresh: World, at: int) -> None:
+        refused = drive(fresh, kind, at)
+        # A step may do without what was refused (say, the removal of a temporary file): then it succeeds.
+        if refused.returncode != 0:
+            assert refused.returncode == 3, f"point {at}: {refused.stderr}"
+            assert text in refused.stderr, f"point {at}: {refused.stderr}"
+            assert "Traceback" not in refused.stderr, f"point {at}: {refused.stderr}"
+            assert "  -> " in refused.stderr, f"point {at}: {refused.stderr}"
+
+    for_every_point(world, whole, refuse, every)
+
+
+def test_the_driver_really_kills(world: World, registry: Path) -> None:
+    assert drive(world, "kill", 5).returncode == -9
+    assert not (world.install / "cluster_config.yaml").exists()
+    assert world.install.is_dir()
