@@ -10,7 +10,7 @@ from pathlib import Path
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.index import RunFilter, RunRow, find_run, find_runs
 from llmb_run.place import Place
-from llmb_run.sweeping import split
+from llmb_run.words import split
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
 from llmb_common.errors import RequestError
 from llmb_run.asking import Ask, in_options, variables_for
 from llmb_run.place import Place
-
-
-def split(values: Iterable[str] | None) -> list[str]:
-    """Values of an option that may repeat and hold commas, each once, in order."""
-    parts = (part.strip() for value in values or () for part in value.split(","))
-    return list(dict.fromkeys(part for part in parts if part))
 
 
 def sweep(

@@ -1,8 +1,9 @@
-"""Times and spans as a person reads them."""
+"""Words on a command line, and times and spans as a person reads them."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 
 def clock(when: float) -> str:
@@ -24,3 +25,9 @@ def span(seconds: float) -> str:
     if hours < 48:
         return f"{hours} h {minutes:02d} min"
     return f"{hours // 24} d {hours % 24} h"
+
+
+def split(values: Iterable[str] | None) -> list[str]:
+    """Values of an option that may repeat and hold commas, each once, in order."""
+    parts = (part.strip() for value in values or () for part in value.split(","))
+    return list(dict.fromkeys(part for part in parts if part))

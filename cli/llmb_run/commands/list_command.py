@@ -10,8 +10,8 @@ from llmb_common.recipe import GPU_TYPES, Recipe
 from llmb_run import options
 from llmb_run.app import PlainCommand, command_app
 from llmb_run.place import CatalogEntry, Place
-from llmb_run.sweeping import split
 from llmb_run.terminal import hint, notice, print_json, table
+from llmb_run.words import split
 
 app = command_app()
 

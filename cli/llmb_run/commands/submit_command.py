@@ -68,7 +68,8 @@ def submit(
     from llmb_run.asking import Ask, columns_of, environment_of, slurm_of
     from llmb_run.place import Place
     from llmb_run.submitting import start
-    from llmb_run.sweeping import split, sweep
+    from llmb_run.sweeping import sweep
+    from llmb_run.words import split
 
     place = Place()
     environment = environment_of(env)

@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""How long llmb-run takes to say something, beside a bare Python start, with thousands of runs on record.
+
+    python benchmarks/startup.py [--runs 10000] [--rounds 21]
+
+Makes an installation with so many finished runs in a temporary folder, indexes it, then runs each command in turn with
+``python -c pass``: whole processes, wall time, alternating so that a slower moment of the machine hits all alike.
+Prints medians of wall time and of processor time (which a busy machine changes less); asserts nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from llmb_common.index import rebuild
+from llmb_common.launch import plan_from_variables
+from llmb_common.run import RunRecord
+from llmb_common.run_paths import RunPaths, experiments_folder
+
+ROOT = Path(__file__).resolve().parent.parent
+COMMANDS = {
+    "python -c pass": ["-c", "pass"],
+    "llmb-run --help": ["-m", "llmb_run", "--help"],
+    "llmb-run submit --help": ["-m", "llmb_run", "submit", "--help"],
+    "llmb-run list": ["-m", "llmb_run", "list"],
+    "llmb-run jobs": ["-m", "llmb_run", "jobs"],
+    "completion of a command": ["-m", "llmb_run"],
+    "completion of a workload": ["-m", "llmb_run"],
+}
+COMPLETION = {
+    "completion of a command": {"COMP_WORDS": "llmb-run re", "COMP_CWORD": "1"},
+    "completion of a workload": {"COMP_WORDS": "llmb-run single -w pre", "COMP_CWORD": "3"},
+}
+
+
+def make_runs(install: Path, count: int) -> None:
+    """``count`` finished runs of four experiments: only what the index reads."""
+    for number, gpus in enumerate((64, 128, 256, 512)):
+        variables = {"LLMB_INSTALL": str(install), "CLUSTER_TYPE": "slurm", "GPU_TYPE": "gb200"}
+        variables |= {"MODEL_SIZE": "70b", "JOB_TOTAL_GPUS": str(gpus)}
+        plan = plan_from_variables(ROOT / "llama3.1", variables)[1]
+        paths = RunPaths(experiments_folder(plan.workload_folder), plan.experiment_name, "STAMP", "RUNID")
+        record = RunRecord(paths, plan, job_id="JOBID").with_state("SUBMITTED").with_state("COMPLETED")
+        text = json.dumps(record.as_dict())
+        for index in range(number, count, 4):
+            stamp, run_id = str(1_700_000_000 + index), f"{index:08x}"
+            folder = paths.folder.with_name(paths.folder.name.replace("STAMP", stamp))
+            folder.mkdir(parents=True)
+            content = text.replace("STAMP", stamp).replace("RUNID", run_id).replace("JOBID", str(index))
+            (folder / "run.json").write_text(content)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=21)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="llmb-startup-") as folder:
+        install = Path(folder)
+        make_runs(install, options.runs)
+        start = time.perf_counter()
+        count = rebuild(install)
+        print(f"{count} runs on record, indexed in {time.perf_counter() - start:.1f} s")
+        # The index trusts what it has read only when it is a little older than the clock's grain.
+        time.sleep(3)
+        times = measure(install, options.rounds)
+    bare = [statistics.median(column) for column in zip(*times["python -c pass"], strict=True)]
+    for name, values in times.items():
+        wall, cpu = (statistics.median(column) * 1000 for column in zip(*values, strict=True))
+        over = f"over bare: {wall - bare[0] * 1000:4.0f} ms wall, {cpu - bare[1] * 1000:4.0f} ms processor"
+        print(f"{name:26} {wall:4.0f} ms wall, {cpu:4.0f} ms processor   {over}")
+
+
+def measure(install: Path, rounds: int) -> dict[str, list[tuple[float, float]]]:
+    """Seconds of wall and of processor time of each round, by command."""
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in COMMANDS}
+    for number in range(rounds + 1):
+        for name, arguments in COMMANDS.items():
+            environment = {**os.environ, "LLMB_INSTALL": str(install)}
+            if name in COMPLETION:
+                environment |= {"_LLMB_RUN_COMPLETE": "complete_bash", **COMPLETION[name]}
+            start, used = time.perf_counter(), processor_seconds()
+            done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True)
+            seconds = (time.perf_counter() - start, processor_seconds() - used)
+            if done.returncode != 0 or (name != "python -c pass" and not done.stdout):
+                sys.exit(f"{name}: {done.stderr.decode()}")
+            if number:  # the first round warms caches
+                times[name].append(seconds)
+    return times
+
+
+def processor_seconds() -> float:
+    """Of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+if __name__ == "__main__":
+    main()
