@@ -1,33 +1,64 @@
-# Sourced by launch.sh and its siblings: sets LLMB_PYTHON to a Python that can import LLMB's library.
 # shellcheck shell=bash
+# Sourced by launch.sh and the log parsers: finds a Python and runs the library that lies beside this file with it.
+#
+#   run_library llmb_common.launch    [argument...]     a Python that has LLMB's dependencies
+#   run_parser  llmb_common.timing.cli [argument...]    any Python 3.10 or newer: the parsers need nothing else
+#
+# The order: LLMB_PYTHON, the active environment, LLMB_INSTALL, the quickstart's default place, python3.
 
-# find_python REPOSITORY: LLMB_PYTHON as given, the active environment, LLMB_INSTALL, the quickstart's default place.
+# The library of this clone comes first, whatever lies in the current folder, in PYTHONPATH or is installed.
+llmb_start='
+import sys
+sys.path[0] = sys.argv.pop(1)
+module = sys.argv.pop(1)
+sys.argv[0] = sys.argv.pop(1)
+try:
+    main = __import__(module, fromlist=["main"]).main
+except ModuleNotFoundError as error:
+    print("error: %s has no module %s" % (sys.executable, error.name), file=sys.stderr)
+    print("  -> run ./installer.py, or set LLMB_PYTHON to the Python of an installation", file=sys.stderr)
+    sys.exit(3)
+sys.exit(main())
+'
+
+run_library() {
+  find_python has_llmb "with LLMB" "run ./installer.py --quickstart, or set LLMB_PYTHON to the Python of an installation"
+  exec "$python" -E -s -c "$llmb_start" "$common" "$1" "${0##*/}" "${@:2}"
+}
+
+run_parser() {
+  find_python is_python "3.10 or newer" "set LLMB_PYTHON to one, or run ./installer.py"
+  exec "$python" -E -S -c "$llmb_start" "$common" "$1" "${0##*/}" "${@:2}"
+}
+
+# find_python PREDICATE WHAT REMEDY: sets `python` to the first candidate that suits, and `common` to this folder.
 find_python() {
-  local repository=$1 candidate
-  if [[ -n ${LLMB_PYTHON:-} ]]; then
-    if [[ -x $LLMB_PYTHON ]]; then return; fi
-    printf 'error: LLMB_PYTHON=%s cannot be run\n  -> correct it, or unset it\n' "$LLMB_PYTHON" >&2
+  local candidate candidates
+  common=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
+  if [[ -n ${LLMB_PYTHON:-} ]]; then # asked for by name: no other will do
+    python=$LLMB_PYTHON
+    if is_python "$python"; then return; fi
+    printf 'error: LLMB_PYTHON=%s is no Python 3.10 or newer\n' "$LLMB_PYTHON" >&2
+    printf '  -> unset it, or set it to the path of one\n' >&2
     exit 3
   fi
-  for candidate in \
-    "${VIRTUAL_ENV:+$VIRTUAL_ENV/bin/python}" \
-    "${CONDA_PREFIX:+$CONDA_PREFIX/bin/python}" \
-    "${LLMB_INSTALL:+$LLMB_INSTALL/venvs/llmb/bin/python}" \
-    "$repository/llmb_install/venvs/llmb/bin/python"; do
-    if [[ -n $candidate && -x $candidate ]] && has_llmb "$candidate"; then
-      export LLMB_PYTHON=$candidate
-      return
-    fi
+  candidates=(
+    ${VIRTUAL_ENV:+"$VIRTUAL_ENV/bin/python"}
+    ${CONDA_PREFIX:+"$CONDA_PREFIX/bin/python"}
+    ${LLMB_INSTALL:+"$LLMB_INSTALL/venvs/llmb/bin/python"}
+    "$(dirname -- "$common")/llmb_install/venvs/llmb/bin/python"
+    python3
+  )
+  for candidate in "${candidates[@]}"; do
+    python=$(type -P -- "$candidate") || continue
+    if "$1" "$python"; then return; fi
   done
-  # A Python that has LLMB installed, or at least what the library needs, beside this clone.
-  if candidate=$(command -v python3) && has_llmb "$candidate"; then
-    export LLMB_PYTHON=$candidate
-    return
-  fi
-  printf 'error: no Python with LLMB found (tried the active environment, LLMB_INSTALL and %s)\n' \
-    "$repository/llmb_install" >&2
-  printf '  -> run ./installer.py --quickstart, or set LLMB_PYTHON to the Python of an installation\n' >&2
+  printf 'error: no Python %s found (looked at: %s)\n  -> %s\n' "$2" "${candidates[*]}" "$3" >&2
   exit 3
+}
+
+is_python() {
+  "$1" -E -S -c 'import sys; sys.exit(sys.version_info < (3, 10))' > /dev/null 2>&1
 }
 
 # Whether a Python has the distribution, seen in its site-packages: starting it to ask would cost more than planning.

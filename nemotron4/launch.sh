@@ -3,8 +3,11 @@
 # DRY_RUN=true prints the batch script, DRY_RUN=json the plan; README.md lists everything.
 set -euo pipefail
 
-recipe=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+recipe=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
+if [[ ! -f $recipe/../common/find_python.sh ]]; then
+  printf 'error: %s is not in a clone of the repository\n  -> run the launch.sh of the clone\n' "$recipe" >&2
+  exit 3
+fi
 # shellcheck source-path=SCRIPTDIR source=../common/find_python.sh
 . "$recipe/../common/find_python.sh"
-find_python "$(dirname -- "$recipe")"
-exec "$LLMB_PYTHON" -m llmb_common.launch "$recipe" "$@"
+run_library llmb_common.launch "$recipe" "$@"

@@ -96,7 +96,12 @@ def test_the_plan_as_json_has_the_keys_of_the_contract() -> None:
         ({"JOB_TOTAL_GPU": "256"}, 2, "did you mean JOB_TOTAL_GPUS?"),
         ({"STAGE_PATH": "/x"}, 2, "old name"),
         ({"LLMB_INSTALL": ""}, 2, "LLMB_INSTALL is not set"),
-        ({"LLMB_PYTHON": "/nowhere/python"}, 3, "LLMB_PYTHON=/nowhere/python cannot be run"),
+        ({"LLMB_INSTALL": "/" + "x" * 5000}, 2, "cannot look for"),
+        ({"LLMB_INSTALL": "~nobody-of-this-name"}, 2, "no such home folder"),
+        ({"ENABLE_PROFILE": "true", "PROFILE_RANKS": "0-x"}, 2, "PROFILE_RANKS=0-x is no list of ranks"),
+        ({"MOE_ROUTING": "balanced"}, 2, "no experts"),
+        ({"CUDA_GRAPH": "true"}, 2, "OFFLOAD_LAYERS=80 exclude each other"),
+        ({"LLMB_PYTHON": "/nowhere/python"}, 3, "LLMB_PYTHON=/nowhere/python is no Python 3.10 or newer"),
     ],
 )
 def test_bad_input_gives_one_message_and_leaves_nothing(
@@ -121,6 +126,44 @@ def test_without_an_engine_or_an_image_the_remedy_is_the_installer(tmp_path: Pat
     assert done.returncode == 3
     assert "./installer.py --quickstart" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_python_without_the_dependencies_is_one_message(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/bash\nexec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    done = launch("llama3.1", LLMB_PYTHON=str(python), LLMB_INSTALL="/x")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "has no module msgspec" in done.stderr
+    assert "run ./installer.py" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_modules_of_the_current_folder_and_of_the_environment_do_not_get_in(tmp_path: Path) -> None:
+    for trap in ("json.py", "yaml.py", "llmb_common.py"):
+        (tmp_path / trap).write_text("raise SystemExit('wrong module')")
+    variables = {"PYTHONPATH": str(tmp_path), "CDPATH": str(ROOT), "DRY_RUN": "true", "LLMB_INSTALL": "/x"}
+    command = f"cd {tmp_path} && {ROOT}/llama3.1/launch.sh"
+    done = launch("llama3.1", command, JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", **variables)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_link_to_launch_sh_works_and_a_copy_says_why_not(tmp_path: Path) -> None:
+    original = ROOT / "llama3.1" / "launch.sh"
+    (tmp_path / "link.sh").symlink_to(original)
+    (tmp_path / "copy.sh").write_bytes(original.read_bytes())
+    variables = {"DRY_RUN": "true", "LLMB_INSTALL": "/x", "JOB_TOTAL_GPUS": "128", "GPU_TYPE": "gb200"}
+    assert launch("llama3.1", f"{tmp_path}/link.sh", **variables).returncode == 0
+    done = launch("llama3.1", f"bash {tmp_path}/copy.sh", **variables)
+    assert done.returncode == 3
+    assert "not in a clone of the repository" in done.stderr
+
+
+def test_notices_are_on_stderr_and_leave_stdout_to_the_script() -> None:
+    variables = {"JOB_TOTAL_GPUS": "128", "GPU_TYPE": "gb200", "SBATCH_QOS": "high"}
+    done = launch("llama3.1", DRY_RUN="true", LLMB_INSTALL="/x", **variables)
+    assert done.stdout.startswith("#!/bin/bash\n")
+    assert done.stderr.startswith("note: SBATCH_QOS: not passed to sbatch")
 
 
 def test_a_python_without_llmb_is_not_taken(tmp_path: Path) -> None:

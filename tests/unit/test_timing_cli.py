@@ -201,7 +201,7 @@ def test_without_any_python_it_says_what_to_do(experiments, tmp_path):
     # The repository's own installation must not help either: use a copy of the scripts.
     copy = tmp_path / "clone" / "common"
     copy.mkdir(parents=True)
-    for name in (MBRIDGE.name, "timing_python.sh"):
+    for name in (MBRIDGE.name, "find_python.sh"):
         shutil.copy(COMMON / name, copy)
     done = run(copy / MBRIDGE.name, cwd=experiments.parent, LLMB_PYTHON="", PATH=str(programs))
     assert (done.returncode, done.stdout) == (3, "")
