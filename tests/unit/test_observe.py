@@ -98,6 +98,9 @@ def test_a_broken_answer_changes_nothing(record: RunRecord, fake: FakeSlurm, how
 def test_a_queue_without_an_answer_and_accounting_that_lags(record: RunRecord, fake: FakeSlurm) -> None:
     """Accounting alone may say that a job ended, for it does not invent an end."""
     fake.say("squeue", "error")
+    fake.change("1", state="RUNNING")
+    seen = look(record)
+    assert (seen.record.state, bool(seen.unknown)) == ("SUBMITTED", True), "what it shows alive may be long gone"
     fake.change("1", state="TIMEOUT")
     assert look(record).record.state == "TIMEOUT"
 

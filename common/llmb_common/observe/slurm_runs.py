@@ -52,7 +52,7 @@ def look_at_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
 def _judge(record: RunRecord, jobs: list[JobInfo], problem: str) -> Finding:
     events = read_events(record.paths.events)
     job = _ours(record, jobs, events)
-    if job is not None and not (_is_late(job) and events.exit_code is not None):
+    if job is not None and not (_is_late(job) and (problem or events.exit_code is not None)):
         return _from_job(record, job, events)
     if events.exit_code is not None and (events.exit_code == 0 or not problem):
         # The job has ended by its own account. While nobody can be asked, only success counts: Slurm
