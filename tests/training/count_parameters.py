@@ -4,7 +4,8 @@
 
 One JSON line per file: ``file``, ``rank``, ``dense``, ``expert``, ``total`` (parameters that this rank holds). The
 model is built on torch's ``meta`` device, the process groups are torch's fake ones. A job of one rank (TP, PP, EP 1)
-counts the whole model. Layers are megatron-core's local ones, whose parameters are those of Transformer Engine's.
+counts the whole model; experts count as dense without expert parallelism. Layers are megatron-core's local ones, whose
+parameters are those of Transformer Engine's.
 """
 
 from __future__ import annotations
@@ -21,6 +22,18 @@ import as_on_gpu
 
 ENGINE = as_on_gpu.prepare("meta")
 
+_WITHOUT_TRANSFORMER_ENGINE = {
+    "fp8": None,
+    "fp4": None,
+    "cpu_offloading": False,
+    "cuda_graph_impl": "none",
+    "moe_grouped_gemm": False,
+    "moe_shared_expert_overlap": False,
+    "gradient_accumulation_fusion": False,
+    "perform_initialization": False,
+}
+"""What the local layers cannot have, and what counting does not need; none of it changes a parameter."""
+
 
 def count(job_file: Path, rank: int) -> dict[str, Any]:
     """Build the chunks of ``rank``'s pipeline stage and count."""
@@ -36,14 +49,9 @@ def count(job_file: Path, rank: int) -> dict[str, Any]:
     os.environ["RANK"] = str(rank)
     config = as_on_gpu.resolve(job_file, ENGINE)
     model = config.model
-    for name, value in {
-        "transformer_layer_spec": local_block,
-        "moe_grouped_gemm": False,
-        "moe_shared_expert_overlap": False,
-        "gradient_accumulation_fusion": False,
-        "perform_initialization": False,
-    }.items():
+    for name, value in _WITHOUT_TRANSFORMER_ENGINE.items():
         setattr(model, name, value)
+    model.transformer_layer_spec = local_block
     world = int(os.environ["WORLD_SIZE"])
     dist.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
     parallel_state.initialize_model_parallel(
