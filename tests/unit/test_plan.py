@@ -227,6 +227,7 @@ def test_mxfp8_is_blackwells() -> None:
 def test_dropless_routing_turns_the_rows_cuda_graphs_off_and_says_so() -> None:
     p = plan(recipe="grok1", JOB_TOTAL_GPUS="128", MOE_ROUTING="balanced")
     assert (p.moe_routing, p.cuda_graph) == ("balanced", False)
+    assert p.experiment_name.endswith("_gbs256_balanced")
     assert any("CUDA graphs are off" in note for note in p.preflight.warnings)
     message = refusal(recipe="grok1", JOB_TOTAL_GPUS="128", MOE_ROUTING="balanced", CUDA_GRAPH="true")
     assert "exclude each other" in message
@@ -292,3 +293,22 @@ def test_an_interval_beyond_the_run_is_noted() -> None:
 )
 def test_an_image_file_is_an_absolute_path_for_pyxis_reads_others_as_names(image: str, expected: str) -> None:
     assert plan(JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", RUN_CONF_IMAGE=image).image == expected
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"MBS": "2"},
+        {"STRONG_SCALING": "true"},
+        {"MOE_ROUTING": "balanced"},
+        {"FP8_RECIPE": "mx"},
+        {"ENABLE_PROFILE": "true"},
+        {"ENABLE_NCCLTRACE": "true"},
+        {"LOAD_CHECKPOINT_PATH": "/install/c"},
+    ],
+)
+def test_only_the_published_job_is_held_against_the_published_time(variables: dict[str, str]) -> None:
+    grok = {"recipe": "grok1", "JOB_TOTAL_GPUS": "128"}
+    published = plan(**grok, FP8_RECIPE="cs", MOE_ROUTING="drop", ENABLE_VBOOST="true", NCCL_IB_HCA="mlx5")
+    assert published.preflight.reference_step_seconds == 5.298
+    assert plan(**grok, **variables).preflight.reference_step_seconds is None

@@ -223,6 +223,8 @@ def _experiment_name(
         mbs=layout.mbs,
         gbs=layout.gbs,
     )
+    if request.moe_routing == "balanced":
+        name += "_balanced"  # another benchmark than the published one: never under one name
     if request.profile:
         name += variant.profiling.suffix
     if request.nccl_trace:
@@ -252,8 +254,10 @@ def _slurm(cluster: ClusterConfig, request: Request, gpu_type: str, nodes: int, 
 def _reference(
     recipe: Recipe, model: Model, variant: Variant, gpu_type: str, dtype: str, gpus: int, request: Request
 ) -> float | None:
-    """The published step time of exactly this job; None where a column differs from the published one."""
-    if request.columns or request.strong_scaling:
+    """The published step time of exactly this job; None where the published run differed in what decides its speed."""
+    slowed = request.profile or request.nccl_trace or request.load_checkpoint is not None
+    another_recipe = request.fp8_recipe not in (None, recipe.defaults.fp8_recipe)
+    if request.columns or request.strong_scaling or request.moe_routing == "balanced" or another_recipe or slowed:
         return None
     for result in recipe.results:
         if (result.variant, result.size, result.gpu, result.dtype, result.gpus) == (
