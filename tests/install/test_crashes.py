@@ -73,7 +73,7 @@ def whole(world: World, registry: Path) -> Whole:
 
 
 def for_every_point(world: World, whole: Whole, break_it: Callable[[World, int], None], every: int = 1) -> None:
-    """``break_it`` in a fresh folder at every point (or every fourth), then run again. Two at a time: they mostly wait."""
+    """``break_it`` in a fresh folder at every point (or every fourth), then run again; two folders at a time."""
 
     def one(at: int) -> None:
         fresh = World(world.root / f"at {at}", world.env | {"HOME": str(world.root)})

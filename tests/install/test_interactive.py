@@ -1,0 +1,142 @@
+"""The dialogue in a pseudo-terminal: from the first prompt to the end, and with Ctrl-C in the middle."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pexpect
+import pytest
+from install_world import World
+
+from llmb_common.cluster import load_cluster_config
+
+DRIVER = Path(__file__).with_name("fault_driver.py")
+TOKEN = "hf_canary with a space"
+ENTER, DOWN = "\r", "\x1b[B"
+
+
+@pytest.fixture
+def site(world: World, registry: Path) -> World:
+    """A machine whose Slurm has two partitions; its commands answer as Slurm's do."""
+    programs = {
+        "sbatch": "exit 0",
+        "sinfo": 'case "$*" in --version) echo "slurm 22.05.8" ;; *) printf "%s\\n" "gpu*|up|4:00:00|8|gpu:h100:8" '
+        '"cpu|up|1-00:00:00|4|(null)" ;; esac',
+        "sacctmgr": "printf 'bench\\nother\\n'",
+        "scontrol": "echo 'NodeName=gpu1 Arch=x86_64 CoresPerSocket=1'",
+        "nvidia-smi": "exit 9",
+    }
+    folder = world.root / "programs"
+    folder.mkdir()
+    for name, script in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    world.env["PATH"] = f"{folder}:{world.env['PATH']}"
+    return world
+
+
+class Terminal:
+    """A user at the keyboard."""
+
+    def __init__(self, world: World) -> None:
+        argv = [str(DRIVER), "none", "0", str(world.install), "--no-space-check", "--install-path", str(world.install)]
+        self.log = world.root / "screen"
+        self.process = pexpect.spawn(
+            sys.executable, argv, env=world.env | {"TERM": "xterm", "XDG_STATE_HOME": str(world.root / "state")},
+            cwd=str(world.root), encoding="utf-8", timeout=30, dimensions=(50, 160),
+        )  # fmt: skip
+        self.process.logfile_read = self.log.open("a", encoding="utf-8")
+        # What prompt_toolkit asks a terminal: where the cursor is.
+        self._prompts = 0
+
+    def see(self, text: str) -> None:
+        while self.process.expect([re.escape(text), re.escape("\x1b[6n")]) == 1:
+            self.process.send("\x1b[1;1R")
+
+    def answer(self, prompt: str, keys: str = ENTER) -> None:
+        self.see(prompt)
+        self.process.send(keys)
+
+    def end(self) -> int:
+        while self.process.expect([pexpect.EOF, re.escape("\x1b[6n")]) == 1:
+            self.process.send("\x1b[1;1R")
+        self.process.close()
+        self.process.logfile_read.close()
+        return int(self.process.exitstatus)
+
+
+@pytest.fixture
+def terminal(site: World) -> Iterator[Terminal]:
+    terminal = Terminal(site)
+    yield terminal
+    terminal.process.close(force=True)
+    terminal.process.logfile_read.close()
+
+
+def until_gpu_type(terminal: Terminal) -> None:
+    terminal.answer("Where jobs run")
+    terminal.answer("Slurm account", DOWN + ENTER)
+    terminal.answer("Partition for GPU jobs")
+    terminal.answer("Partition for other jobs", DOWN + ENTER)
+    terminal.answer("Do GPUs have to be asked for")
+
+
+def rest(terminal: Terminal) -> None:
+    terminal.answer("GPU type")
+    terminal.answer("Architecture of the compute nodes")
+    terminal.answer("Container runtime")
+    terminal.answer("Where images are imported")
+    terminal.answer("Folder of container images")
+    terminal.answer("Who makes training environments")
+    terminal.answer("Workloads")
+    terminal.answer("Hugging Face token", TOKEN + ENTER)
+    terminal.see("this is no token")
+    terminal.answer("Hugging Face token")
+    terminal.answer("NGC API key")
+
+
+def test_from_the_first_prompt_to_the_end(site: World, terminal: Terminal) -> None:
+    until_gpu_type(terminal)
+    rest(terminal)
+    terminal.see("gpu_partition   gpu")
+    terminal.see("steps to do, about")
+    terminal.answer("Go on?")
+    assert terminal.end() == 0
+    config = load_cluster_config(site.install)
+    # Detected and accepted, or chosen from what was offered.
+    assert (config.slurm.account, config.slurm.gpu_partition, config.slurm.cpu_partition) == ("other", "gpu", "cpu")
+    assert (config.gpu_type, config.arch, config.slurm.gres) == ("h100", "x86_64", True)
+    assert len(config.workloads) == 4
+    assert site.image.exists()
+    assert TOKEN not in terminal.log.read_text()
+
+
+def test_ctrl_c_in_the_middle_and_then_on(site: World, terminal: Terminal) -> None:
+    until_gpu_type(terminal)
+    terminal.answer("GPU type", "\x03")
+    assert terminal.end() == 130
+    assert "your answers so far are kept" in terminal.log.read_text()
+    assert not site.install.exists()
+    again = Terminal(site)
+    again.answer("Go on with the 5 answers of last time?")
+    rest(again)
+    again.answer("Go on?")
+    assert again.end() == 0
+    assert load_cluster_config(site.install).slurm.account == "other"
+    assert not list((site.root / "state").rglob("*.json"))
+
+
+def test_an_answer_can_be_changed_at_the_end(site: World, terminal: Terminal) -> None:
+    until_gpu_type(terminal)
+    rest(terminal)
+    terminal.answer("Go on?", DOWN + ENTER)
+    terminal.answer("Which one?", DOWN + ENTER)
+    terminal.answer("Where jobs run", DOWN + ENTER)
+    terminal.see("cluster_type    local")
+    terminal.answer("Go on?", DOWN + DOWN + ENTER)
+    assert terminal.end() == 130
+    assert "nothing was installed" in terminal.log.read_text()
+    assert not site.install.exists()

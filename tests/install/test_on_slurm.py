@@ -1,0 +1,67 @@
+"""Installing on a real Slurm cluster: detection, imports on a compute node, setup.sh as a batch job."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from install_world import CLONE, World
+
+from llmb_common.cluster import load_cluster_config
+from llmb_install.detect import detect_site
+from support.slurm_cluster import SlurmCluster
+
+DRIVER = Path(__file__).with_name("fault_driver.py")
+
+
+@pytest.fixture
+def site(world: World, registry: Path, slurm: SlurmCluster) -> World:
+    """The test cluster's login node."""
+    world.env["SLURM_CONF"] = slurm.env["SLURM_CONF"]
+    # slurmd's own PATH is not ours, but srun and sbatch carry the caller's.
+    world.env["PATH"] = f"{world.env['PATH']}:{Path(sys.executable).parent}:/usr/sbin:/sbin"
+    return world
+
+
+def install(site: World, *more: str) -> None:
+    flags = site.slurm_flags("--gpu-partition", "batch", *more)
+    done = site.run(*flags, program=[sys.executable, str(DRIVER), "none", "0", str(site.install)])
+    assert done.returncode == 0, done.stderr
+
+
+def test_all_four_workloads_through_srun(site: World, slurm: SlurmCluster) -> None:
+    install(site, "--install-method", "srun")
+    assert len(load_cluster_config(site.install).workloads) == 4
+    assert site.imports() == 1
+    log = next((site.install / ".llmb" / "logs").iterdir()).read_text()
+    assert "srun --account bench --partition batch --nodes=1 --ntasks=1" in log
+    done = site.run("verify", "--install-path", str(site.install), program=["llmb-install"])
+    assert "image nvidia+nemo+26.02.sqsh" not in done.stderr.partition("error:")[2]
+
+
+def test_a_partition_that_does_not_exist_is_said(site: World) -> None:
+    flags = site.slurm_flags("--gpu-partition", "nowhere", "--install-method", "srun")
+    done = site.run(*flags, program=[sys.executable, str(DRIVER), "none", "0", str(site.install)])
+    assert done.returncode == 3
+    assert "Slurm gave no node to import on" in done.stderr
+    assert "--cpu-partition" in done.stderr
+
+
+def test_setup_sh_as_a_batch_job(site: World, slurm: SlurmCluster, tmp_path: Path) -> None:
+    install(site, "--workloads", "pretrain_grok1")
+    env = site.env | {"LLMB_INSTALL": str(site.install), "LLMB_REPO": str(CLONE)}
+    options = ["-A", "bench", "-p", "batch", "-N", "1", f"--output={tmp_path}/out"]
+    job = slurm.submit(*options, "./setup.sh", cwd=CLONE / "nemotron4", env=env)
+    assert slurm.wait_for_state(job, timeout=120) == "COMPLETED", (tmp_path / "out").read_text()
+    assert "pretrain_nemotron4" in load_cluster_config(site.install).workloads
+
+
+def test_the_site_is_detected(site: World, slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_CONF", site.env["SLURM_CONF"])
+    found = detect_site()
+    assert found.has_slurm
+    assert found.slurm_version
+    by_name = {partition.name: partition for partition in found.partitions}
+    assert by_name["batch"].gpus_per_node == 8
+    assert "batch" in [partition.name for partition in found.gpu_partitions]

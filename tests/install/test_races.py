@@ -1,0 +1,68 @@
+"""Two installers at once, and one that is interrupted while a program of its own runs."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from install_world import IMAGE_NAME, World
+
+DRIVER = Path(__file__).with_name("fault_driver.py")
+
+
+def start(world: World, **env: str) -> subprocess.Popen[str]:
+    argv = [sys.executable, str(DRIVER), "none", "0", str(world.install), *world.slurm_flags()]
+    return subprocess.Popen(
+        argv, env=world.env | env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def wait_for_import(world: World) -> None:
+    deadline = time.monotonic() + 30
+    while world.imports() == 0:
+        assert time.monotonic() < deadline, "no import began"
+        time.sleep(0.02)
+
+
+def test_two_at_once_do_the_work_once(world: World, registry: Path) -> None:
+    first = start(world, ENROOT_STANDIN_SECONDS="2")
+    wait_for_import(world)
+    second = start(world, ENROOT_STANDIN_SECONDS="2")
+    _, said_first = first.communicate(timeout=60)
+    out, said_second = second.communicate(timeout=60)
+    assert (first.returncode, second.returncode) == (0, 0), said_first + said_second
+    assert f"waiting: another installer works in {world.install} (process {first.pid} on " in said_second
+    assert "nothing to do" in out
+    assert world.imports() == 1
+
+
+def test_an_interruption_ends_programs_and_leaves_nothing_half(world: World, registry: Path) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        begun = start(world, ENROOT_STANDIN_SECONDS="600")
+        wait_for_import(world)
+        begun.send_signal(number)
+        _, said = begun.communicate(timeout=30)
+        assert begun.returncode == 130, said
+        assert "run the same command again to go on" in said
+        assert "Traceback" not in said
+        assert [path.name for path in (world.install / "images").iterdir()] == []
+        (world.root / "enroot.log").unlink()
+    done = start(world)
+    _, said = done.communicate(timeout=60)
+    assert done.returncode == 0, said
+    assert (world.install / "images" / IMAGE_NAME).exists()
+
+
+def test_a_failed_step_lets_the_others_finish_and_is_told(world: World, registry: Path) -> None:
+    done = start(world, ENROOT_STANDIN_FAIL="not_found")
+    _, said = done.communicate(timeout=60)
+    assert done.returncode == 3
+    assert "the registry has no such image or tag" in said
+    assert "everything that happened: " in said
+    assert (world.install / "bin" / "llmb-run").exists()
+    again = start(world)
+    again.communicate(timeout=60)
+    assert again.returncode == 0
