@@ -95,6 +95,21 @@ COLUMNS = ("run", "state", "for", "step", "s/step", "TFLOPS", "left", "GPUs", "j
 RIGHT = ("for", "step", "s/step", "TFLOPS", "left", "GPUs")
 
 
+_DISPENSABLE = ("TFLOPS", "GPUs", "job", "for", "s/step", "")
+"""Columns that a narrow terminal does without, the least important first."""
+
+
+def that_fit(lines: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Which columns of ``lines`` (the first is ``COLUMNS``) fit into ``width``; the last of them may be cut."""
+    widths = [max(len(line[i]) for line in lines) + 2 for i in range(len(COLUMNS))]
+    kept = list(range(len(COLUMNS)))
+    for name in _DISPENSABLE:
+        if sum(widths[i] for i in kept if COLUMNS[i]) <= width:
+            break
+        kept.remove(COLUMNS.index(name))
+    return kept
+
+
 def columns_of(run: LiveRun) -> list[str]:
     """One line of the live table."""
     record, plan, progress = run.record, run.record.plan, run.progress

@@ -12,7 +12,7 @@ from llmb_run import options
 from llmb_run.app import PlainCommand, command_app
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.text import Text
 
     from llmb_run.live import LiveRun
 
@@ -84,39 +84,49 @@ class _Asking:
 
 
 def _on_terminal(followed: list[LiveRun]) -> None:
+    """On the terminal's other screen, so that nothing is left of it; the last state stays behind as plain lines."""
     from rich.console import Console
     from rich.live import Live
 
+    from llmb_run.live import COLUMNS, RIGHT, columns_of
+    from llmb_run.terminal import table
+
     asking = _Asking(followed)
-    with Live(_table(followed), console=Console(), auto_refresh=False, vertical_overflow="crop") as live:
-        while asking.look():
-            live.update(_table(followed), refresh=True)
-            time.sleep(LOOK_SECONDS)
-        live.update(_table(followed), refresh=True)
+    console = Console()
+    try:
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            alive = True
+            while alive:
+                alive = asking.look()
+                live.update(_screen(followed, console.width, console.height), refresh=True)
+                if alive:
+                    time.sleep(LOOK_SECONDS)
+    finally:
+        print(table(COLUMNS, [columns_of(run) for run in followed], RIGHT), end="")
 
 
-def _table(followed: list[LiveRun]) -> Table:
-    from rich.table import Table
+def _screen(followed: list[LiveRun], width: int, height: int) -> Text:
+    """What fits: the runs that live first, and as many columns as there is room for."""
     from rich.text import Text
 
-    from llmb_run.live import COLUMNS, RIGHT, columns_of
+    from llmb_run.live import COLUMNS, RIGHT, columns_of, that_fit
+    from llmb_run.terminal import table
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for title in COLUMNS:
-        whole = title not in ("what", "")
-        table.add_column(
-            title,
-            justify="right" if title in RIGHT else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            min_width=None if not whole else 1,
-        )
-    for run in followed:
-        style = "" if run.live else "green" if run.well else "red"
-        cells = [Text(cell) for cell in columns_of(run)]
-        cells[1].stylize(style or "cyan")
-        table.add_row(*cells)
-    return table
+    order = sorted(followed, key=lambda run: not run.live)
+    room = max(1, height - 4)
+    shown = order if len(order) <= room else order[: room - 1]
+    cells = [columns_of(run) for run in shown]
+    kept = that_fit([COLUMNS, *cells], width)
+    lines = table([COLUMNS[i] for i in kept], [[line[i] for i in kept] for line in cells], RIGHT).splitlines()
+    alive = sum(run.live for run in followed)
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append(f"{alive} of {len(followed)} runs live, {time.strftime('%H:%M:%S')}; Ctrl-C ends the watching only\n\n")
+    text.append(lines[0] + "\n", "bold")
+    for run, line in zip(shown, lines[1:], strict=True):
+        text.append(line + "\n", "" if run.live else "green" if run.well else "red")
+    if len(shown) < len(order):
+        text.append(f"and {len(order) - len(shown)} more")
+    return text
 
 
 def _as_lines(followed: list[LiveRun]) -> None:

@@ -1,0 +1,146 @@
+"""watch and logs -f as a person sees them, in a real terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from support.run_site import RunSite
+from support.slurm_cluster import SlurmCluster
+from support.terminal import Terminal
+
+LLMB_RUN = [sys.executable, "-m", "llmb_run"]
+
+
+def environment(site: RunSite, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    return {**base, "LLMB_INSTALL": str(site.install)}
+
+
+def run(env: Mapping[str, str], *arguments: str) -> str:
+    done = subprocess.run([*LLMB_RUN, *arguments], env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def start(env: Mapping[str, str], *arguments: str, **standin: str) -> str:
+    """Start a job that goes on by itself, and give its run id."""
+    settings = [word for name, value in standin.items() for word in ("--env", f"STANDIN_{name.upper()}={value}")]
+    smoke = ("single", "-w", "llama3.1", "-s", "smoke", "--scale", "1", "--detach", "--json")
+    run_id: str = json.loads(run(env, *smoke, *settings, *arguments))["data"]["jobs"][0]["run_id"]
+    return run_id
+
+
+def step_of(screen: str) -> int:
+    """The step that the screen shows."""
+    found = re.search(r" ([0-9]+)/50 ", screen)
+    return int(found[1]) if found else 0
+
+
+def test_watch_shows_progress_until_the_end(local_site: RunSite) -> None:
+    env = environment(local_site)
+    run_id = start(env, steps="50", seconds="0.15")
+    with Terminal([*LLMB_RUN, "watch"], env, width=120) as terminal:
+        screen = terminal.wait_for(lambda screen: step_of(screen) > 0)
+        assert screen.startswith("1 of 1 runs live, ")
+        title, line = screen.splitlines()[2:4]
+        assert title.split() == ["run", "state", "for", "step", "s/step", "TFLOPS", "left", "GPUs", "job", "what"]
+        assert line.split()[:2] == [run_id, "RUNNING"]
+        assert " 0.101 " in line
+        assert " 500.0 " in line
+        seen = step_of(screen)
+        terminal.wait_for(lambda screen: step_of(screen) > seen)
+        screen = terminal.wait_for("[status 0]")
+    # The live view is gone; its last state stays, and the next step is named.
+    assert "runs live" not in screen
+    assert re.search(rf"{run_id}  COMPLETED .* 50/50 ", screen)
+    assert "next: llmb-run results " + run_id in screen
+
+
+def test_watch_fits_a_narrow_terminal(local_site: RunSite) -> None:
+    env = environment(local_site)
+    run_id = start(env, steps="50", seconds="0.3")
+    with Terminal([*LLMB_RUN, "watch"], env, width=120) as terminal:
+        terminal.wait_for(lambda screen: step_of(screen) > 0)
+        terminal.resize(64, 12)
+        screen = terminal.wait_for(lambda screen: "TFLOPS" not in screen and "what" in screen)
+        lines = screen.splitlines()
+        assert len([line for line in lines if run_id in line]) == 1
+        assert step_of(screen) > 0
+        assert max(len(line) for line in lines) <= 64
+    run(env, "cancel", run_id)
+
+
+def test_more_runs_than_lines(local_site: RunSite) -> None:
+    env = environment(local_site)
+    runs = [start(env, steps="50", seconds="5") for _ in range(8)]
+    with Terminal([*LLMB_RUN, "watch"], env, height=10) as terminal:
+        screen = terminal.wait_for("more")
+        assert "8 of 8 runs live" in screen
+        assert "and 3 more" in screen
+        terminal.press("C-c")
+        screen = terminal.wait_for("[status 130]")
+    run(env, "cancel", *runs)
+
+
+def test_ending_the_watching_ends_no_run(local_site: RunSite) -> None:
+    env = environment(local_site)
+    run_id = start(env, steps="50", seconds="1")
+    with Terminal([*LLMB_RUN, "watch"], env) as terminal:
+        terminal.wait_for("1 of 1 runs live")
+        terminal.press("C-c")
+        screen = terminal.wait_for("[status 130]")
+        assert re.search(rf"{run_id}  RUNNING ", screen)
+        assert "Traceback" not in screen
+    assert json.loads(run(env, "jobs", run_id, "--json"))["data"]["runs"][0]["state"] == "RUNNING"
+    run(env, "cancel", run_id)
+
+
+def test_logs_are_followed_to_the_end(local_site: RunSite) -> None:
+    env = environment(local_site)
+    start(env, steps="12", seconds="0.3")
+    with Terminal([*LLMB_RUN, "logs", "-f", "--grep", "iteration"], env, width=200) as terminal:
+        terminal.wait_for(" 2/")
+        screen = terminal.wait_for("[status 0]")
+    steps = [int(step) for step in re.findall(r"iteration +([0-9]+)/", screen)]
+    assert steps == list(range(1, 13))
+    assert "the run has ended: COMPLETED" in screen
+
+
+def test_a_log_cannot_drive_the_terminal(local_site: RunSite) -> None:
+    env = environment(local_site)
+    run_id = start(env, steps="1", seconds="0")
+    run(env, "wait", run_id)
+    folder = json.loads(run(env, "jobs", run_id, "--json"))["data"]["runs"][0]["folder"]
+    log = next(Path(folder).glob("*/log-*.out"))
+    log.write_bytes(b"before\n\x1b[2J\x1b[31mred \x07\nafter\n")
+    with Terminal([*LLMB_RUN, "logs", run_id], env) as terminal:
+        screen = terminal.wait_for("[status 0]")
+    assert screen.splitlines()[:3] == ["before", r"\x1b[2J\x1b[31mred \x07", "after"]
+
+
+def test_watch_shows_why_the_queue_waits(slurm: SlurmCluster, slurm_site: RunSite) -> None:
+    env = environment(slurm_site, slurm.env)
+    blocker = start(env, "--slurm-arg", "nodelist=gpu1", steps="50", seconds="5")
+    waiting = start(env, "--slurm-arg", "nodelist=gpu1", steps="50", seconds="0.1")
+    with Terminal([*LLMB_RUN, "watch", blocker, waiting], env, width=140) as terminal:
+        terminal.wait_for(lambda screen: re.search(rf"{blocker}  RUNNING ", screen) is not None)
+        terminal.wait_for(lambda screen: re.search(rf"{waiting}  PENDING .* (Resources|Priority)", screen) is not None)
+        run(env, "cancel", blocker)
+        terminal.wait_for(lambda screen: re.search(rf"{waiting}  (RUNNING|COMPLETED) ", screen) is not None)
+        screen = terminal.wait_for("[status 1]", timeout=120)
+    assert re.search(rf"{blocker}  CANCELLED ", screen)
+    assert re.search(rf"{waiting}  COMPLETED ", screen)
+
+
+def test_logs_wait_for_a_job_in_the_queue(slurm: SlurmCluster, slurm_site: RunSite) -> None:
+    env = environment(slurm_site, slurm.env)
+    run_id = start(env, "--slurm-arg", "begin=now+8", steps="5", seconds="0.2")
+    with Terminal([*LLMB_RUN, "logs", run_id, "-f"], env, width=200) as terminal:
+        terminal.wait_for("no log yet: PENDING BeginTime")
+        screen = terminal.wait_for("[status 0]", timeout=120)
+    assert "iteration        5/" in screen
