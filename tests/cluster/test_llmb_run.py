@@ -1,0 +1,152 @@
+"""llmb-run on a real Slurm: what a user types, from start to result, and what they are told when things go wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.cli import Cli, Done
+from support.run_site import RunSite
+from support.slurm_cluster import SlurmCluster
+
+SMOKE = ("-w", "llama3.1", "-s", "smoke", "--scale", "1")
+
+
+@pytest.fixture
+def cli(
+    slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Cli:
+    """llmb-run on a login node of the test cluster, with a stand-in for the training engine."""
+    found = Cli(RunSite(tmp_path, "slurm").install, monkeypatch, capsys)
+    for name in ("SLURM_CONF", "PATH"):
+        monkeypatch.setenv(name, slurm.env[name])
+    return found
+
+
+def ids(done: Done) -> list[str]:
+    assert done.status == 0, done.err
+    return [job["run_id"] for job in done.data["jobs"]]
+
+
+def events(cli: Cli, run: str) -> str:
+    """The job's own record: it names the nodes."""
+    return (Path(cli("jobs", run, "--json").data["runs"][0]["folder"]) / "events.jsonl").read_text()
+
+
+def states(cli: Cli, *runs: str) -> dict[str, str]:
+    return {line["run_id"]: line["state"] for line in cli("jobs", *runs, "--json").data["runs"]}
+
+
+def test_a_job_from_start_to_result(cli: Cli) -> None:
+    done = cli("single", *SMOKE, "--env", "STANDIN_STEPS=50")
+    assert done.status == 0, done.err
+    run, *_, job, name = done.out.split()
+    assert done.out == f"{run}  Submitted batch job {job}  {name}\n"
+    assert cli("wait", run).out == f"{run}  COMPLETED  {name}\n"
+    assert cli("jobs", job).out.splitlines()[1].split()[:2] == [run, "COMPLETED"]
+    assert cli("results", job).status == 0
+    assert "llmb-run" not in cli("show", run).out
+    (line,) = cli("jobs", run, "--json").data["runs"]
+    assert (line["job_id"], line["executor"]) == (job, "slurm")
+
+
+def test_a_sweep_and_a_job_after_it(cli: Cli) -> None:
+    runs = ids(cli("submit", *SMOKE, "--repeats", "3", "--env", "STANDIN_SECONDS=0.3", "--json"))
+    after = [word for run in runs for word in ("--after", run)]
+    (last,) = ids(cli("single", *SMOKE, *after, "--json"))
+    assert states(cli, last) == {last: "PENDING"}
+    assert cli("wait").status == 0
+    assert set(states(cli).values()) == {"COMPLETED"}
+    script_times = {line["run_id"]: line["state_time"] for line in cli("jobs", "--json").data["runs"]}
+    assert script_times[last] >= max(script_times[run] for run in runs)
+
+
+def test_a_task_file_again_submits_nothing_again(cli: Cli, tmp_path: Path, slurm: SlurmCluster) -> None:
+    tasks = tmp_path / "night.yaml"
+    tasks.write_text("tasks:\n  - {workload: llama3.1, size: smoke, scale: [1, 2], repeats: 2}\n")
+    first = ids(cli("bulk", tasks, "--json"))
+    assert len(set(first)) == 4
+    again = cli("bulk", tasks)
+    assert "0 of 4 jobs started, 4 are on record" in again.err
+    assert len(slurm.run(["squeue", "--noheader", "--all", "--states=all", "--format=%j"]).stdout.split()) >= 4
+    assert cli("wait").status == 0
+    assert len(states(cli)) == 4
+
+
+def test_ending_runs(cli: Cli) -> None:
+    running, queued = (
+        ids(cli("single", *SMOKE, "--env", "STANDIN_SECONDS=60", "--json", "--slurm-arg", extra))[0]
+        for extra in ("nodelist=gpu1", "begin=now+600")
+    )
+    done = cli("cancel", running, queued)
+    assert done.status == 0, done.err
+    assert cli("wait").status == 0  # no run is left to wait for
+    assert states(cli) == {running: "CANCELLED", queued: "CANCELLED"}
+
+
+def test_jobs_keep_away_from_excluded_nodes(cli: Cli) -> None:
+    cli("exclude", "add", "gpu[1-3]", "--reason", "slow links")
+    (run,) = ids(cli("single", *SMOKE, "--json"))
+    assert cli("wait", run).status == 0
+    assert '"gpu4"' in events(cli, run)
+    wanted = cli("submit", *SMOKE, "--nodelist", "gpu2")
+    assert wanted.status == 2
+    assert "gpu2 (slow links)" in wanted.err
+
+
+def test_retry_without_the_node_that_failed(cli: Cli, slurm: SlurmCluster) -> None:
+    (run,) = ids(cli("submit", *SMOKE, "--nodelist", "gpu1", "--env", "STANDIN_EXIT=3", "--json"))
+    assert cli("wait", run).status == 1
+    healthy = cli("retry", run, "--without-failed")
+    assert (healthy.status, "shows none of its nodes (gpu1) as down" in healthy.err) == (2, True)
+    slurm.set_node_down("gpu1")
+    try:
+        both = cli("retry", run, "--without-failed")
+        assert (both.status, "gpu1" in both.err) == (2, True)  # its own plan insists on that node
+    finally:
+        slurm.resume_node("gpu1")
+    (free,) = ids(cli("single", *SMOKE, "--env", "STANDIN_EXIT=3", "--json"))
+    assert cli("wait", free).status == 1
+    where = events(cli, free)
+    node = next(name for name in ("gpu1", "gpu2", "gpu3", "gpu4") if f'"{name}"' in where)
+    slurm.set_node_down(node)
+    try:
+        (again,) = ids(cli("retry", free, "--without-failed", "--json"))
+    finally:
+        slurm.resume_node(node)
+    assert cli("wait", again).status == 1
+    assert (
+        f'"{node}"' not in (Path(cli("jobs", again, "--json").data["runs"][0]["folder"]) / "events.jsonl").read_text()
+    )
+
+
+def test_what_the_scheduler_refuses_is_said_and_leaves_nothing(cli: Cli) -> None:
+    done = cli("single", *SMOKE, "--slurm-arg", "partition=nonesuch")
+    assert done.status == 3
+    assert "invalid partition" in done.err
+    assert "sinfo lists the partitions" in done.err
+    assert states(cli) == {}
+
+
+def test_a_controller_that_does_not_answer_changes_no_state(cli: Cli, slurm: SlurmCluster) -> None:
+    (run,) = ids(cli("single", *SMOKE, "--slurm-arg", "begin=now+600", "--json"))
+    slurm.stop_controller()
+    try:
+        done = cli("jobs")
+        assert done.status == 0
+        assert "PENDING" in done.out or "SUBMITTED" in done.out
+        assert "last known:" in done.out
+        shown = cli("show", run)
+        assert "the state is the last one known" in shown.err
+    finally:
+        slurm.start_controller()
+    assert states(cli, run) == {run: "PENDING"}
+    assert cli("cancel", run).status == 0
+
+
+def test_a_chain_of_jobs(cli: Cli) -> None:
+    runs = ids(cli("submit", *SMOKE, "--resume-chain", "3", "--json"))
+    assert len(runs) == 3
+    assert cli("wait").status == 0
+    assert set(states(cli, *runs).values()) == {"COMPLETED"}
