@@ -83,6 +83,10 @@ def _parser(command: str) -> argparse.ArgumentParser:
         for flag, variable in SECRET_FLAGS.items():
             text = f"better: the variable {variable}, which no process list shows"
             parser.add_argument(flag, metavar="SECRET", help=text)
+    if command == "doctor":
+        parser.add_argument("--account", metavar="ACCOUNT", help="default: as in cluster_config.yaml")
+        parser.add_argument("--gpu-partition", metavar="PARTITION", help="default: as in cluster_config.yaml")
+        parser.add_argument("--no-compute-node", action="store_true", help="run no job; look from here only")
     if command == "uninstall":
         parser.add_argument("--yes", action="store_true", help="do not ask")
         parser.add_argument("--results-too", action="store_true", help="remove workloads/ with all results as well")

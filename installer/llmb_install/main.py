@@ -27,7 +27,7 @@ def _dispatch(asked: argparse.Namespace) -> int:
     if asked.command == "doctor":
         from llmb_install.doctor import doctor
 
-        return doctor(asked, install)
+        return doctor(asked, clone, install)
     if asked.command in ("list", "verify", "uninstall"):
         from llmb_install import upkeep
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -36,8 +37,8 @@ def test_all_four_workloads_through_srun(site: World, slurm: SlurmCluster) -> No
     assert site.imports() == 1
     log = next((site.install / ".llmb" / "logs").iterdir()).read_text()
     assert "srun --account bench --partition batch --nodes=1 --ntasks=1" in log
-    done = site.run("verify", "--install-path", str(site.install), program=["llmb-install"])
-    assert "image nvidia+nemo+26.02.sqsh" not in done.stderr.partition("error:")[2]
+    done = site.run("list", "--json", "--install-path", str(site.install), program=["llmb-install"])
+    assert [row["image_complete"] for row in json.loads(done.stdout)["workloads"]] == [True] * 4
 
 
 def test_a_partition_that_does_not_exist_is_said(site: World) -> None:
@@ -65,3 +66,22 @@ def test_the_site_is_detected(site: World, slurm: SlurmCluster, monkeypatch: pyt
     by_name = {partition.name: partition for partition in found.partitions}
     assert by_name["batch"].gpus_per_node == 8
     assert "batch" in [partition.name for partition in found.gpu_partitions]
+
+
+def test_doctor_on_this_cluster(site: World, slurm: SlurmCluster) -> None:
+    install(site, "--gres")
+    site.env["LLMB_INSTALL"] = str(site.install)
+    done = site.run("doctor", "--json", program=[sys.executable, "-m", "llmb_install"])
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert checks["Slurm controller"]["level"] == "ok"
+    assert checks["srun --mpi=pmix"]["level"] == "ok"
+    assert checks["Pyxis"]["level"] == "ok"
+    assert checks["GPU partition"]["found"] == "batch: 4 nodes of 8 GPUs, limit 8:00:00"
+    assert checks["GRES"]["level"] == "ok"
+    assert checks["account"]["level"] == "doubt", "this cluster keeps no accounts"
+    assert checks["a compute node"]["found"].startswith("gpu")
+    assert checks["installation on the node"]["level"] == "ok"
+    assert checks["clock of the node"]["level"] == "ok"
+    # The nodes are make-believe: there is no GPU on them, and doctor says so.
+    assert checks["GPUs of the node"]["level"] == "blocks"
+    assert done.returncode == 1

@@ -1,0 +1,150 @@
+"""Answers: strict, typed, the same from flags and play files; and what Slurm's and Enroot's lines mean."""
+
+from __future__ import annotations
+
+import typing
+from pathlib import Path
+
+import pytest
+
+from llmb_common.errors import ConfigError, RequestError
+from llmb_common.recipe import GPU_TYPES
+from llmb_install import arguments, questions
+from llmb_install.answers import Answers, complete, read_play, to_yaml
+from llmb_install.detect import gpu_type_of, gpus_in, parse_sinfo
+from llmb_install.installation import load_recipes
+from llmb_install.questions import QUESTIONS, missing, workloads_of
+
+CLONE = Path(__file__).resolve().parents[2]
+RECIPES = load_recipes(CLONE)
+SLURM = {
+    "install_path": "/x",
+    "cluster_type": "slurm",
+    "account": "bench",
+    "gpu_partition": "gpu",
+    "gpu_type": "h100",
+    "workloads": "all",
+}
+
+
+def test_questions_and_answers_are_about_the_same_fields() -> None:
+    assert {q.field for q in QUESTIONS} == set(Answers.__struct_fields__) - {"schema", "space_check"}
+    hints = typing.get_type_hints(Answers)
+    for question in QUESTIONS:
+        if question.choices and question.field != "gres":
+            assert set(question.choices) == set(typing.get_args(hints[question.field])), question.field
+    assert questions.GPU_TYPES == GPU_TYPES
+
+
+def test_defaults_depend_on_the_answers() -> None:
+    answers = complete(SLURM, RECIPES)
+    assert (answers.arch, answers.runtime, answers.install_method, answers.env_type) == (
+        "x86_64",
+        "pyxis",
+        "local",
+        "venv",
+    )
+    assert answers.cpu_partition == "gpu"
+    assert complete({**SLURM, "gpu_type": "gb200"}, RECIPES).arch == "aarch64"
+    local = complete({**SLURM, "cluster_type": "local", "account": None, "gpu_partition": None}, RECIPES)
+    assert local.runtime == "none"
+
+
+def test_a_recorded_file_plays_back_the_same_answers(tmp_path: Path) -> None:
+    answers = complete({**SLURM, "gres": True, "image_folder": "/shared/it's: #1"}, RECIPES)
+    path = tmp_path / "play.yaml"
+    path.write_text(to_yaml(answers))
+    given, secrets, lines = read_play(path)
+    assert complete(given, RECIPES, where=str(path), lines=lines) == answers
+    assert secrets.hf_token is None
+
+
+def test_a_secret_in_a_play_file_is_set_apart(tmp_path: Path) -> None:
+    path = tmp_path / "play.yaml"
+    path.write_text("schema: 1\nhf_token: hf_x\n")
+    given, secrets, _ = read_play(path)
+    assert given == {"schema": 1}
+    assert secrets.hf_token is not None
+    assert secrets.hf_token.reveal() == "hf_x"
+    assert "hf_x" not in repr(secrets)
+
+
+def test_a_play_file_from_another_age_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "play.yaml"
+    path.write_text("schema: 2\n" + "".join(f"{key}: {value}\n" for key, value in SLURM.items()))
+    given, _, lines = read_play(path)
+    with pytest.raises(ConfigError, match=r"play.yaml:1: .*schema"):
+        complete(given, RECIPES, where=str(path), lines=lines)
+
+
+def test_what_is_missing_depends_on_where_jobs_run() -> None:
+    assert [q.field for q in missing({})] == ["cluster_type", "gpu_type", "workloads"]
+    slurm = [q.field for q in missing({"cluster_type": "slurm"})]
+    assert slurm == ["account", "gpu_partition", "gpu_type", "workloads"]
+
+
+def test_workload_names_without_a_yaml_parser_are_those_of_the_recipes() -> None:
+    assert sorted(workloads_of(CLONE)) == sorted(RECIPES)
+
+
+def test_workloads_must_exist_and_one_must_be_named() -> None:
+    with pytest.raises(RequestError, match="did you mean 'pretrain_grok1'"):
+        complete({**SLURM, "workloads": "pretrain_grok"}, RECIPES)
+    with pytest.raises(RequestError, match="no workload is named"):
+        complete({**SLURM, "workloads": ","}, RECIPES)
+
+
+def test_secrets_leave_the_arguments() -> None:
+    words, found = arguments.take_secrets(["--hf-token", "a", "--json", "--ngc-api-key=b", "--hf-token"])
+    assert words == ["--json"]
+    assert found == {"HF_TOKEN": "", "NGC_API_KEY": "b"}
+
+
+def test_quickstart_takes_nothing_beside_it() -> None:
+    with pytest.raises(RequestError, match="--quickstart decides everything itself: --gpu-type"):
+        arguments.parse(["--quickstart", "--gpu-type", "h100"])
+    assert arguments.parse(["--quickstart", "--install-path", "/x", "--verbose"]).quickstart
+
+
+def test_partitions_as_sinfo_prints_them() -> None:
+    gpu, cpu = parse_sinfo(
+        "gpu*|up|4:00:00|8|gpu:h100:8(S:0-1)\ngpu*|up|4:00:00|2|(null)\ncpu|down|infinite|4|(null)\nx"
+    )
+    assert (gpu.name, gpu.is_default, gpu.up, gpu.nodes, gpu.gpus_per_node, gpu.gpu_name) == (
+        "gpu",
+        True,
+        True,
+        10,
+        8,
+        "h100",
+    )
+    assert (cpu.up, cpu.gpus_per_node) == (False, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("gpu:8", ("", 8)),
+        ("gpu:h100:8(S:0-1)", ("h100", 8)),
+        ("gpu:nvidia_h100_80gb_hbm3:4,gpu:nvidia_h100_80gb_hbm3:4", ("nvidia_h100_80gb_hbm3", 8)),
+        ("gres/craynetwork:4,gpu:a:2", ("a", 2)),
+        ("(null)", ("", 0)),
+    ],
+)
+def test_gpus_in_a_gres_text(text: str, expected: tuple[str, int]) -> None:
+    assert gpus_in(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("nvidia_gb200", "gb200"),
+        ("NVIDIA B200", "b200"),
+        ("NVIDIA GB300", "gb300"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA A100-SXM4-80GB", ""),
+    ],
+)
+def test_gpu_types_behind_product_names(name: str, kind: str) -> None:
+    assert gpu_type_of(name) == kind

@@ -1,0 +1,140 @@
+"""What doctor makes of a site: each fault is named, with what to do; a good site has none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from llmb_common.cluster import ClusterConfig, Engine, SlurmSettings
+from llmb_install.detect import Site, parse_sinfo
+from llmb_install.doctor_checks import Check, all_checks, limit_minutes
+from llmb_install.doctor_facts import Facts, Node, parse_node
+
+NODE = Node(
+    values=parse_node(
+        "host=gpu1\narch=x86_64\nmemlock=unlimited\ngpu=NVIDIA H100 80GB HBM3, 580.65.06, 81559 MiB\n"
+        "gpu=NVIDIA H100 80GB HBM3, 580.65.06, 81559 MiB\ncuda=13.0\nenroot=4.1.2\ninfiniband=mlx5_0\n"
+        "infiniband=mlx5_1\npeermem=yes\ninstall=yes\nimages=yes\n"
+    ),
+    skew=0.2,
+)
+GOOD = Facts(
+    config=ClusterConfig(
+        cluster_type="slurm",
+        gpu_type="h100",
+        arch="x86_64",
+        slurm=SlurmSettings(account="bench", gpu_partition="gpu", gres=True),
+    ),
+    install=Path("/"),
+    image_folder=Path("/images"),
+    site=Site(
+        has_slurm=True,
+        slurm_version="24.11.5",
+        partitions=parse_sinfo("gpu*|up|4:00:00|8|gpu:h100:8(S:0-1)\nold|down|4:00:00|8|gpu:8\nshort|up|10:00|8|gpu:8"),
+        accounts=("bench",),
+        architectures=("x86_64",),
+        gpu_type="h100",
+        local_gpus=(),
+    ),
+    controller_is_up=True,
+    mpi_types=("none", "pmix"),
+    container_options=("container-image", "container-mount-home", "container-mounts"),
+    slurm_config={"TaskPlugin": "task/cgroup,task/affinity", "EnforcePartLimits": "ALL"},
+    has_accounting=True,
+    local_enroot="4.1.2",
+    has_unsquashfs=True,
+    free_install=10**13,
+    free_images=10**13,
+    architecture="x86_64",
+    node=NODE,
+)
+
+
+def bad(facts: Facts) -> dict[str, Check]:
+    return {check.name: check for check in all_checks(facts) if check.level != "ok"}
+
+
+def _config(**changes: object) -> ClusterConfig:
+    base = {"cluster_type": "slurm", "gpu_type": "h100", "arch": "x86_64"}
+    return ClusterConfig(**{**base, **changes})  # type: ignore[arg-type]
+
+
+def settings(**changes: object) -> Facts:
+    base = {"account": "bench", "gpu_partition": "gpu", "gres": True}
+    return replace(GOOD, config=_config(slurm=SlurmSettings(**{**base, **changes})))  # type: ignore[arg-type]
+
+
+def node(**changes: list[str]) -> Facts:
+    return replace(GOOD, node=replace(NODE, values={**NODE.values, **changes}))
+
+
+def test_a_good_site_has_nothing_to_complain_of() -> None:
+    assert bad(GOOD) == {}
+    assert len(all_checks(GOOD)) > 15
+
+
+@pytest.mark.parametrize(
+    ("facts", "name", "level", "remedy"),
+    [
+        (replace(GOOD, controller_is_up=False), "Slurm controller", "blocks", "scontrol ping"),
+        (replace(GOOD, missing_commands=("srun",)), "Slurm commands", "blocks", "login node"),
+        (replace(GOOD, mpi_types=("none", "pmi2")), "srun --mpi=pmix", "blocks", "PMIx"),
+        (replace(GOOD, container_options=()), "Pyxis", "blocks", "runtime"),
+        (replace(GOOD, local_enroot=""), "Enroot here", "doubt", "--install-method srun"),
+        (replace(GOOD, has_unsquashfs=False), "unsquashfs", "blocks", "squashfs-tools"),
+        (replace(GOOD, has_accounting=False), "account", "doubt", "accepted in silence"),
+        (replace(GOOD, slurm_config={"TaskPlugin": "task/none"}), "task plug-in", "doubt", "affinity"),
+        (replace(GOOD, slurm_config=GOOD.slurm_config | {"EnforcePartLimits": "NO"}), "limits", "doubt", "for ever"),
+        (replace(GOOD, free_images=10**9), "space for images", "doubt", "image folder"),
+        (settings(account="ann"), "account", "blocks", "slurm.account"),
+        (settings(gpu_partition="nowhere"), "GPU partition", "blocks", "gpu, old, short"),
+        (settings(gpu_partition="old"), "GPU partition", "blocks", "it is down"),
+        (settings(gpu_partition="short"), "time limit of the partition", "blocks", "TIME_LIMIT"),
+        (settings(gres=False), "GRES", "doubt", "slurm.gres: true"),
+        (replace(GOOD, node=Node(error="none was free")), "a compute node", "doubt", "--no-compute-node"),
+        (node(arch=["aarch64"]), "architecture", "blocks", "wrong machines"),
+        (node(gpu=[]), "GPUs of the node", "blocks", "driver"),
+        (node(gpu=["NVIDIA B200, 580.1, 183359 MiB"]), "GPUs of the node", "doubt", "says h100"),
+        (node(cuda=["12.4"]), "CUDA of the driver", "doubt", "update the driver"),
+        (node(infiniband=[]), "InfiniBand or RoCE", "doubt", "TCP"),
+        (node(peermem=[]), "GPUDirect RDMA", "doubt", "nvidia_peermem"),
+        (node(memlock=["65536"]), "locked memory", "blocks", "unlimited"),
+        (node(enroot=[]), "Enroot on the node", "blocks", "compute nodes"),
+        (node(install=[]), "installation on the node", "blocks", "all nodes share"),
+        (replace(GOOD, node=replace(NODE, skew=-240.0)), "clock of the node", "doubt", "time synchronisation"),
+    ],
+)
+def test_each_fault_is_named_with_its_remedy(facts: Facts, name: str, level: str, remedy: str) -> None:
+    found = bad(facts)
+    assert list(found) == [name]
+    assert found[name].level == level
+    assert remedy in found[name].remedy
+
+
+def test_old_slurm_on_nvl72_racks() -> None:
+    site = replace(GOOD.site, slurm_version="22.05.8")
+    assert bad(replace(GOOD, site=site)) == {}
+    facts = replace(GOOD, site=site, config=_config(gpu_type="gb200", slurm=GOOD.config.slurm), node=None)
+    assert list(bad(facts)) == ["Slurm and NVL72 racks"]
+
+
+def test_asking_for_gres_that_is_not_there() -> None:
+    site = replace(GOOD.site, partitions=parse_sinfo("gpu|up|4:00:00|8|(null)"))
+    assert bad(replace(GOOD, site=site))["GRES"].level == "blocks"
+
+
+def test_a_machine_without_slurm() -> None:
+    config = ClusterConfig(cluster_type="local", gpu_type="cpu", engine=Engine(python="/engine/bin/python"))
+    assert bad(replace(GOOD, config=config)) == {}
+    lacking = bad(replace(GOOD, config=ClusterConfig(cluster_type="local", gpu_type="h100")))
+    assert {name: check.level for name, check in lacking.items()} == {
+        "GPUs of this machine": "blocks",
+        "training engine": "blocks",
+    }
+
+
+def test_time_limits() -> None:
+    texts = ["30:00", "4:00:00", "1-00:00:00", "infinite"]
+    assert [limit_minutes(text) for text in texts] == [30, 240, 1440, None]
