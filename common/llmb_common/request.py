@@ -222,8 +222,14 @@ def _refuse_contradictions(request: Request) -> None:
         raise RequestError("CHECKPOINT_INTERVAL needs ENABLE_CHECKPOINT=true", remedy="set both, or neither")
     if request.checkpoint_dir and not request.checkpoint:
         raise RequestError("CHECKPOINT_DIR needs ENABLE_CHECKPOINT=true", remedy="set both, or neither")
-    if not request.profile and (request.profile_start or request.profile_stop or request.profile_ranks):
-        raise RequestError("profile steps and ranks need ENABLE_PROFILE=true", remedy="set it, or unset them")
+    of_profiles = {
+        "PROFILE_START_STEP": request.profile_start,
+        "PROFILE_STOP_STEP": request.profile_stop,
+        "PROFILE_RANKS": request.profile_ranks,
+    }
+    for name, value in of_profiles.items():
+        if value and not request.profile:
+            raise RequestError(f"{name} needs ENABLE_PROFILE=true", remedy="set both, or neither")
 
 
 def _columns(read: Reader) -> dict[str, int | bool | None]:

@@ -62,7 +62,8 @@ class Reader:
         if value is None:
             return None
         if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) < 1:
-            raise RequestError(f"{name}={value} is not a positive whole number", remedy=f"for example {name}=8")
+            what = "larger than 999999999" if re.fullmatch(r"[0-9]{10,}", value) else "not a positive whole number"
+            raise RequestError(f"{name}={value} is {what}", remedy=f"for example {name}=8")
         return int(value)
 
     def count(self, name: str) -> int:
@@ -76,13 +77,15 @@ class Reader:
             )
         return value
 
-    def switch(self, name: str) -> bool:
+    def switch(self, name: str, other: str = "") -> bool:
+        """True or False. ``other``: a further value that the caller takes, for the message."""
         value = self.lower(name)
         if value in (None, "false", "0", "no", "off"):
             return False
         if value in ("true", "1", "yes", "on"):
             return True
-        raise RequestError(f"{name}={value} is neither true nor false", remedy=f"{name}=true or {name}=false")
+        also = f", or {name}={other}" if other else ""
+        raise RequestError(f"{name}={value} is neither true nor false", remedy=f"{name}=true or {name}=false{also}")
 
     def duration(self, name: str) -> str | None:
         value = self.text(name)
@@ -101,7 +104,7 @@ class Reader:
     def dry_run(self) -> str | None:
         if self.lower("DRY_RUN") == "json":
             return "json"
-        return "script" if self.switch("DRY_RUN") else None
+        return "script" if self.switch("DRY_RUN", "json") else None
 
 
 def same(one: tuple[str, int | None], other: tuple[str, int | None]) -> int | None:
