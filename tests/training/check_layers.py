@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from llmb_train.models.chunked import chunked
+from llmb_train.no_te import norm as norm_layers
 from llmb_train.no_te.attention import positions
 from llmb_train.no_te.norm import ZeroCenteredLayerNorm, ZeroCenteredRMSNorm
 
@@ -62,6 +63,22 @@ def zero_centered_rms_norm() -> float:
     return float((norm(hidden) - expected).abs().max())
 
 
+def norms_built_by_core_are_marked_for_sequence_parallelism() -> float:
+    """Unmarked, core would not sum their gradients over the tensor-parallel ranks, and the copies would drift apart."""
+    from megatron.core.transformer.torch_norm import WrappedTorchNorm
+
+    norm_layers.patch()
+    unmarked = 0
+    for normalization, centred in (("RMSNorm", False), ("LayerNorm", True)):
+        config = SimpleNamespace(
+            normalization=normalization, layernorm_zero_centered_gamma=centred, sequence_parallel=True
+        )
+        norm = WrappedTorchNorm(config, 8)
+        assert type(norm).__name__ == ("ZeroCenteredLayerNorm" if centred else "RMSNorm")
+        unmarked += sum(not getattr(parameter, "sequence_parallel", False) for parameter in norm.parameters())
+    return float(unmarked)
+
+
 def positions_cover_the_sequence() -> float:
     ranks = [positions(rank, 2, 6) for rank in range(2)]
     expected = [[0, 1, 2, 9, 10, 11], [3, 4, 5, 6, 7, 8]]
@@ -75,6 +92,7 @@ if __name__ == "__main__":
             chunked_attention,
             zero_centered_layer_norm,
             zero_centered_rms_norm,
+            norms_built_by_core_are_marked_for_sequence_parallelism,
             positions_cover_the_sequence,
         ):
             print(json.dumps({"check": check.__name__, "difference": check()}), flush=True)

@@ -19,10 +19,10 @@ GRAD_NORM_TOLERANCE = 2e-3
 
 @pytest.fixture(scope="module")
 def uninterrupted(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainingRun, Path]:
-    """Three steps on one rank, and the folder of the checkpoint it saved after the second."""
+    """Four steps on one rank, and the folder of the checkpoint it saved after the second."""
     folder = tmp_path_factory.mktemp("one")
     checkpoints = folder / "checkpoints"
-    run = engine.train(folder, make_job(steps={"train": 3}, checkpoint={"save": str(checkpoints), "interval": 2}))
+    run = engine.train(folder, make_job(steps={"train": 4}, checkpoint={"save": str(checkpoints), "interval": 2}))
     return run, checkpoints
 
 
@@ -30,9 +30,9 @@ def test_every_step_is_logged_once_and_the_header_names_the_versions(
     uninterrupted: tuple[TrainingRun, Path],
 ) -> None:
     run, _ = uninterrupted
-    assert sorted(run.steps) == [1, 2, 3]
+    assert sorted(run.steps) == [1, 2, 3, 4]
     assert "throughput per GPU (TFLOP/s/GPU)" in run.steps[3].text
-    assert run.log.count("Step Time : ") == 3
+    assert run.log.count("Step Time : ") == 4
     assert run.manifest["device"] == "cpu"
     assert run.manifest["layers"] == "local"
     assert run.manifest["megatron_bridge"].startswith("0.3.")
@@ -41,7 +41,7 @@ def test_every_step_is_logged_once_and_the_header_names_the_versions(
 
 def test_a_checkpoint_is_saved_at_the_interval_and_once_at_the_end(uninterrupted: tuple[TrainingRun, Path]) -> None:
     run, checkpoints = uninterrupted
-    assert sorted(path.name for path in checkpoints.glob("iter_*")) == ["iter_0000002", "iter_0000003"]
+    assert sorted(path.name for path in checkpoints.glob("iter_*")) == ["iter_0000002", "iter_0000004"]
     assert list((checkpoints / "iter_0000002").glob("*.distcp"))
     assert run.log.count("saving checkpoint at iteration") == 2
 
@@ -73,15 +73,17 @@ def test_the_next_step_is_the_same_in_every_layout(
     assert list(steps) == [3]
     assert steps[3].loss == pytest.approx(reference.steps[3].loss, abs=LOSS_TOLERANCE)
     assert steps[3].grad_norm == pytest.approx(reference.steps[3].grad_norm, abs=GRAD_NORM_TOLERANCE)
+    # This run ends at step 3, the saved one at 4: the schedule is the checkpoint's.
+    assert _learning_rate(steps[3].text) == _learning_rate(reference.steps[3].text)
 
 
 def test_fully_sharded_training_goes_the_same_way(
     engine: Engine, tmp_path: Path, uninterrupted: tuple[TrainingRun, Path]
 ) -> None:
     reference, _ = uninterrupted
-    job = make_job(world_size=2, parallelism={"fsdp": True}, steps={"train": 3})
+    job = make_job(world_size=2, parallelism={"fsdp": True}, steps={"train": 4})
     steps = engine.train(tmp_path, job).steps
-    assert sorted(steps) == [1, 2, 3]
+    assert sorted(steps) == [1, 2, 3, 4]
     for number, step in steps.items():
         assert step.loss == pytest.approx(reference.steps[number].loss, abs=LOSS_TOLERANCE)
         assert step.grad_norm == pytest.approx(reference.steps[number].grad_norm, abs=GRAD_NORM_TOLERANCE)
@@ -91,11 +93,14 @@ def test_a_resumed_rank_repeats_the_uninterrupted_run_to_the_last_printed_digit(
     engine: Engine, tmp_path: Path, uninterrupted: tuple[TrainingRun, Path]
 ) -> None:
     reference, checkpoints = uninterrupted
-    job = make_job(steps={"train": 3}, checkpoint={"load": str(checkpoints / "iter_0000002")})
+    job = make_job(steps={"train": 4}, checkpoint={"load": str(checkpoints / "iter_0000002")})
     resumed = engine.train(tmp_path, job).steps
-    assert list(resumed) == [3]
-    assert (resumed[3].loss, resumed[3].grad_norm) == (reference.steps[3].loss, reference.steps[3].grad_norm)
-    assert _learning_rate(resumed[3].text) == _learning_rate(reference.steps[3].text)
+    # Two steps: the optimizer's state shows only in the loss of the second.
+    assert sorted(resumed) == [3, 4]
+    for number, step in resumed.items():
+        expected = reference.steps[number]
+        assert (step.loss, step.grad_norm) == (expected.loss, expected.grad_norm)
+        assert _learning_rate(step.text) == _learning_rate(expected.text)
 
 
 def test_a_finished_run_trains_one_more_step_from_its_last_checkpoint(
@@ -103,8 +108,8 @@ def test_a_finished_run_trains_one_more_step_from_its_last_checkpoint(
 ) -> None:
     _, checkpoints = uninterrupted
     # As LOAD_CHECKPOINT_PATH does: the folder of checkpoints, the same number of steps, one further step.
-    job = make_job(steps={"train": 3, "exit_after": 1}, checkpoint={"load": str(checkpoints)})
-    assert list(engine.train(tmp_path, job).steps) == [4]
+    job = make_job(steps={"train": 4, "exit_after": 1}, checkpoint={"load": str(checkpoints)})
+    assert list(engine.train(tmp_path, job).steps) == [5]
 
 
 def _learning_rate(text: str) -> str:
