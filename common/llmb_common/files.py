@@ -13,10 +13,11 @@ from typing import Any
 from llmb_common.errors import RecordError
 
 
-def write_atomic(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
+def write_atomic(path: Path, content: str | bytes, *, mode: int = 0o644, sync_folder: bool = True) -> None:
     """Replace ``path`` by ``content``: unique temporary name beside it, fsync, rename, fsync of the folder.
 
     ``mode`` is set when the temporary file is created, so that no reader ever sees it wider, whatever the umask adds.
+    Without ``sync_folder`` a power cut may bring the old content back, whole, but never half of one.
     """
     data = content.encode() if isinstance(content, str) else content
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
@@ -30,7 +31,8 @@ def write_atomic(path: Path, content: str | bytes, *, mode: int = 0o644) -> None
         finally:
             os.close(descriptor)
         temporary.replace(path)
-        fsync_folder(path.parent)
+        if sync_folder:
+            fsync_folder(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()

@@ -13,18 +13,30 @@ from llmb_common.files import sha256_of, sha256_of_tree
 from llmb_common.planning.job_plan import JobPlan
 
 
-def make_manifest(plan: JobPlan, recipe_folder: Path, code: Path) -> dict[str, Any]:
-    """The manifest as it is known at submission; the job adds driver, NCCL and framework versions to its log."""
+def make_manifest(
+    plan: JobPlan, recipe_folder: Path, code: Path, origin: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The manifest as it is known at submission; the job adds driver, NCCL and framework versions to its log.
+
+    ``origin`` is ``origin_of`` the same folders, where many jobs share one.
+    """
     return {
         "llmb": __version__,
         "python": platform.python_version(),
         "host": platform.node(),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        **(origin or origin_of(recipe_folder, code)),
+        "image": _image(plan),
+        "environment_overrides": {name: item.value for name, item in plan.env.items() if item.source == "environment"},
+    }
+
+
+def origin_of(recipe_folder: Path, code: Path) -> dict[str, Any]:
+    """Where recipe and training code come from: commit and hashes."""
+    return {
         "git": git_state(recipe_folder),
         "recipe_sha256": sha256_of(recipe_folder / "recipe.yaml"),
         "code_sha256": sha256_of_tree(code, "**/*.py"),
-        "image": _image(plan),
-        "environment_overrides": {name: item.value for name, item in plan.env.items() if item.source == "environment"},
     }
 
 

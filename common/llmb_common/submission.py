@@ -8,19 +8,20 @@ scheduler be wrong, the job script itself ends a second job of the same run.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from llmb_common.errors import EnvironmentLacks, LLMBError, RecordError, RequestError, SchedulerError
 from llmb_common.executors import executor_for
-from llmb_common.files import sha256_of_tree
 from llmb_common.index import RunFilter, RunRow, find_run, find_runs, note
-from llmb_common.manifest import make_manifest
+from llmb_common.manifest import make_manifest, origin_of
 from llmb_common.observe.runs import observe
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.process import identify, is_alive
@@ -30,13 +31,18 @@ from llmb_common.run import (
     RunRecord,
     Submission,
     create_run,
+    hash_of_packed,
     load_record,
+    pack_code,
     update_record,
 )
 from llmb_common.slurm.states import is_live
 
 AT_ONCE = 4
 """Submissions under way together in ``submit_many``: ``sbatch`` mostly waits for the controller."""
+
+NOTED_TOGETHER = 50
+"""Runs that go into the index together; those that a crash leaves out are found by their folders."""
 
 LEFTOVER_SECONDS = 24 * 3600
 """The same request continues an interrupted submission so long; after that it is a new run."""
@@ -83,32 +89,48 @@ def submit(
     Raises LLMBError. After a refusal nothing is left behind; SchedulerError with code ``unknown`` means that nobody
     knows whether the job exists: the run stays on record and ``recover`` settles it.
     """
-    options = options or Options()
+    job = Job(plan, recipe_folder, options or Options())
     _check(plan)
-    return _submit(plan, recipe_folder, options, _submission(plan, options), on_record)
+    batch = _Batch([job])
+    record = _submit(job, _submission(plan, job.options), batch, on_record)
+    note(record)
+    return record
 
 
 def submit_many(jobs: Sequence[Job]) -> Iterator[tuple[Job, RunRecord | LLMBError]]:
     """Submit jobs at the rate that ``sbatch`` allows, in their order; a refused job does not stop the others.
 
-    Local runs follow one another.
+    Local runs follow one another. Raises LLMBError when nothing of it can be submitted.
     """
+    batch = _Batch(jobs)
 
     def attempt(job: Job) -> RunRecord | LLMBError:
         try:
-            return submit(job.plan, job.recipe_folder, job.options)
+            batch.check(job.plan)
+            return _submit(job, _submission(job.plan, job.options), batch)
         except LLMBError as error:
             return error
 
     if any(job.plan.cluster_type == "local" for job in jobs):
         for job in jobs:
-            yield job, attempt(job)
+            result = attempt(job)
+            if isinstance(result, RunRecord):
+                note(result)
+            yield job, result
         return
+    unnoted: list[RunRecord] = []
     with ThreadPoolExecutor(AT_ONCE, "submit") as pool:
         try:
-            yield from zip(jobs, pool.map(attempt, jobs), strict=True)
+            for job, result in zip(jobs, pool.map(attempt, jobs), strict=True):
+                if isinstance(result, RunRecord):
+                    unnoted.append(result)
+                if len(unnoted) >= NOTED_TOGETHER:
+                    note(*unnoted)
+                    unnoted.clear()
+                yield job, result
         finally:
             pool.shutdown(cancel_futures=True)  # Ctrl-C: what is under way is finished, nothing new begins
+            note(*unnoted)
 
 
 def submit_chain(plan: JobPlan, recipe_folder: Path, links: int, options: Options | None = None) -> list[RunRecord]:
@@ -133,26 +155,26 @@ def submit_chain(plan: JobPlan, recipe_folder: Path, links: int, options: Option
     records: list[RunRecord] = []
     for link in range(1, links + 1):
         these = replace(options, key=f"{options.key}#{link}" if options.key else "")
-        submission = _submission(plan, these)
+        chain = ""
         if records:
-            first = records[0]
-            save = plan.checkpoint.save or str(first.paths.checkpoints)
+            chain = records[0].paths.run_id
+            save = plan.checkpoint.save or str(records[0].paths.checkpoints)
             checkpoint = msgspec.structs.replace(plan.checkpoint, save=save, load=None, resume=True)
             plan = msgspec.structs.replace(plan, checkpoint=checkpoint)
             these = replace(these, after=(records[-1].paths.run_id,))
-            submission = msgspec.structs.replace(_submission(plan, these), chain=first.paths.run_id, link=link)
-        record = _submit(plan, recipe_folder, these, submission)
+        job = Job(plan, recipe_folder, these)
+        submission = msgspec.structs.replace(_submission(plan, these), chain=chain, link=link)
+        record = _submit(job, submission, _Batch([job]))
         if link == 1:
             record = _first_of_chain(record)
+        note(record)
         records.append(record)
     return records
 
 
 def _first_of_chain(record: RunRecord) -> RunRecord:
     member = msgspec.structs.replace(record.submission, chain=record.paths.run_id, link=1)
-    record = update_record(record.paths.folder, lambda found: replace(found, submission=member))
-    note(record)
-    return record
+    return update_record(record.paths.folder, lambda found: replace(found, submission=member))
 
 
 def recover(record: RunRecord, *, detach: bool = False) -> RunRecord:
@@ -196,26 +218,78 @@ def _check(plan: JobPlan) -> None:
         )
 
 
+class _Batch:
+    """What the jobs of one command share, found out once: interrupted submissions, origins of recipes and code."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._lock = threading.Lock()
+        self._origins: dict[Path, dict[str, Any]] = {}
+        self._checked: list[JobPlan] = []
+        self._by_key: dict[str, RunRow] = {}
+        self._interrupted: list[RunRecord] = []
+        self.folder = training_code()
+        self.code = pack_code(self.folder)
+        for install in {Path(job.plan.install) for job in jobs}:
+            self._look(install, {job.options.key for job in jobs if job.options.key})
+
+    def _look(self, install: Path, keys: set[str]) -> None:
+        if keys:
+            rows = find_runs(install, RunFilter(key=keys.pop()) if len(keys) == 1 else None)
+            self._by_key |= {row.key: row for row in rows if row.key}
+        wanted = RunFilter(states=(SUBMITTING, NOT_SUBMITTED), since=time.time() - LEFTOVER_SECONDS)
+        for row in reversed(find_runs(install, wanted)):
+            record = load_record(row.folder)
+            alive = record.submitter is None or is_alive(record.submitter) is not False
+            if record.state == NOT_SUBMITTED or not alive:
+                self._interrupted.append(record)
+
+    def known(self, plan: JobPlan, submission: Submission) -> RunRecord | None:
+        """The run to go on with: the one under the key, or an interrupted submission of the very same job."""
+        if submission.key:
+            row = self._by_key.get(submission.key)
+            return load_record(row.folder) if row else None
+        with self._lock:
+            for record in self._interrupted:
+                if record.plan == plan and record.submission == submission:
+                    self._interrupted.remove(record)
+                    return record
+        return None
+
+    def check(self, plan: JobPlan) -> None:
+        """As ``_check``, once for plans that need the same."""
+        same = msgspec.structs.replace(plan, experiment_name="", max_steps=0)
+        with self._lock:
+            if same in self._checked:
+                return
+        _check(plan)
+        with self._lock:
+            self._checked.append(same)
+
+    def origin(self, recipe_folder: Path) -> dict[str, Any]:
+        with self._lock:
+            if recipe_folder not in self._origins:
+                self._origins[recipe_folder] = origin_of(recipe_folder, self.folder)
+            return self._origins[recipe_folder]
+
+
 def _submit(
-    plan: JobPlan,
-    recipe_folder: Path,
-    options: Options,
+    job: Job,
     submission: Submission,
+    batch: _Batch,
     on_record: Callable[[RunRecord], None] = lambda record: None,
 ) -> RunRecord:
-    found = _known(plan, submission)
+    found = batch.known(job.plan, submission)
     if found is not None:
         on_record(found)
         if found.state in (SUBMITTING, NOT_SUBMITTED):
-            return recover(found, detach=options.detach)
+            return recover(found, detach=job.options.detach)
         return found
-    if plan.cluster_type == "local":
-        _wait_for(Path(plan.install), options.after)
-    code = training_code()
-    record = create_run(plan, code, make_manifest(plan, recipe_folder, code), submission)
-    note(record)
+    if job.plan.cluster_type == "local":
+        _wait_for(Path(job.plan.install), job.options.after)
+    manifest = make_manifest(job.plan, job.recipe_folder, batch.folder, batch.origin(job.recipe_folder))
+    record = create_run(job.plan, batch.code, manifest, submission)
     on_record(record)
-    return _start(record, detach=options.detach)
+    return _start(record, detach=job.options.detach)
 
 
 def _start(record: RunRecord, *, detach: bool) -> RunRecord:
@@ -229,16 +303,14 @@ def _start(record: RunRecord, *, detach: bool) -> RunRecord:
         if seen.record.job_id is None:
             raise
         return seen.record
-    note(record)
     return record
 
 
 def _start_again(record: RunRecord, *, detach: bool) -> RunRecord:
     """Submit a run once more of which it is certain that it has no job, in its own folder."""
-    code = record.paths.code / "llmb_train"
-    if sha256_of_tree(code, "**/*.py") != record.manifest.get("code_sha256"):
+    if hash_of_packed(record.paths.code) != record.manifest.get("code_sha256"):
         raise RecordError(
-            f"the training code in {code} is not the one that was planned",
+            f"the training code in {record.paths.code} is not the one that was planned",
             remedy=f"remove the folder {record.paths.folder} and run the same command again",
         )
 
@@ -253,27 +325,6 @@ def _start_again(record: RunRecord, *, detach: bool) -> RunRecord:
         return replace(found.with_state(SUBMITTING, "again"), submitter=identify())
 
     return _start(update_record(record.paths.folder, claim), detach=detach)
-
-
-def _known(plan: JobPlan, submission: Submission) -> RunRecord | None:
-    """The run to go on with: the one under the key, or an interrupted submission of the very same job."""
-    install = Path(plan.install)
-    if submission.key:
-        for row in find_runs(install, RunFilter(key=submission.key)):
-            return load_record(row.folder)
-        return None
-    wanted = RunFilter(
-        experiment_name=plan.experiment_name,
-        states=(SUBMITTING, NOT_SUBMITTED),
-        since=time.time() - LEFTOVER_SECONDS,
-    )
-    for row in reversed(find_runs(install, wanted)):
-        record = load_record(row.folder)
-        alive = record.submitter is None or is_alive(record.submitter) is not False
-        interrupted = record.state == NOT_SUBMITTED or (record.state == SUBMITTING and not alive)
-        if interrupted and record.plan == plan and record.submission == submission:
-            return record
-    return None
 
 
 def _submission(plan: JobPlan, options: Options) -> Submission:

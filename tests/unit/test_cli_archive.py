@@ -52,7 +52,7 @@ def test_an_archive_holds_the_runs_and_its_hashes_hold(cli: Cli, tmp_path: Path,
         inside + "run.json",
         inside + "job.json",
         inside + f"{experiment}.sbatch",
-        inside + "code/llmb_train/__main__.py",
+        inside + "code.zip",
         inside + f"{experiment}/log-{experiment}.out",
     }
     assert (folder / inside / "run.json").read_bytes() == record.paths.record.read_bytes()

@@ -50,14 +50,18 @@ def find_run(install: Path, word: str) -> RunRow:
     )
 
 
-def note(record: RunRecord) -> bool:
-    """Put the record's present state into its installation's index; False when that failed, which heals later.
+def note(*records: RunRecord) -> bool:
+    """Put the records' present state into their installation's index; False when that failed, which heals later.
 
-    A run that the index does not know is found by its folder's time, and one that it knows as alive is read again.
+    All are of one installation. A run that the index does not know is found by its folder's time, and one that it
+    knows as alive is read again.
     """
+    if not records:
+        return True
     try:
-        with open_index(Path(record.plan.install)) as connection:
-            insert(connection, record)
+        with open_index(Path(records[0].plan.install)) as connection:
+            for record in records:
+                insert(connection, record)
     except (sqlite3.Error, OSError):
         return False
     return True

@@ -16,7 +16,7 @@ def task_script(plan: JobPlan) -> str:
     lines = [
         "set -euo pipefail",
         'cd -- "$LLMB_RUN_DIR/$LLMB_EXPERIMENT"',
-        "export PYTHONPATH=$LLMB_RUN_DIR/code${PYTHONPATH:+:$PYTHONPATH}",
+        "export PYTHONPATH=$LLMB_RUN_DIR/code.zip${PYTHONPATH:+:$PYTHONPATH}",
         "prefix=()",
     ]
     if slurm and plan.device == "cuda" and not plan.cpu_pinning:
