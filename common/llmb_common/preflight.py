@@ -20,11 +20,17 @@ _ITERATION = re.compile(r"iter_([0-9]{1,9})")
 
 def check_disk(plan: JobPlan) -> None:
     """Raise RequestError for a checkpoint that is none, EnvironmentLacks for too little space to save one."""
-    if plan.checkpoint.load is not None:
-        # exit_after: the run ends so many steps after the checkpoint, whatever its step is.
-        _check_checkpoint(Path(plan.checkpoint.load), plan.max_steps if plan.exit_after is None else None)
-    if plan.checkpoint.enabled:
-        _check_space(plan)
+    try:
+        if plan.checkpoint.load is not None:
+            # exit_after: the run ends so many steps after the checkpoint, whatever its step is.
+            _check_checkpoint(Path(plan.checkpoint.load), plan.max_steps if plan.exit_after is None else None)
+        if plan.checkpoint.enabled:
+            _check_space(plan)
+    except OSError as error:
+        raise EnvironmentLacks(
+            f"cannot look at {error.filename}: {error.strerror or error}",
+            remedy="check the path of the checkpoint and its permissions",
+        ) from error
 
 
 def _check_checkpoint(path: Path, last_step: int | None) -> None:

@@ -7,6 +7,7 @@ result into a msgspec struct and reports the first mistake with file, line and, 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,10 @@ _INTEGER = re.compile(r"[-+]?[0-9]+\Z")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
 _NULL = {"", "~", "null", "Null", "NULL"}
 _BOOLEAN = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+
+_LONGEST = 18
+"""Digits of a whole number; no setting has more."""
+_DEEPEST = 50
 
 _QUOTED = ("'", '"', "|", ">")
 # What the parser itself gives to untagged values, by its own YAML 1.1 rules; the scalar rules above replace them.
@@ -48,6 +53,8 @@ def load_text(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
         raise error(f"{place}: not valid YAML: {problem.problem}", remedy="correct that line") from problem
     except yaml.YAMLError as problem:
         raise error(f"{where}: not valid YAML: {problem}") from problem
+    except RecursionError as problem:
+        raise error(f"{where}: nested too deeply") from problem
     if node is None:
         raise error(f"{where}: the file is empty")
     lines: Lines = {}
@@ -63,10 +70,15 @@ def _plain(
     lines[path] = line
     if id(node) in parents:
         raise error(f"{where}:{line}: an alias that contains itself")
+    if len(parents) >= _DEEPEST:
+        raise error(f"{where}:{line}: nested too deeply")
     if node.tag.removeprefix("tag:yaml.org,2002:") not in _IMPLICIT_TAGS:
         raise error(f"{where}:{line}: the tag {node.tag!r} is not supported", remedy="write the plain value")
     if isinstance(node, yaml.ScalarNode):
-        return node.value if node.style in _QUOTED else _scalar(node.value)
+        value = node.value if node.style in _QUOTED else _scalar(node.value)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise error(f"{where}:{line}: {node.value[:40]} is too large a number")
+        return value
     inside = parents | {id(node)}
     if isinstance(node, yaml.SequenceNode):
         return [_plain(item, f"{path}[{i}]", where, lines, error, inside) for i, item in enumerate(node.value)]
@@ -93,10 +105,10 @@ def _scalar(text: str) -> Any:
         return None
     if text in _BOOLEAN:
         return _BOOLEAN[text]
-    if _INTEGER.match(text):
+    if _INTEGER.match(text) and len(text) <= _LONGEST:
         return int(text)
     if _FLOAT.match(text):
-        return float(text)
+        return float(text)  # a whole number too long to be meant comes here too, and no field takes it
     return text
 
 

@@ -73,3 +73,9 @@ def test_space_for_a_checkpoint_is_asked_of_the_nearest_folder_that_exists(tmp_p
 def test_every_save_counts_the_one_at_the_end_too(tmp_path: Path, interval: int, saves: int) -> None:
     with pytest.raises(EnvironmentLacks, match=rf"{saves} checkpoint\(s\) of 405b need {saves * 5291.71:,.0f} GiB"):
         check_disk(plan(tmp_path, enabled=True, interval=interval))
+
+
+@pytest.mark.parametrize("setting", [{"enabled": True, "save": "/" + "x" * 5000}, {"load": "/" + "x" * 5000}])
+def test_a_place_that_cannot_be_looked_at_is_no_traceback(tmp_path: Path, setting: dict[str, object]) -> None:
+    with pytest.raises(EnvironmentLacks, match="cannot look at"):
+        check_disk(plan(tmp_path, **setting))

@@ -94,3 +94,17 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_no_text_escapes_as_another_exception(text: str) -> None:
     with contextlib.suppress(ConfigError):
         load_text(text, "x")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: 1e999", "f.yaml:1: 1e999 is too large a number"),
+        ("a:\n  - " + "1" * 5000, "f.yaml:2: 1+ is too large a number"),
+        ("[" * 60 + "]" * 60, "f.yaml:1: nested too deeply"),
+        ("[" * 5000 + "]" * 5000, "nested too deeply|not valid YAML"),
+    ],
+)
+def test_what_no_one_can_mean_is_an_error_and_no_traceback(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load_text(text, "f.yaml")
