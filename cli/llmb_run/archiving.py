@@ -30,7 +30,7 @@ from llmb_common.secrets import is_secret_name
 
 _LEFT_OUT = {"checkpoints", "__pycache__", ".lock"}
 _PROFILES = "nsys_profile"
-_BINARY = {".nsys-rep", ".sqlite", ".gz", ".zst"}
+_BINARY = {".nsys-rep", ".sqlite", ".zip", ".gz", ".zst"}
 _SECRET_SHAPES = re.compile(rb"\b(hf_[A-Za-z0-9]{16,}|nvapi-[A-Za-z0-9_-]{16,})")
 """How tokens of Hugging Face and NGC begin."""
 _MASK = b"****"

@@ -7,7 +7,7 @@ import signal
 import sys
 from types import FrameType
 
-from llmb_common.errors import Interrupted, LLMBError, RequestError
+from llmb_common.errors import Interrupted, LLMBError, RecordError, RequestError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,6 +28,10 @@ def main(arguments: list[str] | None = None) -> int:
         return _failed(arguments, Interrupted("interrupted"))
     except LLMBError as error:
         return _failed(arguments, error)
+    except OSError as error:
+        # A file or program that vanished or is not ours to read: a reader wants its name, not where we stood.
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        return _failed(arguments, RecordError(what, remedy="check that it exists, and whose it is"))
     finally:
         signal.signal(signal.SIGTERM, former)
     return status

@@ -60,6 +60,15 @@ def test_a_configuration_that_differs_in_one_thing_has_no_reference(tmp_path: Pa
     assert published_result(plan_for(tmp_path, **(PUBLISHED | DIFFERENT[what])), LLAMA) is None
 
 
+def test_balanced_routing_is_not_what_was_published(tmp_path: Path) -> None:
+    recipe = load_recipe(ROOT / "grok1")
+    result = recipe.results[0]
+    published = {"GPU_TYPE": result.gpu, "MODEL_SIZE": result.size, "DTYPE": result.dtype}
+    published |= {"JOB_TOTAL_GPUS": str(result.gpus)}
+    assert published_result(plan_for(tmp_path, "grok1", **published), recipe) == result
+    assert published_result(plan_for(tmp_path, "grok1", **published, MOE_ROUTING="balanced"), recipe) is None
+
+
 def test_an_h200_is_no_h100(tmp_path: Path) -> None:
     published = {"MODEL_SIZE": "70b", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "64"}
     assert published_result(plan_for(tmp_path, GPU_TYPE="h100", **published), LLAMA) is not None
@@ -71,6 +80,7 @@ def test_what_is_never_judged(cli: Cli) -> None:
     runs = {
         "smoke": make_run(cli.install, log=steady_log(100), variables=smoke),
         "dead": make_run(cli.install, state="FAILED", log=steady_log(5741.47)[:4000]),
+        "profiled": make_run(cli.install, log=steady_log(5741.47), variables=PUBLISHED | {"ENABLE_PROFILE": "true"}),
         "traced": make_run(cli.install, log=steady_log(5741.47), variables=PUBLISHED | {"ENABLE_NCCLTRACE": "true"}),
     }
     found = {run["run_id"]: run for run in cli("results", "--json").data["runs"]}

@@ -190,6 +190,22 @@ def test_notices_go_to_stderr_and_into_the_envelope(cli: Cli) -> None:
     done = cli("single", "-w", "llama3.1", "--gpu-type", "cpu", "--dry-run", "--json", CLUSTER_TYPE="local")
     assert any("MODEL_SIZE is smoke" in text for text in done.envelope["notices"])
     assert "note: no GPU: MODEL_SIZE is smoke" in done.err
+    several = cli("submit", "-w", "llama3.1", "--gpu-type", "cpu", "--repeats", "3", "--dry-run", CLUSTER_TYPE="local")
+    assert several.err.count("MODEL_SIZE is smoke") == 1
+
+
+def test_a_reader_that_goes_away_is_no_error(cli: Cli) -> None:
+    command = f"set -o pipefail; {sys.executable} -m llmb_run list | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], env={"PATH": os.environ["PATH"]}, capture_output=True, text=True)
+    assert done.stdout.strip() in ("0", "1")  # 0: it was faster than its reader
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
+
+
+def test_a_file_that_cannot_be_read_is_named(cli: Cli, tmp_path: Path) -> None:
+    done = cli("bulk", tmp_path)
+    assert (done.status, str(tmp_path) in done.err) == (2, True)
+    assert "Traceback" not in done.err
 
 
 HOSTILE = ["it's", 'a "b"', "$(touch {mark})", "`touch {mark}`", "a;touch {mark}", "%j", "\\n", "ünïcode", "*", "-x"]
