@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.errors import RecordError, RequestError
-from llmb_common.run import RunRecord, load_record
+from llmb_common.run import COMPLETED, RunRecord, load_record
 from llmb_common.timing.runs import RunFiles, RunTiming, analyse, find_runs
 from llmb_common.timing.statistics import Window
 from llmb_common.timing.tables import STYLES, Style
@@ -84,8 +84,10 @@ def figure_row(item: Measured) -> list[str]:
 
 
 def _verdict_text(item: Measured) -> str:
-    if item.timing.status.state != "Success":
-        return f"{item.timing.status.state}: {printable(item.timing.status.message)}"
+    status, record = item.timing.status, item.record
+    if status.state != "Success":
+        slurm = f" ({record.state})" if record and record.state != COMPLETED else ""
+        return f"{status.state}: {printable(status.message)}{slurm}"
     return item.verdict.text if item.verdict else "no record of LLMB: no figures"
 
 

@@ -112,7 +112,7 @@ def judge_result(plan: JobPlan, recipe: Recipe, timing: RunTiming) -> Verdict:
         return Verdict("no reference", "nothing is published for this configuration")
     difference = seconds / published.step_seconds - 1
     if abs(difference) <= BAND:
-        return Verdict("as published", f"as published ({difference:+.1%})", difference, published)
+        return Verdict("as published", f"as published ({round(difference, 3) + 0.0:+.1%})", difference, published)
     if difference > 0:
         return Verdict("slower", f"slower by {difference:.1%}", difference, published)
     return Verdict("faster", f"faster by {-difference:.1%}", difference, published)

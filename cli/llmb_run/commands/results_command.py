@@ -109,4 +109,5 @@ def _print_tables(found: list[Measured], *, full_names: bool) -> None:
         for text in item.timing.notices:
             notice(f"{item.timing.files.name}: {printable(text)}")
         if item.verdict and item.verdict.published and item.verdict.published.why:
-            notice(f"published value of {item.timing.files.name}: {item.verdict.published.why}")
+            published = item.verdict.published
+            notice(f"published result of {published.source}, corrected here: {published.why}")

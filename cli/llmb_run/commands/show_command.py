@@ -91,7 +91,7 @@ def _lines(seen: Observation, measured: Measured, place: Place) -> list[tuple[st
         ("result", [_result(measured)]),
     ]
     if cause := _cause(seen, measured):
-        lines.append(("cause", [cause]))
+        lines.append(("log says", [cause]))
     return lines
 
 
@@ -128,7 +128,7 @@ def _result(measured: Measured) -> str:
 
 
 def _cause(seen: Observation, measured: Measured) -> str:
-    """The first error in the logs of a run that ended badly."""
+    """The first error in the logs of a run that ended badly, or their last line."""
     from llmb_common.executors.local import first_error
     from llmb_run.terminal import printable
 
