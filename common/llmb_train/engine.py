@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from llmb_train.errors import EngineError
 from llmb_train.job import Device
 
+CONFIGURED_BRIDGE = "0.3."
+"""The minor release whose configuration fields ``settings`` and ``models`` fill in."""
+
 PATCHED_BRIDGE = ("0.3.0", "0.3.1")
 PATCHED_CORE = ("0.16.0", "0.16.1")
 """Releases whose source the patches of ``cpu`` and ``no_te`` were written against."""
@@ -35,7 +38,8 @@ def find(device: Device) -> Engine:
     Raises:
         EngineError: Megatron-Bridge is missing, or a version is installed that this device would need patches for.
     """
-    if package_version("megatron-bridge") is None:
+    # A container may have it as a source tree, without a distribution's metadata.
+    if package_version("megatron-bridge") is None and not _importable("megatron.bridge"):
         raise EngineError(
             "Megatron-Bridge is not installed in this Python",
             remedy="run inside the recipe's container, or install the CPU engine with ./installer.py --quickstart",
@@ -45,6 +49,13 @@ def find(device: Device) -> Engine:
     if not have_te:
         require_patched_versions(device)
     return Engine(device=device, transformer_engine=have_te)
+
+
+def _importable(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # nor its parent
+        return False
 
 
 def install_patches(engine: Engine) -> None:

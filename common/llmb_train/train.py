@@ -41,7 +41,10 @@ def run(job: Job) -> None:
     from megatron.bridge.training.gpt_step import forward_step
     from megatron.bridge.training.pretrain import pretrain
 
-    pretrain(config, forward_step, callbacks=[_sigterm_handler()] if config.train.exit_signal_handler else None)
+    if config.train.exit_signal_handler:
+        pretrain(config, forward_step, callbacks=[_sigterm_handler()])
+    else:
+        pretrain(config, forward_step)
 
 
 def _sigterm_handler() -> Any:

@@ -6,12 +6,15 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from training_jobs import Engine, TrainingRun, make_job
+from training_jobs import REPOSITORY, Engine, TrainingRun, make_job
+
+COMMON = REPOSITORY / "common"
 
 
 def _start(engine: Engine, folder: Path, job: dict[str, Any]) -> subprocess.Popen[str]:
@@ -132,3 +135,39 @@ def test_an_unknown_megatron_is_refused_and_not_patched(engine: Engine, tmp_path
     assert done.returncode == 3
     assert "megatron-core 0.99.0 cannot train on a CPU" in done.stderr
     assert "install megatron-core==0.16.1" in done.stderr
+
+
+def test_without_megatron_bridge_the_remedy_is_named(tmp_path: Path) -> None:
+    """In this Python (the tool's), there is no engine at all."""
+    job_file = tmp_path / "job.json"
+    job_file.write_text(json.dumps(make_job()), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "llmb_train", str(job_file)],
+        env={"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "PYTHONPATH": str(COMMON)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert "Megatron-Bridge is not installed in this Python" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_wrong_job_is_reported_by_one_rank(tmp_path: Path) -> None:
+    job_file = tmp_path / "job.json"
+    job_file.write_text("{}", encoding="utf-8")
+    texts = []
+    for rank in ("0", "1"):
+        done = subprocess.run(
+            [sys.executable, "-m", "llmb_train", str(job_file)],
+            env={"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_NTASKS": "2", "PYTHONPATH": str(COMMON)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 2
+        texts.append(done.stderr)
+    assert "schema is None, this llmb_train reads schema 1" in texts[0]
+    assert texts[1] == ""
