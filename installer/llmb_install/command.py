@@ -48,11 +48,13 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     on_line: Callable[[str], None] | None = None,
+    patience: float = 5.0,
 ) -> Finished:
     """Run ``argv`` with stdout and stderr joined; every line goes to the log and to ``on_line``.
 
     The program gets no terminal input. It dies with this process, even when that is killed: a forgotten ``pip`` must
-    not go on writing beside the next installer. Raises OSError where it cannot be started.
+    not go on writing beside the next installer. ``patience``: seconds between SIGTERM and SIGKILL when it is stopped.
+    Raises OSError where it cannot be started.
     """
     reporter.log("$ " + shlex.join(argv))
     tail: deque[str] = deque(maxlen=_TAIL)
@@ -67,7 +69,7 @@ def run(
                 on_line(text)
         status = process.wait()
     except BaseException:
-        _stop(process)
+        _stop(process, patience)
         raise
     finally:
         if process.stdout is not None:
@@ -87,7 +89,7 @@ def stop_all() -> None:
     with _guard:
         processes = list(_running)
     for process in processes:
-        _stop(process)
+        _stop(process, 5.0)
 
 
 def _start(argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None) -> subprocess.Popen[str]:
@@ -112,13 +114,13 @@ def _start(argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None)
     return process
 
 
-def _stop(process: subprocess.Popen[str]) -> None:
+def _stop(process: subprocess.Popen[str], patience: float) -> None:
     """End the whole process group: politely, then not."""
-    for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
+    for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, 5.0)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         try:
-            process.wait(timeout=patience)
+            process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
             continue
         return

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -31,8 +29,6 @@ class Watch:
         self.said_error = False
         self.wrong_architecture = ""
         self._step, self._output = step, output
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
 
     def __call__(self, line: str) -> None:
         text = re.sub(r"\x1b\[[0-9;]*m", "", line).strip()
@@ -43,20 +39,13 @@ class Watch:
         if "[WARN]" in text and "architecture" in text:
             self.wrong_architecture = text.partition("]")[2].strip()
         if found := re.match(r"\[INFO\] (.*)", text):
-            self._step.update(found[1].rstrip("."))
-            if "squashfs" in found[1] and self._thread is None:
-                self._thread = threading.Thread(target=self._follow_size, daemon=True)
-                self._thread.start()
+            self._step.update(self._growth if "squashfs" in found[1] else found[1].rstrip("."))
 
-    def stop(self) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _follow_size(self) -> None:
-        while not self._stop.wait(1.0):
-            with contextlib.suppress(OSError):
-                self._step.update(f"creating the squashfs file, {size(self._output.stat().st_size)}")
+    def _growth(self) -> str:
+        try:
+            return f"creating the squashfs file, {size(self._output.stat().st_size)}"
+        except OSError:
+            return "creating the squashfs file"
 
 
 def explain(source: str, done: Finished, watch: Watch, env: Mapping[str, str], *, remote: bool) -> EnvironmentLacks:

@@ -202,9 +202,12 @@ class _PipProgress:
         elif download := re.match(r"Downloading (\S+?)-[0-9]\S* \((.*)\)", text):
             self._step.update(f"{self._what} {self._seen}{of_total}, downloading {download[1]} ({download[2]})")
         elif text.startswith("Installing collected packages"):
-            self._step.update(f"unpacking {max(self._seen, 1)} packages")
+            self._step.update(lambda: f"unpacked {self._unpacked()}{of_total} packages")
         elif text.startswith(("Installing build dependencies", "Building ", "Preparing ")):
             self._step.update(f"{self._what}: {text.rstrip('. ').lower()}")
+
+    def _unpacked(self) -> int:
+        return sum(1 for _ in self._folder.glob("lib/python3.*/site-packages/*.dist-info"))
 
 
 def _disk_is_full(done: command.Finished) -> bool:

@@ -147,9 +147,10 @@ def _import(image: Image, reporter: Reporter, env: Mapping[str, str], step: Step
     watch = enroot_errors.Watch(step, fresh)
     try:
         done = command.run(import_command(image, fresh), reporter, env=env, on_line=watch)
-        watch.stop()
         if done.status != 0:
             raise enroot_errors.explain(image.source, done, watch, env, remote=bool(image.prefix))
+        if not fresh.is_file():
+            raise enroot_errors.bad_result(image.source, "there is none", watch)
         step.update("checking it")
         try:
             image.inspector.check(fresh, image.architecture)
@@ -170,7 +171,6 @@ def _import(image: Image, reporter: Reporter, env: Mapping[str, str], step: Step
             "at a folder that has the images",
         ) from error
     finally:
-        watch.stop()
         with contextlib.suppress(OSError):
             fresh.unlink()
 

@@ -11,16 +11,21 @@ from pathlib import Path
 from llmb_common.errors import CheckFailed
 from llmb_common.request import VARIABLES
 from llmb_install import command, environments
-from llmb_install.engine import ENGINE_BYTES, cpu_engine
+from llmb_install.answers import Answers, complete
+from llmb_install.engine import ENGINE_BYTES
 from llmb_install.install_lock import install_lock
+from llmb_install.installation import Installation, load_recipes, stored_answers
+from llmb_install.leftovers import remove_leftovers
 from llmb_install.reporter import Reporter
 from llmb_install.site_config import update_site_config
 from llmb_install.space import require_space
-from llmb_install.wrappers import write_wrappers
+from llmb_install.steps import run_missing
 
 WORKLOAD = "pretrain_llama3.1"
 RANKS = 2
 STEPS = 50
+_ENDING = 45.0
+"""Seconds for a training run to end in order after Ctrl-C."""
 
 
 def quickstart(clone: Path, install: Path, *, verbose: bool) -> int:
@@ -28,33 +33,38 @@ def quickstart(clone: Path, install: Path, *, verbose: bool) -> int:
 
     Raises EnvironmentLacks for what the machine lacks, CheckFailed when the run is no success.
     """
-    reporter = Reporter(install / ".llmb" / "logs", verbose=verbose)
-    try:
+    installation = Installation(clone, stored_answers(install) or _answers(clone, install))
+    with Reporter(install / ".llmb" / "logs", verbose=verbose) as reporter:
         reporter.note(f"LLMB quickstart in {install}")
-        with install_lock(install, reporter):
-            engine = cpu_engine(clone, install)
-            if not engine.is_complete():
-                require_space(install, ENGINE_BYTES, "the CPU engine")
-            if not environments.ensure(engine, reporter):
-                reporter.note("    ok  environment engine-cpu is there already")
-            workload = install / "workloads" / WORKLOAD
-            workload.mkdir(parents=True, exist_ok=True)
-            write_wrappers(install)
-            update_site_config(
-                install,
-                {"repo": str(clone), "engine": {"python": str(engine.interpreter)}},
-                defaults={"cluster_type": "local", "gpu_type": "cpu"},
-            )
-        run_folder = _train(clone, install, workload, reporter)
-        _print_table(clone, install, run_folder, reporter)
-        _say_what_next(install, reporter)
-    except Exception:
-        if reporter.log_path is not None:
+        try:
+            with install_lock(install, reporter):
+                _install(installation, reporter)
+            run_folder = _train(clone, install, reporter)
+            _print_table(clone, install, run_folder, reporter)
+        except BaseException:
             reporter.note(f"everything that happened: {reporter.log_path}")
-        raise
-    finally:
-        reporter.close()
+            raise
+        _say_what_next(install, reporter)
     return 0
+
+
+def _answers(clone: Path, install: Path) -> Answers:
+    given = {"install_path": str(install), "cluster_type": "local", "gpu_type": "cpu", "workloads": [WORKLOAD]}
+    return complete(given, load_recipes(clone))
+
+
+def _install(installation: Installation, reporter: Reporter) -> None:
+    """The steps of a CPU installation. One that was made for something else only gets the engine beside."""
+    remove_leftovers(installation.path)
+    if installation.needs_engine():
+        if "engine-cpu" not in run_missing(installation.steps(), reporter):
+            reporter.note("    ok  the CPU engine is there already")
+        return
+    engine = installation.engine()
+    if not engine.is_complete():
+        require_space(installation.path, ENGINE_BYTES, "the CPU engine")
+    environments.ensure(engine, reporter)
+    update_site_config(installation.path, {"engine": {"python": str(engine.interpreter)}})
 
 
 def _environment(clone: Path, install: Path) -> dict[str, str]:
@@ -64,18 +74,19 @@ def _environment(clone: Path, install: Path) -> dict[str, str]:
     return kept | {"LLMB_INSTALL": str(install), "LLMB_REPO": str(clone), "LLMB_PYTHON": str(tool)}
 
 
-def _train(clone: Path, install: Path, workload: Path, reporter: Reporter) -> Path:
+def _train(clone: Path, install: Path, reporter: Reporter) -> Path:
     """Train through ``launch.sh`` as a user would; returns the folder of the run."""
-    experiments = workload / "experiments"
+    experiments = install / "workloads" / WORKLOAD / "experiments"
     before = set(_run_folders(experiments))
     asked = {"MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": str(RANKS), "CLUSTER_TYPE": "local", "GPU_TYPE": "cpu"}
     shown = " ".join(f"{name}={value}" for name, value in asked.items())
     recipe = clone / "llama3.1"
     reporter.note(f"training: cd {recipe} && {shown} ./launch.sh")
     title = f"training a tiny Llama 3.1, {STEPS} steps on {RANKS} processes"
-    with reporter.step(title, lambda: _training_progress(experiments, before)):
+    with reporter.step(title) as step:
+        step.update(lambda: _training_progress(experiments, before))
         env = _environment(clone, install) | asked
-        done = command.run(["bash", str(recipe / "launch.sh")], reporter, env=env, cwd=recipe)
+        done = command.run(["bash", str(recipe / "launch.sh")], reporter, env=env, cwd=recipe, patience=_ENDING)
     new = sorted(set(_run_folders(experiments)) - before)
     if done.status != 0:
         tail = "\n".join(f"    {line}" for line in done.tail[-10:])

@@ -57,11 +57,8 @@ class Reporter:
             self._print(text)
 
     @contextmanager
-    def step(self, title: str, probe: Callable[[], str] | None = None) -> Iterator[Step]:
-        """A step that takes time: shows what it is doing and for how long, then whether it went well.
-
-        ``probe`` is asked now and then for what to show behind the title; else ``Step.update`` says it.
-        """
+    def step(self, title: str) -> Iterator[Step]:
+        """A step that takes time: shows what it is doing and for how long, then whether it went well."""
         step = Step(title)
         with self._lock:
             self._running.append(step)
@@ -69,7 +66,7 @@ class Reporter:
             if not self._terminal:
                 self._print(f"... {title}")
         stop = threading.Event()
-        ticker = threading.Thread(target=self._tick, args=(step, stop, probe), daemon=True)
+        ticker = threading.Thread(target=self._tick, args=(step, stop), daemon=True)
         ticker.start()
         outcome = "failed"
         try:
@@ -97,10 +94,8 @@ class Reporter:
                 self._log.close()
                 self._log = None
 
-    def _tick(self, step: Step, stop: threading.Event, probe: Callable[[], str] | None) -> None:
+    def _tick(self, step: Step, stop: threading.Event) -> None:
         while not stop.wait(_REFRESH_TERMINAL if self._terminal else _REFRESH_PLAIN):
-            if probe is not None:
-                step.update(probe())
             with self._lock:
                 if not self._terminal:
                     self._print(f"... {step.describe()}")
@@ -144,14 +139,14 @@ class Reporter:
 
 
 class Step:
-    """One running step. ``update`` changes what stands behind its title."""
+    """One running step. ``update`` changes what stands behind its title: a text, or a function that is asked for it."""
 
     def __init__(self, title: str) -> None:
         self.title = title
-        self._detail = ""
+        self._detail: str | Callable[[], str] = ""
         self._start = time.monotonic()
 
-    def update(self, detail: str) -> None:
+    def update(self, detail: str | Callable[[], str]) -> None:
         self._detail = detail
 
     def elapsed(self) -> float:
@@ -162,7 +157,8 @@ class Step:
         return f"{self.title}{self.detail_suffix()} ({_duration(self.elapsed())})"
 
     def detail_suffix(self) -> str:
-        return f": {self._detail}" if self._detail else ""
+        detail = self._detail if isinstance(self._detail, str) else self._detail()
+        return f": {detail}" if detail else ""
 
 
 def _duration(seconds: float) -> str:

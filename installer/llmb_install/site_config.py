@@ -15,14 +15,14 @@ _RECORD = Path(".llmb") / "site-config.json"
 _HEADER = "# What LLMB knows about this machine. Written by the installer; edit freely, comments survive.\n"
 
 
-def update_site_config(install: Path, values: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> bool:
-    """Set ``values`` in the installation's ``cluster_config.yaml``, and ``defaults`` where the key is missing.
+def update_site_config(install: Path, values: Mapping[str, Any]) -> bool:
+    """Set ``values`` in the installation's ``cluster_config.yaml``.
 
     Nested mappings are merged key by key. Returns whether the file had to be written. Raises ConfigError where the
     existing file is wrong: a mistake by hand is shown, not overwritten.
     """
     path = install / FILE_NAME
-    text, new = _edited(path, values, defaults or {})
+    text, new = _edited(path, values)
     if new == text:
         return False
     install.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     return changed
 
 
-def _edited(path: Path, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> tuple[str, str]:
+def _edited(path: Path, values: Mapping[str, Any]) -> tuple[str, str]:
     """The file's text before and after."""
     from ruamel.yaml import YAML
 
@@ -84,9 +84,6 @@ def _edited(path: Path, values: Mapping[str, Any], defaults: Mapping[str, Any]) 
     else:
         text = ""
         document = yaml.load(_HEADER + "schema: 1\n")
-    for key, value in defaults.items():
-        if key not in document:
-            document[key] = value
     _merge(document, values)
     stream = io.StringIO()
     yaml.dump(document, stream)

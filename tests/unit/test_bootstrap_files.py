@@ -56,7 +56,7 @@ def test_the_wrappers_are_clean_shell_and_written_once(install: Path) -> None:
 
 def test_a_new_site_config_is_read_back(tmp_path: Path) -> None:
     python = str(tmp_path / "it's: a #venv" / "bin" / "python")
-    assert update_site_config(tmp_path, {"repo": "/clone", "engine": {"python": python}}, {"cluster_type": "local"})
+    assert update_site_config(tmp_path, {"cluster_type": "local", "repo": "/clone", "engine": {"python": python}})
     config = load_cluster_config(tmp_path)
     assert (config.cluster_type, config.repo, config.engine.python) == ("local", "/clone", python)
 
@@ -64,12 +64,12 @@ def test_a_new_site_config_is_read_back(tmp_path: Path) -> None:
 def test_comments_and_choices_survive_and_nothing_to_do_means_no_write(tmp_path: Path) -> None:
     path = tmp_path / "cluster_config.yaml"
     path.write_text("schema: 1\n# ask Ann before changing\ncluster_type: slurm # big\nslurm: {account: bench}\n")
-    assert update_site_config(tmp_path, {"repo": "/clone", "slurm": {"gres": True}}, {"cluster_type": "local"})
+    assert update_site_config(tmp_path, {"repo": "/clone", "slurm": {"gres": True}})
     text = path.read_text()
     assert "# ask Ann before changing\ncluster_type: slurm # big\n" in text
     config = load_cluster_config(tmp_path)
     assert (config.slurm.account, config.slurm.gres, config.repo) == ("bench", True, "/clone")
-    assert not update_site_config(tmp_path, {"repo": "/clone"}, {"cluster_type": "local"})
+    assert not update_site_config(tmp_path, {"repo": "/clone"})
 
 
 def test_a_broken_site_config_is_shown_not_overwritten(tmp_path: Path) -> None:

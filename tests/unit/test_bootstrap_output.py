@@ -80,7 +80,7 @@ def wait_for(condition: object) -> None:
 @pytest.mark.parametrize(
     ("error", "status", "said"),
     [
-        (KeyboardInterrupt(), 130, "interrupted: run the same command again"),
+        (KeyboardInterrupt(), 130, "error: interrupted\n  -> run the same command again"),
         (Interrupted("stopped"), 130, "error: stopped"),
         (OSError(28, "No space left on device", "/x/y"), 3, "error: No space left on device: /x/y"),
     ],
