@@ -24,6 +24,7 @@ from llmb_common.index import RunFilter, RunRow, find_run, find_runs, note
 from llmb_common.manifest import make_manifest, origin_of
 from llmb_common.observe.runs import observe
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.preflight import check_disk
 from llmb_common.process import identify, is_alive
 from llmb_common.run import (
     NOT_SUBMITTED,
@@ -211,6 +212,7 @@ def training_code() -> Path:
 
 
 def _check(plan: JobPlan) -> None:
+    check_disk(plan)
     executor_for(plan).check(plan)
     if not Path(plan.install).is_dir():
         raise RequestError(
