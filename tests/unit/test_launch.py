@@ -171,7 +171,8 @@ def test_a_checkpoint_that_is_none_is_refused_before_anything_is_written(tmp_pat
     given = {"LLMB_INSTALL": str(tmp_path), "CLUSTER_TYPE": "local", "GPU_TYPE": "cpu"}
     done = launch("llama3.1", LOAD_CHECKPOINT_PATH=str(tmp_path / "empty"), **given)
     assert done.returncode == 2
-    assert "holds no *.distcp files" in done.stderr
+    assert "LOAD_CHECKPOINT_PATH=" in done.stderr
+    assert "give the folder that holds the iter_* folders" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
