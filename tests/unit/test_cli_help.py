@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -65,7 +66,7 @@ def test_nothing_heavy_is_imported_for_help_and_list(arguments: list[str]) -> No
 def test_completion_knows_commands_and_workloads(shell: str) -> None:
     words = "llmb-run single -w pretrain_gr"
     environment = {
-        "PATH": "/usr/bin:/bin",
+        **os.environ,
         "_LLMB_RUN_COMPLETE": f"complete_{shell}",
         "COMP_WORDS": words,
         "COMP_CWORD": "3",
