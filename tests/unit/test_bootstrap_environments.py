@@ -105,6 +105,44 @@ def test_another_lock_builds_beside_and_then_moves_the_link(built: Environment, 
     assert not built.folder.exists()
 
 
+@pytest.mark.parametrize(
+    ("kind", "program", "arguments"),
+    [
+        ("uv", "uv", "venv --seed --python {python} {folder}"),
+        ("conda", "mamba", "create --yes --prefix {folder} python={v} pip"),
+    ],
+)
+def test_uv_and_conda_make_it_where_they_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reporter: Reporter, kind: str, program: str, arguments: str
+) -> None:
+    """Neither is on every machine: a stand-in notes its arguments and makes the environment with venv."""
+    lock = tmp_path / "lock.txt"
+    lock.write_text("# nothing\n")
+    made = Environment(tmp_path / "made", sys.executable, lock, smoke=("pip",), kind=kind)
+    stand_in = tmp_path / "bin" / program
+    stand_in.parent.mkdir()
+    stand_in.write_text(
+        f'#!/bin/sh\necho "$*" >> "{tmp_path}/said"\n'
+        f'[ "$1" = pip ] || exec "{sys.executable}" -m venv "{made.folder}"\nexit 1\n'
+    )
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{stand_in.parent}:/usr/bin:/bin")
+    assert environments.ensure(made, reporter)
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    wanted = arguments.format(python=sys.executable, folder=made.folder, v=version)
+    assert (tmp_path / "said").read_text().splitlines()[0] == wanted
+
+
+def test_an_environment_maker_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = tmp_path / "lock.txt"
+    lock.write_text("# nothing\n")
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    for kind, said in (("conda", "neither conda, mamba nor micromamba"), ("uv", "uv was not found")):
+        with pytest.raises(EnvironmentLacks, match=said) as caught:
+            environments.ensure(Environment(tmp_path / kind, sys.executable, lock, (), kind=kind), Reporter(None))
+        assert "venv" in caught.value.remedy
+
+
 def test_lock_lines() -> None:
     text = '# comment\n\nsix==1.17.0  # why\nnumpy==2.2.6; python_version < "3.11"\n'
     assert lock_requirements(text) == ["six==1.17.0", 'numpy==2.2.6; python_version < "3.11"']
