@@ -42,6 +42,7 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     runtime: Literal["pyxis", "enroot", "none"]
     env_type: EnvironmentType
     image_folder: str | None = None
+    hugging_face: bool = False
     space_check: bool = True
 
     @property

@@ -109,7 +109,7 @@ def _add_install_options(parser: argparse.ArgumentParser) -> None:
         text = question.help
         if question.field == "install_path":
             text += f" (default: LLMB_INSTALL, else ./{DEFAULT_FOLDER} in the clone)"
-        if question.field == "gres":
+        if question.is_switch:
             answers.add_argument(question.flag, nargs="?", const="true", choices=question.choices, help=text)
         elif question.choices:
             answers.add_argument(question.flag, choices=question.choices, type=str.lower, help=text)
@@ -121,8 +121,9 @@ def given_by_flags(asked: argparse.Namespace) -> Given:
     """The answers on the command line, by field."""
     values = {q.field: getattr(asked, q.field, None) for q in QUESTIONS}
     given: Given = {field: value for field, value in values.items() if value is not None}
-    if "gres" in given:
-        given["gres"] = given["gres"] == "true"
+    for question in QUESTIONS:
+        if question.is_switch and question.field in given:
+            given[question.field] = given[question.field] == "true"
     if getattr(asked, "no_space_check", False):
         given["space_check"] = False
     return given

@@ -19,11 +19,11 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from llmb_common.errors import EnvironmentLacks, RecordError
-from llmb_common.files import read_json, write_json
+from llmb_common.errors import EnvironmentLacks
+from llmb_common.files import write_json
 from llmb_install import environment_build
+from llmb_install.receipts import read_receipt
 from llmb_install.reporter import Reporter, Step, size
 
 RECEIPT = ".llmb-receipt.json"
@@ -76,7 +76,7 @@ class Environment:
         return self.link.is_symlink() and self.link.readlink() == Path(self.folder.name)
 
     def _is_built(self) -> bool:
-        receipt = _read_receipt(self.folder)
+        receipt = read_receipt(self.folder / RECEIPT)
         if receipt is None or receipt.get("inputs") != self.inputs():
             return False
         return receipt.get("packages") == installed_packages(self.folder) and _runs(self.folder / "bin" / "python")
@@ -164,17 +164,6 @@ def installed_packages(folder: Path) -> list[str]:
     """``name-version`` of every package in the environment, from the names of its metadata folders."""
     names = (path.name.removesuffix(".dist-info") for path in _site_packages(folder, "*.dist-info"))
     return sorted(names)
-
-
-def _read_receipt(folder: Path) -> dict[str, Any] | None:
-    path = folder / RECEIPT
-    if not path.is_file():
-        return None
-    try:
-        receipt = read_json(path)
-    except RecordError:
-        return None
-    return receipt if isinstance(receipt, dict) and receipt.get("schema") == 1 else None
 
 
 def _site_packages(folder: Path, pattern: str) -> Iterator[Path]:

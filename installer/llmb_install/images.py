@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
-from llmb_common.errors import EnvironmentLacks, RecordError
-from llmb_common.files import fsync_folder, read_json, sha256_of, write_json
+from llmb_common.errors import EnvironmentLacks
+from llmb_common.files import fsync_folder, sha256_of, write_json
 from llmb_install import command, enroot_errors
+from llmb_install.receipts import read_receipt
 from llmb_install.reporter import Reporter, Step, size
 from llmb_install.space import free_bytes
 from llmb_install.squashfs import BadImage, Inspector, check_superblock
@@ -58,7 +58,7 @@ class Image:
 
     def is_complete(self) -> bool:
         """Whether the file is the one that the receipt describes, by size, time and superblock. Reads 96 bytes."""
-        receipt = self._receipt()
+        receipt = read_receipt(self.receipt_path())
         if receipt is None or not self.path.is_file():
             return False
         status = self.path.stat()
@@ -68,7 +68,7 @@ class Image:
 
     def verify(self) -> str | None:
         """Read the whole image and compare its hash; what is wrong, or None."""
-        receipt = self._receipt()
+        receipt = read_receipt(self.receipt_path())
         if not self.path.is_file():
             return f"{self.path} is missing"
         if receipt is None:
@@ -80,13 +80,6 @@ class Image:
         if not self.is_complete():
             return f"{self.path} is not the file of its receipt"
         return None if sha256_of(self.path) == receipt.get("sha256") else f"{self.path} has changed since its import"
-
-    def _receipt(self) -> dict[str, Any] | None:
-        try:
-            receipt = read_json(self.receipt_path())
-        except RecordError:
-            return None
-        return receipt if isinstance(receipt, dict) and receipt.get("schema") == 1 else None
 
     def _superblock_is_fine(self) -> bool:
         try:

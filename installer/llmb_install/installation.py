@@ -18,6 +18,7 @@ from llmb_install.answers import Answers, Secrets, to_yaml
 from llmb_install.bootstrap import TOOL_BYTES, tool_environment
 from llmb_install.engine import ENGINE_BYTES, cpu_engine
 from llmb_install.environments import Environment
+from llmb_install.hugging_face import ModelFiles
 from llmb_install.images import Image
 from llmb_install.reporter import Reporter
 from llmb_install.site_config import apply_site_values, site_values_are_applied
@@ -47,6 +48,7 @@ class Installation:
         if self.needs_engine():
             steps.append(self._engine_step())
         steps += [self._image_step(image) for image in self.images()]
+        steps += [self._model_files_step(files) for files in self.model_files()]
         steps.append(self._site_config_step(needs=tuple(step.id for step in steps if step.id == "engine-cpu")))
         return steps
 
@@ -56,6 +58,13 @@ class Installation:
             return []
         sources = sorted({recipe.image for recipe in self.recipes.values()})
         return [self._image(source) for source in sources]
+
+    def model_files(self) -> list[ModelFiles]:
+        """What to fetch from Hugging Face, where that was asked for."""
+        if not self.answers.hugging_face:
+            return []
+        repositories = {recipe.hugging_face for recipe in self.recipes.values() if recipe.hugging_face}
+        return [ModelFiles(repository, self.path) for repository in sorted(repositories)]
 
     def image_folder(self) -> Path:
         return Path(self.answers.image_folder) if self.answers.image_folder else self.path / "images"
@@ -204,6 +213,18 @@ class Installation:
             shows=shlex.join(images.import_command(image, image.path)),
             download=images.IMAGE_BYTES,
             disk=images.IMAGE_BYTES,
+        )
+
+    def _model_files_step(self, files: ModelFiles) -> Step:
+        token = self.secrets.hf_token or credentials.stored_hf_token(self.path)
+        return Step(
+            f"hugging-face {files.repository}",
+            files.is_complete,
+            lambda reporter: files.fetch(reporter, token),
+            files.verify,
+            shows=f"fetch tokenizer and configuration of {files.repository} to {files.cache}",
+            download=20_000_000,
+            disk=20_000_000,
         )
 
     def _site_config_step(self, needs: tuple[str, ...]) -> Step:

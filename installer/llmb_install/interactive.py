@@ -66,7 +66,7 @@ class Dialogue:
     def _ask(self, question: Question) -> Any:
         if question.field == "workloads":
             return self._ask_workloads()
-        if question.field == "gres":
+        if question.is_switch:
             return bool(_answer(_questionary().confirm(question.text + "?", default=bool(self._suggestion(question)))))
         choices = self._choices(question)
         suggestion = self._suggestion(question)

@@ -45,6 +45,10 @@ class Question:
     def flag(self) -> str:
         return "--" + self.field.replace("_", "-")
 
+    @property
+    def is_switch(self) -> bool:
+        return self.choices == ("true", "false")
+
 
 GPU_TYPES = ("gb300", "gb200", "b200", "h200", "h100", "cpu")
 
@@ -91,6 +95,12 @@ QUESTIONS = (
         matters=_images,
     ),
     Question("env_type", "Who makes training environments", "default: venv", ("venv", "uv", "conda")),
+    Question(
+        "hugging_face",
+        "Fetch tokenizer and configuration files from Hugging Face (no benchmark needs them)",
+        "also fetch the models' tokenizers and configurations; no benchmark needs them (default: false)",
+        ("true", "false"),
+    ),
     Question("workloads", "Workloads", "names separated by commas, or all", required=True),
 )
 

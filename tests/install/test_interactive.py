@@ -91,6 +91,7 @@ def rest(terminal: Terminal) -> None:
     terminal.answer("Where images are imported")
     terminal.answer("Folder of container images")
     terminal.answer("Who makes training environments")
+    terminal.answer("Fetch tokenizer and configuration files")
     terminal.answer("Workloads")
     terminal.answer("Hugging Face token", TOKEN + ENTER)
     terminal.see("this is no token")
