@@ -17,7 +17,7 @@ from llmb_common.errors import ConfigError, RequestError, did_you_mean
 from llmb_common.recipe import Recipe
 from llmb_common.secrets import Secret
 from llmb_common.strict_yaml import Lines, convert, load_text, read_text
-from llmb_install.questions import Given, check, expand_workloads
+from llmb_install.questions import PATHS, Given, check, expand_workloads
 
 ClusterType = Literal["slurm", "local"]
 Architecture = Literal["x86_64", "aarch64"]
@@ -42,6 +42,7 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     runtime: Literal["pyxis", "enroot", "none"]
     env_type: EnvironmentType
     image_folder: str | None = None
+    engine_python: str | None = None
     hugging_face: bool = False
     space_check: bool = True
 
@@ -111,9 +112,9 @@ def complete(given: Given, recipes: Mapping[str, Recipe], *, where: str = "", li
     values["workloads"] = expand_workloads(values["workloads"], recipes)
     if on_slurm:
         values.setdefault("cpu_partition", values["gpu_partition"])
-    if values.get("image_folder"):
-        values["image_folder"] = str(Path(str(values["image_folder"])).expanduser().absolute())
-    values["install_path"] = str(Path(str(values["install_path"])).expanduser().absolute())
+    for field in PATHS:
+        if values.get(field):
+            values[field] = str(Path(str(values[field])).expanduser().absolute())
     return convert(values, lines or {}, Answers, where or "the answers", ConfigError if where else RequestError)
 
 

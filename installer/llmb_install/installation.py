@@ -47,6 +47,8 @@ class Installation:
         steps += [self._folders_step(), self._tool_step(), self._commands_step()]
         if self.needs_engine():
             steps.append(self._engine_step())
+        elif self.answers.engine_python:
+            steps.append(self._own_engine_step(Path(self.answers.engine_python)))
         steps += [self._image_step(image) for image in self.images()]
         steps += [self._model_files_step(files) for files in self.model_files()]
         steps.append(self._site_config_step(needs=tuple(step.id for step in steps if step.id == "engine-cpu")))
@@ -127,7 +129,7 @@ class Installation:
                     shows=f"write {path} (mode 0600)",
                 )
             )
-        if key := self.secrets.ngc_api_key:
+        if (key := self.secrets.ngc_api_key) and self.answers.uses_images:
             path = credentials.enroot_credentials_path(os.environ)
             steps.append(
                 Step(
@@ -202,6 +204,18 @@ class Installation:
             disk=1_800_000_000,
         )
 
+    def _own_engine_step(self, python: Path) -> Step:
+        def verify() -> str | None:
+            return None if os.access(python, os.X_OK) and python.is_file() else f"{python} is no program"
+
+        def refuse(reporter: Reporter) -> None:
+            raise EnvironmentLacks(
+                f"the training engine {python} is no program that can be run",
+                remedy="give --engine-python the Python of an environment with torch and Megatron-Bridge",
+            )
+
+        return Step("engine", lambda: verify() is None, refuse, verify, shows=f"use the engine {python}")
+
     def _image_step(self, image: Image) -> Step:
         needs = ("registry-credentials",) if self.secrets.ngc_api_key else ()
         return Step(
@@ -265,6 +279,8 @@ class Installation:
             }
         if self.needs_engine():
             values["engine"] = {"python": str(self.path / "venvs" / "engine-cpu" / "bin" / "python")}
+        elif answers.engine_python:
+            values["engine"] = {"python": answers.engine_python}
         return {key: value for key, value in values.items() if value is not None}
 
 

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmb_common.errors import Interrupted, LLMBError, RecordError
+from llmb_common.errors import Interrupted, RecordError, RequestError
 from llmb_common.files import read_json, write_atomic
 from llmb_common.recipe import Recipe
 from llmb_common.secrets import Secret
 from llmb_install import answers as answers_module
 from llmb_install.answers import Answers, Secrets, default_architecture
 from llmb_install.detect import Site
-from llmb_install.questions import QUESTIONS, Given, Question, is_slurm_name
+from llmb_install.questions import PATHS, QUESTIONS, Given, Question, is_slurm_name
 from llmb_install.reporter import size
 from llmb_install.space import free_bytes
 
@@ -44,14 +44,17 @@ class Dialogue:
                 self._ask_if_needed(question)
             secrets = self._ask_secrets(secrets)
             while True:
-                relevant = [question.field for question in QUESTIONS if question.matters(self._given)]
-                answers = answers_module.complete(
-                    {key: value for key, value in self._given.items() if key in relevant}, self._recipes
-                )
+                try:
+                    answers = self._complete()
+                except RequestError as problem:
+                    print(f"  {problem}", file=sys.stderr)
+                    self._change_one()
+                    continue
                 print(summary(answers, secrets), file=sys.stderr)
                 if self._confirmed():
                     _draft_path().unlink(missing_ok=True)
                     return answers, secrets
+                self._change_one()
         except KeyboardInterrupt:
             raise Interrupted(
                 "interrupted; your answers so far are kept", remedy="run the same command again to go on with them"
@@ -89,7 +92,7 @@ class Dialogue:
         hint = f" ({_space_note(suggestion)})" if question.field == "install_path" else ""
         hint = " (empty: none)" if optional and not suggestion else hint
         text = str(_answer(_questionary().text(f"{question.text}{hint}", default=suggestion, validate=valid))).strip()
-        if question.field in ("install_path", "image_folder") and text:
+        if question.field in PATHS and text:
             return str(Path(text).expanduser().absolute())
         return text or None
 
@@ -130,8 +133,11 @@ class Dialogue:
         choice = _answer(q.select("Go on?", choices=["install", "change an answer", "leave"]))
         if choice == "leave":
             raise Interrupted("nothing was installed; your answers are kept", remedy="run it again to go on with them")
-        if choice == "install":
-            return True
+        return bool(choice == "install")
+
+    def _change_one(self) -> None:
+        """Ask one question again, and those that its answer brings up."""
+        q = _questionary()
         asked = [question for question in QUESTIONS if question.matters(self._given)]
         choices = [q.Choice(f"{item.text}: {self._given.get(item.field)}", value=item.field) for item in asked]
         field = _answer(q.select("Which one?", choices=choices))
@@ -141,7 +147,11 @@ class Dialogue:
         for item in QUESTIONS:
             self._ask_if_needed(item)
         self._save_draft()
-        return False
+
+    def _complete(self) -> Answers:
+        relevant = [question.field for question in QUESTIONS if question.matters(self._given)]
+        given = {key: value for key, value in self._given.items() if key in relevant or key == "space_check"}
+        return answers_module.complete(given, self._recipes)
 
     def _choices(self, question: Question) -> list[str]:
         site = self._site
@@ -169,9 +179,10 @@ class Dialogue:
             "gres": site.has_gres(str(given.get("gpu_partition"))),
             "gpu_type": site.gpu_type or ("h100" if given.get("cluster_type") == "slurm" else "cpu"),
             "arch": _architecture(site, given),
-            "runtime": "pyxis",
+            "runtime": "none" if given.get("gpu_type") == "cpu" else "pyxis",
             "install_method": "local",
             "env_type": "venv",
+            "hugging_face": False,
         }
         return detected.get(question.field, "")
 
@@ -205,7 +216,10 @@ def _answer(question: questionary.Question) -> Any:
 
 def _problem(field: str, text: str) -> str:
     """What is wrong with an answer, for the prompt; empty when nothing is."""
-    if field in ("install_path", "image_folder"):
+    if field == "engine_python":
+        path = Path(text).expanduser()
+        return "" if path.is_file() and os.access(path, os.X_OK) else f"{path} is no program"
+    if field in PATHS:
         path = Path(text).expanduser().absolute()
         existing = next(folder for folder in (path, *path.parents) if folder.exists())
         if not existing.is_dir():
@@ -236,6 +250,6 @@ def _read_draft() -> Given:
     known = {question.field for question in QUESTIONS}
     try:
         draft = read_json(_draft_path())
-    except (RecordError, LLMBError):
+    except RecordError:
         return {}
     return {key: value for key, value in draft.items() if key in known} if isinstance(draft, dict) else {}

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from llmb_common.errors import EnvironmentLacks
 from llmb_install import arguments
 from llmb_install.guard import guarded
 
@@ -28,6 +29,11 @@ def _dispatch(asked: argparse.Namespace) -> int:
         from llmb_install.doctor import doctor
 
         return doctor(asked, clone, install)
+    if not (clone / "pyproject.toml").is_file():
+        raise EnvironmentLacks(
+            f"{clone} is no clone of the repository, and the installer works from one",
+            remedy="clone the repository and run its ./installer.py, or set LLMB_REPO to the clone",
+        )
     if asked.command in ("list", "verify", "uninstall"):
         from llmb_install import upkeep
 

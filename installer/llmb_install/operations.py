@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -59,7 +58,8 @@ def remove(asked: argparse.Namespace, clone: Path, path: Path) -> int:
     )
     needed = {image.path for image in after.images()}
     with Reporter(path / ".llmb" / "logs", verbose=asked.verbose) as reporter, install_lock(path, reporter):
-        steps.run_missing(after.steps(), reporter)
+        # Only what records the choice: something else that is missing is not this command's business.
+        steps.run_missing([step for step in after.steps() if step.id in ("answers", "site-config")], reporter)
         for image in before.images():
             # A shared folder is not ours to tidy up.
             if image.path not in needed and not old.image_folder:
@@ -152,12 +152,11 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, Path, Path], int]] = {
 def _gather(asked: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers, Secrets]:
     recipes = load_recipes(clone)
     flags = arguments.given_by_flags(asked)
-    if os.environ.get("LLMB_INSTALL"):
-        flags.setdefault("install_path", os.environ["LLMB_INSTALL"])
     found = credentials.from_environment()
     if asked.play:
         play, secrets, lines = answers_module.read_play(Path(asked.play))
         given: Given = {**play, **flags}
+        # The file's own folder counts before LLMB_INSTALL and the default, which are for when nobody says.
         given.setdefault("install_path", str(path))
         for name in ("hf_token", "ngc_api_key"):
             if secret := getattr(secrets, name):

@@ -30,6 +30,12 @@ def _images(given: Given) -> bool:
     return _slurm(given) and given.get("runtime") != "none"
 
 
+def _own_engine(given: Given) -> bool:
+    """GPU jobs outside a container bring their own engine; CPU jobs get the one that is installed."""
+    known = given.get("cluster_type") and given.get("gpu_type")
+    return bool(known) and str(given["gpu_type"]).lower() != "cpu" and not _images(given)
+
+
 @dataclass(frozen=True)
 class Question:
     """One field. ``text`` is the prompt, ``help`` what ``--help`` says; ``required``: it has no default."""
@@ -50,6 +56,7 @@ class Question:
         return self.choices == ("true", "false")
 
 
+PATHS = ("install_path", "image_folder", "engine_python")
 GPU_TYPES = ("gb300", "gb200", "b200", "h200", "h100", "cpu")
 
 QUESTIONS = (
@@ -93,6 +100,13 @@ QUESTIONS = (
         "Folder of container images",
         "default: images in the installation; may be read-only",
         matters=_images,
+    ),
+    Question(
+        "engine_python",
+        "Python with torch and Megatron-Bridge",
+        "for GPU jobs outside a container: the Python of an environment with torch and Megatron-Bridge",
+        required=True,
+        matters=_own_engine,
     ),
     Question("env_type", "Who makes training environments", "default: venv", ("venv", "uv", "conda")),
     Question(

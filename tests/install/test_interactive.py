@@ -130,12 +130,33 @@ def test_ctrl_c_in_the_middle_and_then_on(site: World, terminal: Terminal) -> No
     assert not list((site.root / "state").rglob("*.json"))
 
 
+def test_answers_that_contradict_each_other_are_put_right_in_the_dialogue(site: World, terminal: Terminal) -> None:
+    until_gpu_type(terminal)
+    terminal.answer("GPU type", DOWN + ENTER)  # cpu: the list begins at what was detected
+    terminal.answer("Architecture of the compute nodes")
+    terminal.answer("Container runtime", "\x1b[A" * 2 + ENTER)  # pyxis, although none was proposed
+    terminal.answer("Where images are imported")
+    terminal.answer("Folder of container images")
+    terminal.answer("Who makes training environments")
+    terminal.answer("Fetch tokenizer and configuration files")
+    terminal.answer("Workloads")
+    terminal.answer("Hugging Face token")
+    terminal.answer("NGC API key")
+    terminal.see("the container images are for GPUs, and gpu_type is cpu")
+    terminal.answer("Which one?", "\x03")
+    assert terminal.end() == 130
+
+
 def test_an_answer_can_be_changed_at_the_end(site: World, terminal: Terminal) -> None:
     until_gpu_type(terminal)
     rest(terminal)
     terminal.answer("Go on?", DOWN + ENTER)
     terminal.answer("Which one?", DOWN + ENTER)
     terminal.answer("Where jobs run", DOWN + ENTER)
+    # GPU jobs on this machine bring their own engine: a question that did not arise before.
+    terminal.answer("Python with torch and Megatron-Bridge", "/no/such/python" + ENTER)
+    terminal.see("/no/such/python is no program")
+    terminal.process.send("\x15" + sys.executable + ENTER)
     terminal.see("cluster_type    local")
     terminal.answer("Go on?", DOWN + DOWN + ENTER)
     assert terminal.end() == 130

@@ -46,8 +46,17 @@ def test_defaults_depend_on_the_answers() -> None:
     )
     assert answers.cpu_partition == "gpu"
     assert complete({**SLURM, "gpu_type": "gb200"}, RECIPES).arch == "aarch64"
-    local = complete({**SLURM, "cluster_type": "local", "account": None, "gpu_partition": None}, RECIPES)
-    assert local.runtime == "none"
+    local = {**SLURM, "cluster_type": "local", "account": None, "gpu_partition": None}
+    assert complete({**local, "gpu_type": "cpu"}, RECIPES).runtime == "none"
+    assert complete({**local, "engine_python": "/gpu/bin/python"}, RECIPES).engine_python == "/gpu/bin/python"
+
+
+def test_gpu_jobs_outside_a_container_bring_their_engine() -> None:
+    given = {**SLURM, "runtime": "none"}
+    assert [q.field for q in missing(given)] == ["engine_python"]
+    assert [q.field for q in missing({**given, "gpu_type": "cpu"})] == []
+    with pytest.raises(RequestError, match="engine_python does not matter here"):
+        complete({**SLURM, "engine_python": "/x"}, RECIPES)
 
 
 def test_a_recorded_file_plays_back_the_same_answers(tmp_path: Path) -> None:
