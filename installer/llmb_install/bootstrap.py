@@ -69,8 +69,7 @@ def _builds_in_place(asked: argparse.Namespace, install: Path) -> bool:
         return asked.command in ("add", "update") and (install / "venvs").exists() and not asked.dry_run
     if asked.dry_run or asked.record or asked.list_workloads or asked.play:
         return False
-    named = asked.install_path is not None or "LLMB_INSTALL" in os.environ
-    return asked.quickstart or (named and not questions.missing(arguments.given_by_flags(asked)))
+    return asked.quickstart or not questions.missing(arguments.given_by_flags(asked))
 
 
 def scratch_home() -> Path:
