@@ -4,7 +4,7 @@
     python benchmarks/submit_rate.py [--jobs 1000] [--rounds 4]
 
 Starts a cluster of its own (tests/support; needs root and Slurm). Jobs are held, so that none runs while the others
-are submitted. Both take turns, a part of the jobs each round. Exit status 1 if the rate is below 0.8 of the bare loop's.
+are submitted. Both take turns, a part of the jobs each round. Exit status 1 if the rate is below 0.8 of the bare one.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
+from llmb_common.errors import LLMBError  # noqa: E402
+from llmb_common.submission import Job, submit_many  # noqa: E402
 from support import slurm_config  # noqa: E402
 from support.run_site import RECIPE, RunSite  # noqa: E402
 from support.slurm_cluster import SlurmCluster  # noqa: E402
-
-from llmb_common.errors import LLMBError  # noqa: E402
-from llmb_common.submission import Job, submit_many  # noqa: E402
 
 
 def main() -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.errors import RequestError
 from llmb_common.index import RunFilter, find_run, find_runs
 from llmb_common.observe import Observation, cancel, observe, refresh, slurm_runs, wait
 from llmb_common.run import RunRecord, load_record, update_record
@@ -143,10 +144,10 @@ def test_cancel_spares_a_job_that_has_only_the_id(site: Lifecycle) -> None:
 
 
 def test_time_limit(site: Lifecycle) -> None:
-    record = site.submit(STANDIN_SECONDS="300")
-    record = site.until(record, "RUNNING").record
+    record = site.training(STANDIN_SECONDS="300")
     site.cluster.end_job_in(int(record.job_id or 0), seconds=1)
-    assert site.end_of(record).state == "TIMEOUT"
+    record = site.end_of(record)
+    assert record.state == "TIMEOUT", (record.states, batch_log(record))
 
 
 def test_node_failure_without_requeue(site: Lifecycle) -> None:
@@ -327,6 +328,23 @@ def test_a_second_job_of_a_run_ends_at_once(site: Lifecycle) -> None:
     record = site.end_of(record)
     assert record.state == "COMPLETED"
     assert record.manifest["job"]["job_id"] == record.job_id
+
+
+def test_hostile_text_reaches_the_job_unchanged_or_is_refused(site: Lifecycle) -> None:
+    text = 'it\'s "$(touch pwned)" `touch pwned`; %j \\ ümlaut'
+    comment = 'it\'s "$(touch pwned)" `touch pwned` %j ümlaut'
+    record = site.submit(
+        plan={"NCCL_SOCKET_IFNAME": text, "ADDITIONAL_SLURM_PARAMS": f"comment={comment}"}, STANDIN_SECONDS="300"
+    )
+    wait_until(lambda: "LLMB manifest" in log_of(record), "the step's first line", timeout=60)
+    assert f"NCCL_SOCKET_IFNAME={text}\n" in log_of(record)
+    shown = site.cluster.run(["scontrol", "show", "job", str(record.job_id)]).stdout
+    assert f"Comment={comment}" in shown
+    assert not list(site.install.rglob("pwned"))
+    cancel([record])
+    for bad in ({"NCCL_SOCKET_IFNAME": "two\nlines"}, {"ADDITIONAL_SLURM_PARAMS": "comment=two\nlines"}):
+        with pytest.raises(RequestError, match=r"line break|control character"):
+            site.submit(plan=bad)
 
 
 def test_job_environment_is_not_that_of_the_job_around_us(site: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """The submitting command is killed, on a real Slurm: the same command again, and each run has exactly one job.
 
-The whole matrix runs against the scripted Slurm (tests/unit/test_run_crashes.py); here are the moments around ``sbatch``.
+The whole matrix runs against the scripted Slurm (tests/unit/test_run_crashes.py); here is a part of it.
 """
 
 from __future__ import annotations

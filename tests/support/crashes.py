@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,16 +49,25 @@ def run_to_end(action: Callable[[], object]) -> None:
     assert not _in_child(lambda: None, action)
 
 
-def _in_child(prepare: Callable[[], None], action: Callable[[], object]) -> bool:
+def start(action: Callable[[], object]) -> int:
+    """Run ``action`` in a child; its process id. Its exit status is 0, or 1 after an exception, which it prints."""
     child = os.fork()
     if child == 0:
         try:
-            prepare()
             action()
-        except BaseException as error:  # noqa: BLE001  # the child must not return into pytest
-            print(f"{type(error).__name__}: {error}", file=sys.__stderr__, flush=True)
+        except BaseException:  # noqa: BLE001  # the child must not return into pytest
+            traceback.print_exc(file=sys.__stderr__)
             os._exit(1)
         os._exit(0)
+    return child
+
+
+def _in_child(prepare: Callable[[], None], action: Callable[[], object]) -> bool:
+    def prepared() -> None:
+        prepare()
+        action()
+
+    child = start(prepared)
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     assert code in (0, CRASHED), f"the child ended with {code}"

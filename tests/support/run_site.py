@@ -27,6 +27,7 @@ if [[ ${SLURM_PROCID:-0} != 0 ]]; then
   sleep "${STANDIN_OTHERS:-0}" & wait $!
   exit 0
 fi
+echo "NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-}"
 echo 'LLMB manifest: {"driver": "570.1", "nccl": "2.26.2", "torch": "2.9"}'
 steps=${STANDIN_STEPS:-3}
 for ((step = 1; step <= steps; step++)); do

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from llmb_common.errors import CheckFailed, EnvironmentLacks, Interrupted
 from llmb_common.executors.slurm import check_engine
+from llmb_common.observe.facts import with_job_facts
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.process import identify
 from llmb_common.run import CANCELLED, COMPLETED, FAILED, RUNNING, RunRecord, update_record
@@ -59,12 +60,12 @@ class LocalExecutor:
             status = _follow(child, paths.log)
         except (KeyboardInterrupt, Interrupted):
             end_group(child.pid, lambda: child.poll() is None)
-            update_record(paths.folder, lambda found: found.with_state(CANCELLED, "interrupted"))
+            update_record(paths.folder, lambda found: with_job_facts(found.with_state(CANCELLED, "interrupted")))
             message = "interrupted; the run is on record as CANCELLED"
             raise Interrupted(message, remedy=f"its log: {paths.log}") from None
         if status == 0:
-            return update_record(paths.folder, lambda found: found.with_state(COMPLETED))
-        update_record(paths.folder, lambda found: found.with_state(FAILED, f"exit code {status}"))
+            return update_record(paths.folder, lambda found: with_job_facts(found.with_state(COMPLETED)))
+        update_record(paths.folder, lambda found: with_job_facts(found.with_state(FAILED, f"exit code {status}")))
         raise CheckFailed(
             f"the run failed with exit code {status}: {first_error(paths.log) or first_error(paths.batch_log)}",
             remedy=f"the whole log: {paths.log}",

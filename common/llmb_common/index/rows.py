@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 
-@dataclass(frozen=True)
-class RunRow:
+
+class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """One run. Times are Unix seconds. ``load_record(row.folder)`` gives everything else."""
 
     run_id: str

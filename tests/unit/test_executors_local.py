@@ -1,0 +1,206 @@
+"""Runs on this machine: the same words as on a cluster, whatever happens to the processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from llmb_common import submission
+from llmb_common.errors import CheckFailed, EnvironmentLacks
+from llmb_common.index import find_runs
+from llmb_common.observe import Observation, cancel, local_runs, observe, wait
+from llmb_common.process import identify, is_alive
+from llmb_common.run import RunRecord, load_record, update_record
+from llmb_common.submission import Options, submit
+from support.crashes import run_and_crash, start
+from support.processes import wait_until
+from support.run_site import RECIPE, RunSite
+
+DETACHED = Options(detach=True)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunSite]:
+    code = tmp_path / "code" / "llmb_train"
+    code.mkdir(parents=True)
+    (code / "__main__.py").touch()
+    monkeypatch.setattr(submission, "training_code", lambda: code)
+    site = RunSite(tmp_path, "local")
+    yield site
+    for record in map(load_record, run_folders(site)):
+        if record.process and is_alive(record.process):
+            os.killpg(record.process.pid, signal.SIGKILL)
+
+
+def run_folders(site: RunSite) -> list[Path]:
+    return [path for path in site.install.glob("workloads/*/experiments/*/*") if not path.name.startswith(".")]
+
+
+def look(record: RunRecord) -> Observation:
+    (seen,) = observe([record])
+    return seen
+
+
+def running(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> RunRecord:
+    """A detached run whose rank is at work."""
+    monkeypatch.setenv("STANDIN_SECONDS", "300")
+    record = submit(site.plan(), RECIPE, DETACHED)
+    wait_until(lambda: "LLMB manifest" in log_of(record), "the rank's first line", timeout=20)
+    return record
+
+
+def log_of(record: RunRecord) -> str:
+    return record.paths.log.read_text() if record.paths.log.exists() else ""
+
+
+def events_of(record: RunRecord) -> list[str]:
+    text = record.paths.events.read_text() if record.paths.events.exists() else ""
+    return [json.loads(line)["event"] for line in text.splitlines()]
+
+
+def test_followed_to_its_end(site: RunSite) -> None:
+    record = submit(site.plan(), RECIPE)
+    assert [state for state, _, _ in record.states] == ["SUBMITTING", "RUNNING", "COMPLETED"]
+    assert record.manifest["job"]["software"]["nccl"] == "2.26.2"
+    assert load_record(record.paths.folder) == record
+    assert [row.state for row in find_runs(site.install)] == ["COMPLETED"]
+
+
+def test_a_failure_is_on_record_with_its_exit_code(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STANDIN_EXIT", "7")
+    with pytest.raises(CheckFailed, match="exit code 7"):
+        submit(site.plan(), RECIPE)
+    (row,) = find_runs(site.install)
+    assert (row.state, row.detail) == ("FAILED", "exit code 7")
+
+
+def test_detached_and_waited_for(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STANDIN_SECONDS", "0.2")
+    record = submit(site.plan(), RECIPE, DETACHED)
+    assert record.state == "RUNNING"
+    (record,) = wait([record], timeout=30)
+    assert (record.state, record.manifest["job"]["exit_code"]) == ("COMPLETED", 0)
+
+
+def test_cancelled(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = running(site, monkeypatch)
+    (record,) = cancel([record])
+    assert record.state == "CANCELLED"
+    assert "TERM reached rank" in log_of(record)
+    assert events_of(record) == ["start", "signal", "end"]
+    assert look(record).record == record
+
+
+def test_killed_without_a_word(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = running(site, monkeypatch)
+    assert record.process is not None
+    os.killpg(record.process.pid, signal.SIGKILL)
+    wait_until(lambda: not is_alive(record.process), "its end", timeout=10)
+    seen = look(record).record
+    assert seen.state == "FAILED"
+    assert "gone without an end record" in seen.detail
+
+
+@pytest.mark.parametrize("change", [{"boot": "another boot"}, {"start": "1"}])
+def test_after_a_restart_its_pid_means_nothing(
+    site: RunSite, monkeypatch: pytest.MonkeyPatch, change: dict[str, str]
+) -> None:
+    """The process with that pid lives, but it is another one: nothing of it is touched."""
+    record = running(site, monkeypatch)
+    process = record.process
+    assert process is not None
+    other = msgspec.structs.replace(process, **change)
+    record = update_record(record.paths.folder, lambda found: replace(found, process=other))
+    (record,) = cancel([record])
+    assert record.state == "FAILED"
+    assert is_alive(process)
+    os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_run_of_another_machine_cannot_be_seen_nor_cancelled(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = running(site, monkeypatch)
+    process = record.process
+    assert process is not None
+    elsewhere = msgspec.structs.replace(process, host="another-machine")
+    record = update_record(record.paths.folder, lambda found: replace(found, process=elsewhere))
+    seen = look(record)
+    assert (seen.record.state, "another-machine" in seen.unknown) == ("RUNNING", True)
+    with pytest.raises(EnvironmentLacks, match="runs on another-machine"):
+        cancel([record])
+    os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_run_outlives_the_command_that_follows_it(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STANDIN_SECONDS", "300")
+    plan = site.plan()
+    command = start(lambda: submit(plan, RECIPE))
+    wait_until(lambda: [row.state for row in find_runs(site.install)] == ["RUNNING"], "the run", timeout=20)
+    os.kill(command, signal.SIGKILL)
+    os.waitpid(command, 0)
+    (folder,) = run_folders(site)
+    record = look(load_record(folder)).record
+    assert record.state == "RUNNING"
+    assert cancel([record])[0].state == "CANCELLED"
+
+
+def test_killed_at_every_step_each_run_runs_once(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_runs, "START_SECONDS", 0.5)
+    plan = site.plan()
+    at, crashed = 0, True
+    while crashed:
+        at += 1
+        crashed = run_and_crash(lambda: submit(plan, RECIPE, DETACHED), at, site.install)
+        submit(plan, RECIPE, DETACHED)
+        for record in wait([load_record(folder) for folder in run_folders(site)], timeout=30):
+            assert (record.state, events_of(record)) == ("COMPLETED", ["start", "end"]), at
+        shutil.rmtree(site.install / "workloads")
+        shutil.rmtree(site.install / ".llmb", ignore_errors=True)
+    assert at > 20
+
+
+def test_hang_and_stall(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("LLMB_WATCH_SECONDS", "1"), ("LLMB_HANG_SECONDS", "1"), ("LLMB_TEARDOWN_SECONDS", "1")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("STANDIN_LINGER", "1")
+    stalled = submit(site.plan(), RECIPE)
+    assert events_of(stalled) == ["start", "teardown", "end"]
+    assert stalled.state == "COMPLETED"
+    monkeypatch.delenv("STANDIN_LINGER")
+    monkeypatch.setenv("STANDIN_HANG", "2")
+    monkeypatch.setattr("llmb_common.executors.local.END_SECONDS", 1)
+    hung = submit(site.plan(), RECIPE, DETACHED)
+    wait_until(lambda: "hang" in events_of(hung), "the watchdog", timeout=20)
+    cancel([hung])
+
+
+def test_numbers_of_the_environment_are_never_evaluated(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """bash arithmetic would run this."""
+    for name in ("LLMB_WATCH_SECONDS", "LLMB_HANG_SECONDS", "LLMB_TEARDOWN_SECONDS"):
+        monkeypatch.setenv(name, f"x[$(touch {site.install}/pwned)]")
+    record = submit(site.plan(), RECIPE)
+    assert record.state == "COMPLETED"
+    assert not (site.install / "pwned").exists()
+
+
+def test_a_process_is_known_by_its_start() -> None:
+    me = identify()
+    assert me is not None
+    assert is_alive(me)
+    assert not is_alive(msgspec.structs.replace(me, start="1"))
+    assert is_alive(msgspec.structs.replace(me, host="elsewhere")) is None
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    time.sleep(0.1)
+    assert identify(child) is None, "a zombie has ended"
+    os.waitpid(child, 0)
+    assert identify(child) is None

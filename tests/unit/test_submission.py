@@ -1,0 +1,162 @@
+"""Submitting with options: order, excluded nodes, chains, many at once."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from llmb_common.errors import LLMBError, RecordError, RequestError
+from llmb_common.index import RunFilter, find_runs
+from llmb_common.observe import refresh
+from llmb_common.run import RunRecord, hash_of_packed
+from llmb_common.slurm import exclude
+from llmb_common.slurm.exclude import exclude_nodes, exclusions, include_nodes
+from llmb_common.submission import Job, Options, submit, submit_chain, submit_many
+from support.fake_slurm import FakeSlurm
+from support.run_site import RECIPE, RunSite
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    fake = FakeSlurm(tmp_path / "fake")
+    monkeypatch.setenv("PATH", fake.path())
+    return fake
+
+
+@pytest.fixture
+def site(tmp_path: Path, fake: FakeSlurm) -> RunSite:
+    return RunSite(tmp_path, "slurm")
+
+
+def options_of(fake: FakeSlurm, number: int = -1) -> list[str]:
+    """What the job was submitted with on the command line."""
+    options = fake.jobs()[number]["options"]
+    assert isinstance(options, list)
+    return [option for option in options if option != "--parsable"]
+
+
+def test_the_record_says_where_the_code_comes_from(site: RunSite, fake: FakeSlurm) -> None:
+    record = submit(site.plan(), RECIPE)
+    assert hash_of_packed(record.paths.code) == record.manifest["code_sha256"]
+    assert options_of(fake) == []
+
+
+def test_after_takes_job_ids_run_ids_and_names(site: RunSite, fake: FakeSlurm) -> None:
+    first, second = submit(site.plan(), RECIPE), submit(site.plan(), RECIPE)
+    submit(site.plan(), RECIPE, Options(after=(first.paths.run_id, second.paths.name, "777", "777")))
+    assert options_of(fake) == ["--dependency=afterany:1:2:777"]
+
+
+def test_after_an_ended_run_is_now(site: RunSite, fake: FakeSlurm) -> None:
+    """Slurm refuses a dependency on a job that it has forgotten."""
+    first = submit(site.plan(), RECIPE)
+    fake.change("1", state="FAILED")
+    refresh([first])
+    submit(site.plan(), RECIPE, Options(after=(first.paths.run_id,)))
+    assert options_of(fake) == []
+
+
+def test_after_what_is_no_run(site: RunSite, fake: FakeSlurm) -> None:
+    with pytest.raises(RequestError, match="no run 'nope'"):
+        submit(site.plan(), RECIPE, Options(after=("nope",)))
+    assert fake.jobs() == []
+
+
+def test_excluded_nodes_are_avoided(site: RunSite, fake: FakeSlurm) -> None:
+    exclude_nodes(site.install, "n[9-10],x7", "slow NVLink")
+    plan = site.plan(ADDITIONAL_SLURM_PARAMS="exclude=n1")
+    submit(plan, RECIPE, Options(exclude="n11"))
+    assert options_of(fake) == ["--exclude=n[1,9-11],x7"], "the list, the option and the plan's own, for it wins"
+
+
+def test_a_node_that_is_wanted_and_excluded_is_a_contradiction(site: RunSite, fake: FakeSlurm) -> None:
+    exclude_nodes(site.install, "n3", "ECC errors")
+    with pytest.raises(RequestError, match=r"wants nodes that are excluded: n3 \(ECC errors\)"):
+        submit(site.plan(ADDITIONAL_SLURM_PARAMS="nodelist=n[1-4]"), RECIPE)
+    assert fake.jobs() == []
+
+
+def test_exclusions_have_a_reason_and_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exclude_nodes(tmp_path, "n[1-2]", "slow", days=1)
+    exclude_nodes(tmp_path, "n2", "broken fan")
+    assert [(item.node, item.reason, item.expires is None) for item in exclusions(tmp_path)] == [
+        ("n1", "slow", False),
+        ("n2", "broken fan", True),
+    ]
+    now = time.time()
+    monkeypatch.setattr(exclude.time, "time", lambda: now + 86401)
+    assert [item.node for item in exclusions(tmp_path)] == ["n2"]
+    assert include_nodes(tmp_path, "n[1-5]") == ["n2"]
+    assert exclusions(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("nodes", "reason", "days"), [("", "x", None), ("n[", "x", None), ("n1", " ", None), ("n1", "x", -1)]
+)
+def test_what_is_no_exclusion(tmp_path: Path, nodes: str, reason: str, days: float | None) -> None:
+    with pytest.raises(RequestError):
+        exclude_nodes(tmp_path, nodes, reason, days=days)
+
+
+def test_a_damaged_exclusion_list_stops_submissions(site: RunSite, fake: FakeSlurm) -> None:
+    exclude_nodes(site.install, "n1", "slow")
+    (site.install / ".llmb" / "exclude.json").write_text('{"schema": 1}')
+    with pytest.raises(RecordError, match="no exclusion list"):
+        submit(site.plan(), RECIPE)
+    assert fake.jobs() == []
+
+
+def test_a_chain_saves_in_one_place_and_goes_on_from_there(site: RunSite, fake: FakeSlurm) -> None:
+    records = submit_chain(site.plan(ENABLE_CHECKPOINT="true"), RECIPE, 3, Options(key="long"))
+    assert [options_of(fake, number) for number in range(3)] == [
+        [],
+        ["--dependency=afterany:1"],
+        ["--dependency=afterany:2"],
+    ]
+    first, *later = records
+    assert first.plan.checkpoint.resume is False
+    for record in later:
+        assert (record.plan.checkpoint.save, record.plan.checkpoint.resume) == (str(first.paths.checkpoints), True)
+        assert "export LLMB_RESUME=1\n" in record.paths.script.read_text()
+    assert submit_chain(site.plan(ENABLE_CHECKPOINT="true"), RECIPE, 3, Options(key="long")) == records
+    assert len(fake.jobs()) == 3
+    assert len(find_runs(site.install, RunFilter(chain=first.paths.run_id))) == 3
+
+
+@pytest.mark.parametrize(("links", "plan"), [(1, {"ENABLE_CHECKPOINT": "true"}), (2, {})])
+def test_what_is_no_chain(site: RunSite, fake: FakeSlurm, links: int, plan: dict[str, str]) -> None:
+    with pytest.raises(RequestError):
+        submit_chain(site.plan(**plan), RECIPE, links)
+    assert fake.jobs() == []
+
+
+def test_a_requeued_job_goes_on_only_where_it_saves(site: RunSite) -> None:
+    plain, saving = submit(site.plan(), RECIPE), submit(site.plan(ENABLE_CHECKPOINT="true"), RECIPE)
+    assert "LLMB_RESUME" not in plain.paths.script.read_text()
+    assert "export LLMB_RESUME=$((${SLURM_RESTART_COUNT:-0} > 0))\n" in saving.paths.script.read_text()
+
+
+def test_requeue_is_said_and_the_user_has_the_last_word(site: RunSite) -> None:
+    script = submit(site.plan(), RECIPE).paths.script.read_text()
+    assert "#SBATCH --requeue\n" in script
+    script = submit(site.plan(ADDITIONAL_SLURM_PARAMS="no-requeue"), RECIPE).paths.script.read_text()
+    assert "#SBATCH --no-requeue\n" in script
+    assert "#SBATCH --requeue\n" not in script
+
+
+def test_many_at_once_in_order_and_a_refused_one_stops_nobody(site: RunSite, fake: FakeSlurm) -> None:
+    jobs = [Job(site.plan(MAX_STEPS=str(60 + number)), RECIPE, Options(key=f"sweep#{number}")) for number in range(12)]
+    jobs[5] = Job(jobs[5].plan, RECIPE, Options(after=("nope",)))
+    results = list(submit_many(jobs))
+    assert [job for job, _ in results] == jobs
+    refused = [result for _, result in results if isinstance(result, LLMBError)]
+    assert [error.code for error in refused] == ["no-run"]
+    records = [result for _, result in results if isinstance(result, RunRecord)]
+    assert len({record.job_id for record in records}) == len(fake.jobs()) == 11
+    assert {record.plan.max_steps for record in records} == {60 + number for number in range(12) if number != 5}
+    assert len(find_runs(site.install)) == 11
+    again = [result for _, result in submit_many([jobs[0], jobs[11]])]
+    assert again == [records[0], records[-1]]
+    assert len(fake.jobs()) == 11
