@@ -49,7 +49,8 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     os.environ["LLMB_REPO"] = str(clone)
     # Not through the link: another clone's bootstrap may move that one at any moment.
     interpreter = str(environment.folder / "bin" / "python")
-    os.execv(interpreter, [interpreter, "-m", "llmb_install", *argv])
+    # -I: a json.py in the user's current folder is not ours.
+    os.execv(interpreter, [interpreter, "-I", "-m", "llmb_install", *argv])
 
 
 def _check_answers(asked: argparse.Namespace, clone: Path, install: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
@@ -22,13 +23,16 @@ _CURL = {
 
 
 class Watch:
-    """Follows Enroot's lines: keeps what matters for an explanation and shows how far the import is."""
+    """Follows Enroot's lines: keeps what matters for an explanation and shows how far the import is.
 
-    def __init__(self, step: Step, output: Path) -> None:
+    Enroot is silent while it downloads and compresses: ``cache`` and ``output`` are watched for their growth.
+    """
+
+    def __init__(self, step: Step, output: Path, cache: Path) -> None:
         self.authenticated = False
         self.said_error = False
         self.wrong_architecture = ""
-        self._step, self._output = step, output
+        self._step, self._output, self._cache = step, output, cache
 
     def __call__(self, line: str) -> None:
         text = re.sub(r"\x1b\[[0-9;]*m", "", line).strip()
@@ -39,13 +43,30 @@ class Watch:
         if "[WARN]" in text and "architecture" in text:
             self.wrong_architecture = text.partition("]")[2].strip()
         if found := re.match(r"\[INFO\] (.*)", text):
-            self._step.update(self._growth if "squashfs" in found[1] else found[1].rstrip("."))
+            doing = found[1].rstrip(".")
+            watched = {"Downloading": self._cache, "Creating": self._output}.get(doing.partition(" ")[0])
+            self._step.update(_growth(doing, watched) if watched else doing)
 
-    def _growth(self) -> str:
-        try:
-            return f"creating the squashfs file, {size(self._output.stat().st_size)}"
-        except OSError:
-            return "creating the squashfs file"
+
+def _growth(doing: str, path: Path) -> Callable[[], str]:
+    """A text for the progress line that says how much has been added to ``path`` since now, and how fast."""
+    before, began = _bytes_in(path), time.monotonic()
+
+    def text() -> str:
+        grown, seconds = _bytes_in(path) - before, time.monotonic() - began
+        return f"{doing}, {size(grown)}, {size(grown / max(seconds, 0.1))}/s" if grown > 0 else doing
+
+    return text
+
+
+def _bytes_in(path: Path) -> int:
+    """Size of a file, or of the files in a folder; 0 where there is nothing yet."""
+    try:
+        if path.is_dir():
+            return sum(entry.stat().st_size for entry in path.iterdir() if entry.is_file())
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def explain(source: str, done: Finished, watch: Watch, env: Mapping[str, str], *, remote: bool) -> EnvironmentLacks:
@@ -53,6 +74,12 @@ def explain(source: str, done: Finished, watch: Watch, env: Mapping[str, str], *
     cause, remedy = _cause(source, done, watch, env, remote=remote)
     tail = "\n".join(f"    {line}" for line in done.tail[-5:]) or "    (no output)"
     return EnvironmentLacks(f"{source} was not imported: {cause}\n{tail}", remedy=remedy)
+
+
+def cache_folder(env: Mapping[str, str]) -> Path:
+    """Where Enroot keeps downloaded layers."""
+    base = env.get("XDG_CACHE_HOME") or str(Path(env.get("HOME") or "/") / ".cache")
+    return Path(env.get("ENROOT_CACHE_PATH") or Path(base) / "enroot")
 
 
 def bad_result(source: str, problem: str, watch: Watch) -> EnvironmentLacks:

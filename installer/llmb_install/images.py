@@ -137,7 +137,7 @@ def _import(image: Image, reporter: Reporter, env: Mapping[str, str], step: Step
     folder = image.path.parent
     _remove_leftovers(image)
     fresh = folder / f".{image.path.name}.{os.getpid()}.{secrets.token_hex(4)}.part"
-    watch = enroot_errors.Watch(step, fresh)
+    watch = enroot_errors.Watch(step, fresh, enroot_errors.cache_folder(env))
     try:
         done = command.run(import_command(image, fresh), reporter, env=env, on_line=watch)
         if done.status != 0:
