@@ -12,6 +12,7 @@ import os
 import secrets
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -19,6 +20,7 @@ from pathlib import Path
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.files import fsync_folder, sha256_of, write_json
 from llmb_install import command, enroot_errors
+from llmb_install.install_lock import install_lock
 from llmb_install.receipts import read_receipt
 from llmb_install.reporter import Reporter, Step, size
 from llmb_install.space import free_bytes
@@ -28,6 +30,8 @@ IMAGE_BYTES = 25_000_000_000
 """Room for one NeMo image (an estimate; the registry does not say before the download)."""
 UNPACKED_BYTES = 60_000_000_000
 """Room for its unpacked layers in Enroot's temporary folder."""
+_IMPORT_SECONDS = 7200.0
+"""How long to wait for another installation that imports into the same folder."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,11 @@ class Image:
     architecture: str
     receipts: Path
     prefix: tuple[str, ...] = ()
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the image lies in the installation itself, whose lock then is enough."""
+        return self.path.is_relative_to(self.receipts.parent.parent)
 
     @property
     def inspector(self) -> Inspector:
@@ -100,9 +109,12 @@ def ensure(image: Image, reporter: Reporter, env: Mapping[str, str], *, space_ch
         if _adopt(image, reporter, step):
             return True
         _require_writable(image)
-        if space_check:
-            _require_space(image, env)
-        _import(image, reporter, env, step)
+        with nullcontext() if image.is_private else install_lock(image.path.parent, reporter, patience=_IMPORT_SECONDS):
+            # Another installation may have imported it while we waited.
+            if not image.is_complete():
+                if space_check:
+                    _require_space(image, env)
+                _import(image, reporter, env, step)
     return True
 
 
@@ -186,14 +198,10 @@ def _write_receipt(image: Image, path: Path, *, adopted: bool) -> None:
 
 
 def _remove_leftovers(image: Image) -> None:
-    """Parts of earlier imports that were killed. The installation's lock keeps ours alone here; a folder shared with
-    other installations may hold a part that is being written: those are younger than a day."""
-    now = datetime.now().timestamp()
-    own = str(image.path.parent).startswith(str(image.receipts.parent.parent))
+    """Parts of earlier imports that were killed: under the lock nobody else writes one."""
     for part in image.path.parent.glob(f".{image.path.name}.*.part"):
         with contextlib.suppress(OSError):
-            if own or now - part.stat().st_mtime > 86_400:
-                part.unlink()
+            part.unlink()
 
 
 def _require_writable(image: Image) -> None:

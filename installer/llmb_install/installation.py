@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.cluster import FILE_NAME, load_cluster_config
-from llmb_common.errors import ConfigError, EnvironmentLacks
+from llmb_common.errors import EnvironmentLacks
 from llmb_common.files import write_atomic
 from llmb_common.planning.plan import image_file_name
-from llmb_common.recipe import Recipe, load_recipe, recipe_folders
-from llmb_common.strict_yaml import convert, load_text, read_text
 from llmb_install import credentials, environments, images
 from llmb_install.answers import Answers, Secrets, to_yaml
 from llmb_install.bootstrap import TOOL_BYTES, tool_environment
@@ -24,9 +22,9 @@ from llmb_install.reporter import Reporter
 from llmb_install.site_config import apply_site_values, site_values_are_applied
 from llmb_install.space import require_space
 from llmb_install.steps import Step
+from llmb_install.stored import ANSWERS_FILE, load_recipes
 from llmb_install.wrappers import COMMANDS, is_current, write_wrappers
 
-ANSWERS_FILE = Path(".llmb") / "answers.yaml"
 _ENGINE_DOWNLOAD = 420_000_000
 
 
@@ -282,41 +280,6 @@ class Installation:
         elif answers.engine_python:
             values["engine"] = {"python": answers.engine_python}
         return {key: value for key, value in values.items() if value is not None}
-
-
-def load_recipes(clone: Path) -> dict[str, Recipe]:
-    """All recipes of the clone, by workload name."""
-    recipes = [load_recipe(folder) for folder in recipe_folders(clone)]
-    if not recipes:
-        raise EnvironmentLacks(
-            f"{clone} holds no recipe", remedy="run ./installer.py of the clone, or set LLMB_REPO to the clone"
-        )
-    return {recipe.workload: recipe for recipe in recipes}
-
-
-def stored_answers(install: Path) -> Answers | None:
-    """The answers that the installation was made with, with its present path; None where there is none.
-
-    Raises ConfigError with file and line when the file was damaged by hand.
-    """
-    path = install / ANSWERS_FILE
-    if not path.is_file():
-        return None
-    data, lines = load_text(read_text(path, ConfigError), str(path), ConfigError)
-    if isinstance(data, dict):
-        data["install_path"] = str(install)
-    return convert(data, lines, Answers, str(path), ConfigError)
-
-
-def required_answers(install: Path) -> Answers:
-    """As ``stored_answers``, for commands that need an installation. Raises EnvironmentLacks where there is none."""
-    answers = stored_answers(install)
-    if answers is None:
-        raise EnvironmentLacks(
-            f"there is no installation in {install}",
-            remedy="set LLMB_INSTALL or --install-path to one, or make one with ./installer.py",
-        )
-    return answers
 
 
 def _reads(path: Path, text: str) -> bool:

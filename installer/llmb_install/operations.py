@@ -17,10 +17,11 @@ from llmb_install import answers as answers_module
 from llmb_install import arguments, credentials, environments, images, steps
 from llmb_install.answers import Answers, Secrets
 from llmb_install.install_lock import install_lock
-from llmb_install.installation import Installation, load_recipes, required_answers, stored_answers
+from llmb_install.installation import Installation
 from llmb_install.leftovers import remove_leftovers
 from llmb_install.questions import Given, expand_workloads, missing
 from llmb_install.reporter import Reporter, size
+from llmb_install.stored import load_recipes, required_answers, stored_answers
 
 
 def install(asked: argparse.Namespace, clone: Path, path: Path) -> int:

@@ -14,12 +14,13 @@ from llmb_install import command, environments
 from llmb_install.answers import Answers, complete
 from llmb_install.engine import ENGINE_BYTES
 from llmb_install.install_lock import install_lock
-from llmb_install.installation import Installation, load_recipes, stored_answers
+from llmb_install.installation import Installation
 from llmb_install.leftovers import remove_leftovers
 from llmb_install.reporter import Reporter
 from llmb_install.site_config import update_site_config
 from llmb_install.space import require_space
 from llmb_install.steps import run_missing
+from llmb_install.stored import load_recipes, stored_answers
 
 WORKLOAD = "pretrain_llama3.1"
 RANKS = 2

@@ -13,8 +13,9 @@ from llmb_common.cluster import FILE_NAME
 from llmb_common.errors import RequestError
 from llmb_install import steps
 from llmb_install.install_lock import install_lock
-from llmb_install.installation import Installation, load_recipes, required_answers, stored_answers
+from llmb_install.installation import Installation
 from llmb_install.reporter import Reporter
+from llmb_install.stored import load_recipes, required_answers, stored_answers
 
 
 def show(asked: argparse.Namespace, clone: Path, path: Path) -> int:

@@ -13,8 +13,8 @@ from install_world import IMAGE_NAME, World
 DRIVER = Path(__file__).with_name("fault_driver.py")
 
 
-def start(world: World, **env: str) -> subprocess.Popen[str]:
-    argv = [sys.executable, str(DRIVER), "none", "0", str(world.install), *world.slurm_flags()]
+def start(world: World, *more: str, **env: str) -> subprocess.Popen[str]:
+    argv = [sys.executable, str(DRIVER), "none", "0", str(world.install), *world.slurm_flags(*more)]
     return subprocess.Popen(
         argv, env=world.env | env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -37,6 +37,23 @@ def test_two_at_once_do_the_work_once(world: World, registry: Path) -> None:
     assert f"waiting: another installer works in {world.install} (process {first.pid} on " in said_second
     assert "nothing to do" in out
     assert world.imports() == 1
+
+
+def test_two_installations_with_one_image_folder_download_once(world: World, registry: Path) -> None:
+    shared = world.root / "shared images"
+    other = World(world.root / "other", world.env)
+    other.root.mkdir()
+    first = start(world, "--image-folder", str(shared), ENROOT_STANDIN_SECONDS="2")
+    wait_for_import(world)
+    second = start(other, "--image-folder", str(shared))
+    for process in (first, second):
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 0, said
+    assert world.imports() == 1
+    assert sorted(path.name for path in shared.iterdir() if path.name != ".llmb") == [
+        IMAGE_NAME,
+        f"{IMAGE_NAME}.receipt.json",
+    ]
 
 
 def test_an_interruption_ends_programs_and_leaves_nothing_half(world: World, registry: Path) -> None:
