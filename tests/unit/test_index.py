@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 from dataclasses import replace
@@ -73,6 +74,16 @@ def test_a_run_that_nobody_noted_is_found(runs: Runs) -> None:
     assert forgotten.paths.run_id in runs.ids()
     another = runs.make(noted=False, JOB_TOTAL_GPUS="2")
     assert another.paths.run_id in runs.ids(), "also in an experiment folder of its own"
+
+
+def test_a_run_within_the_same_tick_of_a_coarse_clock_is_found(runs: Runs) -> None:
+    first = runs.make(noted=False)
+    parent = first.paths.folder.parent
+    before = parent.stat()
+    assert len(runs.ids()) == 1
+    runs.make(noted=False)
+    os.utime(parent, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert len(runs.ids()) == 2
 
 
 def test_a_live_run_is_read_again(runs: Runs) -> None:

@@ -45,7 +45,8 @@ def events(plan: JobPlan) -> list[str]:
         "  exit 125",
         "fi",
         "event start null",
-        "trap 'event end $?' EXIT",
+        "# Also a subshell that is killed at its very start runs this trap.",
+        "trap 'code=$?; if [[ ${BASHPID:-$$} == \"$$\" ]]; then event end \"$code\"; fi' EXIT",
     ]
 
 
@@ -105,9 +106,10 @@ def run_step() -> list[str]:
     """After the launch, which left the step in the background: wait for it, judge, record the training's exit code."""
     return [
         "step=$!",
-        "trap 'event signal null; kill -TERM \"$step\" 2> /dev/null || true' TERM INT",
         'supervise "$step" &',
         "supervisor=$!",
+        # Only now: a subshell that is killed at its very start would still have this trap.
+        "trap 'event signal null; kill -TERM \"$step\" 2> /dev/null || true' TERM INT",
         "status=0",
         "while true; do",
         '  wait "$step" && status=0 || status=$?',
