@@ -46,7 +46,7 @@ def events(plan: JobPlan) -> list[str]:
         "fi",
         "event start null",
         "# Also a subshell that is killed at its very start runs this trap.",
-        "trap 'code=$?; if [[ ${BASHPID:-$$} == \"$$\" ]]; then event end \"$code\"; fi' EXIT",
+        'trap \'status=$?; if [[ ${BASHPID:-$$} == "$$" ]]; then event end "$status"; fi\' EXIT',
     ]
 
 
