@@ -51,7 +51,8 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), *arguments]
+    # Without optional locks: looking at a clone must not be in the way of who works in it.
+    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout.strip()
 
 

@@ -143,7 +143,7 @@ def test_a_run_outlives_the_command_that_follows_it(site: RunSite, monkeypatch: 
     monkeypatch.setenv("STANDIN_SECONDS", "300")
     plan = site.plan()
     command = start(lambda: submit(plan, RECIPE))
-    wait_until(lambda: [row.state for row in find_runs(site.install)] == ["RUNNING"], "the run", timeout=20)
+    wait_until(lambda: [row.state for row in find_runs(site.install)] == ["RUNNING"], "the run", timeout=60)
     os.kill(command, signal.SIGKILL)
     os.waitpid(command, 0)
     (folder,) = run_folders(site)
