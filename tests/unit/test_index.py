@@ -13,6 +13,7 @@ import pytest
 from llmb_common.errors import RequestError
 from llmb_common.index import RunFilter, database, find_run, find_runs, note, rebuild
 from llmb_common.run import RunRecord, Submission, create_run, update_record
+from support.crashes import start
 from support.run_site import RunSite
 
 
@@ -155,6 +156,21 @@ def test_a_workload_folder_outside_the_installation(runs: Runs, tmp_path: Path) 
     record = runs.make(LLMB_WORKLOAD=str(tmp_path / "elsewhere"))
     assert runs.ids() == [record.paths.run_id]
     assert rebuild(runs.install) == 1, "a rebuild remembers where it is"
+
+
+def test_several_processes_make_the_index_at_once(runs: Runs) -> None:
+    """The one that comes second must not take a half-made index for a damaged one."""
+    record = runs.make(noted=False)
+    for _ in range(5):
+        shutil.rmtree(database.index_file(runs.install).parent, ignore_errors=True)
+        children = [start(lambda: check_seen(runs, record)) for _ in range(6)]
+        assert [os.waitpid(child, 0)[1] for child in children] == [0] * 6
+
+
+def check_seen(runs: Runs, record: RunRecord) -> None:
+    for _ in range(3):
+        assert runs.ids() == [record.paths.run_id]
+        assert note(record)
 
 
 def test_rebuild_counts_the_runs(runs: Runs) -> None:

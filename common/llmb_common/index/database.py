@@ -85,8 +85,11 @@ def read_index(install: Path) -> Iterator[sqlite3.Connection]:
     """A connection for reading only, which keeps no writer waiting. Raises sqlite3.Error also when there is none."""
     connection = sqlite3.connect(f"{index_file(install).absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
     try:
-        if _version(connection) != len(MIGRATIONS):
-            raise sqlite3.DatabaseError("another version of the index")
+        version = _version(connection)
+        if version > len(MIGRATIONS):
+            raise sqlite3.DatabaseError(f"index of a newer version ({version})")
+        if version < len(MIGRATIONS):  # an older one, or one that another process is just making: not damaged
+            raise sqlite3.OperationalError("the index is not ready")
         yield connection
     finally:
         connection.close()

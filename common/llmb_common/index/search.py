@@ -101,9 +101,12 @@ def _ask(install: Path, query: str, values: list[Any]) -> list[Any]:
         if isinstance(error, OSError | sqlite3.OperationalError) and "no such" not in str(error):
             # Locked, no space, no right to write: not the file's fault.
             return _ask_folders(install, query, values)
-        rebuild(install)
-        with read_index(install) as connection:
-            return connection.execute(query, values).fetchall()
+        try:
+            rebuild(install)
+            with read_index(install) as connection:
+                return connection.execute(query, values).fetchall()
+        except (sqlite3.Error, RecordError):  # another process is at it too
+            return _ask_folders(install, query, values)
 
 
 def _ask_folders(install: Path, query: str, values: list[Any]) -> list[Any]:
