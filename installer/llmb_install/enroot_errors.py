@@ -9,6 +9,7 @@ from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_install.command import Finished
+from llmb_install.credentials import enroot_credentials_path
 from llmb_install.reporter import Step, size
 
 # curl's exit status, which Enroot passes on.
@@ -108,7 +109,7 @@ def _cause(source: str, done: Finished, watch: Watch, env: Mapping[str, str], *,
     if "404 Not Found" in text:
         return "the registry has no such image or tag", "check the image's name in recipe.yaml"
     if "401 Unauthorized" in text or "403 Forbidden" in text:
-        return "the registry refused access", _credentials_remedy(source)
+        return "the registry refused access", _credentials_remedy(source, env)
     if "429 Too Many Requests" in text:
         return "the registry refuses for now: too many requests", "wait some minutes, then run the same command again"
     if remote and re.search(r"srun: error: (Unable to allocate|Invalid|.*[Rr]equested)", text):
@@ -123,15 +124,15 @@ def _cause(source: str, done: Finished, watch: Watch, env: Mapping[str, str], *,
         )
     if not watch.authenticated and not watch.said_error:
         # Wrong credentials: Enroot ends with status 1 and no word of why.
-        return "the registry did not accept the credentials (Enroot does not say so)", _credentials_remedy(source)
+        return "the registry did not accept the credentials (Enroot does not say so)", _credentials_remedy(source, env)
     return f"enroot ended with status {done.status}", "correct what its lines say, then run the same command again"
 
 
-def _credentials_remedy(source: str) -> str:
+def _credentials_remedy(source: str, env: Mapping[str, str]) -> str:
     host = source.partition("#")[0] if "#" in source else "the registry"
     if host == "nvcr.io":
         return (
             "set NGC_API_KEY to a valid key and run again, or correct the lines of nvcr.io and authn.nvidia.com in "
-            "Enroot's .credentials"
+            f"{enroot_credentials_path(env)}"
         )
-    return f"correct the line of {host} in Enroot's .credentials"
+    return f"correct the line of {host} in {enroot_credentials_path(env)}"

@@ -1,0 +1,135 @@
+"""Images from a real registry: docker-registry on this machine, pulled by the Enroot stand-in over HTTP."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from install_world import CLONE, World
+
+from support import registry as real_registry
+from support.registry import LOGIN, PASSWORD, Registry
+
+DRIVER = Path(__file__).with_name("fault_driver.py")
+
+
+@pytest.fixture
+def site(world: World) -> World:
+    """A world whose Enroot may use HTTP, and which has no folder that plays the registry."""
+    if missing := real_registry.what_is_missing():
+        pytest.fail(missing)
+    del world.env["ENROOT_STANDIN_REGISTRY"]
+    world.env["ENROOT_ALLOW_HTTP"] = "yes"
+    return world
+
+
+@pytest.fixture
+def hub(site: World) -> Iterator[Registry]:
+    with Registry(site.root / "hub") as hub:
+        hub.push("lab/nemo:1", {"/opt/x": "x\n"}, env={"NEMO_HOME": "/opt/nemo"})
+        yield hub
+
+
+def clone_with_image(site: World, image: str) -> Path:
+    """A clone of this repository whose recipes want ``image``."""
+    clone = site.root / "clone"
+    left_out = {"tests", "docs", "benchmarks"}
+    shutil.copytree(CLONE, clone, symlinks=True, ignore=lambda _, names: {n for n in names if n[0] == "."} | left_out)
+    for recipe in clone.glob("*/recipe.yaml"):
+        text, number = re.subn(r"^image: .*$", f'image: "{image}"', recipe.read_text(), flags=re.MULTILINE)
+        assert number == 1, recipe
+        recipe.write_text(text)
+    return clone
+
+
+def content(image: Path, name: str) -> str:
+    return subprocess.run(["unsquashfs", "-cat", str(image), name], check=True, capture_output=True, text=True).stdout
+
+
+def quick(site: World, image: str, *more: str) -> subprocess.CompletedProcess[str]:
+    """Install with ``image``, without building the tool's environment."""
+    clone = site.root / "clone"
+    if not clone.exists():
+        clone_with_image(site, image)
+    program = [sys.executable, str(DRIVER), "none", "0", str(site.install)]
+    return site.run(*site.slurm_flags(*more), env={"LLMB_REPO": str(clone)}, program=program)
+
+
+def test_all_workloads_are_installed_with_one_pull(site: World, hub: Registry) -> None:
+    clone = clone_with_image(site, f"{hub.host}#lab/nemo:1")
+    done = site.run(*site.slurm_flags(), program=[sys.executable, str(clone / "installer.py")])
+    assert done.returncode == 0, done.stderr
+    image = site.install / "images" / "lab+nemo+1.sqsh"
+    assert json.loads(image.with_name(f"{image.name}.receipt.json").read_text())["source"] == f"{hub.host}#lab/nemo:1"
+    assert content(image, "opt/x") == "x\n"
+    assert "NEMO_HOME=/opt/nemo" in content(image, "etc/environment")
+    pulled = Counter(re.findall(r'"GET /v2/lab/nemo/blobs/\S+', hub.log()))
+    assert sorted(pulled.values())[:2] == [1, 1], "two layers once; the third is the configuration, often looked at"
+    done = site.run("verify", program=[str(site.install / "bin" / "llmb-install")])
+    assert done.returncode == 0, done.stderr
+    # Complete: the registry is not asked again.
+    before = hub.log()
+    done = site.run(*site.slurm_flags(), program=[sys.executable, str(clone / "installer.py")])
+    assert "nothing to do" in done.stdout
+    assert hub.log() == before
+
+
+def test_a_damaged_image_is_pulled_again_from_cached_layers(site: World, hub: Registry) -> None:
+    assert quick(site, f"{hub.host}#lab/nemo:1").returncode == 0
+    image = site.install / "images" / "lab+nemo+1.sqsh"
+    image.write_bytes(image.read_bytes()[:4096])
+    done = quick(site, f"{hub.host}#lab/nemo:1")
+    assert done.returncode == 0, done.stderr
+    assert content(image, "opt/x") == "x\n"
+    logs = "".join(path.read_text() for path in (site.install / ".llmb" / "logs").iterdir())
+    assert "Downloading 2 missing layers" in logs
+    assert "Found all layers in cache" in logs
+
+
+def test_of_a_manifest_list_the_right_architecture_is_taken(site: World, hub: Registry) -> None:
+    hub.push("lab/both:1", {}, ("aarch64", "x86_64"))
+    assert quick(site, f"{hub.host}#lab/both:1").returncode == 0
+    assert content(site.install / "images" / "lab+both+1.sqsh", "arch") == "x86_64\n"
+
+
+def test_an_image_for_other_machines_is_refused_although_enroot_exits_0(site: World, hub: Registry) -> None:
+    done = quick(site, f"{hub.host}#lab/nemo:1", "--arch", "aarch64")
+    assert done.returncode == 3
+    assert "its programs are for x86_64, and the compute nodes are aarch64" in done.stderr
+    assert not list((site.install / "images").iterdir())
+
+
+def test_a_tag_that_does_not_exist(site: World, hub: Registry) -> None:
+    done = quick(site, f"{hub.host}#lab/nemo:2")
+    assert done.returncode == 3
+    assert "the registry has no such image or tag" in done.stderr
+    assert f"http://{hub.host}/v2/lab/nemo/manifests/2 returned error code: 404 Not Found" in done.stderr
+
+
+def test_nobody_listens(site: World) -> None:
+    done = quick(site, "127.0.0.1:1#lab/nemo:1")
+    assert done.returncode == 3
+    assert "the registry refused the connection" in done.stderr
+
+
+def test_a_closed_registry_wants_the_right_credentials(site: World) -> None:
+    with Registry(site.root / "hub", closed=True) as hub:
+        hub.push("lab/nemo:1", {})
+        credentials = site.root / "enroot" / ".credentials"
+        for line in ("", f"machine {hub.host} login {LOGIN} password wrong\n"):
+            credentials.write_text(line)
+            done = quick(site, f"{hub.host}#lab/nemo:1")
+            assert done.returncode == 3
+            assert "the registry did not accept the credentials (Enroot does not say so)" in done.stderr
+            assert f"correct the line of {hub.host} in {credentials}" in done.stderr
+        credentials.write_text(f"machine {hub.host} login {LOGIN} password {PASSWORD}\n")
+        done = quick(site, f"{hub.host}#lab/nemo:1")
+        assert done.returncode == 0, done.stderr
+        assert PASSWORD not in done.stderr
