@@ -1,4 +1,4 @@
-"""Writing ``cluster_config.yaml``: only the keys that changed, with everybody's comments kept."""
+"""Writing ``cluster_config.yaml``: only the keys that changed, in its newest schema, with everybody's comments kept."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from llmb_common.cluster import FILE_NAME, load_cluster_config
 from llmb_common.errors import ConfigError, RecordError
 from llmb_common.files import read_json, write_atomic, write_json
+from llmb_install import migrations
 
 _RECORD = Path(".llmb") / "site-config.json"
 _HEADER = "# What LLMB knows about this machine. Written by the installer; edit freely, comments survive.\n"
@@ -18,10 +19,12 @@ _HEADER = "# What LLMB knows about this machine. Written by the installer; edit 
 def update_site_config(install: Path, values: Mapping[str, Any]) -> bool:
     """Set ``values`` in the installation's ``cluster_config.yaml``.
 
-    Nested mappings are merged key by key. Returns whether the file had to be written. Raises ConfigError where the
-    existing file is wrong: a mistake by hand is shown, not overwritten.
+    Nested mappings are merged key by key; a file of an earlier release is brought to the newest schema. Returns whether
+    the file had to be written. Raises ConfigError where the existing file is wrong: a mistake by hand is shown, not
+    overwritten.
     """
     path = install / FILE_NAME
+    was_current = not path.exists() or migrations.is_current(path)
     text, new = _edited(path, values)
     if new == text:
         return False
@@ -30,6 +33,8 @@ def update_site_config(install: Path, values: Mapping[str, Any]) -> bool:
     try:
         load_cluster_config(install)
     except ConfigError as error:
+        if not was_current:
+            raise  # a mistake by hand that only the newest schema can tell
         raise AssertionError(f"the installer wrote a cluster_config.yaml that cannot be read: {error}") from error
     return True
 
@@ -47,7 +52,8 @@ def apply_site_values(install: Path, values: Mapping[str, Any]) -> None:
 
 def site_values_are_applied(install: Path, values: Mapping[str, Any]) -> bool:
     """Whether ``apply_site_values`` has nothing to do."""
-    return (install / FILE_NAME).is_file() and _applied(install) == values
+    path = install / FILE_NAME
+    return path.is_file() and migrations.is_current(path) and _applied(install) == values
 
 
 def _applied(install: Path) -> dict[str, Any] | None:
@@ -78,12 +84,15 @@ def _edited(path: Path, values: Mapping[str, Any]) -> tuple[str, str]:
     yaml.preserve_quotes = True
     yaml.width = 4096
     if path.exists():
-        load_cluster_config(path.parent)
+        schema = migrations.schema_of(path)
+        if migrations.is_current(path):
+            load_cluster_config(path.parent)
         text = path.read_text(encoding="utf-8")
         document = yaml.load(text)
+        migrations.migrate(document, schema)
     else:
         text = ""
-        document = yaml.load(_HEADER + "schema: 1\n")
+        document = yaml.load(f"{_HEADER}schema: {len(migrations.MIGRATIONS)}\n")
     _merge(document, values)
     stream = io.StringIO()
     yaml.dump(document, stream)

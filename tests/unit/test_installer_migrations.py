@@ -1,0 +1,91 @@
+"""cluster_config.yaml of earlier and of later releases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from llmb_common.cluster import FILE_NAME, load_cluster_config
+from llmb_common.errors import ConfigError
+from llmb_install import migrations
+from llmb_install.migrations import Migration
+from llmb_install.site_config import apply_site_values, site_values_are_applied, update_site_config
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / FILE_NAME
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("first", ["", "schema: 0  # old\n"])
+def test_a_file_without_a_number_gets_one_and_keeps_its_comments(tmp_path: Path, first: str) -> None:
+    path = write(tmp_path, f"# ours\n{first}\n# who pays\nslurm:\n  account: ann  # until June\n")
+    assert update_site_config(tmp_path, {})
+    text = path.read_text()
+    assert load_cluster_config(tmp_path).schema == 1
+    assert text.startswith("# ours\n")
+    assert "# who pays\nslurm:\n  account: ann  # until June\n" in text
+    assert not update_site_config(tmp_path, {})
+
+
+def test_an_old_file_is_something_to_do_although_no_answer_changed(tmp_path: Path) -> None:
+    values = {"gpu_type": "h100"}
+    apply_site_values(tmp_path, values)
+    assert site_values_are_applied(tmp_path, values)
+    path = write(tmp_path, "gpu_type: b200  # by hand\n")
+    assert not site_values_are_applied(tmp_path, values)
+    apply_site_values(tmp_path, values)
+    assert path.read_text() == "gpu_type: b200  # by hand\nschema: 1\n"
+    assert site_values_are_applied(tmp_path, values)
+
+
+def test_a_renamed_key_moves_with_its_comment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rename(document: Any) -> None:
+        document["slurm"] = {"gpu_partition": document.pop("partition")}
+
+    monkeypatch.setattr(migrations, "MIGRATIONS", (Migration(0, rename),))
+    path = write(tmp_path, "# site A\nschema: 0\npartition: batch\nrepo: /clone  # mine\n")
+    assert update_site_config(tmp_path, {"gpu_type": "h100"})
+    assert path.read_text().splitlines()[:3] == ["# site A", "schema: 1", "repo: /clone  # mine"]
+    assert load_cluster_config(tmp_path).slurm.gpu_partition == "batch"
+
+
+def test_each_release_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def noted(number: int) -> Callable[[Any], None]:
+        return lambda document: document["seen"].append(number)
+
+    monkeypatch.setattr(migrations, "MIGRATIONS", tuple(Migration(n, noted(n)) for n in range(3)))
+    document = YAML().load("schema: 1\nseen: []\n")
+    migrations.migrate(document, 1)
+    assert (document["schema"], document["seen"]) == (3, [1, 2])
+
+
+def test_the_newest_schema_is_the_one_that_the_tool_reads(tmp_path: Path) -> None:
+    write(tmp_path, f"schema: {len(migrations.MIGRATIONS)}\n")
+    assert load_cluster_config(tmp_path).schema == len(migrations.MIGRATIONS)
+    assert [migration.old for migration in migrations.MIGRATIONS] == list(range(len(migrations.MIGRATIONS)))
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "remedy"),
+    [
+        ("# later\nschema: 7\nkey: x\n", ":2: schema 7 is of a newer release; this one knows up to 1", "git pull"),
+        ("schema: one\n", ":1: schema 'one' is no number", "schema: 1"),
+        ("schema: -1\n", ":1: schema -1 is no number", "schema: 1"),
+        ("- a\n", ":1: not a mapping of keys", "KEY: VALUE"),
+        ("gpu_type: h1000\n", ": gpu_type 'h1000' is unknown", "one of"),
+    ],
+)
+def test_what_cannot_be_brought_up_to_date_is_said(tmp_path: Path, text: str, message: str, remedy: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        update_site_config(tmp_path, {})
+    assert caught.value.message.startswith(f"{path}{message}")
+    assert remedy in caught.value.remedy
+    if "schema" in text:
+        assert path.read_text() == text
