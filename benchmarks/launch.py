@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """How long ``DRY_RUN=true ./launch.sh`` and ``DRY_RUN=json ./launch.sh`` take, beside a bare Python start.
 
 Whole processes, wall time, alternating so that a slower moment of the machine hits all alike. Prints medians and
@@ -35,9 +36,8 @@ def main() -> None:
     bare = statistics.median(times["python -c pass"])
     for name, values in times.items():
         median = statistics.median(values)
-        print(
-            f"{name:26} median {median:.3f} s  min {min(values):.3f}  max {max(values):.3f}  {median / bare:4.1f} x bare"
-        )
+        spread = f"min {min(values):.3f}  max {max(values):.3f}"
+        print(f"{name:26} median {median:.3f} s  {spread}  {median / bare:4.1f} x bare")
 
 
 if __name__ == "__main__":

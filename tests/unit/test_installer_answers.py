@@ -12,7 +12,7 @@ from llmb_common.recipe import GPU_TYPES
 from llmb_install import arguments, questions
 from llmb_install.answers import Answers, complete, read_play, to_yaml
 from llmb_install.detect import gpu_type_of, gpus_in, parse_sinfo
-from llmb_install.questions import QUESTIONS, missing, workloads_of
+from llmb_install.questions import QUESTIONS, merged, missing, workloads_of
 from llmb_install.stored import load_recipes
 
 CLONE = Path(__file__).resolve().parents[2]
@@ -78,12 +78,78 @@ def test_a_secret_in_a_play_file_is_set_apart(tmp_path: Path) -> None:
     assert "hf_x" not in repr(secrets)
 
 
-def test_a_play_file_from_another_age_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("schema: 2", r"play.yaml:1: schema 2 is unknown; this release knows 1"),
+        ("schema: '1'", r"play.yaml:1: schema '1' is unknown"),
+        ("# none", r"play.yaml:1: the key 'schema' is missing"),
+    ],
+)
+def test_a_play_file_from_another_age_is_refused(tmp_path: Path, line: str, message: str) -> None:
     path = tmp_path / "play.yaml"
-    path.write_text("schema: 2\n" + "".join(f"{key}: {value}\n" for key, value in SLURM.items()))
-    given, _, lines = read_play(path)
-    with pytest.raises(ConfigError, match=r"play.yaml:1: .*schema"):
-        complete(given, RECIPES, where=str(path), lines=lines)
+    path.write_text(f"{line}\n" + "".join(f"{key}: {value}\n" for key, value in SLURM.items()))
+    with pytest.raises(ConfigError, match=message):
+        read_play(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"gpu_type": "h1000"}, "gpu_type 'h1000' is unknown (did you mean 'h100'?)"),
+        ({"gres": "yes"}, "gres is 'yes'"),
+        ({"install_path": 5}, "install_path is 5, which is no text"),
+        ({"account": ["a"]}, "account is ['a'], which is no text"),
+        ({"account": "-x"}, "account is '-x', which is no Slurm name"),
+        ({"workloads": 5}, "workloads is 5"),
+        ({"workloads": ["pretrain_grok1", None]}, "workloads is ['pretrain_grok1', None]"),
+        ({"install_path": "/a\nb"}, "install_path: it holds a line break"),
+        ({"install_path": "/a,b"}, "install_path: it holds a comma or a colon, which container mounts cannot say"),
+        ({"image_folder": "/a\tb"}, "image_folder: it holds a line break or a control character"),
+        ({"cluster_type": "local"}, "account does not matter here"),
+        ({"cluster_type": "local", "runtime": "pyxis"}, "the local executor uses no container"),
+    ],
+)
+def test_answers_that_cannot_be_meant(change: dict[str, object], message: str) -> None:
+    given = {**SLURM, **change}
+    if change.get("cluster_type"):
+        given["gpu_type"] = "cpu"
+    with pytest.raises(RequestError) as caught:
+        complete(given, RECIPES)
+    assert caught.value.message.startswith(message)
+    assert caught.value.remedy
+    lines = dict.fromkeys((f"$.{field}" for field in given), 7)
+    with pytest.raises(RequestError) as caught:
+        complete(given, RECIPES, where="play.yaml", lines=lines)
+    assert caught.value.message.startswith(f"play.yaml:7: {message}")
+
+
+def test_what_a_play_file_lacks_is_named_by_its_keys() -> None:
+    with pytest.raises(RequestError) as caught:
+        complete({"schema": 1, "cluster_type": "slurm", "gpu_type": "h100"}, RECIPES, where="play.yaml")
+    assert [line.split()[0] for line in caught.value.message.splitlines()[1:]] == [
+        "account",
+        "gpu_partition",
+        "workloads",
+    ]
+
+
+def test_choices_may_be_written_in_capitals() -> None:
+    answers = complete({**SLURM, "gpu_type": "GB200", "runtime": "Pyxis"}, RECIPES)
+    assert (answers.gpu_type, answers.arch, answers.runtime) == ("gb200", "aarch64", "pyxis")
+
+
+def test_an_answer_that_changes_takes_those_with_it_that_came_from_it() -> None:
+    old = {**SLURM, "arch": "x86_64", "cpu_partition": "gpu", "runtime": "pyxis", "install_method": "local"}
+    assert "arch" not in merged(old, {"gpu_type": "gb200"})
+    assert merged(old, {"gpu_type": "gb200", "arch": "x86_64"})["arch"] == "x86_64"
+    assert merged(old, {"gpu_type": "h100"}) == old
+    assert "cpu_partition" not in merged(old, {"gpu_partition": "new"})
+    assert merged({**old, "cpu_partition": "cpu"}, {"gpu_partition": "new"})["cpu_partition"] == "cpu"
+    # Slurm's answers mean nothing on this machine alone; what the new answers say stays, right or wrong.
+    local = merged(old, {"cluster_type": "local", "gpu_type": "cpu"})
+    assert local == {"install_path": "/x", "cluster_type": "local", "gpu_type": "cpu", "workloads": "all"}
+    assert merged(old, {"cluster_type": "local", "account": "bench"})["account"] == "bench"
 
 
 def test_what_is_missing_depends_on_where_jobs_run() -> None:
@@ -99,14 +165,47 @@ def test_workload_names_without_a_yaml_parser_are_those_of_the_recipes() -> None
 def test_workloads_must_exist_and_one_must_be_named() -> None:
     with pytest.raises(RequestError, match="did you mean 'pretrain_grok1'"):
         complete({**SLURM, "workloads": "pretrain_grok"}, RECIPES)
+    with pytest.raises(RequestError, match=r"did you mean 'pretrain_llama3\.1'"):
+        complete({**SLURM, "workloads": "lama3.1"}, RECIPES)
     with pytest.raises(RequestError, match="no workload is named"):
         complete({**SLURM, "workloads": ","}, RECIPES)
+    assert complete({**SLURM, "workloads": "grok1, pretrain_llama3.1"}, RECIPES).workloads == (
+        "pretrain_grok1",
+        "pretrain_llama3.1",
+    )
+    assert len(complete({**SLURM, "workloads": "grok1,all"}, RECIPES).workloads) == len(RECIPES)
 
 
 def test_secrets_leave_the_arguments() -> None:
-    words, found = arguments.take_secrets(["--hf-token", "a", "--json", "--ngc-api-key=b", "--hf-token"])
+    words, found = arguments.take_secrets(["--hf-token", "a", "--json", "--ngc-api-key=b"])
     assert words == ["--json"]
-    assert found == {"HF_TOKEN": "", "NGC_API_KEY": "b"}
+    assert found == {"HF_TOKEN": "a", "NGC_API_KEY": "b"}
+
+
+@pytest.mark.parametrize("words", [["--hf-token"], ["--hf-token="], ["--hf-token", ""], ["--hf-token", "--json"]])
+def test_a_secret_without_a_value_does_not_swallow_the_next_flag(words: list[str]) -> None:
+    with pytest.raises(RequestError, match="--hf-token has no value"):
+        arguments.take_secrets(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([""], "an argument is empty"),
+        (["--install-path", ""], "--install-path is empty"),
+        (["--install-path="], "--install-path is empty"),
+        (["--record", "", "--json"], "--record is empty"),
+        (["add", "", "pretrain_grok1"], "workloads is empty"),
+        (["list", "more"], "unknown: more"),
+        (["--jsonn"], "unknown: --jsonn (did you mean '--json'?)"),
+        (["verfy"], "there is no command 'verfy' (did you mean 'verify'?)"),
+    ],
+)
+def test_a_variable_that_is_not_set_is_no_argument(words: list[str], message: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        arguments.parse(words)
+    assert caught.value.message == message
+    assert caught.value.remedy
 
 
 def test_quickstart_takes_nothing_beside_it() -> None:
