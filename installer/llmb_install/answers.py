@@ -17,7 +17,9 @@ from llmb_common.errors import ConfigError, RequestError, did_you_mean
 from llmb_common.recipe import Recipe
 from llmb_common.secrets import Secret
 from llmb_common.strict_yaml import Lines, convert, load_text, read_text
-from llmb_install.questions import PATHS, Given, check, expand_workloads
+from llmb_install.questions import PATHS, QUESTIONS, Given, check, expand_workloads
+
+_SECRETS = ("hf_token", "ngc_api_key")
 
 ClusterType = Literal["slurm", "local"]
 Architecture = Literal["x86_64", "aarch64"]
@@ -64,10 +66,7 @@ class Secrets:
 
 
 def read_play(path: Path) -> tuple[Given, Secrets, Lines]:
-    """The answers in a play file, its secrets set apart. Raises ConfigError with file and line.
-
-    Every question that matters must be answered in it: a play file means the same on every machine.
-    """
+    """The answers in a play file, its secrets set apart. Raises ConfigError with file and line."""
     where = str(path)
     data, lines = load_text(read_text(path, ConfigError), where, ConfigError)
     if not isinstance(data, dict):
@@ -77,15 +76,26 @@ def read_play(path: Path) -> tuple[Given, Secrets, Lines]:
     for key in data:
         if key not in known:
             raise ConfigError(
-                f"{where}:{lines[f'$.{key}']}: unknown key {key!r}{did_you_mean(key, known)}",
+                f"{where}:{lines[f'$.{key}']}: unknown key {key!r}{did_you_mean(key.lower(), {*known, *_SECRETS})}",
                 remedy="remove the key or correct its name",
             )
+    _check_schema(data, where, lines)
     return data, secrets, lines
+
+
+def _check_schema(data: dict[str, Any], where: str, lines: Lines) -> None:
+    if "schema" not in data:
+        raise ConfigError(f"{where}:1: the key 'schema' is missing", remedy="add: schema: 1")
+    if data["schema"] != 1:
+        raise ConfigError(
+            f"{where}:{lines['$.schema']}: schema {data['schema']!r} is unknown; this release knows 1",
+            remedy="write schema: 1, or git pull in the clone if the file is of a newer release",
+        )
 
 
 def _take_secrets(data: dict[str, Any], where: str, lines: Lines) -> Secrets:
     found: dict[str, Secret] = {}
-    for key in ("hf_token", "ngc_api_key"):
+    for key in _SECRETS:
         value = data.pop(key, None)
         if value is not None and not isinstance(value, str):
             raise ConfigError(f"{where}:{lines[f'$.{key}']}: {key} must be text", remedy="put the value in quotes")
@@ -99,13 +109,14 @@ def complete(given: Given, recipes: Mapping[str, Recipe], *, where: str = "", li
 
     The defaults depend on the answers alone, not on the machine, except for ``arch`` of a CPU installation.
     """
-    check(given, recipes, where)
+    check(given, recipes, where, lines)
     values = {key: value for key, value in given.items() if value is not None}
     values.setdefault("schema", 1)
+    for question in QUESTIONS:
+        if question.choices and not question.is_switch and question.field in values:
+            values[question.field] = str(values[question.field]).lower()
     on_slurm = values["cluster_type"] == "slurm"
-    gpu_type = str(values["gpu_type"]).lower()
-    values["gpu_type"] = gpu_type
-    values.setdefault("arch", default_architecture(gpu_type))
+    values.setdefault("arch", default_architecture(values["gpu_type"]))
     values.setdefault("runtime", "pyxis" if on_slurm else "none")
     values.setdefault("install_method", "local")
     values.setdefault("env_type", "venv")

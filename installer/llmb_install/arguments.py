@@ -30,8 +30,10 @@ SECRET_FLAGS = {"--hf-token": "HF_TOKEN", "--ngc-api-key": "NGC_API_KEY"}
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         near = ""
-        if message.startswith("unrecognized arguments: "):
-            near = did_you_mean(message.split()[2].partition("=")[0], self._option_string_actions)
+        unknown = message.removeprefix("unrecognized arguments:").split()
+        if message.startswith("unrecognized arguments:"):
+            message = f"unknown: {' '.join(unknown)}" if unknown else "an argument is empty"
+            near = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions) if unknown else ""
         raise RequestError(message + near, remedy=f"see {self.prog} --help")
 
 
@@ -46,9 +48,18 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         )
     asked = _parser(command).parse_args(words)
     asked.command = command
+    _refuse_empty(asked)
     if getattr(asked, "quickstart", False):
         _refuse_beside_quickstart(asked)
     return asked
+
+
+def _refuse_empty(asked: argparse.Namespace) -> None:
+    """An empty value comes from a shell variable that is not set, and would mean the current folder."""
+    for name, value in vars(asked).items():
+        if value == "" or (isinstance(value, list) and "" in value):
+            flag = name if name == "workloads" and isinstance(value, list) else f"--{name.replace('_', '-')}"
+            raise RequestError(f"{flag} is empty", remedy="give it a value, or leave it out")
 
 
 def _refuse_beside_quickstart(asked: argparse.Namespace) -> None:
@@ -130,14 +141,20 @@ def given_by_flags(asked: argparse.Namespace) -> Given:
 
 
 def take_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """The arguments without secrets, and the secrets as the variables that carry them from here on."""
+    """The arguments without secrets, and the secrets as the variables that carry them from here on.
+
+    Raises RequestError for a flag without a value.
+    """
     kept: list[str] = []
     found: dict[str, str] = {}
     words = iter(argv)
     for word in words:
         flag, equals, value = word.partition("=")
         if flag in SECRET_FLAGS:
-            found[SECRET_FLAGS[flag]] = value if equals else next(words, "")
+            secret = value if equals else next(words, "")
+            if not secret or (secret.startswith("--") and not equals):
+                raise RequestError(f"{flag} has no value", remedy=f"better: set the variable {SECRET_FLAGS[flag]}")
+            found[SECRET_FLAGS[flag]] = secret
         else:
             kept.append(word)
     return kept, found

@@ -26,14 +26,14 @@ def bootstrap(clone: Path, argv: Sequence[str]) -> int:
 
     Returns an exit status only when that failed: otherwise this process becomes ``llmb-install``.
     """
-    words, secrets = arguments.take_secrets(argv)
-    # From here on secrets travel in the environment, not in argument lists that every user of the machine can read.
-    os.environ.update(secrets)
-    return guarded(lambda: _bootstrap(clone, words), as_json="--json" in words)
+    return guarded(lambda: _bootstrap(clone, argv), as_json="--json" in argv)
 
 
 def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
-    asked = arguments.parse(argv)
+    words, secrets = arguments.take_secrets(argv)
+    # From here on secrets travel in the environment, not in argument lists that every user of the machine can read.
+    os.environ.update(secrets)
+    asked = arguments.parse(words)
     install = arguments.install_path(asked, clone)
     if asked.command == "install":
         _check_answers(asked, clone, install)
@@ -50,7 +50,7 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     # Not through the link: another clone's bootstrap may move that one at any moment.
     interpreter = str(environment.folder / "bin" / "python")
     # -I: a json.py in the user's current folder is not ours.
-    os.execv(interpreter, [interpreter, "-I", "-m", "llmb_install", *argv])
+    os.execv(interpreter, [interpreter, "-I", "-m", "llmb_install", *words])
 
 
 def _check_answers(asked: argparse.Namespace, clone: Path, install: Path) -> None:
@@ -60,7 +60,9 @@ def _check_answers(asked: argparse.Namespace, clone: Path, install: Path) -> Non
     given = arguments.given_by_flags(asked)
     terminal = sys.stdin.isatty() and sys.stderr.isatty()
     if not (terminal and questions.missing(given)):
-        questions.check(given, questions.workloads_of(clone))
+        questions.check({"install_path": str(install), **given}, questions.workloads_of(clone))
+        if not asked.record:
+            questions.check_engine(given)
 
 
 def _builds_in_place(asked: argparse.Namespace, install: Path) -> bool:

@@ -16,7 +16,7 @@ from llmb_common.secrets import Secret
 from llmb_install import answers as answers_module
 from llmb_install.answers import Answers, Secrets, default_architecture
 from llmb_install.detect import Site
-from llmb_install.questions import PATHS, QUESTIONS, Given, Question, is_slurm_name
+from llmb_install.questions import PATHS, QUESTIONS, Given, Question, engine_problem, is_slurm_name, path_problem
 from llmb_install.reporter import size
 from llmb_install.space import free_bytes
 
@@ -87,7 +87,7 @@ class Dialogue:
         def valid(text: str) -> bool | str:
             if not text.strip():
                 return True if optional else "an answer is needed"
-            return _problem(question.field, text.strip()) or True
+            return _problem(question.field, text.strip(), self._given) or True
 
         hint = f" ({_space_note(suggestion)})" if question.field == "install_path" else ""
         hint = " (empty: none)" if optional and not suggestion else hint
@@ -214,11 +214,12 @@ def _answer(question: questionary.Question) -> Any:
     return question.unsafe_ask()
 
 
-def _problem(field: str, text: str) -> str:
+def _problem(field: str, text: str, given: Given) -> str:
     """What is wrong with an answer, for the prompt; empty when nothing is."""
     if field == "engine_python":
-        path = Path(text).expanduser()
-        return "" if path.is_file() and os.access(path, os.X_OK) else f"{path} is no program"
+        return engine_problem(text)
+    if problem := path_problem(field, text, given):
+        return problem
     if field in PATHS:
         path = Path(text).expanduser().absolute()
         existing = next(folder for folder in (path, *path.parents) if folder.exists())

@@ -17,12 +17,14 @@ Command = Callable[[argparse.Namespace, Path, Path], int]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    words, secrets = arguments.take_secrets(sys.argv[1:] if argv is None else argv)
+    words = sys.argv[1:] if argv is None else argv
+    return guarded(lambda: _dispatch(words), as_json="--json" in words)
+
+
+def _dispatch(argv: Sequence[str]) -> int:
+    words, secrets = arguments.take_secrets(argv)
     os.environ.update(secrets)
-    return guarded(lambda: _dispatch(arguments.parse(words)), as_json="--json" in words)
-
-
-def _dispatch(asked: argparse.Namespace) -> int:
+    asked = arguments.parse(words)
     clone = Path(os.environ.get("LLMB_REPO") or Path(__file__).resolve().parents[2])
     install = arguments.install_path(asked, clone)
     if asked.command == "doctor":

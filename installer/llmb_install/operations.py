@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,14 @@ import msgspec
 
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.files import write_atomic
+from llmb_common.recipe import Recipe
 from llmb_install import answers as answers_module
 from llmb_install import arguments, credentials, environments, images, steps
 from llmb_install.answers import Answers, Secrets
 from llmb_install.install_lock import install_lock
 from llmb_install.installation import Installation
 from llmb_install.leftovers import remove_leftovers
-from llmb_install.questions import Given, expand_workloads, missing
+from llmb_install.questions import QUESTIONS, Given, check_engine, expand_workloads, merged, missing
 from llmb_install.reporter import Reporter, size
 from llmb_install.stored import load_recipes, required_answers, stored_answers
 
@@ -33,6 +34,7 @@ def install(asked: argparse.Namespace, clone: Path, path: Path) -> int:
         write_atomic(Path(asked.record), answers_module.to_yaml(answers))
         print(f"recorded in {asked.record}; install with: ./installer.py --play {asked.record}", file=sys.stderr)
         return 0
+    check_engine({"engine_python": answers.engine_python})
     return carry_out(asked, Installation(clone, answers, secrets))
 
 
@@ -123,7 +125,7 @@ def carry_out(asked: argparse.Namespace, installation: Installation) -> int:
                 remove_leftovers(installation.path)
                 ran = steps.run_missing(all_steps, reporter)
             except BaseException:
-                reporter.note(f"everything that happened: {reporter.log_path}")
+                reporter.say_where_the_log_is()
                 raise
     text = f"nothing to do: {installation.path} is complete" if not ran else _done_text(installation)
     _say(asked, {**result, "ran": ran, "complete": True}, text)
@@ -166,16 +168,31 @@ def _gather(asked: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers
     stored = stored_answers(path)
     defaults: Given = _as_given(stored) if stored else {}
     terminal = sys.stdin.isatty() and sys.stderr.isatty()
-    if terminal and (not flags.keys() - {"install_path", "space_check"} or missing({**defaults, **flags})):
+    if terminal and (not flags.keys() - {"install_path", "space_check"} or missing(merged(defaults, flags))):
         from llmb_install.detect import detect_site
         from llmb_install.interactive import Dialogue
 
-        dialogue = Dialogue(detect_site(), recipes, flags, {"install_path": str(path), **defaults})
+        dialogue = Dialogue(detect_site(), recipes, flags, {"install_path": str(path), **merged(defaults, flags)})
         return dialogue.run(Secrets(**found), lambda a, s: describe(Installation(clone, a, s)))
-    if stored and not missing({**defaults, **flags}):
+    given = {**merged(defaults, flags), "install_path": str(path)}
+    answers = answers_module.complete(given, recipes)
+    if stored:
+        _say_what_is_kept(answers, flags, recipes)
+    return answers, Secrets(**found)
+
+
+def _say_what_is_kept(answers: Answers, flags: Given, recipes: Mapping[str, Recipe]) -> None:
+    """Which answers come from the installation, where the flags alone would mean something else."""
+    path = answers.install_path
+    try:
+        alone = answers_module.complete({**flags, "install_path": path}, recipes)
+    except RequestError:
         print(f"going on with the answers of {path}", file=sys.stderr)
-    given = {"install_path": str(path), **defaults, **flags}
-    return answers_module.complete(given, recipes), Secrets(**found)
+        return
+    fields = [q.field for q in QUESTIONS if getattr(answers, q.field) != getattr(alone, q.field)]
+    if fields:
+        kept = ", ".join(f"{field} {_plain(getattr(answers, field))}" for field in fields)
+        print(f"kept from the answers of {path}: {kept}", file=sys.stderr)
 
 
 def _as_given(answers: Answers) -> Given:
@@ -213,7 +230,8 @@ def _dry_run_text(installation: Installation, todo: list[steps.Step]) -> str:
 
 def _estimate(todo: list[steps.Step]) -> str:
     download, disk = sum(step.download for step in todo), sum(step.disk for step in todo)
-    return f"{len(todo)} steps to do, about {size(download)} to download and {size(disk)} of disk"
+    steps_to_do = f"{len(todo)} step{'s' if len(todo) > 1 else ''} to do"
+    return f"{steps_to_do}, about {size(download)} to download and {size(disk)} of disk" if disk else steps_to_do
 
 
 def _done_text(installation: Installation) -> str:

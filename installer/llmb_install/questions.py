@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,8 @@ class Question:
 
 
 PATHS = ("install_path", "image_folder", "engine_python")
+SLURM_NAMES = ("account", "gpu_partition", "cpu_partition")
+_PREFIX = "pretrain_"
 GPU_TYPES = ("gb300", "gb200", "b200", "h200", "h100", "cpu")
 
 QUESTIONS = (
@@ -119,71 +122,156 @@ QUESTIONS = (
 )
 
 
+_FOLLOWS = {"arch": "gpu_type", "runtime": "cluster_type", "install_method": "cluster_type"}
+"""Answers whose default comes from another one: with that one changed, the old answer says nothing."""
+
+
 def missing(given: Given) -> list[Question]:
     """The questions that still need an answer before anything can be installed."""
     return [q for q in QUESTIONS if q.required and q.matters(given) and given.get(q.field) in (None, "", [])]
 
 
-def check(given: Given, workloads: Iterable[str], where: str = "") -> None:
+def merged(old: Given, new: Given) -> Given:
+    """``old`` answers, changed by ``new`` ones; old ones that no longer fit are forgotten."""
+    changed = {field for field, value in new.items() if field in old and old[field] != value}
+    kept = {field: value for field, value in old.items() if _FOLLOWS.get(field) not in changed}
+    if "gpu_partition" in changed and old.get("cpu_partition") == old["gpu_partition"]:
+        del kept["cpu_partition"]
+    both = {**kept, **new}
+    idle = {q.field for q in QUESTIONS if not q.matters(both)}
+    return {field: value for field, value in both.items() if field in new or field not in idle}
+
+
+def check(given: Given, workloads: Iterable[str], where: str = "", lines: Mapping[str, int] | None = None) -> None:
     """Raise RequestError for what is missing in ``given``, contradicts itself or is unknown.
 
-    ``workloads`` are those that exist; ``where`` is the play file's name. Types are not checked here.
+    ``workloads`` are those that exist; ``where`` is the play file's name, ``lines`` its lines by ``$.field``.
     """
-    at = f"{where}: " if where else ""
-    lacking = missing(given)
-    if lacking:
-        lines = "\n".join(f"    {q.flag:18}{q.help}{_choices(q)}" for q in lacking)
+
+    def at(field: str) -> str:
+        line = (lines or {}).get(f"$.{field}")
+        return f"{where}:{line}: " if line else f"{where}: " if where else ""
+
+    for question in QUESTIONS:
+        _check_value(question, given.get(question.field), at(question.field))
+    if given.get("cluster_type") == "local" and given.get("runtime") not in (None, "none"):
         raise RequestError(
-            f"{at}not enough answers to install; missing:\n{lines}",
-            remedy="give these flags, give a file with --play FILE, or run it in a terminal to be asked",
-            code="missing-answers",
+            f"{at('runtime')}the local executor uses no container, and runtime is {given['runtime']}",
+            remedy="choose runtime none, or cluster_type slurm",
         )
+    if lacking := missing(given):
+        raise _not_enough(lacking, where)
     for question in QUESTIONS:
         value = given.get(question.field)
         if not question.matters(given) and value not in (None, "", False, "none", "local"):
             # An answer to a question that does not arise is a mistake, not something to ignore in silence.
             raise RequestError(
-                f"{at}{question.field} does not matter here: cluster_type is {given.get('cluster_type')}, "
-                f"runtime {given.get('runtime') or 'the default'}",
+                f"{at(question.field)}{question.field} does not matter here: cluster_type is "
+                f"{given.get('cluster_type')}, runtime {given.get('runtime') or 'the default'}",
                 remedy=f"leave {question.field} out, or correct the other answer",
             )
-    if given.get("cluster_type") == "local" and given.get("runtime") not in (None, "none"):
-        raise RequestError(
-            f"{at}the local executor uses no container, and runtime is {given['runtime']}",
-            remedy="choose --runtime none, or --cluster-type slurm",
-        )
     if _images(given) and str(given["gpu_type"]).lower() == "cpu":
         raise RequestError(
-            f"{at}the container images are for GPUs, and gpu_type is cpu",
-            remedy="choose --runtime none for CPU jobs under Slurm, or the GPU type of the cluster",
+            f"{at('gpu_type')}the container images are for GPUs, and gpu_type is cpu",
+            remedy="choose runtime none for CPU jobs under Slurm, or the GPU type of the cluster",
         )
-    for field in ("account", "gpu_partition", "cpu_partition"):
-        value = given.get(field)
-        if isinstance(value, str) and not is_slurm_name(value):
-            raise RequestError(f"{at}{field} is {value!r}, which is no Slurm name", remedy=f"correct {field}")
-    expand_workloads(given["workloads"], workloads)
+    for field in PATHS:
+        if problem := path_problem(field, str(given.get(field) or ""), given):
+            raise RequestError(f"{at(field)}{field}: {problem}", remedy="choose another path")
+    expand_workloads(given["workloads"], workloads, at("workloads"))
+
+
+def _check_value(question: Question, value: object, at: str) -> None:
+    """Type and choice of one answer."""
+    field = question.field
+    if value is None:
+        return
+    if question.is_switch:
+        if not isinstance(value, bool):
+            raise RequestError(f"{at}{field} is {value!r}", remedy="true or false, without quotes")
+    elif question.choices:
+        if str(value).lower() not in question.choices:
+            near = did_you_mean(str(value).lower(), question.choices)
+            raise RequestError(
+                f"{at}{field} {value!r} is unknown{near}", remedy=f"one of {', '.join(question.choices)}"
+            )
+    elif field == "workloads":
+        if not isinstance(value, str) and not (
+            isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value)
+        ):
+            raise RequestError(f"{at}workloads is {value!r}", remedy="all, or a list of names")
+    elif not isinstance(value, str):
+        raise RequestError(f"{at}{field} is {value!r}, which is no text", remedy="put the value in quotes")
+    elif value and field in SLURM_NAMES and not is_slurm_name(value):
+        raise RequestError(f"{at}{field} is {value!r}, which is no Slurm name", remedy=f"correct {field}")
+
+
+def _not_enough(lacking: list[Question], where: str) -> RequestError:
+    """The list of what is missing: flags, or the keys of a play file."""
+    if where:
+        lines = "\n".join(f"    {q.field:18}{q.help}{_choices(q)}" for q in lacking)
+        message, remedy = (
+            f"{where}: not enough answers to install; missing:\n{lines}",
+            "add them, or give them as flags",
+        )
+    else:
+        lines = "\n".join(f"    {q.flag:18}{q.help}{_choices(q)}" for q in lacking)
+        message = f"not enough answers to install; missing:\n{lines}"
+        remedy = "give these flags, give a file with --play FILE, or run it in a terminal to be asked"
+    return RequestError(message, remedy=remedy, code="missing-answers")
+
+
+def check_engine(given: Given) -> None:
+    """Raise RequestError where ``engine_python`` is no program of this machine: before anything is built."""
+    text = given.get("engine_python")
+    if text and engine_problem(str(text)):
+        raise RequestError(
+            f"engine_python: {engine_problem(str(text))}",
+            remedy="give the Python of an environment with torch and Megatron-Bridge",
+        )
+
+
+def engine_problem(text: str) -> str:
+    path = Path(text).expanduser().absolute()
+    return "" if path.is_file() and os.access(path, os.X_OK) else f"{path} is no program"
 
 
 def is_slurm_name(text: str) -> bool:
-    return bool(text) and not any(c.isspace() or c in "\"';|&$" for c in text)
+    return bool(text) and text[0] != "-" and not any(c.isspace() or c in "\"';|&$" for c in text)
 
 
-def expand_workloads(chosen: object, known: Iterable[str]) -> list[str]:
-    """Workload names from ``all``, a comma-separated text or a list. Raises RequestError for an unknown one."""
+def path_problem(field: str, text: str, given: Given) -> str:
+    """What is wrong with the words of a path, whatever is there on disk; empty when nothing is."""
+    if any(ord(c) < 32 or ord(c) == 127 for c in text):
+        return "it holds a line break or a control character"
+    if field == "install_path" and _images(given) and (":" in text or "," in text):
+        return "it holds a comma or a colon, which container mounts cannot say"
+    return ""
+
+
+def expand_workloads(chosen: object, known: Iterable[str], at: str = "") -> list[str]:
+    """Workload names from ``all``, a comma-separated text or a list; ``grok1`` is ``pretrain_grok1``.
+
+    Raises RequestError, beginning with ``at``, for an unknown one.
+    """
     names = chosen.split(",") if isinstance(chosen, str) else list(chosen) if isinstance(chosen, (list, tuple)) else []
     wanted = [str(name).strip() for name in names if str(name).strip()]
     all_of_them = sorted(known)
-    if wanted == ["all"]:
-        return all_of_them
-    for name in wanted:
-        if name not in all_of_them:
-            raise RequestError(
-                f"there is no workload {name!r}{did_you_mean(name, all_of_them)}",
-                remedy=f"the workloads are {', '.join(all_of_them)}, or all",
-            )
+    remedy = f"the workloads are {', '.join(all_of_them)}, or all"
     if not wanted:
-        raise RequestError("no workload is named", remedy=f"the workloads are {', '.join(all_of_them)}, or all")
-    return sorted(set(wanted))
+        raise RequestError(f"{at}no workload is named", remedy=remedy)
+    found: set[str] = set()
+    for name in wanted:
+        if name == "all":
+            found.update(all_of_them)
+        elif name in all_of_them:
+            found.add(name)
+        elif f"{_PREFIX}{name}" in all_of_them:
+            found.add(_PREFIX + name)
+        else:
+            near = did_you_mean(name, all_of_them) or did_you_mean(_PREFIX + name, all_of_them)
+            raise RequestError(f"{at}there is no workload {name!r}{near}", remedy=remedy)
+    return sorted(found)
 
 
 def workloads_of(clone: Path) -> list[str]:

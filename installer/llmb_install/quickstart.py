@@ -43,7 +43,7 @@ def quickstart(clone: Path, install: Path, *, verbose: bool) -> int:
             run_folder = _train(clone, install, reporter)
             _print_table(clone, install, run_folder, reporter)
         except BaseException:
-            reporter.note(f"everything that happened: {reporter.log_path}")
+            reporter.say_where_the_log_is()
             raise
         _say_what_next(install, reporter)
     return 0

@@ -56,6 +56,11 @@ class Reporter:
             self._write_log(text)
             self._print(text)
 
+    def say_where_the_log_is(self) -> None:
+        """For the end of a run that failed; nothing where nothing was logged."""
+        if self.log_path is not None:
+            self.note(f"everything that happened: {self.log_path}")
+
     @contextmanager
     def step(self, title: str) -> Iterator[Step]:
         """A step that takes time: shows what it is doing and for how long, then whether it went well."""

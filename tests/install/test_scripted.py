@@ -173,9 +173,9 @@ def test_record_and_play(installed: World, tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("clustertype: slurm", "play.yaml:2: unknown key 'clustertype' (did you mean 'cluster_type'?)"),
-        ("gpu_type: h1000", "play.yaml:2: Invalid enum value 'h1000'"),
+        ("gpu_type: h1000", "play.yaml:2: gpu_type 'h1000' is unknown (did you mean 'h100'?)"),
         ("workloads: [pretrain_llama3.1, pretrain_llama3.1", "play.yaml:3: not valid YAML"),
-        ("account: [a]", "play.yaml:2: Expected 'str | null', got 'array'"),
+        ("account: [a]", "play.yaml:2: account is ['a'], which is no text"),
         ("account: bench\naccount: bench", "play.yaml:3: duplicate key 'account'"),
     ],
 )
@@ -208,6 +208,8 @@ def test_a_lack_of_answers_is_listed_at_once(tmp_path: Path, installed: World) -
         ),
         (["--gpu-type", "cpu"], "the container images are for GPUs"),
         (["--account", "a b"], "which is no Slurm name"),
+        (["--account", ""], "--account is empty"),
+        (["--runtime", "none", "--engine-python", "/no/such"], "engine_python: /no/such is no program"),
         (["--workloads", "pretrain_lama3.1"], "did you mean 'pretrain_llama3.1'?"),
     ],
 )
@@ -216,6 +218,18 @@ def test_answers_that_make_no_sense(installed: World, tmp_path: Path, flags: lis
     assert done.returncode == 2
     assert message in done.stderr
     assert not (tmp_path / "new").exists()
+
+
+def test_one_answer_changed_keeps_the_others_and_says_so(installed: World) -> None:
+    path = ["--install-path", str(installed.install), "--dry-run"]
+    done = installed.run(*path, "--gpu-type", "gb200")
+    assert done.returncode == 0, done.stderr
+    assert f"going on with the answers of {installed.install}" in done.stderr
+    assert "--arch aarch64" in done.stdout, "another GPU brings another architecture"
+    done = installed.run(*path, "--cluster-type", "local", "--gpu-type", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert "engine-cpu" in done.stdout
+    assert command(installed, "verify").returncode == 0, "a dry run changes nothing"
 
 
 def test_uninstall_asks_and_keeps_results(installed: World) -> None:

@@ -191,7 +191,8 @@ def test_a_secret_without_a_value_does_not_swallow_the_next_flag(words: list[str
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([""], "an argument is empty"),
+        ([""], "there is no command ''"),
+        (["--json", ""], "an argument is empty"),
         (["--install-path", ""], "--install-path is empty"),
         (["--install-path="], "--install-path is empty"),
         (["--record", "", "--json"], "--record is empty"),
