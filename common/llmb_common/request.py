@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmb_common.errors import RequestError
-from llmb_common.request_values import Reader, gres_count, read_mounts, same
+from llmb_common.request_values import Reader, gres_count, gres_type, read_mounts, same
 from llmb_common.secrets import SECRET_VARIABLES, is_secret_name
 
 COLUMNS = {
@@ -110,6 +110,7 @@ class Request:
     variant: str | None = None
     gpus_per_node: int | None = None
     gres: bool | None = None
+    gres_type: str | None = None
     max_steps: int | None = None
     time_limit: str | None = None
     columns: Mapping[str, int | bool | None] = field(default_factory=dict)
@@ -169,6 +170,7 @@ def read_request(variables: Mapping[str, str]) -> Request:
             ("GPUS_PER_NODE", read.positive("GPUS_PER_NODE")), ("SBATCH_GPUS_PER_NODE", gres_count(gres_gpus))
         ),
         gres=True if gres_gpus else None,
+        gres_type=gres_type(gres_gpus),
         max_steps=read.positive("MAX_STEPS"),
         time_limit=read.duration("TIME_LIMIT"),
         columns=_columns(read),

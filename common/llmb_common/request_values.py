@@ -122,9 +122,15 @@ def gres_count(value: str | None) -> int | None:
     if value is None:
         return None
     count = value.rpartition(":")[2]
-    if not re.fullmatch(r"[1-9][0-9]{0,3}", count):
+    if not re.fullmatch(r"([A-Za-z0-9_.-]+:){0,2}[1-9][0-9]{0,3}", value):
         raise RequestError(f"SBATCH_GPUS_PER_NODE={value} holds no number of GPUs", remedy="for example 8")
     return int(count)
+
+
+def gres_type(value: str | None) -> str | None:
+    """The type in ``h100:8`` or ``gpu:h100:8``; None where only a number is given."""
+    kind = (value or "").rpartition(":")[0].removeprefix("gpu").strip(":")
+    return kind or None
 
 
 def read_mounts(value: str | None) -> tuple[str, ...]:

@@ -101,6 +101,8 @@ def test_a_laptop_gets_the_smoke_model_on_two_ranks_and_is_told_so() -> None:
         ({"ENABLE_PROFILE": "true", "LOAD_CHECKPOINT_PATH": "/install/c"}, ["trains one step", "MAX_STEPS"]),
         ({"LOAD_CHECKPOINT_PATH": "/elsewhere/checkpoint"}, ["not under LLMB_INSTALL"]),
         ({"ADDITIONAL_SLURM_PARAMS": "nodes=4"}, ["--nodes is set by the job script"]),
+        ({"ADDITIONAL_SLURM_PARAMS": "exclusive;nodelist"}, ["--nodelist needs a value"]),
+        ({"SBATCH_GPUS_PER_NODE": "h 100:8"}, ["holds no number of GPUs"]),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_variable_and_the_remedy(
@@ -178,6 +180,12 @@ def test_segments_are_asked_for_on_nvl72_where_slurm_knows_them(
     p = plan(machine, JOB_TOTAL_GPUS=gpus, GPU_TYPE=gpu_type)
     assert p.slurm is not None
     assert p.slurm.segment == expected
+
+
+def test_the_type_in_sbatch_gpus_per_node_is_asked_for_too() -> None:
+    p = plan(JOB_TOTAL_GPUS="1024", GPU_TYPE="h100", SBATCH_GPUS_PER_NODE="h100:8")
+    assert p.slurm is not None
+    assert (p.slurm.gres, p.slurm.gres_type, p.gpus_per_node) == (True, "h100", 8)
 
 
 def test_slurm_parameters_of_the_user_win_over_the_site() -> None:

@@ -29,7 +29,6 @@ class LocalExecutor:
     """Runs the job as a child in its own process group, so that nothing of it outlives an interruption."""
 
     def check(self, plan: JobPlan) -> None:
-        check_engine(plan)
         if plan.device == "cuda":
             from llmb_common.local_machine import count_gpus
 
@@ -39,6 +38,7 @@ class LocalExecutor:
                     f"{plan.gpus} GPUs are asked for, this machine has {present}",
                     remedy="lower JOB_TOTAL_GPUS, run where sbatch is, or try GPU_TYPE=cpu MODEL_SIZE=smoke",
                 )
+        check_engine(plan)
 
     def start(self, record: RunRecord, *, detach: bool = False) -> RunRecord:
         paths = record.paths

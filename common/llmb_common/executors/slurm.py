@@ -82,9 +82,13 @@ def check_engine(plan: JobPlan) -> None:
             "has Megatron-Bridge",
             code="no-engine",
         )
-    if not Path(plan.engine_python).is_file():
+    try:
+        present = Path(plan.engine_python).is_file()
+    except OSError:  # a folder on the way that we may not enter
+        present = False
+    if not present:
         raise EnvironmentLacks(
-            f"the training engine's Python {plan.engine_python} is missing",
+            f"the training engine's Python {plan.engine_python} is missing, or may not be read",
             remedy="run the installer again; it repairs the engine",
             code="no-engine",
         )

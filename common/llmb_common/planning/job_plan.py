@@ -49,6 +49,8 @@ class SlurmPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     account: str | None
     partition: str | None
     gres: bool
+    gres_type: str | None = None
+    """``h100`` in ``--gres=gpu:h100:8``; None: whatever GPUs the partition has."""
     segment: int | None
     additional: tuple[tuple[str, str | None], ...]
     runtime: Literal["pyxis", "enroot", "none"]

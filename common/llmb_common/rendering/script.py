@@ -28,6 +28,7 @@ def render_script(plan: JobPlan, paths: RunPaths) -> str:
         f"export LLMB_RUN_DIR={quote(str(paths.folder))}",
         f"export LLMB_EXPERIMENT={quote(plan.experiment_name)}",
     ]
+    lines += ["unset PYTHONPATH  # the login node's; an image has its own"]
     lines += ["log=$LLMB_RUN_DIR/$LLMB_EXPERIMENT/log-$LLMB_EXPERIMENT.out", 'touch "$log"', ""]
     lines += _environment(plan)
     lines += ["", *events(plan)]
@@ -52,7 +53,8 @@ def _directives(plan: JobPlan, slurm: SlurmPlan, paths: RunPaths) -> list[str]:
         options["partition"] = slurm.partition
     options |= {"exclusive": None, "mem": 0}
     if slurm.gres:
-        options["gres"] = f"gpu:{plan.gpus_per_node}"
+        kind = f"gpu:{slurm.gres_type}" if slurm.gres_type else "gpu"
+        options["gres"] = f"{kind}:{plan.gpus_per_node}"
     if slurm.segment:
         options["segment"] = slurm.segment
     if plan.cpu_pinning:
@@ -113,7 +115,7 @@ def _slurm_launch(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
         lines += [
             "# Clock boost needs rights that not every site gives: tried, recorded, never fatal.",
             "vboost=0",
-            'srun --ntasks-per-node=1 --ntasks="$SLURM_JOB_NUM_NODES" \\',
+            'timeout 60 srun --ntasks-per-node=1 --ntasks="$SLURM_JOB_NUM_NODES" \\',
             "  sudo -n nvidia-smi boost-slider --vboost 1 || vboost=$?",
             'event vboost "$vboost"',
             "",

@@ -17,6 +17,12 @@ _OURS = {
     "wrap": "nothing",
     "array": "llmb-run submit --repeats",
 }
+# Without a value these are a slip of the pen, which sbatch would answer by taking the next line for it.
+_WITH_VALUE = {
+    *("account", "begin", "comment", "constraint", "cpus-per-task", "deadline", "dependency", "exclude", "gres"),
+    *("licenses", "mem", "nodelist", "partition", "prefer", "priority", "qos", "reservation", "segment", "signal"),
+    *("switches", "time", "wckey"),
+}
 _SHORT = {"A": "account", "p": "partition", "t": "time", "w": "nodelist", "x": "exclude", "C": "constraint", "q": "qos"}
 
 Options = tuple[tuple[str, str | None], ...]
@@ -40,6 +46,8 @@ def parse_additional(text: str, where: str) -> Options:
             raise RequestError(f"{where}: --{key} is set by the job script", remedy=f"use {_OURS[key]}")
         if equals and not value.strip():
             raise RequestError(f"{where}: {part!r} has no value", remedy="write key=value, or the flag alone")
+        if key in _WITH_VALUE and not equals:
+            raise RequestError(f"{where}: --{key} needs a value", remedy=f"write {key}=value")
         if any(ord(c) < 32 for c in value):
             raise RequestError(f"{where}: {part!r} holds a control character", remedy="remove it")
         options[key] = value.strip() if equals else None
