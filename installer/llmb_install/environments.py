@@ -132,6 +132,21 @@ def _build(environment: Environment, reporter: Reporter, step: Step) -> None:
     }
     write_json(environment.folder / RECEIPT, receipt)
     step.update(f"{len(packages)} packages, {size(_disk_usage(environment.folder))}")
+    if folder := _closed_to_others(environment):
+        reporter.note(
+            f"        note: only you can run this installation, because its Python is in {folder}; for colleagues, "
+            "install with a Python that everybody may run, such as /usr/bin/python3 ./installer.py"
+        )
+
+
+def _closed_to_others(environment: Environment) -> Path | None:
+    """The folder that keeps others from the environment's Python, where they can reach the environment itself."""
+
+    def closed(path: Path) -> Path | None:
+        return next((folder for folder in path.parents if not folder.stat().st_mode & 0o001), None)
+
+    python = (environment.folder / "bin" / "python").resolve()
+    return closed(python) if closed(environment.folder / "bin") is None else None
 
 
 def _point(link: Path, target: str) -> None:

@@ -138,10 +138,11 @@ def _adopt(image: Image, reporter: Reporter, step: Step) -> bool:
     try:
         image.inspector.check(image.path, image.architecture)
     except BadImage as problem:
-        reporter.note(f"        {image.path} is no good, importing it again: {problem}")
+        reporter.note(f"        {image.path} is no good: {problem}")
         return False
     step.update("reading it for its receipt")
     _write_receipt(image, image.path, adopted=True)
+    step.update(f"it was there, {size(image.path.stat().st_size)}")
     return True
 
 
@@ -214,8 +215,9 @@ def _require_writable(image: Image) -> None:
             remedy="choose another --image-folder",
         ) from error
     if not os.access(folder, os.W_OK):
+        state = "no good" if image.path.exists() else "missing"
         raise EnvironmentLacks(
-            f"{image.path} is missing or no good, and its folder cannot be written",
+            f"{image.path} is {state}, and its folder cannot be written",
             remedy="ask its owner to import the image, or choose another --image-folder",
         )
 

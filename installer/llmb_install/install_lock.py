@@ -13,6 +13,7 @@ import errno
 import fcntl
 import json
 import os
+import pwd
 import secrets
 import socket
 import threading
@@ -36,11 +37,10 @@ Owner = dict[str, str | int]
 def install_lock(install: Path, reporter: Reporter, *, patience: float = 600.0) -> Iterator[None]:
     """Hold the installation's lock; wait up to ``patience`` seconds for another installer, saying so.
 
-    Raises EnvironmentLacks that names the owner when it is still held.
+    Raises EnvironmentLacks that names the owner when it is still held, or where the folder is not ours to change.
     """
     folder = install / ".llmb"
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = _open(folder)
     lease = _Lease(folder / "lock.owner")
     try:
         _wait(descriptor, lease, install, reporter, patience)
@@ -51,6 +51,31 @@ def install_lock(install: Path, reporter: Reporter, *, patience: float = 600.0) 
             lease.release()
     finally:
         os.close(descriptor)
+
+
+def _open(folder: Path) -> int:
+    """The lock file. Raises EnvironmentLacks with the owner where the folder is somebody else's, or read-only."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        raise EnvironmentLacks(
+            f"{folder.parent} cannot be changed by you: {os.strerror(error.errno)}{_whose(folder.parent)}",
+            remedy="run this as its owner, or choose a folder of your own with --install-path",
+        ) from error
+
+
+def _whose(folder: Path) -> str:
+    """`` (FOLDER belongs to ANN)`` for the nearest folder that can be seen, if it is somebody else's."""
+    for path in (folder, *folder.parents):
+        with contextlib.suppress(OSError):
+            owner = path.stat().st_uid
+            with contextlib.suppress(KeyError):
+                return f" ({path} belongs to {pwd.getpwuid(owner).pw_name})" if owner != os.geteuid() else ""
+            return f" ({path} belongs to user {owner})"
+    return ""
 
 
 def _wait(descriptor: int, lease: _Lease, install: Path, reporter: Reporter, patience: float) -> None:

@@ -7,6 +7,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from llmb_common.cluster import FILE_NAME, load_cluster_config
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.files import write_atomic
@@ -103,7 +105,8 @@ class Installation:
 
     def _answers_step(self) -> Step:
         path = self.path / ANSWERS_FILE
-        text = to_yaml(self.answers)
+        # Without --no-space-check: that is for one run, and no other answer.
+        text = to_yaml(msgspec.structs.replace(self.answers, space_check=True))
 
         def write(reporter: Reporter) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)

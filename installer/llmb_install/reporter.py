@@ -1,7 +1,7 @@
 """What the user sees while the installer works, and the log file that keeps all of it.
 
 Everything goes to standard error, so that standard output stays free for results. On a terminal the running step is
-one line that is rewritten; elsewhere it is a plain line at the start, every 15 s, and at the end.
+one line that is rewritten; elsewhere it is a plain line after 2 s, every 15 s, and at the end.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import TextIO
 
 _REFRESH_TERMINAL = 0.5
 _REFRESH_PLAIN = 15.0
+_FIRST_PLAIN = 2.0
+"""Seconds after which a step without a terminal says that it has begun; quick ones have only their end."""
 
 
 class Reporter:
@@ -68,15 +70,13 @@ class Reporter:
         with self._lock:
             self._running.append(step)
             self._write_log(f"start: {title}")
-            if not self._terminal:
-                self._print(f"... {title}")
         stop = threading.Event()
         ticker = threading.Thread(target=self._tick, args=(step, stop), daemon=True)
         ticker.start()
         outcome = "failed"
         try:
             yield step
-            outcome = "ok"
+            outcome = "failed" if step.is_wrong else "ok"
         finally:
             stop.set()
             ticker.join()
@@ -100,7 +100,9 @@ class Reporter:
                 self._log = None
 
     def _tick(self, step: Step, stop: threading.Event) -> None:
-        while not stop.wait(_REFRESH_TERMINAL if self._terminal else _REFRESH_PLAIN):
+        seconds = _REFRESH_TERMINAL if self._terminal else _FIRST_PLAIN
+        while not stop.wait(seconds):
+            seconds = _REFRESH_TERMINAL if self._terminal else _REFRESH_PLAIN
             with self._lock:
                 if not self._terminal:
                     self._print(f"... {step.describe()}")
@@ -148,6 +150,8 @@ class Step:
 
     def __init__(self, title: str) -> None:
         self.title = title
+        self.is_wrong = False
+        """A check that found something: shown as failed although it ran to its end."""
         self._detail: str | Callable[[], str] = ""
         self._start = time.monotonic()
 

@@ -82,6 +82,7 @@ def verify_all(steps: Sequence[Step], reporter: Reporter) -> dict[str, str | Non
             except (LLMBError, OSError) as error:
                 found[step.id] = str(error)
             shown.update(found[step.id] or "")
+            shown.is_wrong = bool(found[step.id])
     return found
 
 

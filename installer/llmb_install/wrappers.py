@@ -24,7 +24,13 @@ done
 home=$(cd "$(dirname "$self")/.." && pwd -P)
 LLMB_INSTALL=${{LLMB_INSTALL:-$home}}
 export LLMB_INSTALL
-exec "$home/venvs/llmb/bin/python" -I -c \\
+python=$home/venvs/llmb/bin/python
+if ! [ -x "$python" ]; then
+  echo "error: $python is missing, or you may not run it" >&2
+  echo "  -> its owner repairs that: run ./installer.py in the clone again, with a Python that everybody may run" >&2
+  exit 3
+fi
+exec "$python" -I -c \\
   'import sys; sys.argv[0] = "{command}"; from {package}.main import main; sys.exit(main())' "$@"
 """
 

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import tarfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -128,20 +129,34 @@ def test_a_good_image_that_somebody_else_imported_is_adopted(
     assert json.loads(image.receipt_path().read_text())["adopted"] is True
 
 
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """``folder`` as a file system mounted read-only: also root cannot write there."""
+    subprocess.run(["mount", "--bind", str(folder), str(folder)], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(folder)], check=True)
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 def test_a_shared_folder_that_cannot_be_written_keeps_its_receipts_elsewhere(
-    image: Image, reporter: Reporter, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    image: Image, reporter: Reporter, env: dict[str, str]
 ) -> None:
-    image.path.parent.mkdir(parents=True)
+    folder = image.path.parent
+    folder.mkdir(parents=True)
+    with read_only(folder), pytest.raises(EnvironmentLacks, match="is missing, and its folder cannot be written"):
+        ensure(image, reporter, env)
     build_image(image.path)
-    # Root may write anywhere, so the answer of access(2) is what a reader of a shared folder would get.
-    really = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != image.path.parent and really(path, mode))
-    assert ensure(image, reporter, env)
-    assert files_in(image.path.parent) == [IMAGE_NAME]
+    with read_only(folder):
+        assert ensure(image, reporter, env)
+        assert image.is_complete()
+        assert image.verify() is None
+    assert files_in(folder) == [IMAGE_NAME]
     assert files_in(image.receipts) == [f"{IMAGE_NAME}.receipt.json"]
-    assert image.is_complete()
-    image.path.write_bytes(b"no image")
-    with pytest.raises(EnvironmentLacks, match="is missing or no good, and its folder cannot be written"):
+    os.truncate(image.path, 5000)
+    with read_only(folder), pytest.raises(EnvironmentLacks, match="is no good, and its folder cannot be written"):
         ensure(image, reporter, env)
 
 

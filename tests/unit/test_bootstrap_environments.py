@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -154,3 +156,20 @@ def test_the_engine_lock_pins_everything_and_no_cuda() -> None:
     assert all("==" in requirement for requirement in requirements)
     assert [r for r in requirements if r.startswith("torch==")] == ["torch==2.13.0+cpu"]
     assert not [r for r in requirements if r.startswith(("nvidia-cu", "nvidia-nccl", "triton", "wandb", "cwevals"))]
+
+
+def test_a_python_that_only_its_owner_can_reach_is_told(built: Environment) -> None:
+    top = Path(tempfile.mkdtemp())  # tmp_path is closed to others altogether
+    top.chmod(0o755)
+    home = top / "home"
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "python3").touch()
+    environment = Environment(top / "venv", built.python, built.lock, ())
+    (environment.folder / "bin").mkdir(parents=True)
+    (environment.folder / "bin" / "python").symlink_to(home / "bin" / "python3")
+    assert environments._closed_to_others(environment) is None
+    home.chmod(0o700)
+    assert environments._closed_to_others(environment) == home
+    top.chmod(0o700)
+    assert environments._closed_to_others(environment) is None, "nobody else gets to the environment either"
+    shutil.rmtree(top)

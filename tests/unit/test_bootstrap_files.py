@@ -47,6 +47,13 @@ def test_an_installation_that_the_user_named_wins(install: Path) -> None:
     assert run(install / "bin" / "llmb-run", "x", "y", LLMB_INSTALL="/other").startswith("/other|")
 
 
+def test_without_its_python_the_command_says_what_to_do(install: Path) -> None:
+    (install / "venvs" / "llmb" / "bin" / "python").unlink()
+    done = subprocess.run([str(install / "bin" / "llmb-run")], capture_output=True, text=True)
+    assert done.returncode == 3
+    assert f"error: {install}/venvs/llmb/bin/python is missing, or you may not run it\n  -> " in done.stderr
+
+
 def test_the_wrappers_are_clean_shell_and_written_once(install: Path) -> None:
     subprocess.run([str(Path(sys.executable).with_name("shellcheck")), str(install / "bin" / "llmb-run")], check=True)
     assert not write_wrappers(install)

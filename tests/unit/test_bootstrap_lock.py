@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,18 @@ def test_an_unreadable_lease_expires_too(tmp_path: Path, monkeypatch: pytest.Mon
     write_owner(tmp_path).write_text("")
     with install_lock(tmp_path, quiet(), patience=5):
         pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_somebody_elses_installation_is_named_as_such(tmp_path: Path) -> None:
+    folder = Path(tempfile.mkdtemp())  # tmp_path cannot even be entered by others
+    folder.chmod(0o755)
+    try:
+        os.seteuid(65534)
+        with pytest.raises(EnvironmentLacks, match=f"{folder} cannot be changed by you: .*belongs to root"):
+            install_lock(folder, quiet()).__enter__()
+        with pytest.raises(EnvironmentLacks, match="cannot be changed by you: Permission denied"):
+            install_lock(tmp_path / "x", quiet()).__enter__()
+    finally:
+        os.seteuid(0)
+        folder.rmdir()

@@ -14,6 +14,7 @@ import pytest
 
 from llmb_common.errors import Interrupted
 from llmb_install import command
+from llmb_install import reporter as module
 from llmb_install.guard import guarded
 from llmb_install.reporter import Reporter, size
 
@@ -25,14 +26,35 @@ def test_steps_are_plain_lines_without_a_terminal(tmp_path: Path) -> None:
             step.update("3 of 4")
         with pytest.raises(ValueError, match="x"), reporter.step("breaking"):
             raise ValueError("x")
+        with reporter.step("checking") as step:
+            step.is_wrong = True
     assert shown.getvalue().splitlines() == [
-        "... fetching",
         "    ok  fetching: 3 of 4 (0 s)",
-        "... breaking",
         "failed  breaking (0 s)",
+        "failed  checking (0 s)",
     ]
     assert reporter.log_path is not None
     assert "ok  fetching: 3 of 4" in reporter.log_path.read_text()
+
+
+def test_a_long_step_without_a_terminal_says_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FIRST_PLAIN", 0.01)
+    monkeypatch.setattr(module, "_REFRESH_PLAIN", 0.01)
+    shown = io.StringIO()
+    with Reporter(None, stream=shown) as reporter, reporter.step("fetching") as step:
+        wait_for(lambda: "... fetching (0 s)\n" in shown.getvalue())
+        step.update("3 of 4")
+        wait_for(lambda: "... fetching: 3 of 4 (0 s)\n" in shown.getvalue())
+
+
+def test_a_failed_run_says_where_its_log_is_if_there_is_one(tmp_path: Path) -> None:
+    shown = io.StringIO()
+    with Reporter(tmp_path / "logs", stream=shown) as reporter:
+        reporter.say_where_the_log_is()
+        assert shown.getvalue() == ""
+        reporter.log("x")
+        reporter.say_where_the_log_is()
+    assert shown.getvalue() == f"everything that happened: {reporter.log_path}\n"
 
 
 def test_nothing_logged_means_no_file(tmp_path: Path) -> None:
