@@ -180,39 +180,6 @@ def test_additional_parameters_reach_slurm_unchanged(site: Site, parameters: str
     assert not Path("/tmp/evil").exists()
 
 
-# The documented jobs, as the scheduler of a large cluster sees them.
-
-
-LARGE_JOBS = [
-    ("llama3.1", {"GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "1024"}, "h100x128"),
-    ("llama3.1", {"GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "2048"}, "batch"),
-    ("llama3.1", {"GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "512"}, "gb200"),
-    (
-        "llama3.1",
-        {"GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "128", "ADDITIONAL_SLURM_PARAMS": "nodelist=grace[1-32]"},
-        "gb200",
-    ),
-    ("llama3.1", {"GPU_TYPE": "b200", "JOB_TOTAL_GPUS": "1024", "SBATCH_GPUS_PER_NODE": "8"}, "batch"),
-    ("llama4", {"GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "512", "ENABLE_PROFILE": "true"}, "gb200"),
-    ("llama4", {"GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "512", "DTYPE": "fp8"}, "batch"),
-    ("grok1", {"JOB_TOTAL_GPUS": "512", "DTYPE": "fp8", "ENABLE_NCCLTRACE": "true"}, "gb200"),
-    ("grok1", {"GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "512", "DTYPE": "bf16"}, "batch"),
-    ("nemotron4", {"MODEL_SIZE": "340b", "JOB_TOTAL_GPUS": "2048", "ENABLE_CHECKPOINT": "true"}, "batch"),
-    ("nemotron4", {"MODEL_SIZE": "15b", "JOB_TOTAL_GPUS": "2048", "ADDITIONAL_SLURM_PARAMS": "exclusive"}, "batch"),
-]
-
-
-def test_the_scheduler_accepts_the_documented_jobs(slurm_simulated: SlurmCluster, tmp_path: Path) -> None:
-    for number, (recipe, variables, partition) in enumerate(LARGE_JOBS):
-        given = {"LLMB_PYTHON": sys.executable, "LLMB_INSTALL": "/x", "DRY_RUN": "true", "SBATCH_PARTITION": partition}
-        dry = slurm_simulated.run(["./launch.sh"], cwd=ROOT / recipe, env={**given, **variables})
-        script = tmp_path / f"{number}.sbatch"
-        script.write_text(dry.stdout)
-        answer = slurm_simulated.run(["sbatch", "--test-only", script]).stderr
-        processors = re.search(r"using (\d+) processors on nodes (\S+)", answer)
-        assert processors, f"{recipe} {variables}: {answer}"
-
-
 def test_the_scheduler_refuses_a_job_that_the_cluster_cannot_hold(
     slurm_simulated: SlurmCluster, tmp_path: Path
 ) -> None:
