@@ -34,7 +34,7 @@ from llmb_common.planning.job_plan import JobPlan, plan_as_dict, plan_from_dict
 from llmb_common.process import ProcessId, identify
 from llmb_common.rendering.job import job_document
 from llmb_common.rendering.script import render_script
-from llmb_common.run_paths import RunPaths, experiments_folder
+from llmb_common.run_paths import ARRAY_PREFIX, RunPaths, experiments_folder
 
 SCHEMA = 1
 
@@ -55,17 +55,29 @@ _MAKING = ".making-"
 _LEFTOVER_SECONDS = 24 * 3600
 
 
+class ArrayTask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The run's place in a Slurm job array: our own id of it, which its job name holds, and the task's number."""
+
+    array_id: str
+    index: int
+
+
 class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the run was submitted, beyond its plan.
 
     ``key`` is the caller's own name for it, ``options`` are ``sbatch``'s, ``chain`` is the run id of a chain's first
-    run and ``link`` this one's place in it, from 1.
+    run and ``link`` this one's place in it, from 1. ``task`` is None for a job of its own.
     """
 
     key: str = ""
     options: tuple[str, ...] = ()
     chain: str = ""
     link: int = 0
+    task: ArrayTask | None = None
+
+    def alone(self) -> Submission:
+        """The same as a job of its own."""
+        return msgspec.structs.replace(self, task=None)
 
 
 @dataclass(frozen=True)
@@ -102,6 +114,18 @@ class RunRecord:
     @property
     def created(self) -> float:
         return self.states[0][1] if self.states else 0.0
+
+    @property
+    def job_name(self) -> str:
+        """The name of the run's job in Slurm; all tasks of an array have the array's."""
+        task = self.submission.task
+        return self.paths.job_name if task is None else self.paths.array(task.array_id).job_name
+
+    @property
+    def submitted_script(self) -> Path:
+        """What ``sbatch`` is given: the run's script, or its array's, which starts that one."""
+        task = self.submission.task
+        return self.paths.script if task is None else self.paths.array(task.array_id).script
 
     def with_state(self, state: str, detail: str = "", since: float | None = None) -> RunRecord:
         """A copy that is in ``state`` since Unix time ``since`` (default: now); the same twice adds nothing."""
@@ -268,10 +292,16 @@ def _begin(probe: RunPaths) -> tuple[RunPaths, Path]:
 
 
 def _remove_leftovers(parent: Path) -> None:
-    """Remove what processes that were killed while making a run left here a day ago or earlier."""
+    """Remove what processes that were killed while making a run left here a day ago or earlier, and arrays of which no
+    run is left."""
     for folder in parent.glob(f"{_MAKING}*"):
         with contextlib.suppress(OSError):
             if time.time() - folder.stat().st_mtime > _LEFTOVER_SECONDS:
+                shutil.rmtree(folder)
+    for folder in parent.glob(f"{ARRAY_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            runs = (link for link in folder.iterdir() if link.is_symlink())
+            if time.time() - folder.stat().st_mtime > _LEFTOVER_SECONDS and not any(run.exists() for run in runs):
                 shutil.rmtree(folder)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 DRY_RUN_STAMP = "TIMESTAMP"
 DRY_RUN_ID = "RUNID"
+ARRAY_PREFIX = ".array-"
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,35 @@ class RunPaths:
     def job_name(self) -> str:
         """The Slurm job name: it holds the run id, by which a job is found again after a crash."""
         return f"{self.experiment_name}.{self.run_id}"
+
+    def array(self, array_id: str) -> ArrayPaths:
+        """The job array ``array_id`` of runs of this experiment."""
+        return ArrayPaths(self.folder.parent, self.experiment_name, array_id)
+
+
+@dataclass(frozen=True)
+class ArrayPaths:
+    """A job array of runs of one experiment: a hidden folder beside theirs, where a link leads to each by its number.
+
+    Beside them and not in one of them: removing a run must not harm the others.
+    """
+
+    experiment: Path
+    experiment_name: str
+    array_id: str
+
+    @property
+    def folder(self) -> Path:
+        return self.experiment / f"{ARRAY_PREFIX}{self.array_id}"
+
+    @property
+    def script(self) -> Path:
+        return self.folder / "array.sbatch"
+
+    @property
+    def job_name(self) -> str:
+        """The Slurm job name of all its tasks."""
+        return f"{self.experiment_name}.array-{self.array_id}"
 
 
 def experiments_folder(workload_folder: str) -> Path:

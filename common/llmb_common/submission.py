@@ -8,11 +8,12 @@ scheduler be wrong, the job script itself ends a second job of the same run.
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +21,35 @@ import msgspec
 
 from llmb_common.errors import EnvironmentLacks, LLMBError, RecordError, RequestError, SchedulerError
 from llmb_common.executors import executor_for
+from llmb_common.executors.slurm_array import largest_array, start_array
 from llmb_common.index import RunFilter, RunRow, find_run, find_runs, note
 from llmb_common.manifest import make_manifest, origin_of
-from llmb_common.observe.runs import observe
+from llmb_common.observe.runs import observe, refresh
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.preflight import check_disk
 from llmb_common.process import identify, is_alive
 from llmb_common.run import (
     NOT_SUBMITTED,
     SUBMITTING,
+    ArrayTask,
     RunRecord,
     Submission,
     create_run,
     hash_of_packed,
     load_record,
     pack_code,
+    remove_run,
     update_record,
 )
-from llmb_common.slurm.states import is_live
+from llmb_common.submission_jobs import Job, Options, alike, submission_of
+
+__all__ = ["Job", "Options", "recover", "submit", "submit_chain", "submit_many", "training_code"]
 
 AT_ONCE = 4
 """Submissions under way together in ``submit_many``: ``sbatch`` mostly waits for the controller."""
+
+MOST_TASKS = 1000
+"""Runs that become one job array at most: none is submitted before all of them are on record."""
 
 NOTED_TOGETHER = 50
 """Runs that go into the index together; those that a crash leaves out are found by their folders."""
@@ -51,30 +60,7 @@ LEFTOVER_SECONDS = 24 * 3600
 PATIENCE_SECONDS = 360.0
 """How long ``recover`` waits until it is certain that a lost ``sbatch`` left no job; longer than that ever takes."""
 
-
-@dataclass(frozen=True)
-class Options:
-    """How to submit, beyond what the plan says.
-
-    ``after``: job ids, run ids or run names of this installation; the job starts when all have ended, however.
-    ``exclude``: host list of nodes to avoid, on top of the exclusion list. ``key``: the caller's own name for this
-    submission; a run that is on record under it is returned and not submitted again (a task file that was
-    interrupted is simply run again). ``detach``: the local executor returns at once instead of following the job.
-    """
-
-    after: tuple[str, ...] = ()
-    exclude: str = ""
-    key: str = ""
-    detach: bool = False
-
-
-@dataclass(frozen=True)
-class Job:
-    """One submission to make."""
-
-    plan: JobPlan
-    recipe_folder: Path
-    options: Options = Options()
+_UNSETTLED = (SUBMITTING, NOT_SUBMITTED)
 
 
 def submit(
@@ -93,36 +79,40 @@ def submit(
     job = Job(plan, recipe_folder, options or Options())
     _check(plan)
     batch = _Batch([job])
-    record = _submit(job, _submission(plan, job.options), batch, on_record)
+    record = _submit(job, submission_of(plan, job.options), batch, on_record)
     note(record)
     return record
 
 
-def submit_many(jobs: Sequence[Job]) -> Iterator[tuple[Job, RunRecord | LLMBError]]:
+def submit_many(
+    jobs: Sequence[Job], *, arrays: bool = True, say: Callable[[str], None] = lambda text: None
+) -> Iterator[tuple[Job, RunRecord | LLMBError]]:
     """Submit jobs at the rate that ``sbatch`` allows, in their order; a refused job does not stop the others.
 
-    Local runs follow one another. Raises LLMBError when nothing of it can be submitted.
+    Jobs that are alike become tasks of Slurm job arrays, unless ``arrays`` is False or the cluster has none; ``say`` is
+    told when it refuses one. Local runs follow one another. Raises LLMBError when nothing of it can be submitted.
     """
     batch = _Batch(jobs)
-
-    def attempt(job: Job) -> RunRecord | LLMBError:
-        try:
-            batch.check(job.plan)
-            return _submit(job, _submission(job.plan, job.options), batch)
-        except LLMBError as error:
-            return error
-
     if any(job.plan.cluster_type == "local" for job in jobs):
         for job in jobs:
-            result = attempt(job)
+            result = _attempt(job, batch)
             if isinstance(result, RunRecord):
                 note(result)
             yield job, result
         return
+    groups = alike(jobs, MOST_TASKS if arrays else 1)
+    if len(groups) < len(jobs) and (limit := largest_array()) < MOST_TASKS:
+        groups = alike(jobs, limit)
     unnoted: list[RunRecord] = []
     with ThreadPoolExecutor(AT_ONCE, "submit") as pool:
         try:
-            for job, result in zip(jobs, pool.map(attempt, jobs), strict=True):
+            found: dict[int, tuple[Future[list[RunRecord | LLMBError]], int]] = {}
+            for group in groups:
+                future = pool.submit(_attempt_alike, [jobs[number] for number in group], batch, say)
+                found |= {number: (future, place) for place, number in enumerate(group)}
+            for number, job in enumerate(jobs):
+                future, place = found[number]
+                result = future.result()[place]
                 if isinstance(result, RunRecord):
                     unnoted.append(result)
                 if len(unnoted) >= NOTED_TOGETHER:
@@ -132,6 +122,93 @@ def submit_many(jobs: Sequence[Job]) -> Iterator[tuple[Job, RunRecord | LLMBErro
         finally:
             pool.shutdown(cancel_futures=True)  # Ctrl-C: what is under way is finished, nothing new begins
             note(*unnoted)
+
+
+def _attempt(job: Job, batch: _Batch) -> RunRecord | LLMBError:
+    try:
+        batch.check(job.plan)
+        return _submit(job, submission_of(job.plan, job.options), batch)
+    except LLMBError as error:
+        return error
+
+
+def _attempt_alike(jobs: Sequence[Job], batch: _Batch, say: Callable[[str], None]) -> list[RunRecord | LLMBError]:
+    """Interrupted submissions among jobs that are alike are settled one by one; the others become an array."""
+    if len(jobs) == 1:
+        return [_attempt(jobs[0], batch)]
+    try:
+        batch.check(jobs[0].plan)
+        submission = submission_of(jobs[0].plan, jobs[0].options)
+        known = [batch.known(job.plan, msgspec.structs.replace(submission, key=job.options.key)) for job in jobs]
+        results: dict[int, RunRecord | LLMBError] = {}
+        open_ = {number: record for number, record in enumerate(known) if record and record.state in _UNSETTLED}
+        now = dict(zip(open_, refresh(open_.values()), strict=True))  # one question for all of them
+        for number, record in enumerate(known):
+            if record is not None:
+                results[number] = _settled(now.get(number, record))
+        new = [number for number, record in enumerate(known) if record is None]
+    except LLMBError as error:
+        return [error] * len(jobs)
+    if len(new) > 1 and batch.arrays:
+        try:
+            started = _submit_array([jobs[number] for number in new], submission, batch, say)
+        except LLMBError as error:
+            started = [error] * len(new)
+    else:
+        started = [_attempt(jobs[number], batch) for number in new]
+    results |= zip(new, started, strict=True)
+    return [results[number] for number in range(len(jobs))]
+
+
+def _settled(record: RunRecord) -> RunRecord | LLMBError:
+    try:
+        return recover(record) if record.state in _UNSETTLED else record
+    except LLMBError as error:
+        return error
+
+
+def _submit_array(
+    jobs: Sequence[Job], submission: Submission, batch: _Batch, say: Callable[[str], None]
+) -> list[RunRecord | LLMBError]:
+    """Jobs that are alike as one array; where the cluster refuses that, one by one. Raises LLMBError for all."""
+    plan, recipe_folder = jobs[0].plan, jobs[0].recipe_folder
+    array_id = secrets.token_hex(4)
+    records: list[RunRecord] = []
+    try:
+        manifest = make_manifest(plan, recipe_folder, batch.folder, batch.origin(recipe_folder))
+        for index, job in enumerate(jobs):
+            this = msgspec.structs.replace(submission, key=job.options.key, task=ArrayTask(array_id, index))
+            records.append(create_run(plan, batch.code, manifest, this))
+        return [*start_array(records)]
+    except SchedulerError as error:
+        if error.code == "unknown":
+            # The answer was lost, not necessarily the array. If it is there already, all is well.
+            return [error if record.job_id is None else record for record in refresh(records)]
+        refused = error
+    except LLMBError:
+        for record in records:
+            remove_run(record)
+        raise
+    first = _start_alone(records[0])
+    if isinstance(first, SchedulerError) and first.code != "unknown":
+        for record in records[1:]:  # it was not the array: the others are the same job
+            remove_run(record)
+        raise first
+    batch.arrays = False
+    say(f"no job arrays here, each run is submitted alone: {refused.message}")
+    with ThreadPoolExecutor(AT_ONCE, "alone") as pool:
+        return [first, *pool.map(_start_alone, records[1:])]
+
+
+def _start_alone(record: RunRecord) -> RunRecord | LLMBError:
+    try:
+        return _start(_alone(record), detach=False)
+    except LLMBError as error:
+        return error
+
+
+def _alone(record: RunRecord) -> RunRecord:
+    return update_record(record.paths.folder, lambda found: replace(found, submission=found.submission.alone()))
 
 
 def submit_chain(plan: JobPlan, recipe_folder: Path, links: int, options: Options | None = None) -> list[RunRecord]:
@@ -164,7 +241,7 @@ def submit_chain(plan: JobPlan, recipe_folder: Path, links: int, options: Option
             plan = msgspec.structs.replace(plan, checkpoint=checkpoint)
             these = replace(these, after=(records[-1].paths.run_id,))
         job = Job(plan, recipe_folder, these)
-        submission = msgspec.structs.replace(_submission(plan, these), chain=chain, link=link)
+        submission = msgspec.structs.replace(submission_of(plan, these), chain=chain, link=link)
         record = _submit(job, submission, _Batch([job]))
         if link == 1:
             record = _first_of_chain(record)
@@ -188,7 +265,7 @@ def recover(record: RunRecord, *, detach: bool = False) -> RunRecord:
     while True:
         (seen,) = observe([record])
         record = seen.record
-        if record.state not in (SUBMITTING, NOT_SUBMITTED):
+        if record.state not in _UNSETTLED:
             return record
         if record.state == NOT_SUBMITTED:
             return _start_again(record, detach=detach)
@@ -229,6 +306,8 @@ class _Batch:
         self._checked: list[JobPlan] = []
         self._by_key: dict[str, RunRow] = {}
         self._interrupted: list[RunRecord] = []
+        self.arrays = True
+        """False once the cluster has refused one."""
         self.folder = training_code()
         self.code = pack_code(self.folder)
         for install in {Path(job.plan.install) for job in jobs}:
@@ -252,7 +331,7 @@ class _Batch:
             return load_record(row.folder) if row else None
         with self._lock:
             for record in self._interrupted:
-                if record.plan == plan and record.submission == submission:
+                if record.plan == plan and record.submission.alone() == submission:
                     self._interrupted.remove(record)
                     return record
         return None
@@ -283,7 +362,7 @@ def _submit(
     found = batch.known(job.plan, submission)
     if found is not None:
         on_record(found)
-        if found.state in (SUBMITTING, NOT_SUBMITTED):
+        if found.state in _UNSETTLED:
             return recover(found, detach=job.options.detach)
         return found
     if job.plan.cluster_type == "local":
@@ -324,57 +403,10 @@ def _start_again(record: RunRecord, *, detach: bool) -> RunRecord:
                 remedy="llmb-run jobs shows what becomes of it",
                 code="unknown",
             )
-        return replace(found.with_state(SUBMITTING, "again"), submitter=identify())
+        again = found.with_state(SUBMITTING, "again")
+        return replace(again, submitter=identify(), submission=found.submission.alone())
 
     return _start(update_record(record.paths.folder, claim), detach=detach)
-
-
-def _submission(plan: JobPlan, options: Options) -> Submission:
-    """What goes on record and to ``sbatch``. Raises RequestError for runs or nodes that cannot be meant."""
-    if plan.slurm is None:
-        return Submission(key=options.key)
-    arguments: list[str] = []
-    jobs = _jobs_to_follow(Path(plan.install), options.after)
-    if jobs:
-        arguments.append(f"--dependency=afterany:{':'.join(jobs)}")
-    if excluded := _excluded(plan, options.exclude):
-        arguments.append(f"--exclude={excluded}")
-    return Submission(key=options.key, options=tuple(arguments))
-
-
-def _jobs_to_follow(install: Path, after: Sequence[str]) -> list[str]:
-    jobs: list[str] = []
-    for word in after:
-        try:
-            row: RunRow | None = find_run(install, word)
-        except RequestError:
-            if not word.isascii() or not word.isdigit():
-                raise
-            row = None  # a job of someone else
-        if row is None:
-            jobs.append(word)
-        elif row.job_id is not None and is_live(row.state):
-            jobs.append(row.job_id)
-        elif is_live(row.state):
-            raise RequestError(f"{row.name} has no job yet to follow", remedy="submit it first (llmb-run jobs)")
-    return list(dict.fromkeys(jobs))
-
-
-def _excluded(plan: JobPlan, nodes: str) -> str:
-    """The host list for ``--exclude``, with the plan's own one: on the command line it replaces the script's."""
-    from llmb_common.slurm.exclude import exclusions
-    from llmb_common.slurm.hostlist import compress, expand
-
-    listed = {item.node: item.reason for item in exclusions(Path(plan.install))}
-    wanted = set(listed) | set(expand(nodes))
-    additional = dict(plan.slurm.additional) if plan.slurm else {}
-    both = wanted & set(expand(additional.get("nodelist") or ""))
-    if both:
-        reasons = ", ".join(f"{name} ({listed.get(name, 'named in --exclude')})" for name in sorted(both))
-        raise RequestError(
-            f"the job wants nodes that are excluded: {reasons}", remedy="llmb-run exclude remove, or other nodes"
-        )
-    return compress(wanted | set(expand(additional.get("exclude") or ""))) if wanted else ""
 
 
 def _wait_for(install: Path, after: Sequence[str]) -> None:

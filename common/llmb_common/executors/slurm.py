@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,27 +35,45 @@ class SlurmExecutor:
             check_engine(plan)
 
     def start(self, record: RunRecord, *, detach: bool = False) -> RunRecord:
-        """``sbatch`` under ``timeout``: should this process be killed, it still ends, and the question whether the job
-        exists has an answer soon."""
-        submit = ["sbatch", "--parsable", *record.submission.options, str(record.paths.script)]
         try:
-            answer = run_slurm(["timeout", "--kill-after=5", str(SUBMIT_SECONDS), *submit], SUBMIT_SECONDS + 10)
+            job_id, remark = sbatch(record.submission.options, record.paths.script, record.job_name)
         except SchedulerError as error:
-            if error.code == "no-program":
+            if error.code == "unknown":
+                stay_submitting(record, error)
+            else:
                 remove_run(record)
-                raise
-            raise _unknown(record, error.message) from error
-        job_id = parse_job_id(answer.output) if answer.status == 0 else None
-        if job_id is None:
-            complaint = answer.errors.strip() or answer.output.strip()
-            if answer.status == 0 or answer.status in _TIMED_OUT or _AMBIGUOUS.search(complaint):
-                raise _unknown(record, f"sbatch (exit status {answer.status}) said {complaint[:300]!r}")
-            remove_run(record)
-            raise refusal(complaint)
+            raise
         return update_record(
-            record.paths.folder,
-            lambda found: replace(found, job_id=job_id).with_state(SUBMITTED, answer.errors.strip()[:500]),
+            record.paths.folder, lambda found: replace(found, job_id=job_id).with_state(SUBMITTED, remark)
         )
+
+
+def stay_submitting(record: RunRecord, error: SchedulerError) -> None:
+    """The answer was lost, on record with its time: from now on it must not take long until the job shows, if there
+    is one."""
+    update_record(record.paths.folder, lambda found: found.with_state(SUBMITTING, error.message[:500]))
+
+
+def sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, str]:
+    """Submit ``script``: the job id, and what ``sbatch`` remarked.
+
+    Under ``timeout``: should this process be killed, ``sbatch`` still ends, and the question whether the job exists has
+    an answer soon. Raises SchedulerError: ``refused``, ``no-program``, or ``unknown`` when nobody knows.
+    """
+    command = ["timeout", "--kill-after=5", str(SUBMIT_SECONDS), "sbatch", "--parsable", *options, str(script)]
+    try:
+        answer = run_slurm(command, SUBMIT_SECONDS + 10)
+    except SchedulerError as error:
+        if error.code == "no-program":
+            raise
+        raise _unknown(job_name, error.message) from error
+    job_id = parse_job_id(answer.output) if answer.status == 0 else None
+    if job_id is None:
+        complaint = answer.errors.strip() or answer.output.strip()
+        if answer.status == 0 or answer.status in _TIMED_OUT or _AMBIGUOUS.search(complaint):
+            raise _unknown(job_name, f"sbatch (exit status {answer.status}) said {complaint[:300]!r}")
+        raise refusal(complaint)
+    return job_id, answer.errors.strip()[:500]
 
 
 _TIMED_OUT = (124, 137)
@@ -62,13 +81,10 @@ _AMBIGUOUS = re.compile(r"timed out|zero bytes|reset by peer|unexpected message|
 """Refusals after which the controller may have the job all the same: the request was sent, the answer was lost."""
 
 
-def _unknown(record: RunRecord, message: str) -> SchedulerError:
-    # On record with its time: from now on it must not take long until the job shows, if there is one.
-    update_record(record.paths.folder, lambda found: found.with_state(SUBMITTING, message[:500]))
+def _unknown(job_name: str, message: str) -> SchedulerError:
     return SchedulerError(
         f"it is unknown whether the job was accepted: {message}",
-        remedy=f"nothing is submitted twice: llmb-run jobs settles it, or the same command again "
-        f"(job name {record.paths.job_name})",
+        remedy=f"nothing is submitted twice: llmb-run jobs settles it, or the same command again (job name {job_name})",
         code="unknown",
     )
 

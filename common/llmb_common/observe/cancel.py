@@ -1,12 +1,19 @@
-"""``cancel``: end runs, by job id and name together, so that a reused id hits nobody else's job."""
+"""``cancel``: end runs, and make sure that a reused job id hits nobody else's job.
+
+A job of its own is named to ``scancel`` by id and name together. For a task of an array that would be wrong: with a
+name, Slurm 22.05 cancels all waiting tasks in place of the one. So such a task is named by id alone, and only when the
+scheduler has just shown it under our name. One that has not started leaves no record in Slurm when it is cancelled.
+"""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 
 from llmb_common.errors import EnvironmentLacks, SchedulerError
 from llmb_common.index import note
+from llmb_common.observe.events import read_events
 from llmb_common.observe.facts import with_job_facts
 from llmb_common.observe.runs import observe
 from llmb_common.process import is_alive
@@ -16,6 +23,11 @@ from llmb_common.slurm.states import is_live
 
 CANCEL_SECONDS = 60
 """How long ``scancel`` may take."""
+
+_ENDED = r"Invalid job id|already completing"
+"""What scancel says of jobs that have ended by themselves; no failure."""
+
+TASKS_AT_ONCE = 200
 
 SETTLE_SECONDS = 10.0
 """How long to wait for the scheduler to show a cancelled job as such; after that it is COMPLETING or so."""
@@ -40,28 +52,45 @@ def cancel(records: Sequence[RunRecord]) -> list[RunRecord]:
             else:
                 unknown = unknown or item.unknown or f"it is not yet certain whether {record.paths.name} has a job"
         elif is_live(record.state):
-            told.append(record)
+            if record.submission.task is not None and (item.unknown or record.missing_since is not None):
+                unknown = unknown or item.unknown or f"the scheduler does not show {record.paths.name} now"
+            else:
+                told.append(record)
         current.append(record)
-    for record in told:
-        _tell(record)
+    _tell(told)
     if told:
         _wait_for_end(told)
-        fresh = {item.record.paths.run_id: item.record for item in observe(told)}
+        fresh = {item.record.paths.run_id: _forgotten(item.record) for item in observe(told)}
         current = [fresh.get(record.paths.run_id, record) for record in current]
     if unknown:
         raise SchedulerError(unknown, remedy="cancel it again in a few minutes", code="unknown")
     return current
 
 
-def _tell(record: RunRecord) -> None:
-    # With both, scancel takes only a job that fits both.
-    command = ["scancel", f"--name={record.paths.job_name}", str(record.job_id)]
-    answer = run_slurm(command, CANCEL_SECONDS)
-    if answer.status != 0 and "Invalid job id" not in answer.errors and "already completing" not in answer.errors:
+def _tell(records: Sequence[RunRecord]) -> None:
+    tasks = [str(record.job_id) for record in records if record.submission.task is not None]
+    for start in range(0, len(tasks), TASKS_AT_ONCE):
+        _scancel(*tasks[start : start + TASKS_AT_ONCE])
+    for record in records:
+        if record.submission.task is None:
+            # With both, scancel takes only a job that fits both.
+            _scancel(f"--name={record.job_name}", str(record.job_id))
+
+
+def _scancel(*arguments: str) -> None:
+    answer = run_slurm(["scancel", *arguments], CANCEL_SECONDS)
+    complaints = [line for line in answer.errors.splitlines() if line.strip() and not re.search(_ENDED, line)]
+    if answer.status != 0 and (complaints or not answer.errors.strip()):
         raise SchedulerError(
-            f"scancel {record.job_id} ({record.paths.name}): {answer.complaint}",
+            f"scancel {' '.join(arguments)[:200]}: {complaints[0][:300] if complaints else answer.complaint}",
             remedy="the job goes on; cancel it again when the scheduler answers",
         )
+
+
+def _forgotten(record: RunRecord) -> RunRecord:
+    """A cancelled task that Slurm shows no more and that never started."""
+    gone = record.submission.task is not None and record.missing_since is not None and is_live(record.state)
+    return _give_up(record) if gone and read_events(record.paths.events).started is None else record
 
 
 def _wait_for_end(records: Sequence[RunRecord]) -> None:

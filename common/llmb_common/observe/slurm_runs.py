@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from llmb_common.errors import SchedulerError
 from llmb_common.observe.events import JobEvents, read_events
 from llmb_common.observe.runs import Finding
 from llmb_common.process import identify, is_alive, runs_with
 from llmb_common.run import COMPLETED, FAILED, LOST, NOT_SUBMITTED, RUNNING, SUBMITTED, SUBMITTING, RunRecord
-from llmb_common.slurm.query import JobInfo, in_accounting, in_queue
+from llmb_common.slurm.query import JobInfo, Place, in_accounting, in_queue
 from llmb_common.slurm.states import is_live
 
 LOST_SECONDS = 600
@@ -26,31 +27,42 @@ LOCAL_GRACE_SECONDS = 30
 
 def look_at_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
     """A finding per run id. Never raises for the scheduler: what it does not answer is ``unknown``."""
-    names = [record.paths.job_name for record in records]
-    queue: dict[str, list[JobInfo]] = {}
-    accounting: dict[str, list[JobInfo]] | None = None
+    queue: dict[Place, list[JobInfo]] = {}
+    accounting: dict[Place, list[JobInfo]] = {}
     problem = ""
     try:
-        queue = in_queue(names)
+        queue = in_queue(record.job_name for record in records)
     except SchedulerError as error:
         problem = error.message
-    missing = [record for record in records if not queue.get(record.paths.job_name)]
+    missing = [record for record in records if _place(record) not in queue]
     if missing:
         try:
             since = min(record.created for record in missing)
-            accounting = in_accounting([record.paths.job_name for record in missing], since)
+            accounting = in_accounting((record.job_name for record in missing), since) or {}
         except SchedulerError as error:
             problem = problem or error.message
+
+    def rows(place: Place) -> list[JobInfo]:
+        return queue.get(place, []) + accounting.get(place, [])
+
     return {
-        record.paths.run_id: _judge(
-            record, queue.get(record.paths.job_name, []) + (accounting or {}).get(record.paths.job_name, []), problem
-        )
+        record.paths.run_id: _judge(record, rows(_place(record)), rows((record.job_name, None)), problem)
         for record in records
     }
 
 
-def _judge(record: RunRecord, jobs: list[JobInfo], problem: str) -> Finding:
+def _place(record: RunRecord) -> Place:
+    task = record.submission.task
+    return record.job_name, task.index if task is not None else None
+
+
+def _judge(record: RunRecord, jobs: list[JobInfo], whole: list[JobInfo], problem: str) -> Finding:
+    """``whole``: what Slurm says of the run's array as a whole."""
     events = read_events(record.paths.events)
+    task = record.submission.task
+    if task is not None and not jobs and events.started is None:
+        # Slurm keeps one row, without numbers, of the tasks that were cancelled together before they started.
+        jobs = [replace(job, job_id=f"{job.job_id}_{task.index}") for job in whole if not is_live(job.state)]
     job = _ours(record, jobs, events)
     if job is not None and not (_is_late(job) and (problem or events.exit_code is not None)):
         return _from_job(record, job, events)
@@ -65,8 +77,12 @@ def _judge(record: RunRecord, jobs: list[JobInfo], problem: str) -> Finding:
     if record.state in (SUBMITTING, NOT_SUBMITTED):
         return _unborn(record)
     if record.state == LOST or time.time() - (record.missing_since or time.time()) > LOST_SECONDS:
-        return Finding(LOST, "the scheduler has forgotten the job, and it left no end record", missing=True)
+        return Finding(LOST, _LOST if task is None or events.started is not None else _LOST_TASK, missing=True)
     return Finding(missing=True)
+
+
+_LOST = "the scheduler has forgotten the job, and it left no end record"
+_LOST_TASK = "the scheduler has forgotten the job: Slurm does so when a task of an array is cancelled while it waits"
 
 
 def _ours(record: RunRecord, jobs: list[JobInfo], events: JobEvents) -> JobInfo | None:
@@ -136,4 +152,4 @@ def may_still_be_born(record: RunRecord) -> bool:
         return True
     if submitter != identify() and is_alive(submitter) is not False:
         return True  # it is at it, or sits on a machine that cannot be seen from here
-    return age < LOCAL_GRACE_SECONDS or runs_with(str(record.paths.script))
+    return age < LOCAL_GRACE_SECONDS or runs_with(str(record.submitted_script))

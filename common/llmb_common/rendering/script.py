@@ -11,7 +11,7 @@ from llmb_common.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan, SlurmPlan
 from llmb_common.rendering.supervise import events, run_step, supervisor
 from llmb_common.rendering.task import task_script
-from llmb_common.run_paths import RunPaths
+from llmb_common.run_paths import ArrayPaths, RunPaths
 from llmb_common.slurm.options import output_pattern, sbatch_line
 
 SAVE_SECONDS = 120
@@ -22,7 +22,7 @@ def render_script(plan: JobPlan, paths: RunPaths) -> str:
     """The batch script. Raises RequestError where a path cannot be said to Slurm or Pyxis."""
     lines = ["#!/bin/bash"]
     if plan.slurm is not None:
-        lines += _directives(plan, plan.slurm, paths)
+        lines += _directives(plan, plan.slurm, paths.job_name, output_pattern(str(paths.batch_log)))
     lines += ["", *_comment(plan), "", "set -euo pipefail", ""]
     lines += [
         f"export LLMB_RUN_DIR={quote(str(paths.folder))}",
@@ -40,9 +40,25 @@ def render_script(plan: JobPlan, paths: RunPaths) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _directives(plan: JobPlan, slurm: SlurmPlan, paths: RunPaths) -> list[str]:
+def render_array(plan: JobPlan, array: ArrayPaths, size: int) -> str:
+    """The script of a job array: its task N runs the script in the run folder to which the link N leads.
+
+    Raises RequestError where a path cannot be said to Slurm.
+    """
+    if plan.slurm is None:
+        raise RequestError("job arrays need Slurm", remedy="submit the runs one by one")
+    name = plan.experiment_name
+    # Through the link: also what Slurm itself says of a task (time limit, memory) goes into that run's log.
+    output = f"{output_pattern(str(array.folder))}/%a/{output_pattern(f'{name}/sbatch_{name}.out')}"
+    lines = ["#!/bin/bash", *_directives(plan, plan.slurm, array.job_name, output)]
+    lines += [sbatch_line("array", f"0-{size - 1}"), ""]
+    lines += [f'exec bash {quote(str(array.folder))}/"$SLURM_ARRAY_TASK_ID"/{quote(f"{name}.sbatch")}']
+    return "\n".join(lines) + "\n"
+
+
+def _directives(plan: JobPlan, slurm: SlurmPlan, job_name: str, output: str) -> list[str]:
     options: dict[str, str | int | None] = {
-        "job-name": paths.job_name,
+        "job-name": job_name,
         "nodes": plan.nodes,
         "ntasks-per-node": plan.gpus_per_node,
         "time": plan.time_limit,
@@ -61,7 +77,7 @@ def _directives(plan: JobPlan, slurm: SlurmPlan, paths: RunPaths) -> list[str]:
         options["cpus-per-task"] = plan.cpu_pinning
     if plan.checkpoint.enabled:
         options["signal"] = f"TERM@{SAVE_SECONDS}"
-    options["output"] = output_pattern(str(paths.batch_log))
+    options["output"] = output
     options["open-mode"] = "append"
     if not {"requeue", "no-requeue"} & dict(slurm.additional).keys():
         options["requeue"] = None  # after a node failure or preemption; the run goes on in the same folder

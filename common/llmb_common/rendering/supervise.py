@@ -30,6 +30,7 @@ def events(plan: JobPlan) -> list[str]:
     return [
         "# The job's own record: it needs no accounting database.",
         "job=${SLURM_JOB_ID:-local-$$}",
+        *_task_id(plan),
         "event() {",
         '  local json=\'{"event":"%s","time":%s,"job_id":"%s","pid":%s,"restart":%s,"nodes":"%s","exit_code":%s}\\n\'',
         "  # shellcheck disable=SC2059  # the format is the constant above",
@@ -47,6 +48,16 @@ def events(plan: JobPlan) -> list[str]:
         "event start null",
         "# Also a subshell that is killed at its very start runs this trap.",
         'trap \'status=$?; if [[ ${BASHPID:-$$} == "$$" ]]; then event end "$status"; fi\' EXIT',
+    ]
+
+
+def _task_id(plan: JobPlan) -> list[str]:
+    if plan.slurm is None:
+        return []
+    return [
+        "if [[ -n ${SLURM_ARRAY_JOB_ID:-} ]]; then",
+        "  job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID  # as squeue and sacct show it",
+        "fi",
     ]
 
 

@@ -1,7 +1,7 @@
 """Ask Slurm about jobs by their names: ``squeue`` first, ``sacct`` for what the controller has forgotten.
 
-Names and not ids, because ids are reused and a run's name holds its run id. A question that was not answered in
-full, or whose answer has a line that cannot be read, raises SchedulerError: it says nothing about any job.
+Names and not ids, because ids are reused and a run's name holds its run id (or its array's). A question that was not
+answered in full, or whose answer has a line that cannot be read, raises SchedulerError: it says nothing about any job.
 """
 
 from __future__ import annotations
@@ -26,8 +26,13 @@ FIRST_DELAY = 1.0
 RETRY_SECONDS = 5.0
 """No further try after so long: Slurm's commands try for some ten seconds themselves when the controller is away."""
 
-_ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
-"""Times as Unix seconds, whatever the time zone; only for questions, or every job would inherit it."""
+_ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C"}
+"""Times as Unix seconds, whatever the time zone, and task numbers in full; only for questions, or every job would
+inherit it."""
+
+Place = tuple[str, int | None]
+"""A job's name, and the number of an array's task. None: a job of its own, or what Slurm says of all tasks together
+of which it has no row (those that were cancelled before they started)."""
 
 _NAMES_AT_ONCE = 400
 _EARLIER = 300
@@ -49,21 +54,26 @@ class JobInfo:
     reason: str = ""
     exit_code: str = ""
 
+    @property
+    def place(self) -> Place:
+        found = re.fullmatch(r"[0-9]+_([0-9]+)", self.job_id)
+        return self.name, int(found[1]) if found else None
 
-def in_queue(names: Iterable[str]) -> dict[str, list[JobInfo]]:
-    """The jobs with these names that the controller knows, also those that ended lately; by name.
+
+def in_queue(names: Iterable[str]) -> dict[Place, list[JobInfo]]:
+    """The jobs with these names that the controller knows, also those that ended lately; by name and task.
 
     Raises SchedulerError when it cannot be asked.
     """
     jobs: list[JobInfo] = []
     for chunk in _chunks(names):
-        command = ["squeue", "--noheader", "--all", "--states=all", f"--name={','.join(chunk)}"]
+        command = ["squeue", "--noheader", "--all", "--states=all", "--array", f"--name={','.join(chunk)}"]
         answer = _ask([*command, "--format=%i|%T|%V|%S|%e|%N|%j|%r"])
         jobs += [_queued(fields) for fields in _rows(answer, "squeue", 8)]
-    return _by_name(jobs)
+    return _by_place(jobs)
 
 
-def in_accounting(names: Iterable[str], since: float) -> dict[str, list[JobInfo]] | None:
+def in_accounting(names: Iterable[str], since: float) -> dict[Place, list[JobInfo]] | None:
     """The jobs with these names in accounting, submitted after ``since`` (Unix time); None: there is no accounting.
 
     Raises SchedulerError when it cannot be asked.
@@ -80,7 +90,7 @@ def in_accounting(names: Iterable[str], since: float) -> dict[str, list[JobInfo]
                 return None
             raise
         jobs += [_accounted(fields) for fields in _rows(answer, "sacct", 8)]
-    return _by_name(jobs)
+    return _by_place(jobs)
 
 
 def _ask(command: Sequence[str]) -> Answer:
@@ -115,7 +125,18 @@ def _rows(answer: Answer, program: str, fields: int) -> Iterator[list[str]]:
                 remedy="the jobs are not affected; ask again later",
                 code="unknown",
             )
-        yield row
+        for job_id in _tasks(row[0]):
+            yield [job_id, *row[1:]]
+
+
+def _tasks(job_id: str) -> list[str]:
+    """``7_[0-2,5%4]``: tasks that wait are one row; %4 is how many may run at once."""
+    base, bracket, tasks = job_id.partition("_[")
+    if not bracket:
+        return [job_id]
+    spans = re.findall(r"([0-9]+)(?:-([0-9]+)(?::([0-9]+))?)?", tasks.rstrip("]").partition("%")[0])
+    numbers = (range(int(low), int(high or low) + 1, int(step or 1)) for low, high, step in spans)
+    return [f"{base}_{number}" for span in numbers for number in span]
 
 
 def _queued(row: list[str]) -> JobInfo:
@@ -161,13 +182,13 @@ def _time(text: str) -> float | None:
     return float(text) if re.fullmatch(r"[0-9]+", text) and text != "0" else None
 
 
-def _by_name(jobs: Iterable[JobInfo]) -> dict[str, list[JobInfo]]:
-    """Jobs by name, each once (the last line counts), in the order of their ids."""
-    found: dict[str, dict[str, JobInfo]] = {}
+def _by_place(jobs: Iterable[JobInfo]) -> dict[Place, list[JobInfo]]:
+    """Jobs by name and task, each once (the last line counts), in the order of their ids."""
+    found: dict[Place, dict[str, JobInfo]] = {}
     for job in jobs:
-        found.setdefault(job.name, {})[job.job_id] = job
+        found.setdefault(job.place, {})[job.job_id] = job
     number: Callable[[JobInfo], int] = lambda job: int(re.split(r"[_+]", job.job_id)[0])  # noqa: E731
-    return {name: sorted(by_id.values(), key=number) for name, by_id in found.items()}
+    return {place: sorted(by_id.values(), key=number) for place, by_id in found.items()}
 
 
 def _chunks(names: Iterable[str]) -> Iterator[list[str]]:

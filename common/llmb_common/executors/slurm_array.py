@@ -1,0 +1,97 @@
+"""Start runs that are alike as one Slurm job array: one ``sbatch`` for all of them.
+
+Each run keeps its folder, its own script and its logs; the array's script only finds the run folder of its task.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from llmb_common.errors import RecordError, SchedulerError
+from llmb_common.executors.slurm import sbatch, stay_submitting
+from llmb_common.files import write_atomic
+from llmb_common.rendering.script import render_array
+from llmb_common.run import SUBMITTED, SUBMITTING, RunRecord, update_record
+from llmb_common.run_paths import ArrayPaths
+from llmb_common.slurm.command import run_slurm
+
+ASK_SECONDS = 30
+FRESH_SECONDS = 60
+"""Records older than that are confirmed before ``sbatch``: others must not take the runs for given up."""
+
+
+def largest_array() -> int:
+    """How many tasks a job array of this cluster may have; 0 where it has none or does not say."""
+    try:
+        answer = run_slurm(["scontrol", "show", "config"], ASK_SECONDS)
+    except SchedulerError:
+        return 0
+    limits = re.findall(r"^MaxArraySize\s*=\s*([0-9]+)$|\bmax_array_tasks=([0-9]+)", answer.output, re.MULTILINE)
+    # Task numbers must be below MaxArraySize, and ours begin at 0.
+    return min((int(size or tasks) for size, tasks in limits), default=0) if answer.status == 0 else 0
+
+
+def start_array(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """Submit runs in state SUBMITTING, the tasks 0, 1, ... of one array; their records, saved.
+
+    Raises SchedulerError: code ``unknown``, and the records stay SUBMITTING; else no job exists, and the runs are left
+    to the caller.
+    """
+    first = records[0]
+    assert first.submission.task is not None
+    array = first.paths.array(first.submission.task.array_id)
+    _prepare(array, records)
+    if time.time() - first.created > FRESH_SECONDS:
+        for record in records:
+            update_record(record.paths.folder, _confirmed)
+    try:
+        job_id, remark = sbatch(first.submission.options, array.script, array.job_name)
+    except SchedulerError as error:
+        if error.code == "unknown":
+            for record in records:
+                stay_submitting(record, error)
+        else:
+            shutil.rmtree(array.folder, ignore_errors=True)
+        raise
+    return [_accepted(record, f"{job_id}_{index}", remark) for index, record in enumerate(records)]
+
+
+def _prepare(array: ArrayPaths, records: Sequence[RunRecord]) -> None:
+    try:
+        array.folder.mkdir()
+        for index, record in enumerate(records):
+            (array.folder / str(index)).symlink_to(f"../{record.paths.name}")
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(array.folder)
+        raise RecordError(
+            f"cannot write {array.folder}: {error.strerror or error}",
+            remedy="check free space, quota and permissions there; or submit without job arrays (--no-array)",
+        ) from error
+    write_atomic(array.script, render_array(records[0].plan, array, len(records)), mode=0o755)
+
+
+def _confirmed(found: RunRecord) -> RunRecord:
+    if found.state != SUBMITTING:
+        raise SchedulerError(
+            f"another process has taken {found.paths.name} for given up",
+            remedy="the same command again settles it",
+            code="unknown",
+        )
+    return found.with_state(SUBMITTING, "confirmed")
+
+
+def _accepted(record: RunRecord, job_id: str, remark: str) -> RunRecord:
+    try:
+        return update_record(
+            record.paths.folder, lambda found: replace(found, job_id=job_id).with_state(SUBMITTED, remark)
+        )
+    except RecordError as error:  # the run must stay: its job exists
+        raise SchedulerError(
+            f"job {job_id} was accepted, but {error.message}", remedy="llmb-run jobs settles it", code="unknown"
+        ) from error
