@@ -17,7 +17,8 @@ from llmb_common.errors import ConfigError, RequestError, did_you_mean
 from llmb_common.recipe import Recipe
 from llmb_common.secrets import Secret
 from llmb_common.strict_yaml import Lines, convert, load_text, read_text
-from llmb_install.questions import PATHS, QUESTIONS, Given, check, expand_workloads
+from llmb_install.answer_checks import check
+from llmb_install.questions import PATHS, QUESTIONS, Given, expand_workloads
 
 _SECRETS = ("hf_token", "ngc_api_key")
 

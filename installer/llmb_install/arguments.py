@@ -27,6 +27,13 @@ COMMANDS = {
 SECRET_FLAGS = {"--hf-token": "HF_TOKEN", "--ngc-api-key": "NGC_API_KEY"}
 
 
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Flags on the left, what they mean beside them."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=36)
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         near = ""
@@ -80,8 +87,11 @@ def _parser(command: str) -> argparse.ArgumentParser:
         allow_abbrev=False,
         description=_description(command),
         epilog=_commands(name) if command == "install" else None,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Formatter,
     )
+    if command == "install":
+        # The whole list of flags would fill the first screen.
+        parser.usage = f"{name} [--quickstart | --play FILE | answers] [options]\n       {name} COMMAND ..."
     if command in ("add", "remove"):
         parser.add_argument("workloads", nargs="+", metavar="WORKLOAD", help="as in list")
     if command == "install":
@@ -117,13 +127,15 @@ def _add_install_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list-workloads", action="store_true", help="show the workloads and end")
     answers = parser.add_argument_group("answers", "each question of the dialogue as a flag")
     for question in QUESTIONS:
-        text = question.help
+        text, choices = question.help, "|".join(question.choices)
         if question.field == "install_path":
             text += f" (default: LLMB_INSTALL, else ./{DEFAULT_FOLDER} in the clone)"
         if question.is_switch:
-            answers.add_argument(question.flag, nargs="?", const="true", choices=question.choices, help=text)
+            answers.add_argument(
+                question.flag, nargs="?", const="true", choices=question.choices, metavar=choices, help=text
+            )
         elif question.choices:
-            answers.add_argument(question.flag, choices=question.choices, type=str.lower, help=text)
+            answers.add_argument(question.flag, choices=question.choices, metavar=choices, type=str.lower, help=text)
         else:
             answers.add_argument(question.flag, metavar=question.field.rpartition("_")[2].upper(), help=text)
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from llmb_install import arguments, environments, pythons, questions
+from llmb_install import answer_checks, arguments, environments, pythons, questions
 from llmb_install.guard import guarded
 from llmb_install.install_lock import install_lock
 from llmb_install.reporter import Reporter
@@ -60,9 +60,9 @@ def _check_answers(asked: argparse.Namespace, clone: Path, install: Path) -> Non
     given = arguments.given_by_flags(asked)
     terminal = sys.stdin.isatty() and sys.stderr.isatty()
     if not (terminal and questions.missing(given)):
-        questions.check({"install_path": str(install), **given}, questions.workloads_of(clone))
+        answer_checks.check({"install_path": str(install), **given}, questions.workloads_of(clone))
         if not asked.record:
-            questions.check_engine(given)
+            answer_checks.check_engine(given)
 
 
 def _builds_in_place(asked: argparse.Namespace, install: Path) -> bool:

@@ -40,6 +40,7 @@ class Site:
     architectures: tuple[str, ...]
     gpu_type: str
     local_gpus: tuple[str, ...]
+    has_pyxis: bool = False
 
     @property
     def gpu_partitions(self) -> tuple[Partition, ...]:
@@ -47,6 +48,11 @@ class Site:
 
     def has_gres(self, partition: str) -> bool:
         return any(p.gpus_per_node for p in self.partitions if p.name == partition)
+
+    def gpu_type_in(self, partition: str) -> str:
+        """The GPU type of a partition, else of any; empty when nothing says."""
+        names = [p.gpu_name for p in self.partitions if p.name == partition]
+        return next((kind for name in names if (kind := gpu_type_of(name))), self.gpu_type)
 
 
 def detect_site() -> Site:
@@ -64,7 +70,13 @@ def detect_site() -> Site:
         architectures=_architectures() if has_slurm else (platform.machine(),),
         gpu_type=next((kind for name in names if (kind := gpu_type_of(name))), ""),
         local_gpus=local_gpus,
+        has_pyxis=has_slurm and bool(container_options()),
     )
+
+
+def container_options() -> tuple[str, ...]:
+    """Pyxis's options, as srun's help shows those of its plug-ins."""
+    return tuple(sorted(set(re.findall(r"--(?:\[no-\])?(container-[a-z-]+)", output("srun", "--help")))))
 
 
 def parse_sinfo(text: str) -> tuple[Partition, ...]:

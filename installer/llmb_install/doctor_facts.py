@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmb_common.cluster import ClusterConfig
-from llmb_install.detect import Site, ask, detect_site
+from llmb_install.detect import Site, ask, container_options, detect_site
 from llmb_install.space import free_bytes
 
 SLURM_COMMANDS = ("sbatch", "srun", "squeue", "sinfo", "scontrol", "scancel")
@@ -83,7 +83,7 @@ def gather(config: ClusterConfig, install: Path, *, ask_node: bool) -> Facts:
         missing_commands=tuple(name for name in SLURM_COMMANDS if shutil.which(name) is None),
         controller_is_up=is_up,
         mpi_types=_mpi_types() if is_up else (),
-        container_options=_container_options() if is_up else (),
+        container_options=container_options() if is_up else (),
         slurm_config=settings,
         has_accounting="slurmdbd" in settings.get("AccountingStorageType", ""),
         local_enroot=(ask(["enroot", "version"]) or "").strip(),
@@ -135,11 +135,6 @@ def _mpi_types() -> tuple[str, ...]:
     except (OSError, subprocess.TimeoutExpired):
         return ()
     return tuple(sorted(set(re.findall(r"\b(pmix\w*|pmi2|none|openmpi|cray_shasta)\b", done.stdout + done.stderr))))
-
-
-def _container_options() -> tuple[str, ...]:
-    """Pyxis's options, as srun's help shows those of its plug-ins."""
-    return tuple(sorted(set(re.findall(r"--(?:\[no-\])?(container-[a-z-]+)", ask(["srun", "--help"]) or ""))))
 
 
 def _slurm_settings() -> dict[str, str]:

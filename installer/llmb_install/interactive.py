@@ -14,16 +14,16 @@ from llmb_common.files import read_json, write_atomic
 from llmb_common.recipe import Recipe
 from llmb_common.secrets import Secret
 from llmb_install import answers as answers_module
-from llmb_install.answers import Answers, Secrets, default_architecture
+from llmb_install.answer_checks import engine_problem, is_slurm_name, path_problem
+from llmb_install.answers import Answers, Secrets
 from llmb_install.detect import Site
-from llmb_install.questions import PATHS, QUESTIONS, Given, Question, engine_problem, is_slurm_name, path_problem
+from llmb_install.questions import PATHS, QUESTIONS, Given, Question, merged, plain
 from llmb_install.reporter import size
 from llmb_install.space import free_bytes
+from llmb_install.suggestions import OTHER, choices_of, suggestions
 
 if TYPE_CHECKING:
     import questionary
-
-_OTHER = "another one"
 
 
 class Dialogue:
@@ -61,9 +61,14 @@ class Dialogue:
             ) from None
 
     def _ask_if_needed(self, question: Question) -> None:
-        if question.field in self._given or not question.matters(self._given):
+        field = question.field
+        if field in self._given or not question.matters(self._given):
             return
-        self._given[question.field] = self._ask(question)
+        if not question.asked(self._given):
+            if self._defaults.get(field) is not None:
+                self._given[field] = self._defaults[field]
+            return
+        self._given[field] = self._ask(question)
         self._save_draft()
 
     def _ask(self, question: Question) -> Any:
@@ -71,12 +76,14 @@ class Dialogue:
             return self._ask_workloads()
         if question.is_switch:
             return bool(_answer(_questionary().confirm(question.text + "?", default=bool(self._suggestion(question)))))
-        choices = self._choices(question)
+        choices = choices_of(question, self._site)
         suggestion = self._suggestion(question)
         if choices:
             default = suggestion if suggestion in choices else None
-            chosen = _answer(_questionary().select(question.text, choices=choices, default=default))
-            if chosen != _OTHER:
+            q = _questionary()
+            rows = [q.Choice(title, value=value) for value, title in choices.items()]
+            chosen = _answer(q.select(question.text, choices=rows, default=default, instruction=" "))
+            if chosen != OTHER:
                 return chosen
             suggestion = ""
         return self._ask_text(question, str(suggestion or ""))
@@ -90,7 +97,7 @@ class Dialogue:
             return _problem(question.field, text.strip(), self._given) or True
 
         hint = f" ({_space_note(suggestion)})" if question.field == "install_path" else ""
-        hint = " (empty: none)" if optional and not suggestion else hint
+        hint = " (Enter: images in the installation)" if question.field == "image_folder" and not suggestion else hint
         text = str(_answer(_questionary().text(f"{question.text}{hint}", default=suggestion, validate=valid))).strip()
         if question.field in PATHS and text:
             return str(Path(text).expanduser().absolute())
@@ -103,18 +110,19 @@ class Dialogue:
             q.Choice(f"{name}  ({recipe.title})", value=name, checked=name in chosen)
             for name, recipe in sorted(self._recipes.items())
         ]
-        text = "Workloads (space selects, Enter goes on)"
-        return list(
-            _answer(q.checkbox(text, choices=choices, validate=lambda some: bool(some) or "select at least one"))
+        keys = "(space: select, a: all, Enter: go on)"
+        asked = q.checkbox(
+            "Workloads", choices=choices, instruction=keys, validate=lambda some: bool(some) or "select at least one"
         )
+        return list(_answer(asked))
 
     def _ask_secrets(self, secrets: Secrets) -> Secrets:
         from llmb_install.hugging_face import check_token
 
         q = _questionary()
         token = secrets.hf_token
-        while token is None:
-            text = _answer(q.password("Hugging Face token (optional, the benchmarks need none; Enter: none)")).strip()
+        while token is None and self._given.get("hugging_face"):
+            text = _answer(q.password("Hugging Face token (Enter: none)")).strip()
             if not text:
                 break
             problem = check_token(Secret(text))
@@ -124,13 +132,13 @@ class Dialogue:
             token = Secret(text)
         key = secrets.ngc_api_key
         if key is None and self._given.get("cluster_type") == "slurm" and self._given.get("runtime") != "none":
-            text = _answer(q.password("NGC API key (optional, for images that need one; Enter: none)")).strip()
+            text = _answer(q.password("NGC API key (only for images that need one; Enter: none)")).strip()
             key = Secret(text) if text else None
         return Secrets(hf_token=token, ngc_api_key=key)
 
     def _confirmed(self) -> bool:
         q = _questionary()
-        choice = _answer(q.select("Go on?", choices=["install", "change an answer", "leave"]))
+        choice = _answer(q.select("Go on?", choices=["install", "change an answer", "leave"], instruction=" "))
         if choice == "leave":
             raise Interrupted("nothing was installed; your answers are kept", remedy="run it again to go on with them")
         return bool(choice == "install")
@@ -139,11 +147,13 @@ class Dialogue:
         """Ask one question again, and those that its answer brings up."""
         q = _questionary()
         asked = [question for question in QUESTIONS if question.matters(self._given)]
-        choices = [q.Choice(f"{item.text}: {self._given.get(item.field)}", value=item.field) for item in asked]
-        field = _answer(q.select("Which one?", choices=choices))
+        choices = [q.Choice(f"{item.text}: {plain(self._given.get(item.field))}", value=item.field) for item in asked]
+        field = _answer(q.select("Which one?", choices=choices, instruction=" "))
         question = next(item for item in QUESTIONS if item.field == field)
         self._defaults = {**self._defaults, **self._given}
-        self._given[question.field] = self._ask(question)
+        self._given = merged(self._given, {field: self._ask(question)})
+        # Those that came from the old answer are asked again, with what the new one suggests.
+        self._defaults = {key: value for key, value in self._defaults.items() if key in self._given}
         for item in QUESTIONS:
             self._ask_if_needed(item)
         self._save_draft()
@@ -153,38 +163,12 @@ class Dialogue:
         given = {key: value for key, value in self._given.items() if key in relevant or key == "space_check"}
         return answers_module.complete(given, self._recipes)
 
-    def _choices(self, question: Question) -> list[str]:
-        site = self._site
-        if question.field == "account":
-            return [*site.accounts, _OTHER] if site.accounts else []
-        if question.field == "gpu_partition":
-            names = [p.name for p in site.gpu_partitions or site.partitions]
-            return [*names, _OTHER] if names else []
-        if question.field == "cpu_partition":
-            names = [p.name for p in site.partitions]
-            return [*names, _OTHER] if names else []
-        return list(question.choices)
-
     def _suggestion(self, question: Question) -> Any:
         """What Enter accepts: the answer of last time, else what was detected, else the documented default."""
-        if question.field in self._defaults:
-            return self._defaults[question.field]
-        site, given = self._site, self._given
-        default_partition = next((p.name for p in site.partitions if p.is_default), "")
-        detected: dict[str, Any] = {
-            "cluster_type": "slurm" if site.has_slurm else "local",
-            "account": site.accounts[0] if site.accounts else "",
-            "gpu_partition": site.gpu_partitions[0].name if site.gpu_partitions else default_partition,
-            "cpu_partition": given.get("gpu_partition") or default_partition,
-            "gres": site.has_gres(str(given.get("gpu_partition"))),
-            "gpu_type": site.gpu_type or ("h100" if given.get("cluster_type") == "slurm" else "cpu"),
-            "arch": _architecture(site, given),
-            "runtime": "none" if given.get("gpu_type") == "cpu" else "pyxis",
-            "install_method": "local",
-            "env_type": "venv",
-            "hugging_face": False,
-        }
-        return detected.get(question.field, "")
+        old = merged(self._defaults, self._given)
+        if question.field in old:
+            return old[question.field]
+        return suggestions(self._site, self._given).get(question.field, "")
 
     def _offer_draft(self) -> None:
         draft = _read_draft()
@@ -230,12 +214,6 @@ def _problem(field: str, text: str, given: Given) -> str:
     elif not is_slurm_name(text):
         return "no spaces or quotes in a Slurm name"
     return ""
-
-
-def _architecture(site: Site, given: Given) -> str:
-    if len(site.architectures) == 1:
-        return site.architectures[0]
-    return default_architecture(str(given.get("gpu_type", "")))
 
 
 def _space_note(folder: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,13 +17,19 @@ from llmb_common.files import write_atomic
 from llmb_common.recipe import Recipe
 from llmb_install import answers as answers_module
 from llmb_install import arguments, credentials, environments, images, steps
+from llmb_install.answer_checks import check_engine
 from llmb_install.answers import Answers, Secrets
 from llmb_install.install_lock import install_lock
 from llmb_install.installation import Installation
 from llmb_install.leftovers import remove_leftovers
-from llmb_install.questions import QUESTIONS, Given, check_engine, expand_workloads, merged, missing
+from llmb_install.questions import QUESTIONS, Given, expand_workloads, merged, missing, plain
 from llmb_install.reporter import Reporter, size
+from llmb_install.space import free_bytes
 from llmb_install.stored import load_recipes, required_answers, stored_answers
+
+_WELCOME = """\
+LLMB installer. Enter takes what is marked; Ctrl-C leaves and keeps the answers.
+Nothing is installed before the summary at the end. Looking at this machine ..."""
 
 
 def install(asked: argparse.Namespace, clone: Path, path: Path) -> int:
@@ -129,19 +136,28 @@ def carry_out(asked: argparse.Namespace, installation: Installation) -> int:
                 raise
     text = f"nothing to do: {installation.path} is complete" if not ran else _done_text(installation)
     _say(asked, {**result, "ran": ran, "complete": True}, text)
+    if ran and asked.command == "install":
+        _say_what_next(installation)
     return 0
+
+
+def _say_what_next(installation: Installation) -> None:
+    folder = shlex.quote(str(installation.path))
+    check = "llmb-install doctor; " if installation.answers.on_slurm else ""
+    print(f'next: export LLMB_INSTALL={folder} PATH={folder}/bin:"$PATH"; {check}llmb-run list', file=sys.stderr)
 
 
 def describe(installation: Installation) -> str:
     """The summary before the user confirms: answers, what is to be done, what it takes."""
     answers = msgspec.to_builtins(installation.answers)
     hidden = {"schema", "space_check"}
-    lines = [f"  {key:16}{_plain(value)}" for key, value in answers.items() if key not in hidden and value is not None]
+    lines = [f"  {key:16}{plain(value)}" for key, value in answers.items() if key not in hidden and value is not None]
     secrets = installation.secrets
     lines += [f"  {'hf_token':16}given"] if secrets.hf_token else []
     lines += [f"  {'ngc_api_key':16}given"] if secrets.ngc_api_key else []
     todo = [step for step in installation.steps() if not step.done()]
-    return "\n".join(["", *lines, _estimate(todo), ""])
+    free = f"{size(free_bytes(installation.path))} free in {installation.path}"
+    return "\n".join(["", *lines, "", f"  {_estimate(todo)}; {free}", ""])
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace, Path, Path], int]] = {
@@ -172,6 +188,7 @@ def _gather(asked: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers
         from llmb_install.detect import detect_site
         from llmb_install.interactive import Dialogue
 
+        print(_WELCOME, file=sys.stderr)
         dialogue = Dialogue(detect_site(), recipes, flags, {"install_path": str(path), **merged(defaults, flags)})
         return dialogue.run(Secrets(**found), lambda a, s: describe(Installation(clone, a, s)))
     given = {**merged(defaults, flags), "install_path": str(path)}
@@ -191,7 +208,7 @@ def _say_what_is_kept(answers: Answers, flags: Given, recipes: Mapping[str, Reci
         return
     fields = [q.field for q in QUESTIONS if getattr(answers, q.field) != getattr(alone, q.field)]
     if fields:
-        kept = ", ".join(f"{field} {_plain(getattr(answers, field))}" for field in fields)
+        kept = ", ".join(f"{field} {plain(getattr(answers, field))}" for field in fields)
         print(f"kept from the answers of {path}: {kept}", file=sys.stderr)
 
 
@@ -236,10 +253,6 @@ def _estimate(todo: list[steps.Step]) -> str:
 
 def _done_text(installation: Installation) -> str:
     return f"installed in {installation.path}: {', '.join(installation.answers.workloads)}"
-
-
-def _plain(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def _say(asked: argparse.Namespace, result: dict[str, Any], text: str) -> None:

@@ -6,9 +6,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,19 +26,21 @@ def _slurm(given: Given) -> bool:
     return given.get("cluster_type") == "slurm"
 
 
-def _images(given: Given) -> bool:
+def uses_images(given: Given) -> bool:
+    """Whether jobs run in container images."""
     return _slurm(given) and given.get("runtime") != "none"
 
 
 def _own_engine(given: Given) -> bool:
     """GPU jobs outside a container bring their own engine; CPU jobs get the one that is installed."""
     known = given.get("cluster_type") and given.get("gpu_type")
-    return bool(known) and str(given["gpu_type"]).lower() != "cpu" and not _images(given)
+    return bool(known) and str(given["gpu_type"]).lower() != "cpu" and not uses_images(given)
 
 
 @dataclass(frozen=True)
 class Question:
-    """One field. ``text`` is the prompt, ``help`` what ``--help`` says; ``required``: it has no default."""
+    """One field. ``text`` is the prompt, ``help`` what ``--help`` says; ``required``: it has no default; ``asked``: the
+    dialogue asks, where it matters at all, and otherwise takes the default."""
 
     field: str
     text: str
@@ -47,6 +48,7 @@ class Question:
     choices: tuple[str, ...] = ()
     required: bool = False
     matters: Callable[[Given], bool] = _always
+    asked: Callable[[Given], bool] = _always
 
     @property
     def flag(self) -> str:
@@ -68,11 +70,8 @@ QUESTIONS = (
     Question("account", "Slurm account", "account that jobs are charged to", required=True, matters=_slurm),
     Question("gpu_partition", "Partition for GPU jobs", "partition with the GPUs", required=True, matters=_slurm),
     Question(
-        "cpu_partition", "Partition for other jobs", "partition of installation jobs (default: as GPU)", matters=_slurm
-    ),
-    Question(
         "gres",
-        "Do GPUs have to be asked for (GRES)",
+        "Do jobs ask for their GPUs (--gres=gpu:N)",
         "ask for --gres=gpu:N (default: false)",
         ("true", "false"),
         matters=_slurm,
@@ -96,13 +95,20 @@ QUESTIONS = (
         "Where images are imported",
         "on this machine, or on a compute node (default: local)",
         ("local", "srun"),
-        matters=_images,
+        matters=uses_images,
+    ),
+    Question(
+        "cpu_partition",
+        "Partition for installation jobs",
+        "partition of installation jobs (default: as GPU)",
+        matters=_slurm,
+        asked=lambda given: given.get("install_method") == "srun",
     ),
     Question(
         "image_folder",
         "Folder of container images",
         "default: images in the installation; may be read-only",
-        matters=_images,
+        matters=uses_images,
     ),
     Question(
         "engine_python",
@@ -111,10 +117,16 @@ QUESTIONS = (
         required=True,
         matters=_own_engine,
     ),
-    Question("env_type", "Who makes training environments", "default: venv", ("venv", "uv", "conda")),
+    Question(
+        "env_type",
+        "Who makes the training environment",
+        "default: venv",
+        ("venv", "uv", "conda"),
+        asked=lambda given: str(given.get("gpu_type")).lower() == "cpu",
+    ),
     Question(
         "hugging_face",
-        "Fetch tokenizer and configuration files from Hugging Face (no benchmark needs them)",
+        "Fetch tokenizers from Hugging Face (no benchmark needs them)",
         "also fetch the models' tokenizers and configurations; no benchmark needs them (default: false)",
         ("true", "false"),
     ),
@@ -142,113 +154,6 @@ def merged(old: Given, new: Given) -> Given:
     return {field: value for field, value in both.items() if field in new or field not in idle}
 
 
-def check(given: Given, workloads: Iterable[str], where: str = "", lines: Mapping[str, int] | None = None) -> None:
-    """Raise RequestError for what is missing in ``given``, contradicts itself or is unknown.
-
-    ``workloads`` are those that exist; ``where`` is the play file's name, ``lines`` its lines by ``$.field``.
-    """
-
-    def at(field: str) -> str:
-        line = (lines or {}).get(f"$.{field}")
-        return f"{where}:{line}: " if line else f"{where}: " if where else ""
-
-    for question in QUESTIONS:
-        _check_value(question, given.get(question.field), at(question.field))
-    if given.get("cluster_type") == "local" and given.get("runtime") not in (None, "none"):
-        raise RequestError(
-            f"{at('runtime')}the local executor uses no container, and runtime is {given['runtime']}",
-            remedy="choose runtime none, or cluster_type slurm",
-        )
-    if lacking := missing(given):
-        raise _not_enough(lacking, where)
-    for question in QUESTIONS:
-        value = given.get(question.field)
-        if not question.matters(given) and value not in (None, "", False, "none", "local"):
-            # An answer to a question that does not arise is a mistake, not something to ignore in silence.
-            raise RequestError(
-                f"{at(question.field)}{question.field} does not matter here: cluster_type is "
-                f"{given.get('cluster_type')}, runtime {given.get('runtime') or 'the default'}",
-                remedy=f"leave {question.field} out, or correct the other answer",
-            )
-    if _images(given) and str(given["gpu_type"]).lower() == "cpu":
-        raise RequestError(
-            f"{at('gpu_type')}the container images are for GPUs, and gpu_type is cpu",
-            remedy="choose runtime none for CPU jobs under Slurm, or the GPU type of the cluster",
-        )
-    for field in PATHS:
-        if problem := path_problem(field, str(given.get(field) or ""), given):
-            raise RequestError(f"{at(field)}{field}: {problem}", remedy="choose another path")
-    expand_workloads(given["workloads"], workloads, at("workloads"))
-
-
-def _check_value(question: Question, value: object, at: str) -> None:
-    """Type and choice of one answer."""
-    field = question.field
-    if value is None:
-        return
-    if question.is_switch:
-        if not isinstance(value, bool):
-            raise RequestError(f"{at}{field} is {value!r}", remedy="true or false, without quotes")
-    elif question.choices:
-        if str(value).lower() not in question.choices:
-            near = did_you_mean(str(value).lower(), question.choices)
-            raise RequestError(
-                f"{at}{field} {value!r} is unknown{near}", remedy=f"one of {', '.join(question.choices)}"
-            )
-    elif field == "workloads":
-        if not isinstance(value, str) and not (
-            isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value)
-        ):
-            raise RequestError(f"{at}workloads is {value!r}", remedy="all, or a list of names")
-    elif not isinstance(value, str):
-        raise RequestError(f"{at}{field} is {value!r}, which is no text", remedy="put the value in quotes")
-    elif value and field in SLURM_NAMES and not is_slurm_name(value):
-        raise RequestError(f"{at}{field} is {value!r}, which is no Slurm name", remedy=f"correct {field}")
-
-
-def _not_enough(lacking: list[Question], where: str) -> RequestError:
-    """The list of what is missing: flags, or the keys of a play file."""
-    if where:
-        lines = "\n".join(f"    {q.field:18}{q.help}{_choices(q)}" for q in lacking)
-        message, remedy = (
-            f"{where}: not enough answers to install; missing:\n{lines}",
-            "add them, or give them as flags",
-        )
-    else:
-        lines = "\n".join(f"    {q.flag:18}{q.help}{_choices(q)}" for q in lacking)
-        message = f"not enough answers to install; missing:\n{lines}"
-        remedy = "give these flags, give a file with --play FILE, or run it in a terminal to be asked"
-    return RequestError(message, remedy=remedy, code="missing-answers")
-
-
-def check_engine(given: Given) -> None:
-    """Raise RequestError where ``engine_python`` is no program of this machine: before anything is built."""
-    text = given.get("engine_python")
-    if text and engine_problem(str(text)):
-        raise RequestError(
-            f"engine_python: {engine_problem(str(text))}",
-            remedy="give the Python of an environment with torch and Megatron-Bridge",
-        )
-
-
-def engine_problem(text: str) -> str:
-    path = Path(text).expanduser().absolute()
-    return "" if path.is_file() and os.access(path, os.X_OK) else f"{path} is no program"
-
-
-def is_slurm_name(text: str) -> bool:
-    return bool(text) and text[0] != "-" and not any(c.isspace() or c in "\"';|&$" for c in text)
-
-
-def path_problem(field: str, text: str, given: Given) -> str:
-    """What is wrong with the words of a path, whatever is there on disk; empty when nothing is."""
-    if any(ord(c) < 32 or ord(c) == 127 for c in text):
-        return "it holds a line break or a control character"
-    if field == "install_path" and _images(given) and (":" in text or "," in text):
-        return "it holds a comma or a colon, which container mounts cannot say"
-    return ""
-
-
 def expand_workloads(chosen: object, known: Iterable[str], at: str = "") -> list[str]:
     """Workload names from ``all``, a comma-separated text or a list; ``grok1`` is ``pretrain_grok1``.
 
@@ -274,11 +179,16 @@ def expand_workloads(chosen: object, known: Iterable[str], at: str = "") -> list
     return sorted(found)
 
 
+def plain(value: object) -> str:
+    """An answer as people read it."""
+    if value is None:
+        return "as usual"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
 def workloads_of(clone: Path) -> list[str]:
     """Names of the clone's workloads, without a YAML parser: for checks before anything is installed."""
     found = (re.search(r"^workload: *(\S+)", path.read_text("utf-8"), re.M) for path in clone.glob("*/recipe.yaml"))
     return [match[1] for match in found if match]
-
-
-def _choices(question: Question) -> str:
-    return f" [{', '.join(question.choices)}]" if question.choices else ""

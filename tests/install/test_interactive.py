@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from llmb_common.cluster import load_cluster_config
 
 DRIVER = Path(__file__).with_name("fault_driver.py")
 TOKEN = "hf_canary with a space"
+KEY = "nvapi-canarycanarycanary"
 ENTER, DOWN = "\r", "\x1b[B"
 
 
@@ -27,6 +29,7 @@ def site(world: World, registry: Path) -> World:
         '"cpu|up|1-00:00:00|4|(null)" ;; esac',
         "sacctmgr": "printf 'bench\\nother\\n'",
         "scontrol": "echo 'NodeName=gpu1 Arch=x86_64 CoresPerSocket=1'",
+        "srun": "echo '      --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH'",
         "nvidia-smi": "exit 9",
     }
     folder = world.root / "programs"
@@ -36,6 +39,11 @@ def site(world: World, registry: Path) -> World:
         (folder / name).chmod(0o755)
     world.env["PATH"] = f"{folder}:{world.env['PATH']}"
     return world
+
+
+def files_with(text: str, root: Path) -> list[str]:
+    files = (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+    return sorted(str(path.relative_to(root)) for path in files if text.encode() in path.read_bytes())
 
 
 class Terminal:
@@ -79,9 +87,10 @@ def terminal(site: World) -> Iterator[Terminal]:
 def until_gpu_type(terminal: Terminal) -> None:
     terminal.answer("Where jobs run")
     terminal.answer("Slurm account", DOWN + ENTER)
-    terminal.answer("Partition for GPU jobs")
-    terminal.answer("Partition for other jobs", DOWN + ENTER)
-    terminal.answer("Do GPUs have to be asked for")
+    terminal.see("Partition for GPU jobs")
+    terminal.see("gpu  8 nodes, 8 GPUs each, limit 4:00:00")
+    terminal.answer("another one")
+    terminal.answer("Do jobs ask for their GPUs")
 
 
 def rest(terminal: Terminal) -> None:
@@ -90,29 +99,56 @@ def rest(terminal: Terminal) -> None:
     terminal.answer("Container runtime")
     terminal.answer("Where images are imported")
     terminal.answer("Folder of container images")
-    terminal.answer("Who makes training environments")
-    terminal.answer("Fetch tokenizer and configuration files")
+    terminal.answer("Fetch tokenizers from Hugging Face")
     terminal.answer("Workloads")
-    terminal.answer("Hugging Face token", TOKEN + ENTER)
-    terminal.see("this is no token")
-    terminal.answer("Hugging Face token")
-    terminal.answer("NGC API key")
+    terminal.answer("NGC API key", KEY + ENTER)
 
 
 def test_from_the_first_prompt_to_the_end(site: World, terminal: Terminal) -> None:
     until_gpu_type(terminal)
     rest(terminal)
     terminal.see("gpu_partition   gpu")
+    terminal.see("gres            yes")
+    terminal.see("ngc_api_key     given")
     terminal.see("steps to do, about")
     terminal.answer("Go on?")
     assert terminal.end() == 0
     config = load_cluster_config(site.install)
     # Detected and accepted, or chosen from what was offered.
-    assert (config.slurm.account, config.slurm.gpu_partition, config.slurm.cpu_partition) == ("other", "gpu", "cpu")
+    assert (config.slurm.account, config.slurm.gpu_partition, config.slurm.cpu_partition) == ("other", "gpu", "gpu")
     assert (config.gpu_type, config.arch, config.slurm.gres) == ("h100", "x86_64", True)
     assert len(config.workloads) == 4
     assert site.image.exists()
+    # A canary: the key is in Enroot's own file and nowhere else, not even on the screen.
+    assert KEY not in terminal.log.read_text()
+    assert files_with(KEY, site.root) == ["enroot/.credentials"]
+
+
+def test_a_token_is_asked_for_where_it_is_needed_checked_and_never_shown(site: World, terminal: Terminal) -> None:
+    until_gpu_type(terminal)
+    for prompt in ("GPU type", "Architecture", "Container runtime", "Where images are imported", "Folder of container"):
+        terminal.answer(prompt)
+    terminal.answer("Fetch tokenizers from Hugging Face", "y")
+    terminal.answer("Workloads")
+    terminal.answer("Hugging Face token", TOKEN + ENTER)
+    terminal.see("this is no token")
+    terminal.answer("Hugging Face token", "\x03")
+    assert terminal.end() == 130
     assert TOKEN not in terminal.log.read_text()
+    assert files_with(TOKEN, site.root) == []
+
+
+def test_on_a_compute_node_there_is_a_partition_to_choose(site: World, terminal: Terminal) -> None:
+    until_gpu_type(terminal)
+    for prompt in ("GPU type", "Architecture", "Container runtime"):
+        terminal.answer(prompt)
+    terminal.answer("Where images are imported", DOWN + ENTER)
+    terminal.see("Partition for installation jobs")
+    terminal.see("cpu  4 nodes, limit 1-00:00:00")
+    terminal.answer("another one")
+    terminal.answer("Folder of container images", "\x03")
+    assert terminal.end() == 130
+    assert json.loads((site.root / "state" / "llmb" / "installer-draft.json").read_text())["cpu_partition"] == "cpu"
 
 
 def test_ctrl_c_in_the_middle_and_then_on(site: World, terminal: Terminal) -> None:
@@ -122,7 +158,7 @@ def test_ctrl_c_in_the_middle_and_then_on(site: World, terminal: Terminal) -> No
     assert "your answers so far are kept" in terminal.log.read_text()
     assert not site.install.exists()
     again = Terminal(site)
-    again.answer("Go on with the 5 answers of last time?")
+    again.answer("Go on with the 4 answers of last time?")
     rest(again)
     again.answer("Go on?")
     assert again.end() == 0
@@ -137,13 +173,27 @@ def test_answers_that_contradict_each_other_are_put_right_in_the_dialogue(site: 
     terminal.answer("Container runtime", "\x1b[A" * 2 + ENTER)  # pyxis, although none was proposed
     terminal.answer("Where images are imported")
     terminal.answer("Folder of container images")
-    terminal.answer("Who makes training environments")
-    terminal.answer("Fetch tokenizer and configuration files")
+    terminal.answer("Who makes the training environment")
+    terminal.answer("Fetch tokenizers from Hugging Face")
     terminal.answer("Workloads")
-    terminal.answer("Hugging Face token")
     terminal.answer("NGC API key")
     terminal.see("the container images are for GPUs, and gpu_type is cpu")
     terminal.answer("Which one?", "\x03")
+    assert terminal.end() == 130
+
+
+def test_another_gpu_brings_its_architecture(site: World, terminal: Terminal) -> None:
+    (site.root / "programs" / "scontrol").write_text("#!/bin/sh\nprintf 'Arch=x86_64 \\nArch=aarch64 \\n'\n")
+    until_gpu_type(terminal)
+    rest(terminal)
+    terminal.see("arch            x86_64")
+    terminal.answer("Go on?", DOWN + ENTER)
+    terminal.answer("Which one?", DOWN * 5 + ENTER)
+    terminal.answer("GPU type", "\x1b[A" * 3 + ENTER)  # gb200
+    terminal.answer("Architecture of the compute nodes")
+    terminal.see("gpu_type        gb200")
+    terminal.see("arch            aarch64")
+    terminal.answer("Go on?", "\x03")
     assert terminal.end() == 130
 
 
