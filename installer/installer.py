@@ -8,6 +8,7 @@ to go on with a newer one that is already there; everything else may use what Py
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -15,6 +16,9 @@ CLONE = Path(__file__).resolve().parent.parent
 
 
 def main() -> int:
+    # Ctrl-C simply ends this process as long as nobody is there to say more about it: guard.py.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.path[:0] = [str(CLONE / "installer"), str(CLONE / "common")]
     from llmb_install import pythons
 

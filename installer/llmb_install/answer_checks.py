@@ -101,14 +101,23 @@ def _not_enough(lacking: list[Question], where: str) -> RequestError:
     return RequestError(message, remedy=remedy, code="missing-answers")
 
 
-def check_engine(given: Given) -> None:
-    """Raise RequestError where ``engine_python`` is no program of this machine: before anything is built."""
-    text = given.get("engine_python")
-    if text and engine_problem(str(text)):
+def check_paths(given: Given) -> None:
+    """Raise RequestError where a path cannot be what it should be on this machine: before anything is built."""
+    engine = given.get("engine_python")
+    if engine and (problem := engine_problem(str(engine))):
         raise RequestError(
-            f"engine_python: {engine_problem(str(text))}",
-            remedy="give the Python of an environment with torch and Megatron-Bridge",
+            f"engine_python: {problem}", remedy="give the Python of an environment with torch and Megatron-Bridge"
         )
+    for field in ("install_path", "image_folder"):
+        if given.get(field) and (problem := folder_problem(str(given[field]))):
+            raise RequestError(f"{field}: {problem}", remedy="choose another folder")
+
+
+def folder_problem(text: str) -> str:
+    """Why no folder can be here, or an empty string."""
+    path = Path(text).expanduser().absolute()
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    return "" if existing.is_dir() else f"{existing} is not a folder"
 
 
 def engine_problem(text: str) -> str:

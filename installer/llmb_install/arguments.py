@@ -166,6 +166,8 @@ def take_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
             secret = value if equals else next(words, "")
             if not secret or (secret.startswith("--") and not equals):
                 raise RequestError(f"{flag} has no value", remedy=f"better: set the variable {SECRET_FLAGS[flag]}")
+            if any(c.isspace() for c in secret):
+                raise RequestError(f"the value of {flag} has a space or a line break in it", remedy="copy it again")
             found[SECRET_FLAGS[flag]] = secret
         else:
             kept.append(word)

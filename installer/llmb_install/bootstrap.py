@@ -60,9 +60,10 @@ def _check_answers(asked: argparse.Namespace, clone: Path, install: Path) -> Non
     given = arguments.given_by_flags(asked)
     terminal = sys.stdin.isatty() and sys.stderr.isatty()
     if not (terminal and questions.missing(given)):
-        answer_checks.check({"install_path": str(install), **given}, questions.workloads_of(clone))
+        given = {"install_path": str(install), **given}
+        answer_checks.check(given, questions.workloads_of(clone))
         if not asked.record:
-            answer_checks.check_engine(given)
+            answer_checks.check_paths(given)
 
 
 def _builds_in_place(asked: argparse.Namespace, install: Path) -> bool:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from llmb_common.cluster import ClusterConfig, load_cluster_config
+from llmb_common.cluster import FILE_NAME, ClusterConfig, load_cluster_config
+from llmb_install import migrations
 from llmb_install.detect import detect_site
 from llmb_install.doctor_checks import Check, all_checks
 from llmb_install.doctor_facts import gather
@@ -20,10 +21,12 @@ _MARKS = {"ok": "ok", "doubt": "doubt", "blocks": "BLOCKS"}
 
 def doctor(asked: argparse.Namespace, clone: Path, install: Path) -> int:
     """Print the report; 1 when something blocks."""
+    if (install / FILE_NAME).is_file():
+        migrations.schema_of(install / FILE_NAME)
     config = _with_flags(load_cluster_config(install), asked)
     with Reporter(None, verbose=asked.verbose) as reporter, reporter.step("looking at this site") as step:
         if not asked.no_compute_node and config.cluster_type == "slurm":
-            step.update("and at one compute node")
+            step.update("this machine, Slurm, one compute node")
         facts = gather(config, install, ask_node=not asked.no_compute_node)
     checks = all_checks(facts)
     blocked = any(check.level == "blocks" for check in checks)

@@ -17,6 +17,8 @@ def guarded(work: Callable[[], int], *, as_json: bool = False) -> int:
     """``work()``'s exit status, or that of the error it raised: 130 for Ctrl-C and SIGTERM, 3 for a file that cannot
     be written, and so on. ``as_json``: the error also as JSON on standard output."""
     signal.signal(signal.SIGTERM, _interrupt)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # Nothing that jobs will run may be writable by everybody, whatever the caller's umask; a group may share.
     os.umask(os.umask(0o077) | 0o002)
     try:

@@ -246,8 +246,9 @@ class Installation:
         values = self.site_values()
 
         def verify() -> str | None:
+            applied = site_values_are_applied(self.path, values)
             load_cluster_config(self.path)
-            return None if site_values_are_applied(self.path, values) else f"{self.path / FILE_NAME} is not up to date"
+            return None if applied else f"{self.path / FILE_NAME} is not up to date"
 
         return Step(
             "site-config",

@@ -14,7 +14,7 @@ from llmb_common.files import read_json, write_atomic
 from llmb_common.recipe import Recipe
 from llmb_common.secrets import Secret
 from llmb_install import answers as answers_module
-from llmb_install.answer_checks import engine_problem, is_slurm_name, path_problem
+from llmb_install.answer_checks import engine_problem, folder_problem, is_slurm_name, path_problem
 from llmb_install.answers import Answers, Secrets
 from llmb_install.detect import Site
 from llmb_install.questions import PATHS, QUESTIONS, Given, Question, merged, plain
@@ -205,10 +205,10 @@ def _problem(field: str, text: str, given: Given) -> str:
     if problem := path_problem(field, text, given):
         return problem
     if field in PATHS:
+        if problem := folder_problem(text):
+            return problem
         path = Path(text).expanduser().absolute()
         existing = next(folder for folder in (path, *path.parents) if folder.exists())
-        if not existing.is_dir():
-            return f"{existing} is not a folder"
         if field == "install_path" and not os.access(existing, os.W_OK):
             return f"{existing} cannot be written"
     elif not is_slurm_name(text):

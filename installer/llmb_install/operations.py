@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.errors import RequestError
 from llmb_common.files import write_atomic
 from llmb_common.recipe import Recipe
 from llmb_install import answers as answers_module
 from llmb_install import arguments, credentials, environments, images, steps
-from llmb_install.answer_checks import check_engine
+from llmb_install.answer_checks import check_paths
 from llmb_install.answers import Answers, Secrets
 from llmb_install.install_lock import install_lock
 from llmb_install.installation import Installation
@@ -41,7 +41,7 @@ def install(asked: argparse.Namespace, clone: Path, path: Path) -> int:
         write_atomic(Path(asked.record), answers_module.to_yaml(answers))
         print(f"recorded in {asked.record}; install with: ./installer.py --play {asked.record}", file=sys.stderr)
         return 0
-    check_engine({"engine_python": answers.engine_python})
+    check_paths(_as_given(answers))
     return carry_out(asked, Installation(clone, answers, secrets))
 
 
@@ -55,16 +55,18 @@ def add(asked: argparse.Namespace, clone: Path, path: Path) -> int:
 def remove(asked: argparse.Namespace, clone: Path, path: Path) -> int:
     """Take workloads out of the installation: images that nothing else needs go, results stay."""
     old = required_answers(path)
-    for name in asked.workloads:
+    known = {*load_recipes(clone), *old.workloads}
+    removed = old.workloads if asked.workloads == ["all"] else expand_workloads(asked.workloads, known)
+    for name in removed:
         if name not in old.workloads:
             raise RequestError(
-                f"{name} is not installed{did_you_mean(name, old.workloads)}",
+                f"{name} is not installed",
                 remedy=f"installed: {', '.join(old.workloads) or 'nothing'}",
             )
     before = Installation(clone, old)
     after = Installation(
         clone,
-        msgspec.structs.replace(old, workloads=tuple(name for name in old.workloads if name not in asked.workloads)),
+        msgspec.structs.replace(old, workloads=tuple(name for name in old.workloads if name not in removed)),
     )
     needed = {image.path for image in after.images()}
     with Reporter(path / ".llmb" / "logs", verbose=asked.verbose) as reporter, install_lock(path, reporter):
@@ -75,7 +77,7 @@ def remove(asked: argparse.Namespace, clone: Path, path: Path) -> int:
             if image.path not in needed and not old.image_folder:
                 images.discard(image)
                 reporter.note(f"removed {image.path}")
-        for name in asked.workloads:
+        for name in removed:
             reporter.note(f"{name} is removed; its results stay in {before.workload_folder(name)}")
     _say(asked, {"command": "remove", "ok": True, "workloads": list(after.answers.workloads)}, "")
     return 0

@@ -15,7 +15,7 @@ from llmb_install import steps
 from llmb_install.install_lock import install_lock
 from llmb_install.installation import Installation
 from llmb_install.reporter import Reporter
-from llmb_install.stored import load_recipes, required_answers, stored_answers
+from llmb_install.stored import ANSWERS_FILE, load_recipes, required_answers, stored_answers
 
 
 def show(asked: argparse.Namespace, clone: Path, path: Path) -> int:
@@ -65,7 +65,8 @@ def verify(asked: argparse.Namespace, clone: Path, path: Path) -> int:
 
 def uninstall(asked: argparse.Namespace, clone: Path, path: Path) -> int:
     """Remove the installation. Results (``workloads/``) stay unless ``--results-too`` says otherwise."""
-    required_answers(path)
+    if not (path / ANSWERS_FILE).is_file():  # readable or not: a damaged installation can be removed too
+        required_answers(path)
     targets = [path / name for name in ("bin", "venvs", "images", FILE_NAME)]
     targets += [path / "workloads"] if asked.results_too else []
     targets = [target for target in targets if target.exists()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -79,3 +80,19 @@ def test_mistakes_are_answered_before_anything_is_installed(tmp_path: Path) -> N
     assert done.returncode == 2
     assert "--quikstart (did you mean '--quickstart'?)" in done.stderr
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("module", ["llmb_install.bootstrap", "llmb_install.guard"])
+def test_ctrl_c_while_it_still_starts_is_no_traceback(module: str) -> None:
+    program = (
+        "import os, runpy, signal, sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, *rest):\n"
+        f"        if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        f"runpy.run_path({str(INSTALLER)!r}, run_name='__main__')\n"
+    )
+    done = call(sys.executable, "-c", program)
+    # To the shell that is 130.
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr == ""
