@@ -70,6 +70,9 @@ After = Annotated[
     typer.Option("--after", metavar="JOB", help="Start when this run or Slurm job has ended; repeat it."),
 ]
 Detach = Annotated[bool, typer.Option("--detach", help="Without Slurm: return at once, let the job run on.")]
+NoArray = Annotated[
+    bool, typer.Option("--no-array", help="Submit every run alone, also those that one Slurm job array could hold.")
+]
 Runs = Annotated[
     list[str] | None,
     typer.Argument(metavar="RUN", help="Run ids, names, job ids or folders.", autocompletion=completion.runs),

@@ -24,6 +24,7 @@ def start(
     dry_run: bool = False,
     skip_unsupported: bool = False,
     detach: bool = False,
+    arrays: bool = True,
     as_json: bool = False,
 ) -> int:
     """Start ``asks``; the exit status. ``keys`` name the submissions one by one, so that a rerun repeats none.
@@ -60,5 +61,6 @@ def start(
         record = submission.submit(job.plan, job.recipe_folder, job.options, on_record=announce)
         results = [(job.plan.experiment_name, record)]
     else:
-        results = [(job.plan.experiment_name, result) for job, result in submission.submit_many(jobs)]
+        started = submission.submit_many(jobs, arrays=arrays, say=notice)
+        results = [(job.plan.experiment_name, result) for job, result in started]
     return report_started(command, results, as_json=as_json, skipped=skipped, known=known)

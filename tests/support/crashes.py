@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 CRASHED = 99
-_ON_PATHS = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree", "shutil.copytree", "os.chmod"}
+_ON_PATHS = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.symlink", "os.chmod"}
+_ON_PATHS |= {"shutil.rmtree", "shutil.copytree"}
 
 
 def run_and_crash(action: Callable[[], object], at: int, under: Path) -> bool:
@@ -86,7 +87,8 @@ def _count_down(at: int, under: str) -> None:
     def hook(event: str, args: tuple[Any, ...]) -> None:
         writes = event == "open" and isinstance(args[2], int) and bool(args[2] & (os.O_WRONLY | os.O_RDWR))
         if writes or event in _ON_PATHS:
-            if isinstance(args[0], str | os.PathLike) and str(args[0]).startswith(under):
+            path = args[1] if event == "os.symlink" else args[0]
+            if isinstance(path, str | os.PathLike) and str(path).startswith(under):
                 step()
         elif event in ("subprocess.Popen", "sqlite3.connect"):
             step()

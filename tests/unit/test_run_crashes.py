@@ -16,8 +16,8 @@ from llmb_common.errors import LLMBError, SchedulerError
 from llmb_common.index import find_runs
 from llmb_common.observe import observe, slurm_runs
 from llmb_common.process import identify
-from llmb_common.run import load_record, update_record
-from llmb_common.submission import Options, submit
+from llmb_common.run import RunRecord, load_record, update_record
+from llmb_common.submission import Job, Options, submit, submit_many
 from support.crashes import run_and_crash, run_and_crash_while, run_to_end
 from support.fake_slurm import FakeSlurm
 from support.run_site import RECIPE, RunSite
@@ -49,9 +49,10 @@ def run_folders(site: RunSite) -> list[Path]:
 
 def check_one_job_per_run(site: RunSite, fake: FakeSlurm) -> None:
     records = [load_record(folder) for folder in run_folders(site)]
-    jobs = {str(job["name"]): str(job["id"]) for job in fake.jobs()}
-    assert len(jobs) == len(fake.jobs()), "a run has two jobs"
-    assert jobs == {record.paths.job_name: record.job_id for record in records}, "jobs without runs, or the reverse"
+    jobs = sorted((str(job["id"]), str(job["name"])) for job in fake.jobs())
+    ours = sorted((str(record.job_id), record.job_name) for record in records)
+    assert jobs == ours, "jobs without runs, the reverse, or a run with two jobs"
+    assert len({job_id for job_id, _ in jobs}) == len(jobs)
     rows = find_runs(site.install)
     assert {(row.folder, row.job_id) for row in rows} == {(record.paths.folder, record.job_id) for record in records}
 
@@ -64,8 +65,7 @@ def matrix(site: RunSite, fake: FakeSlurm, action: Callable[[], object]) -> int:
         crashed = run_and_crash(action, at, site.install)
         again = action()
         check_one_job_per_run(site, fake)
-        for job in fake.jobs():
-            (fake.folder / str(job["id"])).unlink()
+        fake.forget()
         shutil.rmtree(site.install / "workloads")
         shutil.rmtree(site.install / ".llmb", ignore_errors=True)
         if not crashed:
@@ -97,6 +97,34 @@ def test_a_key_is_submitted_once(site: RunSite, fake: FakeSlurm) -> None:
     first = submit(site.plan(), RECIPE, options)
     assert submit(site.plan(), RECIPE, options) == first
     assert len(fake.jobs()) == 1
+
+
+def submit_repeats(site: RunSite, *keys: str) -> list[RunRecord]:
+    """Repeats of one job, as one array."""
+    plan = site.plan()
+    jobs = [Job(plan, RECIPE, Options(key=key)) for key in keys]
+    records = [record for _, record in submit_many(jobs)]
+    assert all(isinstance(record, RunRecord) for record in records), records
+    return [record for record in records if isinstance(record, RunRecord)]
+
+
+def test_an_array_killed_at_every_step(site: RunSite, fake: FakeSlurm) -> None:
+    def three() -> int:
+        submit_repeats(site, "", "", "")
+        assert 3 <= len(run_folders(site)) <= 6, "only runs that had their job already are not counted again"
+        return 3
+
+    assert matrix(site, fake, three) > 40
+    assert any(call[-1].endswith("/array.sbatch") for call in fake.calls("sbatch"))
+
+
+def test_an_array_with_keys_killed_at_every_step(site: RunSite, fake: FakeSlurm) -> None:
+    def two() -> int:
+        submit_repeats(site, "file#1", "file#2")
+        assert len(run_folders(site)) == 2
+        return 2
+
+    assert matrix(site, fake, two) > 40
 
 
 def test_the_same_request_twice_is_two_runs(site: RunSite, fake: FakeSlurm) -> None:

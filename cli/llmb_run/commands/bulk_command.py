@@ -25,6 +25,7 @@ def bulk(
     ] = False,
     dry_run: options.DryRun = False,
     detach: options.Detach = False,
+    no_array: options.NoArray = False,
     as_json: options.Json = False,
 ) -> int:
     """Start the jobs of a task file.
@@ -49,5 +50,6 @@ def bulk(
         dry_run=dry_run,
         skip_unsupported=skip_unsupported,
         detach=detach,
+        arrays=not no_array,
         as_json=as_json,
     )

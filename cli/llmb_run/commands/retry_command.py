@@ -40,6 +40,7 @@ def retry(
     from llmb_run.place import Place
     from llmb_run.selecting import select_rows
     from llmb_run.starting import announce, report_started
+    from llmb_run.terminal import notice
 
     place = Place()
     records = refresh(load_record(row.folder) for row in select_rows(place, runs, RunFilter()))
@@ -61,7 +62,7 @@ def retry(
         started = submission.submit(jobs[0].plan, jobs[0].recipe_folder, jobs[0].options, on_record=announce)
         results.append((started.plan.experiment_name, started))
     else:
-        results = [(job.plan.experiment_name, result) for job, result in submission.submit_many(jobs)]
+        results = [(job.plan.experiment_name, result) for job, result in submission.submit_many(jobs, say=notice)]
     return report_started("retry", results, as_json=as_json)
 
 

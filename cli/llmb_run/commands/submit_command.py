@@ -56,6 +56,7 @@ def submit(
     dry_run: options.DryRun = False,
     force: options.Force = False,
     detach: options.Detach = False,
+    no_array: options.NoArray = False,
     as_json: options.Json = False,
 ) -> int:
     """Start jobs for several workloads, sizes, dtypes and scales.
@@ -107,5 +108,6 @@ def submit(
         dry_run=dry_run,
         skip_unsupported=skip_unsupported,
         detach=detach,
+        arrays=not no_array,
         as_json=as_json,
     )

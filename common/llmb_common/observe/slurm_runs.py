@@ -60,6 +60,9 @@ def _judge(record: RunRecord, jobs: list[JobInfo], whole: list[JobInfo], problem
     """``whole``: what Slurm says of the run's array as a whole."""
     events = read_events(record.paths.events)
     task = record.submission.task
+    if task is not None and not problem:
+        # A waiting task that is cancelled goes from the queue without a trace, and accounting may show it for ever.
+        jobs = [job for job in jobs if not _is_late(job)]
     if task is not None and not jobs and events.started is None:
         # Slurm keeps one row, without numbers, of the tasks that were cancelled together before they started.
         jobs = [replace(job, job_id=f"{job.job_id}_{task.index}") for job in whole if not is_live(job.state)]

@@ -1,0 +1,293 @@
+"""Job arrays against the scripted Slurm: what becomes one, what does not, and what is made of Slurm's rows."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from llmb_common import submission
+from llmb_common.errors import LLMBError, SchedulerError
+from llmb_common.executors import slurm_array
+from llmb_common.index import find_run
+from llmb_common.observe import cancel, observe, slurm_runs
+from llmb_common.run import RunRecord, create_run, load_record
+from llmb_common.submission import Job, Options, submit, submit_many
+from llmb_common.submission_jobs import alike
+from support.fake_slurm import FakeSlurm
+from support.run_site import RECIPE, RunSite
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    fake = FakeSlurm(tmp_path / "fake")
+    monkeypatch.setenv("PATH", fake.path())
+    monkeypatch.setattr("llmb_common.slurm.query.FIRST_DELAY", 0.01)
+    return fake
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake: FakeSlurm) -> RunSite:
+    code = tmp_path / "code" / "llmb_train"
+    code.mkdir(parents=True)
+    (code / "__main__.py").touch()
+    monkeypatch.setattr(submission, "training_code", lambda: code)
+    return RunSite(tmp_path, "slurm")
+
+
+def start(jobs: list[Job], **options: bool) -> list[RunRecord]:
+    results = [result for _, result in submit_many(jobs, **options)]
+    records = [result for result in results if isinstance(result, RunRecord)]
+    assert len(records) == len(jobs), results
+    return records
+
+
+def job_ids(records: list[RunRecord]) -> list[str | None]:
+    return [record.job_id for record in records]
+
+
+def states(records: list[RunRecord]) -> list[str]:
+    return [seen.record.state for seen in observe(records)]
+
+
+# What becomes an array
+
+
+def test_jobs_that_are_alike_are_one_array_in_the_order_asked_for(site: RunSite, fake: FakeSlurm) -> None:
+    a, b = Job(site.plan(), RECIPE), Job(site.plan(MAX_STEPS="9"), RECIPE)
+    records = start([a, b, a, b, b, Job(site.plan(MAX_STEPS="10"), RECIPE)])
+    assert [record.plan.max_steps for record in records] == [a.plan.max_steps, 9, a.plan.max_steps, 9, 9, 10]
+    bases = [str(record.job_id).partition("_") for record in records]
+    assert [task for _, _, task in bases] == ["0", "0", "1", "1", "2", ""]
+    assert len({base for base, _, _ in bases}) == 3
+    assert len(fake.calls("sbatch")) == 3
+    assert [load_record(record.paths.folder) for record in records] == records
+    assert find_run(site.install, str(records[4].job_id)).run_id == records[4].paths.run_id
+
+
+def test_a_key_is_no_difference_and_options_are(site: RunSite) -> None:
+    plan = site.plan()
+    jobs = [Job(plan, RECIPE, Options(key="a")), Job(plan, RECIPE, Options(key="b", exclude="n1"))]
+    jobs += [Job(site.plan(), RECIPE, Options(key="c"))]
+    assert alike(jobs, 10) == [[0, 2], [1]]
+    assert alike(jobs, 1) == [[0], [1], [2]]
+    assert alike([jobs[0]] * 5, 2) == [[0, 1], [2, 3], [4]]
+
+
+def test_arrays_can_be_switched_off(site: RunSite, fake: FakeSlurm) -> None:
+    records = start([Job(site.plan(), RECIPE)] * 2, arrays=False)
+    assert sorted(map(str, job_ids(records))) == ["1", "2"]
+    assert fake.calls("scontrol") == [], "nobody needs to ask"
+
+
+@pytest.mark.parametrize(
+    ("answer", "size"),
+    [
+        ("MaxArraySize            = 1001", 1001),
+        ("MaxArraySize = 0", 0),
+        ("MaxArraySize = 500\nSchedulerParameters     = bf_interval=1,max_array_tasks=64", 64),
+        ("MaxJobCount = 10000", 0),
+    ],
+)
+def test_how_large_an_array_may_be(fake: FakeSlurm, answer: str, size: int) -> None:
+    (fake.bin / "scontrol").write_text(f"#!/bin/sh\nprintf '%s\\n' 'Configuration data' '{answer}'\n")
+    assert slurm_array.largest_array() == size
+
+
+def test_a_controller_that_does_not_say_gets_no_array(site: RunSite, fake: FakeSlurm) -> None:
+    (fake.bin / "scontrol").write_text("#!/bin/sh\necho 'MaxArraySize = 9'; echo 'timed out' >&2; exit 1\n")
+    assert sorted(map(str, job_ids(start([Job(site.plan(), RECIPE)] * 2)))) == ["1", "2"]
+
+
+def test_a_path_that_slurm_or_the_shell_would_read_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake: FakeSlurm
+) -> None:
+    """The links lead to the runs, whatever the installation is called."""
+    folder = tmp_path / "a 'b' %a $(c)"
+    folder.mkdir()
+    plan = RunSite(folder, "slurm").plan()
+    records = start([Job(plan, RECIPE)] * 2)
+    script = Path(fake.calls("sbatch")[-1][-1])
+    lines = script.read_text().splitlines()
+    (output,) = (line for line in lines if line.startswith("#SBATCH --output="))
+    assert "%%a $(c)" in output
+    assert output.count("/%a/") == 1
+    for index, record in enumerate(records):
+        assert (script.parent / str(index)).samefile(record.paths.folder)
+    command = lines[-1].removeprefix("exec bash ")
+    bash = ["bash", "-c", f"SLURM_ARRAY_TASK_ID=1; printf %s {command}"]
+    said = subprocess.run(bash, capture_output=True, text=True, check=True).stdout
+    assert Path(said).samefile(records[1].paths.script)
+
+
+# Refusals and lost answers
+
+
+def test_where_arrays_are_refused_each_run_is_submitted_alone(site: RunSite, fake: FakeSlurm) -> None:
+    fake.say("sbatch", "noarray")
+    said: list[str] = []
+    a, b = Job(site.plan(), RECIPE), Job(site.plan(MAX_STEPS="9"), RECIPE)
+    results = [result for _, result in submit_many([a, a, a, b, b], say=said.append)]
+    records = [result for result in results if isinstance(result, RunRecord)]
+    assert len(records) == 5
+    assert {str(job["name"]): job["id"] for job in fake.jobs()} == {r.paths.job_name: r.job_id for r in records}
+    assert all("Invalid job array specification" in text for text in said)
+    assert said
+    assert all(load_record(record.paths.folder).submission.task is None for record in records)
+    assert list(site.install.glob("workloads/*/experiments/*/.array-*")) == []
+
+
+def test_a_refusal_that_is_not_for_the_array_is_asked_for_once(site: RunSite, fake: FakeSlurm) -> None:
+    (fake.bin / "sbatch").write_text(
+        f"#!/bin/sh\necho \"$1\" >> {fake.folder}/asked\necho 'error: invalid partition specified' >&2; exit 1\n"
+    )
+    results = [result for _, result in submit_many([Job(site.plan(), RECIPE)] * 4)]
+    assert [isinstance(result, LLMBError) and result.code for result in results] == ["refused"] * 4
+    assert (fake.folder / "asked").read_text().count("--parsable") == 2, "as an array, and one alone"
+    assert list(site.install.glob("workloads/*/experiments/*/*")) == []
+
+
+def test_a_lost_answer_of_an_accepted_array(site: RunSite, fake: FakeSlurm) -> None:
+    fake.say("sbatch", "lost")
+    assert job_ids(start([Job(site.plan(), RECIPE)] * 3)) == ["1_0", "1_1", "1_2"]
+
+
+def test_a_lost_answer_and_nobody_to_ask(site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.say("sbatch", "error")
+    fake.say("squeue", "error")
+    fake.say("sacct", "disabled")
+    job = Job(site.plan(), RECIPE)
+    results = [result for _, result in submit_many([job] * 2)]
+    assert [isinstance(result, LLMBError) and result.code for result in results] == ["unknown"] * 2
+    records = [load_record(folder) for folder in site.install.glob("workloads/*/experiments/*/pre*")]
+    assert [("Socket timed out" in record.detail, record.state) for record in records] == [(True, "SUBMITTING")] * 2
+    for command in ("sbatch", "squeue"):
+        fake.say(command, "")
+    monkeypatch.setattr(slurm_runs, "LOCAL_GRACE_SECONDS", 0)
+    assert states(records) == ["NOT_SUBMITTED"] * 2
+    again = start([job] * 2)
+    assert {record.paths.folder for record in again} == {record.paths.folder for record in records}
+    assert len(fake.jobs()) == 2
+
+
+def test_runs_that_were_given_up_meanwhile_are_not_submitted(
+    site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Making many runs took so long that another process took the first for given up, and submitted it."""
+    monkeypatch.setattr(slurm_array, "FRESH_SECONDS", -1)
+    whole = create_run
+    made: list[RunRecord] = []
+
+    def slowly(*arguments: object) -> RunRecord:
+        made.append(whole(*arguments))  # type: ignore[arg-type]
+        if len(made) == 2:
+            taken = replace(made[0], job_id="77").with_state("SUBMITTED")
+            taken.save()
+        return made[-1]
+
+    monkeypatch.setattr(submission, "create_run", slowly)
+    results = [result for _, result in submit_many([Job(site.plan(), RECIPE)] * 2)]
+    assert isinstance(results[1], SchedulerError)
+    assert "given up" in results[1].message
+    assert fake.calls("sbatch") == []
+
+
+# States
+
+
+def test_tasks_have_states_of_their_own(site: RunSite, fake: FakeSlurm) -> None:
+    records = start([Job(site.plan(), RECIPE)] * 4)
+    fake.change("1_1", state="RUNNING")
+    fake.change("1_2", state="TIMEOUT")
+    assert states(records) == ["PENDING", "RUNNING", "TIMEOUT", "PENDING"]
+    assert states(start([Job(site.plan(), RECIPE)] * 2)) == ["PENDING"] * 2, "another array is another one"
+
+
+def test_waiting_tasks_are_one_row_in_accounting(site: RunSite, fake: FakeSlurm) -> None:
+    records = start([Job(site.plan(), RECIPE)] * 4)
+    fake.say("squeue", "error")
+    fake.change("1_1", state="CANCELLED by 0", exit_code="0:0")
+    seen = observe(records)
+    assert [item.record.state for item in seen] == ["SUBMITTED", "CANCELLED", "SUBMITTED", "SUBMITTED"]
+    assert [bool(item.unknown) for item in seen] == [True, False, True, True], "accounting may lag behind an end"
+
+
+@pytest.mark.parametrize(
+    ("row", "tasks"),
+    [
+        ("7", ["7"]),
+        ("7_3", ["7_3"]),
+        ("7_[0-2,5%4]", ["7_0", "7_1", "7_2", "7_5"]),
+        ("7_[1-7:3]", ["7_1", "7_4", "7_7"]),
+        ("7+1", ["7+1"]),
+    ],
+)
+def test_rows_of_several_tasks(fake: FakeSlurm, row: str, tasks: list[str]) -> None:
+    from llmb_common.slurm.query import in_queue
+
+    (fake.bin / "squeue").write_text(f"#!/bin/sh\necho '{row}|PENDING|5|N/A|N/A||name|None'\n")
+    found = in_queue(["name"])
+    assert sorted(job.job_id for jobs in found.values() for job in jobs) == tasks
+
+
+def test_an_array_that_was_cancelled_as_a_whole(site: RunSite, fake: FakeSlurm) -> None:
+    records = start([Job(site.plan(), RECIPE)] * 3)
+    fake.change("1_0", state="COMPLETED")
+    subprocess.run([fake.bin / "scancel", "1"], check=True)
+    assert [job["id"] for job in fake.jobs()] == ["1_0", "1"]
+    assert states(records) == ["COMPLETED", "CANCELLED", "CANCELLED"]
+
+
+def test_a_task_that_started_is_not_taken_for_cancelled_with_the_others(site: RunSite, fake: FakeSlurm) -> None:
+    """The controller has purged task 0, which had ended, before the rest of the array was cancelled."""
+    records = start([Job(site.plan(), RECIPE)] * 2)
+    event = '{"event":"%s","time":5,"job_id":"1_0","pid":7,"restart":0,"nodes":"n1","exit_code":%s}\n'
+    records[0].paths.events.write_text(event % ("start", "null") + event % ("end", "0"))
+    fake.change("1_0", known=[])
+    subprocess.run([fake.bin / "scancel", "1"], check=True)
+    fake.change("1", known=["squeue"])
+    assert states(records) == ["COMPLETED", "CANCELLED"]
+
+
+# Cancelling
+
+
+def test_one_waiting_task_is_cancelled_by_its_number_alone(site: RunSite, fake: FakeSlurm) -> None:
+    records = start([Job(site.plan(), RECIPE)] * 3)
+    begun = time.monotonic()
+    (cancelled,) = cancel([records[1]])
+    assert time.monotonic() - begun < 5, "nobody waits for a record that never comes"
+    assert cancelled.state == "CANCELLED"
+    assert fake.calls("scancel") == [["1_1"]]
+    assert states([records[0], records[2]]) == ["PENDING"] * 2
+
+
+def test_tasks_are_cancelled_together_and_other_jobs_by_name(site: RunSite, fake: FakeSlurm) -> None:
+    records = [*start([Job(site.plan(), RECIPE)] * 3), submit(site.plan(), RECIPE)]
+    assert [record.state for record in cancel(records)] == ["CANCELLED"] * 4
+    assert fake.calls("scancel") == [["1_0", "1_1", "1_2"], [f"--name={records[3].paths.job_name}", "2"]]
+
+
+def test_a_task_is_not_cancelled_unseen(site: RunSite, fake: FakeSlurm) -> None:
+    """Its number without its name may be another's by now."""
+    records = start([Job(site.plan(), RECIPE)] * 2)
+    fake.say("squeue", "error")
+    fake.say("sacct", "error")
+    with pytest.raises(SchedulerError):
+        cancel(records)
+    assert fake.calls("scancel") == []
+
+
+def test_a_task_that_vanished_is_lost_in_the_end(
+    site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = start([Job(site.plan(), RECIPE)] * 2)
+    subprocess.run([fake.bin / "scancel", "1_0"], check=True)
+    assert states(records) == ["SUBMITTED", "PENDING"]
+    monkeypatch.setattr(slurm_runs, "LOST_SECONDS", -1)
+    (seen, _) = observe([load_record(record.paths.folder) for record in records])
+    assert seen.record.state == "LOST"
+    assert "cancelled while it waits" in seen.record.detail
