@@ -3,8 +3,9 @@
 
     python benchmarks/submit_rate.py [--jobs 1000] [--rounds 4]
 
-Starts a cluster of its own (tests/support; needs root and Slurm). Jobs are held, so that none runs while the others
-are submitted. Both take turns, a part of the jobs each round. Exit status 1 if the rate is below 0.8 of the bare one.
+Three ways: each run alone, runs as job arrays, and the bare loop. Starts a cluster of its own (tests/support; needs
+root and Slurm). Jobs are held, so that none runs while the others are submitted. The three take turns, a part of the
+jobs each round; then one array of all. Exit status 1 if the rate of single jobs is below 0.8 of the bare one.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from llmb_common.errors import LLMBError  # noqa: E402
+from llmb_common.run import RunRecord  # noqa: E402
 from llmb_common.submission import Job, submit_many  # noqa: E402
 from support import slurm_config  # noqa: E402
 from support.run_site import RECIPE, RunSite  # noqa: E402
@@ -38,29 +40,39 @@ def main() -> int:
         site = RunSite(Path(folder), "slurm")
         plan = site.plan(ADDITIONAL_SLURM_PARAMS="hold")
         script = Path(folder) / "bare.sbatch"
-        seconds = {"bare": 0.0, "ours": 0.0}
+        seconds = {"bare": 0.0, "alone": 0.0, "arrays": 0.0}
         for _ in range(options.rounds):
-            begun = time.perf_counter()
-            records = [result for _, result in submit_many([Job(plan, RECIPE)] * part)]
-            seconds["ours"] += time.perf_counter() - begun
-            failed = [result for result in records if isinstance(result, LLMBError)]
-            if failed:
-                raise SystemExit(f"{len(failed)} submissions failed, the first: {failed[0]}")
-            first = records[0]
-            assert not isinstance(first, LLMBError)
+            spent, first = submit_all([Job(plan, RECIPE)] * part, arrays=False)
+            seconds["alone"] += spent
+            seconds["arrays"] += submit_all([Job(plan, RECIPE)] * part, arrays=True)[0]
             script.write_text(first.paths.script.read_text())
             begun = time.perf_counter()
             for _ in range(part):
                 subprocess.run(["sbatch", "--parsable", str(script)], check=True, capture_output=True)
             seconds["bare"] += time.perf_counter() - begun
         jobs = part * options.rounds
-        queued = int(cluster.run(["bash", "-c", "squeue -h | wc -l"]).stdout)
+        one, _ = submit_all([Job(plan, RECIPE)] * jobs, arrays=True)
+        queued = int(cluster.run(["bash", "-c", "squeue -h -r | wc -l"]).stdout)
         rate = {name: jobs / value for name, value in seconds.items()}
         cluster.run(["scancel", "--user", cluster.layout.user])
+    rate["one array"] = jobs / one
     print(f"{jobs} each, {queued} jobs in the queue")
-    print(f"bare sbatch loop  {rate['bare']:6.1f} jobs/s")
-    print(f"submit_many       {rate['ours']:6.1f} jobs/s   ratio {rate['ours'] / rate['bare']:.2f}")
-    return int(rate["ours"] < 0.8 * rate["bare"])
+    for name, value in rate.items():
+        print(f"{name:9}  {value:7.1f} jobs/s   ratio {value / rate['bare']:.2f}")
+    return int(rate["alone"] < 0.8 * rate["bare"])
+
+
+def submit_all(jobs: list[Job], *, arrays: bool) -> tuple[float, RunRecord]:
+    """Submit ``jobs``: seconds, and the first record."""
+    begun = time.perf_counter()
+    results = [result for _, result in submit_many(jobs, arrays=arrays)]
+    spent = time.perf_counter() - begun
+    failed = [result for result in results if isinstance(result, LLMBError)]
+    if failed:
+        raise SystemExit(f"{len(failed)} submissions failed, the first: {failed[0]}")
+    first = results[0]
+    assert isinstance(first, RunRecord)
+    return spent, first
 
 
 if __name__ == "__main__":

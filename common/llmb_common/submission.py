@@ -173,12 +173,22 @@ def _submit_array(
     """Jobs that are alike as one array; where the cluster refuses that, one by one. Raises LLMBError for all."""
     plan, recipe_folder = jobs[0].plan, jobs[0].recipe_folder
     array_id = secrets.token_hex(4)
-    records: list[RunRecord] = []
+    manifest = make_manifest(plan, recipe_folder, batch.folder, batch.origin(recipe_folder))
+
+    def create(index: int) -> RunRecord | LLMBError:
+        this = msgspec.structs.replace(submission, key=jobs[index].options.key, task=ArrayTask(array_id, index))
+        try:
+            return create_run(plan, batch.code, manifest, this)
+        except LLMBError as error:
+            return error
+
+    with ThreadPoolExecutor(AT_ONCE, "create") as pool:
+        created = list(pool.map(create, range(len(jobs))))
+    records = [item for item in created if isinstance(item, RunRecord)]
     try:
-        manifest = make_manifest(plan, recipe_folder, batch.folder, batch.origin(recipe_folder))
-        for index, job in enumerate(jobs):
-            this = msgspec.structs.replace(submission, key=job.options.key, task=ArrayTask(array_id, index))
-            records.append(create_run(plan, batch.code, manifest, this))
+        for item in created:
+            if isinstance(item, LLMBError):
+                raise item
         return [*start_array(records)]
     except SchedulerError as error:
         if error.code == "unknown":

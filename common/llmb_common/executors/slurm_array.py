@@ -10,6 +10,7 @@ import re
 import shutil
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from llmb_common.errors import RecordError, SchedulerError
@@ -21,6 +22,7 @@ from llmb_common.run_paths import ArrayPaths
 from llmb_common.slurm.command import run_slurm
 
 ASK_SECONDS = 30
+AT_ONCE = 4
 FRESH_SECONDS = 60
 """Records older than that are confirmed before ``sbatch``: others must not take the runs for given up."""
 
@@ -58,7 +60,8 @@ def start_array(records: Sequence[RunRecord]) -> list[RunRecord]:
         else:
             shutil.rmtree(array.folder, ignore_errors=True)
         raise
-    return [_accepted(record, f"{job_id}_{index}", remark) for index, record in enumerate(records)]
+    with ThreadPoolExecutor(AT_ONCE, "accepted") as pool:  # the disk, not Python, takes the time
+        return list(pool.map(lambda record: _accepted(record, job_id, remark), records))
 
 
 def _prepare(array: ArrayPaths, records: Sequence[RunRecord]) -> None:
@@ -86,7 +89,10 @@ def _confirmed(found: RunRecord) -> RunRecord:
     return found.with_state(SUBMITTING, "confirmed")
 
 
-def _accepted(record: RunRecord, job_id: str, remark: str) -> RunRecord:
+def _accepted(record: RunRecord, array_job: str, remark: str) -> RunRecord:
+    task = record.submission.task
+    assert task is not None
+    job_id = f"{array_job}_{task.index}"
     try:
         return update_record(
             record.paths.folder, lambda found: replace(found, job_id=job_id).with_state(SUBMITTED, remark)
