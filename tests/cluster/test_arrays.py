@@ -13,7 +13,7 @@ from llmb_common import submission
 from llmb_common.executors.slurm_array import largest_array
 from llmb_common.observe import cancel, observe, slurm_runs, wait
 from llmb_common.run import RunRecord, load_record
-from llmb_common.submission import Job, submit_many
+from llmb_common.submission import Job, submit, submit_many
 from support import slurm_config
 from support.crashes import run_and_crash_while
 from support.processes import wait_until
@@ -42,9 +42,9 @@ class ArraySite(RunSite):
         head, _, rest = self.engine.read_text().partition("\n")
         self.engine.write_text(f"{head}\ncase ${{SLURM_ARRAY_TASK_ID:-}} in\n{cases}esac\n{rest}")
 
-    def job(self) -> Job:
+    def job(self, **changes: str) -> Job:
         account = {"SBATCH_ACCOUNT": "bench"} if self.cluster.spec.accounting else {}
-        return Job(self.plan(**account, **WHOLE_NODE), RECIPE)
+        return Job(self.plan(**{**account, **WHOLE_NODE, **changes}), RECIPE)
 
     def submit(self, runs: int, job: Job | None = None) -> list[RunRecord]:
         results = [result for _, result in submit_many([job or self.job()] * runs)]
@@ -164,6 +164,23 @@ def test_the_time_limit_hits_one_run(
     site.cluster.end_job_in(int(numbers[str(records[1].job_id)]), 1)
     assert end_of(records) == ["COMPLETED", "TIMEOUT", "COMPLETED"]
     assert "DUE TO TIME LIMIT" in records[1].paths.batch_log.read_text()
+
+
+def test_preemption_hits_one_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slurm_accounting: SlurmCluster
+) -> None:
+    """Three of four nodes are taken, and a job that goes first wants two."""
+    site = ArraySite(tmp_path, slurm_accounting, monkeypatch)
+    site.behave(**{"[0-9]": "STANDIN_SECONDS=300"})
+    records = site.submit(3, site.job(ADDITIONAL_SLURM_PARAMS="qos=low"))
+    for record in records:
+        wait_until(log_written(record), "the runs", timeout=60)
+    first = site.job(ADDITIONAL_SLURM_PARAMS="qos=high", JOB_TOTAL_GPUS="2")
+    winner = submit(first.plan, RECIPE)
+    wait_until(lambda: "PENDING" in [state_of(record) for record in records], "the preemption", timeout=60)
+    assert end_of([winner]) == ["COMPLETED"]
+    assert sorted(state_of(record) for record in records) == ["PENDING", "RUNNING", "RUNNING"]
+    assert [record.state for record in cancel(records)] == ["CANCELLED"] * 3
 
 
 def test_killed_right_after_sbatch(site: ArraySite, monkeypatch: pytest.MonkeyPatch) -> None:
