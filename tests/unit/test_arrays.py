@@ -215,6 +215,15 @@ def test_waiting_tasks_are_one_row_in_accounting(site: RunSite, fake: FakeSlurm)
     assert [bool(item.unknown) for item in seen] == [True, False, True, True], "accounting may lag behind an end"
 
 
+def test_accounting_may_show_a_task_as_waiting_for_ever(site: RunSite, fake: FakeSlurm) -> None:
+    """The queue has answered, and does not know it: it was cancelled."""
+    records = start([Job(site.plan(), RECIPE)] * 2)
+    fake.change("1_1", known=["sacct"])
+    waiting, vanished = observe(records)
+    assert (waiting.record.state, waiting.record.missing_since) == ("PENDING", None)
+    assert (vanished.record.state, bool(vanished.record.missing_since)) == ("SUBMITTED", True)
+
+
 @pytest.mark.parametrize(
     ("row", "tasks"),
     [
