@@ -190,7 +190,7 @@ def test_killed_right_after_sbatch(site: ArraySite, monkeypatch: pytest.MonkeyPa
     assert run_and_crash_while("sbatch", lambda: site.submit(4, job))
     assert [load_record(folder).job_id for folder in site.folders()] == [None] * 4
     records = site.submit(4)
-    assert [record.paths.folder for record in records] == site.folders(), "the same runs, adopted"
+    assert sorted(record.paths.folder for record in records) == sorted(site.folders()), "the same runs, adopted"
     show = ["squeue", "--noheader", "--states=all", "--array", f"--name={records[0].job_name}", "--format=%i"]
     assert sorted(site.cluster.run(show).stdout.split()) == sorted(str(record.job_id) for record in records)
     assert end_of(records) == ["COMPLETED"] * 4

@@ -239,11 +239,25 @@ class SlurmCluster:
     def cancel_everything(self) -> None:
         """Cancel all jobs, bring all nodes back, wait for idle: a fresh start for the next test."""
         self.run(["scancel", "--user", self.layout.user], check=False)
+        self._resume_bad_nodes()
+        try:
+            wait_until(self._queue_is_empty, "an empty queue", timeout=20)
+        except TimeoutError:
+            # A job that is cancelled just as it starts now and then stays for ever: its nodes going down end it.
+            self.run(["scancel", "--user", self.layout.user], check=False)
+            for node in self.spec.real_nodes:
+                self.set_node_down(node, "a job that does not end")
+            self._resume_bad_nodes()
+            wait_until(self._queue_is_empty, "an empty queue", timeout=60)
+        self.wait_for_idle_nodes()
+
+    def _queue_is_empty(self) -> bool:
+        return not self.run(["squeue", "-h"]).stdout.strip()
+
+    def _resume_bad_nodes(self) -> None:
         bad = [n for n, state in self.node_states().items() if re.match(r"DOWN|DRAIN", state)]
         for node in set(bad) & set(self.spec.real_nodes):
             self.resume_node(node)
-        wait_until(lambda: not self.run(["squeue", "-h"]).stdout.strip(), "an empty queue", timeout=60)
-        self.wait_for_idle_nodes()
 
     # Jobs
 
