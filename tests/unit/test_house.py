@@ -123,3 +123,9 @@ def test_the_wheel_carries_all_packages_and_recipes(tmp_path: Path) -> None:
     assert "llmb-run = " in commands
     assert "llmb-install = " in commands
     assert [name for name in inside if name.startswith(("tests/", "support/"))] == []
+
+
+def test_no_two_test_files_share_a_name() -> None:
+    """Folders of tests are no packages: pytest would take the second file for the first and stop."""
+    seen = [path.name for path in FILES if path.name.startswith("test_") and path.suffix == ".py"]
+    assert sorted(name for name in set(seen) if seen.count(name) > 1) == []
