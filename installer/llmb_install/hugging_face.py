@@ -131,10 +131,6 @@ class ModelFiles:
         raise AssertionError("the last attempt returns or raises")
 
 
-def _has_size(path: Path, number: int) -> bool:
-    return path.is_file() and path.stat().st_size == number
-
-
 def _attempts() -> Any:
     import stamina
 

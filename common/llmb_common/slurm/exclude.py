@@ -55,11 +55,6 @@ def include_nodes(install: Path, nodes: str) -> list[str]:
     return removed
 
 
-def excluded_names(install: Path) -> list[str]:
-    """Node names in force, for ``sbatch --exclude``."""
-    return [item.node for item in exclusions(install)]
-
-
 def _names(nodes: str) -> list[str]:
     names = expand(nodes)
     if not names:
