@@ -129,6 +129,9 @@ def carry_out(asked: argparse.Namespace, installation: Installation) -> int:
     ran: list[str] = []
     if todo:
         reporter = Reporter(installation.path / ".llmb" / "logs", verbose=asked.verbose)
+        for secret in (installation.secrets.hf_token, installation.secrets.ngc_api_key):
+            if secret is not None:
+                reporter.hide(secret.reveal())  # whatever a child process prints of it
         with reporter, install_lock(installation.path, reporter):
             try:
                 remove_leftovers(installation.path)
