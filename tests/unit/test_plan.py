@@ -241,6 +241,14 @@ def test_dropless_routing_turns_the_rows_cuda_graphs_off_and_says_so() -> None:
     assert "exclude each other" in message
 
 
+@pytest.mark.parametrize(("gpu", "variables"), [("h100", {"CUDA_GRAPH": "true"}), ("b200", {"FSDP": "true"})])
+def test_8b_runs_with_fsdp_or_with_cuda_graphs_and_not_with_both(gpu: str, variables: dict[str, str]) -> None:
+    row = {"MODEL_SIZE": "8b", "GPU_TYPE": gpu, "JOB_TOTAL_GPUS": "8"}
+    p = plan(**row)
+    assert p.fsdp != p.cuda_graph
+    assert "CUDA_GRAPH and FSDP exclude each other" in refusal(**row, **variables)
+
+
 def test_slurm_variables_without_effect_are_named_with_the_way_to_say_them() -> None:
     p = plan(JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", SBATCH_QOS="high")
     assert any("SBATCH_QOS" in note and "ADDITIONAL_SLURM_PARAMS" in note for note in p.preflight.warnings)

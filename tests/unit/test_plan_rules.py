@@ -94,6 +94,13 @@ def test_cuda_graphs_and_offload_exclude_each_other() -> None:
     assert "CUDA_GRAPH=false" in message
 
 
+@pytest.mark.parametrize("family", ["llama3", "llama4", "grok1", "nemotron4"])
+def test_cuda_graphs_and_fsdp_exclude_each_other(family: str) -> None:
+    message = refusal(replace(PLAIN, cuda_graph=True, fsdp=True), family=family)
+    assert "CUDA_GRAPH and FSDP exclude each other" in message
+    assert "set CUDA_GRAPH=false, or FSDP=false" in message
+
+
 def test_graphs_of_whole_iterations_may_recompute_and_graphs_of_layers_may_not() -> None:
     layout = replace(PLAIN, cuda_graph=True, recompute_layers=4)
     check(layout, family="llama3")

@@ -191,3 +191,9 @@ def _check_cuda_graph(c: Layout, *, whole_iteration: bool) -> None:
             f"CUDA_GRAPH and RECOMPUTE_LAYERS={c.recompute_layers} exclude each other: graphs are of single layers",
             "set CUDA_GRAPH=false, or RECOMPUTE_LAYERS=0",
         )
+    if c.fsdp:
+        # Of any kind; llmb_train.settings.refusals says which megatron-core lacks what.
+        raise _refuse(
+            "CUDA_GRAPH and FSDP exclude each other: no known Megatron-Bridge can capture Megatron-FSDP",
+            "set CUDA_GRAPH=false, or FSDP=false",
+        )

@@ -33,6 +33,11 @@ def check(job: Job, engine: Engine) -> None:
         )
     if p.fsdp and p.pp > 1:
         raise JobError("Megatron-FSDP and pipeline stages exclude each other", remedy="set FSDP=false or PP=1")
+    if p.fsdp and performance.cuda_graph:
+        raise JobError(
+            f"Megatron-FSDP and CUDA graphs exclude each other: {_why_fsdp_has_no_graphs()}",
+            remedy="set CUDA_GRAPH=false or FSDP=false",
+        )
 
 
 def _check_engine(job: Job, engine: Engine) -> None:
@@ -59,6 +64,26 @@ def _check_engine(job: Job, engine: Engine) -> None:
             f"Megatron-FSDP cannot save or load a checkpoint on {where}",
             remedy="set FSDP=false, or leave checkpoints out",
         )
+
+
+def _why_fsdp_has_no_graphs() -> str:
+    """What the installed megatron-core lacks, by its sources at the tags core_v0.16.0 to core_v0.19.0.
+
+    0.16 starts an all-gather in each optimizer step (``distrib_optimizer.py:2609``, ``megatron_fsdp.py:1117``) that the
+    captured forward waits for: the run dies at the capture. 0.17 can leave it out
+    (``fsdp_all_gather_in_start_param_sync``, pull request 3095), but still drops ``param.grad``, which a replay writes
+    to. 0.18 and 0.19 can keep it (``megatron_fsdp_cuda_graph_mode``, pull request 4663). Both are off by default, and
+    Megatron-Bridge 0.5 and 0.6 set neither, where Megatron-LM's own training sets both.
+    """
+    found = package_version("megatron-core")
+    minor = ".".join(found.split(".")[:2]) if found else None
+    if minor == "0.16":
+        return f"megatron-core {found} waits inside the graph for an all-gather that was started outside it"
+    if minor == "0.17":
+        return f"megatron-core {found} cannot capture Megatron-FSDP's gradients"
+    if found is None:
+        return "megatron-core of unknown version, and none before 0.18 can capture Megatron-FSDP"
+    return f"Megatron-Bridge leaves off what megatron-core {found} needs for it"
 
 
 def _check_profile(job: Job) -> None:

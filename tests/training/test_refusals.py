@@ -1,0 +1,42 @@
+"""What a rank refuses before it imports torch, as it would on a GPU with Transformer Engine. Needs no engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from training_jobs import make_job
+
+from llmb_train.engine import Engine
+from llmb_train.errors import JobError
+from llmb_train.job import parse_job
+from llmb_train.settings import refusals
+
+GPU = Engine(device="cuda", transformer_engine=True)
+
+
+def refusal(**changes: Any) -> str:
+    with pytest.raises(JobError) as caught:
+        refusals.check(parse_job(make_job(device="cuda", **changes)), GPU)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("core", "why"),
+    [
+        ("0.16.1", "megatron-core 0.16.1 waits inside the graph for an all-gather that was started outside it"),
+        ("0.17.1", "megatron-core 0.17.1 cannot capture Megatron-FSDP's gradients"),
+        ("0.18.2", "Megatron-Bridge leaves off what megatron-core 0.18.2 needs for it"),
+        ("0.19.0", "Megatron-Bridge leaves off what megatron-core 0.19.0 needs for it"),
+        (None, "megatron-core of unknown version"),
+    ],
+)
+def test_fsdp_with_cuda_graphs_is_refused_with_what_the_engine_lacks(
+    monkeypatch: pytest.MonkeyPatch, core: str | None, why: str
+) -> None:
+    monkeypatch.setattr(refusals, "package_version", lambda name: core)
+    message = refusal(parallelism={"fsdp": True}, performance={"cuda_graph": True})
+    assert "Megatron-FSDP and CUDA graphs exclude each other" in message
+    assert why in message
+    for alone in ({"parallelism": {"fsdp": True}}, {"performance": {"cuda_graph": True}}):
+        refusals.check(parse_job(make_job(device="cuda", **alone)), GPU)
