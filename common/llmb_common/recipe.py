@@ -81,6 +81,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     printed_size: str
     scales: tuple[Positive, Positive]
     load_minimum: Positive
+    warning: str = ""
+    """What speaks against checkpoints of this size, one clause; a plan that saves or loads one repeats it."""
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -226,20 +226,21 @@ def _figure(result: Result, figure: str, form: str) -> str:
 def checkpoints(recipe: Recipe) -> list[str]:
     header = ["size", "checkpoint", "14 B a parameter", "saved on", "loaded from"]
     rows = []
+    notes = Footnotes()
     for model in recipe.models:
         if model.checkpoint:
             low, high = model.checkpoint.scales
             size = model.parameters * BYTES_PER_PARAMETER / 2**30
             rows.append(
                 [
-                    f"`{model.size}`",
+                    f"`{model.size}`" + (f" {notes.mark(warning)}" if (warning := model.checkpoint.warning) else ""),
                     model.checkpoint.printed_size,
                     f"{size:,.0f} GiB",
                     f"{low} to {high} GPUs",
                     f"{model.checkpoint.load_minimum} GPUs on",
                 ]
             )
-    return table(header, rows)
+    return [*table(header, rows), *notes.lines()]
 
 
 def render(recipe: Recipe, name: str, where: str) -> list[str]:

@@ -221,6 +221,15 @@ def test_a_resumed_job_trains_one_step_and_warns_below_the_tested_scale() -> Non
     assert any("tested from 64" in note for note in p.preflight.warnings)
 
 
+@pytest.mark.parametrize("variables", [{"ENABLE_CHECKPOINT": "true"}, {"LOAD_CHECKPOINT_PATH": "/install/c"}])
+def test_checkpoints_that_nvidias_launchers_refuse_are_warned_of(variables: dict[str, str]) -> None:
+    for size, gpus, warned in (("405b", "1024", True), ("70b", "128", True), ("8b", "16", False)):
+        p = plan(MODEL_SIZE=size, JOB_TOTAL_GPUS=gpus, GPU_TYPE="h100", **variables)
+        assert any("known NCCL error" in note for note in p.preflight.warnings) is warned
+    without = plan(MODEL_SIZE="70b", JOB_TOTAL_GPUS="128", GPU_TYPE="h100")
+    assert not any("NCCL" in note for note in without.preflight.warnings)
+
+
 def test_ranks_of_a_profile_may_be_a_range_far_beyond_the_job() -> None:
     p = plan(JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", ENABLE_PROFILE="true", PROFILE_RANKS="126-999999999,0")
     assert p.profile is not None

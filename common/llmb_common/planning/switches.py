@@ -170,6 +170,8 @@ def checkpoint_notices(model: Model, request: Request, gpus: int, steps: int) ->
         )
     if model.checkpoint is None:
         return notices
+    if model.checkpoint.warning and (request.checkpoint or request.load_checkpoint):
+        notices.append(f"checkpoints of {model.size}: {model.checkpoint.warning}")
     low, high = model.checkpoint.scales
     if request.checkpoint and not low <= gpus <= high:
         notices.append(f"saving {model.size} checkpoints was tested on {low} to {high} GPUs, not on {gpus}")
