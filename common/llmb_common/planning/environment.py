@@ -13,12 +13,38 @@ from llmb_common.recipe import Model
 
 BLACKWELL = ("gb300", "gb200", "b200")
 GRACE = ("gb300", "gb200")
+_HOPPER = ("h100", "h200")
+
+
+_CUDNN_NORMS = {
+    # Megatron-Bridge 0.3.1, scripts/performance/perf_plugins.py: _set_model_specific_environment_variables.
+    ("mbridge", "405b"): {(gpu, "fp8_cs") for gpu in GRACE},
+    ("mbridge", "70b"): {(gpu, precision) for gpu in GRACE for precision in ("bf16", "fp8_cs")},
+    ("mbridge", "8b"): {(gpu, "fp8_cs") for gpu in _HOPPER},
+    # NeMo 2.3.0 to 2.3.2, scripts/performance/llm/pretrain_llama31_405b.py and pretrain_nemotron4_340b.py: everywhere.
+    ("nemo2", "405b"): None,
+    ("nemo2", "405b-proxy"): None,
+    ("nemo2", "340b"): None,
+}
+"""Variant and size whose normalization is cuDNN's, with GPU and precision; None: all. It overlaps with communication
+where Transformer Engine's own takes too many SMs."""
 
 
 def recipe_environment(
-    *, model: Model, family: str, gpu_type: str, dtype: str, tp: int, pp: int, cp: int, nccl_trace: bool
+    *,
+    model: Model,
+    variant: str,
+    gpu_type: str,
+    dtype: str,
+    fp8_recipe: str | None,
+    tp: int,
+    pp: int,
+    cp: int,
+    fsdp: bool,
+    nccl_trace: bool,
 ) -> dict[str, str]:
     """The variables that the recipe asks for, before the site and the caller have their say."""
+    precision = f"{dtype}_{fp8_recipe}" if fp8_recipe else dtype
     values = {
         # Synthetic data and a null tokenizer: nothing may reach for a hub.
         "TOKENIZERS_PARALLELISM": "False",
@@ -39,9 +65,11 @@ def recipe_environment(
     }
     if pp > 1 and model.large:
         values["NCCL_P2P_NET_CHUNKSIZE"] = "2097152"  # fewer, larger messages between pipeline stages
-    if (family == "llama3" and model.large and gpu_type in GRACE) or model.size == "340b":
+    norms = _CUDNN_NORMS.get((variant, model.size), set())
+    if norms is None or (gpu_type, precision) in norms:
         values |= {"NVTE_NORM_FWD_USE_CUDNN": "1", "NVTE_NORM_BWD_USE_CUDNN": "1"}
-    if model.size == "8b" and dtype == "fp8" and gpu_type in ("h100", "h200"):
+    if model.size == "8b" and fsdp and precision == "fp8_cs" and gpu_type in _HOPPER:
+        # Few SMs for what FSDP sends from registered buffers (llmb_train.settings.data_parallel: nccl_ub).
         values["NCCL_CTA_POLICY"] = "1"
     if model.size == "405b" and dtype == "fp8" and gpu_type == "gb200":
         values["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"

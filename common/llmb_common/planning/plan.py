@@ -109,12 +109,14 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
         env=job_environment(
             recipe_environment(
                 model=model,
-                family=recipe.family,
+                variant=variant.name,
                 gpu_type=gpu_type,
                 dtype=dtype,
+                fp8_recipe=fp8_recipe,
                 tp=layout.tp,
                 pp=layout.pp,
                 cp=layout.cp,
+                fsdp=layout.fsdp,
                 nccl_trace=request.nccl_trace,
             ),
             cluster,
