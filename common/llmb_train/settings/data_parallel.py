@@ -6,10 +6,15 @@ from typing import Any
 
 from llmb_train.engine import Engine
 from llmb_train.job import Job
+from llmb_train.settings.overlap import HOPPER
 from llmb_train.settings.precision import reduce_in_fp32
 
 _LLAMA_70B_UNIT = 800_000_000
 """Elements that FSDP gathers at once for Llama 70b (Bridge 0.3.1)."""
+
+_USER_BUFFERS = {"nccl_ub": True, "fsdp_manual_registration": True}
+"""Communication from registered user buffers; registering each by itself takes minutes in a large model. The plan sets
+``NCCL_CTA_POLICY`` with it where NVIDIA does."""
 
 
 def ddp_config(job: Job, engine: Engine) -> Any:
@@ -51,11 +56,13 @@ def _fsdp(job: Job, engine: Engine) -> dict[str, Any]:
     }
     if job.family != "llama3" or engine.device == "cpu":
         return settings
+    if job.model_size == "8b" and job.gpu_type in HOPPER:
+        # Hopper multiplies by FP8 weights in both orders, and the transposed copy costs one byte a parameter.
+        settings |= _USER_BUFFERS | {"keep_fp8_transpose_cache": True}
     if job.model_size == "70b":
         settings["suggested_communication_unit_size"] = _LLAMA_70B_UNIT
         if job.gpu_type == "gb300" and job.precision.dtype == "bf16":
-            # Communication from registered user buffers.
-            settings |= {"nccl_ub": True, "fsdp_manual_registration": True}
+            settings |= _USER_BUFFERS
     if job.model_size == "405b" and job.gpu_type == "gb200" and job.precision.dtype == "fp8":
         # Two copies of the sharded state, each over half of the ranks: shorter gathers for more memory.
         settings["num_distributed_optimizer_instances"] = 2 if job.data_parallel % 2 == 0 else 1
