@@ -33,7 +33,11 @@ def fields(job: Job, engine: Engine) -> dict[str, Any]:
 def _cuda_graph(job: Job) -> dict[str, Any]:
     if not job.performance.cuda_graph:
         return {"cuda_graph_impl": "none", "cuda_graph_scope": [], "use_te_rng_tracker": False}
-    # Llama: one graph of a whole iteration (Bridge 0.3.1). The others: one per layer, what NeMo's enable_cuda_graph
-    # captured.
-    scope = ["full_iteration"] if job.family == "llama3" else []
+    scope = ["full_iteration"] if whole_iteration_graph(job) else []
     return {"cuda_graph_impl": "local", "cuda_graph_scope": scope, "use_te_rng_tracker": True}
+
+
+def whole_iteration_graph(job: Job) -> bool:
+    """Llama: one graph of a whole iteration (Bridge 0.3.1). The others: one per layer, what NeMo's enable_cuda_graph
+    captured."""
+    return job.performance.cuda_graph and job.family == "llama3"

@@ -6,8 +6,9 @@ from typing import Any
 
 from llmb_train.engine import Engine
 from llmb_train.job import Job
+from llmb_train.settings.fusions import whole_iteration_graph
 
-_HOPPER = ("h100", "h200")
+HOPPER = ("h100", "h200")
 
 _PRESETS = {
     # Bridge 0.3.1, Llama 3.1 performance configurations.
@@ -24,7 +25,7 @@ _PRESETS = {
 
 def preset_name(job: Job) -> str | None:
     """Tensor-parallel overlap preset of this job, or None for Transformer Engine's default."""
-    generation = "hopper" if job.gpu_type in _HOPPER else "blackwell"
+    generation = "hopper" if job.gpu_type in HOPPER else "blackwell"
     name = _PRESETS.get((job.family, job.architecture.hidden, generation))
     dtype = "bf16" if job.precision.dtype == "bf16" else "fp8"
     if name is None or ("{dtype}" not in name and dtype not in name):
@@ -35,8 +36,9 @@ def preset_name(job: Job) -> str | None:
 def comm_overlap(job: Job, engine: Engine) -> Any:
     """Overlap configuration, or None on a CPU, where there is nothing to overlap with.
 
-    Pipeline and data-parallel overlap are left to Bridge's own rules (p2p overlapped with VP > 1, batched without;
-    128 Mi-element buckets; aligned gathers in interleaved pipelines), which is how the published runs were made.
+    The rest of pipeline and data-parallel overlap is left to Bridge's own rules (p2p overlapped with VP > 1, batched
+    without; 128 Mi-element buckets; aligned gathers in interleaved pipelines), which is how the published runs were
+    made.
     """
     from megatron.bridge.training import comm_overlap as presets
 
@@ -49,4 +51,29 @@ def comm_overlap(job: Job, engine: Engine) -> Any:
         tp_comm_overlap=tensor_parallel,
         tp_comm_overlap_cfg=getattr(presets, name) if name else None,
         tp_comm_bootstrap_backend="nccl",
+        # None: not, which is what Bridge would choose.
+        overlap_param_gather_with_optimizer_step=gather_in_optimizer_step(job) or None,
+    )
+
+
+def gather_in_optimizer_step(job: Job) -> bool:
+    """Whether the first chunk's parameters are gathered while the optimizer still updates the others.
+
+    The rule of the published runs, the same in both generations: interleaved pipelines with data parallelism (Bridge
+    0.3.1, ``set_post_overrides``; NeMo 2.3 and 2.4, ``set_primary_perf_configs``). Not with MXFP8 and NVFP4 (NaN
+    gradient norms: ``set_post_overrides``), not under a graph of a whole iteration (it would wait for a gather outside
+    itself: Megatron-Bridge pull request 5788), not with checkpoints, saved or loaded (core 0.16.1 refuses distributed
+    ones, megatron/training/arguments.py:642, and NeMo warns of them).
+
+    In a mixture of experts core gathers the first chunk's experts one update late: their own optimizer comes last
+    (core 0.16.1, ``ChainedOptimizer.step_with_ready_grads``). So did the published runs.
+    """
+    return (
+        job.data_parallel > 1
+        and (job.parallelism.vp or 1) > 1  # which needs PP > 1
+        and job.precision.dtype != "nvfp4"
+        and job.precision.fp8_recipe != "mx"
+        and not whole_iteration_graph(job)
+        and job.checkpoint.save is None
+        and job.checkpoint.load is None
     )
