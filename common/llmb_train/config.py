@@ -11,6 +11,7 @@ from llmb_train.settings import (
     checkpoint,
     data_parallel,
     fusions,
+    optimizer,
     overlap,
     parallelism,
     precision,
@@ -18,7 +19,6 @@ from llmb_train.settings import (
     refusals,
 )
 
-_LEARNING_RATE, _MIN_LEARNING_RATE = 3e-4, 3e-5
 _WARMUP_STEPS = 2
 
 
@@ -44,7 +44,7 @@ def build_config(job: Job, engine: Engine) -> Any:
     return ConfigContainer(
         model=model_provider(job, engine, model_settings),
         train=_training(job, span),
-        optimizer=_optimizer(),
+        optimizer=optimizer.optimizer_config(job, engine),
         scheduler=_scheduler(),
         ddp=data_parallel.ddp_config(job, engine),
         dataset=_dataset(job, engine),
@@ -88,24 +88,6 @@ def _training(job: Job, span: checkpoint.Span) -> Any:
         manual_gc=True,
         manual_gc_interval=100,
         manual_gc_eval=100,
-    )
-
-
-def _optimizer() -> Any:
-    """Adam as in Bridge 0.3.1's Llama configurations. It costs the same whatever the numbers are."""
-    from megatron.bridge.training.config import OptimizerConfig
-
-    return OptimizerConfig(
-        optimizer="adam",
-        lr=_LEARNING_RATE,
-        min_lr=_MIN_LEARNING_RATE,
-        adam_beta1=0.9,
-        adam_beta2=0.95,
-        adam_eps=1e-8,
-        weight_decay=0.1,
-        clip_grad=1.0,
-        bf16=True,
-        use_distributed_optimizer=True,
     )
 
 
