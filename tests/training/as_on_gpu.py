@@ -6,7 +6,11 @@ Nothing of Transformer Engine runs; only its version is claimed, for the version
 from __future__ import annotations
 
 import os
+import sys
+import types
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,5 +53,33 @@ def resolve(job_file: Path, engine: Any) -> Any:
     config = build_config(job, engine)
     config.model.apply_rope_fusion = False
     config.model.moe_permute_fusion = False
-    runtime_config_update(config)
+    with claimed_fused_adam():
+        runtime_config_update(config)
     return config
+
+
+class FusedAdam:
+    """The parameters of Transformer Engine 2.12's, which core looks for before it takes a precision-aware optimizer."""
+
+    def __init__(
+        self, master_weight_dtype: Any, exp_avg_dtype: Any, exp_avg_sq_dtype: Any, use_decoupled_grad: bool
+    ) -> None:
+        raise NotImplementedError("only its parameters are here")
+
+
+@contextmanager
+def claimed_fused_adam() -> Iterator[None]:
+    """``transformer_engine.pytorch.optimizers`` for core's validation; gone before anything else could look for it."""
+    names = ("transformer_engine", "transformer_engine.pytorch", "transformer_engine.pytorch.optimizers")
+    modules: dict[str, Any] = {name: types.ModuleType(name) for name in names}
+    modules[names[-1]].FusedAdam = FusedAdam
+    before = {name: sys.modules.get(name) for name in names}
+    sys.modules.update(modules)
+    try:
+        yield
+    finally:
+        for name, module in before.items():
+            if module is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = module

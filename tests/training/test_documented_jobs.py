@@ -75,6 +75,45 @@ def test_megatron_bridge_accepts_the_job_as_planned(
         assert fields["model.expert_model_parallel_size"] == plan.ep
 
 
+GATHERED_IN_THE_OPTIMIZER_STEP = {
+    ("llama3.1-mbridge.md", "405b", "H100"),
+    ("llama3.1-mbridge.md", "70b", "H100"),
+    ("llama3.1-mbridge.md", "405b", "B200"),
+    ("llama3.1-nemo2.md", "70b", "H100"),
+    ("llama3.1-nemo2.md", "405b", "H100"),
+    ("llama3.1-nemo2.md", "405b-proxy", "H100"),  # on 128 GPUs: those on 64 have no data parallelism
+    ("nemotron4.md", "340b", "H100"),
+    ("grok1.md", "314b", "H100"),
+    ("llama4.md", "400b", "GB200"),
+}
+"""Interleaved pipelines with data parallelism: document, size, GPU."""
+
+
+@pytest.mark.parametrize("case", CASES, ids=label)
+def test_the_optimizer_is_that_of_the_published_runs(
+    case: tuple[dict[str, Any], str, int], validated: dict[str, dict[str, Any]]
+) -> None:
+    item, dtype, gpus = case
+    fields = validated[label(case)]["fields"]
+    place = (item["source"], item["size"].lower(), item["gpu"])
+    gathered = place in GATHERED_IN_THE_OPTIMIZER_STEP and (place[1], gpus) not in {
+        ("405b-proxy", 32),
+        ("405b-proxy", 64),
+    }
+    assert fields["optimizer.overlap_param_gather_with_optimizer_step"] is gathered
+    if gathered:  # what megatron-core's own training insists on
+        assert fields["ddp.overlap_param_gather"]
+        assert fields["ddp.use_distributed_optimizer"]
+        assert fields["model.virtual_pipeline_model_parallel_size"]
+    assert fields["optimizer.use_precision_aware_optimizer"] is (dtype == "bf16")
+    for state in ("main_grads", "main_params", "exp_avg", "exp_avg_sq"):
+        assert fields[f"optimizer.{state}_dtype"] == "torch.float32"
+
+
+def test_37_of_97_documented_plans_are_bf16() -> None:
+    assert (sum(dtype == "bf16" for _, dtype, _ in CASES), len(CASES)) == (37, 97)
+
+
 def test_a_layout_that_megatron_refuses_is_refused(engine_python: Path, tmp_path: Path) -> None:
     """The validation above can fail: CP that does not divide the sequence, as planning would never let through."""
     plan = msgspec.structs.replace(plan_of(*CASES[0]), cp=3, gpus=CASES[0][2] * 3)

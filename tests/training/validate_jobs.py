@@ -31,6 +31,7 @@ _SECTIONS = (
     "rng",
     "checkpoint",
     "rerun_state_machine",
+    "scheduler",
     "profiling",
 )
 
@@ -67,7 +68,9 @@ def validate(job_file: Path) -> dict[str, Any]:
 def _plain_fields(section: Any) -> dict[str, Any]:
     if section is None:
         return {}
-    return {field.name: _plain(getattr(section, field.name, None)) for field in dataclasses.fields(section)}
+    # And what a section works out of its fields.
+    names = dict.fromkeys([*(field.name for field in dataclasses.fields(section)), *vars(section)])
+    return {name: _plain(getattr(section, name, None)) for name in names}
 
 
 def _plain(value: Any) -> Any:
