@@ -71,6 +71,7 @@ VARIABLES: dict[str, str] = {
     "CPU_PER_TASK_PINNING": "CPUs bound to each task",
     "MOE_ROUTING": "drop or balanced",
     "FORCE": "accept an undocumented scale that divides",
+    "LLMB_ENGINE_CHECK": "off: train with any Megatron-Bridge the image has",
     "LLMB_PYTHON": "the Python that has LLMB",
     "CLUSTER_TYPE": "slurm or local",
     "DRY_RUN": "true: print the batch script; json: print the plan",
@@ -84,7 +85,7 @@ VARIABLES: dict[str, str] = {
 
 _TUNING = re.compile(
     r"(NCCL|TORCH_NCCL|NVTE|UCX|GLOO|OMPI_MCA|PYTORCH|SHARP|FI|NVSHMEM)_[A-Z0-9_]+\Z"
-    r"|(CUDA_DEVICE_MAX_CONNECTIONS|TOKENIZERS_PARALLELISM|TRANSFORMERS_OFFLINE|OMP_NUM_THREADS|MASTER_PORT)\Z"
+    r"|(CUDA_DEVICE_MAX_CONNECTIONS|TOKENIZERS_PARALLELISM|TRANSFORMERS_OFFLINE|OMP_NUM_THREADS|MASTER_PORT|LLMB_ENGINE_CHECK)\Z"
 )
 """Variables of the caller that change how a job runs: they go on record in the plan."""
 
@@ -209,6 +210,7 @@ def read_request(variables: Mapping[str, str]) -> Request:
         },
         ignored=tuple(sorted(name for name in variables if name.startswith("SBATCH_") and name not in _HONOURED)),
     )
+    read.choice("LLMB_ENGINE_CHECK", ("on", "off"))  # handed to the ranks as it stands, with the tuning variables
     _refuse_contradictions(request)
     return request
 

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from llmb_train.errors import EngineError, TrainError
+from llmb_train.errors import EngineError, TrainError, WrongEngine
 from llmb_train.ranks import first_rank
 
 
@@ -25,7 +25,8 @@ def main(arguments: list[str]) -> int:
         run(job)
     except TrainError as error:
         # A wrong job is wrong on all ranks, and a thousand copies hide the message; a lacking node speaks for itself.
-        if first_rank(os.environ) or isinstance(error, EngineError):
+        lacking = isinstance(error, EngineError) and not isinstance(error, WrongEngine)
+        if first_rank(os.environ) or lacking:
             kind = "error" if error.exit_status else "notice"
             print(f"llmb_train: {kind}: {error}", file=sys.stderr, flush=True)
         return error.exit_status

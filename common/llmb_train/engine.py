@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
+import os
 from dataclasses import dataclass
 
 from llmb_train.errors import EngineError
 from llmb_train.job import Device
-
-CONFIGURED_BRIDGE = "0.3."
-"""The minor release whose configuration fields ``settings`` and ``models`` fill in."""
+from llmb_train.versions import importable, package_version, require_configured_versions
 
 PATCHED_BRIDGE = ("0.3.0", "0.3.1")
 PATCHED_CORE = ("0.16.0", "0.16.1")
@@ -24,38 +22,24 @@ class Engine:
     """False: megatron-core's local layers, which know bf16 only."""
 
 
-def package_version(name: str) -> str | None:
-    """Installed version of a distribution, or None."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def find(device: Device) -> Engine:
     """What there is to train with. Imports nothing.
 
     Raises:
-        EngineError: Megatron-Bridge is missing, or a version is installed that this device would need patches for.
+        EngineError: Megatron-Bridge is missing, or its version is one that LLMB's settings or patches do not fit.
     """
-    # A container may have it as a source tree, without a distribution's metadata.
-    if package_version("megatron-bridge") is None and not _importable("megatron.bridge"):
+    if not importable("megatron.bridge"):
         raise EngineError(
             "Megatron-Bridge is not installed in this Python",
             remedy="run inside the recipe's container, or install the CPU engine with ./installer.py --quickstart",
         )
     # A container built for GPUs can be asked for a CPU run too; the emulation stands in for the device only.
     have_te = device == "cuda" and importlib.util.find_spec("transformer_engine") is not None
-    if not have_te:
+    if have_te:
+        require_configured_versions(os.environ)
+    else:
         require_patched_versions(device)
     return Engine(device=device, transformer_engine=have_te)
-
-
-def _importable(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # nor its parent
-        return False
 
 
 def install_patches(engine: Engine) -> None:

@@ -5,6 +5,7 @@
     TrainError             never raised itself
       JobError         2   job.json, or what it asks for, is wrong
       EngineError      3   the engine (Python packages, device, ranks) lacks something
+        WrongEngine    3   all ranks have the same one, which does not fit
       NothingLeft      0   a resumed job finds that all its steps are trained
 
 ``llmb_train`` runs inside a container without ``llmb_common``, so it has its own small tree with the same exit status.
@@ -35,6 +36,10 @@ class JobError(TrainError):
 
 class EngineError(TrainError):
     exit_status = 3
+
+
+class WrongEngine(EngineError):
+    """Not a lack of one node: the image is the same on all of them."""
 
 
 class NothingLeft(TrainError):

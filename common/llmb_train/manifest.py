@@ -8,8 +8,9 @@ import re
 import socket
 from pathlib import Path
 
-from llmb_train.engine import Engine, package_version
+from llmb_train.engine import Engine
 from llmb_train.job import Job
+from llmb_train.versions import package_version
 
 PREFIX = "LLMB manifest: "
 NOTICE_PREFIX = "LLMB notice: "

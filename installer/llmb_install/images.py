@@ -38,7 +38,7 @@ _IMPORT_SECONDS = 7200.0
 class Image:
     """One image of an installation.
 
-    ``source``: ``nvcr.io#nvidia/nemo:26.02``. ``prefix``: put before commands that should run on a compute node.
+    ``source``: ``nvcr.io#nvidia/nemo:26.02.01``. ``prefix``: put before commands that should run on a compute node.
     ``receipts``: folder for the receipt where the image's own cannot be written.
     """
 

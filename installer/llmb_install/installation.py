@@ -20,6 +20,7 @@ from llmb_install.engine import ENGINE_BYTES, cpu_engine
 from llmb_install.environments import Environment
 from llmb_install.hugging_face import ModelFiles
 from llmb_install.images import Image
+from llmb_install.receipts import read_receipt
 from llmb_install.reporter import Reporter
 from llmb_install.site_config import apply_site_values, site_values_are_applied
 from llmb_install.space import require_space
@@ -60,6 +61,16 @@ class Installation:
             return []
         sources = sorted({recipe.image for recipe in self.recipes.values()})
         return [self._image(source) for source in sources]
+
+    def unused_images(self) -> list[Path]:
+        """Images imported for earlier recipes, which no workload asks for now. A shared folder is not looked at."""
+        if self.answers.image_folder:
+            return []
+        needed = {image.path for image in self.images()}
+        found = sorted((self.path / "images").glob("*.sqsh"))
+        return [
+            path for path in found if path not in needed and read_receipt(path.with_name(f"{path.name}.receipt.json"))
+        ]
 
     def model_files(self) -> list[ModelFiles]:
         """What to fetch from Hugging Face, where that was asked for."""

@@ -141,6 +141,9 @@ def carry_out(asked: argparse.Namespace, installation: Installation) -> int:
                 raise
     text = f"nothing to do: {installation.path} is complete" if not ran else _done_text(installation)
     _say(asked, {**result, "ran": ran, "complete": True}, text)
+    for image in installation.unused_images():
+        told = f"{image} ({size(image.stat().st_size)}) is of an earlier release, and no workload needs it now"
+        print(f"{told}: remove it once no queued job uses it", file=sys.stderr)
     if ran and asked.command == "install":
         _say_what_next(installation)
     return 0

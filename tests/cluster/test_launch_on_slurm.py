@@ -142,7 +142,7 @@ def test_a_missing_image_is_refused_before_submission(slurm: SlurmCluster, engin
     site = Site(slurm, tmp_path / "install", engine_python, runtime="pyxis")
     done = site.launch(JOB_TOTAL_GPUS="2")
     assert done.returncode == 3
-    assert "nvidia+nemo+26.02.sqsh is missing" in done.stderr
+    assert "nvidia+nemo+26.02.01.sqsh is missing" in done.stderr
     assert not (site.install / "workloads").exists()
 
 

@@ -11,14 +11,14 @@ import pytest
 
 from support.images import add_to_registry
 
-URI = "docker://nvcr.io#nvidia/nemo:26.02"
+URI = "docker://nvcr.io#nvidia/nemo:26.02.01"
 ARCHITECTURES = ("x86_64", "aarch64")
 
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Path:
     folder = tmp_path / "registry"
-    add_to_registry(folder, "nvcr.io#nvidia/nemo:26.02", {"/opt/hello": "hello\n"}, ARCHITECTURES)
+    add_to_registry(folder, "nvcr.io#nvidia/nemo:26.02.01", {"/opt/hello": "hello\n"}, ARCHITECTURES)
     add_to_registry(folder, "nvcr.io#nvidia/old:1", {"/opt/hello": "hello\n"}, ("x86_64",))
     return folder
 
@@ -58,7 +58,7 @@ def test_import_makes_a_real_image(enroot: Runner, tmp_path: Path) -> None:
 
 def test_layers_are_cached_and_the_default_name_is_enroots(enroot: Runner, tmp_path: Path) -> None:
     assert enroot("import", URI).returncode == 0
-    assert (tmp_path / "nvidia+nemo+26.02.sqsh").exists()
+    assert (tmp_path / "nvidia+nemo+26.02.01.sqsh").exists()
     again = enroot("import", "-o", "again.sqsh", URI)
     assert "[INFO] Found all layers in cache" in again.stderr
 
@@ -81,7 +81,7 @@ def test_the_wrong_architecture_is_only_a_warning(enroot: Runner, tmp_path: Path
     ("uri", "mode", "status", "message"),
     [
         ("docker://nvcr.io#nvidia/nemo:99", "", 1, "returned error code: 404 Not Found"),
-        ("docker://nowhere.example#nvidia/nemo:26.02", "", 6, "Could not resolve host"),
+        ("docker://nowhere.example#nvidia/nemo:26.02.01", "", 6, "Could not resolve host"),
         (URI, "refused", 7, "Failed to connect"),
         (URI, "tls", 35, "TLS"),
         (URI, "disk_full", 1, "No space left on device"),

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 CLONE = Path(__file__).resolve().parents[2]
-NEMO = "nvcr.io#nvidia/nemo:26.02"
-IMAGE_NAME = "nvidia+nemo+26.02.sqsh"
+NEMO = "nvcr.io#nvidia/nemo:26.02.01"
+IMAGE_NAME = "nvidia+nemo+26.02.01.sqsh"
 
 
 @dataclass

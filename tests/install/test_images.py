@@ -61,7 +61,7 @@ def test_an_import_leaves_the_image_and_its_receipt(image: Image, reporter: Repo
 @pytest.mark.parametrize(
     ("source", "mode", "cause", "remedy"),
     [
-        (NEMO.replace("26.02", "99"), "", "the registry has no such image or tag", "recipe.yaml"),
+        (NEMO.replace("26.02.01", "99"), "", "the registry has no such image or tag", "recipe.yaml"),
         (NEMO.replace("nvcr.io", "nowhere.example"), "", "name could not be resolved", "DNS"),
         (NEMO, "refused", "refused the connection", "https_proxy"),
         (NEMO, "tls", "encrypted connection to the registry failed", "CA certificates"),
@@ -100,7 +100,7 @@ def test_the_wrong_architecture_is_no_success_although_enroot_exits_0(
 def test_an_image_for_the_other_architecture_is_imported(
     image: Image, reporter: Reporter, env: dict[str, str], registry: Path
 ) -> None:
-    layer = registry / "nvcr.io" / "nvidia" / "nemo" / "26.02" / "aarch64"
+    layer = registry / "nvcr.io" / "nvidia" / "nemo" / "26.02.01" / "aarch64"
     layer.mkdir()
     program = layer / "bash"
     program.write_bytes(b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack("<HH", 2, 183) + b"\0" * 44)

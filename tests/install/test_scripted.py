@@ -73,7 +73,7 @@ def test_the_launcher_finds_the_image(installed: World) -> None:
     env["LLMB_INSTALL"] = str(installed.install)
     done = installed.run(env=env, program=["bash", str(clone / "llama3.1" / "launch.sh")])
     assert done.returncode == 0, done.stderr
-    assert "an install'\"'\"'s folder/images/nvidia+nemo+26.02.sqsh" in done.stdout
+    assert "an install'\"'\"'s folder/images/nvidia+nemo+26.02.01.sqsh" in done.stdout
 
 
 def test_list_verify_and_their_json(installed: World) -> None:
@@ -119,6 +119,25 @@ def test_an_image_without_a_receipt_is_proven_by_its_content(installed: World) -
     assert done.returncode == 0, done.stderr
     assert installed.imports() == before
     assert command(installed, "verify").returncode == 0
+
+
+def test_an_image_of_an_earlier_release_stays_and_is_named(installed: World) -> None:
+    """Queued jobs may still need it, so the user says when it goes."""
+    old = installed.image.with_name("nvidia+nemo+26.02.sqsh")
+    receipt = installed.image.with_name(f"{installed.image.name}.receipt.json")
+    old.write_bytes(installed.image.read_bytes())
+    old.with_name(f"{old.name}.receipt.json").write_text(receipt.read_text())
+    own = installed.image.with_name("of somebody else.sqsh")  # has no receipt of ours
+    own.touch()
+    done = command(installed, "update", "--no-space-check")
+    assert done.returncode == 0, done.stderr
+    assert old.exists()
+    assert f"{old} (" in done.stderr
+    assert "no workload needs it now: remove it once no queued job uses it" in done.stderr
+    assert own.name not in done.stderr
+    for path in (old, old.with_name(f"{old.name}.receipt.json"), own):
+        path.unlink()
+    assert "no workload needs it" not in command(installed, "update", "--no-space-check").stderr
 
 
 def test_remove_and_add(installed: World) -> None:

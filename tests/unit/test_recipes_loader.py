@@ -32,7 +32,7 @@ def broken(tmp_path: Path, old: str, new: str) -> tuple[Path, int]:
         ("dtypes: [bf16, fp8]", "dtypes: [bf16, fp9]", "fp9"),
         ("tp: 4, pp: 1", "tp: 0, pp: 1", ">= 1"),
         ("tp: 4, pp: 1", "tp: four, pp: 1", "got 'str'"),
-        ('image: "nvcr.io#nvidia/nemo:26.02"', "image: 26.02", "put the value in quotes"),
+        ('image: "nvcr.io#nvidia/nemo:26.02.01"', "image: 26.02", "put the value in quotes"),
         ("step_seconds: 7.325", "step_seconds: -7.325", "> 0"),
         ('time_limit: "00:45:00"', 'time_limit: "45m"', "matching regex"),
         ("layers: 64,", "layers: 64.5,", "got 'float'"),

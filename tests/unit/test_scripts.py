@@ -156,3 +156,19 @@ def test_a_hostile_folder_reaches_the_script_quoted(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout == str(paths.log)
     assert not (tmp_path / "evil").exists()
+
+
+@pytest.mark.parametrize(
+    ("site", "handed"),
+    [
+        (ClusterConfig(), r"--container-env=\S*\bLLMB_ENGINE_CHECK\b"),
+        (ENROOT, r"--env LLMB_ENGINE_CHECK\b"),
+    ],
+    ids=["pyxis", "enroot"],
+)
+def test_the_engine_check_of_the_caller_reaches_the_ranks_in_their_container(site: ClusterConfig, handed: str) -> None:
+    variables = {"GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "128"}
+    text = script_of(plan_of(RECIPES["llama3.1"], site, **variables, LLMB_ENGINE_CHECK="off"))
+    assert "export LLMB_ENGINE_CHECK=off\n" in text
+    assert re.search(handed, text)
+    assert "LLMB_ENGINE_CHECK" not in script_of(plan_of(RECIPES["llama3.1"], site, **variables))

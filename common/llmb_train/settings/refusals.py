@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from llmb_train.engine import CONFIGURED_BRIDGE, Engine, package_version
+from llmb_train.engine import Engine
 from llmb_train.errors import JobError
 from llmb_train.job import Job
 from llmb_train.settings import checkpoint
+from llmb_train.versions import is_configured, package_version
 
 
 def check(job: Job, engine: Engine) -> None:
@@ -98,11 +99,11 @@ def _check_profile(job: Job) -> None:
 def notices(job: Job, engine: Engine) -> list[str]:
     """What the reader of the log must know about this run, one sentence each."""
     lines = []
-    bridge = package_version("megatron-bridge")
-    if bridge is not None and not bridge.startswith(CONFIGURED_BRIDGE):
-        lines.append(
-            f"Megatron-Bridge {bridge}: LLMB's settings are written for {CONFIGURED_BRIDGE}x, and untried here"
-        )
+    lines += [
+        f"{name} {version or '(of unknown version)'}: LLMB's settings are untried with it (LLMB_ENGINE_CHECK=off)"
+        for name in ("megatron-bridge", "megatron-core")
+        if not is_configured(name, version := package_version(name))
+    ]
     if engine.device == "cpu":
         lines.append("trained on a CPU: the times say nothing about a GPU, and MODEL_TFLOP/s counts no peak")
     elif not engine.transformer_engine:

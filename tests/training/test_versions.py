@@ -1,0 +1,100 @@
+"""Which Megatron is there, told without importing it, and refused before anything is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from training_jobs import REPOSITORY, Engine, make_job
+
+from llmb_common.recipe import load_recipe, recipe_folders
+from llmb_train.versions import CONTAINER
+
+INFO = """\
+MAJOR = {0}
+MINOR = {1}
+PATCH = {2}
+PRE_RELEASE = "{3}"
+VERSION = (MAJOR, MINOR, PATCH, PRE_RELEASE)
+__version__ = ".".join(map(str, VERSION[:3])) + "".join(VERSION[3:])
+"""
+FITTING = (0, 3, 1, ""), (0, 16, 1, "")
+
+
+def container(folder: Path, bridge: tuple[object, ...] | None, core: tuple[object, ...]) -> Path:
+    """The packages of an image as source trees without metadata, none of which can be imported."""
+    for name, version in (("megatron/bridge", bridge), ("megatron/core", core), ("transformer_engine", None)):
+        package = folder / name
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("raise SystemExit('imported before it was looked at')\n")
+        if version is not None:
+            (package / "package_info.py").write_text(INFO.format(*version))
+    return folder
+
+
+def start(tree: Path, rank: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+    """One rank of a job for two GPUs, with ``tree`` in front of everything else."""
+    job_file = tree / "job.json"
+    job_file.write_text(json.dumps(make_job("8b", device="cuda", gpu_type="h100", world_size=2)))
+    own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
+    own |= {"MASTER_PORT": "29400", "PYTHONPATH": f"{tree}:{REPOSITORY / 'common'}", "PATH": os.environ["PATH"]}
+    return subprocess.run(
+        [sys.executable, "-m", "llmb_train", str(job_file)],
+        env=own | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize(
+    ("bridge", "core", "words"),
+    [
+        ((0, 1, 0, "rc4"), (0, 14, 0, ""), "megatron-bridge 0.1.0rc4, megatron-core 0.14.0, as in NVIDIA's container"),
+        ((0, 2, 0, ""), (0, 15, 0, ""), "NVIDIA's container nemo:25.11"),
+        ((0, 4, 2, ""), (0, 17, 1, ""), "NVIDIA's container nemo:26.04"),
+        ((0, 5, 1, ""), (0, 18, 0, ""), "NVIDIA's container nemo:26.06"),
+        ((0, 6, 0, ""), (0, 19, 0, ""), "NVIDIA's container nemo:26.08"),
+        ((0, 30, 0, ""), (0, 16, 0, ""), "here is megatron-bridge 0.30.0, megatron-core 0.16.0"),
+        ((0, 3, 0, "rc2"), (0, 16, 0, ""), "megatron-bridge 0.3.0rc2"),
+        ((0, 3, 1, ""), (0, 17, 0, ""), "megatron-core 0.17.0"),
+    ],
+)
+def test_another_release_is_refused_with_the_container_that_fits(
+    tmp_path: Path, bridge: tuple[object, ...], core: tuple[object, ...], words: str
+) -> None:
+    tree = container(tmp_path, bridge, core)
+    done = start(tree)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert words in done.stderr
+    assert CONTAINER in done.stderr
+    assert "LLMB_ENGINE_CHECK=off" in done.stderr
+    # The image is the same on every node: one rank says so, not a thousand.
+    other = start(tree, rank=1)
+    assert (other.returncode, other.stderr) == (3, "")
+
+
+@pytest.mark.parametrize("check", ["on", "off"])
+def test_a_release_that_fits_and_a_check_that_is_off_go_on_to_torch(tmp_path: Path, check: str) -> None:
+    tree = container(tmp_path, *(FITTING if check == "on" else ((0, 2, 0, ""), (0, 15, 0, ""))))
+    done = start(tree, LLMB_ENGINE_CHECK=check)
+    # This Python has no torch: that far it comes, and no further.
+    assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'torch'"
+
+
+def test_the_version_of_the_real_megatron_is_found_without_importing_it(engine: Engine) -> None:
+    code = "import sys; from llmb_train.versions import package_version as v; "
+    code += "print(v('megatron-bridge'), v('megatron-core'), v('torch') is not None, 'torch' in sys.modules)"
+    done = subprocess.run(
+        [str(engine.python), "-c", code], env=engine.environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["0.3.1", "0.16.1", "True", "False"]
+
+
+def test_the_container_that_fits_is_the_recipes() -> None:
+    assert {load_recipe(folder).image for folder in recipe_folders(REPOSITORY)} == {CONTAINER}
