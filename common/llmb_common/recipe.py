@@ -134,6 +134,10 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     measurement: Measurement
     profiling: Profiling
     nccl_trace: NcclTrace = NcclTrace()
+    fp8_recipe: Fp8Recipe
+    """The FP8 scaling that this generation's results were measured with, and the default of FP8_RECIPE."""
+    vboost: bool = False
+    """Whether the published runs had the GPUs' clock boost (ENABLE_VBOOST), which LLMB leaves off by default."""
     flops_attention: Literal["full", "causal"] | None = None
     """How this generation's document counts attention, where it differs from the recipe's ``flops``."""
 
@@ -160,6 +164,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     cuda_graph: bool = False
     recompute_layers: Count = 0
     offload_layers: Count = 0
+    wgrad_deferral: Positive | None = None
+    """Micro-batches whose weight gradients of the output layer wait for the pipeline's drain; None: not deferred."""
     time_limit: Duration | None = None
     min_memory_gb: Positive | None = None
     source: str
@@ -219,7 +225,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Defaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     model_size: Name
     dtype: Dtype
-    fp8_recipe: Fp8Recipe = "cs"
     gpu_type: Name | None = None
 
 

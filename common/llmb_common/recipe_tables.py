@@ -86,7 +86,10 @@ def _experts(recipe: Recipe, size: str) -> str:
 
 
 def variants(recipe: Recipe) -> list[str]:
-    header = ["variant", "experiment name", "result from", "steps", "profiled steps, ranks", "report file"]
+    header = [
+        *("variant", "experiment name", "FP8 scaling", "published with clock boost", "result from", "steps"),
+        *("profiled steps, ranks", "report file"),
+    ]
     rows = []
     for variant in recipe.variants:
         m, p = variant.measurement, variant.profiling
@@ -95,6 +98,8 @@ def variants(recipe: Recipe) -> list[str]:
             [
                 f"`{variant.name}`",
                 f"`{_pattern(variant.experiment_name)}`" + (f", profiled `{p.suffix}`" if p.suffix else ""),
+                f"`{variant.fp8_recipe}`",
+                "yes" if variant.vboost else "no",
                 window if m.statistic == "mean" else f"the last step; mean of {window} beside it",
                 str(variant.max_steps) + (f", profiled {p.steps}" if p.steps else ""),
                 f"{p.start} to {p.stop}, {'all ranks' if p.ranks == 'all' else f'ranks {p.ranks}'}",

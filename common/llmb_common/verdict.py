@@ -11,7 +11,8 @@ from typing import Literal, TypeAlias
 
 from llmb_common import flops
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.recipe import Recipe, Result, find_row
+from llmb_common.published import published_result
+from llmb_common.recipe import Recipe, Result
 from llmb_common.timing.runs import RunTiming
 from llmb_common.timing.statistics import Window
 
@@ -70,34 +71,6 @@ def figures(plan: JobPlan, recipe: Recipe, step_seconds: float) -> Figures:
     )
 
 
-def published_result(plan: JobPlan, recipe: Recipe) -> Result | None:
-    """The published result of exactly the plan's configuration; None if there is none, or one thing differs."""
-    for result in recipe.results:
-        same = (result.variant, result.size, result.gpu, result.dtype, result.gpus) == (
-            plan.variant,
-            plan.model_size,
-            plan.gpu_type,
-            plan.dtype,
-            plan.gpus,
-        )
-        if same:
-            return None if _difference(plan, recipe, result) else result
-    return None
-
-
-def _difference(plan: JobPlan, recipe: Recipe, result: Result) -> bool:
-    """Whether the plan is not what was published, though size, GPU, dtype and scale are the same."""
-    row = find_row(recipe, result)
-    default_fp8 = recipe.defaults.fp8_recipe if plan.dtype == "fp8" else plan.fp8_recipe
-    return (
-        row is None
-        or bool(plan.overridden)
-        or plan.gbs != row.global_batch_size(plan.gpus)  # strong scaling
-        or plan.fp8_recipe not in (default_fp8, None)
-        or plan.moe_routing == "balanced"
-    )
-
-
 def judge_result(plan: JobPlan, recipe: Recipe, timing: RunTiming) -> Verdict:
     """Compare one run with the published result of its configuration."""
     if timing.status.state != "Success":
@@ -111,8 +84,11 @@ def judge_result(plan: JobPlan, recipe: Recipe, timing: RunTiming) -> Verdict:
     if published is None or seconds is None:
         return Verdict("no reference", "nothing is published for this configuration")
     difference = seconds / published.step_seconds - 1
+    boosted = recipe.variant(plan.variant).vboost and not plan.vboost
+    remark = ", without the published run's clock boost" if boosted else ""
     if abs(difference) <= BAND:
-        return Verdict("as published", f"as published ({round(difference, 3) + 0.0:+.1%})", difference, published)
+        text = f"as published ({round(difference, 3) + 0.0:+.1%})"
+        return Verdict("as published", text + remark, difference, published)
     if difference > 0:
-        return Verdict("slower", f"slower by {difference:.1%}", difference, published)
-    return Verdict("faster", f"faster by {-difference:.1%}", difference, published)
+        return Verdict("slower", f"slower by {difference:.1%}{remark}", difference, published)
+    return Verdict("faster", f"faster by {-difference:.1%}{remark}", difference, published)

@@ -92,6 +92,8 @@ class Performance:
     cuda_graph: bool
     recompute_layers: int
     offload_layers: int
+    wgrad_deferral: int | None
+    """Micro-batches whose weight gradients of the output layer wait for the pipeline's drain; null: not deferred."""
     moe_routing: Literal["drop", "balanced"] | None
 
 

@@ -52,6 +52,7 @@ def make_job(name: str = "llama3", **changes: Any) -> dict[str, Any]:
             "cuda_graph": False,
             "recompute_layers": 0,
             "offload_layers": 0,
+            "wgrad_deferral": None,
             "moe_routing": "drop" if size["architecture"]["moe"] else None,
         },
         "steps": {"train": 5, "exit_after": None},

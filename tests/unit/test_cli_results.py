@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.published import published_result
 from llmb_common.recipe import load_recipe
 from llmb_common.timing.runs import analyse, find_runs
-from llmb_common.verdict import BAND, judge_result, published_result, window_of
+from llmb_common.verdict import BAND, judge_result, window_of
 from support.cli import Cli
 from support.iteration_logs import nemo_log
 from support.runs import PUBLISHED, ROOT, make_run, plan_for, steady_log
@@ -50,6 +51,9 @@ DIFFERENT = {
     "the batch": {"GBS": "128"},
     "strong scaling": {"STRONG_SCALING": "true"},
     "the FP8 recipe": {"FP8_RECIPE": "mx"},
+    "a profile": {"ENABLE_PROFILE": "true"},
+    "a trace": {"ENABLE_NCCLTRACE": "true"},
+    "saving": {"ENABLE_CHECKPOINT": "true"},
     "the scale": {"JOB_TOTAL_GPUS": "256"},
     "the GPU": {"GPU_TYPE": "gb300"},
 }
@@ -68,6 +72,28 @@ def test_balanced_routing_is_not_what_was_published(tmp_path: Path) -> None:
     published |= {"JOB_TOTAL_GPUS": str(result.gpus)}
     assert published_result(plan_for(tmp_path, "grok1", **published), recipe) == result
     assert published_result(plan_for(tmp_path, "grok1", **published, MOE_ROUTING="balanced"), recipe) is None
+
+
+def test_a_loaded_checkpoint_has_no_reference_whatever_its_steps(tmp_path: Path) -> None:
+    for more in ({}, {"MAX_STEPS": "100"}):
+        loaded = plan_for(tmp_path, **PUBLISHED, LOAD_CHECKPOINT_PATH=str(tmp_path / "checkpoints"), **more)
+        assert published_result(loaded, LLAMA) is None
+        assert loaded.preflight.reference_step_seconds is None
+
+
+@pytest.mark.parametrize(
+    ("boost", "text"),
+    [
+        ("true", "as published (+1.2%)"),
+        ("false", "as published (+1.2%), without the published run's clock boost"),
+    ],
+)
+def test_a_run_without_the_published_clock_boost_says_so(tmp_path: Path, boost: str, text: str) -> None:
+    variables = {"MODEL_SIZE": "15b", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "16", "GPU_TYPE": "h100"}
+    record = make_run(tmp_path, "nemotron4", log=nemo_log(range(50)), variables=variables | {"ENABLE_VBOOST": boost})
+    timing = analyse(find_runs(record.paths.folder)[0], window_of(record.plan))
+    # The log's steps take 2.693 s, the published ones 2.66 s.
+    assert judge_result(record.plan, NEMOTRON, timing).text == text
 
 
 def test_an_h200_is_no_h100(tmp_path: Path) -> None:

@@ -11,12 +11,14 @@ from llmb_common.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.machine import Machine
 from llmb_common.planning.plan import make_plan
+from llmb_common.published import published_result
 from llmb_common.recipe import load_recipe
 from llmb_common.request import read_request
 
 ROOT = Path(__file__).resolve().parents[2]
 SLURM = Machine(cluster_type="slurm")
 LAPTOP = Machine(cluster_type="local", gpu_type="cpu")
+GROK = load_recipe(ROOT / "grok1")
 
 
 def plan(
@@ -41,7 +43,7 @@ def test_the_documented_default_is_405b_fp8_with_the_documented_columns() -> Non
     assert (p.tp, p.pp, p.cp, p.dp, p.mbs, p.gbs, p.ga) == (2, 1, 1, 128, 1, 128, 1)
     assert (p.fsdp, p.offload_layers, p.nodes, p.gpus_per_node) == (True, 80, 64, 4)
     assert p.experiment_name == "pretrain_llama3.1_405b_fp8_cs_gpus256_tp2_pp1_cp1_vpNone_ep1_mbs1_gbs128"
-    assert p.image == "/install/images/nvidia+nemo+26.02.sqsh"
+    assert p.image == "/install/images/nvidia+nemo+26.02.01.sqsh"
 
 
 def test_names_of_choices_ignore_case() -> None:
@@ -310,7 +312,7 @@ def test_an_interval_beyond_the_run_is_noted() -> None:
 @pytest.mark.parametrize(
     ("image", "expected"),
     [
-        ("nvcr.io#nvidia/nemo:26.02", "nvcr.io#nvidia/nemo:26.02"),
+        ("nvcr.io#nvidia/nemo:26.02.01", "nvcr.io#nvidia/nemo:26.02.01"),
         ("/images/x.sqsh", "/images/x.sqsh"),
         ("images/x.sqsh", str(Path.cwd() / "images/x.sqsh")),
         ("./x", str(Path.cwd() / "x")),
@@ -327,13 +329,46 @@ def test_an_image_file_is_an_absolute_path_for_pyxis_reads_others_as_names(image
         {"STRONG_SCALING": "true"},
         {"MOE_ROUTING": "balanced"},
         {"FP8_RECIPE": "mx"},
+        {"FP8_RECIPE": "cs"},
         {"ENABLE_PROFILE": "true"},
         {"ENABLE_NCCLTRACE": "true"},
+        {"ENABLE_CHECKPOINT": "true"},
         {"LOAD_CHECKPOINT_PATH": "/install/c"},
+        {"LOAD_CHECKPOINT_PATH": "/install/c", "MAX_STEPS": "100"},
     ],
 )
 def test_only_the_published_job_is_held_against_the_published_time(variables: dict[str, str]) -> None:
     grok = {"recipe": "grok1", "JOB_TOTAL_GPUS": "128"}
-    published = plan(**grok, FP8_RECIPE="cs", MOE_ROUTING="drop", ENABLE_VBOOST="true", NCCL_IB_HCA="mlx5")
+    published = plan(**grok, FP8_RECIPE="ds", MOE_ROUTING="drop", ENABLE_VBOOST="true", NCCL_IB_HCA="mlx5")
     assert published.preflight.reference_step_seconds == 5.298
-    assert plan(**grok, **variables).preflight.reference_step_seconds is None
+    different = plan(**grok, **variables)
+    assert different.preflight.reference_step_seconds is None
+    # What judges the run later knows the rule by the plan alone.
+    assert published_result(published, GROK) is not None
+    assert published_result(different, GROK) is None
+
+
+@pytest.mark.parametrize(
+    ("recipe", "size", "variant", "scaling"),
+    [
+        ("llama3.1", "405b", "mbridge", "cs"),
+        ("llama3.1", "405b", "nemo2", "ds"),
+        ("llama4", "400b", "nemo2", "ds"),
+        ("grok1", "314b", "nemo2", "ds"),
+        ("nemotron4", "340b", "nemo2", "ds"),
+    ],
+)
+def test_fp8_is_scaled_as_the_results_were_measured(recipe: str, size: str, variant: str, scaling: str) -> None:
+    gpus = "1024" if size in ("405b", "340b") else "512"
+    job = {"recipe": recipe, "MODEL_SIZE": size, "GPU_TYPE": "h100", "DTYPE": "fp8", "JOB_TOTAL_GPUS": gpus}
+    p = plan(**job, CONFIG_VARIANT=variant)
+    assert (p.fp8_recipe, p.preflight.warnings) == (scaling, ())
+    other = plan(**job, CONFIG_VARIANT=variant, FP8_RECIPE={"cs": "ds", "ds": "cs"}[scaling])
+    assert other.experiment_name != p.experiment_name, "two benchmarks, never under one name"
+    assert any(f"measured with {scaling}" in note for note in other.preflight.warnings)
+
+
+def test_the_output_layers_weight_gradients_wait_for_the_drain_of_a_pipeline() -> None:
+    job = {"MODEL_SIZE": "70b", "GPU_TYPE": "h100", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "64"}
+    assert plan(**job).wgrad_deferral == 22
+    assert plan(**job, PP="1", VP="na").wgrad_deferral is None

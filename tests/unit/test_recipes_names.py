@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.recipe import load_recipe
+from llmb_common.recipe import find_row, load_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = {name: load_recipe(ROOT / name) for name in ("llama3.1", "llama4", "grok1", "nemotron4")}
@@ -40,7 +40,7 @@ def test_workloads():
         "grok1": "pretrain_grok1",
         "nemotron4": "pretrain_nemotron4",
     }
-    assert {recipe.image for recipe in RECIPES.values()} == {"nvcr.io#nvidia/nemo:26.02"}
+    assert {recipe.image for recipe in RECIPES.values()} == {"nvcr.io#nvidia/nemo:26.02.01"}
 
 
 def test_defaults():
@@ -51,7 +51,32 @@ def test_defaults():
         "grok1": ("314b", "fp8", "gb200"),
         "nemotron4": ("15b", "fp8", "h100"),
     }
-    assert {r.defaults.fp8_recipe for r in RECIPES.values()} == {"cs"}
+
+
+def test_each_generation_has_the_fp8_scaling_and_the_clock_boost_of_its_results():
+    """NeMo's performance scripts ran delayed scaling and vboost; the Megatron-Bridge document names ``fp8_cs``."""
+    found = {(name, v.name): (v.fp8_recipe, v.vboost) for name, r in RECIPES.items() for v in r.variants}
+    assert found.pop(("llama3.1", "mbridge")) == ("cs", False)
+    assert set(found) == {(name, "nemo2") for name in RECIPES}
+    assert set(found.values()) == {("ds", True)}
+
+
+def test_time_limits_are_those_of_nvidias_launchers():
+    """Llama 4 on H100: dgxc-benchmarking v25.05, llama4/launch.sh:110; 405b: v26.02, llama3.1/launch.sh:89."""
+    found = {(n, row.size, row.gpu): row.time_limit for n, r in RECIPES.items() for row in r.rows if row.time_limit}
+    assert found.pop(("llama4", "400b", "h100")) == "00:55:00"
+    assert found.pop(("grok1", "314b", "h100")) == "00:45:00"
+    assert found == {("llama3.1", "405b", gpu): "02:00:00" for gpu in ("gb300", "gb200", "b200", "h100")}
+
+
+def test_a_published_run_fits_into_its_time_limit_with_ten_minutes_to_start():
+    for recipe in RECIPES.values():
+        for result in recipe.results:
+            row, variant = find_row(recipe, result), recipe.variant(result.variant)
+            assert row is not None
+            hours, minutes, seconds = map(int, (row.time_limit or variant.time_limit).split(":"))
+            limit = 3600 * hours + 60 * minutes + seconds
+            assert variant.max_steps * result.step_seconds + 600 <= limit, result.source
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,7 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     cuda_graph: bool
     recompute_layers: int
     offload_layers: int
+    wgrad_deferral: int | None = None
     overridden: tuple[str, ...]
     moe_routing: str | None
     max_steps: int

@@ -29,6 +29,7 @@ from llmb_common.planning.switches import (
     steps_for,
     without_cuda_graph,
 )
+from llmb_common.published import published_result
 from llmb_common.recipe import Model, Recipe, Row, Variant
 from llmb_common.request import Request
 from llmb_common.slurm.options import parse_additional
@@ -54,7 +55,7 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
     check_layout(layout, model.architecture, model.sequence_length, recipe.family)
     gpus_per_node = request.gpus_per_node or cluster.gpus_per_node or (4 if gpu_type in GRACE else 8)
     nodes, gpus_per_node = _nodes(gpus, gpus_per_node, machine)
-    fp8_recipe = fp8_recipe_for(recipe, request, gpu_type, dtype, notices)
+    fp8_recipe = fp8_recipe_for(variant, request, gpu_type, dtype, notices)
     workload_folder = request.workload or install / "workloads" / recipe.workload
     steps, exit_after = steps_for(request, variant)
     device = "cpu" if gpu_type == "cpu" else "cuda"
@@ -65,7 +66,7 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
     image = _image(recipe, cluster, request, install, machine)
     notices += checkpoint_notices(model, request, gpus, steps)
     notices += ineffective(request, cluster, machine)
-    return JobPlan(
+    plan = JobPlan(
         workload=recipe.workload,
         recipe=recipe.name,
         family=recipe.family,
@@ -98,6 +99,7 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
         cuda_graph=layout.cuda_graph,
         recompute_layers=layout.recompute_layers,
         offload_layers=layout.offload_layers,
+        wgrad_deferral=row.wgrad_deferral if layout.pp > 1 else None,  # one stage has no drain; core refuses it
         overridden=tuple(sorted(request.columns)),
         moe_routing=moe_routing,
         max_steps=steps,
@@ -133,11 +135,13 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
         architecture=model.architecture,
         install=str(install),
         workload_folder=str(workload_folder),
-        preflight=Preflight(
-            reference_step_seconds=_reference(recipe, model, variant, gpu_type, dtype, gpus, request),
-            warnings=tuple(notices),
-        ),
+        preflight=Preflight(warnings=tuple(notices)),
     )
+    reference = published_result(plan, recipe)
+    if reference is None:
+        return plan
+    preflight = msgspec.structs.replace(plan.preflight, reference_step_seconds=reference.step_seconds)
+    return msgspec.structs.replace(plan, preflight=preflight)
 
 
 def _install(request: Request) -> Path:
@@ -203,7 +207,7 @@ def _image(recipe: Recipe, cluster: ClusterConfig, request: Request, install: Pa
 
 
 def image_file_name(image: str) -> str:
-    """Enroot's default file name of an image: ``nvcr.io#nvidia/nemo:26.02`` -> ``nvidia+nemo+26.02.sqsh``."""
+    """Enroot's default file name of an image: ``nvcr.io#nvidia/nemo:26.02.01`` -> ``nvidia+nemo+26.02.01.sqsh``."""
     path = image.rpartition("#")[2]
     return path.replace("/", "+").replace(":", "+") + ".sqsh"
 
@@ -225,6 +229,8 @@ def _experiment_name(
         mbs=layout.mbs,
         gbs=layout.gbs,
     )
+    if dtype == "fp8" and fp8_recipe != variant.fp8_recipe and "{precision}" not in variant.experiment_name:
+        name += f"_{fp8_recipe}"
     if request.moe_routing == "balanced":
         name += "_balanced"  # another benchmark than the published one: never under one name
     if request.profile:
@@ -252,23 +258,3 @@ def _slurm(cluster: ClusterConfig, request: Request, gpu_type: str, nodes: int, 
         additional=(*((key, value) for key, value in site if key not in asked_keys), *asked),
         runtime=cluster.slurm.runtime,
     )
-
-
-def _reference(
-    recipe: Recipe, model: Model, variant: Variant, gpu_type: str, dtype: str, gpus: int, request: Request
-) -> float | None:
-    """The published step time of exactly this job; None where the published run differed in what decides its speed."""
-    slowed = request.profile or request.nccl_trace or request.load_checkpoint is not None
-    another_recipe = request.fp8_recipe not in (None, recipe.defaults.fp8_recipe)
-    if request.columns or request.strong_scaling or request.moe_routing == "balanced" or another_recipe or slowed:
-        return None
-    for result in recipe.results:
-        if (result.variant, result.size, result.gpu, result.dtype, result.gpus) == (
-            variant.name,
-            model.size,
-            gpu_type,
-            dtype,
-            gpus,
-        ):
-            return result.step_seconds
-    return None

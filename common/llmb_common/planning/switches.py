@@ -16,14 +16,19 @@ from llmb_common.recipe import Model, Recipe, Variant
 from llmb_common.request import Request
 
 
-def fp8_recipe_for(recipe: Recipe, request: Request, gpu_type: str, dtype: str, notices: list[str]) -> str | None:
+def fp8_recipe_for(variant: Variant, request: Request, gpu_type: str, dtype: str, notices: list[str]) -> str | None:
     if dtype == "fp8":
         if request.fp8_recipe == "mx" and gpu_type not in BLACKWELL:
             raise RequestError(
                 f"FP8_RECIPE=mx does not exist on {gpu_type}: MXFP8 needs {', '.join(BLACKWELL)}",
                 remedy="unset FP8_RECIPE, or set it to cs or ds",
             )
-        return request.fp8_recipe or recipe.defaults.fp8_recipe
+        if request.fp8_recipe not in (None, variant.fp8_recipe):
+            notices.append(
+                f"FP8_RECIPE={request.fp8_recipe}: the FP8 results of {variant.name} were measured with "
+                f"{variant.fp8_recipe}, and this job is not held against them"
+            )
+        return request.fp8_recipe or variant.fp8_recipe
     if request.fp8_recipe:
         notices.append(f"FP8_RECIPE={request.fp8_recipe} has no effect with DTYPE={dtype}")
     return None

@@ -43,6 +43,7 @@ def job_document(plan: JobPlan, paths: RunPaths) -> dict[str, Any]:
             "cuda_graph": plan.cuda_graph,
             "recompute_layers": plan.recompute_layers,
             "offload_layers": plan.offload_layers,
+            "wgrad_deferral": plan.wgrad_deferral,
             "moe_routing": plan.moe_routing,
         },
         "steps": {"train": plan.max_steps, "exit_after": plan.exit_after},

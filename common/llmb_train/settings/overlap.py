@@ -16,9 +16,14 @@ _PRESETS = {
     ("llama3", 8192, "blackwell"): "userbuffers_{dtype}_b200_h8192_tp2_mbs1_seqlen8192",
     ("llama3", 16384, "hopper"): "userbuffers_{dtype}_h100_h16384_tp8_cp2_mbs1_seqlen8192",
     ("llama3", 16384, "blackwell"): "userbuffers_{dtype}_b200_h16384_tp4_cp2_mbs1_seqlen8192",
-    # NeMo, Nemotron-4 on Blackwell; on Hopper it ran the default. The 15b preset exists for bf16 only.
+    # NeMo, Nemotron-4 on Blackwell; on Hopper it ran the default. 15b ran the bf16 preset in FP8 too
+    # (scripts/performance/llm/pretrain_nemotron4_15b.py, v2.3.0).
     ("nemotron4", 6144, "blackwell"): "userbuffers_bf16_b200_h6144_tp2_mbs1_seqlen4096",
     ("nemotron4", 18432, "blackwell"): "userbuffers_{dtype}_b200_h18432_tp8_mbs1_seqlen4096",
+    # NeMo, Grok-1: one preset at every dtype and GPU, though it is named after another model
+    # (scripts/performance/llm/pretrain_grok1_314b.py, 6f2c6fda).
+    ("grok1", 6144, "hopper"): "userbuffers_fp8_b200_h16384_tp4_cp2_mbs1_seqlen8192",
+    ("grok1", 6144, "blackwell"): "userbuffers_fp8_b200_h16384_tp4_cp2_mbs1_seqlen8192",
 }
 """Names in ``megatron.bridge.training.comm_overlap`` by family, hidden size and GPU generation."""
 
@@ -27,10 +32,7 @@ def preset_name(job: Job) -> str | None:
     """Tensor-parallel overlap preset of this job, or None for Transformer Engine's default."""
     generation = "hopper" if job.gpu_type in HOPPER else "blackwell"
     name = _PRESETS.get((job.family, job.architecture.hidden, generation))
-    dtype = "bf16" if job.precision.dtype == "bf16" else "fp8"
-    if name is None or ("{dtype}" not in name and dtype not in name):
-        return None
-    return name.format(dtype=dtype)
+    return name.format(dtype="bf16" if job.precision.dtype == "bf16" else "fp8") if name else None
 
 
 def comm_overlap(job: Job, engine: Engine) -> Any:
@@ -53,6 +55,7 @@ def comm_overlap(job: Job, engine: Engine) -> Any:
         tp_comm_bootstrap_backend="nccl",
         # None: not, which is what Bridge would choose.
         overlap_param_gather_with_optimizer_step=gather_in_optimizer_step(job) or None,
+        **_wgrad_deferral(job, engine),
     )
 
 
@@ -77,3 +80,14 @@ def gather_in_optimizer_step(job: Job) -> bool:
         and job.checkpoint.save is None
         and job.checkpoint.load is None
     )
+
+
+def _wgrad_deferral(job: Job, engine: Engine) -> dict[str, Any]:
+    """Weight gradients of the output layer computed in the pipeline's drain (NeMo; Bridge 0.3.1's Llama has it off).
+
+    Core accumulates them with a fused kernel of Apex or Transformer Engine, and refuses a single stage.
+    """
+    limit = job.performance.wgrad_deferral
+    if limit is None or job.parallelism.pp == 1 or not engine.transformer_engine:
+        return {}
+    return {"defer_embedding_wgrad_compute": True, "wgrad_deferral_limit": limit}
