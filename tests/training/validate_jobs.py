@@ -61,8 +61,19 @@ def validate(job_file: Path) -> dict[str, Any]:
             f"{section}.{name}": value
             for section in _SECTIONS
             for name, value in _plain_fields(getattr(config, section)).items()
-        },
+        }
+        | _asked_fusions(job_file),
     }
+
+
+def _asked_fusions(job_file: Path) -> dict[str, Any]:
+    """The two fused kernels that ``as_on_gpu.resolve`` switches off for validation, as the job's configuration has
+    them."""
+    from llmb_train.config import build_config
+    from llmb_train.job import load_job
+
+    model = build_config(load_job(job_file), ENGINE).model
+    return {f"model.{name}": getattr(model, name) for name in ("apply_rope_fusion", "moe_permute_fusion")}
 
 
 def _plain_fields(section: Any) -> dict[str, Any]:
