@@ -82,6 +82,9 @@ def _training(job: Job, span: checkpoint.Span) -> Any:
         # Ending by exit_interval saves once; running off the end saves the last step again after an interval save.
         exit_interval=span.last if saving else None,
         exit_signal_handler=saving,
+        # Slurm signals every process of the step: a data loader worker that dies of it ends its rank before the save
+        # (Bridge 0.3.1 installs the handler in the workers, data/loaders.py).
+        exit_signal_handler_for_dataloader=saving,
         eval_iters=0,
         eval_interval=span.last,  # Bridge divides by it even where there is nothing to evaluate
         # Collect garbage on all ranks in the same step, or each step waits for another rank (Bridge 0.3.1).
@@ -106,7 +109,7 @@ def _scheduler() -> Any:
 
 
 def _dataset(job: Job, engine: Engine) -> Any:
-    """Synthetic tokens made on the host; worker processes on a CPU would only take it from the ranks."""
+    """Synthetic tokens made on the host."""
     from megatron.bridge.training.config import MockGPTDatasetConfig
 
     return MockGPTDatasetConfig(
@@ -116,6 +119,6 @@ def _dataset(job: Job, engine: Engine) -> Any:
         reset_attention_mask=False,
         eod_mask_loss=False,
         dataloader_type="single",
-        num_workers=8 if engine.device == "cuda" else 0,
+        num_workers=job.data_workers,
         pin_memory=engine.device == "cuda",
     )

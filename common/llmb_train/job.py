@@ -141,6 +141,8 @@ class Job:
     steps: Steps
     profile: Profile | None
     checkpoint: Checkpoint
+    data_workers: int
+    """Processes beside each rank that prepare its batches; 0: the rank does it between two steps."""
     seed: int
 
     @property
@@ -221,6 +223,8 @@ def _check(job: Job, where: str) -> None:
         raise JobError(f"{where}: precision.fp8_recipe belongs to dtype fp8 and to no other")
     if job.steps.train < 1 or (job.steps.exit_after is not None and job.steps.exit_after < 1):
         raise JobError(f"{where}: steps.train and steps.exit_after must be at least 1")
+    if job.data_workers < 0:
+        raise JobError(f"{where}: data_workers is {job.data_workers}, it must be at least 0")
     if job.profile is not None and not 0 <= job.profile.start < job.profile.stop:
         raise JobError(
             f"{where}: profile.start {job.profile.start} is not before profile.stop {job.profile.stop}",

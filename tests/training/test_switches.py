@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -28,6 +29,7 @@ def _start(engine: Engine, folder: Path, job: dict[str, Any]) -> subprocess.Pope
             stdout=log,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,
         )
 
 
@@ -53,7 +55,8 @@ def long_run(engine: Engine, tmp_path: Path) -> Any:
 
     yield start
     for process in started:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
@@ -68,6 +71,18 @@ def test_sigterm_saves_a_checkpoint_that_a_run_resumes_from(engine: Engine, tmp_
 
     job = make_job(batch={"gbs": 1}, steps={"exit_after": 1}, checkpoint={"load": str(checkpoints)})
     assert list(engine.train(tmp_path / "resumed", job).steps) == [last + 1]
+
+
+def test_a_signal_to_all_processes_saves_although_data_loader_workers_get_it_too(tmp_path: Path, long_run: Any) -> None:
+    """Slurm signals the whole step: with a GPU's eight workers the first of them to die ended the rank unsaved."""
+    checkpoints = tmp_path / "checkpoints"
+    process = long_run(checkpoint={"save": str(checkpoints)}, data_workers=2)
+    assert len(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()) >= 2
+    os.killpg(process.pid, signal.SIGTERM)
+    log = tmp_path / "log.out"
+    assert process.wait(timeout=60) == 0, log.read_text(encoding="utf-8")[-3000:]
+    last = max(TrainingRun(0, log.read_text(encoding="utf-8")).steps)
+    assert [saved.name for saved in checkpoints.glob("iter_*")] == [f"iter_{last:07d}"]
 
 
 def test_sigterm_without_checkpointing_ends_the_process_as_usual(long_run: Any) -> None:

@@ -58,6 +58,7 @@ def make_job(name: str = "llama3", **changes: Any) -> dict[str, Any]:
         "steps": {"train": 5, "exit_after": None},
         "profile": None,
         "checkpoint": {"save": None, "interval": None, "load": None},
+        "data_workers": 0,
         "seed": 1234,
     }
     for key, value in changes.items():

@@ -60,5 +60,7 @@ def job_document(plan: JobPlan, paths: RunPaths) -> dict[str, Any]:
             "interval": checkpoint.interval,
             "load": checkpoint.load,
         },
+        # Eight prepare batches beside each GPU, Bridge's own number; on a CPU they would only take it from the ranks.
+        "data_workers": 8 if plan.device == "cuda" else 0,
         "seed": SEED,
     }
