@@ -18,6 +18,10 @@ FILE_NAME = "cluster_config.yaml"
 
 Runtime = Literal["pyxis", "enroot", "none"]
 
+CHECKPOINT_GB_PER_SECOND = 5.0
+"""Assumed where the site does not say: cautious for a parallel file system behind hundreds of GPUs, too fast for a
+single NFS server. A site that writes slower says so, or a job that is told to save is ended before it has."""
+
 
 class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """How jobs are submitted at this site. ``gres``: ask for ``--gres=gpu:N`` (clusters without GRES reject it)."""
@@ -27,6 +31,11 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     cpu_partition: str | None = None
     gres: bool = False
     runtime: Runtime = "pyxis"
+    container_writable: bool = True
+    """A job may write to its image's files; what it writes is gone with it. Enroot's own default is no."""
+    mpi: str = "pmix"
+    """``srun --mpi=``, one of those that ``srun --mpi=list`` shows. ``none`` where Slurm was built without PMIx: ranks
+    find each other without it."""
     additional_params: str = ""
     """As ADDITIONAL_SLURM_PARAMS: semicolon-separated, added to every job."""
 
@@ -50,6 +59,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     engine: Engine | None = None
     env_type: Literal["uv", "venv", "conda"] | None = None
     image_folder: str | None = None
+    checkpoint_gb_per_second: Annotated[float, msgspec.Meta(gt=0)] = CHECKPOINT_GB_PER_SECOND
+    """At which all ranks of a job together write a checkpoint, in 10^9 bytes/s."""
     mounts: tuple[str, ...] = ()
     environment: dict[str, str] = {}
     """Job variables of this site, for instance NCCL settings. They override the recipe's."""
@@ -98,6 +109,10 @@ def _check(config: ClusterConfig, path: Path) -> None:
     for key, word in (("account", slurm.account), ("gpu_partition", slurm.gpu_partition)):
         if word is not None and not re.fullmatch(r"[^\s\"']+", word):
             raise ConfigError(f"{path}: slurm.{key} {word!r} is no name Slurm can have", remedy="correct it")
+    if not re.fullmatch(r"[a-z0-9_]+", slurm.mpi):
+        raise ConfigError(
+            f"{path}: slurm.mpi {slurm.mpi!r} is not a type of MPI", remedy="one of those that srun --mpi=list shows"
+        )
     paths = (("engine.python", config.engine.python if config.engine else None), ("image_folder", config.image_folder))
     for key, place in paths:
         if place is not None and not place.startswith("/"):

@@ -12,6 +12,9 @@ from llmb_common.request import Request
 
 _NAME = re.compile(r"\b(GB300|GB200|B200|H200|H100)\b", re.IGNORECASE)  # GH200 is none of them
 
+SEGMENT_SLURM = (24, 5)
+"""First release whose ``sbatch`` knows ``--segment``."""
+
 
 def gpu_names() -> list[str]:
     """Product names of the GPUs that the driver shows; empty without a driver."""
@@ -57,10 +60,10 @@ def look_at_machine(cluster: ClusterConfig, request: Request) -> Machine:
 
 
 def _knows_segments() -> bool:
-    """Whether ``sbatch`` has ``--segment``: Slurm 23.11 and later."""
+    """Whether ``sbatch`` has ``--segment``: since Slurm 24.05.0 (its NEWS). ``sbatch --help`` does not list it."""
     try:
         text = subprocess.run(["sbatch", "--version"], capture_output=True, text=True, timeout=20).stdout
     except (OSError, subprocess.TimeoutExpired):
         return False
     found = re.search(r"([0-9]+)\.([0-9]+)", text)
-    return found is not None and (int(found[1]), int(found[2])) >= (23, 11)
+    return found is not None and (int(found[1]), int(found[2])) >= SEGMENT_SLURM

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from llmb_common.recipe import Architecture
 
+CHECKPOINT_BYTES_PER_PARAMETER = 14
+"""bf16 weights, fp32 master weights and two Adam moments: 105 GiB for 8B, as the documents say."""
+
 
 def count_parameters(a: Architecture) -> int:
     """Weights of the whole model, as the real one on the meta device counts them; the vocabulary is not padded."""

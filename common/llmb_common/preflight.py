@@ -8,11 +8,8 @@ import shutil
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks, RequestError
+from llmb_common.parameters import CHECKPOINT_BYTES_PER_PARAMETER
 from llmb_common.planning.job_plan import JobPlan
-
-CHECKPOINT_BYTES_PER_PARAMETER = 14
-"""bf16 weights, fp32 master weights and two Adam moments: 105 GiB for 8B, as the documents say."""
-
 
 _TRACKER = "latest_checkpointed_iteration.txt"
 _ITERATION = re.compile(r"iter_([0-9]{1,9})")

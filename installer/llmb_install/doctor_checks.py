@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from llmb_common.local_machine import SEGMENT_SLURM
 from llmb_install.detect import Partition, gpu_type_of
 from llmb_install.doctor_facts import Facts, Node
 from llmb_install.images import IMAGE_BYTES
@@ -16,7 +17,6 @@ Level = Literal["ok", "doubt", "blocks"]
 
 _PYXIS_OPTIONS = ("container-image", "container-mounts", "container-mount-home")
 _OLDEST_SLURM = (21, 8)
-_SEGMENT_SLURM = (23, 11)
 _MINUTES_NEEDED = 30
 _CUDA_NEEDED = 13
 """What the NeMo 26.02 image brings; an older driver needs the forward-compatibility package inside it."""
@@ -96,12 +96,12 @@ def _slurm(facts: Facts) -> Iterator[Check]:
         facts.site.slurm_version or "unknown",
         "nothing older than 21.08 was ever tried" if old else "",
     )
-    if facts.config.gpu_type in ("gb200", "gb300") and version < _SEGMENT_SLURM:
+    if facts.config.gpu_type in ("gb200", "gb300") and version < SEGMENT_SLURM:
         yield Check(
             "Slurm and NVL72 racks",
             "doubt",
             f"{facts.site.slurm_version} has no --segment",
-            "jobs larger than a rack may be spread badly; Slurm 23.11 or newer keeps segments together",
+            "jobs may be spread over more racks than needed; Slurm 24.05 or newer keeps segments together",
         )
     yield Check(
         "Slurm controller",

@@ -166,24 +166,6 @@ def test_a_secret_never_enters_the_plan() -> None:
     assert "canary" not in repr(p)
 
 
-@pytest.mark.parametrize(
-    ("gpu_type", "gpus", "segments", "expected"),
-    [
-        ("gb200", "256", True, 16),
-        ("gb300", "1024", True, 16),
-        ("gb200", "256", False, None),
-        ("b200", "256", True, None),
-    ],
-)
-def test_segments_are_asked_for_on_nvl72_where_slurm_knows_them(
-    gpu_type: str, gpus: str, segments: bool, expected: int | None
-) -> None:
-    machine = Machine(cluster_type="slurm", slurm_segments=segments)
-    p = plan(machine, JOB_TOTAL_GPUS=gpus, GPU_TYPE=gpu_type)
-    assert p.slurm is not None
-    assert p.slurm.segment == expected
-
-
 def test_the_type_in_sbatch_gpus_per_node_is_asked_for_too() -> None:
     p = plan(JOB_TOTAL_GPUS="1024", GPU_TYPE="h100", SBATCH_GPUS_PER_NODE="h100:8")
     assert p.slurm is not None

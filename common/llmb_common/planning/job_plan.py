@@ -41,6 +41,8 @@ class CheckpointPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     interval: int | None = None
     load: str | None = None
     resume: bool = False
+    save_seconds: int = 120
+    """What writing one checkpoint takes, by the site's rate: how long before its time limit Slurm tells the job to."""
 
 
 class SlurmPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,6 +56,8 @@ class SlurmPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     segment: int | None
     additional: tuple[tuple[str, str | None], ...]
     runtime: Literal["pyxis", "enroot", "none"]
+    container_writable: bool = True
+    mpi: str = "pmix"
 
 
 class Preflight(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

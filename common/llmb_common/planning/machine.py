@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Machine:
     """What the planner must know of the machine it plans for.
 
-    ``gpu_type`` None: no GPU was looked for or found. ``slurm_segments``: sbatch knows ``--segment`` (Slurm 23.11 and
+    ``gpu_type`` None: no GPU was looked for or found. ``slurm_segments``: sbatch knows ``--segment`` (Slurm 24.05 and
     later; True where there is no sbatch to ask).
     """
 

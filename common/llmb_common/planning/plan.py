@@ -16,8 +16,10 @@ from llmb_common.parameters import count_parameters
 from llmb_common.planning.choose import choose_gpu_type, choose_row
 from llmb_common.planning.divisibility import Layout, check_layout
 from llmb_common.planning.environment import GRACE, job_environment, recipe_environment
-from llmb_common.planning.job_plan import JobPlan, Preflight, SlurmPlan
+from llmb_common.planning.job_plan import CheckpointPlan, JobPlan, Preflight, SlurmPlan
 from llmb_common.planning.machine import Machine
+from llmb_common.planning.saving import check_time_to_train, save_seconds
+from llmb_common.planning.segments import choose_segment
 from llmb_common.planning.switches import (
     checkpoint_notices,
     checkpoint_plan,
@@ -33,9 +35,6 @@ from llmb_common.published import published_result
 from llmb_common.recipe import Model, Recipe, Row, Variant
 from llmb_common.request import Request
 from llmb_common.slurm.options import parse_additional
-
-NVLINK_DOMAIN_NODES = 18
-"""Nodes of four GPUs in one NVL72 rack: a job's segments must not be larger."""
 
 
 def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine: Machine) -> JobPlan:
@@ -66,6 +65,14 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
     image = _image(recipe, cluster, request, install, machine)
     notices += checkpoint_notices(model, request, gpus, steps)
     notices += ineffective(request, cluster, machine)
+    slurm = _slurm(cluster, request, gpu_type, nodes, gpus_per_node, machine, notices)
+    time_limit = request.time_limit or row.time_limit or variant.time_limit
+    # Counted, not model.parameters: a proxy row brings its own number of layers.
+    parameters = count_parameters(model.architecture)
+    checkpoint = checkpoint_plan(request, install, workload_folder)
+    if checkpoint.enabled:
+        saving = save_seconds(parameters, cluster.checkpoint_gb_per_second)
+        checkpoint = msgspec.structs.replace(checkpoint, save_seconds=saving)
     plan = JobPlan(
         workload=recipe.workload,
         recipe=recipe.name,
@@ -82,8 +89,7 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
         gpus_per_node=gpus_per_node,
         seq_len=model.sequence_length,
         layers=model.architecture.layers,
-        # Counted, not model.parameters: a proxy row brings its own number of layers.
-        parameters=count_parameters(model.architecture),
+        parameters=parameters,
         tp=layout.tp,
         pp=layout.pp,
         cp=layout.cp,
@@ -104,7 +110,7 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
         moe_routing=moe_routing,
         max_steps=steps,
         exit_after=exit_after,
-        time_limit=request.time_limit or row.time_limit or variant.time_limit,
+        time_limit=time_limit,
         image=image,
         mounts=(*cluster.mounts, *request.mounts),
         experiment_name=_experiment_name(variant, request, layout, model, dtype, fp8_recipe),
@@ -124,23 +130,27 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
             cluster,
             request.tuning,
         ),
-        slurm=_slurm(cluster, request, gpu_type, nodes, machine),
+        slurm=slurm,
         engine_python=cluster.engine.python if cluster.engine else None,
         profile=profile,
         nccl_trace=request.nccl_trace,
-        checkpoint=checkpoint_plan(request, install, workload_folder),
+        checkpoint=checkpoint,
         vboost=request.vboost,
         cpu_pinning=request.cpu_pinning,
         measurement=variant.measurement,
         architecture=model.architecture,
         install=str(install),
         workload_folder=str(workload_folder),
-        preflight=Preflight(warnings=tuple(notices)),
+        preflight=Preflight(),
     )
-    reference = published_result(plan, recipe)
-    if reference is None:
-        return plan
-    preflight = msgspec.structs.replace(plan.preflight, reference_step_seconds=reference.step_seconds)
+    published = published_result(plan, recipe)
+    reference = published.step_seconds if published is not None else None
+    if checkpoint.enabled and slurm is not None:
+        # Not a result to be held against, but what a step takes all the same.
+        bare = published_result(msgspec.structs.replace(plan, checkpoint=CheckpointPlan()), recipe)
+        seconds = bare.step_seconds if bare is not None else None
+        check_time_to_train(checkpoint.save_seconds, time_limit, slurm.additional, steps, seconds, notices)
+    preflight = Preflight(reference_step_seconds=reference, warnings=tuple(notices))
     return msgspec.structs.replace(plan, preflight=preflight)
 
 
@@ -240,21 +250,29 @@ def _experiment_name(
     return name
 
 
-def _slurm(cluster: ClusterConfig, request: Request, gpu_type: str, nodes: int, machine: Machine) -> SlurmPlan | None:
+def _slurm(
+    cluster: ClusterConfig,
+    request: Request,
+    gpu_type: str,
+    nodes: int,
+    gpus_per_node: int,
+    machine: Machine,
+    notices: list[str],
+) -> SlurmPlan | None:
     if machine.cluster_type != "slurm":
         return None
     site = parse_additional(cluster.slurm.additional_params, "cluster_config.yaml: slurm.additional_params")
     asked = parse_additional(request.additional_slurm_params, "ADDITIONAL_SLURM_PARAMS")
     asked_keys = {key for key, _ in asked}
-    segment = None
-    if gpu_type in GRACE and nodes > NVLINK_DOMAIN_NODES and machine.slurm_segments:
-        segment = max(n for n in range(1, NVLINK_DOMAIN_NODES + 1) if nodes % n == 0)
+    additional = (*((key, value) for key, value in site if key not in asked_keys), *asked)
     return SlurmPlan(
         account=request.account or cluster.slurm.account,
         partition=request.partition or cluster.slurm.gpu_partition,
         gres=request.gres if request.gres is not None else cluster.slurm.gres,
         gres_type=request.gres_type,
-        segment=segment,
-        additional=(*((key, value) for key, value in site if key not in asked_keys), *asked),
+        segment=choose_segment(gpu_type, nodes, gpus_per_node, machine, set(dict(additional)), notices),
+        additional=additional,
         runtime=cluster.slurm.runtime,
+        container_writable=cluster.slurm.container_writable,
+        mpi=cluster.slurm.mpi,
     )

@@ -14,10 +14,6 @@ from llmb_common.rendering.task import task_script
 from llmb_common.run_paths import ArrayPaths, RunPaths
 from llmb_common.slurm.options import output_pattern, sbatch_line
 
-SAVE_SECONDS = 120
-"""How long before its time limit a checkpointing job is told to save."""
-
-
 def render_script(plan: JobPlan, paths: RunPaths) -> str:
     """The batch script. Raises RequestError where a path cannot be said to Slurm or Pyxis."""
     lines = ["#!/bin/bash"]
@@ -76,7 +72,7 @@ def _directives(plan: JobPlan, slurm: SlurmPlan, job_name: str, output: str) -> 
     if plan.cpu_pinning:
         options["cpus-per-task"] = plan.cpu_pinning
     if plan.checkpoint.enabled:
-        options["signal"] = f"TERM@{SAVE_SECONDS}"
+        options["signal"] = f"TERM@{plan.checkpoint.save_seconds}"
     options["output"] = output
     options["open-mode"] = "append"
     if not {"requeue", "no-requeue"} & dict(slurm.additional).keys():

@@ -64,7 +64,9 @@ def _task_id(plan: JobPlan) -> list[str]:
 def supervisor(plan: JobPlan) -> list[str]:
     """The function ``supervise PID``, which ends process PID when it hangs."""
     long = plan.checkpoint.enabled or plan.profile is not None
-    hang, teardown = (LONG_SECONDS, LONG_SECONDS) if long else (HANG_SECONDS, TEARDOWN_SECONDS)
+    # A checkpoint may take twice as long as the site's rate says before a step counts as hung.
+    patient = max(LONG_SECONDS, 2 * plan.checkpoint.save_seconds)
+    hang, teardown = (patient, patient) if long else (HANG_SECONDS, TEARDOWN_SECONDS)
     finished = f"${{#times[@]}} >= {plan.exit_after}" if plan.exit_after is not None else "last == steps"
     return [
         "# Ends a step without a new iteration for long, and one that does not exit after its last iteration.",

@@ -1,0 +1,77 @@
+"""How long a checkpoint takes to write, and whether the time limit leaves time to train beside it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+
+from llmb_common.errors import RequestError
+from llmb_common.parameters import CHECKPOINT_BYTES_PER_PARAMETER
+
+SAVE_BASE_SECONDS = 120
+"""Beside the writing itself: the step that is under way, gathering what to write, and the way out."""
+
+SLURM_LONGEST_SIGNAL = 65535
+"""Seconds that ``--signal=TERM@N`` can say (sbatch's manual)."""
+
+START_SECONDS = 300
+"""Assumed from the start of a job to its first step: containers, imports, communicators, the first compilation."""
+
+
+def save_seconds(parameters: int, gb_per_second: float) -> int:
+    """Seconds that writing one checkpoint of ``parameters`` weights takes at 10^9 bytes/s times ``gb_per_second``."""
+    writing = parameters * CHECKPOINT_BYTES_PER_PARAMETER / (gb_per_second * 1e9)
+    return min(SAVE_BASE_SECONDS + math.ceil(writing), SLURM_LONGEST_SIGNAL)
+
+
+def limit_seconds(time_limit: str) -> int:
+    """Seconds of ``[days-]hours:minutes:seconds``, the form in which a plan has a time limit."""
+    found = re.fullmatch(r"(?:([0-9]+)-)?([0-9]+):([0-9]+):([0-9]+)", time_limit)
+    if found is None:
+        raise ValueError(f"not a time limit of a plan: {time_limit!r}")
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def check_time_to_train(
+    saving: int,
+    time_limit: str,
+    additional: Iterable[tuple[str, str | None]],
+    steps: int,
+    step_seconds: float | None,
+    notices: list[str],
+) -> None:
+    """Raise RequestError where a job would be told to save at its very start; a notice where its steps will not fit.
+
+    ``saving``: how long before the limit it is told so. ``step_seconds``: the published time of a step, None where
+    there is none. A time limit or signal among the ``additional`` Slurm options is the user's own affair.
+    """
+    if {"time", "signal"} & dict(additional).keys():
+        return
+    limit = limit_seconds(time_limit)
+    facts = f"TIME_LIMIT={time_limit}, and saving the checkpoint is taken to need {_words(saving)} of it"
+    slow = "set checkpoint_gb_per_second in cluster_config.yaml if this site writes faster"
+    if saving >= limit:
+        raise RequestError(
+            f"{facts}: nothing would be trained", remedy=f"set a TIME_LIMIT above {_words(saving)}; {slow}"
+        )
+    left = limit - saving
+    if step_seconds is not None and START_SECONDS + steps * step_seconds > left:
+        needed = START_SECONDS + steps * step_seconds + saving
+        notices.append(
+            f"{facts}: the {_words(left)} left are too short for {steps} steps of {step_seconds:g} s, and the job will "
+            f"save and stop before the last; TIME_LIMIT={_clock(math.ceil(needed / 60) * 60)} would do; {slow}"
+        )
+    elif step_seconds is None and left < saving:
+        notices.append(f"{facts}: {_words(left)} are left to train; {slow}")
+
+
+def _words(seconds: int) -> str:
+    minutes = math.ceil(seconds / 60)
+    return f"{minutes} minute{'s' if minutes != 1 else ''}"
+
+
+def _clock(seconds: int) -> str:
+    minutes = seconds // 60
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:00"

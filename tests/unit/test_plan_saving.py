@@ -1,0 +1,111 @@
+"""A job is told to save early enough for its checkpoint and the site's file system, and has time left to train."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llmb_common.cluster import ClusterConfig, load_cluster_config
+from llmb_common.errors import ConfigError, RequestError
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.machine import Machine
+from llmb_common.planning.plan import make_plan
+from llmb_common.planning.saving import check_time_to_train, limit_seconds, save_seconds
+from llmb_common.recipe import load_recipe
+from llmb_common.rendering.script import render_script
+from llmb_common.request import read_request
+from llmb_common.run_paths import dry_run_paths
+
+ROOT = Path(__file__).resolve().parents[2]
+SLURM = Machine(cluster_type="slurm")
+
+
+def plan(cluster: ClusterConfig | None = None, **variables: str) -> JobPlan:
+    given = {"LLMB_INSTALL": "/install", "ENABLE_CHECKPOINT": "true", "GPU_TYPE": "gb200", "TIME_LIMIT": "02:00:00"}
+    request = read_request({**given, **variables})
+    return make_plan(load_recipe(ROOT / "llama3.1"), cluster or ClusterConfig(), request, SLURM)
+
+
+def script(p: JobPlan) -> str:
+    return render_script(p, dry_run_paths(p.workload_folder, p.experiment_name))
+
+
+@pytest.mark.parametrize(
+    ("size", "gpus", "rate", "seconds"),
+    [
+        ("8b", "8", 5.0, 120 + 23),  # 112 GB
+        ("70b", "64", 5.0, 120 + 198),  # 988 GB
+        ("405b", "128", 5.0, 120 + 1137),  # 5.7 TB
+        ("405b", "128", 50.0, 120 + 114),
+        ("405b", "128", 1.0, 120 + 5682),
+    ],
+)
+def test_the_signal_comes_as_early_as_the_checkpoint_is_large_and_the_site_slow(
+    size: str, gpus: str, rate: float, seconds: int
+) -> None:
+    p = plan(ClusterConfig(checkpoint_gb_per_second=rate), MODEL_SIZE=size, JOB_TOTAL_GPUS=gpus)
+    assert f"#SBATCH --signal=TERM@{seconds}\n" in script(p)
+    # A step that writes so long has not hung.
+    patience = max(1800, 2 * seconds)
+    assert f"hang=$(seconds LLMB_HANG_SECONDS {patience})" in script(p)
+
+
+def test_the_rate_is_5_gb_per_second_unless_the_site_says_another(tmp_path: Path) -> None:
+    assert ClusterConfig().checkpoint_gb_per_second == 5.0
+    (tmp_path / "cluster_config.yaml").write_text("checkpoint_gb_per_second: 40\n")
+    assert load_cluster_config(tmp_path).checkpoint_gb_per_second == 40.0
+    (tmp_path / "cluster_config.yaml").write_text("checkpoint_gb_per_second: 0\n")
+    with pytest.raises(ConfigError):
+        load_cluster_config(tmp_path)
+
+
+def test_slurm_cannot_be_told_more_than_65535_seconds() -> None:
+    assert save_seconds(405_000_000_000, 0.01) == 65535
+
+
+def test_a_time_limit_that_saving_fills_is_refused() -> None:
+    with pytest.raises(RequestError) as caught:
+        plan(MODEL_SIZE="405b", JOB_TOTAL_GPUS="128", TIME_LIMIT="00:20:00")
+    message = str(caught.value)
+    assert "TIME_LIMIT=00:20:00" in message
+    assert "21 minutes" in message
+    assert "nothing would be trained" in message
+    assert "set a TIME_LIMIT above 21 minutes" in message
+    assert "checkpoint_gb_per_second" in message
+
+
+def test_a_time_limit_that_the_steps_do_not_fit_into_is_noted_with_one_that_would_do() -> None:
+    p = plan(MODEL_SIZE="405b", JOB_TOTAL_GPUS="128", TIME_LIMIT="00:25:00")
+    assert p.preflight.reference_step_seconds is not None
+    (note,) = (note for note in p.preflight.warnings if "TIME_LIMIT" in note)
+    assert "the 5 minutes left" in note
+    better = note.partition("; TIME_LIMIT=")[2][:8]
+    assert not any("TIME_LIMIT" in n for n in plan(JOB_TOTAL_GPUS="128", TIME_LIMIT=better).preflight.warnings)
+
+
+def test_with_time_for_both_nothing_is_said() -> None:
+    assert not any("TIME_LIMIT" in note for note in plan(MODEL_SIZE="8b", JOB_TOTAL_GPUS="8").preflight.warnings)
+
+
+def test_without_a_published_step_time_the_half_that_saving_takes_is_noted() -> None:
+    notices: list[str] = []
+    check_time_to_train(1200, "00:30:00", (), 50, None, notices)
+    assert [note.partition(": ")[2][:30] for note in notices] == ["10 minutes are left to train; "]
+    check_time_to_train(600, "00:30:00", (), 50, None, notices)
+    assert len(notices) == 1
+
+
+@pytest.mark.parametrize("option", ["time=04:00:00", "signal=USR1@60"])
+def test_who_sets_slurms_own_option_is_left_alone(option: str) -> None:
+    plan(MODEL_SIZE="405b", JOB_TOTAL_GPUS="128", TIME_LIMIT="00:20:00", ADDITIONAL_SLURM_PARAMS=option)
+
+
+def test_a_job_that_saves_nothing_may_be_as_short_as_it_likes() -> None:
+    p = plan(MODEL_SIZE="405b", JOB_TOTAL_GPUS="128", TIME_LIMIT="1", ENABLE_CHECKPOINT="false")
+    assert "--signal" not in script(p)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("00:30:00", 1800), ("2-01:00:05", 176405), ("100:00:00", 360000)])
+def test_time_limits_in_seconds(text: str, seconds: int) -> None:
+    assert limit_seconds(text) == seconds

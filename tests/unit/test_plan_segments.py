@@ -1,0 +1,115 @@
+"""--segment: every job on NVL72 racks asks for it, and is told where its node count is an unlucky one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llmb_common.cluster import ClusterConfig, SlurmSettings
+from llmb_common.local_machine import look_at_machine
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.machine import Machine
+from llmb_common.planning.plan import make_plan
+from llmb_common.planning.segments import SMALL_SEGMENT, best_segment, choose_segment
+from llmb_common.recipe import load_recipe
+from llmb_common.rendering.script import render_script
+from llmb_common.request import read_request
+from llmb_common.run_paths import dry_run_paths
+
+ROOT = Path(__file__).resolve().parents[2]
+NEW, OLD = Machine(cluster_type="slurm"), Machine(cluster_type="slurm", slurm_segments=False)
+
+
+def plan(machine: Machine = NEW, cluster: ClusterConfig | None = None, **variables: str) -> JobPlan:
+    request = read_request({"LLMB_INSTALL": "/install", "FORCE": "true", "MODEL_SIZE": "8b", **variables})
+    return make_plan(load_recipe(ROOT / "llama3.1"), cluster or ClusterConfig(), request, machine)
+
+
+def segment_line(p: JobPlan) -> str | None:
+    script = render_script(p, dry_run_paths(p.workload_folder, p.experiment_name))
+    return next((line for line in script.splitlines() if "--segment" in line), None)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "segment"),
+    [(1, 1), (2, 2), (16, 16), (17, 17), (18, 18), (19, 1), (20, 10), (32, 16), (36, 18), (64, 16), (288, 18)],
+)
+def test_all_nodes_up_to_a_rack_then_the_largest_divisor_that_fits_one(nodes: int, segment: int) -> None:
+    assert best_segment(nodes) == segment
+
+
+@pytest.mark.parametrize("gpu_type", ["gb200", "gb300"])
+@pytest.mark.parametrize(("gpus", "segment"), [("4", 1), ("8", 2), ("64", 16), ("256", 16)])
+def test_every_job_on_nvl72_asks_for_its_segment(gpu_type: str, gpus: str, segment: int) -> None:
+    p = plan(GPU_TYPE=gpu_type, JOB_TOTAL_GPUS=gpus)
+    assert segment_line(p) == f"#SBATCH --segment={segment}"
+    assert not any("segment" in note for note in p.preflight.warnings)
+
+
+@pytest.mark.parametrize("gpu_type", ["b200", "h100"])
+def test_other_gpus_have_no_racks(gpu_type: str) -> None:
+    assert segment_line(plan(GPU_TYPE=gpu_type, JOB_TOTAL_GPUS="64")) is None
+
+
+def test_an_unlucky_number_of_nodes_is_told_the_next_better_one() -> None:
+    p = plan(GPU_TYPE="gb200", JOB_TOTAL_GPUS="76")
+    (note,) = (note for note in p.preflight.warnings if "segment" in note)
+    assert "19 nodes divide only into segments of 1" in note
+    assert "no more than 4 GPUs" in note
+    assert "20 nodes (80 GPUs) would divide into segments of 10" in note
+
+
+def test_the_number_that_is_named_is_better_and_the_nearest() -> None:
+    for nodes in range(1, 600):
+        notices: list[str] = []
+        segment = choose_segment("gb200", nodes, 4, NEW, set(), notices)
+        assert segment == best_segment(nodes)
+        assert bool(notices) == (nodes > 18 and best_segment(nodes) < SMALL_SEGMENT)
+        for note in notices:
+            better = int(note.partition("; ")[2].split()[0])
+            assert best_segment(better) >= SMALL_SEGMENT
+            assert all(best_segment(between) < SMALL_SEGMENT for between in range(nodes, better))
+
+
+def test_a_slurm_without_the_option_is_not_given_it_and_the_plan_says_so() -> None:
+    p = plan(OLD, GPU_TYPE="gb200", JOB_TOTAL_GPUS="64")
+    assert segment_line(p) is None
+    assert any("no --segment (24.05 and later have it)" in note for note in p.preflight.warnings)
+    assert not plan(OLD, GPU_TYPE="h100", JOB_TOTAL_GPUS="64").preflight.warnings[1:]
+
+
+@pytest.mark.parametrize(("version", "known"), [("23.11.10", False), ("24.05.0", True), ("25.11.2", True), ("", False)])
+def test_the_real_sbatch_is_asked_for_its_version(
+    version: str, known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text(f"#!/bin/sh\necho 'slurm {version}'\n")
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert look_at_machine(ClusterConfig(), read_request({"CLUSTER_TYPE": "slurm"})).slurm_segments is known
+
+
+def test_a_dry_run_without_any_slurm_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    request = read_request({"DRY_RUN": "true", "GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "64"})
+    assert look_at_machine(ClusterConfig(), request) == NEW
+
+
+def test_fewer_gpus_of_a_node_leave_the_rack_as_it_is() -> None:
+    assert segment_line(plan(GPU_TYPE="gb200", JOB_TOTAL_GPUS="64", GPUS_PER_NODE="2")) == "#SBATCH --segment=16"
+
+
+def test_nodes_of_more_gpus_are_no_racks() -> None:
+    p = plan(GPU_TYPE="gb200", JOB_TOTAL_GPUS="64", GPUS_PER_NODE="8")
+    assert segment_line(p) is None
+    assert any("nodes of 8 GPUs are not those of an NVL72 rack" in note for note in p.preflight.warnings)
+
+
+@pytest.mark.parametrize("who", ["user", "site"])
+def test_the_word_of_the_user_or_the_site_is_the_last(who: str) -> None:
+    site = ClusterConfig(slurm=SlurmSettings(additional_params="segment=4"))
+    asked = {"ADDITIONAL_SLURM_PARAMS": "segment=4"} if who == "user" else {}
+    p = plan(NEW, site if who == "site" else None, GPU_TYPE="gb200", JOB_TOTAL_GPUS="76", **asked)
+    assert segment_line(p) == "#SBATCH --segment=4"
+    assert not any("segment" in note for note in p.preflight.warnings)
