@@ -83,9 +83,13 @@ VARIABLES: dict[str, str] = {
 }
 """Every documented variable, with one line of what it means."""
 
+TUNING_PREFIXES = (
+    "NCCL_", "TORCH_NCCL_", "NVTE_", "UCX_", "GLOO_", "OMPI_MCA_", "PYTORCH_", "SHARP_", "FI_", "NVSHMEM_",
+)  # fmt: skip
 _TUNING = re.compile(
-    r"(NCCL|TORCH_NCCL|NVTE|UCX|GLOO|OMPI_MCA|PYTORCH|SHARP|FI|NVSHMEM)_[A-Z0-9_]+\Z"
-    r"|(CUDA_DEVICE_MAX_CONNECTIONS|TOKENIZERS_PARALLELISM|TRANSFORMERS_OFFLINE|OMP_NUM_THREADS|MASTER_PORT|LLMB_ENGINE_CHECK)\Z"
+    rf"({'|'.join(TUNING_PREFIXES)})[A-Z0-9_]+\Z"
+    r"|(CUDA_DEVICE_MAX_CONNECTIONS|TOKENIZERS_PARALLELISM|TRANSFORMERS_OFFLINE|OMP_NUM_THREADS|MASTER_PORT)\Z"
+    r"|LLMB_ENGINE_CHECK\Z"
 )
 """Variables of the caller that change how a job runs: they go on record in the plan."""
 

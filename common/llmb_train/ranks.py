@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from llmb_train.errors import EngineError
 
-_PORT_BASE = 20_000
-"""Below Linux's ephemeral range (32768 up), so that an outgoing connection never holds the port."""
-_PORT_COUNT = 10_000
+_PORT_BASE = 21_000
+"""The job script's. Below Linux's ephemeral range (32768 up), so that an outgoing connection never holds the port."""
+_PORT_COUNT = 9_000
 
 
 @dataclass(frozen=True)

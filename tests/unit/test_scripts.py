@@ -121,9 +121,9 @@ def test_all_golden_scripts_and_their_tasks_pass_bash_and_shellcheck(tmp_path: P
     for number, path in enumerate(scripts):
         text = path.read_text()
         subprocess.run(["bash", "-n", str(path)], check=True)
-        task = re.search(r"<< 'TASK' \|\| true\n(.*?)\nTASK\n", text, flags=re.DOTALL)
-        assert task is not None
-        for kind, content in (("script", text), ("task", "#!/bin/bash\n" + task[1] + "\n")):
+        inner = re.findall(r"<< '([A-Z]+)' \|\| true\n(.*?)\n\1\n", text, flags=re.DOTALL)
+        assert [kind for kind, _ in inner][:1] == ["TASK"]
+        for kind, content in (("script", text), *((kind, f"#!/bin/bash\n{lines}\n") for kind, lines in inner)):
             file = tmp_path / f"{number}-{kind}.sh"
             file.write_text(content)
             files.append(str(file))

@@ -9,10 +9,17 @@ from shlex import quote
 
 from llmb_common.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan, SlurmPlan
+from llmb_common.rendering.enroot import enter_script
 from llmb_common.rendering.supervise import events, run_step, supervisor
 from llmb_common.rendering.task import task_script
 from llmb_common.run_paths import ArrayPaths, RunPaths
 from llmb_common.slurm.options import output_pattern, sbatch_line
+
+PORT_BASE, PORT_COUNT = 21000, 9000
+"""Rendezvous ports, by the job's id: two jobs meet on one only where they share a node and their ids differ by a
+multiple of 9000. Linux takes ports of outgoing connections from 32768 up, and one that holds the rendezvous port ends
+the job at its start; 30000 to 32767 are Kubernetes' node ports, 20048 and 20049 those of NFS."""
+
 
 def render_script(plan: JobPlan, paths: RunPaths) -> str:
     """The batch script. Raises RequestError where a path cannot be said to Slurm or Pyxis."""
@@ -120,9 +127,13 @@ def _slurm_launch(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
         "  master=${BASH_REMATCH[1]}",
         "fi",
         "export MASTER_ADDR=$master",
-        "export MASTER_PORT=${MASTER_PORT:-$((20000 + SLURM_JOB_ID % 20000))}",
+        f"export MASTER_PORT=${{MASTER_PORT:-$(({PORT_BASE} + SLURM_JOB_ID % {PORT_COUNT}))}}",
         "",
     ]
+    if slurm.runtime == "enroot":
+        lines += ["# How each rank enters its image, which gets no variable but those named here."]
+        lines += ["IFS= read -r -d '' enter << 'ENTER' || true"]
+        lines += [enter_script(plan, _mounts(plan), _job_variables(plan)), "ENTER", ""]
     if plan.vboost:
         lines += [
             "# Clock boost needs rights that not every site gives: tried, recorded, never fatal.",
@@ -132,7 +143,7 @@ def _slurm_launch(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
             'event vboost "$vboost"',
             "",
         ]
-    options = ["--mpi=pmix", "--kill-on-bad-exit=1"]
+    options = [f"--mpi={slurm.mpi}", "--kill-on-bad-exit=1"]
     if plan.cpu_pinning:
         options += [f"--cpus-per-task={plan.cpu_pinning}", "--cpu-bind=cores"]
     # Appending keeps the iterations of an earlier start when Slurm requeues the job.
@@ -142,10 +153,10 @@ def _slurm_launch(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
     if slurm.runtime == "none":
         lines.append('  bash -c "$task" &')
     elif slurm.runtime == "pyxis":
-        lines += [f"  {option} \\" for option in _pyxis(plan)]
+        lines += [f"  {option} \\" for option in _pyxis(plan, slurm)]
         lines.append('  bash -c "$task" &')
     else:
-        lines += _enroot(plan)
+        lines.append('  bash -c "$enter" bash "$task" &')
     return lines
 
 
@@ -168,11 +179,13 @@ def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def _pyxis(plan: JobPlan) -> list[str]:
+def _pyxis(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
     image = plan.image or ""
-    # Without --container-env a value that the image itself sets would win over ours.
+    # Without --container-env a value that the image itself sets would win over ours. Enroot's own default is a
+    # read-only root, and core's helper for data indices and Triton's cache write to it.
     return [
         "--no-container-mount-home",
+        *(["--container-writable"] if slurm.container_writable else []),
         f"--container-image={quote(image)}",
         f"--container-mounts={quote(','.join(_mounts(plan)))}",
         f"--container-env={quote(','.join(_job_variables(plan)))}",
@@ -182,14 +195,6 @@ def _pyxis(plan: JobPlan) -> list[str]:
 def _job_variables(plan: JobPlan) -> list[str]:
     ours = ["MASTER_ADDR", "MASTER_PORT", "LLMB_RUN_DIR", "LLMB_EXPERIMENT"]
     return [*plan.env, *ours, *(["LLMB_RESUME"] if plan.checkpoint.enabled else [])]
-
-
-def _enroot(plan: JobPlan) -> list[str]:
-    lines = ["  enroot start --rw \\"]
-    lines += [f"  --mount {quote(mount)} \\" for mount in _mounts(plan)]
-    lines += [f"  --env {name} \\" for name in _job_variables(plan)]
-    lines += [f'  {quote(plan.image or "")} bash -c "$task" &']
-    return lines
 
 
 def _local_launch(plan: JobPlan) -> list[str]:

@@ -65,7 +65,8 @@ def _nsys(profile: ProfilePlan, *, slurm: bool) -> list[str]:
         "--capture-range=cudaProfilerApi --capture-range-end=stop --cuda-graph-trace=node",
     ]
     if profile.gpu_metrics:
-        options.append("--gpu-metrics-devices=all")
+        # Each rank its own GPU, as NeMo-Run: one GPU's counters can be read by one process at a time.
+        options.append(f'--gpu-metrics-devices="{"$SLURM_LOCALID" if slurm else "$LOCAL_RANK"}"')
     command = f'  prefix+=({" ".join(options)} -o "$LLMB_RUN_DIR/$LLMB_EXPERIMENT/nsys_profile/{name}")'
     if profile.ranks is None:
         return [command.strip()]

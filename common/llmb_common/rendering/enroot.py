@@ -1,0 +1,58 @@
+"""How a rank enters its image where Slurm has no Pyxis: ``enroot start``, with the environment handed over by name.
+
+``enroot start`` drops the caller's environment (``runtime.sh`` and ``enroot-switchroot.c`` of 4.1.2: ``clearenv``, then
+the image's variables and those of ``--env``). Its hooks for Slurm and PyTorch, which would bring some of it back, are
+optional. ``--env NAME`` of a variable that is not set makes an empty one, so the node itself decides what to name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from shlex import quote
+
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.request import TUNING_PREFIXES
+from llmb_common.secrets import SECRET_VARIABLES
+
+_NAMES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", *SECRET_VARIABLES)
+_PREFIXES = ("SLURM_", "LLMB_", *TUNING_PREFIXES)
+"""Ranks, file names and NUMA binding need SLURM_*; the others also reach a job from a site's prolog."""
+
+
+def enter_script(plan: JobPlan, mounts: Sequence[str], variables: Sequence[str]) -> str:
+    """The bash text that each task runs on the host, with the task's own text as its only argument."""
+    writable = plan.slurm is None or plan.slurm.container_writable
+    lines = [
+        "set -euo pipefail",
+        f"names=({' '.join(dict.fromkeys((*_NAMES, *variables)))})",
+        f"for prefix in {' '.join(_PREFIXES)}; do",
+        '  mapfile -t -O "${#names[@]}" names < <(compgen -e "$prefix")',
+        "done",
+        "options=()",
+        'for name in "${names[@]}"; do',
+        '  if [[ -n ${!name+set} ]]; then options+=(--env "$name"); fi',
+        "done",
+    ]
+    if plan.checkpoint.enabled:
+        lines += [
+            "# Slurm signals every process of the step, and those that serve the image's files must live until ranks",
+            "# have saved. An ignored signal stays ignored in what is started; ranks set a handler of their own.",
+            "trap '' TERM",
+        ]
+    lines.append(f"exec enroot start{' --rw' if writable else ''} \\")
+    lines += [f"  --mount {quote(enroot_mount(mount))} \\" for mount in mounts]
+    lines.append(f'  "${{options[@]}}" {quote(plan.image or "")} bash -c "$1"')
+    return "\n".join(lines)
+
+
+def enroot_mount(mount: str) -> str:
+    """``/source:/target:ro`` as Enroot reads it: a line of an fstab, with colons, and blanks escaped.
+
+    A third field alone would be the type of a file system, and of options Enroot knows no default beside given ones.
+    """
+    source, _, rest = mount.partition(":")
+    target, _, flags = rest.partition(":")
+    fields = [source, target or source]
+    if flags:
+        fields += ["none", f"x-create=auto,rbind,{flags.replace('+', ',')}"]
+    return ":".join(field.replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011") for field in fields)
