@@ -43,6 +43,8 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     arch: Architecture
     install_method: Method
     runtime: Literal["pyxis", "enroot", "none"]
+    mpi: str | None = None
+    container_writable: bool | None = None
     env_type: EnvironmentType
     image_folder: str | None = None
     engine_python: str | None = None

@@ -79,6 +79,22 @@ def container_options() -> tuple[str, ...]:
     return tuple(sorted(set(re.findall(r"--(?:\[no-\])?(container-[a-z-]+)", output("srun", "--help")))))
 
 
+def mpi_types() -> tuple[str, ...]:
+    """What ``srun --mpi=list`` shows; empty where nothing answers."""
+    # Slurm 22.05 lists them on standard error.
+    try:
+        done = subprocess.run(["srun", "--mpi=list"], capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return tuple(sorted(set(re.findall(r"\b(pmix\w*|pmi2|none|openmpi|cray_shasta)\b", done.stdout + done.stderr))))
+
+
+def mpi_type() -> str | None:
+    """What jobs start their ranks with here: PMIx where Slurm has it, else nothing. None: nobody says."""
+    types = mpi_types()
+    return next((name for name in types if name.startswith("pmix")), "none") if types else None
+
+
 def parse_sinfo(text: str) -> tuple[Partition, ...]:
     """Partitions from ``sinfo -h -o '%P|%a|%l|%D|%G'``: one line for each kind of node, several for a partition."""
     found: dict[str, Partition] = {}

@@ -111,12 +111,13 @@ def _slurm(facts: Facts) -> Iterator[Check]:
     )
     if not facts.controller_is_up:
         return
-    has_pmix = any(name.startswith("pmix") for name in facts.mpi_types)
+    mpi = facts.config.slurm.mpi
+    has_it = mpi == "none" or mpi in facts.mpi_types
     yield Check(
-        "srun --mpi=pmix",
-        "ok" if has_pmix else "blocks",
+        f"srun --mpi={mpi}",
+        "ok" if has_it else "blocks",
         ", ".join(facts.mpi_types) or "nothing listed",
-        "" if has_pmix else "jobs are started with PMIx: Slurm must be built with it (srun --mpi=list)",
+        "" if has_it else "set slurm.mpi: none in cluster_config.yaml: ranks find each other without PMIx, too",
     )
 
 
@@ -205,6 +206,16 @@ def _containers(facts: Facts) -> Iterator[Check]:
         )
     if runtime == "none":
         return
+    writable = facts.config.slurm.container_writable
+    known = runtime != "pyxis" or not facts.container_options or "container-writable" in facts.container_options
+    yield Check(
+        "writing to an image's files",
+        ("ok" if known else "blocks") if writable else "doubt",
+        "jobs may" if writable else "slurm.container_writable is false",
+        ("" if known else "this Pyxis has no --container-writable: update it, or set slurm.container_writable: false")
+        if writable
+        else "right only where the site forbids it: libraries in the image build and cache files there",
+    )
     yield Check(
         "Enroot here",
         "ok" if facts.local_enroot else "doubt",

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import platform
-import re
 import shutil
-import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmb_common.cluster import ClusterConfig
-from llmb_install.detect import Site, ask, container_options, detect_site
+from llmb_install.detect import Site, ask, container_options, detect_site, mpi_types
 from llmb_install.space import free_bytes
 
 SLURM_COMMANDS = ("sbatch", "srun", "squeue", "sinfo", "scontrol", "scancel")
@@ -82,7 +80,7 @@ def gather(config: ClusterConfig, install: Path, *, ask_node: bool) -> Facts:
         site=site,
         missing_commands=tuple(name for name in SLURM_COMMANDS if shutil.which(name) is None),
         controller_is_up=is_up,
-        mpi_types=_mpi_types() if is_up else (),
+        mpi_types=mpi_types() if is_up else (),
         container_options=container_options() if is_up else (),
         slurm_config=settings,
         has_accounting="slurmdbd" in settings.get("AccountingStorageType", ""),
@@ -126,15 +124,6 @@ def _skew(values: dict[str, list[str]], ended: float) -> float | None:
     except (KeyError, ValueError):
         return None
     return clock - ended
-
-
-def _mpi_types() -> tuple[str, ...]:
-    # Slurm 22.05 lists them on standard error.
-    try:
-        done = subprocess.run(["srun", "--mpi=list"], capture_output=True, text=True, timeout=15, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ()
-    return tuple(sorted(set(re.findall(r"\b(pmix\w*|pmi2|none|openmpi|cray_shasta)\b", done.stdout + done.stderr))))
 
 
 def _slurm_settings() -> dict[str, str]:

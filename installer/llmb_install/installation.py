@@ -283,13 +283,16 @@ class Installation:
             "workloads": list(answers.workloads),
         }
         if answers.on_slurm:
-            values["slurm"] = {
+            slurm = {
                 "account": answers.account,
                 "gpu_partition": answers.gpu_partition,
                 "cpu_partition": answers.cpu_partition,
                 "gres": answers.gres,
                 "runtime": answers.runtime,
+                "mpi": answers.mpi,
+                "container_writable": answers.container_writable,
             }
+            values["slurm"] = {key: value for key, value in slurm.items() if value is not None}
         if self.needs_engine():
             values["engine"] = {"python": str(self.path / "venvs" / "engine-cpu" / "bin" / "python")}
         elif answers.engine_python:

@@ -185,12 +185,15 @@ def _gather(asked: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers
         given: Given = {**play, **flags}
         # The file's own folder counts before LLMB_INSTALL and the default, which are for when nobody says.
         given.setdefault("install_path", str(path))
+        given = {**_found_on(given), **given}
         for name in ("hf_token", "ngc_api_key"):
             if secret := getattr(secrets, name):
                 found[name] = secret
         return answers_module.complete(given, recipes, where=asked.play, lines=lines), Secrets(**found)
     stored = stored_answers(path)
     defaults: Given = _as_given(stored) if stored else {}
+    if stored is None:
+        defaults |= _found_on(flags)
     terminal = sys.stdin.isatty() and sys.stderr.isatty()
     if terminal and (not flags.keys() - {"install_path", "space_check"} or missing(merged(defaults, flags))):
         from llmb_install.detect import detect_site
@@ -204,6 +207,14 @@ def _gather(asked: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers
     if stored:
         _say_what_is_kept(answers, flags, recipes)
     return answers, Secrets(**found)
+
+
+def _found_on(given: Given) -> Given:
+    """What no one is asked because Slurm says it: how ``srun`` starts ranks here."""
+    from llmb_install.detect import mpi_type
+
+    found = None if str(given.get("cluster_type")).lower() == "local" else mpi_type()
+    return {"mpi": found} if found else {}
 
 
 def _say_what_is_kept(answers: Answers, flags: Given, recipes: Mapping[str, Recipe]) -> None:

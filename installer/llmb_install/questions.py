@@ -22,6 +22,10 @@ def _always(given: Given) -> bool:
     return True
 
 
+def _never(given: Given) -> bool:
+    return False
+
+
 def _slurm(given: Given) -> bool:
     return given.get("cluster_type") == "slurm"
 
@@ -60,7 +64,7 @@ class Question:
 
 
 PATHS = ("install_path", "image_folder", "engine_python")
-SLURM_NAMES = ("account", "gpu_partition", "cpu_partition")
+SLURM_NAMES = ("account", "gpu_partition", "cpu_partition", "mpi")
 _PREFIX = "pretrain_"
 GPU_TYPES = ("gb300", "gb200", "b200", "h200", "h100", "cpu")
 
@@ -89,6 +93,21 @@ QUESTIONS = (
         "how jobs enter their image (default: pyxis)",
         ("pyxis", "enroot", "none"),
         matters=_slurm,
+    ),
+    Question(
+        "mpi",
+        "Type of MPI that srun starts ranks with",
+        "what srun --mpi gets; none where Slurm has no PMIx (default: pmix if srun --mpi=list shows it, else none)",
+        matters=_slurm,
+        asked=_never,
+    ),
+    Question(
+        "container_writable",
+        "May jobs write to their image's files",
+        "let jobs write to their image's files, which ends with the job (default: true)",
+        ("true", "false"),
+        matters=uses_images,
+        asked=_never,
     ),
     Question(
         "install_method",
@@ -134,7 +153,7 @@ QUESTIONS = (
 )
 
 
-_FOLLOWS = {"arch": "gpu_type", "runtime": "cluster_type", "install_method": "cluster_type"}
+_FOLLOWS = {"arch": "gpu_type", "runtime": "cluster_type", "mpi": "cluster_type", "install_method": "cluster_type"}
 """Answers whose default comes from another one: with that one changed, the old answer says nothing."""
 
 

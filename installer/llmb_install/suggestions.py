@@ -53,6 +53,8 @@ def suggestions(site: Site, given: Given) -> Given:
         "arch": _architecture(site, given),
         "runtime": _runtime(site, given, has_enroot=has_enroot),
         "install_method": "local" if has_enroot else "srun",
+        "mpi": "pmix",
+        "container_writable": True,
         "env_type": "venv",
         "hugging_face": False,
     }

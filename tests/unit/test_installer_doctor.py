@@ -40,7 +40,7 @@ GOOD = Facts(
     ),
     controller_is_up=True,
     mpi_types=("none", "pmix"),
-    container_options=("container-image", "container-mount-home", "container-mounts"),
+    container_options=("container-image", "container-mount-home", "container-mounts", "container-writable"),
     slurm_config={"TaskPlugin": "task/cgroup,task/affinity", "EnforcePartLimits": "ALL"},
     has_accounting=True,
     local_enroot="4.1.2",
@@ -80,8 +80,16 @@ def test_a_good_site_has_nothing_to_complain_of() -> None:
     [
         (replace(GOOD, controller_is_up=False), "Slurm controller", "blocks", "scontrol ping"),
         (replace(GOOD, missing_commands=("srun",)), "Slurm commands", "blocks", "login node"),
-        (replace(GOOD, mpi_types=("none", "pmi2")), "srun --mpi=pmix", "blocks", "PMIx"),
+        (replace(GOOD, mpi_types=("none", "pmi2")), "srun --mpi=pmix", "blocks", "slurm.mpi: none"),
+        (settings(mpi="pmix_v9"), "srun --mpi=pmix_v9", "blocks", "slurm.mpi: none"),
         (replace(GOOD, container_options=()), "Pyxis", "blocks", "runtime"),
+        (
+            replace(GOOD, container_options=GOOD.container_options[:3]),
+            "writing to an image's files",
+            "blocks",
+            "slurm.container_writable: false",
+        ),
+        (settings(container_writable=False), "writing to an image's files", "doubt", "the site forbids it"),
         (replace(GOOD, local_enroot=""), "Enroot here", "doubt", "--install-method srun"),
         (replace(GOOD, has_unsquashfs=False), "unsquashfs", "blocks", "squashfs-tools"),
         (replace(GOOD, has_accounting=False), "account", "doubt", "accepted in silence"),
@@ -113,8 +121,14 @@ def test_each_fault_is_named_with_its_remedy(facts: Facts, name: str, level: str
     assert remedy in found[name].remedy
 
 
+def test_a_site_without_pmix_that_says_so_has_nothing_to_complain_of() -> None:
+    facts = replace(settings(mpi="none"), mpi_types=("none", "pmi2"))
+    assert bad(facts) == {}
+    assert "srun --mpi=none" in {check.name for check in all_checks(facts)}
+
+
 def test_old_slurm_on_nvl72_racks() -> None:
-    site = replace(GOOD.site, slurm_version="22.05.8")
+    site = replace(GOOD.site, slurm_version="23.11.10")
     assert bad(replace(GOOD, site=site)) == {}
     facts = replace(GOOD, site=site, config=_config(gpu_type="gb200", slurm=GOOD.config.slurm), node=None)
     assert list(bad(facts)) == ["Slurm and NVL72 racks"]
