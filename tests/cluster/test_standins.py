@@ -110,17 +110,54 @@ def test_wrong_credentials_are_refused_without_a_word(enroot: Runner, registry: 
     assert enroot("import", "-o", "image.sqsh", URI).returncode == 0
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting an image needs root")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting an image needs root")
+
+
+@needs_root
 def test_start_runs_in_the_image(enroot: Runner, container_image: Path, tmp_path: Path) -> None:
     (tmp_path / "note").write_text("mounted\n")
-    script = 'cat /mnt/note; echo "$IN_IMAGE $GIVEN $PASSED $HIDDEN"; touch /new && echo writable'
-    options = ["--rw", "--mount", f"{tmp_path}:/mnt", "--env", "GIVEN=a b", "--env", "PASSED"]
-    done = enroot("start", *options, container_image, "sh", "-c", script, PASSED="p", HIDDEN="h")
-    assert done.stdout.splitlines() == ["mounted", "yes a b p ", "writable"], done.stderr
+    script = "cat /mnt/note; pwd; touch /new && echo writable"
+    done = enroot("start", "--rw", "--mount", f"{tmp_path}:/mnt", container_image, "sh", "-c", script)
+    assert done.stdout.splitlines() == ["mounted", "/root", "writable"], done.stderr
     assert not Path("/new").exists()
     missing = enroot("start", "--mount", "/nowhere:/mnt", container_image, "true")
     assert missing.returncode == 1
-    assert "enroot-mount: failed to mount: /nowhere at /mnt" in missing.stderr
+    assert "enroot-mount: failed to mount: /nowhere at " in missing.stderr
+
+
+@needs_root
+def test_start_drops_the_environment_but_for_what_is_named(enroot: Runner, container_image: Path) -> None:
+    given = {"PASSED": "p", "QUOTED": '"q r"', "HIDDEN": "h", "SLURM_PROCID": "3", "ENROOT_X": "x", "LINES": "1\n2"}
+    names = ["GIVEN=a b", "PASSED", "QUOTED", "UNSET", "ENROOT_X", "LINES"]
+    options = [word for name in names for word in ("--env", name)]
+    done = enroot("start", *options, container_image, "env", **given)
+    inside = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    assert {"IN_IMAGE": "yes", "GIVEN": "a b", "PASSED": "p", "QUOTED": "q r", "UNSET": "", "LINES": "1"}.items() <= (
+        inside.items()
+    )
+    assert not {"HIDDEN", "SLURM_PROCID", "ENROOT_X"} & inside.keys()
+    refused = enroot("start", "--env", "A B", container_image, "env")
+    assert (refused.returncode, refused.stderr) == (1, "[ERROR] Invalid argument: A B\n")
+
+
+@needs_root
+def test_start_makes_the_root_read_only_unless_told_otherwise(enroot: Runner, container_image: Path) -> None:
+    command = [container_image, "touch", "/new"]
+    assert "Read-only file system" in enroot("start", *command).stderr
+    assert enroot("start", "--rw", *command).returncode == 0
+    assert enroot("start", *command, ENROOT_ROOTFS_WRITABLE="yes").returncode == 0
+
+
+@needs_root
+def test_mounts_are_lines_of_an_fstab(enroot: Runner, container_image: Path, tmp_path: Path) -> None:
+    source = tmp_path / "a b"
+    source.mkdir()
+    assert "Invalid argument" in enroot("start", "--mount", f"{source}:/mnt", container_image, "true").stderr
+    escaped = str(source).replace(" ", "\\040")
+    # A third field is the options, all of them: nothing is bound, and no target made.
+    assert "failed to mount" in enroot("start", "--mount", f"{escaped}:/mnt:ro", container_image, "true").stderr
+    mount = f"{escaped}:/mnt:none:x-create=auto,rbind,ro"
+    assert "Read-only" in enroot("start", "--mount", mount, container_image, "touch", "/mnt/x").stderr
 
 
 def test_nsys_runs_the_program_and_leaves_a_report(standins: Path, tmp_path: Path) -> None:
