@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from support.images import PROGRAMS, build_image
-from support.slurm_cluster import SlurmCluster
+from support.processes import wait_until
+from support.slurm_cluster import ENDED, SlurmCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 STANDIN_NSYS = ROOT / "tests" / "support" / "bin" / "nsys"
@@ -99,9 +100,16 @@ def test_nccl_trace_runs_five_steps_with_the_debug_variables(site: Site) -> None
 
 @pytest.fixture
 def training_image(engine_python: Path, tmp_path: Path) -> Path:
-    """A real squashfs image whose python3 is the engine's, mounted from outside, and whose nsys is the stand-in."""
+    """A real squashfs image whose python3 is the engine's, mounted from outside, and whose nsys is the stand-in.
+
+    Its python3 writes into the image first, as Triton's cache does, and keeps the environment that it found.
+    """
+    python = (
+        "#!/bin/bash\nset -euo pipefail\nmkdir -p /opt/cache/triton\n"
+        f'env > "$LLMB_RUN_DIR/environment-$SLURM_PROCID"\nexec "{engine_python}" "$@"\n'
+    )
     files = {
-        "usr/local/bin/python3": f'#!/bin/bash\nexec "{engine_python}" "$@"\n',
+        "usr/local/bin/python3": python,
         "usr/local/bin/nsys": STANDIN_NSYS.read_text(),
     }
     image = tmp_path / "image with engine.sqsh"
@@ -136,6 +144,58 @@ def test_profiled_training_in_a_container(
     arguments = reports[0].read_text().split("\n")
     assert arguments[1:5] == ["-s", "none", "-t", "nvtx,cuda"]
     assert {"--capture-range=cudaProfilerApi", "--capture-range-end=stop"} <= set(arguments)
+
+
+def test_real_training_without_pyxis_in_an_image_that_enroot_starts(
+    slurm: SlurmCluster, standins: Path, engine_python: Path, training_image: Path, tmp_path: Path
+) -> None:
+    """Enroot drops the environment: without ours by name no rank would know which it is."""
+    site = Site(slurm, tmp_path / "an install", engine_python, runtime="enroot")
+    folder = site.run(
+        JOB_TOTAL_GPUS="4",
+        GPUS_PER_NODE="2",
+        MAX_STEPS="4",
+        RUN_CONF_IMAGE=str(training_image),
+        RUN_CONF_MOUNTS=engine_mounts(engine_python),
+        PATH=f"{standins}:{slurm.env['PATH']}",
+        NCCL_DEBUG="WARN",
+        HF_TOKEN="hf_canary",
+    )
+    assert iterations(folder) == [1, 2, 3, 4]
+    inside = dict(line.split("=", 1) for line in (folder / "environment-3").read_text().splitlines() if "=" in line)
+    expected = {"SLURM_NODEID": "1", "SLURM_LOCALID": "1", "SLURM_NTASKS": "4", "IN_IMAGE": "yes", "NCCL_DEBUG": "WARN"}
+    # Ours win over the image's own.
+    assert expected.items() | {("TOKENIZERS_PARALLELISM", "False"), ("HF_TOKEN", "hf_canary")} <= inside.items()
+    assert not {"NGC_API_KEY", "CUDA_VISIBLE_DEVICES"} & inside.keys(), "set nowhere, and so not empty either"
+    (script,) = folder.glob("*.sbatch")
+    assert "hf_canary" not in script.read_text()
+
+
+def test_a_signal_to_the_whole_step_saves_although_it_reaches_what_serves_the_image(
+    slurm: SlurmCluster, standins: Path, engine_python: Path, training_image: Path, tmp_path: Path
+) -> None:
+    site = Site(slurm, tmp_path / "install", engine_python, runtime="enroot")
+    done = site.launch(
+        JOB_TOTAL_GPUS="2",
+        GPUS_PER_NODE="1",
+        MAX_STEPS="100000",
+        ENABLE_CHECKPOINT="true",
+        RUN_CONF_IMAGE=str(training_image),
+        RUN_CONF_MOUNTS=engine_mounts(engine_python),
+        PATH=f"{standins}:{slurm.env['PATH']}",
+    )
+    assert done.returncode == 0, done.stderr
+    job, folder = int(done.stdout.split()[-1]), Path(done.stderr.splitlines()[-1].strip())
+
+    def trains() -> bool:
+        started = slurm.state(job) in ENDED or any(folder.glob("*/log-*.out"))
+        return started and (3 in iterations(folder) or slurm.state(job) in ENDED)
+
+    wait_until(trains, "the third iteration", timeout=240)
+    slurm.run(["scancel", "--signal=TERM", str(job)])
+    slurm.wait_for_state(job, "COMPLETED", timeout=120)
+    (saved,) = folder.glob("*/checkpoints/iter_*")
+    assert saved.name == f"iter_{iterations(folder)[-1]:07d}"
 
 
 def test_a_missing_image_is_refused_before_submission(slurm: SlurmCluster, engine_python: Path, tmp_path: Path) -> None:

@@ -1,0 +1,75 @@
+"""A Slurm that was built without PMIx: jobs train all the same, and installer and doctor find it out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_launch_on_slurm import Site, iterations
+
+from support.slurm_cluster import SlurmCluster, what_is_missing
+from support.slurm_config import SMALL
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def cluster(slurm_session: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    """Two nodes whose Slurm has all plug-ins but those of PMIx."""
+    shown = slurm_session.run(["scontrol", "show", "config"]).stdout
+    installed = next(Path(line.split("=")[1].strip()) for line in shown.splitlines() if line.startswith("PluginDir"))
+    plugins = tmp_path_factory.mktemp("plugins")
+    for plugin in installed.glob("*.so"):
+        if not plugin.name.startswith("mpi_pmix"):
+            (plugins / plugin.name).symlink_to(plugin)
+    spec = replace(SMALL, containers=False, extra={"PluginDir": str(plugins)})
+    assert not what_is_missing(spec)
+    with SlurmCluster(spec) as started:
+        yield started
+
+
+def test_a_job_with_pmix_ends_at_once(cluster: SlurmCluster) -> None:
+    done = cluster.run(["srun", "--mpi=pmix", "true"], check=False)
+    assert done.returncode != 0
+    assert "Invalid MPI type 'pmix'" in done.stderr
+
+
+def test_real_training_on_two_nodes_of_two_ranks(cluster: SlurmCluster, engine_python: Path, tmp_path: Path) -> None:
+    site = Site(cluster, tmp_path / "install", engine_python)
+    config = site.install / "cluster_config.yaml"
+    config.write_text(config.read_text().replace("slurm: {", "slurm: {mpi: none, "))
+    assert iterations(site.run(JOB_TOTAL_GPUS="4", GPUS_PER_NODE="2", MAX_STEPS="3")) == [1, 2, 3]
+
+
+def test_the_installer_finds_it_and_doctor_names_the_setting(cluster: SlurmCluster, tmp_path: Path) -> None:
+    def llmb_install(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "llmb_install", *arguments]
+        return subprocess.run(
+            command,
+            env={**os.environ, **cluster.env},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    answers, install = tmp_path / "answers.yaml", tmp_path / "install"
+    flags = ["--cluster-type", "slurm", "--account", "a", "--gpu-partition", "batch", "--gpu-type", "h100"]
+    done = llmb_install(*flags, "--install-path", str(install), "--workloads", "grok1", "--record", str(answers))
+    assert done.returncode == 0, done.stderr
+    assert "\nmpi: none\n" in answers.read_text()
+
+    install.mkdir()
+    for mpi, level in (("pmix", "blocks"), ("none", "ok")):
+        (install / "cluster_config.yaml").write_text(f"cluster_type: slurm\nslurm: {{mpi: {mpi}}}\n")
+        shown = llmb_install("doctor", "--install-path", str(install), "--no-compute-node", "--json")
+        checks = {check["name"]: check for check in json.loads(shown.stdout)["checks"]}
+        assert checks[f"srun --mpi={mpi}"]["level"] == level
+        assert ("slurm.mpi: none" in checks[f"srun --mpi={mpi}"]["remedy"]) == (level == "blocks")
