@@ -11,6 +11,7 @@ from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.request import COLUMNS, VARIABLES, Request
 from llmb_common.secrets import is_secret_name
+from llmb_common.words import is_variable_name, job_variable_problem
 from llmb_run.place import CatalogEntry, Place
 
 _OPTIONS = {
@@ -25,8 +26,6 @@ _OPTIONS = {
     "ENABLE_PROFILE=true": "--profile",
 }
 """How messages about a variable name the option, unless the variable itself is set."""
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +174,7 @@ def environment_of(values: Sequence[str] | None) -> dict[str, str]:
     result: dict[str, str] = {}
     for text in values or ():
         name, equals, value = text.partition("=")
-        if not equals or not _NAME.match(name):
+        if not equals or not is_variable_name(name):
             raise RequestError(f"--env {text!r} is not NAME=VALUE", remedy="for example --env NCCL_DEBUG=INFO")
         check_job_variable(name, value, "--env")
         result[name] = value
@@ -183,15 +182,15 @@ def environment_of(values: Sequence[str] | None) -> dict[str, str]:
 
 
 def check_job_variable(name: str, value: str, where: str) -> None:
-    """Raises RequestError for a secret, a control character, or a variable with an option of its own."""
+    """Raises RequestError for what is no variable of a job: no name, a secret, a line break, the script's own."""
     if is_secret_name(name):
         raise RequestError(
             f"{where}: {name} looks like a secret; command lines and task files are no place for one",
             remedy=f"export {name} in the environment instead: jobs get it by name",
             code="secret",
         )
-    if any(ord(c) < 32 or ord(c) == 127 for c in value):
-        raise RequestError(f"{where}: {name} holds a line break or control character", remedy="write it on one line")
+    if problem := job_variable_problem(name, value):
+        raise RequestError(f"{where}: {problem}", remedy="correct it, or leave it out")
     if name in ("DRY_RUN", "PATH") or name.startswith(("LLMB_", "SLURM_")):
         raise RequestError(f"{where}: {name} cannot be set for a job", remedy="export it before llmb-run")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,6 +14,7 @@ from llmb_common.recipe import GPU_TYPES
 from llmb_common.request_values import is_mount
 from llmb_common.secrets import is_secret_name
 from llmb_common.strict_yaml import load_struct
+from llmb_common.words import is_slurm_name, job_variable_problem, line_problem
 
 FILE_NAME = "cluster_config.yaml"
 
@@ -94,21 +96,21 @@ def _check(config: ClusterConfig, path: Path) -> None:
             f"{path}: gpu_type {config.gpu_type!r} is unknown{did_you_mean(config.gpu_type, GPU_TYPES)}",
             remedy=f"one of {', '.join(GPU_TYPES)}",
         )
+    for key, value in _texts(config):
+        if problem := line_problem(value):
+            raise ConfigError(f"{path}: {key} {problem}", remedy="write it on one line")
     for name, value in config.environment.items():
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        if problem := job_variable_problem(name, value):
+            export = f"remove it here, and export {name} in the shell that submits: jobs inherit it"
             raise ConfigError(
-                f"{path}: environment: {name!r} is no variable name", remedy="letters, digits and underscores"
+                f"{path}: environment: {problem}",
+                remedy=export if is_secret_name(name) else "correct it, or remove it",
             )
-        if is_secret_name(name):
-            raise ConfigError(
-                f"{path}: environment: {name} is a secret, and these values stand in every job script",
-                remedy=f"remove it here, and export {name} in the shell that submits: jobs inherit it",
-            )
-        _one_line(path, f"environment: {name}", value)
     slurm = config.slurm
-    for key, word in (("account", slurm.account), ("gpu_partition", slurm.gpu_partition)):
-        if word is not None and not re.fullmatch(r"[^\s\"']+", word):
-            raise ConfigError(f"{path}: slurm.{key} {word!r} is no name Slurm can have", remedy="correct it")
+    for key in ("account", "gpu_partition", "cpu_partition"):
+        word = getattr(slurm, key)
+        if word is not None and not is_slurm_name(word):
+            raise ConfigError(f"{path}: slurm.{key} {word!r} is not a name that Slurm can have", remedy="correct it")
     if not re.fullmatch(r"[a-z0-9_]+", slurm.mpi):
         raise ConfigError(
             f"{path}: slurm.mpi {slurm.mpi!r} is not a type of MPI", remedy="one of those that srun --mpi=list shows"
@@ -118,11 +120,15 @@ def _check(config: ClusterConfig, path: Path) -> None:
         if place is not None and not place.startswith("/"):
             raise ConfigError(f"{path}: {key} {place!r} is no absolute path", remedy="jobs run in other folders")
     for mount in config.mounts:
-        _one_line(path, "mounts", mount)
         if not is_mount(mount):
             raise ConfigError(f"{path}: mounts: {mount!r} is no mount", remedy="/source:/target[:ro]")
 
 
-def _one_line(path: Path, key: str, value: str) -> None:
-    if any(ord(c) < 32 or ord(c) == 127 for c in value):
-        raise ConfigError(f"{path}: {key} holds a line break or control character", remedy="write it on one line")
+def _texts(config: ClusterConfig) -> Iterator[tuple[str, str]]:
+    """Every text in the file, with its key."""
+    groups = (("", config), ("slurm.", config.slurm), ("engine.", config.engine))
+    for prefix, group in groups:
+        for key in group.__struct_fields__ if group else ():
+            value = getattr(group, key)
+            values = value if isinstance(value, tuple) else (value,)
+            yield from ((prefix + key, text) for text in values if isinstance(text, str))

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.words import is_slurm_name, line_problem
 
 
 class Reader:
@@ -17,10 +18,8 @@ class Reader:
         self._variables = variables
 
     def one_line(self, name: str, value: str) -> str:
-        if any(ord(c) < 32 or ord(c) == 127 for c in value):
-            raise RequestError(f"{name} contains a line break or control character", remedy="write it on one line")
-        if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
-            raise RequestError(f"{name} is not UTF-8 text", remedy="write it without the bytes that are none")
+        if problem := line_problem(value):
+            raise RequestError(f"{name} {problem}", remedy="write it on one line, in UTF-8")
         return value
 
     def text(self, name: str) -> str | None:
@@ -31,10 +30,12 @@ class Reader:
         value = self.text(name)
         return value.lower() if value else None
 
-    def word(self, name: str) -> str | None:
+    def slurm_name(self, name: str) -> str | None:
         value = self.text(name)
-        if value and (" " in value or '"' in value or "'" in value):
-            raise RequestError(f"{name}={value!r} is no name Slurm can have", remedy="check it with sacctmgr or sinfo")
+        if value and not is_slurm_name(value):
+            raise RequestError(
+                f"{name}={value!r} is not a name that Slurm can have", remedy="check it with sacctmgr or sinfo"
+            )
         return value
 
     def path(self, name: str) -> Path | None:
@@ -122,15 +123,15 @@ def gres_count(value: str | None) -> int | None:
     if value is None:
         return None
     count = value.rpartition(":")[2]
-    if not re.fullmatch(r"([A-Za-z0-9_.-]+:){0,2}[1-9][0-9]{0,3}", value):
+    if not re.fullmatch(r"(gpu:)?([A-Za-z0-9_][A-Za-z0-9_.-]*:)?[1-9][0-9]{0,3}", value):
         raise RequestError(f"SBATCH_GPUS_PER_NODE={value} holds no number of GPUs", remedy="for example 8")
     return int(count)
 
 
 def gres_type(value: str | None) -> str | None:
     """The type in ``h100:8`` or ``gpu:h100:8``; None where only a number is given."""
-    kind = (value or "").rpartition(":")[0].removeprefix("gpu").strip(":")
-    return kind or None
+    kind = (value or "").rpartition(":")[0]
+    return (kind.removeprefix("gpu:") if kind != "gpu" else "") or None
 
 
 def read_mounts(value: str | None) -> tuple[str, ...]:
@@ -146,6 +147,5 @@ def read_mounts(value: str | None) -> tuple[str, ...]:
 
 
 def is_mount(text: str) -> bool:
-    """Whether ``text`` is ``/source[:/target[:flags]]``."""
-    parts = text.split(":")
-    return 1 <= len(parts) <= 3 and all(part.startswith("/") for part in parts[:2])
+    """Whether ``text`` is one mount, ``/source[:/target[:flags]]``, with a plus between flags."""
+    return re.fullmatch(r"/[^:,]*(:/[^:,]*(:[A-Za-z0-9_=+-]+)?)?", text) is not None

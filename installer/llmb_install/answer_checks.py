@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.words import is_slurm_name, line_problem, mount_problem
 from llmb_install.questions import (
     PATHS,
     QUESTIONS,
@@ -125,16 +126,18 @@ def engine_problem(text: str) -> str:
     return "" if path.is_file() and os.access(path, os.X_OK) else f"{path} is no program"
 
 
-def is_slurm_name(text: str) -> bool:
-    return bool(text) and text[0] != "-" and not any(c.isspace() or c in "\"';|&$" for c in text)
-
-
 def path_problem(field: str, text: str, given: Given) -> str:
     """What is wrong with the words of a path, whatever is there on disk; empty when nothing is."""
-    if any(ord(c) < 32 or ord(c) == 127 for c in text):
-        return "it holds a line break or a control character"
-    if field == "install_path" and uses_images(given) and (":" in text or "," in text):
-        return "it holds a comma or a colon, which container mounts cannot say"
+    if problem := line_problem(text):
+        return f"it {problem}"
+    if field == "install_path" and ":" in text:
+        return "it holds a colon, which PYTHONPATH cannot say"
+    if (
+        field == "install_path"
+        and uses_images(given)
+        and (problem := mount_problem(text, str(given.get("runtime") or "pyxis")))
+    ):
+        return f"it {problem}"
     return ""
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import msgspec
 
 from llmb_common.cluster import FILE_NAME, ClusterConfig, load_cluster_config
+from llmb_common.errors import RequestError
+from llmb_common.words import is_slurm_name
 from llmb_install import migrations
 from llmb_install.detect import detect_site
 from llmb_install.doctor_checks import Check, all_checks
@@ -42,6 +44,9 @@ def _with_flags(config: ClusterConfig, asked: argparse.Namespace) -> ClusterConf
     """The site's settings, with what the command line says and, for an unknown site, what is found."""
     kind = config.cluster_type or ("slurm" if detect_site().has_slurm else "local")
     changes = {"account": asked.account, "gpu_partition": asked.gpu_partition}
+    for field, value in changes.items():
+        if value and not is_slurm_name(value):
+            raise RequestError(f"--{field.replace('_', '-')} {value!r} is not a Slurm name", remedy="correct it")
     slurm = msgspec.structs.replace(config.slurm, **{key: value for key, value in changes.items() if value})
     return msgspec.structs.replace(config, cluster_type=kind, slurm=slurm)
 

@@ -13,8 +13,9 @@ from llmb_common.errors import Interrupted, RecordError, RequestError
 from llmb_common.files import read_json, write_atomic
 from llmb_common.recipe import Recipe
 from llmb_common.secrets import Secret
+from llmb_common.words import is_slurm_name
 from llmb_install import answers as answers_module
-from llmb_install.answer_checks import engine_problem, folder_problem, is_slurm_name, path_problem
+from llmb_install.answer_checks import engine_problem, folder_problem, path_problem
 from llmb_install.answers import Answers, Secrets
 from llmb_install.detect import Site
 from llmb_install.questions import PATHS, QUESTIONS, Given, Question, merged, plain
@@ -212,7 +213,7 @@ def _problem(field: str, text: str, given: Given) -> str:
         if field == "install_path" and not os.access(existing, os.W_OK):
             return f"{existing} cannot be written"
     elif not is_slurm_name(text):
-        return "no spaces or quotes in a Slurm name"
+        return "not a name that Slurm can have"
     return ""
 
 

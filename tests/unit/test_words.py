@@ -1,0 +1,195 @@
+"""What a name in Slurm, a value of one line and a variable of a job may be, wherever one is given."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+import pytest
+
+from llmb_common.cluster import ClusterConfig, load_cluster_config
+from llmb_common.errors import ConfigError, LLMBError, RequestError
+from llmb_common.recipe import load_recipe
+from llmb_common.request import read_request
+from llmb_common.words import is_slurm_name, job_variable_problem, line_problem, mount_problem
+from llmb_install.answer_checks import check
+from llmb_install.doctor import doctor
+from llmb_run.asking import check_job_variable
+from support.golden import GOLDEN
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = {load_recipe(ROOT / name).workload: load_recipe(ROOT / name) for name in ("grok1",)}
+NO_NAMES = [
+    "a;b",
+    "-x",
+    "a$b",
+    "a b",
+    "a`b",
+    'a"b',
+    "a'b",
+    "a|b",
+    "a&b",
+    "a\\b",
+    "a(b)",
+    "a#b",
+    "a<b",
+    "a\nb",
+    "a*",
+    "x\t",
+]
+NAMES = ["batch", "a-b", "gpu_1", "one,two", "proj.2026", "9", "_x", "a@b", "ü"]
+
+
+def config(folder: Path, text: str) -> ClusterConfig:
+    (folder / "cluster_config.yaml").write_text(text, encoding="utf-8")
+    return load_cluster_config(folder)
+
+
+def quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
+    return f'"{escaped}"'
+
+
+@pytest.mark.parametrize("name", [*NO_NAMES, ""])
+def test_what_no_shell_and_no_slurm_should_see_is_no_name(name: str) -> None:
+    assert not is_slurm_name(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_that_sites_have_are_names_everywhere(tmp_path: Path, name: str) -> None:
+    assert config(tmp_path, f"slurm: {{account: {quoted(name)}}}").slurm.account == name
+    assert read_request({"SBATCH_PARTITION": name}).partition == name
+    check(answers(account=name, cpu_partition=name), RECIPES)
+
+
+def answers(**changes: str) -> dict[str, object]:
+    given = {"install_path": "/x", "cluster_type": "slurm", "gpu_type": "h100", "workloads": "all", "arch": "x86_64"}
+    return {**given, "account": "a", "gpu_partition": "p", **changes}
+
+
+@pytest.mark.parametrize("name", NO_NAMES)
+def test_one_rule_refuses_it_everywhere(tmp_path: Path, name: str) -> None:
+    for key in ("account", "gpu_partition", "cpu_partition"):
+        with pytest.raises(ConfigError, match=rf"cluster_config.yaml: slurm.{key}"):
+            config(tmp_path, f"slurm: {{{key}: {quoted(name)}}}")
+        with pytest.raises(RequestError, match=f"{key} is .*, which is no Slurm name"):
+            check(answers(**{key: name}), RECIPES)
+    for variable in ("SBATCH_ACCOUNT", "SBATCH_PARTITION"):
+        if name == name.strip():
+            with pytest.raises(RequestError, match=variable):
+                read_request({variable: name})
+    for flag in ("account", "gpu_partition"):
+        asked = argparse.Namespace(**{"account": None, "gpu_partition": None, "verbose": False, flag: name})
+        with pytest.raises(RequestError, match=f"--{flag.replace('_', '-')} .* is not a Slurm name"):
+            doctor(asked, ROOT, tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "repo: {}",
+        "image_folder: {}",
+        "mounts: ['/a', {}]",
+        "workloads: [a, {}]",
+        "engine: {{python: {}}}",
+    ]
+    + [f"slurm: {{{{{key}: {{}}}}}}" for key in ("account", "gpu_partition", "cpu_partition", "additional_params")],
+)
+@pytest.mark.parametrize("value", ["/a\\nTASK\\ntouch evil", "/a\\r", "\\x7f/a", "/a\\n"])
+def test_every_text_of_the_sites_file_is_one_line(tmp_path: Path, key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match="holds a line break or a control character") as caught:
+        config(tmp_path, key.format(f'"{value}"'))
+    name = re.findall(r"[a-z_]{2,}", key)
+    assert ".".join(name[: 2 if name[0] in ("slurm", "engine") else 1]) in caught.value.message
+
+
+def test_lines_hold_any_other_text() -> None:
+    assert line_problem("it's $(x) `y` \\ % ü€ \u2028 ~") == ""
+    assert line_problem("a\x1fb") == line_problem("a\x7f") == "holds a line break or a control character"
+    assert line_problem("a\ud800") == line_problem("\udfff") == "is not UTF-8 text"
+    assert line_problem("\ud7ff\ue000 ") == ""
+
+
+@pytest.mark.parametrize(
+    "name", ["A;touch x", "A B", "1A", "", "Ü", "A-B", "A\n", "A=B", "BASHOPTS", "UID", "IFS", "_"]
+)
+def test_a_variable_that_would_break_the_script_is_refused_everywhere(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="environment: "):
+        config(tmp_path, f"environment: {{{quoted(name)}: x}}")
+    with pytest.raises(RequestError, match="--env: "):
+        check_job_variable(name, "x", "--env")
+
+
+@pytest.mark.parametrize("name", ["NCCL_DEBUG", "http_proxy", "no_proxy", "MyVar", "PATH2", "OMP_NUM_THREADS", "X"])
+def test_ordinary_variables_are_taken(tmp_path: Path, name: str) -> None:
+    assert config(tmp_path, f"environment: {{{name}: ' $(x) '}}").environment == {name: " $(x) "}
+    check_job_variable(name, "x", "--env")
+
+
+def test_no_variable_of_the_job_scripts_can_be_set_from_outside() -> None:
+    """Whatever the scripts assign, except what a job may well bring along."""
+    text = "".join(path.read_text() for path in GOLDEN.glob("scripts/switches/*.sbatch"))
+    unquoted = re.sub(r"'[^'\n]*'|#.*", "", text)
+    assigned = set(re.findall(r"(?:^|[;({]|\blocal|\bexport|\bread -r)\s*([A-Za-z_]\w*)\+?=", unquoted, re.M))
+    exported = {name for name in re.findall(r"^export ([A-Z0-9_]+)=", text, re.M) if not name.startswith("LLMB_")}
+    names = assigned - (exported - {"MASTER_ADDR"}) - {"PYTHONPATH", "LC_ALL"}  # the last for one command only
+    assert {"log", "step", "prefix", "master", "LLMB_RUN_DIR", "LLMB_EXPERIMENT", "MASTER_ADDR"} <= names
+    assert [name for name in sorted(names) if not job_variable_problem(name, "x")] == []
+    assert job_variable_problem("LLMB_RESUME", "1") == "LLMB_RESUME is set by the job script"
+    assert job_variable_problem("SECONDS", "1").startswith("SECONDS belongs to bash")
+
+
+@pytest.mark.parametrize("value", ["a\nb", "\x00", "\udc80"])
+def test_a_value_that_is_no_line_is_refused(value: str) -> None:
+    with pytest.raises(LLMBError, match=r"--env: A (holds|is not)"):
+        check_job_variable("A", value, "--env")
+
+
+@pytest.mark.parametrize(
+    ("path", "pyxis", "enroot"),
+    [
+        ("/a b", True, False),
+        ("/it's", True, True),
+        ("/a,b", False, False),
+        ("/a:b", False, False),
+        ("/a$b", False, False),
+        ("/a`b", False, False),
+        ('/a"b', False, False),
+        ("/a\\b", False, False),
+        ("/a\nb", False, False),
+        ("/ü;%j", True, True),
+    ],
+)
+def test_what_each_runtime_can_mount(path: str, pyxis: bool, enroot: bool) -> None:
+    assert (mount_problem(path, "pyxis") == "", mount_problem(path, "enroot") == "") == (pyxis, enroot)
+
+
+@pytest.mark.parametrize("mount", ["data", "/a:b", "/a:/b:ro:x", "/a:/b:$(x)", "/a:/b:", ":/a", "/a:/b:ro nosuid"])
+def test_what_is_no_mount_is_refused_everywhere(tmp_path: Path, mount: str) -> None:
+    with pytest.raises(ConfigError, match="is no mount"):
+        config(tmp_path, f"mounts: [{quoted(mount)}]")
+    with pytest.raises(RequestError, match="is no mount"):
+        read_request({"RUN_CONF_MOUNTS": f"/x,{mount}"})
+
+
+def test_mounts_in_all_their_forms(tmp_path: Path) -> None:
+    mounts = ("/a", "/a:/b c", "/a:/b:ro", "/a:/b:ro+nosuid", "/a:/b:x-create=dir")
+    assert read_request({"RUN_CONF_MOUNTS": ", ".join(mounts)}).mounts == mounts
+    with pytest.raises(ConfigError, match="is no mount"):
+        config(tmp_path, "mounts: ['/a,b:/c']")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [("8", None), ("gpu:8", None), ("h100:8", "h100"), ("gpu:h100:8", "h100"), ("gpuh100:8", "gpuh100")],
+)
+def test_gres_types(text: str, kind: str | None) -> None:
+    request = read_request({"SBATCH_GPUS_PER_NODE": text})
+    assert (request.gres_type, request.gpus_per_node, request.gres) == (kind, 8, True)
+
+
+@pytest.mark.parametrize("text", ["a:b:8", "-x:8", "gpu::8", "a;b:8", "8:gpu", "0", "gpu:a$b:8"])
+def test_what_is_no_gres(text: str) -> None:
+    with pytest.raises(RequestError, match="holds no number of GPUs"):
+        read_request({"SBATCH_GPUS_PER_NODE": text})
