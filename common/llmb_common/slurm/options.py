@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from llmb_common.errors import RequestError
+from llmb_common.words import is_slurm_name, line_problem
 
 # Options that would change what the script is built on, and what to use instead.
 _OURS = {
@@ -16,14 +17,33 @@ _OURS = {
     "error": "nothing: logs have documented places",
     "wrap": "nothing",
     "array": "llmb-run submit --repeats",
+    "wait": "nothing: llmb-run watch follows a job",
+    "test-only": "DRY_RUN=true",
+    "help": "nothing",
+    "usage": "nothing",
+    "version": "nothing",
 }
 # Without a value these are a slip of the pen, which sbatch would answer by taking the next line for it.
 _WITH_VALUE = {
-    *("account", "begin", "comment", "constraint", "cpus-per-task", "deadline", "dependency", "exclude", "gres"),
-    *("licenses", "mem", "nodelist", "partition", "prefer", "priority", "qos", "reservation", "segment", "signal"),
-    *("switches", "time", "wckey"),
+    *("account", "acctg-freq", "bb", "bbf", "begin", "chdir", "cluster-constraint", "clusters", "comment"),
+    *("constraint", "container", "core-spec", "cores-per-socket", "cpu-freq", "cpus-per-gpu", "cpus-per-task"),
+    *("deadline", "delay-boot", "dependency", "distribution", "exclude", "export", "export-file", "extra"),
+    *("extra-node-info", "gid", "gpu-bind", "gpu-freq", "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"),
+    *("gres", "gres-flags", "hint", "input", "licenses", "mail-type", "mail-user", "mcs-label", "mem", "mem-bind"),
+    *("mem-per-cpu", "mem-per-gpu", "mincpus", "network", "nodefile", "nodelist", "ntasks-per-core", "ntasks-per-gpu"),
+    *("ntasks-per-socket", "open-mode", "partition", "power", "prefer", "priority", "profile", "qos", "reservation"),
+    *("segment", "signal", "sockets-per-node", "switches", "thread-spec", "threads-per-core", "time", "time-min"),
+    *("tmp", "tres-bind", "tres-per-task", "uid", "wckey"),
+    *("container-env", "container-image", "container-mounts", "container-name", "container-save", "container-workdir"),
 }
-_SHORT = {"A": "account", "p": "partition", "t": "time", "w": "nodelist", "x": "exclude", "C": "constraint", "q": "qos"}
+_SHORT = {
+    **{"A": "account", "B": "extra-node-info", "C": "constraint", "D": "chdir", "F": "nodefile", "G": "gpus"},
+    **{"H": "hold", "J": "job-name", "L": "licenses", "M": "clusters", "N": "nodes", "O": "overcommit", "Q": "quiet"},
+    **{"S": "core-spec", "V": "version", "W": "wait", "a": "array", "b": "begin", "c": "cpus-per-task"},
+    **{"d": "dependency", "e": "error", "h": "help", "i": "input", "k": "no-kill", "m": "distribution", "n": "ntasks"},
+    **{"o": "output", "p": "partition", "q": "qos", "s": "oversubscribe", "t": "time", "v": "verbose"},
+    **{"w": "nodelist", "x": "exclude"},
+}
 
 Options = tuple[tuple[str, str | None], ...]
 
@@ -33,6 +53,8 @@ def parse_additional(text: str, where: str) -> Options:
 
     Raises RequestError for an empty name, an option that the job script owns, or a control character.
     """
+    if problem := line_problem(text):
+        raise RequestError(f"{where} {problem}", remedy="write it on one line")
     options: dict[str, str | None] = {}
     for part in filter(None, (part.strip() for part in text.split(";"))):
         key, equals, value = part.partition("=")
@@ -42,23 +64,30 @@ def parse_additional(text: str, where: str) -> Options:
             raise RequestError(
                 f"{where}: {part!r} is no Slurm option", remedy='for example "nodelist=n1,n2;constraint=gpu;exclusive"'
             )
-        if key in _OURS:
-            raise RequestError(f"{where}: --{key} is set by the job script", remedy=f"use {_OURS[key]}")
+        # sbatch takes an option's beginning for the option.
+        if owned := next((name for name in _OURS if name.startswith(key)), None):
+            also = "" if owned == key else f", for which sbatch takes --{key}"
+            raise RequestError(f"{where}: --{owned} is set by the job script{also}", remedy=f"use {_OURS[owned]}")
         if equals and not value.strip():
             raise RequestError(f"{where}: {part!r} has no value", remedy="write key=value, or the flag alone")
         if key in _WITH_VALUE and not equals:
             raise RequestError(f"{where}: --{key} needs a value", remedy=f"write {key}=value")
-        if any(ord(c) < 32 for c in value):
-            raise RequestError(f"{where}: {part!r} holds a control character", remedy="remove it")
+        if key in ("account", "partition") and not is_slurm_name(value.strip()):
+            raise RequestError(f"{where}: {part!r} is not a name that Slurm can have", remedy="correct it")
         options[key] = value.strip() if equals else None
     return tuple(options.items())
 
 
 def sbatch_line(option: str, value: str | int | None = None) -> str:
-    """One ``#SBATCH`` line. Slurm's own quoting rules: double quotes, backslash before quote and backslash."""
+    """One ``#SBATCH`` line. Slurm's own quoting rules: double quotes, backslash before quote and backslash.
+
+    Raises RequestError for a line break or control character.
+    """
     if value is None:
         return f"#SBATCH --{option}"
     text = str(value)
+    if problem := line_problem(text):
+        raise RequestError(f"--{option}={text!r} {problem}", remedy="write it on one line")
     if not re.fullmatch(r"[A-Za-z0-9_./:,=@%+&|!*()\[\]-]+", text):
         text = '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return f"#SBATCH --{option}={text}"

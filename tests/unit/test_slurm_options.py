@@ -1,0 +1,168 @@
+"""Options for Slurm: what users may say, what the job script keeps to itself, and how ``#SBATCH`` lines carry it."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmb_common.errors import RequestError
+from llmb_common.slurm.options import output_pattern, parse_additional, sbatch_line
+from support.sbatch_lines import file_of, options_of
+
+OWNED = {
+    "nodes": "JOB_TOTAL_GPUS",
+    "ntasks": "JOB_TOTAL_GPUS",
+    "ntasks-per-node": "GPUS_PER_NODE",
+    "job-name": "nothing",
+    "output": "nothing",
+    "error": "nothing",
+    "wrap": "nothing",
+    "array": "llmb-run submit --repeats",
+    "wait": "llmb-run watch",
+    "test-only": "DRY_RUN=true",
+    "help": "nothing",
+    "usage": "nothing",
+    "version": "nothing",
+}
+
+
+def parse(text: str) -> dict[str, str | None]:
+    return dict(parse_additional(text, "here"))
+
+
+def refusal(text: str) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        parse(text)
+    return caught.value
+
+
+@pytest.mark.parametrize(("option", "instead"), OWNED.items())
+def test_an_option_of_the_job_script_is_refused_with_what_to_use(option: str, instead: str) -> None:
+    for text in (f"{option}=2", option, f"--{option}=2", f"exclusive; {option} = 2", f"--{option}"):
+        error = refusal(text)
+        assert error.message == f"here: --{option} is set by the job script"
+        assert instead in error.remedy
+
+
+@pytest.mark.parametrize(
+    "short", ["outp", "job-nam", "arr", "er", "nod", "node", "n", "o", "wra", "ntasks-per-no", "e"]
+)
+def test_the_beginning_of_such_an_option_is_refused_too(short: str) -> None:
+    """sbatch takes it for the option (seen with 22.05); real options that begin alike are not concerned."""
+    error = refusal(f"{short}=2")
+    assert "is set by the job script" in error.message
+    parse("nodelist=n1;nodefile=/f;open-mode=truncate;exclusive;nice=5;no-kill;oversubscribe")
+
+
+@pytest.mark.parametrize("letter", "NnJoeaWhV")
+def test_nor_do_letters_go_round_it(letter: str) -> None:
+    options = ("nodes", "ntasks", "job-name", "output", "error", "array", "wait", "help", "version")
+    option = dict(zip("NnJoeaWhV", options, strict=True))[letter]
+    assert refusal(f"-{letter}=2").message == f"here: --{option} is set by the job script"
+
+
+WITH_VALUE = {
+    **{"A": "account", "p": "partition", "t": "time", "w": "nodelist", "x": "exclude", "C": "constraint", "q": "qos"},
+    **{"B": "extra-node-info", "D": "chdir", "F": "nodefile", "G": "gpus", "L": "licenses", "M": "clusters"},
+    **{"S": "core-spec", "b": "begin", "c": "cpus-per-task", "d": "dependency", "i": "input", "m": "distribution"},
+}
+
+
+@pytest.mark.parametrize(("letter", "option"), WITH_VALUE.items())
+def test_letters_are_written_out_and_need_their_value(letter: str, option: str) -> None:
+    assert parse(f"-{letter}=v1") == {option: "v1"}
+    assert refusal(letter).message == f"here: --{option} needs a value"
+
+
+@pytest.mark.parametrize(
+    ("letter", "option"),
+    [("H", "hold"), ("O", "overcommit"), ("Q", "quiet"), ("k", "no-kill"), ("s", "oversubscribe"), ("v", "verbose")],
+)
+def test_letters_that_are_flags(letter: str, option: str) -> None:
+    assert parse(f"-{letter}") == {option: None}
+
+
+def test_what_users_write_is_read_as_it_stands() -> None:
+    text = " nodelist=n[1-2],m3 ;--exclusive;; constraint=gpu&memory;comment= a = b ;exclusive=user;qos=low;"
+    assert list(parse(text).items()) == [
+        ("nodelist", "n[1-2],m3"),
+        ("exclusive", "user"),
+        ("constraint", "gpu&memory"),
+        ("comment", "a = b"),
+        ("qos", "low"),
+    ]
+    assert parse("") == parse(" ; ") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("No Option=1", "'No Option=1' is no Slurm option"),
+        ("=1", "'=1' is no Slurm option"),
+        ("-", "'-' is no Slurm option"),
+        ("9=1", "'9=1' is no Slurm option"),
+        ("a$b=1", "'a$b=1' is no Slurm option"),
+        ("qos batch", "'qos batch' is no Slurm option"),
+        ("qos=", "'qos=' has no value"),
+        ("exclusive= ", "'exclusive=' has no value"),
+        ("account=a b", "'account=a b' is not a name that Slurm can have"),
+        ("partition=-x", "'partition=-x' is not a name that Slurm can have"),
+        ("comment=a\nb", "here holds a line break"),
+        ("qos=low\n", "here holds a line break"),
+        ("comment=\x7f", "here holds a line break or a control character"),
+    ],
+)
+def test_what_is_no_option_is_named(text: str, words: str) -> None:
+    error = refusal(text)
+    assert words in error.message
+    assert error.remedy
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        " ",
+        "a b",
+        "a#b",
+        '"',
+        "'",
+        "\\",
+        "a\\",
+        '\\"',
+        "$(x) `y` $HOME",
+        "%j %%",
+        "ü€",
+        "a;b",
+        "-x",
+        "~",
+        "a\u2028b",
+    ],
+)
+def test_any_value_of_one_line_survives_an_sbatch_line(value: str) -> None:
+    line = sbatch_line("comment", value)
+    assert options_of(f"#!/bin/bash\n{line}\n#SBATCH --mem=0\n") == {"comment": value, "mem": "0"}
+
+
+def test_lines_that_need_no_quotes_have_none() -> None:
+    assert sbatch_line("gres", "gpu:h100:8") == "#SBATCH --gres=gpu:h100:8"
+    assert sbatch_line("constraint", "[a|b]&c*2(d)!e@f+g,h%i/j") == "#SBATCH --constraint=[a|b]&c*2(d)!e@f+g,h%i/j"
+    assert sbatch_line("nodes", 4) == "#SBATCH --nodes=4"
+    assert sbatch_line("exclusive") == "#SBATCH --exclusive"
+
+
+@pytest.mark.parametrize("value", ["a\nb", "a\rb", "\x0b", "a\n#SBATCH --uid=0", "\udcff"])
+def test_a_line_stays_one_line(value: str) -> None:
+    with pytest.raises(RequestError, match="--comment="):
+        sbatch_line("comment", value)
+
+
+@pytest.mark.parametrize("path", ["/a/b", "/a%j/%%/%", "/a b/'\"$(x)ü#;"])
+def test_an_output_path_means_the_file_of_that_name(path: str) -> None:
+    options = options_of(sbatch_line("output", output_pattern(path)) + "\n")
+    assert file_of(str(options["output"]), j="expanded") == path
+
+
+def test_a_backslash_would_switch_slurms_patterns_off() -> None:
+    with pytest.raises(RequestError, match="holds a backslash") as caught:
+        output_pattern("/a\\b")
+    assert caught.value.remedy
