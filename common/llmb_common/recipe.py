@@ -25,8 +25,8 @@ Fp8Recipe = Literal["cs", "ds", "mx"]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Ratio = Annotated[float, msgspec.Meta(gt=0)]
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-Duration = Annotated[str, msgspec.Meta(pattern=r"^([0-9]+-)?[0-9]{1,2}:[0-9]{2}:[0-9]{2}$")]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
+Duration = Annotated[str, msgspec.Meta(pattern=r"^([0-9]+-)?[0-9]{1,2}:[0-9]{2}:[0-9]{2}\Z")]
 
 FIGURES = ("tokens_per_second", "mfu_percent", "days_1t", "tflops_per_gpu")
 """What a published result may carry beside its step time."""
@@ -104,7 +104,7 @@ class Profiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     start: Positive
     stop: Positive
     ranks: str
-    file: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.${}-]+$")]
+    file: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.${}-]+\Z")]
     suffix: str = ""
     steps: Positive | None = None
     """Steps of a profiled run where the document says other than ``max_steps``."""
@@ -244,7 +244,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     title: str
     family: Literal["llama3", "llama4", "grok1", "nemotron4"]
     image: str
-    hugging_face: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$")] | None = None
+    hugging_face: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+\Z")] | None = None
     """Where the model's tokenizer and configuration are. The benchmarks do without: a null tokenizer, mock data."""
     defaults: Defaults
     flops: Flops

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 from collections import Counter
 from pathlib import Path
@@ -13,6 +14,11 @@ NAME_PLACEHOLDERS = (
     "model_size", "dtype", "precision", "gpus", "tp", "pp", "cp", "vp", "ep", "etp", "mbs", "gbs",
 )  # fmt: skip
 """What ``experiment_name`` may hold in braces."""
+
+FILE_PLACEHOLDERS = (
+    r"\$\{(MODEL|MODEL_SIZE|DTYPE|NUM_GPUS|PROCESS_ID|SLURM_JOB_ID|SLURM_NODEID|SLURM_LOCALID|SLURM_PROCID)\}"
+)
+"""What the name of a profile may hold, as a regular expression."""
 
 
 def check_recipe(recipe: Recipe, path: Path) -> None:
@@ -61,12 +67,27 @@ def _check_variant(variant: Variant, path: Path) -> None:
         raise RecipeError(f"{where}: the measurement ends before it starts", remedy="first is at most last")
     if variant.profiling.start >= variant.profiling.stop:
         raise RecipeError(f"{where}: profiling stops before it starts", remedy="start is less than stop")
-    for _, name, _, _ in string.Formatter().parse(variant.experiment_name):
+    for literal, name, _, _ in string.Formatter().parse(variant.experiment_name):
+        _is_file_name(where, "experiment_name", literal)
         if name is not None and name not in NAME_PLACEHOLDERS:
             raise RecipeError(
                 f"{where}: experiment_name holds {{{name}}}{did_you_mean(name, NAME_PLACEHOLDERS)}",
                 remedy=f"one of {', '.join(NAME_PLACEHOLDERS)}",
             )
+
+    for suffix in (variant.profiling.suffix, variant.nccl_trace.suffix):
+        _is_file_name(where, "suffix", suffix)
+    if left := re.search(r"[${}]", re.sub(FILE_PLACEHOLDERS, "", variant.profiling.file)):
+        raise RecipeError(
+            f"{where}: profiling.file holds {left[0]!r} outside a placeholder",
+            remedy="the placeholders are those of the other recipes, for example ${SLURM_PROCID}",
+        )
+
+
+def _is_file_name(where: str, key: str, text: str) -> None:
+    """Experiment names become folders, files and names of jobs, which Slurm is asked for in lists with commas."""
+    if found := re.search(r"[^A-Za-z0-9._-]", text):
+        raise RecipeError(f"{where}: {key} holds {found[0]!r}", remedy="letters, digits, dots, dashes and underscores")
 
 
 def _check_row(row: Row, path: Path) -> None:
