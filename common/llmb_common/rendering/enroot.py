@@ -40,19 +40,6 @@ def enter_script(plan: JobPlan, mounts: Sequence[str], variables: Sequence[str])
             "trap '' TERM",
         ]
     lines.append(f"exec enroot start{' --rw' if writable else ''} \\")
-    lines += [f"  --mount {quote(enroot_mount(mount))} \\" for mount in mounts]
+    lines += [f"  --mount {quote(mount)} \\" for mount in mounts]
     lines.append(f'  "${{options[@]}}" {quote(plan.image or "")} bash -c "$1"')
     return "\n".join(lines)
-
-
-def enroot_mount(mount: str) -> str:
-    """``/source:/target:ro`` as Enroot reads it: a line of an fstab, with colons, and blanks escaped.
-
-    A third field alone would be the type of a file system, and of options Enroot knows no default beside given ones.
-    """
-    source, _, rest = mount.partition(":")
-    target, _, flags = rest.partition(":")
-    fields = [source, target or source]
-    if flags:
-        fields += ["none", f"x-create=auto,rbind,{flags.replace('+', ',')}"]
-    return ":".join(field.replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011") for field in fields)

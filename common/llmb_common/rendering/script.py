@@ -10,10 +10,12 @@ from shlex import quote
 from llmb_common.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan, SlurmPlan
 from llmb_common.rendering.enroot import enter_script
+from llmb_common.rendering.mounts import container_mounts
 from llmb_common.rendering.supervise import events, run_step, supervisor
 from llmb_common.rendering.task import task_script
 from llmb_common.run_paths import ArrayPaths, RunPaths
 from llmb_common.slurm.options import output_pattern, sbatch_line
+from llmb_common.words import line_problem
 
 PORT_BASE, PORT_COUNT = 21000, 9000
 """Rendezvous ports, by the job's id: two jobs meet on one only where they share a node and their ids differ by a
@@ -22,7 +24,8 @@ the job at its start; 30000 to 32767 are Kubernetes' node ports, 20048 and 20049
 
 
 def render_script(plan: JobPlan, paths: RunPaths) -> str:
-    """The batch script. Raises RequestError where a path cannot be said to Slurm or Pyxis."""
+    """The batch script. Raises RequestError where a path cannot be said to Python, Slurm or a container."""
+    _check(plan, paths)
     lines = ["#!/bin/bash"]
     if plan.slurm is not None:
         lines += _directives(plan, plan.slurm, paths.job_name, output_pattern(str(paths.batch_log)))
@@ -41,6 +44,21 @@ def render_script(plan: JobPlan, paths: RunPaths) -> str:
     lines += _slurm_launch(plan, plan.slurm) if plan.slurm is not None else _local_launch(plan)
     lines += run_step()
     return "\n".join(lines) + "\n"
+
+
+def _check(plan: JobPlan, paths: RunPaths) -> None:
+    """What no quoting helps against; plans of old records come here too."""
+    image, python = plan.image or "", plan.engine_python or ""
+    for what, value in (("the run's folder", str(paths.output)), ("engine.python", python), ("the image", image)):
+        if problem := line_problem(value):
+            raise RequestError(f"{what} {value!r} {problem}", remedy="rename it")
+    if plan.slurm is not None and plan.slurm.runtime == "enroot" and (image.startswith("-") or "'" in image):
+        # It puts the image's path between single quotes into a script of its own (4.1.2, runtime.sh).
+        raise RequestError(f"Enroot cannot be told the image {image}", remedy="rename it: no quote, no dash in front")
+    if ":" in str(paths.folder):
+        raise RequestError(
+            f"the path {paths.folder} holds a colon, which PYTHONPATH cannot say", remedy="rename LLMB_INSTALL"
+        )
 
 
 def render_array(plan: JobPlan, array: ArrayPaths, size: int) -> str:
@@ -133,7 +151,7 @@ def _slurm_launch(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
     if slurm.runtime == "enroot":
         lines += ["# How each rank enters its image, which gets no variable but those named here."]
         lines += ["IFS= read -r -d '' enter << 'ENTER' || true"]
-        lines += [enter_script(plan, _mounts(plan), _job_variables(plan)), "ENTER", ""]
+        lines += [enter_script(plan, container_mounts(plan, "enroot"), _job_variables(plan)), "ENTER", ""]
     if plan.vboost:
         lines += [
             "# Clock boost needs rights that not every site gives: tried, recorded, never fatal.",
@@ -160,25 +178,6 @@ def _slurm_launch(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
     return lines
 
 
-def _mounts(plan: JobPlan) -> list[str]:
-    """Container mounts: the installation and the workload at the same path as outside, then the asked ones."""
-    mounts = [f"{plan.install}:{plan.install}"]
-    if not _is_below(plan.workload_folder, plan.install):
-        mounts.append(f"{plan.workload_folder}:{plan.workload_folder}")
-    if plan.checkpoint.save and not _is_below(plan.checkpoint.save, plan.install):
-        mounts.append(f"{plan.checkpoint.save}:{plan.checkpoint.save}")
-    for path in (plan.install, plan.workload_folder, plan.checkpoint.save or ""):
-        if "," in path or ":" in path:
-            raise RequestError(
-                f"the path {path} holds a comma or a colon, which container mounts cannot say", remedy="rename it"
-            )
-    return [*mounts, *plan.mounts]
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
-
-
 def _pyxis(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
     image = plan.image or ""
     # Without --container-env a value that the image itself sets would win over ours. Enroot's own default is a
@@ -187,7 +186,7 @@ def _pyxis(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
         "--no-container-mount-home",
         *(["--container-writable"] if slurm.container_writable else []),
         f"--container-image={quote(image)}",
-        f"--container-mounts={quote(','.join(_mounts(plan)))}",
+        f"--container-mounts={quote(','.join(container_mounts(plan, 'pyxis')))}",
         f"--container-env={quote(','.join(_job_variables(plan)))}",
     ]
 

@@ -5,6 +5,7 @@ The text goes into the batch script as a here-document, so that a dry run shows 
 
 from __future__ import annotations
 
+import re
 from shlex import quote
 
 from llmb_common.planning.job_plan import JobPlan, ProfilePlan
@@ -53,6 +54,12 @@ def _numa_binding() -> list[str]:
     ]
 
 
+def _double_quoted(name: str) -> str:
+    """``name`` between double quotes: ``${VARIABLE}`` is expanded, anything else stays as it is."""
+    parts = re.split(r"(\$\{[A-Z_]+\})", name)
+    return "".join(part if i % 2 else re.sub(r'([\\"`$])', r"\\\1", part) for i, part in enumerate(parts))
+
+
 def _nsys(profile: ProfilePlan, *, slurm: bool) -> list[str]:
     # PROCESS_ID is the documents' word for what nsys itself fills in as %p.
     name = profile.file.replace("${PROCESS_ID}", "%p")
@@ -60,6 +67,7 @@ def _nsys(profile: ProfilePlan, *, slurm: bool) -> list[str]:
         for variable, value in (("SLURM_JOB_ID", "local"), ("SLURM_NODEID", "0")):
             name = name.replace(f"${{{variable}}}", value)
         name = name.replace("${SLURM_LOCALID}", "${LOCAL_RANK}").replace("${SLURM_PROCID}", "${RANK}")
+    name = _double_quoted(name)
     options = [
         "nsys profile -s none -t 'nvtx,cuda' --force-overwrite=true",
         "--capture-range=cudaProfilerApi --capture-range-end=stop --cuda-graph-trace=node",
@@ -67,7 +75,8 @@ def _nsys(profile: ProfilePlan, *, slurm: bool) -> list[str]:
     if profile.gpu_metrics:
         # Each rank its own GPU, as NeMo-Run: one GPU's counters can be read by one process at a time.
         options.append(f'--gpu-metrics-devices="{"$SLURM_LOCALID" if slurm else "$LOCAL_RANK"}"')
-    command = f'  prefix+=({" ".join(options)} -o "$LLMB_RUN_DIR/$LLMB_EXPERIMENT/nsys_profile/{name}")'
+    # Not by its whole path: nsys would expand a % in that.
+    command = f'  prefix+=({" ".join(options)} -o "nsys_profile/{name}")'
     if profile.ranks is None:
         return [command.strip()]
     ranks = " ".join(str(rank) for rank in profile.ranks)

@@ -1,0 +1,32 @@
+"""What a container of the job sees of the machine, as Pyxis and Enroot take it."""
+
+from __future__ import annotations
+
+from llmb_common.errors import RequestError
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.words import mount_problem
+
+
+def container_mounts(plan: JobPlan, runtime: str) -> list[str]:
+    """Mounts for ``pyxis`` or ``enroot``: the installation and the workload at the same path as outside, then the asked
+    ones. Raises RequestError for a path that this runtime cannot be told."""
+    paths = [plan.install]
+    paths += [path for path in (plan.workload_folder, plan.checkpoint.save) if path and not is_below(path, paths[0])]
+    for path in [*paths, *(part for mount in plan.mounts for part in mount.split(":")[:2])]:
+        if problem := mount_problem(path, runtime):
+            raise RequestError(f"the path {path} {problem}", remedy="rename it")
+    mounts = [f"{path}:{path}" for path in paths] + list(plan.mounts)
+    return [_for_enroot(mount) for mount in mounts] if runtime == "enroot" else mounts
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Whether ``path`` is ``folder`` or in it; neither is looked up."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _for_enroot(mount: str) -> str:
+    """Enroot takes commas between flags, and with flags leaves out its defaults, which Pyxis adds."""
+    source, *rest = mount.split(":")
+    if len(rest) < 2:
+        return mount
+    return f"{source}:{rest[0]}:x-create=auto,rbind,{rest[1].replace('+', ',')}"

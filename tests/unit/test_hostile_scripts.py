@@ -1,0 +1,407 @@
+"""Values that a shell, Slurm or a container would read as something else, in every place that a value can have.
+
+The scripts are run, with stand-ins for all programs: each value arrives as it is, or the plan refuses it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from llmb_common.cluster import ClusterConfig, Engine, SlurmSettings
+from llmb_common.errors import RequestError
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.machine import Machine
+from llmb_common.planning.plan import make_plan
+from llmb_common.recipe import load_recipe
+from llmb_common.rendering.script import render_array, render_script
+from llmb_common.request import read_request
+from llmb_common.run import RunRecord, create_run
+from llmb_common.run_paths import RunPaths, dry_run_paths
+from support.sbatch_lines import file_of, options_of
+from support.script_stubs import Call, ScriptStubs
+
+RECIPE = load_recipe(Path(__file__).resolve().parents[2] / "llama3.1")
+RUNTIMES = ("pyxis", "enroot", "none", "local")
+
+NASTY = "it's -x; %j %% #1 & | < > ( ) * ? [a] {b,c} ~ ! =ü€"
+EVIL = NASTY + ' "q" $(touch evil) `touch evil` $HOME ${HOME} $((1/0)) \\ \\n'
+VALUES = (
+    EVIL,
+    "-rf",
+    "x\\",
+    "'",
+    '"',
+    "$(touch evil)",
+    "`touch evil`",
+    "a'$(touch evil)'b",
+    " ",
+    "",
+    "%",
+    "TASK",
+    "\\0",
+)
+
+FOLDERS = {
+    # What a container's mounts can say, and what they cannot.
+    "pyxis": NASTY.replace(",", ""),
+    "enroot": NASTY.replace(",", "").replace(" ", "_").replace("'", ""),
+    "none": NASTY + ' "q" $(touch evil) `touch evil` $HOME',
+    "local": EVIL.replace("/", "|"),
+}
+
+
+@dataclass
+class Site:
+    """A job of one runtime, planned and created under ``tmp``, in folders with the worst names it can have."""
+
+    tmp: Path
+    runtime: str
+    stubs: ScriptStubs
+
+    def __post_init__(self) -> None:
+        self.install = self.tmp / f"i {FOLDERS[self.runtime]}".replace(" ", "_" if self.runtime == "enroot" else " ")
+        self.install.mkdir()
+        self.engine = self.install / "python of the engine"
+        self.stubs.write(self.engine, "python3")
+
+    def beside(self, name: str) -> Path:
+        return self.install.with_name(f"{name}{self.install.name}")
+
+    def plan(self, cluster: dict[str, Any] | None = None, **variables: str) -> JobPlan:
+        local = self.runtime == "local"
+        slurm = {} if local else {"slurm": SlurmSettings(runtime=self.runtime)}  # type: ignore[arg-type]
+        site = ClusterConfig(**{"engine": Engine(python=str(self.engine)), **slurm, **(cluster or {})})  # type: ignore[arg-type]
+        gpus = {} if local else {"JOB_TOTAL_GPUS": "8"}
+        given = {"LLMB_INSTALL": str(self.install), "GPU_TYPE": "h100", "MODEL_SIZE": "8b", **gpus, **variables}
+        machine = Machine(cluster_type="local", gpu_type="h100", gpus=8, has_nsys=True)
+        return make_plan(RECIPE, site, read_request(given), machine if local else Machine(cluster_type="slurm"))
+
+    def create(self, plan: JobPlan) -> RunRecord:
+        return create_run(plan, b"code", {})
+
+    def run(self, plan: JobPlan, **env: str) -> tuple[RunPaths, Call]:
+        """Create the run and run its script: where it is, and its one rank."""
+        paths = self.create(plan).paths
+        done = self.stubs.run(paths.script, self.tmp, **env)
+        assert done.returncode == 0, done.stderr
+        (rank,) = self.stubs.ranks()
+        assert not list(self.tmp.rglob("evil"))
+        return paths, rank
+
+
+@pytest.fixture(params=RUNTIMES)
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
+    return Site(tmp_path, request.param, ScriptStubs(tmp_path / "stubs"))
+
+
+@pytest.fixture
+def site_of(tmp_path: Path) -> Callable[[str], Site]:
+    return lambda runtime: Site(tmp_path, runtime, ScriptStubs(tmp_path / "stubs"))
+
+
+def renamed(plan: JobPlan, **changes: Any) -> JobPlan:
+    return msgspec.structs.replace(plan, **changes)
+
+
+def test_a_run_in_a_hostile_folder_trains_there_and_keeps_its_files_there(site: Site) -> None:
+    paths, rank = site.run(site.plan(LLMB_WORKLOAD=str(site.beside("w"))))
+    assert str(paths.folder).startswith(str(site.beside("w")))
+    assert rank.words == ["-u", "-m", "llmb_train", str(paths.job)]
+    assert rank.cwd == str(paths.output)
+    assert rank.env["PYTHONPATH"] == str(paths.code)
+    assert (rank.env["LLMB_RUN_DIR"], rank.env["LLMB_EXPERIMENT"]) == (str(paths.folder), paths.experiment_name)
+    events = [json.loads(line) for line in paths.events.read_text().splitlines()]
+    assert [(event["event"], event["exit_code"]) for event in events] == [("start", None), ("end", 0)]
+    assert paths.log.is_file()
+    assert not [path.name for path in paths.folder.parent.iterdir() if path != paths.folder]
+
+
+def test_the_log_gets_what_the_ranks_print(site: Site) -> None:
+    text = '#!/bin/bash\necho "from rank ${SLURM_PROCID:-}"\n'
+    site.stubs.bin.joinpath("python3").write_text(text)
+    if site.runtime == "none":
+        site.engine.write_text(text)
+    if site.runtime == "local":  # torchrun is python3 here
+        site.engine.write_text('#!/bin/bash\necho "from rank 0"\n')
+    paths = site.create(site.plan()).paths
+    done = site.stubs.run(paths.script, site.tmp)
+    assert done.returncode == 0, done.stderr
+    assert "from rank" in paths.log.read_text()
+
+
+def test_every_variable_reaches_the_rank_byte_for_byte(site: Site) -> None:
+    sites = {f"SITE_{number}": value for number, value in enumerate(VALUES)}
+    callers = {f"NCCL_{number}": value for number, value in enumerate(VALUES)}
+    plan = site.plan({"environment": {**sites, "NCCL_IB_HCA": "of the site"}}, **callers, NCCL_IB_HCA="of the caller")
+    _, rank = site.run(plan, PYTHONPATH="/of/the/login/node")
+    seen = {name: rank.env[name] for name in plan.env}
+    assert seen == {name: item.value for name, item in plan.env.items()}
+    assert sites.items() | callers.items() <= seen.items()
+    assert seen["NCCL_IB_HCA"] == "of the caller"
+    assert "/of/the/login/node" not in rank.env["PYTHONPATH"]
+
+
+def test_the_engines_python_is_the_one_of_the_site(site: Site) -> None:
+    _, rank = site.run(site.plan())
+    outside = site.runtime in ("none", "local")
+    assert rank.program == (str(site.engine) if outside else str(site.stubs.bin / "python3"))
+    starters = [call for call in site.stubs.calls("python3") if "torch.distributed.run" in call.words]
+    assert [call.program for call in starters] == ([str(site.engine)] if site.runtime == "local" else [])
+
+
+@pytest.mark.parametrize("runtime", ["none", "local"])
+@pytest.mark.parametrize("name", [EVIL.replace("/", "|"), "-x", "x\\", "$(touch evil)"])
+def test_any_python_of_one_line_is_started_by_its_own_name(
+    site_of: Callable[[str], Site], runtime: str, name: str
+) -> None:
+    site = site_of(runtime)
+    engine = site.tmp / name
+    site.stubs.write(engine, "python3")
+    _, rank = site.run(site.plan({"engine": Engine(python=str(engine))}))
+    assert rank.program == str(engine)
+
+
+def test_containers_get_the_image_and_every_mount(site: Site) -> None:
+    name = site.install.name
+    data, save = f"/data/{name}", str(site.beside("c"))
+    plan = site.plan(
+        {"mounts": (f"/site/{name}:/in side:ro".replace(" ", "_"),)},
+        LLMB_WORKLOAD=str(site.beside("w")),
+        ENABLE_CHECKPOINT="true",
+        CHECKPOINT_DIR=save,
+        **({} if site.runtime in ("none", "local") else {"RUN_CONF_IMAGE": f"/img/{EVIL}.sqsh".replace("'", "")}),
+        RUN_CONF_MOUNTS=f"{data}:/data,{data}" if site.runtime in ("pyxis", "enroot") else "",
+    )
+    site.run(plan)
+    places = [str(site.install), str(site.beside("w")), save]
+    wanted = [f"{place}:{place}" for place in places] + [f"/site/{name}:/in_side:ro".replace(" ", "_")]
+    wanted += [f"{data}:/data", data]
+    if site.runtime == "pyxis":
+        (srun,) = site.stubs.calls("srun")
+        assert srun.value("--container-image") == plan.image
+        assert srun.value("--container-mounts").split(",") == wanted
+        names = srun.value("--container-env").split(",")
+        assert {*plan.env, "MASTER_ADDR", "MASTER_PORT", "LLMB_RUN_DIR", "LLMB_EXPERIMENT", "LLMB_RESUME"} <= {*names}
+    elif site.runtime == "enroot":
+        (enroot,) = site.stubs.calls("enroot")
+        wanted[3] = wanted[3].replace(":ro", ":x-create=auto,rbind,ro")  # as Pyxis does by itself
+        assert enroot.values("--mount") == wanted
+        assert plan.image in enroot.words
+        assert enroot.words[enroot.words.index(plan.image or "") + 1] == "bash"
+    else:
+        assert not site.stubs.calls("enroot")
+
+
+def test_an_image_may_hold_quotes_where_pyxis_takes_it(site_of: Callable[[str], Site]) -> None:
+    site = site_of("pyxis")
+    for number, image in enumerate((f"/img/{EVIL}.sqsh", "nvcr.io#a/b:$(touch evil)'", "-x"), start=1):
+        paths = site.create(site.plan(RUN_CONF_IMAGE=image)).paths
+        assert site.stubs.run(paths.script, site.tmp).returncode == 0
+        assert site.stubs.calls("srun")[number - 1].value("--container-image") == image
+    assert not list(site.tmp.rglob("evil"))
+
+
+@pytest.mark.parametrize("name", ["it's %j %% #1", "$(touch evil)`touch evil`", '-x";&|<>()*?ü'])
+def test_a_hostile_experiment_name_is_a_name_of_folders_files_and_the_job(site: Site, name: str) -> None:
+    """Recipes must not have such names, but a plan may come from a record."""
+    paths, rank = site.run(renamed(site.plan(), experiment_name=name))
+    assert rank.env["LLMB_EXPERIMENT"] == name
+    assert rank.cwd == str(paths.output)
+    if site.runtime != "local":
+        assert options_of(paths.script.read_text())["job-name"] == paths.job_name
+        assert paths.job_name.startswith(name)
+
+
+@pytest.mark.parametrize("runtime", ["pyxis", "local"])
+@pytest.mark.parametrize(
+    ("file", "ranks"), [("$(touch evil) `touch evil`", None), ('it\'s "$HOME"', (0, 3)), ("-x \\ü%p", (0,))]
+)
+def test_the_profile_has_the_name_that_the_plan_gives_it(
+    site_of: Callable[[str], Site], runtime: str, file: str, ranks: tuple[int, ...] | None
+) -> None:
+    site = site_of(runtime)
+    plan = site.plan(ENABLE_PROFILE="true", MAX_STEPS="50")
+    assert plan.profile is not None
+    plan = renamed(
+        plan,
+        profile=renamed(plan.profile, tool="nsys", file=file + "_${SLURM_PROCID}_${SLURM_JOB_ID}", ranks=ranks),  # type: ignore[arg-type]
+    )
+    site.run(plan)
+    (nsys,) = site.stubs.calls("nsys")
+    job = "local" if site.runtime == "local" else "42"
+    assert nsys.value("-o") == f"nsys_profile/{file}_0_{job}"
+    assert Path(nsys.cwd).name == plan.experiment_name
+
+
+def test_ranks_that_are_not_to_be_profiled_are_not(site_of: Callable[[str], Site]) -> None:
+    site = site_of("pyxis")
+    plan = site.plan(ENABLE_PROFILE="true", MAX_STEPS="50", PROFILE_RANKS="1,3-5")
+    site.run(plan)
+    assert not site.stubs.calls("nsys")
+
+
+@pytest.mark.parametrize("value", [v for v in VALUES if v.strip() and ";" not in v] + [EVIL.replace(";", "")])
+def test_slurm_reads_every_option_as_it_was_meant(site_of: Callable[[str], Site], value: str) -> None:
+    site = site_of("none")
+    plan = site.plan(
+        {"slurm": SlurmSettings(runtime="none", additional_params=f"wckey={value};exclusive;qos=site")},
+        SBATCH_ACCOUNT="account-1.x",
+        SBATCH_PARTITION="one,two",
+        SBATCH_GPUS_PER_NODE="gpu:h100-sxm:8",
+        ADDITIONAL_SLURM_PARAMS=f"comment={value};qos=mine;nodelist=n[1-2],m3;constraint=a&b",
+        CPU_PER_TASK_PINNING="7",
+        ENABLE_CHECKPOINT="true",
+        TIME_LIMIT="1-02:03:04",
+    )
+    paths = site.create(plan).paths
+    options = options_of(paths.script.read_text())
+    assert (options["comment"], options["wckey"]) == (value.strip(), value.strip())
+    assert (options["account"], options["partition"], options["qos"]) == ("account-1.x", "one,two", "mine")
+    assert (options["nodelist"], options["constraint"]) == ("n[1-2],m3", "a&b")
+    assert (options["gres"], options["nodes"], options["ntasks-per-node"]) == ("gpu:h100-sxm:8", "1", "8")
+    assert (options["time"], options["cpus-per-task"], options["mem"]) == ("1-02:03:04", "7", "0")
+    assert "exclusive" in options
+    assert "requeue" in options
+    assert (options["open-mode"], options["job-name"]) == ("append", paths.job_name)
+    assert str(options["signal"]).startswith("TERM@")
+    assert file_of(str(options["output"])) == str(paths.batch_log)
+
+
+def test_what_was_not_asked_for_is_not_said_to_slurm(site_of: Callable[[str], Site]) -> None:
+    plan = site_of("none").plan(ADDITIONAL_SLURM_PARAMS="no-requeue")
+    options = options_of(render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name)))
+    absent = {"account", "partition", "gres", "segment", "cpus-per-task", "signal", "requeue", "comment"}
+    assert not absent & set(options)
+    assert "no-requeue" in options
+
+
+def test_srun_is_told_the_cpus_that_the_job_pins(site_of: Callable[[str], Site]) -> None:
+    site = site_of("none")
+    paths, _ = site.run(site.plan(CPU_PER_TASK_PINNING="7"))
+    (srun,) = site.stubs.calls("srun")
+    assert (srun.value("--cpus-per-task"), srun.value("--cpu-bind")) == ("7", "cores")
+    assert srun.value("--output").replace("%%", "%") == str(paths.log)
+    assert "--kill-on-bad-exit=1" in srun.words
+    assert srun.value("--open-mode") == "append"
+
+
+def test_clock_boost_is_asked_of_every_node_and_never_fatal(site_of: Callable[[str], Site]) -> None:
+    site = site_of("none")
+    (site.stubs.bin / "sudo").write_text("#!/bin/bash\nexit 9\n")
+    paths, _ = site.run(site.plan(ENABLE_VBOOST="true"))
+    boost, step = site.stubs.calls("srun")
+    assert (boost.value("--ntasks-per-node"), boost.value("--ntasks")) == ("1", "1")
+    assert boost.words[-6:] == ["sudo", "-n", "nvidia-smi", "boost-slider", "--vboost", "1"]
+    assert step.words[-3:-1] == ["bash", "-c"]
+    events = [json.loads(line) for line in paths.events.read_text().splitlines()]
+    assert [(event["event"], event["exit_code"]) for event in events] == [("start", None), ("vboost", 9), ("end", 0)]
+
+
+def test_the_rendezvous_is_the_address_of_the_node(site_of: Callable[[str], Site]) -> None:
+    site = site_of("none")
+    _, rank = site.run(site.plan(MASTER_PORT="1234"))
+    assert (rank.env["MASTER_ADDR"], rank.env["MASTER_PORT"]) == ("10.1.2.3", "1234")
+
+
+@pytest.mark.parametrize(("count", "env", "resume"), [("0", {}, "0"), ("0", {"SLURM_RESTART_COUNT": "2"}, "1")])
+def test_a_requeued_job_goes_on_from_its_checkpoint(
+    site_of: Callable[[str], Site], count: str, env: dict[str, str], resume: str
+) -> None:
+    site = site_of("none")
+    _, rank = site.run(site.plan(ENABLE_CHECKPOINT="true"), **env)
+    assert rank.env["LLMB_RESUME"] == resume
+    assert rank.env.get("OMP_NUM_THREADS") is None
+
+
+def test_a_task_of_an_array_runs_the_script_to_which_its_link_leads(site_of: Callable[[str], Site]) -> None:
+    site = site_of("none")
+    plan = renamed(site.plan(), experiment_name="it's $(touch evil) %j %a #1")
+    records = [site.create(plan) for _ in range(3)]
+    array = records[0].paths.array("0a1b")
+    array.folder.mkdir()
+    for index, record in enumerate(records):
+        (array.folder / str(index)).symlink_to(f"../{record.paths.name}")
+    text = render_array(plan, array, 3)
+    array.script.write_text(text)
+    options = options_of(text)
+    assert (options["array"], options["job-name"]) == ("0-2", array.job_name)
+    done = site.stubs.run(array.script, site.tmp, SLURM_ARRAY_TASK_ID="1", SLURM_ARRAY_JOB_ID="40")
+    assert done.returncode == 0, done.stderr
+    (rank,) = site.stubs.ranks()
+    assert rank.words[-1] == str(records[1].paths.job)
+    assert json.loads(records[1].paths.events.read_text().splitlines()[0])["job_id"] == "40_1"
+    output = file_of(str(options["output"]), a="1")
+    assert Path(output).parent.samefile(records[1].paths.output)
+    assert Path(output).name == records[1].paths.batch_log.name
+    assert not list(site.tmp.rglob("evil"))
+
+
+def test_arrays_need_slurm(site_of: Callable[[str], Site]) -> None:
+    plan = site_of("local").plan()
+    paths = dry_run_paths(plan.workload_folder, plan.experiment_name)
+    with pytest.raises(RequestError, match="job arrays need Slurm"):
+        render_array(plan, paths.array("0"), 2)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "change", "words"),
+    [
+        ("none", {"engine_python": "/x\nTASK\ntouch evil"}, "engine.python .* line break"),
+        ("local", {"engine_python": "/x\ry"}, "engine.python .* line break"),
+        ("pyxis", {"image": "/x\ny.sqsh"}, "the image .* line break"),
+        ("enroot", {"image": "/it's.sqsh"}, "Enroot cannot be told the image"),
+        ("enroot", {"image": "-x"}, "Enroot cannot be told the image"),
+        ("none", {"workload_folder": "/a\nb"}, "the run's folder .* line break"),
+        ("none", {"workload_folder": "/a:b"}, "holds a colon, which PYTHONPATH cannot say"),
+        ("local", {"workload_folder": "/a:b"}, "holds a colon, which PYTHONPATH cannot say"),
+        ("none", {"workload_folder": "/a\\b"}, "holds a backslash"),
+        ("none", {"experiment_name": "a\\b"}, "holds a backslash"),
+        ("none", {"time_limit": "1\n#SBATCH --uid=0"}, "--time=.* line break"),
+        ("pyxis", {"workload_folder": "/a,b"}, "/a,b holds a comma or a colon"),
+        ("pyxis", {"install": "/a$(touch evil)"}, "hand to a shell"),
+        ("pyxis", {"install": "/a`touch evil`"}, "hand to a shell"),
+        ("pyxis", {"install": '/a"b'}, "hand to a shell"),
+        ("pyxis", {"mounts": ("/a:/$(touch evil)",)}, "hand to a shell"),
+        ("pyxis", {"mounts": ("/$x:/a",)}, "hand to a shell"),
+        ("pyxis", {"mounts": ("/a,b:/a",)}, "holds a comma"),
+        ("pyxis", {"mounts": ("/a\nb:/a",)}, "holds a line break"),
+        ("enroot", {"install": "/a b"}, "white space, which Enroot refuses"),
+        ("enroot", {"mounts": ("/a:/b c",)}, "white space, which Enroot refuses"),
+    ],
+)
+def test_what_cannot_be_said_is_refused(
+    site_of: Callable[[str], Site], runtime: str, change: dict[str, Any], words: str
+) -> None:
+    plan = renamed(site_of(runtime).plan(), **change)
+    with pytest.raises(RequestError, match=words) as caught:
+        render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name))
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("folder", ["workload_folder", "save"])
+@pytest.mark.parametrize(
+    ("place", "mounted"),
+    [("/inst", False), ("/inst/w", False), ("/inst2", True), ("/instance/w", True), ("/in", True), ("/", True)],
+)
+def test_a_folder_is_mounted_unless_the_installations_mount_holds_it(
+    site_of: Callable[[str], Site], folder: str, place: str, mounted: bool
+) -> None:
+    plan = renamed(site_of("pyxis").plan(ENABLE_CHECKPOINT="true"), install="/inst", workload_folder="/inst/w")
+    changed = {"checkpoint": renamed(plan.checkpoint, save=place)} if folder == "save" else {folder: place}  # type: ignore[arg-type]
+    plan = renamed(plan, **changed)
+    text = render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name))
+    mounts = ["/inst:/inst", *([f"{place}:{place}"] if mounted else [])]
+    assert f"--container-mounts={','.join(mounts)} \\\n" in text.replace("'", "")
+
+
+def test_the_root_as_installation_holds_everything(site_of: Callable[[str], Site]) -> None:
+    plan = renamed(site_of("pyxis").plan(), install="/", workload_folder="/w")
+    text = render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name))
+    assert "--container-mounts=/:/ \\\n" in text
