@@ -1,10 +1,15 @@
-"""Emitted scripts: golden for every row of every recipe, and clean under bash -n and shellcheck."""
+"""Emitted scripts: golden for every row of every recipe, and clean under bash -n and shellcheck.
+
+One golden file is a whole script. The others hold what is their own: the head, and how the rest differs from that one.
+"""
 
 from __future__ import annotations
 
+import difflib
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,6 +27,7 @@ from support.golden import GOLDEN, check_golden
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = {name: load_recipe(ROOT / name) for name in ("llama3.1", "llama4", "grok1", "nemotron4")}
+REFERENCE = "reference.sbatch"
 SHELLCHECK = Path(sys.executable).with_name("shellcheck")
 ROWS = [
     pytest.param(recipe, row, dtype, id=f"{recipe.name}-{row.variant}-{row.size}-{row.gpu}-{dtype}-{row.gpus_min}")
@@ -45,7 +51,7 @@ def script_of(plan: JobPlan) -> str:
 
 
 def script_name(row: Row, dtype: str) -> str:
-    return f"{row.variant}-{row.size}-{row.gpu}-{dtype}-{row.gpus_min}.sbatch"
+    return f"{row.variant}-{row.size}-{row.gpu}-{dtype}-{row.gpus_min}"
 
 
 def variables_of(row: Row, dtype: str) -> dict[str, str]:
@@ -59,10 +65,41 @@ def variables_of(row: Row, dtype: str) -> dict[str, str]:
     }
 
 
+@cache
+def reference() -> str:
+    return script_of(plan_of(RECIPES["llama3.1"], GPU_TYPE="gb200", JOB_TOTAL_GPUS="128"))
+
+
+def own_part(script: str) -> str:
+    """The head of ``script``, and how what follows differs from the reference's, which every reader has at hand."""
+    head, body = split(script)
+    lines = difflib.unified_diff(split(reference())[1].splitlines(), body.splitlines(), lineterm="", n=2)
+    # Without the numbers of lines: one more line in all scripts is one more line in one golden file.
+    different = ["@@" if line.startswith("@@") else line for line in lines][2:]
+    last = f"# From here on as in {REFERENCE}{', except:' if different else ''}"
+    return "\n".join(["The head of a script:", "", head + last, *different, ""])
+
+
+def split(script: str) -> tuple[str, str]:
+    head, mark, body = script.partition("# The job's own record")
+    assert mark, "the line that begins what scripts have in common"
+    return head, mark + body
+
+
+def test_one_script_in_full() -> None:
+    check_golden(f"scripts/{REFERENCE}", reference())
+
+
 @pytest.mark.parametrize(("recipe", "row", "dtype"), ROWS)
 def test_script_of_every_row(recipe: Recipe, row: Row, dtype: str) -> None:
-    plan = plan_of(recipe, **variables_of(row, dtype))
-    check_golden(f"scripts/{recipe.name}/{script_name(row, dtype)}", script_of(plan))
+    script = script_of(plan_of(recipe, **variables_of(row, dtype)))
+    check_golden(f"scripts/{recipe.name}/{script_name(row, dtype)}.txt", own_part(script))
+
+
+def test_what_is_its_own_shows_every_difference_in_the_rest() -> None:
+    changed = reference().replace("--kill-on-bad-exit=1", "--kill-on-bad-exit=0")
+    assert "\n-  --kill-on-bad-exit=1 \\\n+  --kill-on-bad-exit=0 \\\n" in own_part(changed)
+    assert own_part(reference()).endswith(f"# From here on as in {REFERENCE}\n")
 
 
 NONE = ClusterConfig(engine=Engine(python="/opt/my engine/bin/python"), slurm=SlurmSettings(runtime="none"))
@@ -107,34 +144,32 @@ SWITCHES = {
 @pytest.mark.parametrize("name", SWITCHES)
 def test_script_of_every_switch(name: str) -> None:
     recipe, variables, *rest = SWITCHES[name]
-    check_golden(f"scripts/switches/{name}.sbatch", script_of(plan_of(RECIPES[recipe], *rest, **variables)))
+    check_golden(f"scripts/switches/{name}.txt", own_part(script_of(plan_of(RECIPES[recipe], *rest, **variables))))
 
 
-def golden_scripts() -> list[Path]:
-    return sorted(GOLDEN.glob("scripts/**/*.sbatch"))
-
-
-def test_all_golden_scripts_and_their_tasks_pass_bash_and_shellcheck(tmp_path: Path) -> None:
-    scripts = golden_scripts()
-    assert len(scripts) >= len(ROWS)
+def test_all_scripts_and_their_tasks_pass_bash_and_shellcheck(tmp_path: Path) -> None:
+    scripts = [
+        script_of(plan_of(recipe, **variables_of(row, dtype))) for recipe, row, dtype in (p.values for p in ROWS)
+    ]
+    scripts += [script_of(plan_of(RECIPES[name], *rest, **given)) for name, given, *rest in SWITCHES.values()]
     files = []
-    for number, path in enumerate(scripts):
-        text = path.read_text()
-        subprocess.run(["bash", "-n", str(path)], check=True)
+    for number, text in enumerate(scripts):
         inner = re.findall(r"<< '([A-Z]+)' \|\| true\n(.*?)\n\1\n", text, flags=re.DOTALL)
         assert [kind for kind, _ in inner][:1] == ["TASK"]
         for kind, content in (("script", text), *((kind, f"#!/bin/bash\n{lines}\n") for kind, lines in inner)):
             file = tmp_path / f"{number}-{kind}.sh"
             file.write_text(content)
             files.append(str(file))
+        subprocess.run(["bash", "-n", files[-2]], check=True)
     subprocess.run([str(SHELLCHECK), *files], check=True)
 
 
 def test_no_script_is_left_over() -> None:
     """A golden file that no test writes any more would be checked for ever and mean nothing."""
-    expected = {script_name(row, dtype) for _, row, dtype in (param.values for param in ROWS)}
-    expected |= {f"{name}.sbatch" for name in SWITCHES}
-    assert {path.name for path in golden_scripts()} == expected
+    expected = {f"{recipe.name}/{script_name(row, dtype)}.txt" for recipe, row, dtype in (p.values for p in ROWS)}
+    expected |= {f"switches/{name}.txt" for name in SWITCHES} | {REFERENCE}
+    folder = GOLDEN / "scripts"
+    assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == expected
 
 
 @pytest.mark.parametrize("folder", ["/lustre/a,b", "/lustre/a:b", "/lustre/a\\b"])
