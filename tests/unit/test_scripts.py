@@ -197,7 +197,7 @@ def test_a_hostile_folder_reaches_the_script_quoted(tmp_path: Path) -> None:
     ("site", "handed"),
     [
         (ClusterConfig(), r"--container-env=\S*\bLLMB_ENGINE_CHECK\b"),
-        (ENROOT, r"--env LLMB_ENGINE_CHECK\b"),
+        (ENROOT, r"names=\(.*\bLLMB_ENGINE_CHECK\b"),
     ],
     ids=["pyxis", "enroot"],
 )

@@ -133,18 +133,18 @@ def test_enroot_gets_by_name_what_is_set_on_the_node_and_nothing_else(tmp_path: 
     assert set(entered.values("--env")) == given.keys() - {"EMPTY"}
     assert "canary" not in " ".join(entered.arguments)
     assert entered.arguments[:2] == ["start", "--rw"]
-    assert entered.arguments[-4:] == [*("/lustre/llmb/images/nvidia+nemo+26.02.sqsh", "bash", "-c"), "the task's\ntext"]
+    assert entered.arguments[-4:] == [*("/lustre/llmb/images/nvidia+nemo+26.02.01.sqsh", "bash", "-c"), "the task's\ntext"]
 
 
 def test_mounts_are_said_as_enroot_reads_them(tmp_path: Path) -> None:
-    site = ("/data:/data:ro", "/opt/a b:/b", "/scratch", "/m:/n:ro+noexec")
+    site = ("/data:/data:ro", "/opt/b:/b", "/scratch", "/m:/n:ro+noexec")
     entered = Entered(tmp_path, plan(mounts=site, variables={}, runtime="enroot"))
     assert entered.values("--mount") == [
         "/lustre/llmb:/lustre/llmb",
-        "/data:/data:none:x-create=auto,rbind,ro",
-        "/opt/a\\040b:/b",
-        "/scratch:/scratch",
-        "/m:/n:none:x-create=auto,rbind,ro,noexec",
+        "/data:/data:x-create=auto,rbind,ro",
+        "/opt/b:/b",
+        "/scratch",
+        "/m:/n:x-create=auto,rbind,ro,noexec",
     ]
 
 
