@@ -310,14 +310,27 @@ def test_the_rendezvous_is_the_address_of_the_node(site_of: Callable[[str], Site
     assert (rank.env["MASTER_ADDR"], rank.env["MASTER_PORT"]) == ("10.1.2.3", "1234")
 
 
-@pytest.mark.parametrize(("count", "env", "resume"), [("0", {}, "0"), ("0", {"SLURM_RESTART_COUNT": "2"}, "1")])
-def test_a_requeued_job_goes_on_from_its_checkpoint(
-    site_of: Callable[[str], Site], count: str, env: dict[str, str], resume: str
+@pytest.mark.parametrize(("again", "restarts", "resume"), [(False, "0", "0"), (False, "2", "1"), (True, "0", "1")])
+def test_a_requeued_job_and_a_link_of_a_chain_go_on_from_the_checkpoint(
+    site_of: Callable[[str], Site], again: bool, restarts: str, resume: str
 ) -> None:
     site = site_of("none")
-    _, rank = site.run(site.plan(ENABLE_CHECKPOINT="true"), **env)
+    plan = site.plan(ENABLE_CHECKPOINT="true")
+    _, rank = site.run(renamed(plan, checkpoint=renamed(plan.checkpoint, resume=again)), SLURM_RESTART_COUNT=restarts)  # type: ignore[arg-type]
     assert rank.env["LLMB_RESUME"] == resume
-    assert rank.env.get("OMP_NUM_THREADS") is None
+
+
+def test_without_checkpoints_nothing_is_resumed(site_of: Callable[[str], Site]) -> None:
+    site = site_of("none")
+    _, rank = site.run(site.plan(), SLURM_RESTART_COUNT="2")
+    assert "LLMB_RESUME" not in rank.env
+
+
+def test_without_an_engine_of_its_own_a_local_run_takes_python3(site_of: Callable[[str], Site]) -> None:
+    site = site_of("local")
+    _, rank = site.run(site.plan({"engine": None}))
+    assert [call.program for call in site.stubs.calls("python3")] == [str(site.stubs.bin / "python3")] * 2
+    assert rank.words[:3] == ["-u", "-m", "llmb_train"]
 
 
 def test_a_task_of_an_array_runs_the_script_to_which_its_link_leads(site_of: Callable[[str], Site]) -> None:
