@@ -127,9 +127,10 @@ def test_what_would_be_ignored_is_refused(
 
 
 def test_an_unknown_megatron_is_refused_and_not_patched(engine: Engine, tmp_path: Path) -> None:
-    metadata = tmp_path / "site" / "megatron_core-0.99.0.dist-info"
-    metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: megatron-core\nVersion: 0.99.0\n")
+    core = tmp_path / "site" / "megatron" / "core"
+    core.mkdir(parents=True)
+    (core / "__init__.py").touch()
+    (core / "package_info.py").write_text("MAJOR = 0\nMINOR = 99\nPATCH = 0\nPRE_RELEASE = ''\n")
     job_file = tmp_path / "job.json"
     job_file.write_text(json.dumps(make_job()), encoding="utf-8")
     environment = engine.environment()

@@ -233,6 +233,7 @@ def test_list_shows_what_is_documented_and_what_is_installed(cli: Cli) -> None:
         "size": "405b",
         "gpu_type": "gb200",
         "dtype": "fp8",
+        "fp8_recipe": "cs",
         "variant": "mbridge",
         "scales": [128, 256, 512],
     } in by_name["pretrain_llama3.1"]["configurations"]

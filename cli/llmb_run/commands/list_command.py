@@ -72,7 +72,14 @@ def _configurations(recipe: Recipe, gpu_type: str | None) -> list[dict[str, Any]
     gpus = [*GPU_TYPES, "any"]
     keys = sorted(scales, key=lambda key: (order.index(key[0]), gpus.index(key[1]), key[2], key[3]))
     return [
-        {"size": size, "gpu_type": gpu, "dtype": dtype, "variant": variant, "scales": sorted(scales[key])}
+        {
+            "size": size,
+            "gpu_type": gpu,
+            "dtype": dtype,
+            "fp8_recipe": recipe.variant(variant).fp8_recipe if dtype == "fp8" else None,
+            "variant": variant,
+            "scales": sorted(scales[key]),
+        }
         for key in keys
         for size, gpu, dtype, variant in [key]
     ]
