@@ -283,6 +283,11 @@ def test_a_checkpoint_may_lie_in_a_workload_folder_outside_the_installation() ->
 
 
 def test_checkpoints_with_fsdp_on_a_cpu_are_refused_before_they_hang() -> None:
+    metrics = {"ENABLE_PROFILE": "true", "ENABLE_GPU_METRICS": "true"}
+    assert "there is no GPU" in refusal(LAPTOP, **metrics)
+    assert "there is no GPU" in refusal(GPU_TYPE="cpu", JOB_TOTAL_GPUS="2", **metrics)
+    without_nsys = Machine(cluster_type="local", gpu_type="h100", gpus=8)
+    assert "needs nsys" in refusal(without_nsys, MODEL_SIZE="8b", **metrics)
     assert "FSDP cannot save" in refusal(LAPTOP, FSDP="true", ENABLE_CHECKPOINT="true")
 
 

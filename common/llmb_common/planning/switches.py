@@ -79,6 +79,11 @@ def profile_plan(
     tool = "nsys"
     if machine.cluster_type == "local" and (device == "cpu" or not machine.has_nsys):
         tool = "torch"
+        if request.gpu_metrics and device != "cpu":
+            raise RequestError(
+                "ENABLE_GPU_METRICS needs nsys, which is not on this machine",
+                remedy="install Nsight Systems, or unset ENABLE_GPU_METRICS",
+            )
         why = "nsys sees nothing of a run on CPUs" if machine.has_nsys else "nsys is not on this machine"
         notices.append(f"{why}: the profile is PyTorch's (open it in chrome://tracing)")
     names = {
