@@ -131,6 +131,8 @@ def slurm_conf(spec: ClusterSpec, layout: Layout) -> str:
         "CredType": "cred/munge",
         "AuthInfo": f"socket={layout.munge_socket}",
         "SlurmctldPort": str(layout.controller_port),
+        # Jobs of two clusters on this machine must not meet on one rendezvous port, which follows from the id.
+        "FirstJobId": str(layout.controller_port),
         "SlurmctldPidFile": f"{root}/run/slurmctld.pid",
         "SlurmctldLogFile": f"{root}/log/slurmctld.log",
         "StateSaveLocation": f"{root}/state",
