@@ -103,11 +103,13 @@ DELIBERATE = [
         {"env.NVTE_NORM_FWD_USE_CUDNN": "1", "env.NVTE_NORM_BWD_USE_CUDNN": "1"},
         "NeMo's script of 340b sets them from v2.3.0 on",
     ),
+    Difference(
+        {"recipe": ["llama3.1"], "size": ["405b", "405b-proxy"]},
+        {"env.NVTE_NORM_FWD_USE_CUDNN": "1", "env.NVTE_NORM_BWD_USE_CUDNN": "1"},
+        "NeMo's script of 405b sets them from v2.3.0 on",
+    ),
     Difference({}, {"plan.vboost": False}, "needs sudo on the nodes: ENABLE_VBOOST=true; tables and results say so"),
 ]
-
-PENDING = ("optimizer.overlap_param_gather_with_optimizer_step", "optimizer.use_precision_aware_optimizer")
-"""Fields that no job turns on yet: compared from the first job on that does. Remove this once one does."""
 
 
 def matches(case: tuple[dict[str, Any], str, int], where: Where) -> bool:
@@ -161,13 +163,11 @@ def test_a_job_has_what_nemos_scripts_set(
     case: tuple[dict[str, Any], str, int], ours: dict[str, dict[str, Any]]
 ) -> None:
     fields = ours[label(case)]
-    pending = {name for name in PENDING if not any(job[name] for job in ours.values())}
-    expected = {name: value for name, value in of_nemo(case).items() if name not in pending}
-    own = {name: value for name, value in deliberate(case).items() if name not in pending}
+    expected = of_nemo(case)
     unknown = {name for name in expected if name not in fields and not name.startswith("env.")}
     assert unknown == set(), "the table names fields that do not exist"
     found = {name: fields.get(name) for name in expected}
-    assert {name: value for name, value in found.items() if value != expected[name]} == own
+    assert {name: value for name, value in found.items() if value != expected[name]} == deliberate(case)
 
 
 def test_every_entry_of_the_table_and_of_the_list_is_about_a_documented_row() -> None:

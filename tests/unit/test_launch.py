@@ -57,12 +57,12 @@ def test_the_dry_run_prints_only_the_script_and_needs_neither_slurm_nor_the_fold
         SBATCH_ACCOUNT="a",
         SBATCH_PARTITION="p",
         JOB_TOTAL_GPUS="256",
-        GPU_TYPE="gb200",
+        GPU_TYPE="b200",
     )
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0] == "#!/bin/bash"
-    assert {"#SBATCH --account=a", "#SBATCH --partition=p", "#SBATCH --nodes=64"} <= set(lines)
+    assert {"#SBATCH --account=a", "#SBATCH --partition=p", "#SBATCH --nodes=32"} <= set(lines)
     assert '  bash -c "$task"' in lines or '  bash -c "$task" &' in lines
     assert not Path("/x").exists()
 
@@ -144,7 +144,7 @@ def test_modules_of_the_current_folder_and_of_the_environment_do_not_get_in(tmp_
         (tmp_path / trap).write_text("raise SystemExit('wrong module')")
     variables = {"PYTHONPATH": str(tmp_path), "CDPATH": str(ROOT), "DRY_RUN": "true", "LLMB_INSTALL": "/x"}
     command = f"cd {tmp_path} && {ROOT}/llama3.1/launch.sh"
-    done = launch("llama3.1", command, JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", **variables)
+    done = launch("llama3.1", command, JOB_TOTAL_GPUS="128", GPU_TYPE="b200", **variables)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -133,7 +133,10 @@ def test_enroot_gets_by_name_what_is_set_on_the_node_and_nothing_else(tmp_path: 
     assert set(entered.values("--env")) == given.keys() - {"EMPTY"}
     assert "canary" not in " ".join(entered.arguments)
     assert entered.arguments[:2] == ["start", "--rw"]
-    assert entered.arguments[-4:] == [*("/lustre/llmb/images/nvidia+nemo+26.02.01.sqsh", "bash", "-c"), "the task's\ntext"]
+    assert entered.arguments[-4:] == [
+        *("/lustre/llmb/images/nvidia+nemo+26.02.01.sqsh", "bash", "-c"),
+        "the task's\ntext",
+    ]
 
 
 def test_mounts_are_said_as_enroot_reads_them(tmp_path: Path) -> None:
