@@ -45,6 +45,7 @@ def test_integers_stand_for_floats_but_never_for_switches() -> None:
         ({"parallelism": {"tp": 0}}, "parallelism.tp is 0, it must be at least 1"),
         ({"world_size": 2, "parallelism": {"cp": 2}, "sequence_length": 130}, "sequence_length 130 is not a multiple"),
         ({"parallelism": {"ep": 2}}, "the architecture has no experts"),
+        ({"data_workers": -1}, "data_workers is -1, it must be at least 0"),
         ({"steps": {"train": 0}}, "steps.train and steps.exit_after must be at least 1"),
         ({"profile": {"tool": "nsys", "start": 5, "stop": 5, "ranks": [0]}}, "start 5 is not before profile.stop 5"),
         ({"profile": {"tool": "nsys", "start": 4, "stop": 5, "ranks": ["0"]}}, r"profile.ranks\[0\] is '0', expected"),

@@ -29,7 +29,7 @@ def test_torchrun_wins_over_a_slurm_job_around_it() -> None:
 
 
 def test_slurm_gives_rank_host_and_a_port_of_the_job() -> None:
-    assert find_rank(SLURM) == Rank(9, 1, 16, "gpu003", 24567)
+    assert find_rank(SLURM) == Rank(9, 1, 16, "gpu003", 22567)
 
 
 def test_what_is_found_is_exported_for_torch() -> None:
@@ -40,7 +40,7 @@ def test_what_is_found_is_exported_for_torch() -> None:
         "LOCAL_RANK": "1",
         "WORLD_SIZE": "16",
         "MASTER_ADDR": "gpu003",
-        "MASTER_PORT": "24567",
+        "MASTER_PORT": "22567",
     }
 
 

@@ -34,7 +34,7 @@ def test_profiling_with_gpu_metrics_as_documented(cli: Cli) -> None:
     done = cli(*DOCUMENTED, "-p", "--dry-run", GPU_TYPE="gb200", ENABLE_GPU_METRICS="true")
     variables = {"GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "128", "MODEL_SIZE": "405b", "DTYPE": "fp8"}
     assert done.out == launch(cli.install, **variables, ENABLE_PROFILE="true", ENABLE_GPU_METRICS="true")
-    assert "--gpu-metrics-devices=all" in done.out
+    assert '--gpu-metrics-devices="$SLURM_LOCALID"' in done.out
 
 
 def test_every_option_reaches_the_script(cli: Cli) -> None:
