@@ -51,11 +51,13 @@ def test_a_job_from_start_to_result(cli: Cli) -> None:
     assert (line["job_id"], line["executor"]) == (job, "slurm")
 
 
-def test_a_sweep_and_a_job_after_it(cli: Cli) -> None:
-    runs = ids(cli("submit", *SMOKE, "--repeats", "3", "--env", "STANDIN_SECONDS=0.3", "--json"))
+def test_a_sweep_and_a_job_after_it(cli: Cli, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    runs = ids(cli("submit", *SMOKE, "--repeats", "3", "--env", f"STANDIN_GATE={gate}", "--json"))
     after = [word for run in runs for word in ("--after", run)]
     (last,) = ids(cli("single", *SMOKE, *after, "--json"))
     assert states(cli, last) == {last: "PENDING"}
+    gate.touch()
     assert cli("wait").status == 0
     assert set(states(cli).values()) == {"COMPLETED"}
     script_times = {line["run_id"]: line["state_time"] for line in cli("jobs", "--json").data["runs"]}

@@ -27,15 +27,22 @@ class Accounting:
         self._data = layout.root / "database"
         # Not in the database's folder: MariaDB would take every folder there for a database.
         self._socket = layout.root / "run" / "database.sock"
+        # A MariaDB that starts deletes the temporary tables of all others that share its folder for them.
+        self._scratch = layout.root / "database-tmp"
 
     def start(self) -> None:
         """Create the database, start it and slurmdbd."""
+        self._scratch.mkdir()
         self._client(
             "mariadb-install-db", "--no-defaults", f"--user={self._layout.user}", f"--datadir={self._data}",
-            "--auth-root-authentication-method=normal", "--skip-test-db",
+            "--auth-root-authentication-method=normal", "--skip-test-db", f"--tmpdir={self._scratch}",
         )  # fmt: skip
         argv = ["mariadbd", "--no-defaults", f"--user={self._layout.user}", f"--datadir={self._data}"]
-        argv += [f"--socket={self._socket}", f"--pid-file={self._layout.root}/run/database.pid"]
+        argv += [
+            f"--tmpdir={self._scratch}",
+            f"--socket={self._socket}",
+            f"--pid-file={self._layout.root}/run/database.pid",
+        ]
         argv += ["--bind-address=127.0.0.1", f"--port={self._layout.database_port}"]
         # Small and without durability: nobody needs this database after a crash.
         argv += ["--innodb-buffer-pool-size=64M", "--innodb-log-file-size=64M", "--innodb-lock-wait-timeout=900"]

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from support.processes import has_ended, wait_until
 
 CRASHED = 99
 _ON_PATHS = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.symlink", "os.chmod"}
@@ -28,21 +29,31 @@ def run_and_crash(action: Callable[[], object], at: int, under: Path) -> bool:
     return _in_child(lambda: _count_down(at, str(under)), action)
 
 
-def run_and_crash_while(program: str, action: Callable[[], object]) -> bool:
-    """As ``run_and_crash``; the child dies while it waits for ``program``, which goes on."""
+def run_and_crash_while(program: str, action: Callable[[], object], *, to_its_end: bool = True) -> bool:
+    """As ``run_and_crash``; the child dies while it waits for ``program``, which goes on.
+
+    ``to_its_end``: wait for it, so that whoever looks next sees what it did, however slow the machine is.
+    """
+    reading, writing = os.pipe()
 
     def die_waiting() -> None:
         communicate = subprocess.Popen.communicate
 
         def counted(self: subprocess.Popen[Any], *args: Any, **kwargs: Any) -> Any:
             if isinstance(self.args, list) and program in self.args:
-                time.sleep(0.1)  # it has started
+                os.write(writing, str(self.pid).encode())
                 os._exit(CRASHED)
             return communicate(self, *args, **kwargs)
 
         subprocess.Popen.communicate = counted  # type: ignore[method-assign]
 
-    return _in_child(die_waiting, action)
+    crashed = _in_child(die_waiting, action)
+    os.close(writing)
+    with open(reading) as pipe:  # noqa: PTH123  # a descriptor
+        orphan = pipe.read()
+    if orphan and to_its_end:
+        wait_until(lambda: has_ended(int(orphan)), f"the end of {program}", timeout=60)
+    return crashed
 
 
 def run_to_end(action: Callable[[], object]) -> None:

@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+UPDATING = os.environ.get("LLMB_TEST_UPDATE_GOLDEN") == "1"
 
 
 def check_golden(name: str, text: str) -> None:
     """Compare ``text`` with ``tests/golden/<name>``, or write it there when asked to."""
     path = GOLDEN / name
-    if os.environ.get("LLMB_TEST_UPDATE_GOLDEN") == "1":
+    if UPDATING:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     assert path.is_file(), f"no golden file {path}; LLMB_TEST_UPDATE_GOLDEN=1 writes it"

@@ -85,6 +85,14 @@ def wait_until(condition: Callable[[], bool], what: str, timeout: float, interva
         time.sleep(interval)
 
 
+def has_ended(pid: int) -> bool:
+    """Whether process ``pid``, a child of nobody here, is gone or at least a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 def free_ports(count: int) -> list[int]:
     """``count`` free TCP ports below the range from which the kernel picks ports for outgoing connections."""
     found: list[int] = []
@@ -126,9 +134,17 @@ def remove_cluster_folder(folder: Path) -> None:
 def remove_leftovers() -> None:
     """Remove folders of clusters whose test run is gone. The run's process id is part of the folder's name."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        owner = folder.name.removeprefix(PREFIX).split("-")[0]
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists() and folder.owner() == Path("/proc/self").owner():
+        process = folder.name.removeprefix(PREFIX).split("-")[0]
+        if process.isdigit() and not Path(f"/proc/{process}").exists() and _is_ours(folder):
             remove_cluster_folder(folder)
+
+
+def _is_ours(folder: Path) -> bool:
+    """By number: the owner of a folder need not have a name on this machine."""
+    try:
+        return folder.lstat().st_uid == os.geteuid()
+    except FileNotFoundError:  # another worker was quicker
+        return False
 
 
 def new_cluster_folder() -> Path:

@@ -2,7 +2,8 @@
 
 The stand-in is the "Python" of ``cluster_config.yaml``; rank 0 prints the iteration lines that the engine prints. What
 it does beyond that is said by variables of the job: ``STANDIN_STEPS``, ``STANDIN_SECONDS`` a step, ``STANDIN_EXIT``
-(its exit code), ``STANDIN_HANG`` (after which step it hangs), ``STANDIN_LINGER`` (no exit after its last step).
+(its exit code), ``STANDIN_HANG`` (after which step it hangs), ``STANDIN_LINGER`` (no exit after its last step),
+``STANDIN_GATE`` (a file: no third step before it exists, so that a test can look as long as it needs).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ echo "NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-}"
 echo 'LLMB manifest: {"driver": "570.1", "nccl": "2.26.2", "torch": "2.9"}'
 steps=${STANDIN_STEPS:-3}
 for ((step = 1; step <= steps; step++)); do
+  while [[ $step == 3 && -n ${STANDIN_GATE:-} && ! -e $STANDIN_GATE ]]; do sleep 0.1 & wait $!; done
   sleep "${STANDIN_SECONDS:-0}" & wait $!
   printf ' [2026-11-20 03:40:35] iteration %8d/%8d | consumed samples: %d | elapsed time per iteration (ms): 100.5 |' \\
     "$step" "$steps" "$step"

@@ -41,11 +41,12 @@ def step_of(screen: str) -> int:
     return int(found[1]) if found else 0
 
 
-def test_watch_shows_progress_until_the_end(local_site: RunSite) -> None:
+def test_watch_shows_progress_until_the_end(local_site: RunSite, tmp_path: Path) -> None:
     env = environment(local_site)
-    run_id = start(env, steps="50", seconds="0.15")
+    gate = tmp_path / "gate"
+    run_id = start(env, steps="50", seconds="0.05", gate=str(gate))
     with Terminal([*LLMB_RUN, "watch"], env, width=120) as terminal:
-        screen = terminal.wait_for(lambda screen: step_of(screen) > 0)
+        screen = terminal.wait_for(lambda screen: step_of(screen) == 2)
         assert screen.startswith("1 of 1 runs live, ")
         title, line = screen.splitlines()[2:4]
         assert title.split() == ["run", "state", "for", "step", "s/step", "TFLOPS", "left", "GPUs", "job", "what"]
@@ -53,6 +54,7 @@ def test_watch_shows_progress_until_the_end(local_site: RunSite) -> None:
         assert " 0.101 " in line
         assert " 500.0 " in line
         seen = step_of(screen)
+        gate.touch()
         terminal.wait_for(lambda screen: step_of(screen) > seen)
         screen = terminal.wait_for("[status 0]")
     # The live view is gone; its last state stays, and the next step is named.
@@ -61,9 +63,9 @@ def test_watch_shows_progress_until_the_end(local_site: RunSite) -> None:
     assert "next: llmb-run results " + run_id in screen
 
 
-def test_watch_fits_a_narrow_terminal(local_site: RunSite) -> None:
+def test_watch_fits_a_narrow_terminal(local_site: RunSite, tmp_path: Path) -> None:
     env = environment(local_site)
-    run_id = start(env, steps="50", seconds="0.3")
+    run_id = start(env, steps="50", gate=str(tmp_path / "never"))
     with Terminal([*LLMB_RUN, "watch"], env, width=120) as terminal:
         terminal.wait_for(lambda screen: step_of(screen) > 0)
         terminal.resize(64, 12)
@@ -100,11 +102,13 @@ def test_ending_the_watching_ends_no_run(local_site: RunSite) -> None:
     run(env, "cancel", run_id)
 
 
-def test_logs_are_followed_to_the_end(local_site: RunSite) -> None:
+def test_logs_are_followed_to_the_end(local_site: RunSite, tmp_path: Path) -> None:
     env = environment(local_site)
-    start(env, steps="12", seconds="0.3")
+    gate = tmp_path / "gate"
+    start(env, steps="12", seconds="0.1", gate=str(gate))
     with Terminal([*LLMB_RUN, "logs", "-f", "--grep", "iteration"], env, width=200) as terminal:
         terminal.wait_for(" 2/")
+        gate.touch()
         screen = terminal.wait_for("[status 0]")
     steps = [int(step) for step in re.findall(r"iteration +([0-9]+)/", screen)]
     assert steps == list(range(1, 13))
@@ -139,8 +143,10 @@ def test_watch_shows_why_the_queue_waits(slurm: SlurmCluster, slurm_site: RunSit
 
 def test_logs_wait_for_a_job_in_the_queue(slurm: SlurmCluster, slurm_site: RunSite) -> None:
     env = environment(slurm_site, slurm.env)
-    run_id = start(env, "--slurm-arg", "begin=now+8", steps="5", seconds="0.2")
+    run_id = start(env, "--slurm-arg", "begin=now+1hour", steps="5", seconds="0.2")
+    job = json.loads(run(env, "jobs", run_id, "--json"))["data"]["runs"][0]["job_id"]
     with Terminal([*LLMB_RUN, "logs", run_id, "-f"], env, width=200) as terminal:
         terminal.wait_for("no log yet: PENDING BeginTime")
+        slurm.run(["scontrol", "update", f"JobId={job}", "StartTime=now"])
         screen = terminal.wait_for("[status 0]", timeout=120)
     assert "iteration        5/" in screen

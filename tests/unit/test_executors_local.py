@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -200,7 +199,7 @@ def test_a_process_is_known_by_its_start() -> None:
     child = os.fork()
     if child == 0:
         os._exit(0)
-    time.sleep(0.1)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # it has ended and stays a zombie
     assert identify(child) is None, "a zombie has ended"
     os.waitpid(child, 0)
     assert identify(child) is None

@@ -17,9 +17,9 @@ LONGEST_MODULE = 450
 
 
 def our_files() -> list[Path]:
-    """Files that git tracks or would track; everything but the ignored folders where there is no git."""
+    """Files that git tracks, so that no scratch file of anybody matters; without git all but the ignored folders."""
     listed = subprocess.run(
-        ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached"],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,

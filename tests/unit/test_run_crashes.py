@@ -83,7 +83,7 @@ def test_sbatch_that_outlives_its_caller_is_waited_for(site: RunSite, fake: Fake
     """The caller is killed, ``sbatch`` goes on: the same command again must not be faster than it."""
     plan = site.plan()
     fake.say("sbatch", "slow")
-    assert run_and_crash_while("sbatch", lambda: submit(plan, RECIPE))
+    assert run_and_crash_while("sbatch", lambda: submit(plan, RECIPE), to_its_end=False)
     assert fake.jobs() == [], "sbatch is still at it"
     assert submit(plan, RECIPE).job_id == "1"
     check_one_job_per_run(site, fake)

@@ -43,7 +43,7 @@ def analysed(content: bytes) -> RunTiming:
         return analyse(RunFiles("x", None, log), WINDOW)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.binary(max_size=2000))
 def test_any_bytes_are_a_failed_run_and_every_output_is_well_formed(content):
     timing = analysed(content)
@@ -55,7 +55,7 @@ def test_any_bytes_are_a_failed_run_and_every_output_is_well_formed(content):
     assert [len(row) for row in rows] == [8, 8]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(engines, st.data())
 def test_a_log_cut_before_its_last_time_is_no_success(engine, data):
     text = "".join(LOGS[engine]).encode()
@@ -66,7 +66,7 @@ def test_a_log_cut_before_its_last_time_is_no_success(engine, data):
     assert analysed(text[:needed]).status.state == "Success"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(engines, st.data())
 def test_a_log_without_a_needed_record_is_no_success_whatever_else_it_holds(engine, data):
     lines = list(LOGS[engine])
@@ -77,7 +77,7 @@ def test_a_log_without_a_needed_record_is_no_success_whatever_else_it_holds(engi
     assert analysed("".join(lines).encode("utf-8", "surrogatepass")).status.state != "Success"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.integers(1, 5),
     st.sampled_from(["loss", "grad_norm", "hidden"]),
@@ -92,7 +92,7 @@ def test_a_run_with_nan_is_no_success_whatever_else_its_log_holds(bad, where, va
     assert analysed("".join(lines).encode("utf-8", "surrogatepass")).status.state != "Success"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(engines, st.data())
 def test_damage_never_invents_a_number(engine, data):
     text = "".join(LOGS[engine]).encode()
@@ -104,7 +104,7 @@ def test_damage_never_invents_a_number(engine, data):
     assert times <= {5.7415, 2.693}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.sampled_from([b"|", b"needle", b"need", b"le", b"other", b"x" * 90, b"\n"]), max_size=60),
     st.integers(1, 80),
