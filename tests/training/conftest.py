@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from training_jobs import Engine
+from training_jobs import Engine, Warm, training_environment
 
 
 @pytest.fixture(scope="session")
-def engine(engine_python: Path) -> Engine:
-    return Engine(engine_python)
+def engine(engine_python: Path) -> Iterator[Engine]:
+    """The training engine, which imports Megatron once for all tests (``warm_engine.py``)."""
+    cpu, meta = (Warm(engine_python, device, training_environment()) for device in ("cpu", "meta"))
+    yield Engine(engine_python, cpu, meta)
+    cpu.stop()
+    meta.stop()

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from training_jobs import Engine
 
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.rendering.job import job_document
 from llmb_common.run_paths import dry_run_paths
 from support.documented_jobs import documented_rows, label, plan_of
 
-HERE = Path(__file__).parent
-COMMON = HERE.parents[1] / "common"
 CASES = list(documented_rows())
 WHOLE_MODELS = {
     ("llama3.1", "8b"): 8.0303,
@@ -39,21 +36,12 @@ def write_job(plan: JobPlan, file: Path) -> Path:
     return file
 
 
-def in_engine(python: Path, script: str, *arguments: str | Path) -> list[dict[str, Any]]:
-    """Run a script of this folder in the engine's Python; one JSON object per line of its output."""
-    environment = {**os.environ, "PYTHONPATH": str(COMMON)}
-    command = [str(python), str(HERE / script), *map(str, arguments)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
 @pytest.fixture(scope="module")
-def validated(engine_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def validated(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """The real ``ConfigContainer.validate()`` of every case at its own world size, by label."""
     folder = tmp_path_factory.mktemp("jobs")
     files = [write_job(plan_of(*case), folder / f"{number}.json") for number, case in enumerate(CASES)]
-    results = in_engine(engine_python, "validate_jobs.py", *files)
+    results = engine.json_lines("validate_jobs.py", *files)
     return {label(case): result for case, result in zip(CASES, results, strict=True)}
 
 
@@ -114,15 +102,15 @@ def test_37_of_97_documented_plans_are_bf16() -> None:
     assert (sum(dtype == "bf16" for _, dtype, _ in CASES), len(CASES)) == (37, 97)
 
 
-def test_a_layout_that_megatron_refuses_is_refused(engine_python: Path, tmp_path: Path) -> None:
+def test_a_layout_that_megatron_refuses_is_refused(engine: Engine, tmp_path: Path) -> None:
     """The validation above can fail: CP that does not divide the sequence, as planning would never let through."""
     plan = msgspec.structs.replace(plan_of(*CASES[0]), cp=3, gpus=CASES[0][2] * 3)
-    (result,) = in_engine(engine_python, "validate_jobs.py", write_job(plan, tmp_path / "job.json"))
+    (result,) = engine.json_lines("validate_jobs.py", write_job(plan, tmp_path / "job.json"))
     assert result["ok"] is False
 
 
 @pytest.fixture(scope="module")
-def whole_models(engine_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], int]:
+def whole_models(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], int]:
     """Parameters of each model, built whole on the meta device from its recipe's architecture."""
     folder = tmp_path_factory.mktemp("models")
     one_rank = {"gpus": 1, "tp": 1, "pp": 1, "cp": 1, "vp": None, "ep": None, "etp": None, "mbs": 1, "gbs": 1}
@@ -133,7 +121,7 @@ def whole_models(engine_python: Path, tmp_path_factory: pytest.TempPathFactory) 
         write_job(msgspec.structs.replace(plan, **one_rank, **rest), folder / f"{plan.recipe}-{plan.model_size}.json")
         for plan in wanted
     ]
-    results = in_engine(engine_python, "count_parameters.py", *files)
+    results = engine.json_lines("count_parameters.py", *files)
     return {key: result["total"] for key, result in zip(WHOLE_MODELS, results, strict=True)}
 
 
@@ -146,7 +134,7 @@ def test_the_real_model_has_the_recipes_parameters(
     assert round(whole_models[key] / 1e9, 4) == WHOLE_MODELS[key]
 
 
-def test_the_real_model_of_every_layout_can_be_built(engine_python: Path, tmp_path: Path) -> None:
+def test_the_real_model_of_every_layout_can_be_built(engine: Engine, tmp_path: Path) -> None:
     """What validation misses: experts against EP, layers against PP and VP. One rank of each distinct layout."""
     layouts: dict[tuple[object, ...], JobPlan] = {}
     for case in CASES:
@@ -156,7 +144,7 @@ def test_the_real_model_of_every_layout_can_be_built(engine_python: Path, tmp_pa
             msgspec.structs.replace(plan, **PLAIN),
         )
     files = [write_job(plan, tmp_path / f"{number}.json") for number, plan in enumerate(layouts.values())]
-    results = in_engine(engine_python, "count_parameters.py", *files)
+    results = engine.json_lines("count_parameters.py", *files)
     for plan, result in zip(layouts.values(), results, strict=True):
         shards = plan.tp * plan.pp * (plan.ep or 1)
         assert plan.parameters / shards * 0.5 < result["total"] < plan.parameters / plan.tp / plan.pp * 1.5

@@ -7,13 +7,12 @@ starts the pipeline), and what it would silently not do, stands in ``NOT_VALIDAT
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from training_jobs import Engine
 
 from llmb_common.cluster import ClusterConfig
 from llmb_common.errors import RequestError
@@ -25,8 +24,7 @@ from llmb_common.rendering.job import job_document
 from llmb_common.request import read_request
 from llmb_common.run_paths import dry_run_paths
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 NOT_VALIDATED = (
     "GPUs do not divide by ETP",  # the process groups
@@ -85,9 +83,7 @@ def planned(recipe: str, variables: dict[str, str], monkeypatch: pytest.MonkeyPa
     return job_document(plan, dry_run_paths("/w", "x")), complaint[0] if complaint else None
 
 
-def test_megatron_takes_what_the_plan_takes(
-    engine_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_megatron_takes_what_the_plan_takes(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs, complaints = [], []
     for number, (recipe, base, change) in enumerate(CASES):
         document, complaint = planned(recipe, {**base, **change}, monkeypatch)
@@ -95,11 +91,7 @@ def test_megatron_takes_what_the_plan_takes(
             jobs.append(tmp_path / f"{number}.json")
             jobs[-1].write_text(json.dumps(document))
             complaints.append(complaint)
-    command = [str(engine_python), str(HERE / "validate_jobs.py"), *map(str, jobs)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "common")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr[-3000:]
-    answers = [json.loads(line)["error"] for line in done.stdout.splitlines() if line.startswith("{")]
+    answers = [line["error"] for line in engine.json_lines("validate_jobs.py", *jobs)]
     assert len(answers) == len(jobs) > 250
 
     different = []

@@ -7,18 +7,26 @@ import copy
 import json
 import os
 import re
+import select
 import signal
 import subprocess
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from support.processes import free_ports
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DATA = REPOSITORY / "tests" / "data"
 ARCHITECTURES: dict[str, Any] = json.loads((DATA / "architectures.json").read_text(encoding="utf-8"))
 
-TIME_LIMIT = 240
-"""Seconds for one run; a tiny one takes about 12 on two cores."""
+TIME_LIMIT = 400
+"""Seconds for one run; a tiny one takes a few on two idle cores."""
+
+BUILDS_WHOLE_MODELS = ("count_parameters.py",)
+"""Scripts that need tensors without memory."""
 
 _NUMBER = r"([-+0-9.Ee]+|nan|inf)"
 _ITERATION = re.compile(
@@ -96,57 +104,91 @@ class TrainingRun:
         return content
 
 
+class Warm:
+    """A process of ``warm_engine.py``, started when it is first needed."""
+
+    def __init__(self, python: Path, device: str, environment: dict[str, str]) -> None:
+        self._command = [str(python), str(Path(__file__).with_name("warm_engine.py")), device]
+        self._environment = environment
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(self, argv: Sequence[str], folder: Path, ranks: int | None = None) -> tuple[int, str, str]:
+        """Run ``argv`` in forks; exit status, output and errors. No process of it is left, whatever happened."""
+        process = self._started()
+        assert process.stdin is not None
+        with tempfile.TemporaryDirectory() as scratch:
+            out, log = Path(scratch) / "out", Path(scratch) / "log"
+            request = {"argv": list(argv), "ranks": ranks, "port": free_ports(1)[0], "env": self._environment}
+            request |= {"cwd": str(folder), "out": str(log if ranks else out), "log": str(log)}
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            group = int(_answer(process))
+            try:
+                status = int(_answer(process))
+            except BaseException:
+                process.kill()  # its answer would come too late
+                self.stop()
+                raise
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(group, signal.SIGKILL)
+            return status, out.read_text(encoding="utf-8") if out.exists() else "", log.read_text(encoding="utf-8")
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            self._process = subprocess.Popen(
+                self._command, env=self._environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+        return self._process
+
+    def stop(self) -> None:
+        """End the process: its input ends."""
+        if self._process is not None:
+            self._process.communicate(timeout=60)
+            self._process = None
+
+
+def _answer(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], TIME_LIMIT)
+    assert ready, f"no answer of the engine within {TIME_LIMIT} s"
+    line = process.stdout.readline()
+    assert line, f"the engine ended: {process.wait()}"
+    return line
+
+
 @dataclass(frozen=True)
 class Engine:
     """The Python that has torch and Megatron-Bridge."""
 
     python: Path
+    cpu: Warm
+    meta: Warm
 
     def environment(self) -> dict[str, str]:
-        """This process's environment, with the training code and without another job's ranks."""
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "MASTER_", "PYTEST_"))}
-        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
-            inherited.pop(name, None)
-        return {**inherited, "PYTHONPATH": str(REPOSITORY / "common"), "OMP_NUM_THREADS": "1"}
-
-    def command(self, job_file: Path, ranks: int) -> list[str]:
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        return [str(self.python), *launcher, "-m", "llmb_train", str(job_file)]
+        return training_environment()
 
     def train(self, folder: Path, job: dict[str, Any], *, expect: int = 0) -> TrainingRun:
         """Run ``job`` on its ranks in ``folder`` and wait for it; another exit status than ``expect`` fails."""
         folder.mkdir(parents=True, exist_ok=True)
         job_file = folder / "job.json"
         job_file.write_text(json.dumps({**job, "output_dir": str(folder / "output")}), encoding="utf-8")
-        log = folder / "log.out"
-        with log.open("w", encoding="utf-8") as stream:
-            process = subprocess.Popen(
-                self.command(job_file, job["world_size"]),
-                cwd=folder,
-                env=self.environment(),
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        try:
-            status = process.wait(timeout=TIME_LIMIT)
-        finally:
-            # Whatever happened, no rank may outlive its test.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        text = log.read_text(encoding="utf-8")
-        assert status == expect, text[-8000:]
-        return TrainingRun(status, text)
+        status, _, log = self.cpu.run(["-m", "llmb_train", str(job_file)], folder, job["world_size"])
+        assert status == expect, log[-8000:]
+        return TrainingRun(status, log)
 
     def json_lines(self, script: str, *arguments: str | Path) -> list[dict[str, Any]]:
         """Run one of this folder's scripts and parse its output, one JSON object a line."""
-        done = subprocess.run(
-            [str(self.python), str(Path(__file__).with_name(script)), *map(str, arguments)],
-            env=self.environment(),
-            capture_output=True,
-            text=True,
-            timeout=TIME_LIMIT,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-8000:]
-        return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        path = Path(__file__).with_name(script)
+        warm = self.meta if script in BUILDS_WHOLE_MODELS else self.cpu
+        status, out, log = warm.run([str(path), *map(str, arguments)], path.parent)
+        assert status == 0, log[-8000:]
+        return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+
+
+def training_environment() -> dict[str, str]:
+    """This process's environment, with the training code and without another job's ranks."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "MASTER_", "PYTEST_"))}
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        inherited.pop(name, None)
+    return {**inherited, "PYTHONPATH": str(REPOSITORY / "common"), "OMP_NUM_THREADS": "1"}

@@ -19,12 +19,19 @@ from __future__ import annotations
 
 import warnings
 
+_installed: list[str] = []
+
 
 def install(device: str = "cpu") -> None:
-    """Emulate the device, then import megatron-core and patch it.
+    """Emulate the device, then import megatron-core and patch it. A second call does nothing.
 
     ``device``: where ``cuda`` tensors go; ``meta`` builds models without memory, to count them.
     """
+    if _installed:
+        if _installed != [device]:
+            raise RuntimeError(f"this process emulates {_installed[0]} already, and cannot change to {device}")
+        return
+    _installed.append(device)
     warnings.filterwarnings("ignore", message="The pynvml package is deprecated")  # there is no GPU to ask about
     import torch._dynamo
 
