@@ -81,13 +81,19 @@ def log_written(record: RunRecord) -> Callable[[], bool]:
     return lambda: record.paths.log.exists() and "LLMB manifest" in record.paths.log.read_text()
 
 
+@pytest.fixture
+def site(slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArraySite:
+    return ArraySite(tmp_path, slurm, monkeypatch)
+
+
 @pytest.fixture(params=["slurm", "slurm_accounting"])
-def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArraySite:
+def either_site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArraySite:
+    """For what depends on a record after its job's end: accounting's, or only the controller's."""
     return ArraySite(tmp_path, request.getfixturevalue(request.param), monkeypatch)
 
 
-def test_five_repeats_are_one_array_of_five_runs(site: ArraySite) -> None:
-    records = site.submit(5)
+def test_five_repeats_are_one_array_of_five_runs(either_site: ArraySite) -> None:
+    records = either_site.submit(5)
     bases = {str(record.job_id).partition("_")[0] for record in records}
     assert len(bases) == 1
     assert [str(record.job_id).partition("_")[2] for record in records] == ["0", "1", "2", "3", "4"]
@@ -117,10 +123,10 @@ def test_one_that_fails_is_the_only_one(site: ArraySite) -> None:
     assert [record.state for record in records] == ["COMPLETED", "FAILED", "COMPLETED"]
 
 
-def test_cancelled_one_by_one_running_and_waiting(site: ArraySite) -> None:
+def test_cancelled_one_by_one_running_and_waiting(either_site: ArraySite) -> None:
     """Four run on the four nodes, two wait. With a name, scancel would end both that wait."""
-    site.behave(task_0="STANDIN_SECONDS=300", task_5="STANDIN_SECONDS=0", **{"task_[123]": "STANDIN_SECONDS=2"})
-    records = site.submit(6)
+    either_site.behave(task_0="STANDIN_SECONDS=300", task_5="STANDIN_SECONDS=0", **{"task_[123]": "STANDIN_SECONDS=2"})
+    records = either_site.submit(6)
     wait_until(log_written(records[0]), "the first run", timeout=60)
     assert state_of(records[4]) == "PENDING"
     running, waiting = cancel([records[0], records[4]])
@@ -131,11 +137,11 @@ def test_cancelled_one_by_one_running_and_waiting(site: ArraySite) -> None:
     assert "CANCELLED AT" in records[0].paths.batch_log.read_text(), "what Slurm says of a task is in the run's own log"
 
 
-def test_the_whole_array_cancelled_by_someone_else(site: ArraySite) -> None:
-    site.behave(**{"task_*": "STANDIN_SECONDS=300"})
-    records = site.submit(6)
+def test_the_whole_array_cancelled_by_someone_else(either_site: ArraySite) -> None:
+    either_site.behave(**{"task_*": "STANDIN_SECONDS=300"})
+    records = either_site.submit(6)
     wait_until(log_written(records[0]), "the first run", timeout=60)
-    site.cluster.run(["scancel", str(records[0].job_id).partition("_")[0]])
+    either_site.cluster.run(["scancel", str(records[0].job_id).partition("_")[0]])
     assert end_of(records) == ["CANCELLED"] * 6
 
 
@@ -183,25 +189,25 @@ def test_preemption_hits_one_run(
     assert [record.state for record in cancel(records)] == ["CANCELLED"] * 3
 
 
-def test_killed_right_after_sbatch(site: ArraySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_right_after_sbatch(either_site: ArraySite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm_runs, "LOCAL_GRACE_SECONDS", 1)
-    site.behave(**{"task_*": "STANDIN_SECONDS=1"})
-    job = site.job()
-    assert run_and_crash_while("sbatch", lambda: site.submit(4, job))
-    assert [load_record(folder).job_id for folder in site.folders()] == [None] * 4
-    records = site.submit(4)
-    assert sorted(record.paths.folder for record in records) == sorted(site.folders()), "the same runs, adopted"
+    either_site.behave(**{"task_*": "STANDIN_SECONDS=1"})
+    job = either_site.job()
+    assert run_and_crash_while("sbatch", lambda: either_site.submit(4, job))
+    assert [load_record(folder).job_id for folder in either_site.folders()] == [None] * 4
+    records = either_site.submit(4)
+    assert sorted(record.paths.folder for record in records) == sorted(either_site.folders()), "the same runs, adopted"
     show = ["squeue", "--noheader", "--states=all", "--array", f"--name={records[0].job_name}", "--format=%i"]
-    assert sorted(site.cluster.run(show).stdout.split()) == sorted(str(record.job_id) for record in records)
+    assert sorted(either_site.cluster.run(show).stdout.split()) == sorted(str(record.job_id) for record in records)
     assert end_of(records) == ["COMPLETED"] * 4
 
 
-def test_forgotten_by_the_controller(site: ArraySite) -> None:
+def test_forgotten_by_the_controller(either_site: ArraySite) -> None:
     """Nobody looked until the controller had purged the array: accounting knows, or the runs' own records."""
-    site.behave(task_1="STANDIN_EXIT=3")
-    records = site.submit(2)
+    either_site.behave(task_1="STANDIN_EXIT=3")
+    records = either_site.submit(2)
     wait_until(lambda: all(has_ended(record) for record in records), "the end of both", timeout=60)
-    site.cluster.forget_finished_jobs()
+    either_site.cluster.forget_finished_jobs()
     assert end_of(records) == ["COMPLETED", "FAILED"]
 
 

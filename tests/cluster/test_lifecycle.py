@@ -1,6 +1,7 @@
-"""Runs on a real Slurm, with and without accounting: whatever the scheduler does, each ends in the right state.
+"""Runs on a real Slurm: whatever the scheduler does, each ends in the right state.
 
-Every test runs on both clusters: the words are the same.
+On a cluster with accounting. Without it the same questions are asked until the controller has forgotten a job
+(``llmb_common.slurm.query``): only what depends on a job's end being remembered runs on both (``either_site``).
 """
 
 from __future__ import annotations
@@ -92,16 +93,21 @@ def states_of(record: RunRecord) -> list[str]:
     return [state for state, _, _ in record.states]
 
 
+@pytest.fixture
+def site(slurm_accounting: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lifecycle:
+    return Lifecycle(tmp_path, slurm_accounting, monkeypatch)
+
+
 @pytest.fixture(params=["slurm", "slurm_accounting"])
-def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lifecycle:
+def either_site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lifecycle:
     return Lifecycle(tmp_path, request.getfixturevalue(request.param), monkeypatch)
 
 
 # Ends
 
 
-def test_success_is_on_record_with_what_the_job_saw(site: Lifecycle) -> None:
-    record = site.end_of(site.submit(plan={"JOB_TOTAL_GPUS": "2", "GPUS_PER_NODE": "1"}))
+def test_success_is_on_record_with_what_the_job_saw(either_site: Lifecycle) -> None:
+    record = either_site.end_of(either_site.submit(plan={"JOB_TOTAL_GPUS": "2", "GPUS_PER_NODE": "1"}))
     assert record.state == "COMPLETED"
     assert states_of(record)[:2] == ["SUBMITTING", "SUBMITTED"]
     job = record.manifest["job"]
@@ -115,19 +121,19 @@ def test_the_exit_code_is_the_trainings(site: Lifecycle) -> None:
     assert (record.state, record.detail) == ("FAILED", "exit code 7")
 
 
-def test_cancelled_while_it_runs(site: Lifecycle) -> None:
-    record = site.training(STANDIN_SECONDS="300")
+def test_cancelled_while_it_runs(either_site: Lifecycle) -> None:
+    record = either_site.training(STANDIN_SECONDS="300")
     (record,) = cancel([record])
-    assert site.end_of(record).state == "CANCELLED"
+    assert either_site.end_of(record).state == "CANCELLED"
     assert events_of(record) == ["start", "signal", "end"]
 
 
-def test_cancelled_while_it_waits(site: Lifecycle) -> None:
+def test_cancelled_while_it_waits(either_site: Lifecycle) -> None:
     everything = {"JOB_TOTAL_GPUS": "4", "GPUS_PER_NODE": "1"}
-    blocker = site.submit(plan=everything, STANDIN_SECONDS="300", STANDIN_OTHERS="300")
-    waiting = site.submit(plan={**everything, "MAX_STEPS": "60"})
-    site.until(blocker, "RUNNING")
-    seen = site.until(waiting, "PENDING")
+    blocker = either_site.submit(plan=everything, STANDIN_SECONDS="300", STANDIN_OTHERS="300")
+    waiting = either_site.submit(plan={**everything, "MAX_STEPS": "60"})
+    either_site.until(blocker, "RUNNING")
+    seen = either_site.until(waiting, "PENDING")
     assert seen.reason in ("Resources", "Priority", "None", "")
     (record,) = cancel([waiting])
     assert record.state == "CANCELLED"
@@ -217,22 +223,24 @@ def test_chain(site: Lifecycle) -> None:
 # A scheduler that forgets, errs or is away
 
 
-def test_a_purged_job_is_remembered_by_accounting_or_by_itself(site: Lifecycle) -> None:
-    record = site.submit(STANDIN_EXIT="5")
-    site.cluster.wait_for_state(int(record.job_id or 0), "FAILED")
-    site.cluster.forget_finished_jobs()
-    record = site.end_of(record)
+def test_a_purged_job_is_remembered_by_accounting_or_by_itself(either_site: Lifecycle) -> None:
+    record = either_site.submit(STANDIN_EXIT="5")
+    either_site.cluster.wait_for_state(int(record.job_id or 0), "FAILED")
+    either_site.cluster.forget_finished_jobs()
+    record = either_site.end_of(record)
     assert record.state == "FAILED"
     assert "exit code 5" in record.detail
 
 
-def test_a_purged_job_without_any_trace_is_lost_not_failed(site: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = site.submit()
-    site.cluster.wait_for_state(int(record.job_id or 0), "COMPLETED")
-    site.cluster.forget_finished_jobs()
+def test_a_purged_job_without_any_trace_is_lost_not_failed(
+    either_site: Lifecycle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = either_site.submit()
+    either_site.cluster.wait_for_state(int(record.job_id or 0), "COMPLETED")
+    either_site.cluster.forget_finished_jobs()
     record.paths.events.unlink()
     (seen,) = observe([record])
-    if site.cluster.spec.accounting:
+    if either_site.cluster.spec.accounting:
         assert seen.record.state == "COMPLETED"
         return
     assert (seen.record.state, seen.unknown) == ("SUBMITTED", "")
@@ -254,24 +262,24 @@ def test_a_reused_job_id_is_not_taken_for_ours(site: Lifecycle, monkeypatch: pyt
     assert site.cluster.state(other) == "RUNNING"
 
 
-def test_a_controller_that_is_away_makes_runs_unknown_and_wait_sits_it_out(site: Lifecycle) -> None:
-    record = site.training(STANDIN_SECONDS="600")
+def test_a_controller_that_is_away_makes_runs_unknown_and_wait_sits_it_out(either_site: Lifecycle) -> None:
+    record = either_site.training(STANDIN_SECONDS="600")
     rounds: list[Observation] = []
 
     def restart(seen: Sequence[Observation]) -> None:
         rounds.append(seen[0])
         if len(rounds) == 1:
-            site.cluster.stop_controller()
+            either_site.cluster.stop_controller()
         elif len(rounds) == 2:
-            site.cluster.start_controller()
+            either_site.cluster.start_controller()
         elif len(rounds) == 3:
-            site.cluster.run(["scancel", str(record.job_id)])
+            either_site.cluster.run(["scancel", str(record.job_id)])
 
     try:
         (ended,) = wait([record], timeout=120, seen=restart)
     finally:
         if len(rounds) == 1:
-            site.cluster.start_controller()
+            either_site.cluster.start_controller()
     assert "squeue" in rounds[1].unknown
     assert rounds[1].record == record, "nothing is known, so nothing is changed"
     assert (rounds[2].unknown, rounds[2].record.state) == ("", "RUNNING")
