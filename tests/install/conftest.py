@@ -6,9 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from install_world import NEMO, World, make_world
-
-from support.images import add_to_registry
+from install_world import World, fill_registry, make_world
 
 
 @pytest.fixture
@@ -22,5 +20,5 @@ def world(tmp_path: Path, standins: Path) -> World:
 @pytest.fixture
 def registry(world: World) -> Path:
     """The registry with the image of all recipes."""
-    add_to_registry(world.registry, NEMO, {"/opt/x": "x\n"}, ("x86_64",), programs=("bash", "cat"))
+    fill_registry(world)
     return world.registry

@@ -4,7 +4,8 @@
 
 Counts every write, fsync, rename, link, mkdir, chmod, removal and started program that touches INSTALL (or, for
 programs, any), through Python's audit hook and ``os.write``/``os.fsync``. At the N-th it kills the process (``kill``)
-or raises OSError (``ENOSPC``, ``EACCES``, ``EROFS``). ``count`` prints how many there were.
+or raises OSError (``ENOSPC``, ``EACCES``, ``EROFS``). ``count`` writes what they were into ``FAULT_COUNT_FILE``: a list
+of [what happens, to which path, a hash of what is in INSTALL just before].
 
 The tool's environment is replaced by one that is made in a moment: what is tested is what happens around it.
 """
@@ -12,6 +13,7 @@ The tool's environment is replaced by one that is made in a moment: what is test
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import signal
@@ -28,6 +30,7 @@ class Fault:
     def __init__(self, kind: str, at: int, install: str) -> None:
         self.kind, self.at, self.install = kind, at, install
         self.count = 0
+        self.seen: list[tuple[str, str, str]] = []
         self.active = False
         self._lock = threading.Lock()
 
@@ -37,16 +40,20 @@ class Fault:
         if event == "open":
             path, _, flags = arguments
             if isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) and self._is_ours(path):
-                self.step(str(path))
+                self.step(event, str(path))
         elif event in _WATCHED and any(self._is_ours(argument) for argument in arguments[:2]):
-            self.step(str(arguments[0]))
+            self.step(event, str(arguments[0]))
         elif event == "subprocess.Popen":
-            self.step("a program", program=True)
+            self.step("start", str(arguments[0]), program=True)
 
-    def step(self, what: str, *, program: bool = False) -> None:
+    def step(self, how: str, what: str, *, program: bool = False) -> None:
         with self._lock:
             self.count += 1
             here = self.count == self.at
+            if self.kind == "count":
+                self.active = False
+                self.seen.append((how, what, state_of(Path(self.install))))
+                self.active = True
         if not here or self.kind == "count":
             return
         if self.kind == "kill":
@@ -62,13 +69,23 @@ class Fault:
         return isinstance(argument, str) and argument.startswith(self.install)
 
 
+def state_of(folder: Path) -> str:
+    """A hash of the names, kinds, sizes and modes of everything in ``folder``: what a kill would leave."""
+    entries = []
+    for path in sorted(folder.rglob("*")):
+        info = path.lstat()
+        entries.append((str(path), info.st_mode, info.st_ino, 0 if path.is_dir() else info.st_size))
+    return hashlib.sha256(repr((folder.exists(), entries)).encode()).hexdigest()
+
+
 def wrap(fault: Fault, name: str) -> None:
     """Count ``os.<name>``, which raises no audit event."""
     real = getattr(os, name)
 
     def counted(descriptor: int, *rest: object) -> object:
-        if fault.active and str(Path(f"/proc/self/fd/{descriptor}").readlink()).startswith(fault.install):
-            fault.step(f"{name} of a file")
+        path = str(Path(f"/proc/self/fd/{descriptor}").readlink()) if fault.active else ""
+        if fault.active and path.startswith(fault.install):
+            fault.step(name, path)
         return real(descriptor, *rest)
 
     setattr(os, name, counted)
@@ -103,7 +120,7 @@ def main() -> int:
     status = main.main(arguments)
     fault.active = False
     if kind == "count":
-        Path(os.environ["FAULT_COUNT_FILE"]).write_text(json.dumps(fault.count))
+        Path(os.environ["FAULT_COUNT_FILE"]).write_text(json.dumps(fault.seen))
     return status
 
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from support.images import add_to_registry
+
 CLONE = Path(__file__).resolve().parents[2]
 NEMO = "nvcr.io#nvidia/nemo:26.02.01"
 IMAGE_NAME = "nvidia+nemo+26.02.01.sqsh"
@@ -77,6 +79,11 @@ def make_world(root: Path, standins: Path) -> World:
         "ENROOT_TEMP_PATH": str(root / "tmp"),
     }
     return world
+
+
+def fill_registry(world: World) -> None:
+    """Put the image of all recipes there."""
+    add_to_registry(world.registry, NEMO, {"/opt/x": "x\n"}, ("x86_64",), programs=("bash", "cat"))
 
 
 _KEPT = ("LANG", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "https_proxy", "http_proxy", "no_proxy")

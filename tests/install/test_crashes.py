@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from install_world import World
+from install_world import World, fill_registry, make_world
 
 DRIVER = Path(__file__).with_name("fault_driver.py")
 
@@ -56,24 +56,46 @@ def _without_hash(text: str) -> str:
 
 @dataclass
 class Whole:
-    """An uninterrupted installation: its tree, and at how many points it could have been broken."""
+    """An uninterrupted installation: its tree, and what happened at each point at which it could have been broken.
+
+    A point is what happens, to which path, and a hash of what is on the disk just before; the first one is number 1.
+    """
 
     tree: dict[str, str]
-    points: int
+    points: list[tuple[str, str, str]]
+
+    def to_kill(self) -> list[int]:
+        """Points before which something has changed on the disk: killed at any other one, it leaves the same."""
+        states = [state for _, _, state in self.points]
+        return [n for n, state in enumerate(states, start=1) if n == 1 or state != states[n - 2]]
+
+    def to_refuse(self) -> list[int]:
+        """The first time of each thing that a disk can refuse: the same write again takes the same way out."""
+        first: dict[tuple[str, str], int] = {}
+        for number, (what, path, _) in enumerate(self.points, start=1):
+            if what != "start":
+                first.setdefault((what, _WITHOUT_NUMBERS.sub("", path)), number)
+        return list(first.values())
 
 
-@pytest.fixture
-def whole(world: World, registry: Path) -> Whole:
+_WITHOUT_NUMBERS = re.compile(r"\.\d+\.[0-9a-f]{8}|(?<=lock\.owner)\.[0-9a-f]+")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, standins: Path) -> Whole:
+    world = make_world(tmp_path_factory.mktemp("whole"), standins)
+    fill_registry(world)
     note = world.root / "count"
     done = drive(world, "count", 0, FAULT_COUNT_FILE=str(note))
     assert done.returncode == 0, done.stderr
-    points = int(json.loads(note.read_text()))
-    assert points > 40, "the driver sees too little"
-    return Whole(tree(world.install), points)
+    whole = Whole(tree(world.install), [(what, path, state) for what, path, state in json.loads(note.read_text())])
+    assert len(whole.to_kill()) > 30, "the driver sees too little"
+    assert len(whole.to_refuse()) > 40, "the driver sees too little"
+    return whole
 
 
-def for_every_point(world: World, whole: Whole, break_it: Callable[[World, int], None], every: int = 1) -> None:
-    """``break_it`` in a fresh folder at every point (or every fourth), then run again; two folders at a time."""
+def at_each(points: list[int], world: World, whole: Whole, break_it: Callable[[World, int], None]) -> None:
+    """``break_it`` in a fresh folder at each of ``points``, then run again; two folders at a time."""
 
     def one(at: int) -> None:
         fresh = World(world.root / f"at {at}", world.env | {"HOME": str(world.root)})
@@ -85,18 +107,20 @@ def for_every_point(world: World, whole: Whole, break_it: Callable[[World, int],
         shutil.rmtree(fresh.root)
 
     with ThreadPoolExecutor(max_workers=2) as pool:
-        for result in [pool.submit(one, at) for at in range(1, whole.points + 1, every)]:
+        for result in [pool.submit(one, at) for at in points]:
             result.result()
 
 
+@pytest.mark.usefixtures("registry")
 def test_killed_at_any_point_it_is_completed_by_running_again(world: World, whole: Whole) -> None:
     def kill(fresh: World, at: int) -> None:
         killed = drive(fresh, "kill", at)
         assert killed.returncode == -9, f"point {at}: {killed.stderr}"
 
-    for_every_point(world, whole, kill)
+    at_each(whole.to_kill(), world, whole, kill)
 
 
+@pytest.mark.usefixtures("registry")
 @pytest.mark.parametrize(
     ("kind", "text", "every"),
     [
@@ -117,7 +141,7 @@ def test_a_disk_that_refuses_gives_an_error_and_success_once_it_does_not(
             assert "Traceback" not in refused.stderr, f"point {at}: {refused.stderr}"
             assert "  -> " in refused.stderr, f"point {at}: {refused.stderr}"
 
-    for_every_point(world, whole, refuse, every)
+    at_each(whole.to_refuse()[::every], world, whole, refuse)
 
 
 def test_the_driver_really_kills(world: World, registry: Path) -> None:
