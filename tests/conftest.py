@@ -4,30 +4,60 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from support import slurm_config
+from support.golden import UPDATING
+from support.groups import GroupScheduling, arrange
 from support.images import build_image
 from support.slurm_cluster import SlurmCluster, what_is_missing
 from support.slurm_config import ClusterSpec
 
 STANDINS = Path(__file__).parent / "support" / "bin"
-_HIDDEN = ("SLURM", "SBATCH_", "SRUN_", "PYXIS_", "ENROOT_", "XDG_", "LLMB_", "HF_", "NGC_", "WANDB_", "NSYS_")
-
+# pytest-xdist, among others, sets the last two; then a program does not see how large its terminal is.
+_HIDDEN = (
+    "SLURM",
+    "SBATCH_",
+    "SRUN_",
+    "PYXIS_",
+    "ENROOT_",
+    "XDG_",
+    "LLMB_",
+    "HF_",
+    "NGC_",
+    "WANDB_",
+    "NSYS_",
+    "COLUMNS",
+    "LINES",
+)
 
 _ENVIRONMENT = pytest.MonkeyPatch()
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("llmb", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("llmb")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Hide the caller's settings from the tests: Slurm's, LLMB's, tokens, and everything under HOME."""
+    if UPDATING and os.environ.get("CI", "").lower() in ("true", "1"):
+        raise pytest.UsageError("LLMB_TEST_UPDATE_GOLDEN=1 compares nothing, which is no test: unset it where CI=true")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As in a script's background job. Programs inherit it, and then a test's Ctrl-C ends none of them.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in list(os.environ):
         if name.startswith(_HIDDEN) and not name.startswith("LLMB_TEST_"):
             _ENVIRONMENT.delenv(name)
+    if hasattr(config, "workerinput"):
+        return  # a worker inherits the rest, and shares the empty HOME, of the process that started it
     # What machines need to install packages at all may be set up under the real HOME.
     home = Path.home()
     kept = {"PIP_CONFIG_FILE": ".config/pip/pip.conf", "PIP_CACHE_DIR": ".cache/pip", "PYENV_ROOT": ".pyenv"}
@@ -45,9 +75,21 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Repeat what tests/run left out and which linters failed, where nobody can miss it."""
     notes = Path(os.environ.get("LLMB_TEST_NOTES", os.devnull))
     text = notes.read_text() if notes.exists() else ""
+    if UPDATING:
+        text += "LLMB_TEST_UPDATE_GOLDEN=1: golden files were written, not compared; read git diff tests/golden\n"
     if text:
         terminalreporter.section("from tests/run")
         terminalreporter.write(text)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What starts first: support/groups.py."""
+    arrange(items)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
+    """Which tests may run side by side: support/groups.py."""
+    return GroupScheduling(config, log)
 
 
 def _lacking(what: str, reason: str) -> None:

@@ -1,0 +1,74 @@
+"""Which tests run one after the other in one process, and which may run beside them.
+
+``tests/run`` starts several pytest workers (pytest-xdist). A group is what one worker runs from its first test to its
+last; a free worker takes the next group. Each worker that needs a cluster starts its own, in a folder and on ports of
+its own, and so does each worker that needs a warm training engine: hence few groups for them.
+
+A file is a group, so that its module's fixtures are made once, but for what the tables here say.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+TOGETHER = {
+    # Their clusters keep accounts, which takes 7 s to start.
+    "test_lifecycle": "lifecycle",
+    "test_lifecycle_crashes": "lifecycle",
+    "test_arrays": "cluster",
+    "test_cluster_itself": "cluster",
+}
+"""File to the group that it shares with others."""
+
+FOLDERS = {
+    # They show what a person sees, and when.
+    "terminal": "terminal",
+    # One process that has imported Megatron serves them all (tests/training/warm_engine.py).
+    "training": "training",
+}
+"""Folder to the group of all its files, those in ``ALONE`` excepted."""
+
+ALONE = frozenset({"test_smoke_recipes"})
+"""Files of such folders that need nothing of what the others share."""
+
+SPREAD = frozenset({"test_run_crashes", "test_bootstrap_environments"})
+"""Files whose tests share nothing and take long: each test is a group."""
+
+FIRST = (
+    "lifecycle",
+    "training",
+    "test_launch_on_slurm",
+    "test_quickstart",
+    "cluster",
+    "test_crashes",
+    "test_smoke_recipes",
+    "terminal",
+    "test_llmb_run",
+)
+"""What starts first, the longest first, those that wait beside those that compute; the others follow."""
+
+
+def group_of(nodeid: str) -> str:
+    """The group of the test ``folder/file.py::test``."""
+    path = PurePath(nodeid.partition("::")[0])
+    if path.stem in SPREAD:
+        return nodeid
+    if path.parent.name in FOLDERS and path.stem not in ALONE:
+        return FOLDERS[path.parent.name]
+    return TOGETHER.get(path.stem, path.stem)
+
+
+class GroupScheduling(LoadScopeScheduling):
+    """pytest-xdist's scheduler for groups of tests, with the groups of this module."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+def arrange(items: list[pytest.Item]) -> None:
+    """Sort ``items`` so that the groups start in the order of ``FIRST``."""
+    places = {name: place for place, name in enumerate(FIRST)}
+    items.sort(key=lambda item: places.get(group_of(item.nodeid), len(places)))

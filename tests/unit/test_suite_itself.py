@@ -1,0 +1,75 @@
+"""What the suite promises of itself: golden updates never pass silently, Ctrl-C works anywhere, groups are whole."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support import processes
+
+ROOT = Path(__file__).resolve().parents[2]
+A_GOLDEN_TEST = ["tests/unit/test_scripts.py", "-k", "test_one_script_in_full"]
+
+
+def run_pytest(*arguments: str, before: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "CI"))}
+    return subprocess.run(
+        ["bash", "-c", f'{before} exec "$0" "$@"', *command],
+        cwd=ROOT,
+        env={**environment, **env},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_an_update_of_golden_files_is_announced_at_the_end() -> None:
+    done = run_pytest(*A_GOLDEN_TEST, LLMB_TEST_UPDATE_GOLDEN="1")
+    assert done.returncode == 0, done.stdout
+    *_, announced, _, last = done.stdout.splitlines()
+    assert "golden files were written, not compared" in announced
+    assert "1 passed" in last
+
+
+def test_an_update_of_golden_files_is_no_test_for_ci() -> None:
+    done = run_pytest(*A_GOLDEN_TEST, LLMB_TEST_UPDATE_GOLDEN="1", CI="true")
+    assert done.returncode == 4
+    assert "unset it where CI=true" in done.stderr
+
+
+def test_tests_of_ctrl_c_work_where_it_is_ignored() -> None:
+    """As in a script's background job."""
+    done = run_pytest("tests/unit/test_bootstrap_start.py", "-k", "ctrl_c", before="trap '' INT;")
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_group_is_run_by_one_worker() -> None:
+    done = run_pytest(
+        "--numprocesses=2", "--dist=loadscope", "-v", "tests/unit/test_files.py", "tests/unit/test_flops.py"
+    )
+    assert done.returncode == 0, done.stdout
+    workers: dict[str, set[str]] = {}
+    for worker, file in re.findall(r"^\[(gw\d)\].* PASSED tests/unit/(\w+)\.py", done.stdout, re.MULTILINE):
+        workers.setdefault(file, set()).add(worker)
+    assert {file: len(names) for file, names in workers.items()} == {"test_files": 1, "test_flops": 1}
+
+
+def test_leftovers_of_an_owner_without_a_name_are_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes.tempfile, "gettempdir", lambda: str(tmp_path))
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    theirs, ours = (tmp_path / f"{processes.PREFIX}{gone.pid}-{name}" for name in ("theirs", "ours"))
+    theirs.mkdir()
+    ours.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("giving a folder to somebody else needs root")
+    os.chown(theirs, 54321, 54321)
+    processes.remove_leftovers()
+    assert [path.name for path in tmp_path.iterdir()] == [theirs.name]
