@@ -58,7 +58,7 @@ class ArraySite(RunSite):
 
 
 def end_of(records: list[RunRecord]) -> list[str]:
-    return [record.state for record in wait(records, timeout=90)]
+    return [record.state for record in wait(records, timeout=450)]
 
 
 def has_ended(record: RunRecord) -> bool:
@@ -97,7 +97,7 @@ def test_five_repeats_are_one_array_of_five_runs(either_site: ArraySite) -> None
     bases = {str(record.job_id).partition("_")[0] for record in records}
     assert len(bases) == 1
     assert [str(record.job_id).partition("_")[2] for record in records] == ["0", "1", "2", "3", "4"]
-    records = wait(records, timeout=90)
+    records = wait(records, timeout=450)
     assert [record.state for record in records] == ["COMPLETED"] * 5
     for record in records:
         assert events_of(record) == [("start", record.job_id), ("end", record.job_id)]
@@ -118,7 +118,7 @@ def test_the_script_of_a_run_is_that_of_a_job_of_its_own(site: ArraySite) -> Non
 
 def test_one_that_fails_is_the_only_one(site: ArraySite) -> None:
     site.behave(task_1="STANDIN_EXIT=7")
-    records = wait(site.submit(3), timeout=90)
+    records = wait(site.submit(3), timeout=450)
     assert [(record.state, record.detail) for record in records][1] == ("FAILED", "exit code 7")
     assert [record.state for record in records] == ["COMPLETED", "FAILED", "COMPLETED"]
 

@@ -35,7 +35,7 @@ class Site:
     def launch(self, recipe: str = "llama3.1", **variables: str) -> subprocess.CompletedProcess[str]:
         given = {"LLMB_PYTHON": sys.executable, "LLMB_INSTALL": str(self.install), "MODEL_SIZE": "smoke"}
         return self.cluster.run(
-            ["./launch.sh"], cwd=ROOT / recipe, env={**given, **variables}, check=False, timeout=120
+            ["./launch.sh"], cwd=ROOT / recipe, env={**given, **variables}, check=False, timeout=600
         )
 
     def run(self, recipe: str = "llama3.1", **variables: str) -> Path:

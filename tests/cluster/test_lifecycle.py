@@ -21,7 +21,7 @@ from llmb_common.observe import Observation, cancel, observe, refresh, slurm_run
 from llmb_common.run import RunRecord, load_record, update_record
 from llmb_common.slurm.states import is_live
 from llmb_common.submission import Options, submit, submit_chain
-from support.processes import wait_until
+from support.processes import PATIENCE, wait_until
 from support.run_site import RECIPE, RunSite
 from support.slurm_cluster import SlurmCluster
 
@@ -45,7 +45,7 @@ class Lifecycle(RunSite):
 
     def until(self, record: RunRecord, state: str, timeout: float = 60) -> Observation:
         """Observe until the run is in ``state``."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout * PATIENCE
         while True:
             (seen,) = observe([record])
             if seen.record.state == state:
@@ -61,7 +61,7 @@ class Lifecycle(RunSite):
         return self.until(record, "RUNNING").record
 
     def end_of(self, record: RunRecord, timeout: float = 90) -> RunRecord:
-        (record,) = wait([record], timeout=timeout)
+        (record,) = wait([record], timeout=timeout * PATIENCE)
         assert not is_live(record.state), (record.states, scontrol(self.cluster, record), batch_log(record))
         assert load_record(record.paths.folder) == record, "what is returned is what is on disk"
         assert find_run(self.install, record.paths.run_id).state == record.state
@@ -209,7 +209,7 @@ def test_chain(site: Lifecycle) -> None:
     records = submit_chain(site.plan(ENABLE_CHECKPOINT="true", **account), RECIPE, 3)
     assert [record.submission.link for record in records] == [1, 2, 3]
     assert {record.submission.chain for record in records} == {records[0].paths.run_id}
-    records = wait(records, timeout=90)
+    records = wait(records, timeout=90 * PATIENCE)
     assert [record.state for record in records] == ["COMPLETED"] * 3
     starts = [record.manifest["job"]["started"] for record in records]
     ends = [record.manifest["job"]["ended"] for record in records]

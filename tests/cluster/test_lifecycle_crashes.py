@@ -45,7 +45,7 @@ def check_one_job_per_run(site: RunSite, cluster: SlurmCluster) -> None:
     jobs = [line.split() for line in found if line.split()[:1] and line.split()[0].startswith("pretrain_")]
     jobs = [job for job in jobs if job[0] in ours]
     assert sorted(jobs) == sorted([record.paths.job_name, str(record.job_id)] for record in records)
-    assert [record.state for record in wait(records, timeout=60)] == ["COMPLETED"] * len(records)
+    assert [record.state for record in wait(records, timeout=300)] == ["COMPLETED"] * len(records)
 
 
 def test_killed_at_some_steps(site: RunSite, cluster: SlurmCluster) -> None:

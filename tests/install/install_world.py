@@ -52,7 +52,7 @@ class World:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=1500,
             check=False,
         )
 

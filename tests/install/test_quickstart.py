@@ -27,13 +27,13 @@ def engine(world: World) -> Path:
 def test_killed_while_pip_works_nothing_goes_on_and_nothing_looks_complete(world: World) -> None:
     argv = [sys.executable, str(CLONE / "installer.py"), "--quickstart", "--install-path", str(world.install)]
     with subprocess.Popen(argv, env=world.env, stderr=subprocess.PIPE) as installer:
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + 1500
         while not list(world.install.glob("venvs/engine-cpu-*/lib/python3.*/site-packages/torch/_C*")):
             assert installer.poll() is None, installer.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.1)
         installer.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 100
     while any(str(engine(world)) in line for line in command_lines()):
         assert time.monotonic() < deadline, "pip goes on without its installer"
         time.sleep(0.1)

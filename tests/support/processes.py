@@ -76,12 +76,16 @@ class Daemons:
             self.stop(name)
 
 
+PATIENCE = 5
+"""How many times longer than on an idle machine anything may take: tests run side by side, and beside other work."""
+
+
 def wait_until(condition: Callable[[], bool], what: str, timeout: float, interval: float = 0.05) -> None:
-    """Poll ``condition``; TimeoutError that names ``what`` after ``timeout`` seconds."""
-    deadline = time.monotonic() + timeout
+    """Poll ``condition``; TimeoutError that names ``what`` after PATIENCE times ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout * PATIENCE
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{what}: not within {timeout:g} s")
+            raise TimeoutError(f"{what}: not within {timeout * PATIENCE:g} s")
         time.sleep(interval)
 
 

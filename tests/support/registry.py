@@ -57,7 +57,7 @@ class Registry:
         with (self.folder / "log").open("w") as log:
             command = ["docker-registry", "serve", str(self.folder / "config.yml")]
             self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 100
         while not (found := re.search(r"listening on (127\.0\.0\.1:\d+)", self.log())):
             assert self._process.poll() is None, f"docker-registry ended:\n{self.log()}"
             assert time.monotonic() < deadline, f"docker-registry does not listen:\n{self.log()}"

@@ -20,6 +20,7 @@ from types import TracebackType
 from support import slurm_config
 from support.accounting import Accounting
 from support.processes import (
+    PATIENCE,
     Daemons,
     free_ports,
     new_cluster_folder,
@@ -273,10 +274,10 @@ class SlurmCluster:
     def wait_for_state(self, job_id: int, states: str | Collection[str] = ENDED, timeout: float = 60) -> str:
         """Wait until the job is in one of ``states`` (default: any final one); the state.
 
-        AssertionError with the job's record when it ends otherwise or ``timeout`` seconds pass.
+        AssertionError with the job's record when it ends otherwise or PATIENCE times ``timeout`` seconds pass.
         """
         wanted = {states} if isinstance(states, str) else set(states)
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout * PATIENCE
         while True:
             record = self.job(job_id)
             state = record.get("JobState", "UNKNOWN")

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
+from support.processes import PATIENCE
+
 WHAT_IS_MISSING = (
     "" if shutil.which("tmux") else "not installed: tmux (tests/run as root on Debian or Ubuntu installs it)"
 )
@@ -48,7 +50,7 @@ class Terminal:
 
     def wait_for(self, what: str | Callable[[str], bool], timeout: float = 60) -> str:
         """The screen as soon as it shows ``what``."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout * PATIENCE
         while True:
             screen = self.screen()
             if what in screen if isinstance(what, str) else what(screen):

@@ -26,7 +26,7 @@ def launch(recipe: str, install: Path, **variables: str) -> Path:
     given = {"LLMB_INSTALL": str(install), "CLUSTER_TYPE": "local", "MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": "2"}
     environment = {"PATH": os.environ["PATH"], "LLMB_PYTHON": sys.executable, **given, **variables}
     done = subprocess.run(
-        ["./launch.sh"], cwd=ROOT / recipe, env=environment, capture_output=True, text=True, timeout=400
+        ["./launch.sh"], cwd=ROOT / recipe, env=environment, capture_output=True, text=True, timeout=1200
     )
     assert done.returncode == 0, done.stderr + done.stdout
     return Path(done.stdout.split(": ", 1)[1].strip()).parents[1]

@@ -34,7 +34,7 @@ def _start(engine: Engine, folder: Path, job: dict[str, Any]) -> subprocess.Pope
 
 
 def _wait_for_step(log: Path, number: int, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while number not in TrainingRun(0, log.read_text(encoding="utf-8")).steps:
         assert process.poll() is None, log.read_text(encoding="utf-8")[-8000:]
         assert time.monotonic() < deadline, f"step {number} never came"
@@ -64,7 +64,7 @@ def test_sigterm_saves_a_checkpoint_that_a_run_resumes_from(engine: Engine, tmp_
     checkpoints = tmp_path / "checkpoints"
     process = long_run(checkpoint={"save": str(checkpoints)})
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=1500) == 0
     (saved,) = checkpoints.glob("iter_*")
     last = max(TrainingRun(0, (tmp_path / "log.out").read_text(encoding="utf-8")).steps)
     assert saved.name == f"iter_{last:07d}"
@@ -88,7 +88,7 @@ def test_a_signal_to_all_processes_saves_although_data_loader_workers_get_it_too
 def test_sigterm_without_checkpointing_ends_the_process_as_usual(long_run: Any) -> None:
     process = long_run()
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == -signal.SIGTERM
+    assert process.wait(timeout=150) == -signal.SIGTERM
 
 
 def test_torch_profiler_writes_a_trace_per_rank(engine: Engine, tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_what_would_be_ignored_is_refused(
     engine: Engine, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     process = _start(engine, tmp_path, make_job(**changes))
-    assert process.wait(timeout=60) == 2
+    assert process.wait(timeout=1500) == 2
     log = (tmp_path / "log.out").read_text(encoding="utf-8")
     assert f"llmb_train: error: {message}" in log
     assert "Traceback" not in log
@@ -145,7 +145,7 @@ def test_an_unknown_megatron_is_refused_and_not_patched(engine: Engine, tmp_path
         },
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=1500,
         check=False,
     )
     assert done.returncode == 3
@@ -162,7 +162,7 @@ def test_without_megatron_bridge_the_remedy_is_named(tmp_path: Path) -> None:
         env={"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "PYTHONPATH": str(COMMON)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=1500,
         check=False,
     )
     assert done.returncode == 3
@@ -180,7 +180,7 @@ def test_a_wrong_job_is_reported_by_one_rank(tmp_path: Path) -> None:
             env={"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_NTASKS": "2", "PYTHONPATH": str(COMMON)},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=1500,
             check=False,
         )
         assert done.returncode == 2

@@ -22,7 +22,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 DATA = REPOSITORY / "tests" / "data"
 ARCHITECTURES: dict[str, Any] = json.loads((DATA / "architectures.json").read_text(encoding="utf-8"))
 
-TIME_LIMIT = 400
+TIME_LIMIT = 1200
 """Seconds for one run; a tiny one takes a few on two idle cores."""
 
 BUILDS_WHOLE_MODELS = ("count_parameters.py",)

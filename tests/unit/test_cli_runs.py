@@ -37,7 +37,7 @@ def state_of(cli: Cli, run: str) -> str:
 
 
 def wait_for_state(cli: Cli, run: str, state: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 150
     while state_of(cli, run) != state:
         assert time.monotonic() < deadline, state_of(cli, run)
         time.sleep(0.1)
