@@ -35,6 +35,7 @@ from llmb_common.process import ProcessId, identify
 from llmb_common.rendering.job import job_document
 from llmb_common.rendering.script import render_script
 from llmb_common.run_paths import ARRAY_PREFIX, RunPaths, experiments_folder
+from llmb_common.structs import from_plain
 
 SCHEMA = 1
 
@@ -176,9 +177,9 @@ def load_record(folder: Path) -> RunRecord:
             states=tuple((s["state"], s["time"], s["detail"]) for s in value["states"]),
             manifest=value["manifest"],
             results=value["results"],
-            submission=msgspec.convert(value["submission"], Submission),
-            submitter=msgspec.convert(value["submitter"], ProcessId | None),
-            process=msgspec.convert(value["process"], ProcessId | None),
+            submission=from_plain(value["submission"], Submission),
+            submitter=from_plain(value["submitter"], ProcessId | None),
+            process=from_plain(value["process"], ProcessId | None),
             missing_since=value["missing_since"],
         )
     except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:

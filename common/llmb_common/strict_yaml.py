@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmb_common.errors import ConfigError, LLMBError, did_you_mean
+from llmb_common.structs import from_plain
 
 if TYPE_CHECKING:
     import yaml
@@ -133,9 +134,10 @@ def convert(data: Any, lines: Lines, kind: type[T], where: str, error: type[LLMB
     import msgspec
 
     try:
-        return msgspec.convert(data, kind, strict=True)
+        result: T = from_plain(data, kind)
     except msgspec.ValidationError as problem:
         raise _explain(str(problem), lines, kind, where, error) from problem
+    return result
 
 
 def _explain(text: str, lines: Lines, kind: type[Any], where: str, error: type[LLMBError]) -> LLMBError:

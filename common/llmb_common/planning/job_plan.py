@@ -8,6 +8,7 @@ import msgspec
 
 from llmb_common.planning.divisibility import Layout
 from llmb_common.recipe import Architecture, Measurement
+from llmb_common.structs import from_plain
 
 SCHEMA = 1
 
@@ -145,4 +146,5 @@ def plan_as_dict(plan: JobPlan) -> dict[str, Any]:
 
 def plan_from_dict(value: Any) -> JobPlan:
     """The plan of a record. Raises msgspec.ValidationError for one that another version wrote."""
-    return msgspec.convert(value, JobPlan, strict=True)
+    plan: JobPlan = from_plain(value, JobPlan)
+    return plan

@@ -10,6 +10,7 @@ import msgspec
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.files import read_json, write_json
 from llmb_common.slurm.hostlist import expand
+from llmb_common.structs import from_plain
 
 SCHEMA = 1
 
@@ -74,7 +75,7 @@ def _read(install: Path) -> list[Exclusion]:
     try:
         if value["schema"] != SCHEMA:
             raise RecordError(f"{file} has schema {value['schema']}, this version reads {SCHEMA}")
-        found = msgspec.convert(value["nodes"], list[Exclusion])
+        found: list[Exclusion] = from_plain(value["nodes"], list[Exclusion])
     except (KeyError, TypeError, msgspec.ValidationError) as error:
         raise RecordError(f"{file} is no exclusion list: {error}", remedy="correct or remove the file") from error
     return sorted(found, key=lambda item: item.node)
