@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from llmb_common.errors import LLMBError
+from llmb_common.errors import CheckFailed, LLMBError
 from llmb_common.run import RunRecord
 from llmb_run.asking import Ask, plan_all
 from llmb_run.place import Place
 from llmb_run.starting import announce, report_started, say_warnings, show_plans
-from llmb_run.terminal import notice
+from llmb_run.terminal import hint, notice
+from llmb_run.words import clock
+
+if TYPE_CHECKING:
+    from llmb_common.submission import Job
 
 
 def start(
@@ -19,6 +24,8 @@ def start(
     *,
     place: Place | None = None,
     keys: Sequence[str] = (),
+    task_file: str = "",
+    again: bool = False,
     after: Sequence[str] | None = None,
     chain: int = 1,
     dry_run: bool = False,
@@ -27,9 +34,10 @@ def start(
     arrays: bool = True,
     as_json: bool = False,
 ) -> int:
-    """Start ``asks``; the exit status. ``keys`` name the submissions one by one, so that a rerun repeats none.
+    """Start ``asks``; the exit status.
 
-    Raises LLMBError; with several jobs a refusal of one is reported and the others go on.
+    ``keys`` name the jobs of ``task_file`` one by one, so that a rerun repeats none. Raises LLMBError; with several
+    jobs a refusal of one is reported and the others go on.
     """
     place = place or Place()
     asked, skipped = plan_all([replace(ask, dry_run=dry_run) for ask in asks], place, skip_unsupported=skip_unsupported)
@@ -38,11 +46,9 @@ def start(
     if any(item.request.dry_run for item in asked):
         return show_plans(command, asked, as_json=as_json)
     from llmb_common import submission
-    from llmb_common.index import find_runs
 
     place.require_install()
     say_warnings(asked)
-    known = {row.key for row in find_runs(place.install)} - {""} if keys else set()
     jobs = [
         submission.Job(
             item.plan,
@@ -51,16 +57,68 @@ def start(
         )
         for number, item in enumerate(asked)
     ]
-    results: list[tuple[str, RunRecord | LLMBError]] = []
-    if chain > 1:
-        for job in jobs:
-            links = submission.submit_chain(job.plan, job.recipe_folder, chain, job.options)
-            results += [(job.plan.experiment_name, record) for record in links]
-    elif len(jobs) == 1:
-        job = jobs[0]
-        record = submission.submit(job.plan, job.recipe_folder, job.options, on_record=announce)
-        results = [(job.plan.experiment_name, record)]
-    else:
+    if len(jobs) == 1 and chain == 1 and not keys:
+        record = submission.submit(jobs[0].plan, jobs[0].recipe_folder, jobs[0].options, on_record=announce)
+        return report_started(command, [(jobs[0].plan.experiment_name, record)], as_json=as_json, skipped=skipped)
+    return start_round(
+        command,
+        jobs,
+        place,
+        task_file=task_file,
+        again=again,
+        chain=chain,
+        arrays=arrays,
+        skipped=skipped,
+        as_json=as_json,
+    )
+
+
+def start_round(
+    command: str,
+    jobs: Sequence[Job],
+    place: Place,
+    *,
+    task_file: str = "",
+    again: bool = False,
+    chain: int = 1,
+    arrays: bool = True,
+    skipped: Sequence[str] = (),
+    as_json: bool = False,
+) -> int:
+    """Start ``jobs`` together; the exit status. The same command goes on with a round that was interrupted.
+
+    The jobs of a ``task_file`` have keys of their own, and are on record for ever.
+    """
+    from llmb_common.index import find_runs
+    from llmb_common.rounds import digest_of, digest_of_file, open_round
+
+    digest = digest_of_file(task_file) if task_file else digest_of(jobs, command, chain)
+    with open_round(jobs, digest, again=again, say=notice) as this:
+        known = {row.key for row in find_runs(place.install)} - {""}
+        if not task_file:
+            jobs = [
+                replace(job, options=replace(job.options, key=f"{command}:{this.name}:{number}"))
+                for number, job in enumerate(jobs, 1)
+            ]
+            if this.begun is not None:
+                notice(f"this goes on with what was interrupted and began at {clock(this.begun)}")
+        results = _submit_all(jobs, chain, arrays=arrays)
+        # A job that ran and failed was submitted: the same command again is meant as new ones.
+        this.over = all(isinstance(item, RunRecord | CheckFailed) for _, item in results)
+    status = report_started(command, results, as_json=as_json, skipped=skipped, known=known)
+    if not this.over:
+        hint("the same command again starts those that are missing")
+    return status
+
+
+def _submit_all(jobs: Sequence[Job], chain: int, *, arrays: bool) -> list[tuple[str, RunRecord | LLMBError]]:
+    from llmb_common import submission
+
+    if chain == 1:
         started = submission.submit_many(jobs, arrays=arrays, say=notice)
-        results = [(job.plan.experiment_name, result) for job, result in started]
-    return report_started(command, results, as_json=as_json, skipped=skipped, known=known)
+        return [(job.plan.experiment_name, result) for job, result in started]
+    results: list[tuple[str, RunRecord | LLMBError]] = []
+    for job in jobs:
+        links = submission.submit_chain(job.plan, job.recipe_folder, chain, job.options)
+        results += [(job.plan.experiment_name, record) for record in links]
+    return results

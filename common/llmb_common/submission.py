@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.errors import EnvironmentLacks, LLMBError, RecordError, RequestError, SchedulerError
+from llmb_common.errors import EnvironmentLacks, Interrupted, LLMBError, RecordError, RequestError, SchedulerError
 from llmb_common.executors import executor_for
 from llmb_common.executors.slurm_array import largest_array, start_array
 from llmb_common.index import RunFilter, RunRow, find_run, find_runs, note
@@ -128,6 +128,8 @@ def _attempt(job: Job, batch: _Batch) -> RunRecord | LLMBError:
     try:
         batch.check(job.plan)
         return _submit(job, submission_of(job.plan, job.options), batch)
+    except Interrupted:
+        raise  # not this job's failure: whoever pressed Ctrl-C wants no further one
     except LLMBError as error:
         return error
 

@@ -45,6 +45,7 @@ def bulk(
         "bulk",
         asks,
         place=place,
+        task_file=str(file.resolve()),
         keys=keys_of(file, asks, str(time.time_ns()) if again else ""),
         after=after,
         dry_run=dry_run,

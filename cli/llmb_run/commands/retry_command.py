@@ -32,7 +32,7 @@ def retry(
     Today's training code and site are used; repeat insists on the old ones.
     """
     from llmb_common import submission
-    from llmb_common.errors import LLMBError, RequestError
+    from llmb_common.errors import RequestError
     from llmb_common.index import RunFilter
     from llmb_common.observe import refresh
     from llmb_common.run import load_record
@@ -40,7 +40,7 @@ def retry(
     from llmb_run.place import Place
     from llmb_run.selecting import select_rows
     from llmb_run.starting import announce, report_started
-    from llmb_run.terminal import notice
+    from llmb_run.submitting import start_round
 
     place = Place()
     records = refresh(load_record(row.folder) for row in select_rows(place, runs, RunFilter()))
@@ -57,13 +57,10 @@ def retry(
             hosts.append(_failed_nodes(record))
         options_ = submission.Options(exclude=",".join(hosts), detach=detach)
         jobs.append(submission.Job(record.plan, place.workload(record.plan.workload).folder, options_))
-    results: list[tuple[str, RunRecord | LLMBError]] = []
-    if len(jobs) == 1:
-        started = submission.submit(jobs[0].plan, jobs[0].recipe_folder, jobs[0].options, on_record=announce)
-        results.append((started.plan.experiment_name, started))
-    else:
-        results = [(job.plan.experiment_name, result) for job, result in submission.submit_many(jobs, say=notice)]
-    return report_started("retry", results, as_json=as_json)
+    if len(jobs) > 1:
+        return start_round("retry", jobs, place, as_json=as_json)
+    started = submission.submit(jobs[0].plan, jobs[0].recipe_folder, jobs[0].options, on_record=announce)
+    return report_started("retry", [(started.plan.experiment_name, started)], as_json=as_json)
 
 
 def _failed_nodes(record: RunRecord) -> str:

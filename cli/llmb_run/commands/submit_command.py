@@ -55,6 +55,9 @@ def submit(
     ] = False,
     dry_run: options.DryRun = False,
     force: options.Force = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Start all of them, also where an interrupted submission could go on.")
+    ] = False,
     detach: options.Detach = False,
     no_array: options.NoArray = False,
     as_json: options.Json = False,
@@ -103,6 +106,7 @@ def submit(
         "submit",
         asks,
         place=place,
+        again=again,
         after=after,
         chain=resume_chain,
         dry_run=dry_run,
