@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from types import FrameType
 
 from llmb_common.errors import Interrupted, LLMBError, RecordError, RequestError
+from llmb_common.interruption import interruptible
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -16,9 +15,9 @@ def main(arguments: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         # A file name need not fit the terminal's encoding.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    former = signal.signal(signal.SIGTERM, _interrupted)
     try:
-        status = _run(arguments)
+        with interruptible():
+            status = _run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader (head, less) has gone; let the interpreter's last flush go nowhere.
@@ -32,13 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
         # A file or program that vanished or is not ours to read: a reader wants its name, not where we stood.
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         return _failed(arguments, RecordError(what, remedy="check that it exists, and whose it is"))
-    finally:
-        signal.signal(signal.SIGTERM, former)
     return status
-
-
-def _interrupted(number: int, frame: FrameType | None) -> None:
-    raise Interrupted(f"ended by {signal.Signals(number).name}")
 
 
 def _run(arguments: list[str]) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from llmb_common.cluster import load_cluster_config
 from llmb_common.errors import Interrupted, LLMBError, RequestError
+from llmb_common.interruption import interruptible
 from llmb_common.local_machine import look_at_machine
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.plan import make_plan
@@ -78,7 +79,8 @@ def main(arguments: list[str] | None = None) -> int:
         )
         return 0 if arguments[1:] in (["-h"], ["--help"]) else RequestError.exit_status
     try:
-        return run(Path(arguments[0]), os.environ)
+        with interruptible():
+            return run(Path(arguments[0]), os.environ)
     except LLMBError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_status

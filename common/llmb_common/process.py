@@ -1,13 +1,23 @@
-"""Which process, exactly: a pid alone is reused, and means nothing after a restart or on another machine."""
+"""Which process, exactly: a pid alone is reused, and means nothing after a restart or on another machine.
+
+So nothing is ever signalled by its pid alone: ``send`` reaches the very process that was identified, or none.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import signal
 import subprocess
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
+
+_KILL_SECONDS = 5.0
+"""How long processes may take to go after SIGKILL; one that hangs in the kernel does not."""
 
 _STARTTIME = 22 - 3  # field 22 of /proc/PID/stat, counted after "pid (name)"
 
@@ -47,6 +57,71 @@ def runs_with(argument: str) -> bool:
         except OSError:
             continue
     return False
+
+
+def with_variable(name: str, value: str) -> list[ProcessId]:
+    """The processes of this machine that were started with ``name=value`` in their environment, as far as that can be
+    read (only where there is a /proc)."""
+    wanted = os.fsencode(f"{name}={value}")
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if wanted in (entry / "environ").read_bytes().split(b"\0") and (process := identify(int(entry.name))):
+                found.append(process)
+    return found
+
+
+def send(process: ProcessId, number: signal.Signals) -> bool:
+    """Send a signal to that very process; False when it has ended. Raises PermissionError for someone else's."""
+    try:
+        if not hasattr(os, "pidfd_open"):  # not Linux: a moment remains in which the pid could be reused
+            if is_alive(process):
+                os.kill(process.pid, number)
+                return True
+            return False
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if not is_alive(process):
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def end_processes(
+    leader: ProcessId,
+    members: Callable[[], Sequence[ProcessId]],
+    patience: float,
+    hurry: Callable[[], bool] = lambda: False,
+) -> None:
+    """End ``leader`` and then what is left of ``members``: SIGTERM first, so that they can save, and SIGKILL after
+    ``patience`` seconds, or as soon as ``hurry`` says so.
+
+    The leader is told first and alone: it tells the others, and records how that went.
+    """
+    deadline = time.monotonic() + patience
+    told = {leader}
+    send(leader, signal.SIGTERM)
+    while not (hurry() or time.monotonic() > deadline):
+        if not is_alive(leader):
+            left = members()
+            if not left:
+                return
+            for process in set(left) - told:
+                send(process, signal.SIGTERM)
+            told.update(left)
+        time.sleep(0.05)
+    deadline = time.monotonic() + _KILL_SECONDS
+    while time.monotonic() < deadline:
+        killed = [send(process, signal.SIGKILL) for process in (leader, *members())]
+        if not any(killed):
+            return
+        time.sleep(0.05)
 
 
 def _start(pid: int) -> str | None:

@@ -23,7 +23,7 @@ RECIPE = ROOT / "llama3.1"
 STANDIN_ENGINE = """#!/bin/bash
 # Also serves as torchrun: one rank is enough here.
 set -u
-trap 'echo "TERM reached rank ${SLURM_PROCID:-0}"; exit 143' TERM
+trap 'echo "TERM reached rank ${SLURM_PROCID:-0}"; kill $(jobs -p) 2> /dev/null; exit 143' TERM
 if [[ ${SLURM_PROCID:-0} != 0 ]]; then
   sleep "${STANDIN_OTHERS:-0}" & wait $!
   exit 0

@@ -6,6 +6,9 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +20,11 @@ from llmb_common import submission
 from llmb_common.errors import CheckFailed, EnvironmentLacks
 from llmb_common.index import find_runs
 from llmb_common.observe import Observation, cancel, local_runs, observe, wait
-from llmb_common.process import identify, is_alive
+from llmb_common.observe.local_runs import processes_of
+from llmb_common.process import identify, is_alive, send
 from llmb_common.run import RunRecord, load_record, update_record
 from llmb_common.submission import Options, submit
-from support.crashes import run_and_crash, start
+from support.crashes import run_and_crash
 from support.processes import wait_until
 from support.run_site import RECIPE, RunSite
 
@@ -36,12 +40,36 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunSite]:
     site = RunSite(tmp_path, "local")
     yield site
     for record in map(load_record, run_folders(site)):
-        if record.process and is_alive(record.process):
-            os.killpg(record.process.pid, signal.SIGKILL)
+        kill_everything_of(record)
 
 
 def run_folders(site: RunSite) -> list[Path]:
-    return [path for path in site.install.glob("workloads/*/experiments/*/*") if not path.name.startswith(".")]
+    return [record.parent for record in site.install.glob("workloads/*/experiments/*/[!.]*/run.json")]
+
+
+LLMB_RUN = [sys.executable, "-c", "import sys; from llmb_run.main import main; sys.exit(main())"]
+SMOKE = ["-w", "llama3.1", "-s", "smoke", "--dtype", "bf16", "--scale", "1"]
+COMMANDS = {
+    "single": [*LLMB_RUN, "single", *SMOKE],
+    "sweep": [*LLMB_RUN, "submit", "--repeats", "3", *SMOKE],
+    "launch.sh": ["bash", str(RECIPE / "launch.sh")],
+}
+
+
+def followed(
+    site: RunSite, monkeypatch: pytest.MonkeyPatch, command: str = "single"
+) -> tuple[subprocess.Popen[bytes], RunRecord]:
+    """A command in a process of its own, and the run that it follows, whose rank is at work."""
+    variables = site.variables(STANDIN_SECONDS="300", LLMB_PYTHON=sys.executable)
+    process = subprocess.Popen(COMMANDS[command], env={**os.environ, **variables})
+    wait_until(lambda: any("LLMB manifest" in log.read_text() for log in site.install.rglob("log-*")), "it", timeout=60)
+    (folder,) = run_folders(site)
+    return process, load_record(folder)
+
+
+def kill_everything_of(record: RunRecord) -> None:
+    """As a power cut would."""
+    wait_until(lambda: not [send(process, signal.SIGKILL) for process in processes_of(record)], "the end", timeout=20)
 
 
 def look(record: RunRecord) -> Observation:
@@ -102,8 +130,7 @@ def test_cancelled(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_killed_without_a_word(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
     record = running(site, monkeypatch)
     assert record.process is not None
-    os.killpg(record.process.pid, signal.SIGKILL)
-    wait_until(lambda: not is_alive(record.process), "its end", timeout=10)
+    kill_everything_of(record)
     seen = look(record).record
     assert seen.state == "FAILED"
     assert "gone without an end record" in seen.detail
@@ -113,16 +140,20 @@ def test_killed_without_a_word(site: RunSite, monkeypatch: pytest.MonkeyPatch) -
 def test_after_a_restart_its_pid_means_nothing(
     site: RunSite, monkeypatch: pytest.MonkeyPatch, change: dict[str, str]
 ) -> None:
-    """The process with that pid lives, but it is another one: nothing of it is touched."""
+    """A process with that pid lives, but it is another one: nothing of it is touched."""
     record = running(site, monkeypatch)
-    process = record.process
+    kill_everything_of(record)
+    stranger = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    process = identify(stranger.pid)
     assert process is not None
     other = msgspec.structs.replace(process, **change)
     record = update_record(record.paths.folder, lambda found: replace(found, process=other))
     (record,) = cancel([record])
     assert record.state == "FAILED"
-    assert is_alive(process)
-    os.killpg(process.pid, signal.SIGKILL)
+    assert not send(other, signal.SIGTERM)
+    assert stranger.poll() is None
+    stranger.kill()
+    stranger.wait()
 
 
 def test_a_run_of_another_machine_cannot_be_seen_nor_cancelled(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,20 +166,55 @@ def test_a_run_of_another_machine_cannot_be_seen_nor_cancelled(site: RunSite, mo
     assert (seen.record.state, "another-machine" in seen.unknown) == ("RUNNING", True)
     with pytest.raises(EnvironmentLacks, match="runs on another-machine"):
         cancel([record])
-    os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_a_run_outlives_the_command_that_follows_it(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STANDIN_SECONDS", "300")
-    plan = site.plan()
-    command = start(lambda: submit(plan, RECIPE))
-    wait_until(lambda: [row.state for row in find_runs(site.install)] == ["RUNNING"], "the run", timeout=60)
-    os.kill(command, signal.SIGKILL)
-    os.waitpid(command, 0)
-    (folder,) = run_folders(site)
-    record = look(load_record(folder)).record
-    assert record.state == "RUNNING"
+@pytest.mark.parametrize("name", ["single", "launch.sh"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_run_ends_with_the_command_that_follows_it(
+    site: RunSite, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, name: str
+) -> None:
+    command, record = followed(site, monkeypatch, name)
+    os.kill(command.pid, number)
+    status = command.wait()
+    assert status == (-signal.SIGKILL if number == signal.SIGKILL else 130)
+    wait_until(lambda: processes_of(record) == [], "the end of all processes", timeout=60)
+    assert "TERM reached rank" in log_of(record)
+    assert events_of(record) == ["start", "signal", "end"]
+    told = load_record(record.paths.folder)
+    assert told.state == ("RUNNING" if number == signal.SIGKILL else "CANCELLED")
+    assert look(told).record.state == "CANCELLED", "also where nobody was left to write it"
+
+
+def test_ranks_that_do_not_listen_end_too(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are in sessions of their own, as those of torchrun are; a second Ctrl-C spares the wait."""
+    engine = site.engine.read_text().replace("trap '", "trap '' TERM HUP INT # ")
+    rank = "#!/bin/bash\n[[ -n ${DEAF:-} ]] || DEAF=1 setsid --wait $0\n"
+    site.engine.write_text(engine.replace("#!/bin/bash\n", rank))
+    command, record = followed(site, monkeypatch)
+    assert len(processes_of(record)) > 3
+    os.kill(command.pid, signal.SIGINT)
+    wait_until(lambda: "signal" in events_of(record), "the first Ctrl-C", timeout=20)
+    os.kill(command.pid, signal.SIGINT)
+    assert command.wait() == 130
+    assert processes_of(record) == []
+    assert load_record(record.paths.folder).state == "CANCELLED"
+
+
+def test_without_its_script_a_run_goes_on_and_can_be_cancelled(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = running(site, monkeypatch)
+    assert record.process is not None
+    send(record.process, signal.SIGKILL)
+    wait_until(lambda: not is_alive(record.process), "the end of the script", timeout=10)
+    assert look(record).record.state == "RUNNING"
     assert cancel([record])[0].state == "CANCELLED"
+    assert processes_of(record) == []
+
+
+def test_ctrl_c_in_a_sweep_ends_the_sweep(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    command, record = followed(site, monkeypatch, "sweep")
+    os.kill(command.pid, signal.SIGINT)
+    assert command.wait() == 130
+    assert [row.run_id for row in find_runs(site.install)] == [record.paths.run_id]
 
 
 def test_killed_at_every_step_each_run_runs_once(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:

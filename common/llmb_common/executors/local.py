@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 from llmb_common.errors import CheckFailed, EnvironmentLacks, Interrupted
 from llmb_common.executors.slurm import check_engine
+from llmb_common.interruption import noted
 from llmb_common.observe.facts import with_job_facts
+from llmb_common.observe.local_runs import RUN_VARIABLE, processes_of
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.process import identify
+from llmb_common.process import end_processes, identify
 from llmb_common.run import CANCELLED, COMPLETED, FAILED, RUNNING, RunRecord, update_record
 
 _ITERATION = re.compile(rb"iteration +([0-9]+)/ *([0-9]+) \|")
@@ -25,8 +27,15 @@ END_SECONDS = 30.0
 """How long a job may take to save and end after SIGTERM."""
 
 
+# prctl(PR_SET_PDEATHSIG, SIGTERM), then the program itself.
+_LAUNCHER = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15);"
+    "os.getppid() == int(sys.argv[1]) and os.execvp(sys.argv[2], sys.argv[2:])"
+)
+
+
 class LocalExecutor:
-    """Runs the job as a child in its own process group, so that nothing of it outlives an interruption."""
+    """Runs the job as a child in its own session, which ends with the command that follows it."""
 
     def check(self, plan: JobPlan) -> None:
         if plan.device == "cuda":
@@ -42,27 +51,16 @@ class LocalExecutor:
 
     def start(self, record: RunRecord, *, detach: bool = False) -> RunRecord:
         paths = record.paths
-        with paths.batch_log.open("ab") as output:
-            # No stdin: a job must not eat the caller's input. Own session: Ctrl-C is ours to pass on, once.
-            child = subprocess.Popen(
-                ["bash", str(paths.script)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        process = identify(child.pid)  # None: it has ended already, and its end is on record
-        record = update_record(paths.folder, lambda found: replace(found, process=process).with_state(RUNNING))
-        if detach:
-            child.returncode = 0  # it is nobody's child to wait for: what became of it is on record
-            return record
-        try:
-            status = _follow(child, paths.log)
-        except (KeyboardInterrupt, Interrupted):
-            end_group(child.pid, lambda: child.poll() is None)
-            update_record(paths.folder, lambda found: with_job_facts(found.with_state(CANCELLED, "interrupted")))
-            message = "interrupted; the run is on record as CANCELLED"
-            raise Interrupted(message, remedy=f"its log: {paths.log}") from None
+        with noted() as signals:
+            child = _start_script(record, detach=detach)
+            process = identify(child.pid)  # None: it has ended already, and its end is on record
+            record = update_record(paths.folder, lambda found: replace(found, process=process).with_state(RUNNING))
+            if detach:
+                child.returncode = 0  # it is nobody's child to wait for: what became of it is on record
+                return record
+            status = _follow(child, paths.log, signals)
+            if status is None:
+                _interrupt(child, record, signals)
         if status == 0:
             return update_record(paths.folder, lambda found: with_job_facts(found.with_state(COMPLETED)))
         update_record(paths.folder, lambda found: with_job_facts(found.with_state(FAILED, f"exit code {status}")))
@@ -72,8 +70,38 @@ class LocalExecutor:
         )
 
 
-def _follow(child: subprocess.Popen[bytes], log: Path) -> int:
-    """Wait for the job and show its latest iteration: one changing line on a terminal, else every tenth step."""
+def _start_script(record: RunRecord, *, detach: bool) -> subprocess.Popen[bytes]:
+    paths = record.paths
+    # What is followed ends with who follows it, also when that is killed: the kernel then sends it SIGTERM.
+    launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
+    with paths.batch_log.open("ab") as output:
+        # No stdin: a job must not eat the caller's input. Own session: Ctrl-C is ours to pass on, once.
+        return subprocess.Popen(
+            [*(launcher if sys.platform == "linux" and not detach else []), "bash", str(paths.script)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, RUN_VARIABLE: str(paths.folder)},
+        )
+
+
+def _interrupt(child: subprocess.Popen[bytes], record: RunRecord, signals: Sequence[int]) -> NoReturn:
+    paths = record.paths
+    print(f"ending the run, which may take {END_SECONDS:.0f} s; Ctrl-C once more ends it at once", file=sys.stderr)
+    before = len(signals)
+    if record.process is not None:
+        end_processes(record.process, lambda: processes_of(record), END_SECONDS, lambda: len(signals) > before)
+    child.wait()
+    update_record(paths.folder, lambda found: with_job_facts(found.with_state(CANCELLED, "interrupted")))
+    raise Interrupted("interrupted; the run is on record as CANCELLED", remedy=f"its log: {paths.log}")
+
+
+def _follow(child: subprocess.Popen[bytes], log: Path, signals: Sequence[int]) -> int | None:
+    """Wait for the job and show its latest iteration: one changing line on a terminal, else every tenth step.
+
+    Its exit status, or None as soon as one of ``signals`` has come.
+    """
     terminal = sys.stderr.isatty()
     shown = b""
     offset = 0
@@ -93,6 +121,8 @@ def _follow(child: subprocess.Popen[bytes], log: Path) -> int:
             if terminal and shown:
                 print(file=sys.stderr)
             return status
+        if signals:
+            return None
         time.sleep(POLL_SECONDS)
 
 
@@ -107,20 +137,6 @@ def _latest_iteration(log: Path, offset: int) -> tuple[int, bytes]:
     complete = text.rfind(b"\n") + 1
     found = _ITERATION.findall(text, 0, complete)
     return offset + complete, b"/".join(found[-1]) if found else b""
-
-
-def end_group(leader: int, alive: Callable[[], bool]) -> None:
-    """End a process group: SIGTERM so that it can save, SIGKILL for what is left after ``END_SECONDS``."""
-    for number, patience in ((signal.SIGTERM, END_SECONDS), (signal.SIGKILL, 5.0)):
-        try:
-            os.killpg(leader, number)
-        except ProcessLookupError:
-            return
-        deadline = time.monotonic() + patience
-        while alive():
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.05)
 
 
 def first_error(log: Path) -> str:

@@ -16,7 +16,7 @@ from llmb_common.index import note
 from llmb_common.observe.events import read_events
 from llmb_common.observe.facts import with_job_facts
 from llmb_common.observe.runs import observe
-from llmb_common.process import is_alive
+from llmb_common.process import end_processes, is_alive
 from llmb_common.run import CANCELLED, NOT_SUBMITTED, RunRecord, update_record
 from llmb_common.slurm.command import run_slurm
 from llmb_common.slurm.states import is_live
@@ -105,7 +105,8 @@ def _wait_for_end(records: Sequence[RunRecord]) -> None:
 
 
 def _end_local(record: RunRecord) -> RunRecord:
-    from llmb_common.executors.local import end_group
+    from llmb_common.executors.local import END_SECONDS
+    from llmb_common.observe.local_runs import processes_of
 
     process = record.process
     if not is_live(record.state):
@@ -119,8 +120,7 @@ def _end_local(record: RunRecord) -> RunRecord:
         raise EnvironmentLacks(
             f"{record.paths.name} runs on {process.host}, and this is another machine", remedy="cancel it there"
         )
-    if alive:
-        end_group(process.pid, lambda: is_alive(process) is True)
+    end_processes(process, lambda: processes_of(record), END_SECONDS)
     return _give_up(record)
 
 

@@ -22,6 +22,8 @@ class JobEvents:
     exit_code: int | None = None
     nodes: str = ""
     restarts: int = 0
+    signalled: bool = False
+    """Somebody told the job to end."""
     problem: str = ""
 
 
@@ -46,6 +48,7 @@ def read_events(path: Path) -> JobEvents:
         exit_code=_integer(end.get("exit_code")) if end else None,
         nodes=str(start.get("nodes", "")),
         restarts=_integer(start.get("restart")) or 0,
+        signalled=any(event["event"] == "signal" for event in later),
         problem=_problem(later),
     )
 

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 
 from llmb_common.observe.events import JobEvents, read_events
 from llmb_common.observe.runs import Finding
-from llmb_common.process import ProcessId, identify, is_alive
-from llmb_common.run import COMPLETED, FAILED, LOST, NOT_SUBMITTED, RUNNING, RunRecord
+from llmb_common.process import ProcessId, identify, is_alive, with_variable
+from llmb_common.run import CANCELLED, COMPLETED, FAILED, LOST, NOT_SUBMITTED, RUNNING, RunRecord
+
+RUN_VARIABLE = "LLMB_RUN_DIR"
+"""Every process of a run has it in its environment, with the run's folder."""
 
 START_SECONDS = 10
 """A script that was started writes its start event within so many seconds, or was never started."""
@@ -17,6 +20,11 @@ START_SECONDS = 10
 def look_at_processes(records: Sequence[RunRecord]) -> dict[str, Finding]:
     """A finding per run id."""
     return {record.paths.run_id: _judge(record) for record in records}
+
+
+def processes_of(record: RunRecord) -> list[ProcessId]:
+    """The processes of a run that are alive here: its script, torchrun, the ranks, whoever their parent is now."""
+    return with_variable(RUN_VARIABLE, str(record.paths.folder))
 
 
 def _judge(record: RunRecord) -> Finding:
@@ -36,6 +44,8 @@ def _judge(record: RunRecord) -> Finding:
     events = read_events(record.paths.events)  # it may have ended since
     if events.exit_code is not None:
         return _ended(events)
+    if processes_of(record):
+        return Finding(RUNNING, since=events.started, nodes=events.nodes, start=events.started)  # only the script died
     detail = "its process is gone without an end record: it was killed, or the machine restarted"
     return Finding(state=FAILED, detail=detail, nodes=events.nodes)
 
@@ -63,6 +73,8 @@ def _not_started(record: RunRecord) -> Finding:
 
 def _ended(events: JobEvents) -> Finding:
     state = COMPLETED if events.exit_code == 0 else FAILED
+    if events.signalled and events.exit_code != 0:
+        state = CANCELLED  # as Slurm says of a job that somebody ended; torchrun's exit code is then 1
     code = "" if events.exit_code == 0 else f"exit code {events.exit_code}"
     detail = "; ".join(part for part in (code, events.problem) if part)
     return Finding(state=state, detail=detail, since=events.ended, nodes=events.nodes, start=events.started)
