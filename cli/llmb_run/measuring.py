@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from llmb_common.errors import RecordError, RequestError
-from llmb_common.run import COMPLETED, RunRecord, load_record
-from llmb_common.timing.runs import RunFiles, RunTiming, analyse, find_runs
+from llmb_common.observe import observe
+from llmb_common.run import RunRecord, load_record
+from llmb_common.slurm.states import is_live
+from llmb_common.timing.runs import RecordedState, RunFiles, RunTiming, analyse, find_runs
 from llmb_common.timing.statistics import Window
 from llmb_common.timing.tables import STYLES, Style
 from llmb_common.verdict import Figures, Verdict, figures, judge_result, measured_seconds, window_of
@@ -28,25 +30,47 @@ class Measured:
     verdict: Verdict | None = None
 
 
-def measure(folders: Iterable[Path], place: Place, window: Window | None = None) -> list[Measured]:
-    """Every run in ``folders``, measured over its document's iterations, or over ``window``."""
-    return [_measure_one(files, place, window) for folder in folders for files in find_runs(folder)]
+def measure(
+    folders: Iterable[Path],
+    place: Place,
+    window: Window | None = None,
+    known: Mapping[Path | None, RunRecord] | None = None,
+) -> list[Measured]:
+    """Every run in ``folders``, measured over its document's iterations, or over ``window``.
+
+    ``known`` are records by folder that need not be asked about.
+    """
+    found = [files for folder in folders for files in find_runs(folder)]
+    known = known or {}
+    records = {**_records(files.folder for files in found if files.folder not in known), **known}
+    return [_measure_one(files, records.get(files.folder), place, window) for files in found]
 
 
-def _measure_one(files: RunFiles, place: Place, window: Window | None) -> Measured:
-    record = None
-    if files.folder is not None and (files.folder / "run.json").is_file():
-        try:
-            record = load_record(files.folder)
-        except RecordError as error:
-            notice(error.message)
+def _records(folders: Iterable[Path | None]) -> dict[Path | None, RunRecord]:
+    """The records in ``folders``, as they are now: the scheduler is asked about those that have not ended."""
+    records: dict[Path | None, RunRecord] = {}
+    for folder in dict.fromkeys(folders):
+        if folder is not None and (folder / "run.json").is_file():
+            try:
+                records[folder] = load_record(folder)
+            except RecordError as error:
+                notice(error.message)
+    alive = [folder for folder, record in records.items() if is_live(record.state)]
+    for folder, seen in zip(alive, observe([records[folder] for folder in alive]), strict=True):
+        records[folder] = seen.record
+        if seen.unknown:
+            notice(f"{seen.record.paths.name}: the state is the last one known: {seen.unknown}")
+    return records
+
+
+def _measure_one(files: RunFiles, record: RunRecord | None, place: Place, window: Window | None) -> Measured:
     if record is None:
         # Without a plan the log says which of the two analyses is meant.
         timing = analyse(files, window or STYLES["mbridge"].window)
         style = STYLES["nemo" if timing.log_format == "nemo" else "mbridge"]
         return Measured(timing if window else analyse(files, style.window), style)
     style = STYLES["mbridge" if record.plan.measurement.first == STYLES["mbridge"].window.first else "nemo"]
-    timing = analyse(files, window or window_of(record.plan))
+    timing = analyse(files, window or window_of(record.plan), RecordedState(record.state, record.detail))
     try:
         recipe = place.workload(record.plan.workload).recipe
         seconds = measured_seconds(record.plan, timing) if timing.status.state == "Success" else None
@@ -84,10 +108,9 @@ def figure_row(item: Measured) -> list[str]:
 
 
 def _verdict_text(item: Measured) -> str:
-    status, record = item.timing.status, item.record
+    status = item.timing.status
     if status.state != "Success":
-        slurm = f" ({record.state})" if record and record.state != COMPLETED else ""
-        return f"{status.state}: {printable(status.message)}{slurm}"
+        return f"{status.state}: {printable(status.message)}"
     return item.verdict.text if item.verdict else "no record of LLMB: no figures"
 
 

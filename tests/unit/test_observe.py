@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import SchedulerError
+from llmb_common.job_events import read_events
 from llmb_common.observe import Observation, cancel, observe, slurm_runs, wait
-from llmb_common.observe.events import read_events
 from llmb_common.run import RunRecord, load_record, update_record
 from llmb_common.slurm.states import STATES, is_live, is_waiting
 from llmb_common.submission import submit

@@ -142,6 +142,45 @@ def test_a_run_whose_record_says_that_more_is_to_come(judge, state):
     assert verdict(judge("", record={"state": state})) == ("Running", "still_running", None)
 
 
+def events(*names_and_codes: tuple[str, int | None]) -> str:
+    return "".join(
+        json.dumps({"event": name, "job_id": "7", "exit_code": code}) + "\n" for name, code in names_and_codes
+    )
+
+
+@pytest.mark.parametrize("state", ["FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "LOST"])
+def test_a_complete_log_of_a_run_that_ended_badly_is_no_success(judge, state):
+    record = {"state": state, "states": [{"state": state, "detail": "exit code 7"}]}
+    timing = judge(mbridge_log(), record=record)
+    assert verdict(timing) == ("Failed", "ended_badly", 50)
+    assert timing.status.message == f"every iteration is there, but the run ended as {state}, exit code 7"
+
+
+def test_how_a_run_ended_is_said_with_where_its_log_ends(judge):
+    record = {"state": "TIMEOUT", "states": [{"state": "TIMEOUT", "detail": ""}]}
+    assert (
+        judge(mbridge_log(range(1, 21)), record=record).status.message == "the log ends at iteration 20 of 50 (TIMEOUT)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("", ("Running", "still_running", 50)),
+        (events(("start", None)), ("Running", "still_running", 50)),
+        (events(("start", None), ("end", 0)), ("Success", "", None)),
+        (events(("start", None), ("end", 7)), ("Failed", "ended_badly", 50)),
+        (events(("start", None), ("end", 7), ("start", None)), ("Running", "still_running", 50)),
+        (events(("start", None), ("end", 7), ("start", None), ("end", 0)), ("Success", "", None)),
+    ],
+)
+def test_the_job_itself_has_written_how_it_ended(judge, tmp_path, written, expected):
+    """Nobody may have asked the scheduler since: the record says RUNNING, or SUBMITTED, for ever."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "events.jsonl").write_text(written)
+    assert verdict(judge(mbridge_log(), record={"state": "RUNNING"})) == expected
+
+
 @pytest.mark.parametrize(
     "state", ["NOT_SUBMITTED", "LOST", "COMPLETED", "FAILED", "TIMEOUT", "NODE_FAIL", "UNHEARD_OF"]
 )

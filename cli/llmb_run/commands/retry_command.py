@@ -66,7 +66,7 @@ def retry(
 def _failed_nodes(record: RunRecord) -> str:
     """The nodes of a run that Slurm does not trust now. Raises RequestError where there is none."""
     from llmb_common.errors import RequestError, SchedulerError
-    from llmb_common.observe.events import read_events
+    from llmb_common.job_events import read_events
     from llmb_common.slurm.command import run_slurm
     from llmb_common.slurm.hostlist import compress
 

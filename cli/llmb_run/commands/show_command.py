@@ -45,7 +45,7 @@ def show(
     seen = observe([record])[0]
     if seen.unknown:
         notice(f"the state is the last one known: {seen.unknown}")
-    measured = measure([record.paths.folder], place)[0]
+    measured = measure([record.paths.folder], place, known={record.paths.folder: seen.record})[0]
     if as_json:
         data = {"record": seen.record.as_dict(), "nodes": seen.nodes, "reason": seen.reason, "start": seen.start}
         print_json("show", {**data, "result": as_dict(measured)})
@@ -128,11 +128,11 @@ def _result(measured: Measured) -> str:
 
 
 def _cause(seen: Observation, measured: Measured) -> str:
-    """The first error in the logs of a run that ended badly, or their last line."""
-    from llmb_common.executors.local import first_error
+    """What the logs of a run that ended badly name as the cause."""
+    from llmb_common.causes import first_cause
     from llmb_run.terminal import printable
 
     if measured.timing.status.state != "Failed":
         return ""
     paths = seen.record.paths
-    return printable(first_error(paths.log) or first_error(paths.batch_log))
+    return printable(first_cause([paths.log, paths.batch_log]))

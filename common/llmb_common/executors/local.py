@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
+from llmb_common.causes import first_cause
 from llmb_common.errors import CheckFailed, EnvironmentLacks, Interrupted
 from llmb_common.executors.slurm import check_engine
 from llmb_common.interruption import noted
@@ -65,7 +66,7 @@ class LocalExecutor:
             return update_record(paths.folder, lambda found: with_job_facts(found.with_state(COMPLETED)))
         update_record(paths.folder, lambda found: with_job_facts(found.with_state(FAILED, f"exit code {status}")))
         raise CheckFailed(
-            f"the run failed with exit code {status}: {first_error(paths.log) or first_error(paths.batch_log)}",
+            f"the run failed with exit code {status}: {first_cause([paths.log, paths.batch_log])}",
             remedy=f"the whole log: {paths.log}",
         )
 
@@ -137,15 +138,3 @@ def _latest_iteration(log: Path, offset: int) -> tuple[int, bytes]:
     complete = text.rfind(b"\n") + 1
     found = _ITERATION.findall(text, 0, complete)
     return offset + complete, b"/".join(found[-1]) if found else b""
-
-
-def first_error(log: Path) -> str:
-    """The first line of ``log`` that names an error, or its last line: what a reader wants to see first."""
-    try:
-        lines = log.read_bytes().decode(errors="replace").splitlines()
-    except OSError:
-        return ""
-    for line in lines:
-        if re.search(r"^\s*(\w+\.)*\w*(Error|Exception)\b|^llmb_train: ", line):
-            return line.strip()[:500]
-    return lines[-1].strip()[:500] if lines else "no output"

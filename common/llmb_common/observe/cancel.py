@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from llmb_common.errors import EnvironmentLacks, SchedulerError
 from llmb_common.index import note
-from llmb_common.observe.events import read_events
+from llmb_common.job_events import read_events
 from llmb_common.observe.facts import with_job_facts
 from llmb_common.observe.runs import observe
 from llmb_common.process import end_processes, is_alive

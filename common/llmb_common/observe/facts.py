@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from llmb_common.observe.events import read_events
+from llmb_common.job_events import read_events
 from llmb_common.run import RunRecord
 
 _PREFIX = b"LLMB manifest: "

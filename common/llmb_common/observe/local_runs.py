@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from llmb_common.observe.events import JobEvents, read_events
+from llmb_common.job_events import JobEvents, read_events
 from llmb_common.observe.runs import Finding
 from llmb_common.process import ProcessId, identify, is_alive, with_variable
 from llmb_common.run import CANCELLED, COMPLETED, FAILED, LOST, NOT_SUBMITTED, RUNNING, RunRecord

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from llmb_common.errors import SchedulerError
-from llmb_common.observe.events import JobEvents, read_events
+from llmb_common.job_events import JobEvents, read_events
 from llmb_common.observe.runs import Finding
 from llmb_common.process import identify, is_alive, runs_with
 from llmb_common.run import COMPLETED, FAILED, LOST, NOT_SUBMITTED, RUNNING, SUBMITTED, SUBMITTING, RunRecord

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
+from llmb_common.job_events import read_events
+from llmb_common.slurm.states import ENDED_STATES, LIVE_STATES
 from llmb_common.timing.iterations import Iteration, LogContent, LogFormat, read_log
 from llmb_common.timing.statistics import Summary, Window, summarize
 from llmb_common.timing.status import Planned, Status, judge
 
 _PRUNED = {"code", "checkpoints", "nsys_profile"}  # nothing of ours below, but possibly very many files
 _RECORDS = ("job.json", "run.json")
-# States of a record, LLMB's and Slurm's, after which there is more to come.
-_ALIVE = {"SUBMITTING", "SUBMITTED", "PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "SIGNALING"}
-_ALIVE |= {"STAGE_OUT", "STOPPED", "RESIZING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD"}
+_EVENTS = "events.jsonl"
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,14 @@ class RunTiming:
     def last(self) -> Iteration | None:
         """The last step, which the older documents measure."""
         return self.iterations[-1] if self.iterations else None
+
+
+@dataclass(frozen=True)
+class RecordedState:
+    """A run's state in LLMB's and Slurm's words, and what more is known of it."""
+
+    state: str
+    detail: str = ""
 
 
 def find_runs(folder: Path) -> list[RunFiles]:
@@ -82,13 +90,17 @@ def find_runs(folder: Path) -> list[RunFiles]:
     return _unambiguous(sorted(found, key=lambda run: str(run.log or run.folder)), folder)
 
 
-def analyse(files: RunFiles, window: Window) -> RunTiming:
-    """Read one run's log and judge it. Never raises for what a run left behind: that is its verdict."""
-    planned, notices = _planned(files.folder)
+def analyse(files: RunFiles, window: Window, ended_as: RecordedState | None = None) -> RunTiming:
+    """Read one run's log and judge it. Never raises for what a run left behind: that is its verdict.
+
+    ``ended_as`` is what is known of the run's state; None: what its run.json says.
+    """
+    planned, notices = _planned(files.folder, ended_as)
     if files.log is None:
         if planned.alive:
             return RunTiming(files, Status("Running", "still_running", None, "no log yet"), window, notices=notices)
-        return RunTiming(files, Status("Failed", "no_log", None, f"no log-*.out in {files.folder}"), window)
+        message = f"no log-*.out in {files.folder}" + (f" ({planned.failure})" if planned.failure else "")
+        return RunTiming(files, Status("Failed", "no_log", None, message), window)
     try:
         if not stat.S_ISREG(files.log.stat().st_mode):
             raise OSError("not a plain file")
@@ -139,8 +151,8 @@ def _unambiguous(runs: list[RunFiles], folder: Path) -> list[RunFiles]:
     ]
 
 
-def _planned(folder: Path | None) -> tuple[Planned, tuple[str, ...]]:
-    """What job.json and run.json say. A damaged one says nothing, and that is said."""
+def _planned(folder: Path | None, ended_as: RecordedState | None) -> tuple[Planned, tuple[str, ...]]:
+    """What job.json, run.json and events.jsonl say. A damaged one says nothing, and that is said."""
     if folder is None:
         return Planned(), ()
     notices: list[str] = []
@@ -157,8 +169,29 @@ def _planned(folder: Path | None) -> tuple[Planned, tuple[str, ...]]:
     job, record = documents
     steps = _integers(job.get("steps"), "train", "exit_after")
     (max_steps,) = _integers(record.get("plan"), "max_steps")
-    alive = str(record.get("state")).upper() in _ALIVE
-    return Planned(steps[0] if steps[0] is not None else max_steps, steps[1], alive), tuple(notices)
+    alive, failure = _end(folder, ended_as or _recorded_state(record))
+    return Planned(steps[0] if steps[0] is not None else max_steps, steps[1], alive, failure), tuple(notices)
+
+
+def _recorded_state(record: dict[str, object]) -> RecordedState:
+    history = record.get("states")
+    last = history[-1] if isinstance(history, list) and history else None
+    detail = last.get("detail") if isinstance(last, dict) else None
+    return RecordedState(str(record.get("state")).upper(), detail if isinstance(detail, str) else "")
+
+
+def _end(folder: Path, recorded: RecordedState) -> tuple[bool, str]:
+    """Whether there is more to come; and how the run ended, in words, if that was not well.
+
+    Nobody may have looked since the job ended: then it alone has written so.
+    """
+    if recorded.state in ENDED_STATES:
+        words = f"{recorded.state}, {recorded.detail}" if recorded.detail else recorded.state
+        return False, "" if recorded.state == "COMPLETED" else words
+    code = read_events(folder / _EVENTS).exit_code
+    if code is None:
+        return recorded.state in LIVE_STATES, ""
+    return False, f"exit code {code}" if code else ""
 
 
 def _integers(section: object, *names: str) -> tuple[int | None, ...]:

@@ -3,7 +3,7 @@
 ========== ======================= ===================================================================
 status     reason                  meaning
 ========== ======================= ===================================================================
-Success                            healthy, complete, every iteration of the window is there
+Success                            healthy, complete, every iteration of the window is there, and the run ended well
 Failed     no_log                  the run folder holds no log
 Failed     unreadable_log          the log is no plain file, or reading it failed
 Failed     empty_log               the log has no byte
@@ -14,6 +14,7 @@ Failed     nan_grad_norm,          the gradient norm is not finite
 Failed     nan_iteration           the engine counted a NaN iteration
 Failed     skipped_iteration       the optimizer skipped a step of the window: its time says nothing
 Failed     ended_early             the last attempt stopped before its last step
+Failed     ended_badly             every step is there, but the run failed, was cancelled or ran out of time
 Incomplete window_not_reached      the run was planned shorter than the window
 Incomplete missing_iteration       a record of the window is missing or damaged
 Running    still_running           no end yet, and the run's record says that it runs or waits
@@ -50,7 +51,9 @@ class Planned:
     exit_after: int | None = None
     """The run ends after that many steps from where it starts."""
     alive: bool = False
-    """The record says that the run waits or runs."""
+    """The record says that the run waits or runs, and the job has not written that it ended."""
+    failure: str = ""
+    """How the run ended, in words, where that was not well: its state, and the exit code where it is known."""
 
 
 def judge(content: LogContent, window: Window, planned: Planned) -> Status:
@@ -65,6 +68,12 @@ def judge(content: LogContent, window: Window, planned: Planned) -> Status:
     if iterations[-1].index < final:
         last = iterations[-1].index
         return _unless_alive(planned, "ended_early", last, f"the log ends at iteration {last} of {final}")
+    if planned.alive:
+        # All steps are there; whether the run ends well is open.
+        return _unless_alive(planned, "", iterations[-1].index, "")
+    if planned.failure:
+        message = f"every iteration is there, but the run ended as {planned.failure}"
+        return Status("Failed", "ended_badly", iterations[-1].index, message)
     if window.last > final:
         message = f"its last step is {final}: for a shorter window than {window} use --window"
         return Status("Incomplete", "window_not_reached", final, message)
@@ -78,7 +87,7 @@ def judge(content: LogContent, window: Window, planned: Planned) -> Status:
 def _unless_alive(planned: Planned, reason: str, iteration: int | None, message: str) -> Status:
     if planned.alive:
         return Status("Running", "still_running", iteration, "the run has not ended yet")
-    return Status("Failed", reason, iteration, message)
+    return Status("Failed", reason, iteration, message + (f" ({planned.failure})" if planned.failure else ""))
 
 
 def _first_unhealthy(content: LogContent, window: Window) -> Status | None:
