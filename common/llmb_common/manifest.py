@@ -41,13 +41,20 @@ def origin_of(recipe_folder: Path, code: Path) -> dict[str, Any]:
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """Commit and dirtiness of the clone that holds ``folder``; None outside a clone or without git."""
+    """Commit and dirtiness of the clone that holds ``folder``; None outside a clone or without git.
+
+    In a clone that belongs to someone else git refuses to work, because its configuration may name programs. Reading
+    the commit runs none; whether there are changes stays unknown (``dirty`` None).
+    """
     try:
-        commit = _git(folder, "rev-parse", "HEAD")
-        dirty = _git(folder, "status", "--porcelain", "--untracked-files=no")
+        commit = _git(folder, "-c", "safe.directory=*", "rev-parse", "HEAD")
     except (OSError, subprocess.SubprocessError):
         return None
-    return {"commit": commit, "dirty": bool(dirty)}
+    try:
+        dirty: bool | None = bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
+    except (OSError, subprocess.SubprocessError):
+        dirty = None
+    return {"commit": commit, "dirty": dirty}
 
 
 def _git(folder: Path, *arguments: str) -> str:

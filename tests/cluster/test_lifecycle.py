@@ -106,6 +106,17 @@ def either_site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyt
 # Ends
 
 
+def test_the_exit_code_on_record_is_that_of_the_rank_that_failed_first(site: Lifecycle) -> None:
+    """srun itself would say 143: rank 0 is ended because rank 1 has failed."""
+    job = {"STANDIN_SECONDS": "300", "STANDIN_OTHERS": "3", "STANDIN_OTHERS_EXIT": "9"}
+    record = site.end_of(site.submit(plan={"JOB_TOTAL_GPUS": "2", "GPUS_PER_NODE": "1"}, **job))
+    assert "TERM reached rank 0" in log_of(record)
+    assert (record.state, record.detail) == ("FAILED", "exit code 9")
+    assert record.manifest["job"]["exit_code"] == 9
+    assert scontrol(site.cluster, record)["ExitCode"] == "9:0"
+    assert events_of(record) == ["start", "end"]
+
+
 def test_success_is_on_record_with_what_the_job_saw(either_site: Lifecycle) -> None:
     record = either_site.end_of(either_site.submit(plan={"JOB_TOTAL_GPUS": "2", "GPUS_PER_NODE": "1"}))
     assert record.state == "COMPLETED"

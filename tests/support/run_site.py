@@ -3,7 +3,8 @@
 The stand-in is the "Python" of ``cluster_config.yaml``; rank 0 prints the iteration lines that the engine prints. What
 it does beyond that is said by variables of the job: ``STANDIN_STEPS``, ``STANDIN_SECONDS`` a step, ``STANDIN_EXIT``
 (its exit code), ``STANDIN_HANG`` (after which step it hangs), ``STANDIN_LINGER`` (no exit after its last step),
-``STANDIN_GATE`` (a file: no third step before it exists, so that a test can look as long as it needs).
+``STANDIN_GATE`` (a file: no third step before it exists, so that a test can look as long as it needs), ``STANDIN_OTHERS`` and
+``STANDIN_OTHERS_EXIT`` (seconds and exit code of the other ranks).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ set -u
 trap 'echo "TERM reached rank ${SLURM_PROCID:-0}"; kill $(jobs -p) 2> /dev/null; exit 143' TERM
 if [[ ${SLURM_PROCID:-0} != 0 ]]; then
   sleep "${STANDIN_OTHERS:-0}" & wait $!
-  exit 0
+  exit "${STANDIN_OTHERS_EXIT:-0}"
 fi
 echo "NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-}"
 echo 'LLMB manifest: {"driver": "570.1", "nccl": "2.26.2", "torch": "2.9"}'

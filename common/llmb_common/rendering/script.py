@@ -42,7 +42,7 @@ def render_script(plan: JobPlan, paths: RunPaths) -> str:
     lines += ["TASK", ""]
     lines += [*supervisor(plan), ""]
     lines += _slurm_launch(plan, plan.slurm) if plan.slurm is not None else _local_launch(plan)
-    lines += run_step()
+    lines += run_step(plan)
     return "\n".join(lines) + "\n"
 
 

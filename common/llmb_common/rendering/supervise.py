@@ -46,8 +46,9 @@ def events(plan: JobPlan) -> list[str]:
         "  exit 125",
         "fi",
         "event start null",
-        "# Also a subshell that is killed at its very start runs this trap.",
-        'trap \'status=$?; if [[ ${BASHPID:-$$} == "$$" ]]; then event end "$status"; fi\' EXIT',
+        "# Also a subshell that is killed at its very start runs this trap. Nothing is recorded after the end.",
+        "trap 'status=$?",
+        'if [[ ${BASHPID:-$$} == "$$" ]]; then trap "" TERM INT; event end "$status"; fi\' EXIT',
     ]
 
 
@@ -71,6 +72,7 @@ def supervisor(plan: JobPlan) -> list[str]:
     return [
         "# Ends a step without a new iteration for long, and one that does not exit after its last iteration.",
         'first=$(($(wc -c < "$log") + 1))  # an earlier start of this job may have left its iterations',
+        *([] if plan.slurm is None else _first_failure()),
         "seconds() {  # variable, default: whole seconds, or the default",
         '  if [[ ${!1:-} =~ ^[1-9][0-9]{0,6}$ ]]; then echo "${!1}"; else echo "$2"; fi',
         "}",
@@ -114,19 +116,49 @@ def supervisor(plan: JobPlan) -> list[str]:
     ]
 
 
-def run_step() -> list[str]:
+def _first_failure() -> list[str]:
+    """The function ``first_failure STATUS``: the exit code of the rank that failed first, else STATUS.
+
+    srun itself gives the largest code: 143 of those that it then ended. It says in the batch log how each task ended.
+    """
+    return [
+        "batch=$LLMB_RUN_DIR/$LLMB_EXPERIMENT/sbatch_$LLMB_EXPERIMENT.out",
+        'batch_first=$(($({ wc -c < "$batch"; } 2> /dev/null || echo 0) + 1))',
+        "first_failure() {",
+        "  local how",
+        '  how=$(tail -c "+$batch_first" "$batch" 2> /dev/null |',
+        "    sed -nE 's,^srun: error: [^ ]+: tasks? [][0-9, -]+: (.+)$,\\1,p' | sed -n 1p) || true",
+        "  case $how in",
+        '    "Exited with exit code "*) echo "${how##* }" ;;',
+        "    Killed* | Out\\ Of\\ Memory*) echo 137 ;;",
+        "    Segmentation\\ fault*) echo 139 ;;",
+        "    Aborted*) echo 134 ;;",
+        '    *) echo "$1" ;;',
+        "  esac",
+        "}",
+    ]
+
+
+def run_step(plan: JobPlan) -> list[str]:
     """After the launch, which left the step in the background: wait for it, judge, record the training's exit code."""
+    slurm = [
+        '((status == 0)) || status=$(first_failure "$status")',
+        "# Slurm signals a cancelled step and this script one after the other; the record has both in order.",
+        'if ((status == 143 && ! signals)); then sleep 5 & wait "$!" || true; fi',
+    ]
     return [
         "step=$!",
         'supervise "$step" &',
         "supervisor=$!",
         # Only now: a subshell that is killed at its very start would still have this trap.
-        "trap 'event signal null; kill -TERM \"$step\" 2> /dev/null || true' TERM INT",
+        "signals=0",
+        "trap 'signals=1; event signal null; kill -TERM \"$step\" 2> /dev/null || true' TERM INT",
         "status=0",
         "while true; do",
         '  wait "$step" && status=0 || status=$?',
         '  kill -0 "$step" 2> /dev/null || break  # else a signal ended only the waiting',
         "done",
+        *(slurm if plan.slurm is not None else []),
         "verdict=0",
         'kill "$supervisor" 2> /dev/null || true',
         'wait "$supervisor" 2> /dev/null || verdict=$?',
