@@ -141,6 +141,7 @@ def _first_failure() -> list[str]:
 
 def run_step(plan: JobPlan) -> list[str]:
     """After the launch, which left the step in the background: wait for it, judge, record the training's exit code."""
+    on_slurm = plan.slurm is not None
     slurm = [
         '((status == 0)) || status=$(first_failure "$status")',
         "# Slurm signals a cancelled step and this script one after the other; the record has both in order.",
@@ -151,14 +152,14 @@ def run_step(plan: JobPlan) -> list[str]:
         'supervise "$step" &',
         "supervisor=$!",
         # Only now: a subshell that is killed at its very start would still have this trap.
-        "signals=0",
-        "trap 'signals=1; event signal null; kill -TERM \"$step\" 2> /dev/null || true' TERM INT",
+        *(["signals=0"] if on_slurm else []),
+        f"trap '{'signals=1; ' if on_slurm else ''}event signal null; kill -TERM \"$step\" 2> /dev/null || true' TERM INT",
         "status=0",
         "while true; do",
         '  wait "$step" && status=0 || status=$?',
         '  kill -0 "$step" 2> /dev/null || break  # else a signal ended only the waiting',
         "done",
-        *(slurm if plan.slurm is not None else []),
+        *(slurm if on_slurm else []),
         "verdict=0",
         'kill "$supervisor" 2> /dev/null || true',
         'wait "$supervisor" 2> /dev/null || verdict=$?',
