@@ -21,6 +21,7 @@ def check_disk(plan: JobPlan) -> None:
         if plan.checkpoint.load is not None:
             # exit_after: the run ends so many steps after the checkpoint, whatever its step is.
             _check_checkpoint(Path(plan.checkpoint.load), plan.max_steps if plan.exit_after is None else None)
+            _check_link(plan, Path(plan.checkpoint.load))
         if plan.checkpoint.enabled:
             _check_space(plan)
     except OSError as error:
@@ -49,6 +50,19 @@ def _check_checkpoint(path: Path, last_step: int | None) -> None:
         raise RequestError(
             f"MAX_STEPS={last_step}: the checkpoint in {path} is of step {step}, there is nothing left to train",
             remedy=f"set MAX_STEPS above {step}, or unset it to train one step",
+        )
+
+
+def _check_link(plan: JobPlan, path: Path) -> None:
+    """A container sees the installation and the workload's folder, but not where a link in them leads."""
+    mounted = [Path(plan.install), Path(plan.workload_folder)]
+    real = path.resolve()
+    if plan.image is None or not any(path.is_relative_to(folder) for folder in mounted):
+        return
+    if not any(real.is_relative_to(folder.resolve()) for folder in mounted):
+        raise RequestError(
+            f"LOAD_CHECKPOINT_PATH={path} is a link to {real}, where containers do not see it",
+            remedy=f"set LOAD_CHECKPOINT_PATH={real}",
         )
 
 

@@ -34,7 +34,7 @@ from llmb_common.planning.job_plan import JobPlan, plan_as_dict, plan_from_dict
 from llmb_common.process import ProcessId, identify
 from llmb_common.rendering.job import job_document
 from llmb_common.rendering.script import render_script
-from llmb_common.run_paths import ARRAY_PREFIX, RunPaths, experiments_folder
+from llmb_common.run_paths import ARRAY_PREFIX, RunPaths, experiments_folder, numbered
 from llmb_common.structs import from_plain
 
 SCHEMA = 1
@@ -49,8 +49,10 @@ COMPLETED = "COMPLETED"
 FAILED = "FAILED"
 CANCELLED = "CANCELLED"
 
-_newest_stamp: dict[Path, int] = {}
-"""The last stamp that this process took in an experiment's folder: a sweep makes many runs in a second."""
+_newest_stamp: dict[Path, tuple[int, int]] = {}
+"""The last second, and number in it, that this process took in an experiment's folder: a sweep makes many at once."""
+
+_MOST_IN_A_SECOND = 10_000
 
 _MAKING = ".making-"
 _LEFTOVER_SECONDS = 24 * 3600
@@ -270,14 +272,16 @@ def create_run(
 
 
 def _begin(probe: RunPaths) -> tuple[RunPaths, Path]:
-    """Reserve a name by its hidden folder; a second run in the same second takes the next one."""
+    """Reserve a name by its hidden folder; further runs in the same second get a number."""
     parent = probe.folder.parent
     parent.mkdir(parents=True, exist_ok=True)
     if parent not in _newest_stamp:
         _remove_leftovers(parent)
-    stamp = max(int(probe.stamp), _newest_stamp.get(parent, 0) + 1)
-    for candidate in range(stamp, stamp + 10_000):
-        paths = replace(probe, stamp=str(candidate))
+    second = int(probe.stamp)
+    last, used = _newest_stamp.get(parent, (0, 0))
+    first = used + 1 if last == second else 1
+    for number in range(first, _MOST_IN_A_SECOND):
+        paths = replace(probe, stamp=numbered(second, number))
         making = parent / f"{_MAKING}{paths.name}"
         if paths.folder.exists():
             continue
@@ -286,7 +290,7 @@ def _begin(probe: RunPaths) -> tuple[RunPaths, Path]:
         except FileExistsError:
             continue
         if not paths.folder.exists():  # the other process may have finished in between
-            _newest_stamp[parent] = candidate
+            _newest_stamp[parent] = second, number
             return paths, making
         making.rmdir()
     raise RecordError(f"no free name for a run in {parent}", remedy="try again in a moment")

@@ -12,7 +12,7 @@ ARRAY_PREFIX = ".array-"
 
 @dataclass(frozen=True)
 class RunPaths:
-    """The files and folders of one run. ``stamp`` is Unix time in seconds, made unique within the experiment."""
+    """The files and folders of one run. ``stamp`` is ``numbered``: unique within the experiment."""
 
     experiments: Path
     experiment_name: str
@@ -105,6 +105,11 @@ class ArrayPaths:
     def job_name(self) -> str:
         """The Slurm job name of all its tasks."""
         return f"{self.experiment_name}.array-{self.array_id}"
+
+
+def numbered(second: int, number: int) -> str:
+    """The stamp of the ``number``-th run (from 1) of a second: ``1763776628``, ``1763776628-0002``. Sorts by time."""
+    return str(second) if number == 1 else f"{second}-{number:04d}"
 
 
 def experiments_folder(workload_folder: str) -> Path:

@@ -10,6 +10,7 @@ import pytest
 
 from llmb_run.words import clock, span
 from support.cli import Cli
+from support.fake_slurm import FakeSlurm
 from support.run_site import RunSite
 from support.runs import make_run, steady_log
 
@@ -227,3 +228,34 @@ def test_spans_of_time(seconds: float, text: str) -> None:
 def test_the_date_is_left_out_today() -> None:
     assert len(clock(time.time())) == 8
     assert len(clock(time.time() - 2 * 86400)) == 19
+
+
+def test_live_runs_are_those_that_live_now(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index knew both as waiting; one was cancelled since, with scancel."""
+    fake = FakeSlurm(tmp_path / "fake")
+    monkeypatch.setenv("PATH", fake.path())
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.setenv("LLMB_INSTALL", str(RunSite(site, "slurm").install))
+    run_ids = [started(cli), started(cli)]
+    fake.change("1", state="CANCELLED")
+    assert [line["run_id"] for line in cli("jobs", "--live", "--json").data["runs"]] == run_ids[1:]
+
+
+def test_the_script_in_an_envelope(cli: Cli) -> None:
+    record = make_run(cli.install)
+    data = cli("show", record.paths.run_id, "--script", "--json").data
+    assert data["script"] == cli("show", record.paths.run_id, "--script").out == record.paths.script.read_text()
+    assert data["path"] == str(record.paths.script)
+
+
+def test_many_runs_of_a_second_have_names_of_that_second(cli: Cli) -> None:
+    before = int(time.time())
+    records = [make_run(cli.install) for _ in range(12)]
+    names = [record.paths.name for record in records]
+    assert sorted(names) == names
+    assert len(set(names)) == 12
+    assert all(before <= int(record.paths.stamp.partition("-")[0]) <= time.time() for record in records)
+    assert any(record.paths.stamp.endswith("-0002") for record in records)
+    assert len(cli("results", *names).out.splitlines()) > 24
+    assert cli("results", records[0].paths.folder.parent, "--json").data["runs"][-1]["name"] == names[-1]

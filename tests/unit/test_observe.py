@@ -53,6 +53,16 @@ def test_every_state_of_slurm_is_taken_over_in_its_words(record: RunRecord, fake
         assert finding.apply(record).state == state
 
 
+def test_a_run_that_may_not_be_written_is_as_the_scheduler_says(record: RunRecord, fake: FakeSlurm) -> None:
+    """A colleague's: the answer is no less certain."""
+    (record.paths.folder / ".lock").unlink()
+    (record.paths.folder / ".lock").mkdir()
+    fake.change("1", state="RUNNING")
+    seen = look(record)
+    assert (seen.record.state, seen.unknown) == ("RUNNING", "")
+    assert load_record(record.paths.folder).state == "SUBMITTED"
+
+
 def test_the_table_of_states() -> None:
     assert {state for state in STATES if not is_live(state)} == {
         *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"),

@@ -101,7 +101,6 @@ def test_a_laptop_gets_the_smoke_model_on_two_ranks_and_is_told_so() -> None:
         ({"ENABLE_PROFILE": "true", "PROFILE_RANKS": "8-2"}, ["no list of ranks"]),
         ({"ENABLE_PROFILE": "true", "PROFILE_RANKS": "²"}, ["no list of ranks"]),
         ({"ENABLE_PROFILE": "true", "LOAD_CHECKPOINT_PATH": "/install/c"}, ["trains one step", "MAX_STEPS"]),
-        ({"LOAD_CHECKPOINT_PATH": "/elsewhere/checkpoint"}, ["not under LLMB_INSTALL"]),
         ({"ADDITIONAL_SLURM_PARAMS": "nodes=4"}, ["--nodes is set by the job script"]),
         ({"ADDITIONAL_SLURM_PARAMS": "exclusive;nodelist"}, ["--nodelist needs a value"]),
         ({"SBATCH_GPUS_PER_NODE": "h 100:8"}, ["holds no number of GPUs"]),
@@ -275,11 +274,9 @@ def test_a_cpu_is_profiled_by_pytorch_even_where_nsys_is() -> None:
     assert p.profile.tool == "torch"
 
 
-def test_a_checkpoint_may_lie_in_a_workload_folder_outside_the_installation() -> None:
-    p = plan(JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", LLMB_WORKLOAD="/scratch/w", LOAD_CHECKPOINT_PATH="/scratch/w/c")
-    assert p.checkpoint.load == "/scratch/w/c"
-    where = {"LOAD_CHECKPOINT_PATH": "/install/../elsewhere"}
-    assert "not under LLMB_INSTALL" in refusal(JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", **where)
+def test_a_checkpoint_may_lie_anywhere() -> None:
+    p = plan(JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", LOAD_CHECKPOINT_PATH="/install/../elsewhere")
+    assert p.checkpoint.load == "/elsewhere"
 
 
 def test_checkpoints_with_fsdp_on_a_cpu_are_refused_before_they_hang() -> None:

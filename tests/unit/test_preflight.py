@@ -52,6 +52,24 @@ def test_a_checkpoint_that_training_would_refuse_is_refused_here(tmp_path: Path)
         check_disk(plan(tmp_path, load=str(tmp_path)))
 
 
+def test_a_link_out_of_the_installation_is_followed_by_hand(tmp_path: Path) -> None:
+    elsewhere = checkpoint(tmp_path / "elsewhere")
+    install = tmp_path / "install"
+    install.mkdir()
+    (install / "link").symlink_to(elsewhere)
+    linked = msgspec.structs.replace(plan(tmp_path, load=str(install / "link")), install=str(install))
+    with pytest.raises(RequestError, match=f"is a link to {elsewhere}") as caught:
+        check_disk(linked)
+    assert caught.value.remedy == f"set LOAD_CHECKPOINT_PATH={elsewhere}"
+    check_disk(msgspec.structs.replace(linked, image=None))
+    check_disk(plan(tmp_path, load=str(elsewhere)))
+    (tmp_path / "install-by-link").symlink_to(install)
+    inside = checkpoint(install / "inside")
+    through = msgspec.structs.replace(linked, install=str(tmp_path / "install-by-link"))
+    load = CheckpointPlan(load=str(tmp_path / "install-by-link" / inside.name))
+    check_disk(msgspec.structs.replace(through, checkpoint=load))
+
+
 def test_a_resumed_run_needs_steps_beyond_the_checkpoint(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "checkpoints")
     resumed = plan(tmp_path, load=str(folder))

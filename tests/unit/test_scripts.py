@@ -11,6 +11,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -207,3 +208,26 @@ def test_the_engine_check_of_the_caller_reaches_the_ranks_in_their_container(sit
     assert "export LLMB_ENGINE_CHECK=off\n" in text
     assert re.search(handed, text)
     assert "LLMB_ENGINE_CHECK" not in script_of(plan_of(RECIPES["llama3.1"], site, **variables))
+
+
+@pytest.mark.parametrize(
+    ("load", "mounted"),
+    [
+        ("/scratch/ckpt", ["/scratch/ckpt:/scratch/ckpt"]),
+        ("/scratch/ckpt/iter_0000050", ["/scratch/ckpt:/scratch/ckpt"]),
+        ("/lustre/llmb/c", []),
+        ("/scratch/w/c", []),
+    ],
+)
+@pytest.mark.parametrize("runtime", ["pyxis", "enroot"])
+def test_a_checkpoint_is_mounted_wherever_it_lies(
+    load: str, mounted: list[str], runtime: Literal["pyxis", "enroot"]
+) -> None:
+    given = {"GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "128", "LLMB_WORKLOAD": "/scratch/w", "LOAD_CHECKPOINT_PATH": load}
+    cluster = ClusterConfig(slurm=SlurmSettings(runtime=runtime))
+    script = script_of(plan_of(RECIPES["llama3.1"], cluster, **given))
+    always = ["/lustre/llmb:/lustre/llmb", "/scratch/w:/scratch/w"]
+    if runtime == "pyxis":
+        assert f"--container-mounts={','.join([*always, *mounted])} " in script
+    else:
+        assert re.findall("--mount (.*) ", script) == [*always, *mounted]

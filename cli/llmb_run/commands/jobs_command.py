@@ -54,6 +54,8 @@ def jobs(
         limit=None if state else count,
     )
     lines = _ask(select_rows(place, runs or [], wanted))
+    if live:
+        lines = [line for line in lines if line["live"]]  # the index knew them alive; some have ended since
     if state:
         from llmb_run.selecting import states_of
 

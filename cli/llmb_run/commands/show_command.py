@@ -40,7 +40,11 @@ def show(
     place = Place()
     record = load_record(one_folder(place, run))
     if script:
-        sys.stdout.write(record.paths.script.read_text(encoding="utf-8"))
+        text = record.paths.script.read_text(encoding="utf-8")
+        if as_json:
+            print_json("show", {"run_id": record.paths.run_id, "path": str(record.paths.script), "script": text})
+        else:
+            sys.stdout.write(text)
         return 0
     seen = observe([record])[0]
     if seen.unknown:

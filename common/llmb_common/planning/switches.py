@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 from llmb_common.cluster import ClusterConfig
 from llmb_common.errors import RequestError
@@ -157,18 +156,12 @@ def without_cuda_graph(layout: Layout, request: Request, notices: list[str]) -> 
     return replace(layout, cuda_graph=False)
 
 
-def checkpoint_plan(request: Request, install: Path, workload_folder: Path) -> CheckpointPlan:
-    load = request.load_checkpoint
-    if load is not None and not (load.is_relative_to(install) or load.is_relative_to(workload_folder)):
-        raise RequestError(
-            f"LOAD_CHECKPOINT_PATH={load} is not under LLMB_INSTALL={install}",
-            remedy="move the checkpoint there (a link is not enough): containers see nothing else",
-        )
+def checkpoint_plan(request: Request) -> CheckpointPlan:
     return CheckpointPlan(
         enabled=request.checkpoint,
         save=str(request.checkpoint_dir) if request.checkpoint_dir else None,
         interval=request.checkpoint_interval,
-        load=str(load) if load else None,
+        load=str(request.load_checkpoint) if request.load_checkpoint else None,
     )
 
 

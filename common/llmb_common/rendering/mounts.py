@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
+
 from llmb_common.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.words import mount_problem
 
 
 def container_mounts(plan: JobPlan, runtime: str) -> list[str]:
-    """Mounts for ``pyxis`` or ``enroot``: the installation and the workload at the same path as outside, then the asked
-    ones. Raises RequestError for a path that this runtime cannot be told."""
-    paths = [plan.install]
-    paths += [path for path in (plan.workload_folder, plan.checkpoint.save) if path and not is_below(path, paths[0])]
+    """Mounts for ``pyxis`` or ``enroot``: installation, workload and checkpoints at the same paths as outside, then the
+    asked ones. Raises RequestError for a path that this runtime cannot be told."""
+    # Beside a checkpoint named itself (iter_0000050) stands the file that Megatron reads first.
+    load = re.sub(r"/iter_[0-9]+$", "", plan.checkpoint.load or "")
+    paths: list[str] = []
+    for path in (plan.install, plan.workload_folder, plan.checkpoint.save, load):
+        if path and not any(is_below(path, folder) for folder in paths):
+            paths.append(path)
     for path in [*paths, *(part for mount in plan.mounts for part in mount.split(":")[:2])]:
         if problem := mount_problem(path, runtime):
             raise RequestError(f"the path {path} {problem}", remedy="rename it")

@@ -142,6 +142,7 @@ def _first_failure() -> list[str]:
 def run_step(plan: JobPlan) -> list[str]:
     """After the launch, which left the step in the background: wait for it, judge, record the training's exit code."""
     on_slurm = plan.slurm is not None
+    note = "signals=1; " if on_slurm else ""
     slurm = [
         '((status == 0)) || status=$(first_failure "$status")',
         "# Slurm signals a cancelled step and this script one after the other; the record has both in order.",
@@ -153,7 +154,7 @@ def run_step(plan: JobPlan) -> list[str]:
         "supervisor=$!",
         # Only now: a subshell that is killed at its very start would still have this trap.
         *(["signals=0"] if on_slurm else []),
-        f"trap '{'signals=1; ' if on_slurm else ''}event signal null; kill -TERM \"$step\" 2> /dev/null || true' TERM INT",
+        f"trap '{note}event signal null; kill -TERM \"$step\" 2> /dev/null || true' TERM INT",
         "status=0",
         "while true; do",
         '  wait "$step" && status=0 || status=$?',

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections import Counter
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from llmb_common.timing.status import Planned, Status, judge
 _PRUNED = {"code", "checkpoints", "nsys_profile"}  # nothing of ours below, but possibly very many files
 _RECORDS = ("job.json", "run.json")
 _EVENTS = "events.jsonl"
+_STAMP = re.compile(r"[0-9]+(-[0-9]{4})?")
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ def _is_run_folder(folder: Path) -> bool:
     if any((folder / name).is_file() for name in _RECORDS):
         return True
     experiment, underscore, timestamp = folder.name.rpartition("_")
-    return bool(underscore) and timestamp.isdigit() and folder.parent.name == experiment
+    return bool(underscore) and _STAMP.fullmatch(timestamp) is not None and folder.parent.name == experiment
 
 
 def _unambiguous(runs: list[RunFiles], folder: Path) -> list[RunFiles]:
