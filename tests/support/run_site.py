@@ -3,8 +3,8 @@
 The stand-in is the "Python" of ``cluster_config.yaml``; rank 0 prints the iteration lines that the engine prints. What
 it does beyond that is said by variables of the job: ``STANDIN_STEPS``, ``STANDIN_SECONDS`` a step, ``STANDIN_EXIT``
 (its exit code), ``STANDIN_HANG`` (after which step it hangs), ``STANDIN_LINGER`` (no exit after its last step),
-``STANDIN_GATE`` (a file: no third step before it exists, so that a test can look as long as it needs), ``STANDIN_OTHERS`` and
-``STANDIN_OTHERS_EXIT`` (seconds and exit code of the other ranks).
+``STANDIN_GATE`` (a file: no third step before it exists, so that a test can look as long as it needs),
+``STANDIN_OTHERS`` and ``STANDIN_OTHERS_EXIT`` (seconds and exit code of the other ranks).
 """
 
 from __future__ import annotations

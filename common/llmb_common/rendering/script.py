@@ -5,7 +5,6 @@ The Slurm script and the local one differ in their head and in what starts the r
 
 from __future__ import annotations
 
-import re
 from shlex import quote
 
 from llmb_common.errors import RequestError
