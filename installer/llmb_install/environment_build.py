@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_install import command
+from llmb_install.lock_files import HASHED, count_for_here, extract, lock_requirements
 from llmb_install.reporter import Reporter, Step
 
 if TYPE_CHECKING:
@@ -90,26 +91,35 @@ def _version(python: str) -> str:
 
 
 def _install(environment: Environment, reporter: Reporter, step: Step) -> None:
+    lock = environment.lock
+    pinned = lock_requirements(lock.read_text(encoding="utf-8"))
+    total = count_for_here(pinned)
     if environment.editable is not None:
-        project = f"{environment.editable}[{environment.extras}]" if environment.extras else str(environment.editable)
-        _pip(environment, ["-c", str(environment.lock), "-e", project], reporter, step, "the tool")
+        _pip(environment, [*HASHED, "-r", str(lock)], reporter, step, "the tool", total)
+        # Its build backend is among them: nothing is fetched here, so nothing unchecked.
+        clone = ["--no-deps", "--no-index", "--no-build-isolation", "-e", str(environment.editable)]
+        _pip(environment, clone, reporter, step, "the clone")
         return
-    pinned = lock_requirements(environment.lock.read_text(encoding="utf-8"))
     torch = next((requirement for requirement in pinned if requirement.startswith("torch==")), None)
     if torch is not None:
         _install_cpu_torch(environment, torch, reporter, step)
-    arguments = ["--no-deps", "-r", str(environment.lock)]
-    _pip(environment, arguments, reporter, step, "packages", total=_count_for_here(pinned))
+    arguments = [*HASHED, "-r", str(lock)]
+    # A package without a wheel is built with the setuptools of the lock, not with today's.
+    if backend := extract(lock, "setuptools", environment.folder):
+        _pip(environment, [*HASHED, "-r", str(backend)], reporter, step, "setuptools")
+        arguments = ["--no-build-isolation", *arguments]
+    _pip(environment, arguments, reporter, step, "packages", total)
 
 
 def _install_cpu_torch(environment: Environment, torch: str, reporter: Reporter, step: Step) -> None:
     """PyTorch's CPU build, from wherever this machine gets it. Never falls back to a build with CUDA."""
-    attempts: list[tuple[str, list[str]]] = [("pip as configured here", _pip_argv(environment, ["--no-deps", torch]))]
+    hashed = [*HASHED, "-r", str(extract(environment.lock, "torch", environment.folder))]
+    attempts: list[tuple[str, list[str]]] = [("pip as configured here", _pip_argv(environment, hashed))]
     uv = shutil.which("uv")
     if uv:
         argv = [uv, "pip", "install", "--python", str(environment.folder / "bin" / "python")]
-        attempts.append(("uv", [*argv, "--no-deps", "--torch-backend", "cpu", torch]))
-    index = ["--no-deps", "--index-url", CPU_TORCH_INDEX, torch]
+        attempts.append(("uv", [*argv, "--torch-backend", "cpu", *hashed]))
+    index = ["--index-url", CPU_TORCH_INDEX, *hashed]
     attempts.append(("PyTorch's index of CPU builds", _pip_argv(environment, index)))
     for source, argv in attempts:
         step.update(f"{torch} from {source}")
@@ -179,17 +189,6 @@ def smoke_problem(environment: Environment) -> str | None:
     )
     lines = done.stderr.strip().splitlines()
     return None if done.returncode == 0 else f"{environment.link} does not import: {lines[-1] if lines else '?'}"
-
-
-def lock_requirements(text: str) -> list[str]:
-    """The requirement lines of a lock file, without comments; environment markers stay."""
-    lines = (line.split("#", 1)[0].strip() for line in text.splitlines())
-    return [line for line in lines if line]
-
-
-def _count_for_here(requirements: list[str]) -> int:
-    """How many packages to announce: lines for the oldest Python alone are left out."""
-    return sum('python_version < "3.11"' not in line for line in requirements)
 
 
 class _PipProgress:

@@ -33,8 +33,8 @@ RECEIPT = ".llmb-receipt.json"
 class Environment:
     """What an environment is made of.
 
-    ``lock``: pinned requirements. With ``editable`` (a project folder with ``extras``) they are constraints and the
-    project decides what is needed; without, exactly the lock is installed and nothing else.
+    ``lock``: pinned requirements with their hashes. Exactly those are installed and nothing else; then, where there is
+    one, the project folder ``editable``, whose dependencies (with ``extras``) and build backend the lock has.
     ``smoke``: modules that must import at the end.
     """
 

@@ -14,7 +14,6 @@ import pytest
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_install import environments
-from llmb_install.environment_build import lock_requirements
 from llmb_install.environments import RECEIPT, Environment, installed_packages
 from llmb_install.reporter import Reporter
 
@@ -143,19 +142,6 @@ def test_an_environment_maker_that_is_not_there_is_named(tmp_path: Path, monkeyp
         with pytest.raises(EnvironmentLacks, match=said) as caught:
             environments.ensure(Environment(tmp_path / kind, sys.executable, lock, (), kind=kind), Reporter(None))
         assert "venv" in caught.value.remedy
-
-
-def test_lock_lines() -> None:
-    text = '# comment\n\nsix==1.17.0  # why\nnumpy==2.2.6; python_version < "3.11"\n'
-    assert lock_requirements(text) == ["six==1.17.0", 'numpy==2.2.6; python_version < "3.11"']
-
-
-def test_the_engine_lock_pins_everything_and_no_cuda() -> None:
-    lock = Path(__file__).resolve().parents[2] / "installer" / "locks" / "engine-cpu.txt"
-    requirements = lock_requirements(lock.read_text())
-    assert all("==" in requirement for requirement in requirements)
-    assert [r for r in requirements if r.startswith("torch==")] == ["torch==2.13.0+cpu"]
-    assert not [r for r in requirements if r.startswith(("nvidia-cu", "nvidia-nccl", "triton", "wandb", "cwevals"))]
 
 
 def test_a_python_that_only_its_owner_can_reach_is_told(built: Environment) -> None:

@@ -1,0 +1,117 @@
+"""Lock files: every package with hashes, no index named, and an environment that takes nothing else."""
+
+from __future__ import annotations
+
+import re
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from llmb_common.errors import EnvironmentLacks
+from llmb_install import environments
+from llmb_install.environments import Environment
+from llmb_install.lock_files import count_for_here, lock_requirements, with_hashes
+from llmb_install.reporter import Reporter
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCKS = ROOT / "installer" / "locks"
+HASH = "--hash=sha256:" + 64 * "0"
+
+TEXT = f"""# made by a program
+six==1.17.0 \\
+    {HASH} \\
+    {HASH}
+numpy==2.2.6 ; python_full_version < '3.11' \\
+    {HASH}
+h11==1.0 ; sys_platform != 'emscripten' \\
+    {HASH}
+colorama==0.4.6 ; sys_platform == 'win32' \\
+    {HASH}
+"""
+
+
+def test_the_requirements_of_a_lock() -> None:
+    found = lock_requirements(TEXT)
+    assert found[:2] == ["six==1.17.0", "numpy==2.2.6 ; python_full_version < '3.11'"]
+    assert len(found) == 4
+    assert count_for_here(found) == 2, "six and h11"
+    assert lock_requirements("six==1.17.0  # why\n\n") == ["six==1.17.0"]
+
+
+def test_one_package_of_a_lock() -> None:
+    assert with_hashes(TEXT, "six") == f"six==1.17.0 \\\n    {HASH} \\\n    {HASH}\n"
+    assert with_hashes(TEXT, "si") == ""
+
+
+@pytest.mark.parametrize("name", ["tool.txt", "engine-cpu.txt"])
+def test_every_package_is_pinned_and_hashed_and_no_index_is_named(name: str) -> None:
+    text = (LOCKS / name).read_text()
+    requirements = lock_requirements(text)
+    assert len(requirements) > 40
+    for requirement in requirements:
+        package = requirement.partition("==")[0]
+        assert "==" in requirement
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}", with_hashes(text, package)), package
+    assert not re.search(r"https?:|--index|--find-links|--trusted", text)
+
+
+def test_the_tool_lock_covers_the_project_and_its_build_backend() -> None:
+    """A dependency that is added to pyproject.toml alone would be missing in every installation."""
+    project = (ROOT / "pyproject.toml").read_text()
+    runtime = re.search(r"^dependencies = \[(.*?)^\]", project, re.MULTILINE | re.DOTALL)
+    install = re.search(r"^install = \[(.*?)\]", project, re.MULTILINE | re.DOTALL)
+    backend = re.search(r"^requires = \[(.*?)\]", project, re.MULTILINE)
+    assert runtime
+    assert install
+    assert backend
+    wanted = re.findall(r'"([A-Za-z0-9_.-]+?)[><=]', runtime[1] + install[1] + backend[1])
+    assert "msgspec" in wanted
+    assert "hatchling" in wanted
+    locked = {requirement.partition("==")[0] for requirement in lock_requirements((LOCKS / "tool.txt").read_text())}
+    assert {re.sub(r"[-_.]+", "-", name).lower() for name in wanted} - locked == set()
+
+
+def test_the_engine_lock_has_no_cuda() -> None:
+    text = (LOCKS / "engine-cpu.txt").read_text()
+    requirements = lock_requirements(text)
+    assert [r for r in requirements if r.startswith("torch==")] == ["torch==2.13.0+cpu"]
+    assert not [r for r in requirements if r.startswith(("nvidia-cu", "nvidia-nccl", "triton", "wandb", "cwevals"))]
+    assert with_hashes(text, "torch") == with_hashes((LOCKS / "torch-cpu.txt").read_text(), "torch")
+
+
+def wheel(folder: Path) -> Path:
+    """A package ``tiny`` with nothing in it."""
+    path = folder / "tiny-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("tiny.py", "")
+        archive.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+        archive.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr("tiny-1.0.dist-info/RECORD", "")
+    return path
+
+
+@pytest.mark.parametrize("case", ["right", "changed", "no hash"])
+def test_a_file_with_another_content_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    """What a compromised index or a damaged download serves under the right name and release."""
+    import hashlib
+
+    path = wheel(tmp_path)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    if case == "changed":
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.writestr("more.py", "print('not what was locked')")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    lock = tmp_path / "lock.txt"
+    lock.write_text("tiny==1.0\n" if case == "no hash" else f"tiny==1.0 \\\n    --hash=sha256:{digest}\n")
+    environment = Environment(tmp_path / "venv", sys.executable, lock, smoke=("tiny",))
+    if case == "right":
+        assert environments.ensure(environment, Reporter(None))
+        return
+    with pytest.raises(EnvironmentLacks, match="DO NOT MATCH THE HASHES" if case == "changed" else "(?i)hashes are"):
+        environments.ensure(environment, Reporter(None))
+    assert not environment.is_complete()
