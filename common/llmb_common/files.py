@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import secrets
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +49,20 @@ def write_json(path: Path, value: Any, *, mode: int = 0o644) -> None:
     write_atomic(path, json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n", mode=mode)
 
 
-def read_json(path: Path) -> Any:
-    """The JSON in ``path``. Raises RecordError that names the file and the place."""
+def read_plain(path: Path) -> bytes:
+    """The content of a plain file. Raises OSError, also for a link, and for a FIFO or device, which might never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+        return stream.read()
+
+
+def read_json(path: Path, content: bytes | None = None) -> Any:
+    """The JSON in ``path``, or in ``content`` where that was read already. Raises RecordError that names the file and
+    the place."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads((path.read_bytes() if content is None else content).decode())
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
     except ValueError as error:

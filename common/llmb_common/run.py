@@ -29,11 +29,13 @@ from typing import Any
 import msgspec
 
 from llmb_common.errors import RecordError
-from llmb_common.files import fsync_folder, read_json, write_atomic
+from llmb_common.files import fsync_folder, read_json, read_plain, write_atomic
+from llmb_common.ownership import OwnRun, close_to_others, me, open_lock, own_run
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict, plan_from_dict
 from llmb_common.process import ProcessId, identify
 from llmb_common.rendering.job import job_document
 from llmb_common.rendering.script import render_script
+from llmb_common.run_fields import check_fields
 from llmb_common.run_paths import ARRAY_PREFIX, RunPaths, experiments_folder, numbered
 from llmb_common.structs import from_plain
 
@@ -164,17 +166,27 @@ class RunRecord:
         }
 
 
-def load_record(folder: Path) -> RunRecord:
-    """The record in a run folder. Raises RecordError when there is none or it cannot be read."""
-    value = read_json(folder / "run.json")
+def load_record(folder: Path, content: bytes | None = None) -> RunRecord:
+    """The record in a run folder, or in ``content``, which was read from there.
+
+    Raises RecordError when there is none or it cannot be read.
+    """
+    file = folder / "run.json"
+    try:
+        value = read_json(file, read_plain(file) if content is None else content)
+    except OSError as error:
+        raise RecordError(f"cannot read {file}: {error.strerror or error}") from error
     try:
         if value["schema"] != SCHEMA:
             raise RecordError(f"{folder}/run.json has schema {value['schema']}, this version reads {SCHEMA}")
         experiment = value["experiment_name"]
-        paths = RunPaths(folder.parent.parent, experiment, folder.name.removeprefix(f"{experiment}_"), value["run_id"])
+        plan = plan_from_dict(value["plan"])
+        check_fields(value, plan.experiment_name, folder.name)
         return RunRecord(
-            paths=paths,
-            plan=plan_from_dict(value["plan"]),
+            paths=RunPaths(
+                folder.parent.parent, experiment, folder.name.removeprefix(f"{experiment}_"), value["run_id"]
+            ),
+            plan=plan,
             job_id=value["job_id"],
             states=tuple((s["state"], s["time"], s["detail"]) for s in value["states"]),
             manifest=value["manifest"],
@@ -184,7 +196,7 @@ def load_record(folder: Path) -> RunRecord:
             process=from_plain(value["process"], ProcessId | None),
             missing_since=value["missing_since"],
         )
-    except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, msgspec.ValidationError) as error:
         raise RecordError(
             f"{folder}/run.json is not a run record: {error}", remedy="restore the file or remove the run's folder"
         ) from error
@@ -193,32 +205,53 @@ def load_record(folder: Path) -> RunRecord:
 def update_record(folder: Path, change: Callable[[RunRecord], RunRecord]) -> RunRecord:
     """Read the record in ``folder``, apply ``change`` and write the result if it differs, under the run's lock.
 
-    Raises RecordError.
+    Raises RecordError, with code ``not-yours`` for a run of someone else.
     """
-    with _lock(folder):
-        record = load_record(folder)
+    with own_run(folder) as run, _lock(run):
+        record = load_record(folder, run.read("run.json"))
+        if record.paths.folder != folder:
+            raise RecordError(f"{folder} was moved: its record is of {record.paths.folder}", remedy="move it back")
         changed = change(record)
         if changed != record:
             changed.save()
         return changed
 
 
+LOCK_SECONDS = 60.0
+"""A change of a record takes milliseconds; who holds its lock for so long hangs."""
+
+
 @contextlib.contextmanager
-def _lock(folder: Path) -> Iterator[None]:
+def _lock(run: OwnRun) -> Iterator[None]:
     try:
-        descriptor = os.open(folder / ".lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = open_lock(run.descriptor, ".lock")
     except OSError as error:
-        raise RecordError(f"cannot write in {folder}: {error.strerror or error}") from error
+        raise RecordError(f"cannot write in {run.folder}: {error.strerror or error}") from error
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError as error:
-            # Some parallel file systems are mounted without locks; the atomic write still never leaves half a record.
-            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
-                raise RecordError(f"cannot lock {folder}: {error.strerror or error}") from error
+        deadline = time.monotonic() + LOCK_SECONDS
+        while not _locked(descriptor, run.folder):
+            if time.monotonic() > deadline:
+                raise RecordError(
+                    f"another process holds {run.folder}/.lock for {LOCK_SECONDS:.0f} s",
+                    remedy="end that process, or remove the file",
+                )
+            time.sleep(0.005)
         yield
     finally:
         os.close(descriptor)
+
+
+def _locked(descriptor: int, folder: Path) -> bool:
+    """Whether the lock is ours now."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        # Some parallel file systems are mounted without locks; the atomic write still never leaves half a record.
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+            raise RecordError(f"cannot lock {folder}: {error.strerror or error}") from error
+    return True
 
 
 def pack_code(code: Path) -> bytes:
@@ -231,16 +264,16 @@ def pack_code(code: Path) -> bytes:
     return buffer.getvalue()
 
 
-def hash_of_packed(file: Path) -> str:
-    """``sha256_of_tree(code, "**/*.py")`` of the package in the zip archive ``file``. Raises RecordError."""
+def hash_of_packed(code: bytes) -> str:
+    """``sha256_of_tree(code, "**/*.py")`` of the package in the zip archive ``code``. Raises RecordError."""
     digest = hashlib.sha256()
     try:
-        with zipfile.ZipFile(file) as archive:
+        with zipfile.ZipFile(io.BytesIO(code)) as archive:
             for name in archive.namelist():
                 content = hashlib.sha256(archive.read(name)).hexdigest()
                 digest.update(f"{name.partition('/')[2]}\0{content}\n".encode())
     except (OSError, zipfile.BadZipFile) as error:
-        raise RecordError(f"cannot read {file}: {error}") from error
+        raise RecordError(f"the packed training code cannot be read: {error}") from error
     return digest.hexdigest()
 
 
@@ -276,6 +309,8 @@ def _begin(probe: RunPaths) -> tuple[RunPaths, Path]:
     parent = probe.folder.parent
     parent.mkdir(parents=True, exist_ok=True)
     if parent not in _newest_stamp:
+        close_to_others(parent.parent)
+        close_to_others(parent)
         _remove_leftovers(parent)
     second = int(probe.stamp)
     last, used = _newest_stamp.get(parent, (0, 0))
@@ -286,7 +321,7 @@ def _begin(probe: RunPaths) -> tuple[RunPaths, Path]:
         if paths.folder.exists():
             continue
         try:
-            making.mkdir(parents=True)
+            making.mkdir(mode=0o755, parents=True)  # whatever the umask: only its owner changes a run
         except FileExistsError:
             continue
         if not paths.folder.exists():  # the other process may have finished in between
@@ -301,12 +336,15 @@ def _remove_leftovers(parent: Path) -> None:
     run is left."""
     for folder in parent.glob(f"{_MAKING}*"):
         with contextlib.suppress(OSError):
-            if time.time() - folder.stat().st_mtime > _LEFTOVER_SECONDS:
+            status = folder.lstat()
+            if status.st_uid == me() and time.time() - status.st_mtime > _LEFTOVER_SECONDS:
                 shutil.rmtree(folder)
     for folder in parent.glob(f"{ARRAY_PREFIX}*"):
         with contextlib.suppress(OSError):
             runs = (link for link in folder.iterdir() if link.is_symlink())
-            if time.time() - folder.stat().st_mtime > _LEFTOVER_SECONDS and not any(run.exists() for run in runs):
+            status = folder.lstat()
+            old = status.st_uid == me() and time.time() - status.st_mtime > _LEFTOVER_SECONDS
+            if old and not any(run.exists() for run in runs):
                 shutil.rmtree(folder)
 
 
@@ -320,10 +358,15 @@ def _fill(making: Path, record: RunRecord, code: bytes) -> None:
     for folder in (paths.output, paths.profiles) if plan.profile else (paths.output,):
         here(folder).mkdir()
     _write_new(here(paths.code), code)
-    _write_new(here(paths.job), _json(job_document(plan, paths)))
+    _write_new(here(paths.job), job_text(plan, paths))
     _write_new(here(paths.script), render_script(plan, paths).encode(), mode=0o755)
     # The intent must survive a power cut. Were the other files lost in one, the job would fail and say why.
     _write_new(here(paths.record), _json(record.as_dict()), sync=True)
+
+
+def job_text(plan: JobPlan, paths: RunPaths) -> bytes:
+    """The content of job.json."""
+    return _json(job_document(plan, paths))
 
 
 def _json(value: Any) -> bytes:

@@ -25,6 +25,7 @@ from llmb_common.executors.slurm_array import largest_array, start_array
 from llmb_common.index import RunFilter, RunRow, find_run, find_runs, note
 from llmb_common.manifest import make_manifest, origin_of
 from llmb_common.observe.runs import observe, refresh
+from llmb_common.ownership import is_ours
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.preflight import check_disk
 from llmb_common.process import identify, is_alive
@@ -35,12 +36,12 @@ from llmb_common.run import (
     RunRecord,
     Submission,
     create_run,
-    hash_of_packed,
     load_record,
     pack_code,
     remove_run,
     update_record,
 )
+from llmb_common.run_integrity import check_unchanged
 from llmb_common.submission_jobs import Job, Options, alike, submission_of
 
 __all__ = ["Job", "Options", "recover", "submit", "submit_chain", "submit_many", "training_code"]
@@ -328,9 +329,10 @@ class _Batch:
     def _look(self, install: Path, keys: set[str]) -> None:
         if keys:
             rows = find_runs(install, RunFilter(key=keys.pop()) if len(keys) == 1 else None)
-            self._by_key |= {row.key: row for row in rows if row.key}
+            # Another user's run takes nobody's name, and is not gone on with.
+            self._by_key |= {row.key: row for row in rows if row.key and is_ours(row.folder)}
         wanted = RunFilter(states=(SUBMITTING, NOT_SUBMITTED), since=time.time() - LEFTOVER_SECONDS)
-        for row in reversed(find_runs(install, wanted)):
+        for row in reversed([row for row in find_runs(install, wanted) if is_ours(row.folder)]):
             record = load_record(row.folder)
             alive = record.submitter is None or is_alive(record.submitter) is not False
             if record.state == NOT_SUBMITTED or not alive:
@@ -386,6 +388,7 @@ def _submit(
 
 
 def _start(record: RunRecord, *, detach: bool) -> RunRecord:
+    check_unchanged(record, code=False)
     try:
         record = executor_for(record.plan).start(record, detach=detach)
     except SchedulerError as error:
@@ -401,11 +404,7 @@ def _start(record: RunRecord, *, detach: bool) -> RunRecord:
 
 def _start_again(record: RunRecord, *, detach: bool) -> RunRecord:
     """Submit a run once more of which it is certain that it has no job, in its own folder."""
-    if hash_of_packed(record.paths.code) != record.manifest.get("code_sha256"):
-        raise RecordError(
-            f"the training code in {record.paths.code} is not the one that was planned",
-            remedy=f"remove the folder {record.paths.folder} and run the same command again",
-        )
+    check_unchanged(record)
 
     def claim(found: RunRecord) -> RunRecord:
         # Under the lock: of two processes that settle the same run one submits it.

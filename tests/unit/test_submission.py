@@ -39,7 +39,7 @@ def options_of(fake: FakeSlurm, number: int = -1) -> list[str]:
 
 def test_the_record_says_where_the_code_comes_from(site: RunSite, fake: FakeSlurm) -> None:
     record = submit(site.plan(), RECIPE)
-    assert hash_of_packed(record.paths.code) == record.manifest["code_sha256"]
+    assert hash_of_packed(record.paths.code.read_bytes()) == record.manifest["code_sha256"]
     assert options_of(fake) == []
 
 

@@ -18,6 +18,7 @@ from llmb_common.executors.slurm import sbatch, stay_submitting
 from llmb_common.files import write_atomic
 from llmb_common.rendering.script import render_array
 from llmb_common.run import SUBMITTED, SUBMITTING, RunRecord, update_record
+from llmb_common.run_integrity import check_unchanged
 from llmb_common.run_paths import ArrayPaths
 from llmb_common.slurm.command import run_slurm
 
@@ -47,6 +48,8 @@ def start_array(records: Sequence[RunRecord]) -> list[RunRecord]:
     first = records[0]
     assert first.submission.task is not None
     array = first.paths.array(first.submission.task.array_id)
+    for record in records:
+        check_unchanged(record, code=False)
     _prepare(array, records)
     if time.time() - first.created > FRESH_SECONDS:
         for record in records:

@@ -76,7 +76,7 @@ def changed_runs(connection: sqlite3.Connection) -> list[Path]:
 def _stamp(folder: Path) -> str:
     """Tells one run.json from the next: each is a new file."""
     try:
-        status = (folder / "run.json").stat()
+        status = (folder / "run.json").lstat()
     except OSError:
         return ""
     return f"{status.st_mtime_ns}.{status.st_ino}.{status.st_size}"
@@ -116,12 +116,16 @@ def read_run(connection: sqlite3.Connection, folder: Path) -> None:
         connection.execute("DELETE FROM runs WHERE folder = ?", (str(folder),))
         return
     try:
-        insert(connection, load_record(folder), stamp)
+        record = load_record(folder)
+        if record.paths.folder != folder:
+            raise RecordError(f"{folder} was moved: its record is of {record.paths.folder}")
+        insert(connection, record, stamp)
     except RecordError as error:
         created = folder.stat().st_mtime
         texts = (str(folder), str(folder.parent), "", folder.name, folder.parent.name, folder.parents[2].name)
         connection.execute(
-            _INSERT, (*texts, "", "", "", 0, 0, "", None, UNREADABLE, created, error.message, created, "", "", stamp)
+            _INSERT,
+            (*texts, "", "", "", 0, 0, "", None, UNREADABLE, created, error.message, created, "", "", stamp),
         )
 
 

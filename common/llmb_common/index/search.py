@@ -10,8 +10,12 @@ from llmb_common.errors import RecordError, RequestError, did_you_mean
 from llmb_common.index.database import discard, memory_index, open_index, read_index
 from llmb_common.index.rows import RunFilter, RunRow
 from llmb_common.index.scan import COLUMNS, changed_runs, insert, read_folders, read_run, stale_folders
+from llmb_common.ownership import is_ours
 from llmb_common.run import RunRecord
 from llmb_common.slurm.states import ENDED_STATES
+
+_AT_MOST = 100
+"""Runs under one name that are looked at."""
 
 _NAMES = [name for name in COLUMNS if name not in ("parent", "stamp")]
 
@@ -27,14 +31,16 @@ def find_runs(install: Path, wanted: RunFilter | None = None) -> list[RunRow]:
 def find_run(install: Path, word: str) -> RunRow:
     """The one run that ``word`` names: a run id or its beginning, a run's name, a job id, or a run folder.
 
-    A job id that was used twice means the newest. Raises RequestError for none (with near names) or several.
+    Of several the newest is meant, but ours before another user's. Raises RequestError for none (with near names), or
+    where it is the beginning of several.
     """
     folder = str(Path(word).absolute()).rstrip("/") if word else ""
     conditions = (("folder = ?", folder), ("name = ?", word), ("run_id = ?", word), ("job_id = ?", word))
     for condition, value in conditions:
-        query = f"SELECT {', '.join(_NAMES)} FROM runs WHERE {condition} ORDER BY created DESC LIMIT 1"
-        if found := _ask(install, query, [value]):
-            return _row(found[0])
+        query = f"SELECT {', '.join(_NAMES)} FROM runs WHERE {condition} ORDER BY created DESC LIMIT {_AT_MOST}"
+        if found := [_row(values) for values in _ask(install, query, [value])]:
+            # Another user's record may claim the id of ours.
+            return found[0] if len(found) == 1 else next((row for row in found if is_ours(row.folder)), found[0])
     beginning = word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
     query = f"SELECT {', '.join(_NAMES)} FROM runs WHERE run_id LIKE ? ESCAPE '\\' ORDER BY created DESC LIMIT 9"
     found = _ask(install, query, [beginning]) if word else []

@@ -1,0 +1,149 @@
+"""Whose a run is. In a shared installation anybody in the group may put folders beside ours.
+
+A run is continued, executed, cancelled and written to only by the user to whom its folder and its ``run.json`` belong.
+That is asked of what is open, not of a name, which may lead elsewhere a moment later; no link is followed. Root is a
+user like any other here: what stands in somebody's folder is never acted upon with root's rights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import secrets
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmb_common.errors import RecordError
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # O_NONBLOCK: opening a FIFO would wait for ever
+
+
+def me() -> int:
+    """The user whose runs are ours."""
+    return os.geteuid()
+
+
+@dataclass(frozen=True)
+class OwnRun:
+    """A run folder that is ours, held open. ``owner`` is the user to whom everything in it must belong."""
+
+    folder: Path
+    descriptor: int
+    owner: int
+
+    def read(self, name: str) -> bytes:
+        """The content of a plain file of ours in the folder. Raises RecordError, code ``not-yours`` for another's."""
+        try:
+            file = os.open(name, _FILE, dir_fd=self.descriptor)
+        except OSError as error:
+            raise RecordError(f"cannot read {self.folder}/{name}: {error.strerror or error}") from error
+        with os.fdopen(file, "rb") as stream:
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
+                raise RecordError(f"{self.folder}/{name} is not a plain file")
+            if status.st_uid != self.owner:
+                raise not_yours(f"{self.folder}/{name}", user_name(status.st_uid))
+            return stream.read()
+
+
+@contextlib.contextmanager
+def own_run(folder: Path) -> Iterator[OwnRun]:
+    """The run in ``folder``. Raises RecordError, with code ``not-yours`` where folder or record are another user's."""
+    try:
+        descriptor = os.open(folder, _FOLDER)
+    except OSError as error:
+        raise RecordError(f"cannot open {folder}: {error.strerror or error}") from error
+    try:
+        owner = os.fstat(descriptor).st_uid
+        # A file system may give every file to one user, such as a mounted Windows share.
+        if owner != me() and owner != _owner_of_new_file(descriptor):
+            raise not_yours(str(folder), user_name(owner))
+        run = OwnRun(folder, descriptor, owner)
+        run.read("run.json")
+        yield run
+    finally:
+        os.close(descriptor)
+
+
+def check_owner(folder: Path) -> None:
+    """Raise RecordError with code ``not-yours`` unless the run in ``folder`` is ours."""
+    with own_run(folder):
+        pass
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether the run in ``folder`` is ours to act on."""
+    try:
+        check_owner(folder)
+    except RecordError:
+        return False
+    return True
+
+
+def not_yours(what: str, whose: str) -> RecordError:
+    return RecordError(
+        f"{what} belongs to {whose}, not to you ({user_name(me())})",
+        remedy="only its owner can continue or cancel a run; llmb-run single starts one of your own",
+        code="not-yours",
+    )
+
+
+def _owner_of_new_file(descriptor: int) -> int | None:
+    """Whose a file is that we make in the folder; None where we cannot."""
+    name = f".owner-{secrets.token_hex(4)}"
+    try:
+        new = os.open(
+            name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=descriptor
+        )
+    except OSError:
+        return None
+    try:
+        return os.fstat(new).st_uid
+    finally:
+        os.close(new)
+        with contextlib.suppress(OSError):
+            os.unlink(name, dir_fd=descriptor)
+
+
+def open_lock(descriptor: int, name: str) -> int:
+    """The file ``name`` for locking, in the folder behind ``descriptor``. Raises OSError, also for what is no file.
+
+    Nobody else may open it: whoever can could hold the lock for ever.
+    """
+    lock = os.open(
+        name,
+        os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
+        0o600,
+        dir_fd=descriptor,
+    )
+    status = os.fstat(lock)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        os.close(lock)
+        raise OSError(f"{name} is not a plain file")
+    if status.st_mode & 0o077 and status.st_uid == me():
+        os.fchmod(lock, 0o600)
+    return lock
+
+
+def close_to_others(folder: Path) -> None:
+    """Keep others from renaming or replacing what is in a folder of ours that they may write to: the sticky bit."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, _FOLDER)
+        try:
+            status = os.fstat(descriptor)
+            if status.st_uid == me() and status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
+                os.fchmod(descriptor, stat.S_IMODE(status.st_mode) | stat.S_ISVTX)
+        finally:
+            os.close(descriptor)
+
+
+def user_name(user: int) -> str:
+    """``alice`` or ``user 4711``."""
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"user {user}"
