@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.errors import LLMBError, RequestError, did_you_mean
 from llmb_common.index import RunFilter, RunRow, find_run, find_runs
 from llmb_run.place import Place
+from llmb_run.terminal import notice
 from llmb_run.words import split
+
+if TYPE_CHECKING:
+    from llmb_common.run import RunRecord
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -72,6 +77,41 @@ def select_rows(place: Place, words: Sequence[str], wanted: RunFilter) -> list[R
         return find_runs(place.require_install(), wanted)
     rows = [find_run(place.require_install(), word) for word in words]
     return list({row.folder: row for row in rows}.values())
+
+
+def own_rows(rows: Sequence[RunRow], what: str) -> list[RunRow]:
+    """Those of ``rows`` that are ours: what a command acts on when no run is named. A notice counts the others."""
+    from llmb_common.ownership import is_ours
+
+    own = [row for row in rows if is_ours(row.folder)]
+    if len(own) < len(rows):
+        notice(f"{what}: {len(rows) - len(own)} runs of other users are left out; llmb-run jobs shows all")
+    return own
+
+
+def require_own(folders: Iterable[Path]) -> None:
+    """Raise RecordError for a run of another user: its plan names programs and mounts, to be used with our rights."""
+    from llmb_common.ownership import refusal
+
+    for folder in folders:
+        if problem := refusal(folder):
+            raise problem
+
+
+def load_rows(rows: Sequence[RunRow]) -> tuple[list[RunRecord], list[tuple[str, LLMBError]]]:
+    """The records of ``rows``, and name and error of those that cannot be read."""
+    loaded = [(row, _load(row)) for row in rows]
+    problems = [(row.run_id or row.name, item) for row, item in loaded if isinstance(item, LLMBError)]
+    return [item for _, item in loaded if not isinstance(item, LLMBError)], problems
+
+
+def _load(row: RunRow) -> RunRecord | LLMBError:
+    from llmb_common.run import load_record
+
+    try:
+        return load_record(row.folder)
+    except LLMBError as error:
+        return error
 
 
 def one_folder(place: Place, word: str | None) -> Path:

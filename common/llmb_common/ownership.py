@@ -69,19 +69,18 @@ def own_run(folder: Path) -> Iterator[OwnRun]:
         os.close(descriptor)
 
 
-def check_owner(folder: Path) -> None:
-    """Raise RecordError with code ``not-yours`` unless the run in ``folder`` is ours."""
-    with own_run(folder):
-        pass
+def refusal(folder: Path) -> RecordError | None:
+    """Why the run in ``folder`` is not ours to act on, or None when it is."""
+    try:
+        with own_run(folder):
+            return None
+    except RecordError as error:
+        return error
 
 
 def is_ours(folder: Path) -> bool:
     """Whether the run in ``folder`` is ours to act on."""
-    try:
-        check_owner(folder)
-    except RecordError:
-        return False
-    return True
+    return refusal(folder) is None
 
 
 def not_yours(what: str, whose: str) -> RecordError:

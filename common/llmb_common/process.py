@@ -45,6 +45,19 @@ def is_alive(process: ProcessId) -> bool | None:
     return process.boot == _boot() and _start(process.pid) == process.start
 
 
+def is_ours_to_end(pid: int) -> bool:
+    """Whether ``pid`` can be one that we started: our user's, and none of the system's or of our own line.
+
+    0 and negative numbers mean whole groups to ``kill``; the group of this process would be our own end.
+    """
+    if pid <= 1 or pid == os.getpid() or os.getpgid(0) == pid:
+        return False
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid == os.geteuid()
+    except OSError:
+        return not Path("/proc/self").exists()
+
+
 def runs_with(argument: str) -> bool:
     """Whether a process of this machine has ``argument`` in its command line (only where there is a /proc)."""
     wanted = os.fsencode(argument)

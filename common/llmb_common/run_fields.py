@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-_NAME = re.compile(r"[^\W_][\w.+,=@-]*\Z")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\Z")
 _RUN_ID = re.compile(r"[0-9A-Za-z]{1,32}\Z")
 _JOB_ID = re.compile(r"[0-9]+(_[0-9]+)?\Z")
 _LATEST = 1e11  # seconds: the year 5138
@@ -22,7 +22,7 @@ def check_fields(value: dict[str, Any], planned_name: str, folder_name: str) -> 
     experiment = value["experiment_name"]
     if not is_experiment_name(experiment) or experiment != planned_name:
         raise ValueError(f"experiment_name {str(experiment)[:100]!r}")
-    if not re.fullmatch(rf"{re.escape(experiment)}_[0-9A-Za-z]+", folder_name):
+    if not re.fullmatch(rf"{re.escape(experiment)}_[0-9A-Za-z]+(-[0-9]+)?", folder_name):
         raise ValueError(f"it is the record of a run of {experiment}, and lies in {folder_name}")
     _check_match("run_id", value["run_id"], _RUN_ID)
     if value["job_id"] is not None:

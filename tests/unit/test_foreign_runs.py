@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
+import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from llmb_common.errors import LLMBError, RecordError
 from llmb_common.files import sha256_of_tree
-from llmb_common.index import find_runs
-from llmb_common.run import Submission, create_run, pack_code
+from llmb_common.index import RunFilter, find_run, find_runs
+from llmb_common.observe import cancel, observe
+from llmb_common.process import identify
+from llmb_common.run import RUNNING, RunRecord, Submission, create_run, load_record, pack_code, update_record
 from llmb_common.submission import Options, submit, training_code
+from support.cli import Cli
 from support.fake_slurm import FakeSlurm
-from support.other_user import as_other_user, shared_folder
+from support.other_user import OTHER, as_other_user, shared_folder
 from support.run_site import RECIPE, RunSite
+from support.runs import make_run
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as a second user: run tests/run as root")
 
@@ -87,3 +97,200 @@ def test_a_local_run_of_another_user_is_not_executed(shared: Path) -> None:
     record = submit(site.plan(), RECIPE)
     assert record.state == "COMPLETED"
     assert not (shared / "loot").exists()
+
+
+@needs_root
+def test_cancel_all_ends_ones_own_runs_and_leaves_others(shared: Path, cli: Cli) -> None:
+    fake = FakeSlurm(shared / "slurm")
+    own = make_run(cli.install, state="PENDING", job_id="1")
+    foreign = make_run(cli.install, state="PENDING", job_id="2")
+    os.chown(foreign.paths.folder, OTHER, OTHER)
+    os.chown(foreign.paths.record, OTHER, OTHER)
+    for number, record in ((1, own), (2, foreign)):
+        row = {"id": str(number), "name": record.job_name, "state": "RUNNING", "submitted": 1, "known": ["squeue"]}
+        (shared / "slurm" / str(number)).write_text(json.dumps([row]))
+    done = cli("cancel", "--all", "--json", PATH=fake.path())
+    assert (done.status, [run["run_id"] for run in done.data["runs"]]) == (0, [own.paths.run_id])
+    assert "1 runs of other users are left out" in done.err
+    assert [job["state"] for job in fake.jobs()] == ["CANCELLED", "RUNNING"]
+    named = cli("cancel", foreign.paths.run_id, own.paths.run_id, PATH=fake.path())
+    assert named.status == 3
+    assert f"belongs to user {OTHER}, not to you" in named.err
+    assert "had ended before" in named.out, "a refusal does not keep the others from being ended"
+    assert [job["state"] for job in fake.jobs()] == ["CANCELLED", "RUNNING"]
+
+
+@needs_root
+def test_nothing_is_written_into_another_users_run(cli: Cli, shared: Path) -> None:
+    record = make_run(cli.install, state="PENDING", job_id="7")
+    for path in (record.paths.folder, record.paths.record):
+        os.chown(path, OTHER, OTHER)
+    before = record.paths.record.read_bytes()
+    with pytest.raises(RecordError, match="not to you") as caught:
+        update_record(record.paths.folder, lambda found: found.with_state("CANCELLED"))
+    assert caught.value.code == "not-yours"
+    fake = FakeSlurm(shared / "slurm")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", fake.path())
+        (seen,) = observe([record])
+    assert (seen.unknown, record.paths.record.read_bytes()) == ("", before)
+    assert not list(record.paths.folder.glob(".lock"))
+
+
+@needs_root
+@pytest.mark.parametrize("what", ["folder", "record"])
+def test_folder_and_record_must_both_be_ours(cli: Cli, what: str) -> None:
+    """A record of ours that was moved into a folder of theirs, and the reverse."""
+    record = make_run(cli.install, state="PENDING")
+    os.chown(getattr(record.paths, what), OTHER, OTHER)
+    with pytest.raises(RecordError, match="not to you"):
+        update_record(record.paths.folder, lambda found: found.with_state("CANCELLED"))
+
+
+@needs_root
+def test_retry_and_repeat_start_nothing_of_another_users_record(cli: Cli) -> None:
+    """Its plan says which Python, image and mounts: they would be used with our rights."""
+    record = make_run(cli.install)
+    os.chown(record.paths.folder, OTHER, OTHER)
+    os.chown(record.paths.record, OTHER, OTHER)
+    for command in ("retry", "repeat"):
+        done = cli(command, record.paths.run_id)
+        assert (done.status, "not to you" in done.err) == (3, True), done.err
+    assert cli("show", record.paths.run_id).status == 0, "it can be looked at"
+
+
+def test_a_run_id_that_another_record_claims_still_means_ours(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = make_run(cli.install)
+    claims = make_run(cli.install)
+    value = json.loads(claims.paths.record.read_text())
+    claims.paths.record.write_text(json.dumps({**value, "run_id": own.paths.run_id}))
+    monkeypatch.setattr("llmb_common.index.search.is_ours", lambda folder: folder == own.paths.folder)
+    assert find_run(cli.install, own.paths.run_id).folder == own.paths.folder
+
+
+# Records that were tampered with
+
+
+def changed(record: RunRecord, **values: object) -> None:
+    """As ``sed -i run.json`` would."""
+    value = json.loads(record.paths.record.read_text())
+    record.paths.record.write_text(json.dumps({**value, **values}))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("experiment_name", "../../../etc"),
+        ("experiment_name", "a\x1b[31mb"),
+        ("run_id", "1 --user=root"),
+        ("job_id", "12 34"),
+        ("states", [{"state": {"a": 1}, "time": 1, "detail": ""}]),
+        ("states", [{"state": "RUNNING", "time": float("nan"), "detail": ""}]),
+        ("missing_since", 1e300),
+        ("manifest", []),
+    ],
+)
+def test_a_record_that_cannot_be_right_is_shown_as_unreadable(cli: Cli, field: str, value: object) -> None:
+    good, bad = make_run(cli.install), make_run(cli.install)
+    changed(bad, **{field: value})
+    with pytest.raises(RecordError, match="not a run record"):
+        load_record(bad.paths.folder)
+    runs = cli("jobs", "--json").data["runs"]
+    assert {run["folder"]: run["state"] for run in runs} == {
+        str(good.paths.folder): "COMPLETED",
+        str(bad.paths.folder): "UNREADABLE",
+    }
+
+
+def test_a_copy_of_a_record_does_not_stand_in_for_the_run(cli: Cli) -> None:
+    """Its folder's row in the index was replaced by what lies elsewhere."""
+    good = make_run(cli.install, state="COMPLETED")
+    copy = good.paths.folder.with_name(f"{good.paths.experiment_name}x_1")
+    copy.mkdir()
+    (copy / "run.json").write_bytes(good.paths.record.read_bytes())
+    rows = {row.folder: row.state for row in find_runs(cli.install, RunFilter())}
+    assert rows == {good.paths.folder: "COMPLETED", copy: "UNREADABLE"}
+
+
+def test_a_fifo_in_place_of_a_record_hangs_no_command(cli: Cli) -> None:
+    record = make_run(cli.install)
+    record.paths.record.unlink()
+    os.mkfifo(record.paths.record)
+    (row,) = find_runs(cli.install)
+    assert (row.state, "plain file" in row.detail) == ("UNREADABLE", True)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "hard link"])
+def test_the_lock_is_opened_without_following_or_waiting(cli: Cli, tmp_path: Path, kind: str) -> None:
+    record = make_run(cli.install, state="PENDING")
+    precious = tmp_path / "precious"
+    precious.write_text("data")
+    lock = record.paths.folder / ".lock"
+    if kind == "fifo":
+        os.mkfifo(lock)
+    elif kind == "link":
+        lock.symlink_to(precious)
+    else:
+        lock.hardlink_to(precious)
+    with pytest.raises(RecordError, match="cannot write in"):
+        update_record(record.paths.folder, lambda found: found.with_state("RUNNING"))
+    assert precious.read_text() == "data"
+
+
+def test_who_holds_the_lock_does_not_stop_us_for_ever(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = make_run(cli.install, state="PENDING")
+    monkeypatch.setattr("llmb_common.run.LOCK_SECONDS", 0.1)
+    holder = (
+        "import fcntl, sys, time\nlock = open(sys.argv[1], 'w')\nfcntl.flock(lock, fcntl.LOCK_EX)\n"
+        "print('held', flush=True)\ntime.sleep(60)"
+    )
+    command = [sys.executable, "-c", holder, str(record.paths.folder / ".lock")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(RecordError, match=r"another process holds .*\.lock"):
+            update_record(record.paths.folder, lambda found: found.with_state("RUNNING"))
+        process.kill()
+
+
+@pytest.mark.parametrize("part", ["script", "job", "code"])
+def test_what_was_changed_on_disk_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    fake = FakeSlurm(tmp_path / "fake")
+    monkeypatch.setenv("PATH", fake.path())
+    site = RunSite(tmp_path, "slurm")
+    manifest = {"code_sha256": sha256_of_tree(training_code(), "**/*.py")}
+    record = create_run(site.plan(), pack_code(training_code()), manifest).with_state("NOT_SUBMITTED")
+    record.save()
+    if part == "code":
+        with zipfile.ZipFile(record.paths.code, "a") as archive:
+            archive.writestr("llmb_train/more.py", "")
+    else:
+        with getattr(record.paths, part).open("a") as stream:
+            stream.write("\n# and more\n")
+    with pytest.raises(LLMBError, match=r"is not what the plan gives|not the one that was planned"):
+        submit(site.plan(), RECIPE)
+    assert fake.calls("sbatch") == []
+
+
+def test_cancel_signals_no_process_that_a_record_merely_names(tmp_path: Path) -> None:
+    """A record with the exact identity of a process that is not ours to end: root's first one, as a user sees it."""
+    site = RunSite(tmp_path, "local")
+    record = create_run(site.plan(), pack_code(training_code()), {})
+    process = identify(1)
+    assert process is not None
+    replace(record, process=process).with_state(RUNNING).save()
+    with pytest.raises(RecordError, match=r"process 1 on the record .* is not one that you may end"):
+        cancel([load_record(record.paths.folder)])
+
+
+@needs_root
+def test_cancel_signals_no_process_of_another_user(tmp_path: Path) -> None:
+    """The record is ours, as after a restored backup; the process that now has its number is not."""
+    site = RunSite(tmp_path, "local")
+    record = create_run(site.plan(), pack_code(training_code()), {})
+    with subprocess.Popen(["/bin/sleep", "60"], user=OTHER, group=OTHER, cwd="/", start_new_session=True) as other:
+        replace(record, process=identify(other.pid)).with_state(RUNNING).save()
+        with pytest.raises(RecordError, match="not one that you may end"):
+            cancel([load_record(record.paths.folder)])
+        assert other.poll() is None
+        other.kill()

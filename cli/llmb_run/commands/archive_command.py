@@ -34,20 +34,21 @@ def archive(
 ) -> int:
     """Pack runs into one file: records, scripts, logs and hashes, no secret.
 
-    RUNS are run ids, names, job ids or folders; without any, all runs that match the options. Checkpoints stay out.
+    RUNS are run ids, names, job ids or folders; without any, all of yours that match the options. Checkpoints stay out.
     """
     from llmb_common.errors import RequestError
     from llmb_run.archiving import write_archive
     from llmb_run.measuring import as_dict, measure
     from llmb_run.place import Place
-    from llmb_run.selecting import run_filter, select_rows
+    from llmb_run.selecting import own_rows, run_filter, select_rows
     from llmb_run.terminal import notice, print_json
 
     place = Place()
     wanted = run_filter(
         place, workload=workload, size=size, dtype=dtype, scale=scale, state=state, since=since, limit=limit
     )
-    folders = [row.folder for row in select_rows(place, runs or [], wanted)]
+    rows = select_rows(place, runs or [], wanted)
+    folders = [row.folder for row in (rows if runs else own_rows(rows, "not packed"))]
     if not folders:
         raise RequestError("no run matches", remedy="llmb-run jobs shows the runs on record")
     path = output or Path(time.strftime("llmb-%Y%m%d-%H%M%S.tar.zst"))

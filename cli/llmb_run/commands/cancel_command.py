@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -16,31 +17,40 @@ app = command_app()
 def cancel(
     runs: options.Runs = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="All runs of this installation that have not ended.")
+        bool, typer.Option("--all", help="All your runs of this installation that have not ended.")
     ] = False,
     as_json: options.Json = False,
 ) -> int:
-    """End runs."""
-    from llmb_common.errors import RequestError
+    """End runs.
+
+    Only your own ones: another user's run is refused when it is named, and left out of --all.
+    """
+    from llmb_common.errors import LLMBError, RequestError
     from llmb_common.index import RunFilter
-    from llmb_common.observe import Observation, cancel
-    from llmb_common.run import load_record
+    from llmb_common.observe import Observation, end_runs
+    from llmb_common.run import RunRecord
     from llmb_run.live import LiveRun
     from llmb_run.place import Place
-    from llmb_run.selecting import select_rows
+    from llmb_run.selecting import load_rows, own_rows, select_rows
     from llmb_run.terminal import notice, print_json
 
     if bool(runs) == everything:
         raise RequestError("name the runs to end, or give --all", remedy="llmb-run jobs --live shows them")
     rows = select_rows(Place(), runs or [], RunFilter(live=True))
-    before = [load_record(row.folder) for row in rows]
-    after = cancel(before)
-    if not after:
+    before, problems = load_rows(rows if runs else own_rows(rows, "not ended"))
+    results = list(zip(before, end_runs(before), strict=True))
+    problems += [(record.paths.run_id, result) for record, result in results if isinstance(result, LLMBError)]
+    ended = [(old, new) for old, new in results if isinstance(new, RunRecord)]
+    if not results and not problems:
         notice("no run to end")
     if as_json:
-        print_json("cancel", {"runs": [LiveRun(Observation(record)).as_dict() for record in after]})
-        return 0
-    for old, new in zip(before, after, strict=True):
-        remark = "had ended before" if old.state == new.state else ""
-        print(f"{new.paths.run_id}  {new.state}  {new.paths.name}  {remark}".rstrip())
-    return 0
+        refused = [{"run": name, "error": error.as_dict()} for name, error in problems]
+        runs_now = [LiveRun(Observation(record)).as_dict() for _, record in ended]
+        print_json("cancel", {"runs": runs_now, "refused": refused})
+    else:
+        for old, new in ended:
+            remark = "had ended before" if old.state == new.state else ""
+            print(f"{new.paths.run_id}  {new.state}  {new.paths.name}  {remark}".rstrip())
+    for name, error in problems:
+        print(f"error: {name}: {error}", file=sys.stderr)
+    return max((error.exit_status for _, error in problems), default=0)

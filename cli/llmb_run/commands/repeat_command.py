@@ -30,12 +30,15 @@ def repeat(
     from llmb_common.run import load_record
     from llmb_run.place import Place
     from llmb_run.repeating import differences
-    from llmb_run.selecting import one_folder
+    from llmb_run.selecting import one_folder, require_own
     from llmb_run.starting import announce, report_started
     from llmb_run.terminal import print_json, table
 
     place = Place()
-    record = load_record(one_folder(place, run))
+    folder = one_folder(place, run)
+    if not check:
+        require_own([folder])
+    record = load_record(folder)
     entry = place.workload(record.plan.workload)
     found = differences(record, entry.folder)
     if found and not as_json:

@@ -38,12 +38,14 @@ def retry(
     from llmb_common.run import load_record
     from llmb_common.slurm.states import is_live
     from llmb_run.place import Place
-    from llmb_run.selecting import select_rows
+    from llmb_run.selecting import require_own, select_rows
     from llmb_run.starting import announce, report_started
     from llmb_run.submitting import start_round
 
     place = Place()
-    records = refresh(load_record(row.folder) for row in select_rows(place, runs, RunFilter()))
+    rows = select_rows(place, runs, RunFilter())
+    require_own(row.folder for row in rows)
+    records = refresh(load_record(row.folder) for row in rows)
     alive = [record for record in records if is_live(record.state)]
     if alive:
         raise RequestError(

@@ -24,7 +24,7 @@ def wait(
 ) -> int:
     """Wait until runs have ended.
 
-    Without RUN: all that have not ended yet. Exit status 1 when one did not complete, or at --timeout.
+    Without RUN: all of yours that have not ended yet. Exit status 1 when one did not complete, or at --timeout.
     """
     from llmb_common.errors import CheckFailed
     from llmb_common.index import RunFilter
@@ -33,12 +33,12 @@ def wait(
     from llmb_common.slurm.states import is_live
     from llmb_run.live import LiveRun
     from llmb_run.place import Place
-    from llmb_run.selecting import seconds_of, select_rows
+    from llmb_run.selecting import own_rows, seconds_of, select_rows
     from llmb_run.terminal import notice, print_json
 
     place = Place()
     rows = select_rows(place, runs or [], RunFilter(live=True))
-    records = [load_record(row.folder) for row in rows]
+    records = [load_record(row.folder) for row in (rows if runs else own_rows(rows, "not waited for"))]
     states = {record.paths.run_id: "" for record in records}
 
     def tell(seen: Sequence[Observation]) -> None:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from llmb_common.errors import EnvironmentLacks, SchedulerError
+from llmb_common.errors import EnvironmentLacks, LLMBError, RecordError, SchedulerError
 from llmb_common.index import note
 from llmb_common.job_events import read_events
 from llmb_common.observe.facts import with_job_facts
-from llmb_common.observe.runs import observe
-from llmb_common.process import end_processes, is_alive
+from llmb_common.observe.runs import Observation, observe
+from llmb_common.ownership import refusal as ownership_refusal
+from llmb_common.process import end_processes, is_alive, is_ours_to_end
 from llmb_common.run import CANCELLED, NOT_SUBMITTED, RunRecord, update_record
 from llmb_common.slurm.command import run_slurm
 from llmb_common.slurm.states import is_live
@@ -34,63 +35,104 @@ SETTLE_SECONDS = 10.0
 
 
 def cancel(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """Ask the scheduler (or signal the local processes) to end the runs; records as they are afterwards.
+    """As ``end_runs``; the records as they are afterwards. Raises the first refusal, when all others are ended."""
+    results = end_runs(records)
+    for result in results:
+        if isinstance(result, LLMBError):
+            raise result
+    return [result for result in results if isinstance(result, RunRecord)]
 
-    Ended runs stay as they are. A run whose submission was interrupted is looked for first. Raises SchedulerError
-    when the scheduler could not be told; local runs are ended before that.
+
+def end_runs(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
+    """Ask the scheduler (or signal the local processes) to end the runs: per run its record afterwards, or why not.
+
+    One that is refused keeps none of the others running. Ended runs stay as they are, and those of other users too. A
+    run whose submission was interrupted is looked for first.
     """
-    current: list[RunRecord] = []
-    told: list[RunRecord] = []
+    results: dict[int, RunRecord | LLMBError] = {}
+    ours: list[int] = []
+    for number, record in enumerate(records):
+        if refusal := ownership_refusal(record.paths.folder):
+            results[number] = refusal
+        else:
+            ours.append(number)
+    told: dict[int, RunRecord] = {}
+    for number, item in zip(ours, observe([records[number] for number in ours]), strict=True):
+        results[number] = _attempt_to_end(item)
+        if isinstance(results[number], RunRecord) and _is_for_slurm(item.record):
+            told[number] = item.record
+    refused = _tell(told)
+    results |= refused
+    accepted = {number: record for number, record in told.items() if number not in refused}
+    if accepted:
+        _wait_for_end(list(accepted.values()))
+        seen = observe(list(accepted.values()))
+        results |= {number: _forgotten(item.record) for number, item in zip(accepted, seen, strict=True)}
+    return [results[number] for number in range(len(records))]
+
+
+def _is_for_slurm(record: RunRecord) -> bool:
+    return record.plan.cluster_type != "local" and record.job_id is not None and is_live(record.state)
+
+
+def _attempt_to_end(item: Observation) -> RunRecord | LLMBError:
+    try:
+        return _end_now(item)
+    except LLMBError as error:
+        return error
+
+
+def _end_now(item: Observation) -> RunRecord:
+    """End what needs no scheduler. Raises SchedulerError where it is unknown whether, or where, there is a job."""
+    record = item.record
+    if record.plan.cluster_type == "local":
+        return _end_local(record)
+    if record.state == NOT_SUBMITTED:
+        return _give_up(record)
     unknown = ""
-    for item in observe(list(records)):
-        record = item.record
-        if record.plan.cluster_type == "local":
-            record = _end_local(record)
-        elif record.job_id is None and (is_live(record.state) or record.state == NOT_SUBMITTED):
-            if record.state == NOT_SUBMITTED:
-                record = _give_up(record)
-            else:
-                unknown = unknown or item.unknown or f"it is not yet certain whether {record.paths.name} has a job"
-        elif is_live(record.state):
-            if record.submission.task is not None and (item.unknown or record.missing_since is not None):
-                unknown = unknown or item.unknown or f"the scheduler does not show {record.paths.name} now"
-            else:
-                told.append(record)
-        current.append(record)
-    _tell(told)
-    if told:
-        _wait_for_end(told)
-        fresh = {item.record.paths.run_id: _forgotten(item.record) for item in observe(told)}
-        current = [fresh.get(record.paths.run_id, record) for record in current]
+    if is_live(record.state) and record.job_id is None:
+        unknown = item.unknown or f"it is not yet certain whether {record.paths.name} has a job"
+    elif is_live(record.state) and record.submission.task is not None and (item.unknown or record.missing_since):
+        unknown = item.unknown or f"the scheduler does not show {record.paths.name} now"
     if unknown:
         raise SchedulerError(unknown, remedy="cancel it again in a few minutes", code="unknown")
-    return current
+    return record
 
 
-def _tell(records: Sequence[RunRecord]) -> None:
-    tasks = [str(record.job_id) for record in records if record.submission.task is not None]
-    for start in range(0, len(tasks), TASKS_AT_ONCE):
-        _scancel(*tasks[start : start + TASKS_AT_ONCE])
-    for record in records:
+def _tell(told: Mapping[int, RunRecord]) -> dict[int, LLMBError]:
+    """Name the jobs to ``scancel``; those that it refused, with its words."""
+    refused: dict[int, LLMBError] = {}
+    tasks = {number: str(record.job_id) for number, record in told.items() if record.submission.task is not None}
+    numbers = list(tasks)
+    for start in range(0, len(numbers), TASKS_AT_ONCE):
+        these = numbers[start : start + TASKS_AT_ONCE]
+        problem = _scancel(*(tasks[number] for number in these))
+        if problem is not None and len(these) > 1:
+            # Which of them it is, its words do not always say.
+            refused |= {number: one for number in these if (one := _scancel(tasks[number])) is not None}
+        elif problem is not None:
+            refused[these[0]] = problem
+    for number, record in told.items():
         if record.submission.task is None:
             # With both, scancel takes only a job that fits both.
-            _scancel(f"--name={record.job_name}", str(record.job_id))
+            problem = _scancel(f"--name={record.job_name}", str(record.job_id))
+            if problem is not None:
+                refused[number] = problem
+    return refused
 
 
-def _scancel(*arguments: str) -> None:
-    answer = run_slurm(["scancel", *arguments], CANCEL_SECONDS)
+def _scancel(*arguments: str) -> SchedulerError | None:
+    try:
+        answer = run_slurm(["scancel", *arguments], CANCEL_SECONDS)
+    except SchedulerError as error:
+        return error
     complaints = [line for line in answer.errors.splitlines() if line.strip() and not re.search(_ENDED, line)]
-    if answer.status != 0 and (complaints or not answer.errors.strip()):
-        raise SchedulerError(
-            f"scancel {' '.join(arguments)[:200]}: {complaints[0][:300] if complaints else answer.complaint}",
-            remedy="the job goes on; cancel it again when the scheduler answers",
-        )
-
-
-def _forgotten(record: RunRecord) -> RunRecord:
-    """A cancelled task that Slurm shows no more and that never started."""
-    gone = record.submission.task is not None and record.missing_since is not None and is_live(record.state)
-    return _give_up(record) if gone and read_events(record.paths.events).started is None else record
+    if answer.status == 0 or (not complaints and answer.errors.strip()):
+        return None
+    return SchedulerError(
+        f"scancel {' '.join(arguments)[:200]}: {complaints[0][:300] if complaints else answer.complaint}",
+        remedy="the job goes on; cancel it again when the scheduler answers",
+    )
 
 
 def _wait_for_end(records: Sequence[RunRecord]) -> None:
@@ -102,6 +144,12 @@ def _wait_for_end(records: Sequence[RunRecord]) -> None:
             return
         time.sleep(delay)
         delay = min(delay * 1.5, 1.0)
+
+
+def _forgotten(record: RunRecord) -> RunRecord:
+    """A cancelled task that Slurm shows no more and that never started."""
+    gone = record.submission.task is not None and record.missing_since is not None and is_live(record.state)
+    return _give_up(record) if gone and read_events(record.paths.events).started is None else record
 
 
 def _end_local(record: RunRecord) -> RunRecord:
@@ -120,7 +168,15 @@ def _end_local(record: RunRecord) -> RunRecord:
         raise EnvironmentLacks(
             f"{record.paths.name} runs on {process.host}, and this is another machine", remedy="cancel it there"
         )
-    end_processes(process, lambda: processes_of(record), END_SECONDS)
+    if alive and not is_ours_to_end(process.pid):
+        raise RecordError(
+            f"process {process.pid} on the record of {record.paths.name} is not one that you may end",
+            remedy="the record was changed: look at the process (ps -p), and remove the run's folder",
+            code="not-yours",
+        )
+    end_processes(
+        process, lambda: [found for found in processes_of(record) if is_ours_to_end(found.pid)], END_SECONDS
+    )
     return _give_up(record)
 
 
