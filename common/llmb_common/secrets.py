@@ -6,7 +6,45 @@ import re
 
 SECRET_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "NGC_API_KEY", "NGC_CLI_API_KEY", "WANDB_API_KEY")
 
-_SECRET_NAME = re.compile(r"(TOKEN(?!IZ)|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|CREDENTIAL)", re.IGNORECASE)
+_SURE = {"SECRET", "SECRETS", "PASSWORD", "PASSWORDS", "PASSWD", "PASSPHRASE", "PASSCODE", "APIKEY", "APIKEYS", "JWT"}
+_SURE |= {"CREDENTIAL", "CREDENTIALS", "CRED", "CREDS", "BEARER", "COOKIE", "DSN", "WEBHOOK", "PGPASS", "SSHPASS"}
+_ENDINGS = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "APIKEY", "CREDENTIAL", "CREDENTIALS")
+"""How words end that were written together: GITHUBTOKEN, PGPASSWORD."""
+
+# Words that are secrets unless what stands beside them says otherwise.
+_COUNTED = {"MAX", "MIN", "NUM", "N", "TOTAL", "PER", "COUNT", "LIMIT", "LEN", "LENGTH", "SIZE"}
+_UNLESS = {
+    "TOKEN": _COUNTED | {"DISPATCHER", "DROP", "PAD", "EOS", "BOS", "MASK", "UNK", "TYPE", "ID"},
+    "TOKENS": _COUNTED | {"DROP"},
+    "KEY": {
+        "PUBLIC",
+        "PRIMARY",
+        "FOREIGN",
+        "SORT",
+        "CACHE",
+        "PARTITION",
+        "ROUTING",
+        "SIZE",
+        "LENGTH",
+        "COUNT",
+        "QUERY",
+    },
+    "KEYS": {"PUBLIC", "SORT", "CACHE", "QUERY"} | _COUNTED,
+    "AUTH": {"SOCK", "TYPE", "METHOD"},
+}
+_LAST = {
+    "PASS": _COUNTED | {"FIRST", "SECOND", "ONE", "TWO", "SINGLE", "MULTI", "FORWARD", "BACKWARD"},
+    "PWD": {"OLD"},
+    "PAT": {"FILE", "NAME", "GLOB"},
+}
+"""The same, but only as the last word, and not alone: DB_PASS, MYSQL_PWD, GITHUB_PAT; not PASS_THROUGH, not PWD."""
+
+SECRET_SHAPES = re.compile(
+    rb"\b(?:hf_[A-Za-z0-9]{16,}|nvapi-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}"
+    rb"|glpat-[A-Za-z0-9_-]{16,}|sk-[A-Za-z0-9_-]{20,}|xox[abprs]-[A-Za-z0-9-]{10,}|AKIA[0-9A-Z]{16})"
+    rb"|(?<=://)[^\s/:@]+:[^\s/@]+(?=@)"
+)
+"""How tokens of Hugging Face, NGC, GitHub, GitLab, Slack, AWS and others begin; name and password in an address."""
 
 
 class Secret:
@@ -37,5 +75,21 @@ class Secret:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable of this name must be kept out of scripts, records and output."""
-    return name in SECRET_VARIABLES or _SECRET_NAME.search(name) is not None
+    """Whether a variable of this name must be kept out of scripts, records and output.
+
+    Decided word by word, so that NGC_KEY and DB_PASS are secrets, and KEYBOARD, PASSTHROUGH, NCCL_IB_PKEY and
+    TOKENIZERS_PARALLELISM are not.
+    """
+    if name in SECRET_VARIABLES:
+        return True
+    words = re.split(r"[^A-Z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper())
+    words = [word for word in words if word]
+    others = set(words)
+    for word in words:
+        if word in _UNLESS:
+            if not _UNLESS[word] & others:
+                return True
+        elif word in _SURE or (word.endswith(_ENDINGS) and not _COUNTED & others):
+            return True
+    last = words[-1] if words else ""
+    return len(words) > 1 and last in _LAST and not _LAST[last] & others

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import subprocess
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -77,16 +79,70 @@ def test_no_secret_gets_in(cli: Cli, tmp_path: Path) -> None:
     assert record.paths.log.name in done.err
 
 
-def test_profiles_come_along_when_asked_for(cli: Cli, tmp_path: Path) -> None:
+def test_secrets_are_masked_by_what_they_look_like_and_by_their_names(cli: Cli, tmp_path: Path) -> None:
+    (cli.install / ".llmb").mkdir(exist_ok=True)
+    (cli.install / ".llmb" / "hf_token").write_text("stored-by-the-installer\n")
+    lines = [
+        "export NGC_KEY=abcdefgh1234",
+        "DB_PASS='correct-horse'",
+        "https://user:pass-word@example.org/x",
+        "ghp_0123456789012345678901234567",
+        "read stored-by-the-installer",
+        "TOKENIZERS_PARALLELISM=falsefalse PAD_TOKEN=12345678",
+    ]
+    record = make_run(cli.install, log="\n".join(lines) + "\n")
+    cli("archive", "-o", tmp_path / "runs.tar.gz")
+    folder = unpack(tmp_path / "runs.tar.gz", tmp_path / "out")
+    log = folder / record.paths.name / record.paths.log.relative_to(record.paths.folder)
+    assert log.read_text().splitlines() == [
+        "export NGC_KEY=****",
+        "DB_PASS='****'",
+        "https://****@example.org/x",
+        "****",
+        "read ****",
+        lines[-1],
+    ]
+
+
+def test_what_cannot_be_masked_stays_out_and_is_named(cli: Cli, tmp_path: Path) -> None:
+    """Nsight's reports hold the job's environment; a compressed log holds whatever the log does."""
     record = make_run(cli.install, log=steady_log(5741.47))
     record.paths.profiles.mkdir()
-    report = bytes(range(256)) * 100
-    (record.paths.profiles / "profile_1_0_0.nsys-rep").write_bytes(report)
-    cli("archive", "-o", tmp_path / "without.tar.gz")
-    cli("archive", "-o", tmp_path / "with.tar.gz", "--profiles")
-    assert not list(unpack(tmp_path / "without.tar.gz", tmp_path / "a").rglob("*.nsys-rep"))
-    (found,) = unpack(tmp_path / "with.tar.gz", tmp_path / "b").rglob("*.nsys-rep")
-    assert found.read_bytes() == report
+    secret = f"NGC_KEY={KNOWN}".encode()
+    files = {
+        record.paths.profiles / "profile_1_0_0.nsys-rep": secret,
+        record.paths.output / "trace.json.gz": gzip.compress(secret),
+        record.paths.output / "core.dump": b"\0" + secret,
+    }
+    for path, content in files.items():
+        path.write_bytes(content)
+    for options, packed in (
+        ([], set()),
+        (["--profiles"], set()),
+        (["--unmasked"], {"trace.json.gz", "core.dump"}),
+        (["--unmasked", "--profiles"], {path.name for path in files}),
+    ):
+        target = tmp_path / f"runs{len(options)}{len(packed)}.tar.gz"
+        done = cli("archive", "--json", "-o", target, *options)
+        folder = unpack(target, tmp_path / target.stem)
+        assert {path.name for path in folder.rglob("*") if path.name in {p.name for p in files}} == packed
+        left_out = {name.rsplit("/", 1)[1] for name in done.data["left_out"]}
+        looked_at = {path.name for path in files if "--profiles" in options or path.parent != record.paths.profiles}
+        assert left_out == looked_at - packed
+        assert all(f"{name} (--unmasked packs it)" in done.err for name in left_out)
+        about = json.loads((folder / "archive.json").read_text())
+        assert {name.rsplit("/", 1)[1] for name in about["left_out"]} == left_out
+
+
+def test_the_training_code_is_packed_when_it_is_what_was_planned(cli: Cli, tmp_path: Path) -> None:
+    record = make_run(cli.install)
+    cli("archive", "-o", tmp_path / "a.tar.gz")
+    assert list(unpack(tmp_path / "a.tar.gz", tmp_path / "a").rglob("code.zip"))
+    with zipfile.ZipFile(record.paths.code, "a") as code:
+        code.writestr("llmb_train/keys.py", KNOWN)
+    done = cli("archive", "-o", tmp_path / "b.tar.gz")
+    assert not list(unpack(tmp_path / "b.tar.gz", tmp_path / "b").rglob("code.zip"))
+    assert "code.zip (--unmasked packs it)" in done.err
 
 
 def test_an_archive_is_never_overwritten_unasked_nor_left_half_written(cli: Cli, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from llmb_common.errors import RecordError
 from llmb_common.files import read_json, sha256_of_tree, write_atomic, write_json
+from llmb_common.request import VARIABLES
 from llmb_common.secrets import Secret, is_secret_name
 
 
@@ -64,11 +65,28 @@ def test_a_secret_shows_itself_only_when_asked() -> None:
         json.dumps(secret)
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "MY_API_KEY", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "NGC_APIKEY"])
+SECRETS = """
+HF_TOKEN HUGGING_FACE_HUB_TOKEN NGC_API_KEY NGC_APIKEY NGC_KEY WANDB_KEY MY_API_KEY AWS_SECRET_ACCESS_KEY PRIVATE_KEY
+SSH_KEY_FILE DB_PASSWORD DB_PASS MYSQL_PWD PGPASSWORD SSHPASS GITHUB_PAT GITLAB_PAT SLURM_JWT SENTRY_DSN BASIC_AUTH
+GOOGLE_APPLICATION_CREDENTIALS DOCKER_AUTH_CONFIG GITHUBTOKEN githubToken apiKey API_TOKENS SLACK_WEBHOOK_URL
+"""
+
+SETTINGS = """
+TOKENIZERS_PARALLELISM KEYBOARD PASSTHROUGH NVTE_PASS_THROUGH NCCL_IB_PKEY UCX_IB_PKEY MONKEY KEYRING_BACKEND COMPASS
+MAX_TOKENS NUM_TOKENS TOKENS_PER_STEP MOE_TOKEN_DISPATCHER_TYPE PAD_TOKEN EOS_TOKEN_ID PATH PWD OLDPWD OLD_PWD PATTERN
+NCCL_DEBUG CUDA_CACHE_PATH PUBLIC_KEY SORT_KEY SSH_AUTH_SOCK FIRST_PASS NUM_QUERY_KEY BYPASS AUTHOR SECRETARY XAUTHORITY
+"""
+
+
+@pytest.mark.parametrize("name", SECRETS.split())
 def test_names_of_secrets_are_known(name: str) -> None:
     assert is_secret_name(name)
 
 
-@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "NCCL_DEBUG"])
+@pytest.mark.parametrize("name", SETTINGS.split())
 def test_names_of_settings_are_no_secrets(name: str) -> None:
     assert not is_secret_name(name)
+
+
+def test_no_variable_of_ours_is_taken_for_a_secret() -> None:
+    assert [name for name in VARIABLES if is_secret_name(name)] == ["HF_TOKEN"]

@@ -29,6 +29,10 @@ def archive(
     since: options.Since = None,
     limit: options.Limit = None,
     profiles: Annotated[bool, typer.Option("--profiles", help="Nsight Systems reports too.")] = False,
+    unmasked: Annotated[
+        bool,
+        typer.Option("--unmasked", help="Also reports and other files in which no secret can be masked."),
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an archive of that name.")] = False,
     as_json: options.Json = False,
 ) -> int:
@@ -37,7 +41,7 @@ def archive(
     RUNS are run ids, names, job ids or folders; without any, all of yours that match the options. Checkpoints stay out.
     """
     from llmb_common.errors import RequestError
-    from llmb_run.archiving import write_archive
+    from llmb_run.archiving import stored_secrets, write_archive
     from llmb_run.measuring import as_dict, measure
     from llmb_run.place import Place
     from llmb_run.selecting import own_rows, run_filter, select_rows
@@ -53,11 +57,27 @@ def archive(
         raise RequestError("no run matches", remedy="llmb-run jobs shows the runs on record")
     path = output or Path(time.strftime("llmb-%Y%m%d-%H%M%S.tar.zst"))
     summary = [as_dict(item) for item in measure(folders, place)]
-    written = write_archive(path, folders, summary, profiles=profiles, overwrite=overwrite)
+    written = write_archive(
+        path,
+        folders,
+        summary,
+        profiles=profiles,
+        unmasked=unmasked,
+        secrets=stored_secrets(place.install),
+        overwrite=overwrite,
+    )
     for name in written.masked:
         notice(f"a secret was masked in {name}")
+    for name in written.left_out:
+        notice(f"left out, because no secret in it could be masked: {name} (--unmasked packs it)")
     if as_json:
-        data = {"path": str(path.absolute()), "bytes": written.bytes, "runs": written.runs, "sha256": written.hashes}
+        data = {
+            "path": str(path.absolute()),
+            "bytes": written.bytes,
+            "runs": written.runs,
+            "sha256": written.hashes,
+            "left_out": written.left_out,
+        }
         print_json("archive", data)
         return 0
     print(path)
