@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.observe import Observation, observe
+from llmb_common.printable import printable
 from llmb_common.run import COMPLETED, RunRecord, load_record
 from llmb_common.slurm.states import is_live, is_waiting
 from llmb_run.progress import Progress
-from llmb_run.terminal import printable
 from llmb_run.words import clock, span
 
 

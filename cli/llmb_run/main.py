@@ -7,10 +7,16 @@ import sys
 
 from llmb_common.errors import Interrupted, LLMBError, RecordError, RequestError
 from llmb_common.interruption import interruptible
+from llmb_common.printable import printable_output
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command in ``arguments`` (default: the process's own); the exit status."""
+    with printable_output():
+        return _main(arguments)
+
+
+def _main(arguments: list[str] | None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     for stream in (sys.stdout, sys.stderr):
         # A file name need not fit the terminal's encoding.

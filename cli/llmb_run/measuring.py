@@ -9,6 +9,7 @@ from typing import Any
 
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.observe import observe
+from llmb_common.printable import csv_cell, printable
 from llmb_common.run import RunRecord, load_record
 from llmb_common.slurm.states import is_live
 from llmb_common.timing.runs import RecordedState, RunFiles, RunTiming, analyse, find_runs
@@ -16,7 +17,7 @@ from llmb_common.timing.statistics import Window
 from llmb_common.timing.tables import STYLES, Style
 from llmb_common.verdict import Figures, Verdict, figures, judge_result, measured_seconds, window_of
 from llmb_run.place import Place
-from llmb_run.terminal import notice, printable
+from llmb_run.terminal import notice
 
 
 @dataclass(frozen=True)
@@ -183,5 +184,5 @@ def csv_text(items: Sequence[Measured]) -> str:
             *(published.get("step_seconds"), published.get("tokens_per_second"), published.get("mfu_percent")),
             *(row["verdict"], row["difference"], row["reason"], row["iteration"]),
         ]
-        writer.writerow([f"{value:.6g}" if isinstance(value, float) else value for value in values])
+        writer.writerow([f"{value:.6g}" if isinstance(value, float) else csv_cell(value) for value in values])
     return text.getvalue()

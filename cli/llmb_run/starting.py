@@ -9,6 +9,7 @@ from typing import Any
 
 from llmb_common.errors import LLMBError
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.printable import exact
 from llmb_common.run import RunRecord
 from llmb_run.asking import Asked
 from llmb_run.terminal import hint, notice, print_json, table
@@ -35,7 +36,7 @@ def show_plans(command: str, asked: Sequence[Asked], *, as_json: bool) -> int:
 
             print(json.dumps(plan_as_dict(plan), indent=2))
             return 0
-        sys.stdout.write(render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name)))
+        exact(sys.stdout).write(render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name)))
         return 0
     right = ("runs", "GPUs", "nodes", "TP", "PP", "CP", "EP", "VP", "MBS", "GBS", "steps")
     runs = Counter(id(item.plan) for item in asked)

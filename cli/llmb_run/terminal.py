@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from llmb_common.errors import LLMBError
+from llmb_common.printable import printable, printable_json
 
 SCHEMA = 1
 
@@ -51,12 +52,12 @@ def print_json(command: str, data: Any, error: LLMBError | None = None) -> None:
         "error": None if error is None else error.as_dict(),
         "notices": list(_notices),
     }
-    print(json.dumps(envelope, indent=2, allow_nan=False, ensure_ascii=False))
+    print(printable_json(json.dumps(envelope, indent=2, allow_nan=False, ensure_ascii=False)))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> str:
-    """Columns two spaces apart, those named in ``right`` aligned there; with a final newline."""
-    lines = [header, *rows]
+    """Columns two spaces apart, those named in ``right`` aligned there, each cell one line; with a final newline."""
+    lines = [header, *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     text = ""
     for line in lines:
@@ -66,8 +67,3 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[
         ]
         text += "  ".join(cells).rstrip() + "\n"
     return text
-
-
-def printable(text: str) -> str:
-    """A name or a log line can hold anything; a terminal must not obey it. Tabs stay."""
-    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)

@@ -19,6 +19,7 @@ from llmb_common.interruption import interruptible
 from llmb_common.local_machine import look_at_machine
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.plan import make_plan
+from llmb_common.printable import exact, printable_output
 from llmb_common.recipe import load_recipe
 from llmb_common.rendering.script import render_script
 from llmb_common.request import Request, read_request
@@ -56,7 +57,7 @@ def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
         print(json.dumps(plan_as_dict(plan), indent=2))
         return 0
     if request.dry_run:
-        sys.stdout.write(render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name)))
+        exact(sys.stdout).write(render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name)))
         return 0
     from llmb_common.submission import submit
 
@@ -70,6 +71,11 @@ def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """``python -m llmb_common.launch RECIPE_FOLDER``, as launch.sh calls it."""
+    with printable_output():
+        return _main(arguments)
+
+
+def _main(arguments: list[str] | None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if len(arguments) != 1:
         print(

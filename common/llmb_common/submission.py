@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.errors import EnvironmentLacks, Interrupted, LLMBError, RecordError, RequestError, SchedulerError
+from llmb_common.errors import EnvironmentLacks, Interrupted, LLMBError, RequestError, SchedulerError
 from llmb_common.executors import executor_for
 from llmb_common.executors.slurm_array import largest_array, start_array
 from llmb_common.index import RunFilter, RunRow, find_run, find_runs, note

@@ -11,6 +11,7 @@ import msgspec
 
 from llmb_common.cluster import FILE_NAME, ClusterConfig, load_cluster_config
 from llmb_common.errors import RequestError
+from llmb_common.printable import printable_lines
 from llmb_common.words import is_slurm_name
 from llmb_install import migrations
 from llmb_install.detect import detect_site
@@ -36,7 +37,7 @@ def doctor(asked: argparse.Namespace, clone: Path, install: Path) -> int:
         rows = [dataclasses.asdict(check) for check in checks]
         print(json.dumps({"schema": 1, "ok": not blocked, "command": "doctor", "checks": rows}, indent=2))
     else:
-        print("\n".join(_lines(checks)))
+        print(printable_lines("\n".join(_lines(checks))))
     return 1 if blocked else 0
 
 

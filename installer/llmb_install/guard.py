@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 
 from llmb_common.errors import EnvironmentLacks, Interrupted, LLMBError
+from llmb_common.printable import printable_lines
 
 _AGAIN = "run the same command again to go on"
 
@@ -32,7 +33,7 @@ def guarded(work: Callable[[], int], *, as_json: bool = False) -> int:
 
 
 def _report(error: LLMBError, as_json: bool) -> int:
-    print(f"error: {error}", file=sys.stderr)
+    print(printable_lines(f"error: {error}"), file=sys.stderr)
     if as_json:
         print(json.dumps({"schema": 1, "ok": False, "error": error.as_dict()}, indent=2))
     return error.exit_status

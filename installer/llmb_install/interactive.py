@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmb_common.errors import Interrupted, RecordError, RequestError
 from llmb_common.files import read_json, write_atomic
+from llmb_common.printable import printable_lines
 from llmb_common.recipe import Recipe
 from llmb_common.secrets import Secret
 from llmb_common.words import is_slurm_name
@@ -48,10 +49,10 @@ class Dialogue:
                 try:
                     answers = self._complete()
                 except RequestError as problem:
-                    print(f"  {problem}", file=sys.stderr)
+                    print(printable_lines(f"  {problem}"), file=sys.stderr)
                     self._change_one()
                     continue
-                print(summary(answers, secrets), file=sys.stderr)
+                print(printable_lines(summary(answers, secrets)), file=sys.stderr)
                 if self._confirmed():
                     _draft_path().unlink(missing_ok=True)
                     return answers, secrets
@@ -128,7 +129,7 @@ class Dialogue:
                 break
             problem = check_token(Secret(text))
             if problem:
-                print(f"  {problem}", file=sys.stderr)
+                print(printable_lines(f"  {problem}"), file=sys.stderr)
                 continue
             token = Secret(text)
         key = secrets.ngc_api_key

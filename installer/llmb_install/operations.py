@@ -14,6 +14,7 @@ import msgspec
 
 from llmb_common.errors import RequestError
 from llmb_common.files import write_atomic
+from llmb_common.printable import printable_lines
 from llmb_common.recipe import Recipe
 from llmb_install import answers as answers_module
 from llmb_install import arguments, credentials, environments, images, steps
@@ -279,4 +280,4 @@ def _say(asked: argparse.Namespace, result: dict[str, Any], text: str) -> None:
     if asked.json:
         print(json.dumps({"schema": 1, **result}, indent=2))
     elif text:
-        print(text)
+        print(printable_lines(text))

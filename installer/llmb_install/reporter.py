@@ -16,6 +16,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
+from llmb_common.printable import printable_lines
+
 _REFRESH_TERMINAL = 0.5
 _REFRESH_PLAIN = 15.0
 _FIRST_PLAIN = 2.0
@@ -142,7 +144,7 @@ class Reporter:
     def _masked(self, text: str) -> str:
         for secret in self._secrets:
             text = text.replace(secret, "****")
-        return text
+        return printable_lines(text)  # much of it is what other programs said
 
 
 class Step:

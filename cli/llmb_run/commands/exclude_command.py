@@ -68,7 +68,8 @@ def remove(hosts: Hosts, as_json: options.Json = False) -> int:
 
 
 def _print(command: str, found: list[Exclusion], *, as_json: bool) -> int:
-    from llmb_run.terminal import notice, print_json, printable, table
+    from llmb_common.printable import printable
+    from llmb_run.terminal import notice, print_json, table
     from llmb_run.words import clock
 
     if as_json:

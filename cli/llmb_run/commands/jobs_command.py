@@ -78,10 +78,11 @@ def jobs(
 
 def _ask(rows: list[RunRow]) -> list[dict[str, object]]:
     """The runs as they are now; only those that live cost more than a look into the index."""
+    from llmb_common.index import UNREADABLE
     from llmb_common.slurm.states import is_live
 
     asked = {}
-    alive = [row.folder for row in rows if is_live(row.state)]
+    alive = [row.folder for row in rows if is_live(row.state) and row.state != UNREADABLE]
     if alive:
         from llmb_run.live import look_at
 
@@ -111,7 +112,7 @@ def _ask(rows: list[RunRow]) -> list[dict[str, object]]:
 
 
 def _row(line: dict[str, object]) -> list[str]:
-    from llmb_run.terminal import printable
+    from llmb_common.printable import printable
     from llmb_run.words import clock, span
 
     when = float(str(line["state_time"]))

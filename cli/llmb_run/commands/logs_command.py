@@ -39,6 +39,7 @@ def logs(
     grep: Annotated[
         str | None, typer.Option("--grep", metavar="PATTERN", help="Only lines that this regular expression fits.")
     ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Leave control characters in; a terminal may obey them.")] = False,
 ) -> int:
     """Print a run's log, and follow it.
 
@@ -55,13 +56,13 @@ def logs(
     path = record.paths.batch_log if batch else record.paths.log
     if follow:
         notice(f"{path}  (Ctrl-C ends the following, not the run)")
-        return _follow(record, path, wanted, 20 if lines is None else lines)
+        return _follow(record, path, wanted, 20 if lines is None else lines, raw=raw)
     if not path.is_file():
         raise RecordError(
             f"{path} is not there: the run is {record.state}",
             remedy=f"llmb-run logs {record.paths.run_id} -f waits for it; llmb-run show says more",
         )
-    _print(path, wanted, lines)
+    _print(path, wanted, lines, raw=raw)
     return 0
 
 
@@ -77,25 +78,26 @@ def _filter(grep: str | None, rank: int | None) -> LineFilter:
         raise RequestError(f"--grep {grep!r} is no regular expression: {error}", remedy="escape it: \\( \\[") from error
 
 
-def _print(path: Path, wanted: LineFilter, lines: int | None) -> None:
+def _print(path: Path, wanted: LineFilter, lines: int | None, *, raw: bool) -> None:
     from llmb_run.following import last_lines, lines_of
 
     chosen = (line for line in lines_of(path) if wanted(line))
     if lines is None:
-        _write_all(chosen)
+        _write_all(chosen, raw=raw)
     elif wanted.pattern is None and wanted.rank is None:
-        _write_all(lines_of(path, last_lines(path, lines)))
+        _write_all(lines_of(path, last_lines(path, lines)), raw=raw)
     else:
         from collections import deque
 
-        _write_all(deque(chosen, maxlen=lines))
+        _write_all(deque(chosen, maxlen=lines), raw=raw)
 
 
-def _follow(record: RunRecord, path: Path, wanted: LineFilter, lines: int) -> int:
+def _follow(record: RunRecord, path: Path, wanted: LineFilter, lines: int, *, raw: bool) -> int:
     from llmb_run.following import follow, last_lines
 
     offset = last_lines(path, lines) if path.is_file() else 0
-    _write_all(line for line in follow(path, offset, _has_ended(record, path), time.sleep) if wanted(line))
+    found = follow(path, offset, _has_ended(record, path), time.sleep)
+    _write_all((line for line in found if wanted(line)), raw=raw)
     return 0
 
 
@@ -123,9 +125,8 @@ def _has_ended(record: RunRecord, path: Path) -> Callable[[], bool]:
     return ended
 
 
-def _write_all(lines: Iterable[str]) -> None:
-    from llmb_run.terminal import printable
+def _write_all(lines: Iterable[str], *, raw: bool) -> None:
+    from llmb_common.printable import printable, unfiltered
 
-    terminal = sys.stdout.isatty()
     for line in lines:
-        print(printable(line) if terminal else line, flush=True)
+        print(line if raw else printable(line), file=unfiltered(sys.stdout), flush=True)

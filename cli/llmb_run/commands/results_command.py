@@ -94,9 +94,10 @@ def _window(text: str) -> Window:
 
 def _print_tables(found: list[Measured], *, full_names: bool) -> None:
     """One documented table per analysis and window, then the figures of all."""
+    from llmb_common.printable import printable
     from llmb_common.timing.tables import render
     from llmb_run.measuring import COLUMNS, RIGHT, figure_row
-    from llmb_run.terminal import notice, printable, table
+    from llmb_run.terminal import notice, table
 
     groups: dict[tuple[str, str], list[Measured]] = {}
     for item in found:

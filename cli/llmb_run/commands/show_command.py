@@ -30,6 +30,7 @@ def show(
     Without RUN: the newest one.
     """
     from llmb_common.observe import observe
+    from llmb_common.printable import exact
     from llmb_common.run import load_record
     from llmb_common.slurm.states import is_live
     from llmb_run.measuring import as_dict, measure
@@ -44,7 +45,7 @@ def show(
         if as_json:
             print_json("show", {"run_id": record.paths.run_id, "path": str(record.paths.script), "script": text})
         else:
-            sys.stdout.write(text)
+            exact(sys.stdout).write(text)
         return 0
     seen = observe([record])[0]
     if seen.unknown:
@@ -121,7 +122,7 @@ def _made_by(manifest: dict[str, Any]) -> str:
 
 
 def _result(measured: Measured) -> str:
-    from llmb_run.terminal import printable
+    from llmb_common.printable import printable
 
     values = measured.figures
     if values is None:
@@ -134,7 +135,7 @@ def _result(measured: Measured) -> str:
 def _cause(seen: Observation, measured: Measured) -> str:
     """What the logs of a run that ended badly name as the cause."""
     from llmb_common.causes import first_cause
-    from llmb_run.terminal import printable
+    from llmb_common.printable import printable
 
     if measured.timing.status.state != "Failed":
         return ""

@@ -88,11 +88,12 @@ def _on_terminal(followed: list[LiveRun]) -> None:
     from rich.console import Console
     from rich.live import Live
 
+    from llmb_common.printable import unfiltered
     from llmb_run.live import COLUMNS, RIGHT, columns_of
     from llmb_run.terminal import table
 
     asking = _Asking(followed)
-    console = Console()
+    console = Console(file=unfiltered(sys.stdout))  # it draws; the table's cells are printable
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             alive = True

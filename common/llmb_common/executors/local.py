@@ -19,6 +19,7 @@ from llmb_common.interruption import noted
 from llmb_common.observe.facts import with_job_facts
 from llmb_common.observe.local_runs import RUN_VARIABLE, processes_of
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.printable import unfiltered
 from llmb_common.process import end_processes, identify
 from llmb_common.run import CANCELLED, COMPLETED, FAILED, RUNNING, RunRecord, update_record
 
@@ -115,7 +116,8 @@ def _follow(child: subprocess.Popen[bytes], log: Path, signals: Sequence[int]) -
             step, total = (int(number) for number in last.split(b"/"))
             elapsed = time.monotonic() - started
             if terminal:
-                print(f"\r  step {step} of {total}, {elapsed:.0f} s", end="", file=sys.stderr, flush=True)
+                line = f"\r  step {step} of {total}, {elapsed:.0f} s"
+                print(line, end="", file=unfiltered(sys.stderr), flush=True)
             elif step % 10 == 0 or step == 1:
                 print(f"  step {step} of {total}, {elapsed:.0f} s", file=sys.stderr, flush=True)
         if status is not None:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TextIO
 
 from llmb_common.errors import Interrupted, LLMBError, RequestError, did_you_mean
+from llmb_common.printable import printable, printable_output
 from llmb_common.timing.runs import RunTiming, analyse, find_runs
 from llmb_common.timing.statistics import Window
-from llmb_common.timing.tables import STYLES, TableFormat, printable, render
+from llmb_common.timing.tables import STYLES, TableFormat, render
 
 _PROGRAMS = {"mbridge": "parse_train_timing_mbridge.sh", "nemo": "parse_train_timing.sh"}
 _FORMATS: tuple[TableFormat, ...] = ("table", "csv", "json")
@@ -47,6 +48,11 @@ class Options:
 
 def main(arguments: list[str] | None = None) -> int:
     """``mbridge|nemo [FOLDER] [options]``; gives the exit status."""
+    with printable_output():
+        return _main(arguments)
+
+
+def _main(arguments: list[str] | None) -> int:
     for stream in (sys.stdout, sys.stderr):
         # A file name need not fit the terminal's encoding.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from llmb_common.printable import csv_cell, printable
 from llmb_common.timing.runs import RunTiming
 from llmb_common.timing.statistics import Window
 
@@ -54,12 +55,6 @@ def shorten(name: str, width: int = _NAME_WIDTH) -> str:
     return f"{name[:head]}...{name[len(name) - (width - 3 - head) :]}"
 
 
-def printable(name: str) -> str:
-    """A file name can hold anything; a terminal must not obey it."""
-    text = name.encode("utf-8", "backslashreplace").decode()
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-
-
 def _table(timings: Sequence[RunTiming], style: Style, window: Window, *, full_names: bool) -> str:
     names = [printable(timing.files.name) for timing in timings]
     width = max([_NAME_WIDTH, *map(len, names)]) if full_names else _NAME_WIDTH
@@ -101,8 +96,8 @@ def _csv(timings: Sequence[RunTiming], style: Style) -> str:
     for timing in timings:
         status = timing.status
         at = "" if status.iteration is None else status.iteration
-        name = printable(timing.files.name)
-        writer.writerow([name, status.state, *_figures(timing, style, ""), status.reason, at])
+        name = csv_cell(printable(timing.files.name))
+        writer.writerow([name, status.state, *_figures(timing, style, ""), csv_cell(status.reason), at])
     return text.getvalue()
 
 

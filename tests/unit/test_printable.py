@@ -1,0 +1,143 @@
+"""No command sends a terminal what a log, a record or a file name holds: escape sequences, C1, bidirectional text."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmb_common.errors import EnvironmentLacks
+from llmb_common.printable import csv_cell, printable, printable_json, printable_lines
+from llmb_install.guard import guarded
+from llmb_install.reporter import Reporter
+from llmb_run.terminal import table
+from support.cli import Cli
+from support.fake_slurm import FakeSlurm
+from support.runs import make_run, steady_log
+
+# Title, colour, clear screen; the same in C1; delete; text that runs backwards; a zero-width space; a line of its own.
+NASTY = "\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202egnp.exe\u200b\rfaked"
+HARMLESS = "\\x1b]0;owned\\x07\\x1b[2J\\x9b31m\\x7f\\u202egnp.exe\\u200b\\rfaked"
+
+
+def is_harmless(text: str) -> bool:
+    return all(c.isprintable() or c in "\n\t" for c in text)
+
+
+@given(st.text())
+def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
+    assert printable(text).replace("\t", "").isprintable()
+    assert is_harmless(printable_lines(text))
+    assert printable_lines(printable_lines(text)) == printable_lines(text)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_json_means_the_same(text: str) -> None:
+    written = printable_json(json.dumps({"a": text}, ensure_ascii=False, indent=2))
+    assert is_harmless(written)
+    assert json.loads(written) == {"a": text}
+
+
+def test_lines_tabs_and_other_scripts_stay() -> None:
+    assert printable_lines("a\tb\nJürgen 東京 ∑\n") == "a\tb\nJürgen 東京 ∑\n"
+    assert printable(NASTY) == HARMLESS
+
+
+@pytest.fixture
+def nasty_run(cli: Cli) -> str:
+    """A run whose record, log and batch log somebody has filled with escapes."""
+    record = make_run(cli.install, state="FAILED", log=f"{steady_log(5000.0, 20)}RuntimeError: {NASTY}\n{NASTY}\n")
+    replace(record, manifest={**record.manifest, "host": NASTY}).with_state("TIMEOUT", NASTY).save()
+    record.paths.batch_log.write_text(f"srun: error: {NASTY}\n")
+    record.paths.script.write_text(f"#!/bin/bash\necho {NASTY}\n")
+    return record.paths.run_id
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("jobs", "jobs --json", "show", "show --json", "results", "results --json", "results --format csv"),
+        *("logs", "logs --batch", "logs -f", "logs -n 1", "watch --once RUN"),
+        *("cancel RUN", "wait RUN", "retry RUN", "repeat RUN"),
+    ],
+)
+def test_no_command_of_llmb_run_prints_an_escape(cli: Cli, tmp_path: Path, nasty_run: str, command: str) -> None:
+    fake = FakeSlurm(tmp_path / "slurm")
+    (fake.bin / "sbatch").write_text(f"#!/bin/sh\nprintf '%s\\n' '{NASTY}' >&2; exit 1\n")
+    done = cli(*command.replace("RUN", nasty_run).split(), PATH=fake.path())
+    assert is_harmless(done.out), [c for c in done.out if not is_harmless(c)]
+    assert is_harmless(done.err), [c for c in done.err if not is_harmless(c)]
+    if command in ("jobs", "show", "logs", "logs --batch", "watch --once RUN"):
+        # logs shows what is behind the last carriage return, as a terminal would.
+        assert (HARMLESS.rpartition("\\r")[2] if "logs" in command else HARMLESS) in done.out + done.err
+
+
+def test_a_refusal_of_single_prints_no_escape(cli: Cli) -> None:
+    done = cli("single", "-w", NASTY)
+    assert (done.status, is_harmless(done.err), HARMLESS[:9] in done.err) == (2, True, True)
+
+
+def test_raw_logs_on_request(cli: Cli) -> None:
+    run = make_run(cli.install, log="\x1b[31mred\x1b[0m\n").paths.run_id
+    assert cli("logs", run).out == "\\x1b[31mred\\x1b[0m\n"
+    assert cli("logs", run, "--raw").out == "\x1b[31mred\x1b[0m\n"
+
+
+def test_a_script_reaches_a_file_unchanged(cli: Cli) -> None:
+    run = make_run(cli.install)
+    run.paths.script.write_text("echo a\u00a0b\n")
+    assert cli("show", run.paths.run_id, "--script").out == "echo a\u00a0b\n"
+
+
+def test_the_installer_prints_what_programs_say_without_escapes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails() -> int:
+        with Reporter(tmp_path, verbose=True) as reporter:
+            reporter.log(f"enroot: {NASTY}")
+            reporter.note(NASTY)
+        raise EnvironmentLacks(f"pip said {NASTY}", remedy="try again")
+
+    assert guarded(fails) == 3
+    printed = capsys.readouterr().err
+    assert (is_harmless(printed), printed.count(HARMLESS)) == (True, 3)
+    (log,) = tmp_path.glob("*.log")
+    assert is_harmless(log.read_text())
+
+
+def test_a_tables_cell_is_one_line() -> None:
+    assert table(["a"], [["b\nc"]]) == "a\nb\\nc\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "cell"),
+    [
+        ("=HYPERLINK(1)", "'=HYPERLINK(1)"),
+        ("+cmd|' /C calc'!A0", "'+cmd|' /C calc'!A0"),
+        ("-2+3+cmd", "'-2+3+cmd"),
+        ("@SUM(1)", "'@SUM(1)"),
+        ("-1.5e3", "-1.5e3"),
+        ("+7", "+7"),
+        (-1.5, -1.5),
+        ("llama3.1", "llama3.1"),
+        (None, None),
+    ],
+)
+def test_a_spreadsheet_takes_no_name_for_a_formula(value: object, cell: object) -> None:
+    assert csv_cell(value) == cell
+
+
+def test_csv_of_logs_with_such_names(cli: Cli, tmp_path: Path) -> None:
+    """A folder of logs: their names are whatever somebody chose."""
+    log = tmp_path / "logs" / "=1+1" / "=1+1_1" / "log-a.out"
+    log.parent.mkdir(parents=True)
+    log.write_text(steady_log(5000.0))
+    done = cli("results", tmp_path / "logs", "--format", "csv")
+    (row,) = csv.DictReader(io.StringIO(done.out))
+    assert (row["experiment"], float(row["time_mean_s"])) == ("'=1+1_1", 5.0)
