@@ -29,6 +29,10 @@ _BOOLEAN = {"true": True, "True": True, "TRUE": True, "false": False, "False": F
 _LONGEST = 18
 """Digits of a whole number; no setting has more."""
 _DEEPEST = 50
+_MOST_BY_ALIASES = 50_000
+"""Values that a file may mean, an alias's counted wherever it stands, or ten times what is written where that is more.
+
+A few hundred bytes of aliases of aliases can mean a billion."""
 
 _QUOTED = ("'", '"', "|", ">")
 # What the parser itself gives to untagged values, by its own YAML 1.1 rules; the scalar rules above replace them.
@@ -59,7 +63,25 @@ def load_text(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
     if node is None:
         raise error(f"{where}: the file is empty")
     lines: Lines = {}
+    _refuse_explosion(node, where, error)
     return _plain(node, "$", where, lines, error, frozenset()), lines
+
+
+def _refuse_explosion(root: yaml.Node, where: str, error: type[LLMBError]) -> None:
+    """Count what aliases stand for without writing it out."""
+    sizes: dict[int, int] = {}
+
+    def size(node: yaml.Node, depth: int) -> int:
+        if id(node) in sizes:
+            return sizes[id(node)]  # an alias; one that contains itself is refused later, with its line
+        sizes[id(node)] = 1
+        if depth <= _DEEPEST and not isinstance(node.value, str):
+            parts = [part for item in node.value for part in (item if isinstance(item, tuple) else (item,))]
+            sizes[id(node)] += sum(size(part, depth + 1) for part in parts)
+        return sizes[id(node)]
+
+    if size(root, 0) > max(_MOST_BY_ALIASES, 10 * len(sizes)):
+        raise error(f"{where}: aliases make it more than {_MOST_BY_ALIASES} values", remedy="write the values out")
 
 
 def _plain(

@@ -108,3 +108,23 @@ def test_no_text_escapes_as_another_exception(text: str) -> None:
 def test_what_no_one_can_mean_is_an_error_and_no_traceback(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         load_text(text, "f.yaml")
+
+
+def bomb(levels: int) -> str:
+    """``levels`` lines, each nine times the one before: 280 bytes mean 9 to the power of levels."""
+    lines = ["a0: &a0 [x,x,x,x,x,x,x,x,x]"]
+    lines += [f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]" for n in range(1, levels)]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("levels", [6, 30])
+def test_aliases_of_aliases_are_refused_before_they_are_written_out(levels: int) -> None:
+    with pytest.raises(ConfigError, match="aliases make it more than"):
+        load_text(bomb(levels), "tasks.yaml")
+
+
+def test_ordinary_aliases_and_long_files_are_read() -> None:
+    data, _ = load_text("a: &a {x: 1}\nb: *a\nc: *a\n", "file")
+    assert data == {"a": {"x": 1}, "b": {"x": 1}, "c": {"x": 1}}
+    data, _ = load_text("".join(f"- {{n: {number}}}\n" for number in range(20_000)), "file")
+    assert len(data) == 20_000
