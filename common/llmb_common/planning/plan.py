@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from llmb_common.cluster import ClusterConfig
-from llmb_common.errors import RequestError
+from llmb_common.errors import RecipeError, RequestError
 from llmb_common.parameters import count_parameters
 from llmb_common.planning.choose import choose_gpu_type, choose_row
 from llmb_common.planning.divisibility import Layout, check_layout
@@ -34,6 +34,7 @@ from llmb_common.planning.switches import (
 from llmb_common.published import published_result
 from llmb_common.recipe import Model, Recipe, Row, Variant
 from llmb_common.request import Request
+from llmb_common.run_fields import is_experiment_name
 from llmb_common.slurm.options import parse_additional
 
 
@@ -247,6 +248,11 @@ def _experiment_name(
         name += variant.profiling.suffix
     if request.nccl_trace:
         name += variant.nccl_trace.suffix
+    if not is_experiment_name(name):
+        raise RecipeError(
+            f"the experiment name {name!r} would not stay in the folder of experiments",
+            remedy="correct experiment_name in recipe.yaml: letters, digits, and _ . + - between them",
+        )
     return name
 
 
