@@ -10,16 +10,26 @@ from pathlib import Path
 
 from llmb_common.cluster import FILE_NAME, ClusterConfig, load_cluster_config
 from llmb_common.errors import RecipeError, RequestError, did_you_mean
+from llmb_common.ownership import why_not_trusted
 from llmb_common.recipe import Recipe, load_recipe, recipe_folders, recipes_root
 from llmb_run.terminal import notice
 
 
 def find_install(variables: Mapping[str, str] = os.environ, here: Path | None = None) -> Path | None:
-    """``LLMB_INSTALL``, else the current folder where it holds a cluster_config.yaml, else None."""
+    """``LLMB_INSTALL``, else the current folder where that is an installation of somebody we trust, else None.
+
+    Its configuration names programs and variables of jobs: one that any user could put into a folder where people
+    happen to stand, such as ``/tmp``, is not read unless it is named.
+    """
     if named := variables.get("LLMB_INSTALL", "").strip():
         return Path(named).expanduser().absolute()
     here = here or Path.cwd()
-    return here if (here / FILE_NAME).is_file() else None
+    if not os.path.lexists(here / FILE_NAME):
+        return None
+    if problem := why_not_trusted(here, FILE_NAME):
+        notice(f"{here / FILE_NAME} is not read: {problem}; if you mean this installation, export LLMB_INSTALL={here}")
+        return None
+    return here
 
 
 @dataclass(frozen=True)

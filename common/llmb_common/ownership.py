@@ -140,6 +140,30 @@ def close_to_others(folder: Path) -> None:
             os.close(descriptor)
 
 
+def why_not_trusted(folder: Path, name: str) -> str:
+    """Why the file ``name`` in ``folder`` may come from anybody, or an empty string.
+
+    Trusted are files of ours and of root, in folders of ours and of root that others cannot write to.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            statuses = {"the folder": os.fstat(descriptor)}
+            file = os.open(name, _FILE, dir_fd=descriptor)
+            statuses["it"] = os.fstat(file)
+            os.close(file)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        return f"it cannot be opened: {error.strerror or error}"
+    for what, status in statuses.items():
+        if status.st_uid not in (me(), 0):
+            return f"{what} belongs to {user_name(status.st_uid)}"
+        if status.st_mode & 0o002:
+            return f"everybody may write to {what}"
+    return "" if stat.S_ISREG(statuses["it"].st_mode) else "it is not a plain file"
+
+
 def user_name(user: int) -> str:
     """``alice`` or ``user 4711``."""
     try:
