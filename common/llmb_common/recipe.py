@@ -244,8 +244,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     title: str
     family: Literal["llama3", "llama4", "grok1", "nemotron4"]
     image: str
-    hugging_face: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+\Z")] | None = None
-    """Where the model's tokenizer and configuration are. The benchmarks do without: a null tokenizer, mock data."""
+    hugging_face: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+@[0-9a-f]{40}\Z")] | None = None
+    """Where the model's tokenizer and configuration are, with the commit: ``owner/name@commit``.
+
+    The benchmarks do without: a null tokenizer, mock data.
+    """
     defaults: Defaults
     flops: Flops
     models: tuple[Model, ...]

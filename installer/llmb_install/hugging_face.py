@@ -35,9 +35,13 @@ def check_token(token: Secret) -> str:
 
 
 class ModelFiles:
-    """The small files of one repository, in ``<install>/hugging_face`` (a cache folder of huggingface_hub)."""
+    """The small files of one repository, in ``<install>/hugging_face`` (a cache folder of huggingface_hub).
 
-    def __init__(self, repository: str, install: Path) -> None:
+    ``source`` is ``owner/name@commit``: what its owner changes later is not what the recipe was tested with.
+    """
+
+    def __init__(self, source: str, install: Path) -> None:
+        repository, _, self.revision = source.partition("@")
         self.repository = repository
         self.cache = install / "hugging_face"
         self._receipt = install / ".llmb" / "receipts" / f"hugging_face+{repository.replace('/', '+')}.json"
@@ -45,7 +49,7 @@ class ModelFiles:
     def is_complete(self) -> bool:
         """Whether every file of the receipt is there with its size."""
         receipt = read_receipt(self._receipt)
-        if receipt is None or receipt.get("repository") != self.repository:
+        if receipt is None or (receipt.get("repository"), receipt.get("revision")) != (self.repository, self.revision):
             return False
         files: dict[str, int] = receipt.get("files", {})
         found = [self.cache / name for name in files]
@@ -67,7 +71,8 @@ class ModelFiles:
                     remedy="check hugging_face in recipe.yaml",
                 )
             self._receipt.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self._receipt, {"schema": 1, "repository": self.repository, "files": files})
+            receipt = {"schema": 1, "repository": self.repository, "revision": self.revision, "files": files}
+            write_json(self._receipt, receipt)
             step.update(f"{len(files)} files, {size(sum(files.values()))}")
 
     def verify(self) -> str | None:
@@ -86,7 +91,11 @@ class ModelFiles:
 
         try:
             snapshot_download(
-                self.repository, cache_dir=self.cache, allow_patterns=list(PATTERNS), local_files_only=True
+                self.repository,
+                revision=self.revision,
+                cache_dir=self.cache,
+                allow_patterns=list(PATTERNS),
+                local_files_only=True,
             )
         except LocalEntryNotFoundError as error:
             raise EnvironmentLacks(
@@ -107,6 +116,7 @@ class ModelFiles:
                     return str(
                         snapshot_download(
                             self.repository,
+                            revision=self.revision,
                             cache_dir=self.cache,
                             allow_patterns=list(PATTERNS),
                             token=token.reveal() if token else False,

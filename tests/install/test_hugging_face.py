@@ -13,9 +13,13 @@ from pathlib import Path
 import pytest
 from install_world import World
 
+from llmb_common.recipe import load_recipe
+
 DRIVER = Path(__file__).with_name("fault_driver.py")
 REPOSITORY = "meta-llama/Llama-3.1-405B"
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
+ROOT = Path(__file__).resolve().parents[2]
+RECIPE = load_recipe(ROOT / "llama3.1")
+COMMIT = (RECIPE.hugging_face or "").partition("@")[2]
 FILES = {"config.json": b'{"layers": 126}', "tokenizer.json": b"{}", "model-00001.safetensors": b"weights" * 1000}
 TOKEN = "hf_canary"
 
@@ -98,6 +102,11 @@ def test_small_files_come_and_weights_do_not(world: World, registry: Path, hub: 
     names = sorted(path.name for path in world.install.glob("hugging_face/models--*/snapshots/*/*"))
     assert names == ["config.json", "tokenizer.json"]
     assert f"Bearer {TOKEN}" in hub.authorizations
+    asked = [path for path in hub.asked if "/models/" in path or "/resolve/" in path]
+    assert asked
+    assert all(COMMIT in path for path in asked), "never the branch, which may move"
+    (receipt,) = (world.install / ".llmb" / "receipts").glob("hugging_face+*.json")
+    assert json.loads(receipt.read_text())["revision"] == COMMIT
     before = len(hub.asked)
     assert "nothing to do" in install(world, hub.url).stdout
     assert len(hub.asked) == before
