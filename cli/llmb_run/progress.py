@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
+from llmb_common.files import open_plain
+
 _STEP = re.compile(
     rb"iteration +(?P<step>[0-9]{1,9})/ *(?P<total>[0-9]{1,9}) *\|[^\n]*?"
     rb"(?:elapsed time per iteration \(ms\): (?P<ms>[0-9.]+)|train_step_timing in s: (?P<s>[0-9.]+))"
@@ -44,7 +46,7 @@ class Progress:
                 self._offset = -1  # the log was replaced
             if self._offset < 0:
                 self._offset = max(0, size - _FIRST_LOOK)
-            with self.log.open("rb") as stream:
+            with open_plain(self.log) as stream:
                 stream.seek(self._offset)
                 text = stream.read()
         except OSError:

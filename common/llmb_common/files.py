@@ -10,7 +10,7 @@ import os
 import secrets
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from llmb_common.errors import RecordError
 
@@ -49,12 +49,20 @@ def write_json(path: Path, value: Any, *, mode: int = 0o644) -> None:
     write_atomic(path, json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n", mode=mode)
 
 
+def open_plain(path: Path, *, follow: bool = True) -> BinaryIO:
+    """Open a plain file for reading. Raises OSError, also for a FIFO or device, which might never end; and for a link
+    without ``follow``."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    stream = os.fdopen(os.open(path, flags), "rb")
+    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        stream.close()
+        raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+    return stream
+
+
 def read_plain(path: Path) -> bytes:
-    """The content of a plain file. Raises OSError, also for a link, and for a FIFO or device, which might never end."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+    """The content of a plain file. Raises OSError, also for a link."""
+    with open_plain(path, follow=False) as stream:
         return stream.read()
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llmb_common.files import read_plain
+
 
 @dataclass(frozen=True)
 class JobEvents:
@@ -55,7 +57,7 @@ def read_events(path: Path) -> JobEvents:
 
 def _events(path: Path) -> list[dict[str, Any]]:
     try:
-        lines = path.read_bytes().splitlines()
+        lines = read_plain(path).splitlines()
     except OSError:
         return []
     found = []

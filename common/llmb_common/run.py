@@ -356,7 +356,7 @@ def _fill(making: Path, record: RunRecord, code: bytes) -> None:
         return making / path.relative_to(paths.folder)
 
     for folder in (paths.output, paths.profiles) if plan.profile else (paths.output,):
-        here(folder).mkdir()
+        here(folder).mkdir(mode=0o755)
     _write_new(here(paths.code), code)
     _write_new(here(paths.job), job_text(plan, paths))
     _write_new(here(paths.script), render_script(plan, paths).encode(), mode=0o755)

@@ -17,9 +17,10 @@ from llmb_common.errors import LLMBError, RecordError
 from llmb_common.files import sha256_of_tree
 from llmb_common.index import RunFilter, find_run, find_runs
 from llmb_common.observe import cancel, observe
+from llmb_common.ownership import refusal
 from llmb_common.process import identify
 from llmb_common.run import RUNNING, RunRecord, Submission, create_run, load_record, pack_code, update_record
-from llmb_common.submission import Options, submit, training_code
+from llmb_common.submission import Job, Options, submit, submit_many, training_code
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
 from support.other_user import OTHER, as_other_user, shared_folder
@@ -294,3 +295,62 @@ def test_cancel_signals_no_process_of_another_user(tmp_path: Path) -> None:
             cancel([load_record(record.paths.folder)])
         assert other.poll() is None
         other.kill()
+
+
+def test_nobody_else_can_change_what_a_job_will_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the umask of a group that shares everything: folders, an array's links, names in a shared folder."""
+    fake = FakeSlurm(tmp_path / "fake")
+    monkeypatch.setenv("PATH", fake.path())
+    site = RunSite(tmp_path, "slurm")
+    former = os.umask(0)
+    try:
+        plan = site.plan()
+        results = list(submit_many([Job(plan, RECIPE), Job(plan, RECIPE)]))
+    finally:
+        os.umask(former)
+    assert all(isinstance(record, RunRecord) for _, record in results)
+    experiments = site.install / "workloads" / plan.workload / "experiments"
+    experiment = experiments / plan.experiment_name
+    assert list(experiment.glob(".array-*"))
+    for folder in (experiments, experiment):
+        assert folder.stat().st_mode & 0o1000, f"{folder} is not sticky"
+    below = [path for path in experiment.rglob("*") if not path.is_symlink()]
+    assert [path for path in below if path.stat().st_mode & 0o022] == []
+
+
+def test_a_fifo_in_place_of_a_log_or_of_events_hangs_nobody(cli: Cli) -> None:
+    record = make_run(cli.install, state="RUNNING")
+    for path in (record.paths.log, record.paths.events):
+        os.mkfifo(path)
+    assert cli("watch", "--once", record.paths.run_id).status == 0
+    assert cli("jobs").status == 0
+
+
+@needs_root
+def test_two_ordinary_users_in_one_installation(shared: Path) -> None:
+    """One plants, the other gives the command: both without any right of root."""
+    site = RunSite(shared, "local")
+    (site.install / "workloads").mkdir(mode=0o777)
+    let_everybody_write(site)
+    site.engine.chmod(0o755)
+    plant(site, shared / "loot")
+    let_everybody_write(site)
+    plan, code = site.plan(), pack_code(training_code())
+    (planted,) = find_runs(site.install)
+    (shared / "result").touch(mode=0o666)
+    (shared / "result").chmod(0o666)
+
+    def victim() -> None:
+        assert refusal(planted.folder) is not None
+        record = create_run(plan, code, {})
+        assert refusal(record.paths.folder) is None
+        update_record(record.paths.folder, lambda found: found.with_state("RUNNING"))
+        with pytest.raises(RecordError, match="not to you"):
+            update_record(planted.folder, lambda found: found.with_state("RUNNING"))
+        with pytest.raises(RecordError, match="not to you"):
+            cancel([load_record(planted.folder)])
+        (shared / "result").write_text(record.paths.run_id)
+
+    as_other_user(victim, OTHER + 1)
+    assert len((shared / "result").read_text()) == 8
+    assert not (shared / "loot").exists()

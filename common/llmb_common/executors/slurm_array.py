@@ -69,7 +69,7 @@ def start_array(records: Sequence[RunRecord]) -> list[RunRecord]:
 
 def _prepare(array: ArrayPaths, records: Sequence[RunRecord]) -> None:
     try:
-        array.folder.mkdir()
+        array.folder.mkdir(mode=0o755)  # its links say which scripts run: nobody else changes them
         for index, record in enumerate(records):
             (array.folder / str(index)).symlink_to(f"../{record.paths.name}")
     except OSError as error:

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from llmb_common.files import open_plain
 from llmb_common.job_events import read_events
 from llmb_common.run import RunRecord
 
@@ -26,7 +27,7 @@ def with_job_facts(record: RunRecord) -> RunRecord:
 def read_manifest_line(log: Path) -> dict[str, Any] | None:
     """The JSON of the last ``LLMB manifest:`` line near the start of ``log``; None where there is none."""
     try:
-        with log.open("rb") as stream:
+        with open_plain(log) as stream:
             head = stream.read(_REACH)
     except OSError:
         return None
