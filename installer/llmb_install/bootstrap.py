@@ -20,6 +20,12 @@ from llmb_install.space import require_space
 TOOL_BYTES = 150_000_000
 """What the tool's environment takes, with some room."""
 
+TOOL_IMPORTS = (
+    *("msgspec", "yaml", "typer", "rich", "filelock"),
+    *("questionary", "ruamel.yaml", "requests", "huggingface_hub", "stamina"),
+)
+"""The modules of every dependency in pyproject.toml: one that is missing must show before a command needs it."""
+
 
 def bootstrap(clone: Path, argv: Sequence[str]) -> int:
     """Make sure of the tool's environment and run ``llmb-install`` there with the same arguments.
@@ -39,13 +45,16 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
         _check_answers(asked, clone, install)
     home = install
     environment = tool_environment(clone, home)
-    if not environment.is_complete() and not _builds_in_place(asked, install):
+    usable = environments.is_usable(environment)
+    if not usable and not _builds_in_place(asked, install):
         home = scratch_home()
         environment = tool_environment(clone, home)
-    if not environment.is_complete():
+        usable = environments.is_usable(environment)
+    if not usable:
         require_space(home, TOOL_BYTES, "LLMB's own environment")
         with Reporter(home / ".llmb" / "logs", verbose=asked.verbose) as reporter, install_lock(home, reporter):
-            environments.ensure(environment, reporter)
+            reporter.note(f"LLMB's own environment is made first, once, in {environment.link.parent}: about a minute")
+            environments.ensure(environment, reporter, must_import=True)
     os.environ["LLMB_REPO"] = str(clone)
     # Not through the link: another clone's bootstrap may move that one at any moment.
     interpreter = str(environment.folder / "bin" / "python")
@@ -90,7 +99,7 @@ def tool_environment(clone: Path, install: Path) -> environments.Environment:
         link=install / "venvs" / "llmb",
         python=python,
         lock=clone / "installer" / "locks" / "tool.txt",
-        smoke=("llmb_common", "llmb_install", "llmb_run"),
+        smoke=("llmb_common", "llmb_install", "llmb_run", *TOOL_IMPORTS),
         editable=clone,
         extras="install",
     )

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,14 +22,36 @@ from llmb_install.reporter import Reporter
 
 _TAIL = 15
 
-# prctl(PR_SET_PDEATHSIG, SIGKILL), then the program itself. A launcher rather than a function between fork and exec:
-# that one may deadlock in a process with threads.
-_LAUNCHER = (
-    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9);"
-    "os.getppid() == int(sys.argv[1]) and os.execvp(sys.argv[2], sys.argv[2:])"
-)
+# Stands between us and the program, in one process group with everything that the program starts. When our end of the
+# pipe closes, because we were killed, it ends that whole group: a forgotten ensurepip must not go on writing beside the
+# next installer. (PR_SET_PDEATHSIG would reach the program alone, and at the end of the thread that started it.)
+_LAUNCHER = """
+import os, signal, sys, threading
+pipe = int(sys.argv[1])
+child = os.fork()
+if child == 0:
+    os.close(pipe)
+    try:
+        os.execvp(sys.argv[2], sys.argv[2:])
+    except OSError as error:
+        os.write(2, ("%s: %s\\n" % (sys.argv[2], error.strerror)).encode())
+        os._exit(127)
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+def watch():
+    os.read(pipe, 1)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+threading.Thread(target=watch, daemon=True).start()
+status = os.waitpid(child, 0)[1]
+if os.WIFSIGNALED(status):
+    number = os.WTERMSIG(status)
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+os._exit(os.WEXITSTATUS(status))
+"""
 
-_running: set[subprocess.Popen[str]] = set()
+_running: dict[subprocess.Popen[str], int] = {}
 _guard = threading.Lock()
 _stopping = threading.Event()
 
@@ -52,8 +75,8 @@ def run(
 ) -> Finished:
     """Run ``argv`` with stdout and stderr joined; every line goes to the log and to ``on_line``.
 
-    The program gets no terminal input. It dies with this process, even when that is killed: a forgotten ``pip`` must
-    not go on writing beside the next installer. ``patience``: seconds between SIGTERM and SIGKILL when it is stopped.
+    The program gets no terminal input. It and everything that it has started die with this process, even when that is
+    killed. ``patience``: seconds between SIGTERM and SIGKILL when it is stopped.
     Raises OSError where it cannot be started.
     """
     reporter.log("$ " + shlex.join(argv))
@@ -74,8 +97,7 @@ def run(
     finally:
         if process.stdout is not None:
             process.stdout.close()
-        with _guard:
-            _running.discard(process)
+        _forget(process)
     if _stopping.is_set():
         raise Interrupted(f"{argv[0]} was stopped")
     if status != 0:
@@ -95,23 +117,36 @@ def stop_all() -> None:
 def _start(argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None) -> subprocess.Popen[str]:
     if shutil.which(argv[0]) is None:
         raise FileNotFoundError(errno.ENOENT, "no such program", argv[0])
-    launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())] if sys.platform == "linux" else []
     with _guard:
         if _stopping.is_set():
             raise Interrupted(f"{argv[0]} was not started")
-        process = subprocess.Popen(
-            [*launcher, *argv],
-            env=dict(env) if env is not None else None,
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        _running.add(process)
+        # Our end is closed when this process ends, however it ends; nobody else inherits it.
+        theirs, ours = os.pipe()
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(theirs), *argv],
+                env=dict(env) if env is not None else None,
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+                pass_fds=[theirs],
+            )
+        except BaseException:
+            os.close(ours)
+            raise
+        finally:
+            os.close(theirs)
+        _running[process] = ours
     return process
+
+
+def _forget(process: subprocess.Popen[str]) -> None:
+    with _guard:
+        os.close(_running.pop(process))
 
 
 def _stop(process: subprocess.Popen[str], patience: float) -> None:
@@ -119,8 +154,17 @@ def _stop(process: subprocess.Popen[str], patience: float) -> None:
     for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, 5.0)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
-        try:
-            process.wait(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            continue
-        return
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            process.poll()
+            if not _group_exists(process.pid):
+                return
+            time.sleep(0.05)
+
+
+def _group_exists(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True

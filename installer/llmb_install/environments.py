@@ -1,9 +1,10 @@
 """Virtual environments: named by a hash of their content, each with a receipt that is written last.
 
-``venvs/engine-cpu`` is a link to ``venvs/engine-cpu-<hash>``. A changed lock file builds beside the old environment,
-and the link moves when the new one imports, so that running jobs are not disturbed. The build happens at the final
-path, because scripts inside carry that path; the receipt says what it was built from and which packages ended up in
-it. No receipt, or one that does not fit, means: build it again. So a kill at any moment is repaired by running again.
+``venvs/engine-cpu`` is a link to ``venvs/engine-cpu-<hash>-<random>``. Every build gets a folder of its own, and the
+link moves when what is in it imports: running jobs are not disturbed, and what a killed build has left, or still
+writes, disturbs no other. The build happens at the final path, because scripts inside carry that path; the receipt says
+what it was built from and which packages ended up in it. No receipt, or one that does not fit, means: build it again.
+So a kill at any moment is repaired by running again.
 
 Standard library only: the bootstrap uses this before anything is installed.
 """
@@ -14,15 +15,16 @@ import contextlib
 import hashlib
 import os
 import re
+import secrets
 import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmb_common.errors import EnvironmentLacks
+from llmb_common.errors import EnvironmentLacks, LLMBError
 from llmb_common.files import write_json
-from llmb_install import environment_build
+from llmb_install import environment_build, package_records
 from llmb_install.receipts import read_receipt
 from llmb_install.reporter import Reporter, Step, size
 
@@ -53,8 +55,17 @@ class Environment:
 
     @property
     def folder(self) -> Path:
-        """Where this content lives; ``link`` leads there once it is complete."""
-        return self.link.with_name(f"{self.link.name}-{self.inputs()[:8]}")
+        """Where this content lives: what the link leads to, else a finished build; a name without a file if none."""
+        builds = _builds(self, self.inputs()[:8])
+        linked = self.link.parent / self.link.readlink() if self.link.is_symlink() else None
+        if linked in builds:
+            return linked
+        finished = [folder for folder in builds if self._fits(folder)]
+        return finished[-1] if finished else self.link.with_name(f"{self.name}-{self.inputs()[:8]}")
+
+    def new_folder(self) -> Path:
+        """Where to build: a name that nobody has used."""
+        return self.link.with_name(f"{self.name}-{self.inputs()[:8]}-{secrets.token_hex(3)}")
 
     @property
     def interpreter(self) -> Path:
@@ -63,7 +74,9 @@ class Environment:
 
     def inputs(self) -> str:
         """A hash of everything that decides what this environment contains."""
-        parts = ["1", str(self.link), self.kind, self.lock.read_text(encoding="utf-8"), self.extras]
+        # However the path is spelt: a folder that is reached through a link is the same one.
+        place = str(Path(os.path.realpath(self.link.parent)) / self.link.name)
+        parts = ["1", place, self.kind, self.lock.read_text(encoding="utf-8"), self.extras]
         if self.editable is not None:
             parts += [str(self.editable), (self.editable / "pyproject.toml").read_text(encoding="utf-8")]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
@@ -76,33 +89,56 @@ class Environment:
         return self.link.is_symlink() and self.link.readlink() == Path(self.folder.name)
 
     def _is_built(self) -> bool:
-        receipt = read_receipt(self.folder / RECEIPT)
+        folder = self.folder
+        return self._fits(folder) and _runs(folder / "bin" / "python")
+
+    def _fits(self, folder: Path) -> bool:
+        receipt = read_receipt(folder / RECEIPT)
         if receipt is None or receipt.get("inputs") != self.inputs():
             return False
-        return receipt.get("packages") == installed_packages(self.folder) and _runs(self.folder / "bin" / "python")
+        return bool(receipt.get("packages") == installed_packages(folder))
 
 
-def ensure(environment: Environment, reporter: Reporter) -> bool:
-    """Build ``environment`` unless it is complete. Returns whether it had to be built.
+def is_usable(environment: Environment) -> bool:
+    """Whether it is complete and everything that it is for imports: a second's work, for those who rely on it now."""
+    return environment.is_complete() and environment_build.smoke_problem(environment) is None
 
-    Raises EnvironmentLacks with the cause (the tail of pip's output) and what to do.
+
+def ensure(environment: Environment, reporter: Reporter, *, must_import: bool = False) -> bool:
+    """Build ``environment`` unless it is complete. Returns whether it had to be built or linked.
+
+    ``must_import``: the receipt does not suffice. Raises EnvironmentLacks with the cause (the tail of pip's output) and
+    what to do.
     """
-    if environment.is_complete():
+    imports = not must_import or environment_build.smoke_problem(environment) is None
+    if imports and environment.is_complete():
         return False
-    if not environment._is_built():
+    if imports and environment._is_built():
+        folder = environment.folder
+    else:
         with reporter.step(f"environment {environment.name}") as step:
-            _build(environment, reporter, step)
-    _point(environment.link, environment.folder.name)
-    for folder in _builds(environment):
-        if not (folder / RECEIPT).exists():
-            discard(folder)
+            folder = _build(environment, reporter, step)
+    _point(environment.link, folder.name)
+    _discard_others(environment, folder)
     return True
 
 
+def _discard_others(environment: Environment, kept: Path) -> None:
+    """Remove builds that were never finished, and damaged ones of the same content."""
+    same = _builds(environment, environment.inputs()[:8])
+    for folder in _builds(environment):
+        if folder != kept and (folder in same or not (folder / RECEIPT).exists()):
+            # What resists, because somebody still writes there, is removed another time.
+            with contextlib.suppress(EnvironmentLacks):
+                discard(folder)
+
+
 def verify(environment: Environment) -> str | None:
-    """The receipt's check and a real import of what the environment is for; what is wrong, or None."""
+    """The receipt's check, every file's hash, a real import of what the environment is for; what is wrong, or None."""
     if not environment.is_complete():
         return f"{environment.link} is missing, unfinished or changed"
+    if damage := package_records.summary(package_records.damaged_files(environment.folder)):
+        return f"{environment.link} is damaged: {damage}"
     return environment_build.smoke_problem(environment)
 
 
@@ -114,15 +150,27 @@ def prune(environment: Environment) -> list[Path]:
     return old
 
 
-def _builds(environment: Environment) -> list[Path]:
-    pattern = re.compile(re.escape(environment.name) + r"-[0-9a-f]{8}\Z")
-    return sorted(path for path in environment.link.parent.iterdir() if pattern.match(path.name))
+def _builds(environment: Environment, content: str = "[0-9a-f]{8}") -> list[Path]:
+    """All builds of this name, whatever their state, oldest name first; ``content``: only those of this hash."""
+    pattern = re.compile(rf"{re.escape(environment.name)}-{content}(-[0-9a-f]{{6}})?\Z")
+    try:
+        return sorted(path for path in environment.link.parent.iterdir() if pattern.match(path.name))
+    except FileNotFoundError:
+        return []
 
 
-def _build(environment: Environment, reporter: Reporter, step: Step) -> None:
-    discard(environment.folder)
-    environment_build.build(environment, reporter, step)
-    packages = installed_packages(environment.folder)
+def _build(environment: Environment, reporter: Reporter, step: Step) -> Path:
+    """Build in a new folder; returns it."""
+    _discard_others(environment, environment.folder)
+    folder = environment.new_folder()
+    try:
+        environment_build.build(environment, folder, reporter, step)
+    except LLMBError:
+        # On a full disk the next attempt needs the room.
+        with contextlib.suppress(EnvironmentLacks):
+            discard(folder)
+        raise
+    packages = installed_packages(folder)
     receipt = {
         "schema": 1,
         "name": environment.name,
@@ -130,23 +178,24 @@ def _build(environment: Environment, reporter: Reporter, step: Step) -> None:
         "python": environment.python,
         "packages": packages,
     }
-    write_json(environment.folder / RECEIPT, receipt)
-    step.update(f"{len(packages)} packages, {size(_disk_usage(environment.folder))}")
-    if folder := _closed_to_others(environment):
+    write_json(folder / RECEIPT, receipt)
+    step.update(f"{len(packages)} packages, {size(_disk_usage(folder))}")
+    if closed := _closed_to_others(folder):
         reporter.note(
-            f"        note: only you can run this installation, because its Python is in {folder}; for colleagues, "
+            f"        note: only you can run this installation, because its Python is in {closed}; for colleagues, "
             "install with a Python that everybody may run, such as /usr/bin/python3 ./installer.py"
         )
+    return folder
 
 
-def _closed_to_others(environment: Environment) -> Path | None:
+def _closed_to_others(built: Path) -> Path | None:
     """The folder that keeps others from the environment's Python, where they can reach the environment itself."""
 
     def closed(path: Path) -> Path | None:
         return next((folder for folder in path.parents if not folder.stat().st_mode & 0o001), None)
 
-    python = (environment.folder / "bin" / "python").resolve()
-    return closed(python) if closed(environment.folder / "bin") is None else None
+    python = (built / "bin" / "python").resolve()
+    return closed(python) if closed(built / "bin") is None else None
 
 
 def _point(link: Path, target: str) -> None:

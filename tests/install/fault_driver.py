@@ -95,8 +95,7 @@ def quick_environment() -> None:
     """Building the tool's environment becomes: two folders and a link to this interpreter."""
     from llmb_install import environment_build
 
-    def build(environment: object, reporter: object, step: object) -> None:
-        folder = environment.folder  # type: ignore[attr-defined]
+    def build(environment: object, folder: Path, reporter: object, step: object) -> None:
         (folder / "bin").mkdir(parents=True)
         (folder / "lib" / "python3.11" / "site-packages" / "llmb-0.dist-info").mkdir(parents=True)
         (folder / "bin" / "python").symlink_to(sys.executable)

@@ -51,7 +51,7 @@ def tree(install: Path) -> dict[str, str]:
 
 
 def _without_hash(text: str) -> str:
-    return re.sub(r"\bllmb-[0-9a-f]{8}\b", "llmb-HASH", text)
+    return re.sub(r"\bllmb-[0-9a-f]{8}(-[0-9a-f]{6})?\b", "llmb-HASH", text)
 
 
 @dataclass

@@ -79,17 +79,48 @@ def test_a_command_gives_its_status_and_last_lines() -> None:
     assert done.tail[-2:] == ("100", "oops")
 
 
-def test_a_child_dies_with_a_killed_installer(tmp_path: Path) -> None:
+_FAMILY = '(trap \'\' TERM HUP; echo $$BASHPID > "$0.a"; while :; do sleep 0.1; done) & echo $$ > "$0"; wait'
+"""A program with a child of its own, as ``python -m venv`` has ensurepip: one that does not listen to SIGTERM."""
+
+
+def is_gone(note: Path) -> bool:
+    try:
+        return Path(f"/proc/{int(note.read_text())}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except FileNotFoundError:
+        return True
+
+
+def start_family(tmp_path: Path) -> tuple[subprocess.Popen[bytes], list[Path]]:
     program = (
         "import sys; from llmb_install import command; from llmb_install.reporter import Reporter\n"
-        "command.run(['sh', '-c', 'echo $$ > \"$0\"; exec sleep 60', sys.argv[1]], Reporter(None))"
+        "from llmb_install.guard import guarded\n"
+        "family = ['bash', '-c', sys.argv[2], sys.argv[1]]\n"
+        "sys.exit(guarded(lambda: command.run(family, Reporter(None), patience=0.5).status))"
     )
-    note = tmp_path / "pid"
-    with subprocess.Popen([sys.executable, "-c", program, str(note)]) as installer:
-        wait_for(lambda: note.exists() and note.read_text().strip() != "")
+    notes = [tmp_path / "pid", tmp_path / "pid.a"]
+    installer = subprocess.Popen([sys.executable, "-c", program, str(notes[0]), _FAMILY.replace("$$BASH", "$BASH")])
+    wait_for(lambda: all(note.exists() and note.read_text().strip() for note in notes))
+    return installer, notes
+
+
+def test_a_program_and_its_children_die_with_a_killed_installer(tmp_path: Path) -> None:
+    installer, notes = start_family(tmp_path)
+    with installer:
         installer.send_signal(signal.SIGKILL)
-    child = int(note.read_text())
-    wait_for(lambda: not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split()[2])
+    wait_for(lambda: all(is_gone(note) for note in notes))
+
+
+def test_ctrl_c_ends_also_a_child_that_does_not_listen(tmp_path: Path) -> None:
+    installer, notes = start_family(tmp_path)
+    with installer:
+        installer.send_signal(signal.SIGINT)
+    assert installer.returncode == 130
+    assert all(is_gone(note) for note in notes)
+
+
+def test_a_program_that_a_signal_ended_says_so() -> None:
+    assert command.run(["sh", "-c", "kill -KILL $$"], Reporter(None)).status == -signal.SIGKILL
+    assert command.run(["sh", "-c", "kill -SEGV $$"], Reporter(None)).status == -signal.SIGSEGV
 
 
 def wait_for(condition: object) -> None:
