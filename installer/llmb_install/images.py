@@ -1,8 +1,8 @@
 """Container images: imported with Enroot to a name of their own, checked, and only then given their real name.
 
 The state of an image is its receipt (``<image>.receipt.json`` beside it, or in ``.llmb/receipts`` for a folder that
-cannot be written): source, architecture, size, modification time, SHA-256. A file without one is proven by its content
-or replaced; its name and existence prove nothing.
+cannot be written): source, architecture, size, modification time, SHA-256. A file that its receipt contradicts is
+imported again; one without a receipt is proven by its content or replaced; name and existence prove nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.files import fsync_folder, sha256_of, write_json
-from llmb_install import command, enroot_errors
+from llmb_install import command, enroot_errors, enroot_settings
 from llmb_install.install_lock import install_lock
 from llmb_install.receipts import read_receipt
 from llmb_install.reporter import Reporter, Step, size
@@ -131,26 +131,50 @@ def discard(image: Image) -> None:
 
 
 def _adopt(image: Image, reporter: Reporter, step: Step) -> bool:
-    """Take over a file that somebody else imported, when its content is right; tell what is wrong otherwise."""
+    """Take over the file that is there, when its content is right; tell what is wrong otherwise.
+
+    With a receipt, right is what the receipt says, and all of the file is read for it: a copy has another time than the
+    original, a damaged file too. Without one, every byte is unpacked once.
+    """
     if not image.path.exists():
         return False
     step.update("checking the file that is there")
+    receipt = read_receipt(image.receipt_path())
     try:
+        check_superblock(image.path)
+        if receipt is not None:
+            step.update("comparing it with its receipt")
+            _require_agreement(image, receipt)
         image.inspector.check(image.path, image.architecture)
+        if receipt is None:
+            step.update("reading all of it")
+            image.inspector.read_everything(image.path)
     except BadImage as problem:
         reporter.note(f"        {image.path} is no good: {problem}")
         return False
-    step.update("reading it for its receipt")
-    _write_receipt(image, image.path, adopted=True)
+    if receipt is None:
+        step.update("reading it for its receipt")
+        _write_receipt(image, image.path, adopted=True)
+    else:
+        write_json(image.receipt_path(), {**receipt, "mtime_ns": image.path.stat().st_mtime_ns})
     step.update(f"it was there, {size(image.path.stat().st_size)}")
     return True
+
+
+def _require_agreement(image: Image, receipt: Mapping[str, object]) -> None:
+    """Raise BadImage unless the receipt describes this very content, imported from the source that is wanted."""
+    source, architecture = receipt.get("source"), receipt.get("architecture")
+    if (source, architecture) != (image.source, image.architecture):
+        raise BadImage(f"its receipt is for {source}, {architecture}")
+    if receipt.get("size") != image.path.stat().st_size or receipt.get("sha256") != sha256_of(image.path):
+        raise BadImage("its content is not what its receipt says")
 
 
 def _import(image: Image, reporter: Reporter, env: Mapping[str, str], step: Step) -> None:
     folder = image.path.parent
     _remove_leftovers(image)
     fresh = folder / f".{image.path.name}.{os.getpid()}.{secrets.token_hex(4)}.part"
-    watch = enroot_errors.Watch(step, fresh, enroot_errors.cache_folder(env))
+    watch = enroot_errors.Watch(step, fresh, enroot_settings.cache_folder(env))
     try:
         done = command.run(import_command(image, fresh), reporter, env=env, on_line=watch)
         if done.status != 0:
@@ -224,10 +248,9 @@ def _require_writable(image: Image) -> None:
 
 def _require_space(image: Image, env: Mapping[str, str]) -> None:
     """Room for the image, and for its unpacked layers where Enroot unpacks them."""
-    temporary = Path(env.get("ENROOT_TEMP_PATH") or env.get("TMPDIR") or "/tmp")
     wanted: Sequence[tuple[Path, int, str]] = (
         (image.path.parent, IMAGE_BYTES, "choose another --image-folder"),
-        (temporary, UNPACKED_BYTES, "set ENROOT_TEMP_PATH to a folder with more room"),
+        (enroot_settings.temporary_folder(env), UNPACKED_BYTES, "set ENROOT_TEMP_PATH to a folder with more room"),
     )
     for folder, needed, remedy in wanted:
         free = _free_bytes(folder, image.prefix)

@@ -58,6 +58,17 @@ class Inspector:
             raise BadImage(f"its programs are for {found}, and the compute nodes are {architecture}")
         return used
 
+    def read_everything(self, path: Path) -> None:
+        """Unpack every byte of the image to nowhere. Raises BadImage, or EnvironmentLacks as ``check``.
+
+        Compressed blocks that are damaged fail here. Enroot stores file contents uncompressed (``-noD``), without any
+        check sum: of those only the hash in a receipt can tell that they are what was imported.
+        """
+        done = self._unsquashfs("-quiet", "-no-progress", "-pf", "/dev/null", str(path))
+        if done.returncode != 0:
+            cause = done.stderr.decode(errors="replace").strip().splitlines()
+            raise BadImage(f"its content cannot be read ({cause[0] if cause else 'unsquashfs failed'})")
+
     def _listing(self, path: Path) -> list[str]:
         done = self._unsquashfs("-l", "-d", "", str(path))
         names = done.stdout.decode(errors="replace").splitlines()

@@ -129,6 +129,32 @@ def test_a_good_image_that_somebody_else_imported_is_adopted(
     assert json.loads(image.receipt_path().read_text())["adopted"] is True
 
 
+def test_a_damaged_image_without_a_receipt_is_not_adopted(
+    image: Image, reporter: Reporter, env: dict[str, str], world: World
+) -> None:
+    """Its superblock, its listing and the head of its programs are right; the rest of a program is zeros."""
+    image.path.parent.mkdir(parents=True)
+    build_image(image.path)
+    with image.path.open("r+b") as stream:
+        stream.seek(image.path.stat().st_size // 2)
+        stream.write(bytes(4096))
+    Inspector().check(image.path, "x86_64")
+    assert ensure(image, reporter, env)
+    assert world.imports() == 1
+    assert reporter.log_path is not None
+    assert "is no good: its content cannot be read" in reporter.log_path.read_text()
+
+
+def test_an_image_of_another_source_under_the_same_name_is_replaced(
+    image: Image, reporter: Reporter, env: dict[str, str], world: World
+) -> None:
+    assert ensure(image, reporter, env)
+    receipt = json.loads(image.receipt_path().read_text())
+    image.receipt_path().write_text(json.dumps({**receipt, "source": "elsewhere#nvidia/nemo:26.02"}))
+    assert ensure(image, reporter, env)
+    assert world.imports() == 2
+
+
 @contextmanager
 def read_only(folder: Path) -> Iterator[None]:
     """``folder`` as a file system mounted read-only: also root cannot write there."""
