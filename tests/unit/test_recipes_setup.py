@@ -1,8 +1,9 @@
-"""setup.sh, the manual way into an installation."""
+"""setup.sh, the way into an installation without questions: which command of the installer it becomes."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -18,46 +19,74 @@ WORKLOADS = {
 }
 
 
-def tool(folder: Path) -> Path:
-    """An ``llmb-install`` that says how it was called."""
-    folder.mkdir(parents=True)
-    path = folder / "llmb-install"
-    path.write_text('#!/bin/sh\necho "$0 $* in $LLMB_INSTALL"\n')
-    path.chmod(0o755)
-    return path
+@pytest.fixture
+def install(tmp_path: Path) -> Path:
+    """An installation in the making, and a ``python3`` that says how it was called."""
+    python = tmp_path / "bin" / "python3"
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\n[ "$1" = -c ] || printf "%s\\n" "$@"\n')
+    python.chmod(0o755)
+    return tmp_path / "with space"
 
 
-def run(script: Path, *arguments: str, path: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": f"{path}:/usr/bin:/bin" if path else "/usr/bin:/bin", "HOME": "/nonexistent", **variables}
+def run(script: Path, install: Path | None, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **variables}
+    if install is not None:
+        environment |= {"LLMB_INSTALL": str(install), "PATH": f"{install.parent / 'bin'}:/usr/bin:/bin"}
     return subprocess.run(
         [str(script), *arguments], env=environment, capture_output=True, text=True, check=False, cwd=script.parent
     )
 
 
 @pytest.mark.parametrize("recipe", WORKLOADS)
-def test_it_adds_the_workload_of_its_recipe(tmp_path: Path, recipe: str):
-    install = tmp_path / "with space"
-    program = tool(install / "venvs" / "llmb" / "bin")
-    done = run(ROOT / recipe / "setup.sh", "--yes", LLMB_INSTALL=str(install))
-    assert done.stdout == f"{program} add {WORKLOADS[recipe]} --yes in {install}\n", done.stderr
+def test_an_empty_folder_becomes_an_installation_for_the_recipe(install: Path, recipe: str):
+    variables = {"SBATCH_ACCOUNT": "bench", "SBATCH_PARTITION": "gpu", "GPU_TYPE": "h100", "CLUSTER_TYPE": "slurm"}
+    done = run(ROOT / recipe / "setup.sh", install, "--gres", **variables)
+    expected = [str(ROOT / "installer.py"), "--install-path", str(install), "--workloads", WORKLOADS[recipe]]
+    expected += ["--cluster-type", "slurm", "--account", "bench", "--gpu-partition", "gpu", "--gpu-type", "h100"]
+    assert done.stdout.splitlines() == [*expected, "--gres"], done.stderr
+    assert shlex.split(done.stderr)[1:] == [*expected, "--gres"], "what it does is shown, ready to be copied"
 
 
-def test_the_active_environment_serves_where_the_installation_has_no_tool(tmp_path: Path):
-    program = tool(tmp_path / "venv" / "bin")
-    done = run(ROOT / "grok1" / "setup.sh", path=str(program.parent), LLMB_INSTALL=str(tmp_path))
-    assert done.stdout.startswith(f"{program} add pretrain_grok1")
+def test_a_job_gives_the_account_and_the_partition_that_it_runs_in(install: Path):
+    variables = {"SLURM_JOB_ID": "7", "SLURM_JOB_ACCOUNT": "bench", "SLURM_JOB_PARTITION": "batch"}
+    words = run(ROOT / "grok1" / "setup.sh", install, "--gpu-type", "h100", **variables).stdout.splitlines()
+    assert words[5:] == [
+        *("--cluster-type", "slurm", "--account", "bench", "--gpu-partition", "batch", "--gpu-type", "h100")
+    ]
 
 
-def test_a_spool_copy_finds_the_recipe_where_sbatch_was_called(tmp_path: Path):
-    tool(tmp_path / "venvs" / "llmb" / "bin")
+def test_without_slurm_it_is_this_machine(install: Path):
+    words = run(ROOT / "grok1" / "setup.sh", install, CLUSTER_TYPE="local").stdout.splitlines()
+    assert words[5:] == ["--cluster-type", "local", "--gpu-type", "cpu"]
+
+
+def test_an_installation_that_is_there_gets_the_recipe(install: Path):
+    (install / ".llmb").mkdir(parents=True)
+    (install / ".llmb" / "answers.yaml").touch()
+    words = run(ROOT / "llama4" / "setup.sh", install, "--no-space-check", GPU_TYPE="h100").stdout.splitlines()
+    assert words[1:] == ["add", "pretrain_llama4_maverick", "--install-path", str(install), "--no-space-check"]
+
+
+def test_a_spool_copy_finds_the_recipe_where_sbatch_was_called(install: Path, tmp_path: Path):
     spool = tmp_path / "spool"
     spool.mkdir()
     script = Path(shutil.copy(ROOT / "llama4" / "setup.sh", spool / "slurm_script"))
-    variables = {"LLMB_INSTALL": str(tmp_path), "SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(ROOT / "nemotron4")}
-    assert "add pretrain_nemotron4 " in run(script, **variables).stdout
-    elsewhere = run(script, **{**variables, "SLURM_SUBMIT_DIR": str(tmp_path)})
+    variables = {"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(ROOT / "nemotron4")}
+    assert "pretrain_nemotron4" in run(script, install, **variables).stdout.splitlines()
+    elsewhere = run(script, install, **{**variables, "SLURM_SUBMIT_DIR": str(tmp_path)})
     assert elsewhere.returncode == 2
-    assert f"no recipe.yaml in {tmp_path}" in elsewhere.stderr
+    assert f"no recipe of a clone in {tmp_path}" in elsewhere.stderr
+
+
+def test_an_old_python_is_good_enough_to_begin(install: Path):
+    """A python3 that does not start, as a version manager's shim, is passed over."""
+    broken = install.parent / "bin" / "python3"
+    broken.rename(broken.with_name("python3.11"))
+    broken.write_text("#!/bin/sh\nexit 127\n")
+    broken.chmod(0o755)
+    assert "add" not in run(ROOT / "grok1" / "setup.sh", install).stdout
+    assert run(ROOT / "grok1" / "setup.sh", install).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -65,16 +94,18 @@ def test_a_spool_copy_finds_the_recipe_where_sbatch_was_called(tmp_path: Path):
     [
         ({}, 2, "LLMB_INSTALL is not set"),
         ({"STAGE_PATH": "/lustre/x"}, 2, 'export LLMB_INSTALL="$STAGE_PATH"'),
-        ({"LLMB_INSTALL": "/nonexistent"}, 3, "run ./installer.py --install-path"),
+        ({"LLMB_INSTALL": "/x", "PATH": "{tools}"}, 3, "no Python found on PATH"),
     ],
 )
-def test_what_is_missing_is_said(variables: dict[str, str], status: int, message: str):
-    done = run(ROOT / "llama3.1" / "setup.sh", **variables)
+def test_what_is_missing_is_said(tmp_path: Path, variables: dict[str, str], status: int, message: str):
+    for name in ("bash", "dirname", "readlink", "sed", "env"):
+        (tmp_path / name).symlink_to(shutil.which(name) or "")
+    done = run(ROOT / "llama3.1" / "setup.sh", None, **{k: v.format(tools=tmp_path) for k, v in variables.items()})
     assert (done.returncode, done.stdout) == (status, "")
     assert message in done.stderr
 
 
-def test_it_is_executable_and_clean_shell():
-    script = ROOT / "llama3.1" / "setup.sh"
-    assert os.access(script, os.X_OK)
-    subprocess.run(["bash", "-n", str(script)], check=True)
+def test_the_recipes_own_part_is_the_same_everywhere_and_executable():
+    scripts = [ROOT / recipe / "setup.sh" for recipe in WORKLOADS]
+    assert len({script.read_text() for script in scripts}) == 1
+    assert all(os.access(script, os.X_OK) for script in scripts)
