@@ -1,11 +1,9 @@
 #!/usr/bin/env python3
 """Install LLMB: ``./installer.py --quickstart``, or ``./installer.py`` for the questions, ``--help`` for all options.
 
-Standard library only. This file and ``llmb_install/pythons.py`` start on Python 3.8, to say which Python is needed or
-to go on with a newer one that is already there; everything else may use what Python 3.10 has.
+Standard library only. This file and ``llmb_install/pythons.py`` start on Python 3.6 (the python3 of RHEL 8), to say
+which Python is needed or to go on with a newer one that is already there; everything else may use what Python 3.10 has.
 """
-
-from __future__ import annotations
 
 import os
 import signal
@@ -15,7 +13,7 @@ from pathlib import Path
 CLONE = Path(__file__).resolve().parent.parent
 
 
-def main() -> int:
+def main() -> int:  # no "from __future__ import annotations" here: Python 3.6 does not know it
     # Ctrl-C simply ends this process as long as nobody is there to say more about it: guard.py.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

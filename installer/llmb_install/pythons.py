@@ -1,16 +1,15 @@
 """Finding a Python that fits: the tool needs 3.10 or newer, the CPU engine 3.10 to 3.12.
 
-Starts on Python 3.8, because ``installer.py`` uses it to leave an old Python.
+Starts on Python 3.6, because ``installer.py`` uses it to leave an old Python: that one evaluates annotations, and does
+not know ``subprocess.run``'s ``text`` and ``capture_output``.
 """
-
-from __future__ import annotations
 
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Callable, Iterator, Optional, TextIO, Tuple  # noqa: UP035  (Python 3.8 evaluates the aliases below)
+from typing import Callable, Iterator, List, Optional, TextIO, Tuple  # noqa: UP035
 
 Version = Tuple[int, int]  # noqa: UP006
 Accepts = Callable[[Version], bool]
@@ -62,7 +61,14 @@ def _ask(path: str) -> Optional[Tuple[str, Version]]:  # noqa: UP006, UP045
     """The real executable behind ``path`` and its version; None where it does not run."""
     program = "import sys; print(sys.executable); print(*sys.version_info[:2])"
     try:
-        done = subprocess.run([path, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(  # noqa: UP022
+            [path, "-c", program],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            universal_newlines=True,  # noqa: UP021
+            timeout=30,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     lines = done.stdout.splitlines()
@@ -83,7 +89,7 @@ def how_to_get(what: str, versions: str, again: str) -> str:
     )
 
 
-def offer_uv(argv: list[str], stream: TextIO) -> int:
+def offer_uv(argv: List[str], stream: TextIO) -> int:  # noqa: UP006
     """Called under an old Python when no newer one was found: explain, or get one with uv when the user agrees."""
     found = "{}.{}".format(*running_version())
     again = " ".join(argv)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,8 +26,27 @@ def test_the_symlink_at_the_root_is_the_executable_installer() -> None:
 
 
 @pytest.mark.parametrize("name", ["installer.py", "llmb_install/pythons.py", "llmb_install/__init__.py"])
-def test_what_an_old_python_reads_is_python_3_8(name: str) -> None:
-    ast.parse((CLONE / "installer" / name).read_text(), feature_version=(3, 8))
+def test_what_an_old_python_reads_is_python_3_6(name: str) -> None:
+    tree = ast.parse((CLONE / "installer" / name).read_text(), feature_version=(3, 6))
+    future = [node.names[0].name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert "annotations" not in future, "Python 3.6 refuses that import"
+
+
+def test_a_real_python_3_6_goes_on_with_a_newer_one_or_says_what_to_do(tmp_path: Path) -> None:
+    managed = Path(os.environ.get("PYENV_ROOT", "/nowhere")) / "versions"
+    names = ["python3.6", "/usr/libexec/platform-python", *map(str, managed.glob("3.6.*/bin/python"))]
+    program = "import sys; sys.exit(sys.version_info[:2] != (3, 6))"
+    found = [path for name in names if (path := shutil.which(name))]
+    old = next((path for path in found if call(path, "-c", program).returncode == 0), None)
+    if old is None:
+        pytest.skip("no Python 3.6 on this machine: only its grammar was checked")
+    env = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
+    done = call(str(old), str(INSTALLER), "--help", env=env)
+    assert done.returncode == 3
+    assert "LLMB needs Python 3.10 or newer; this is Python 3.6" in done.stderr
+    (tmp_path / "python3.11").symlink_to(sys.executable)
+    done = call(str(old), str(INSTALLER), "--help", env=env)
+    assert (done.returncode, "--quickstart" in done.stdout) == (0, True), done.stderr
 
 
 def test_the_first_stage_imports_nothing_that_must_be_installed() -> None:
