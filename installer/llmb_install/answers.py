@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from llmb_common.errors import ConfigError, RequestError, did_you_mean
+from llmb_common.planning.choose import row_gpu
 from llmb_common.recipe import Recipe
 from llmb_common.secrets import Secret
 from llmb_common.strict_yaml import Lines, convert, load_text, read_text
@@ -66,6 +67,11 @@ class Secrets:
 
     hf_token: Secret | None = None
     ngc_api_key: Secret | None = None
+    keep: frozenset[str] = frozenset()
+    """The fields that the user has given to LLMB, by a flag, a play file or an answer: they are stored. What only the
+    environment has is used from there."""
+    ngc_variable: str = ""
+    """The variable that has the NGC key, if one has."""
 
 
 def read_play(path: Path) -> tuple[Given, Secrets, Lines]:
@@ -104,7 +110,7 @@ def _take_secrets(data: dict[str, Any], where: str, lines: Lines) -> Secrets:
             raise ConfigError(f"{where}:{lines[f'$.{key}']}: {key} must be text", remedy="put the value in quotes")
         if value:
             found[key] = Secret(value)
-    return Secrets(**found)
+    return Secrets(hf_token=found.get("hf_token"), ngc_api_key=found.get("ngc_api_key"), keep=frozenset(found))
 
 
 def complete(given: Given, recipes: Mapping[str, Recipe], *, where: str = "", lines: Lines | None = None) -> Answers:
@@ -123,13 +129,26 @@ def complete(given: Given, recipes: Mapping[str, Recipe], *, where: str = "", li
     values.setdefault("runtime", "pyxis" if on_slurm else "none")
     values.setdefault("install_method", "local")
     values.setdefault("env_type", "venv")
-    values["workloads"] = expand_workloads(values["workloads"], recipes)
+    values["workloads"] = _workloads(values, recipes)
     if on_slurm:
         values.setdefault("cpu_partition", values["gpu_partition"])
     for field in PATHS:
         if values.get(field):
             values[field] = str(Path(str(values[field])).expanduser().absolute())
     return convert(values, lines or {}, Answers, where or "the answers", ConfigError if where else RequestError)
+
+
+def _workloads(values: Given, recipes: Mapping[str, Recipe]) -> list[str]:
+    """The names; ``all`` are those that have a configuration for the GPU type."""
+    names = expand_workloads(values["workloads"], recipes)
+    if values["workloads"] in ("all", ["all"], ("all",)):
+        names = [name for name in names if has_rows(recipes[name], values["gpu_type"])]
+    return names
+
+
+def has_rows(recipe: Recipe, gpu_type: str) -> bool:
+    """Whether the recipe has a configuration for these GPUs; on CPUs each has its smoke size."""
+    return gpu_type == "cpu" or any(row.gpu == row_gpu(gpu_type) for row in recipe.rows)
 
 
 def default_architecture(gpu_type: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from llmb_common.errors import RequestError, did_you_mean
+from llmb_install import used_folder
 from llmb_install.questions import QUESTIONS, Given
 
 DEFAULT_FOLDER = "llmb_install"
@@ -25,6 +26,8 @@ COMMANDS = {
     "doctor": "check this site and say what to fix",
 }
 SECRET_FLAGS = {"--hf-token": "HF_TOKEN", "--ngc-api-key": "NGC_API_KEY"}
+KEPT = "LLMB_INSTALL_KEEPS"
+"""The variable that names the secrets which came as flags: those are kept in a file, others are only used."""
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
@@ -102,7 +105,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
         parser.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
         parser.add_argument("--no-space-check", action="store_true", help="do not look at free space before steps")
         for flag, variable in SECRET_FLAGS.items():
-            text = f"better: the variable {variable}, which no process list shows"
+            text = f"to be kept in a file of yours; for this run alone, set the variable {variable}"
             parser.add_argument(flag, metavar="SECRET", help=text)
     if command == "doctor":
         parser.add_argument("--account", metavar="ACCOUNT", help="default: as in cluster_config.yaml")
@@ -124,6 +127,10 @@ def _add_install_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--play", metavar="FILE", help="take the answers from FILE and ask nothing")
     parser.add_argument("--record", metavar="FILE", help="write the answers to FILE and install nothing")
+    parser.add_argument(used_folder.FLAG, action="store_true", help="install among other things that a folder holds")
+    parser.add_argument(
+        "--no-site-check", action="store_true", help="take the answers as they are, whatever Slurm says of them"
+    )
     parser.add_argument("--list-workloads", action="store_true", help="show the workloads and end")
     answers = parser.add_argument_group("answers", "each question of the dialogue as a flag")
     for question in QUESTIONS:
@@ -171,6 +178,8 @@ def take_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
             found[SECRET_FLAGS[flag]] = secret
         else:
             kept.append(word)
+    if found:
+        found[KEPT] = ",".join(found)
     return kept, found
 
 

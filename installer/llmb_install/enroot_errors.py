@@ -10,6 +10,7 @@ from pathlib import Path
 from llmb_common.errors import EnvironmentLacks
 from llmb_install.command import Finished
 from llmb_install.credentials import enroot_credentials_path
+from llmb_install.enroot_settings import temporary_folder
 from llmb_install.reporter import Step, size
 
 # curl's exit status, which Enroot passes on.
@@ -77,12 +78,6 @@ def explain(source: str, done: Finished, watch: Watch, env: Mapping[str, str], *
     return EnvironmentLacks(f"{source} was not imported: {cause}\n{tail}", remedy=remedy)
 
 
-def cache_folder(env: Mapping[str, str]) -> Path:
-    """Where Enroot keeps downloaded layers."""
-    base = env.get("XDG_CACHE_HOME") or str(Path(env.get("HOME") or "/") / ".cache")
-    return Path(env.get("ENROOT_CACHE_PATH") or Path(base) / "enroot")
-
-
 def bad_result(source: str, problem: str, watch: Watch) -> EnvironmentLacks:
     """The error for an import that reported success and left a file that is no good."""
     if watch.wrong_architecture:
@@ -100,7 +95,7 @@ def _cause(source: str, done: Finished, watch: Watch, env: Mapping[str, str], *,
     text = "\n".join(done.tail)
     where = " on the compute node" if remote else ""
     if "No space left on device" in text or "Disk quota exceeded" in text:
-        temporary = env.get("ENROOT_TEMP_PATH") or env.get("TMPDIR") or "/tmp"
+        temporary = temporary_folder(env)
         return (
             f"the disk is full{where}",
             f"free space in the image folder, in {temporary} (ENROOT_TEMP_PATH) and in Enroot's cache "
@@ -132,7 +127,7 @@ def _credentials_remedy(source: str, env: Mapping[str, str]) -> str:
     host = source.partition("#")[0] if "#" in source else "the registry"
     if host == "nvcr.io":
         return (
-            "set NGC_API_KEY to a valid key and run again, or correct the lines of nvcr.io and authn.nvidia.com in "
-            f"{enroot_credentials_path(env)}"
+            "give a valid key with --ngc-api-key, or correct the lines of nvcr.io and authn.nvidia.com in "
+            f"{enroot_credentials_path(env)}; where they name NGC_API_KEY, set that variable"
         )
     return f"correct the line of {host} in {enroot_credentials_path(env)}"

@@ -13,6 +13,7 @@ from llmb_common.cluster import FILE_NAME, load_cluster_config
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.files import write_atomic
 from llmb_common.planning.plan import image_file_name
+from llmb_common.secrets import Secret
 from llmb_install import credentials, environments, images
 from llmb_install.answers import Answers, Secrets, to_yaml
 from llmb_install.bootstrap import TOOL_BYTES, tool_environment
@@ -22,7 +23,7 @@ from llmb_install.hugging_face import ModelFiles
 from llmb_install.images import Image
 from llmb_install.receipts import read_receipt
 from llmb_install.reporter import Reporter
-from llmb_install.site_config import apply_site_values, site_values_are_applied
+from llmb_install.site_config import absent_keys, apply_site_values, site_values_are_applied
 from llmb_install.space import require_space
 from llmb_install.steps import Step
 from llmb_install.stored import ANSWERS_FILE, load_recipes
@@ -130,33 +131,53 @@ class Installation:
 
     def _secret_steps(self) -> list[Step]:
         steps = []
-        if token := self.secrets.hf_token:
+        if (token := self.secrets.hf_token) and "hf_token" in self.secrets.keep:
             path = credentials.hf_token_path(self.path)
             steps.append(
                 Step(
                     "hugging-face-token",
                     lambda: credentials.hf_token_is_stored(token, self.path),
                     lambda reporter: credentials.store_hf_token(token, self.path),
-                    self._verify_secrets,
+                    lambda: None,
                     shows=f"write {path} (mode 0600)",
                 )
             )
-        if (key := self.secrets.ngc_api_key) and self.answers.uses_images:
-            path = credentials.enroot_credentials_path(os.environ)
-            steps.append(
-                Step(
-                    "registry-credentials",
-                    lambda: credentials.ngc_key_is_stored(key, os.environ),
-                    lambda reporter: credentials.store_ngc_key(key, os.environ),
-                    self._verify_secrets,
-                    shows=f"write {path} (mode 0600)",
-                )
+        if self.answers.uses_images and self.secrets.ngc_api_key:
+            steps.append(self._registry_step(self.secrets.ngc_api_key))
+        steps.append(
+            Step(
+                "secret-files",
+                lambda: not credentials.loose_secret_files(self.path, os.environ),
+                lambda reporter: credentials.close_secret_files(self.path, os.environ),
+                self._verify_secrets,
+                shows="let only you read the files that hold secrets",
             )
+        )
         return steps
+
+    def _registry_step(self, key: Secret) -> Step:
+        """Enroot's credentials: the key itself where it was given, else the variable that has it."""
+        path = credentials.enroot_credentials_path(os.environ)
+        if "ngc_api_key" in self.secrets.keep:
+            return Step(
+                "registry-credentials",
+                lambda: credentials.ngc_key_is_stored(key, os.environ),
+                lambda reporter: credentials.store_ngc_key(key, os.environ, self.path),
+                lambda: None,
+                shows=f"write {path} (mode 0600)",
+            )
+        variable = self.secrets.ngc_variable
+        return Step(
+            "registry-credentials",
+            lambda: credentials.has_ngc_credentials(os.environ),
+            lambda reporter: credentials.refer_to_ngc_key(variable, os.environ, self.path),
+            lambda: None,
+            shows=f"write {path}: the key is in {variable}",
+        )
 
     def _verify_secrets(self) -> str | None:
         loose = credentials.loose_secret_files(self.path, os.environ)
-        return f"others can read {', '.join(map(str, loose))}: chmod 600" if loose else None
+        return f"others can read {', '.join(map(str, loose))}" if loose else None
 
     def _folders_step(self) -> Step:
         folders = [self.workload_folder(name) / "experiments" for name in self.answers.workloads]
@@ -169,7 +190,7 @@ class Installation:
             return all(folder.is_dir() for folder in folders)
 
         def verify() -> str | None:
-            missing = [str(folder) for folder in folders if not folder.is_dir() or not os.access(folder, os.W_OK)]
+            missing = [str(folder) for folder in folders if not folder.is_dir() or _should_write(folder)]
             return f"missing or not writable: {', '.join(missing)}" if missing else None
 
         return Step("workloads", done, make, verify, shows="make " + ", ".join(map(str, folders)))
@@ -229,7 +250,7 @@ class Installation:
         return Step("engine", lambda: verify() is None, refuse, verify, shows=f"use the engine {python}")
 
     def _image_step(self, image: Image) -> Step:
-        needs = ("registry-credentials",) if self.secrets.ngc_api_key else ()
+        needs = ("registry-credentials",) if self.secrets.ngc_api_key and self.answers.uses_images else ()
         return Step(
             f"image {image.path.name}",
             image.is_complete,
@@ -257,9 +278,14 @@ class Installation:
         values = self.site_values()
 
         def verify() -> str | None:
+            path = self.path / FILE_NAME
+            if not path.is_file():
+                return f"{path} is missing"
             applied = site_values_are_applied(self.path, values)
             load_cluster_config(self.path)
-            return None if applied else f"{self.path / FILE_NAME} is not up to date"
+            if lacking := absent_keys(self.path, values):
+                return f"{path} lacks {', '.join(lacking)} (to do without one, write null)"
+            return None if applied else f"{path} is not up to date"
 
         return Step(
             "site-config",
@@ -298,6 +324,11 @@ class Installation:
         elif answers.engine_python:
             values["engine"] = {"python": answers.engine_python}
         return {key: value for key, value in values.items() if value is not None}
+
+
+def _should_write(folder: Path) -> bool:
+    """Whether its owner, whom we are, cannot write: a colleague need not, and keeps runs in a folder of their own."""
+    return folder.stat().st_uid == os.geteuid() and not os.access(folder, os.W_OK)
 
 
 def _reads(path: Path, text: str) -> bool:

@@ -74,7 +74,7 @@ def install(world: World, way: str) -> subprocess.CompletedProcess[str]:
     return world.run("--verbose", *flags, env=env, program=program)
 
 
-@pytest.mark.parametrize("way", ["environment", "flags", "play file"])
+@pytest.mark.parametrize("way", ["flags", "play file"])
 def test_secrets_are_in_their_own_private_files_only(world: World, closed_registry: Path, way: str) -> None:
     with watched_processes() as seen:
         done = install(world, way)
@@ -94,11 +94,62 @@ def test_secrets_are_in_their_own_private_files_only(world: World, closed_regist
     assert not [line for line in children if TOKEN in line or KEY in line]
 
 
+def test_secrets_that_only_the_environment_has_are_used_and_stored_nowhere(world: World, closed_registry: Path) -> None:
+    """Every shell of a user may export them; nobody has asked to keep them. Enroot reads the variable itself."""
+    done = install(world, "environment")
+    assert done.returncode == 0, done.stderr
+    assert world.image.exists()
+    (closed_registry / "nvcr.io" / "credentials").unlink()
+    assert files_with(TOKEN, world.root) == []
+    assert files_with(KEY, world.root) == []
+    lines = (world.root / "enroot" / ".credentials").read_text().splitlines()
+    assert lines == [
+        f"machine {host} login $oauthtoken password $NGC_API_KEY" for host in ("nvcr.io", "authn.nvidia.com")
+    ]
+
+
+def test_credentials_that_are_there_already_are_not_replaced_unasked(world: World, closed_registry: Path) -> None:
+    path = world.root / "enroot" / ".credentials"
+    own = (
+        f"machine nvcr.io login $oauthtoken password {KEY}\nmachine authn.nvidia.com login $oauthtoken password {KEY}\n"
+    )
+    path.write_text(own)
+    path.chmod(0o600)
+    flags = world.slurm_flags(workloads="pretrain_llama3.1")
+    program = [sys.executable, str(DRIVER), "none", "0", str(world.install)]
+    done = world.run(*flags, env={"NGC_API_KEY": "nvapi-of-somebody-else"}, program=program)
+    assert done.returncode == 0, done.stderr
+    assert path.read_text() == own
+
+
+def test_uninstall_takes_back_what_it_has_stored(world: World, closed_registry: Path) -> None:
+    path = world.root / "enroot" / ".credentials"
+    path.write_text("machine other.example login ann password x\n")
+    assert install(world, "flags").returncode == 0
+    (closed_registry / "nvcr.io" / "credentials").unlink()
+    program = [sys.executable, str(DRIVER), "none", "0", str(world.install)]
+    done = world.run("uninstall", "--yes", env={"LLMB_INSTALL": str(world.install)}, program=program)
+    assert done.returncode == 0, done.stderr
+    assert path.read_text() == "machine other.example login ann password x\n"
+    assert files_with(TOKEN, world.root) == files_with(KEY, world.root) == []
+
+
+def test_a_token_that_others_can_read_does_not_verify(world: World, registry: Path) -> None:
+    assert install(world, "flags").returncode == 0
+    token = world.install / ".llmb" / "hf_token"
+    token.chmod(0o644)
+    program = [sys.executable, str(DRIVER), "none", "0", str(world.install)]
+    done = world.run("verify", env={"LLMB_INSTALL": str(world.install)}, program=program)
+    assert (done.returncode, f"secret-files: others can read {token}" in done.stderr) == (1, True), done.stderr
+    assert world.run("update", env={"LLMB_INSTALL": str(world.install)}, program=program).returncode == 0
+    assert token.stat().st_mode & 0o777 == 0o600
+
+
 def test_both_hosts_of_ngc_get_the_key_and_other_lines_stay(world: World, closed_registry: Path) -> None:
     path = world.root / "enroot" / ".credentials"
     path.write_text("machine other.example login ann password x\nmachine nvcr.io login $oauthtoken password old\n")
     path.chmod(0o644)
-    assert install(world, "environment").returncode == 0
+    assert install(world, "flags").returncode == 0
     assert path.read_text().splitlines() == [
         "machine other.example login ann password x",
         f"machine nvcr.io login $oauthtoken password {KEY}",
@@ -132,7 +183,7 @@ def test_modes_do_not_depend_on_the_umask(world: World, closed_registry: Path, m
     driver = [sys.executable, str(DRIVER), "none", "0", str(world.install)]
     program = ["bash", "-c", f'umask {mask:03o}; exec "$0" "$@"', *driver]
     flags = world.slurm_flags(workloads="pretrain_llama3.1")
-    done = world.run(*flags, env={"HF_TOKEN": TOKEN, "NGC_API_KEY": KEY}, program=program)
+    done = world.run(*flags, "--hf-token", TOKEN, "--ngc-api-key", KEY, program=program)
     assert done.returncode == 0, done.stderr
     assert (world.install / ".llmb" / "hf_token").stat().st_mode & 0o777 == 0o600
     assert (world.install / "cluster_config.yaml").stat().st_mode & 0o777 == 0o644

@@ -179,7 +179,7 @@ def test_workloads_must_exist_and_one_must_be_named() -> None:
 def test_secrets_leave_the_arguments() -> None:
     words, found = arguments.take_secrets(["--hf-token", "a", "--json", "--ngc-api-key=b"])
     assert words == ["--json"]
-    assert found == {"HF_TOKEN": "a", "NGC_API_KEY": "b"}
+    assert found == {"HF_TOKEN": "a", "NGC_API_KEY": "b", arguments.KEPT: "HF_TOKEN,NGC_API_KEY"}
 
 
 @pytest.mark.parametrize("words", [["--hf-token"], ["--hf-token="], ["--hf-token", ""], ["--hf-token", "--json"]])

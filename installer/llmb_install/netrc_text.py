@@ -1,0 +1,76 @@
+"""Entries of a netrc file, found as curl finds them: words on any number of lines. Everything else keeps its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+_WITH_VALUE = ("login", "password", "account")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One ``machine``: its host (empty for ``default``), its password, and where its text begins and ends."""
+
+    host: str
+    password: str
+    start: int
+    end: int
+
+
+def entries(text: str) -> list[Entry]:
+    """All entries, in their order. An entry ends where the next one, or a macro, begins."""
+    words = _words(text)
+    found: list[Entry] = []
+    host: str | None = None
+    start, password = 0, ""
+    position = 0
+
+    def close(end: int) -> None:
+        if host is not None:
+            found.append(Entry(host, password, start, end))
+
+    while position < len(words):
+        at, word = words[position]
+        value = words[position + 1][1] if position + 1 < len(words) else ""
+        if word in ("machine", "default"):
+            close(at)
+            host, start, password = (value if word == "machine" else ""), at, ""
+            position += 2 if word == "machine" else 1
+        elif word == "macdef":
+            close(at)
+            host = None
+            # A macro ends with an empty line.
+            end = text.find("\n\n", at)
+            position = next((i for i, (place, _) in enumerate(words) if end >= 0 and place > end), len(words))
+        else:
+            if word == "password":
+                password = value
+            position += 2 if word in _WITH_VALUE else 1
+    close(len(text))
+    return found
+
+
+def without(text: str, hosts: Collection[str]) -> str:
+    """``text`` without the entries of ``hosts``; comments between them stay."""
+    for entry in reversed(entries(text)):
+        if entry.host in hosts:
+            inside = text[entry.start : entry.end].splitlines(keepends=True)
+            comments = "".join(line for line in inside if line.lstrip().startswith("#"))
+            before = text[: entry.start]
+            text = (
+                (before if not before or before.endswith("\n") else before.rstrip() + "\n")
+                + comments
+                + text[entry.end :]
+            )
+    return text
+
+
+def _words(text: str) -> list[tuple[int, str]]:
+    """Position and text of every word outside comment lines."""
+    found: list[tuple[int, str]] = []
+    for line in re.finditer(r"[^\n]+", text):
+        if not line[0].lstrip().startswith("#"):
+            found += [(line.start() + word.start(), word[0]) for word in re.finditer(r"\S+", line[0])]
+    return found

@@ -1,0 +1,36 @@
+"""Credentials of NGC are replaced whole, and nobody else's with them."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmb_install.netrc_text import entries, without
+
+NGC = ("nvcr.io",)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("", ""),
+        ("machine nvcr.io login a password b\n", ""),
+        # Words on several lines: half of an entry would hand its key to the host before it.
+        (
+            "machine one.example\n  login ann\n  password x\nmachine nvcr.io\n  login $oauthtoken\n  password old\n"
+            "machine two.example\n  login bob\n  password y\n",
+            "machine one.example\n  login ann\n  password x\nmachine two.example\n  login bob\n  password y\n",
+        ),
+        ("machine a login b password c machine nvcr.io login d password e\n", "machine a login b password c\n"),
+        ("# one\nmachine nvcr.io login a password b\n# two\ndefault login c\n", "# one\n# two\ndefault login c\n"),
+        # A value may look like a keyword; a macro ends with an empty line.
+        ("machine a login machine password nvcr.io\n", "machine a login machine password nvcr.io\n"),
+        ("macdef init\nmachine nvcr.io\n\nmachine nvcr.io password x\n", "macdef init\nmachine nvcr.io\n\n"),
+    ],
+)  # fmt: skip
+def test_an_entry_goes_whole_and_alone(text: str, kept: str) -> None:
+    assert without(text, NGC) == kept
+
+
+def test_passwords_are_found_wherever_they_stand() -> None:
+    text = "machine a\nlogin x\n\tpassword p\ndefault login y password q\n"
+    assert [(entry.host, entry.password) for entry in entries(text)] == [("a", "p"), ("", "q")]
