@@ -53,6 +53,11 @@ find_python() {
     python=$(type -P -- "$candidate") || continue
     if "$1" "$python"; then return; fi
   done
+  if [[ -n ${LLMB_INSTALL:-} && -d $LLMB_INSTALL && ! (-x $LLMB_INSTALL && -r $LLMB_INSTALL) ]]; then
+    printf 'error: LLMB_INSTALL=%s is closed to you\n' "$LLMB_INSTALL" >&2
+    printf '  -> ask its owner to open it (docs/administrators.md), or make an installation of your own\n' >&2
+    exit 3
+  fi
   printf 'error: no Python %s found (looked at: %s)\n  -> %s\n' "$2" "${candidates[*]}" "$3" >&2
   exit 3
 }

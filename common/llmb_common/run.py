@@ -299,9 +299,16 @@ def create_run(
     except OSError as error:
         raise RecordError(
             f"cannot write the run folder in {probe.folder.parent}: {error.strerror or error}",
-            remedy="check that LLMB_INSTALL exists, free space, quota and permissions; then run the same command again",
+            remedy=_where_to_write(error),
         ) from error
     return record
+
+
+def _where_to_write(error: OSError) -> str:
+    """What to do where a run folder cannot be made."""
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "in an installation of somebody else, keep your runs elsewhere: export LLMB_WORKLOAD=/a/folder/of/yours"
+    return "check that LLMB_INSTALL exists, free space and quota; then run the same command again"
 
 
 def _begin(probe: RunPaths) -> tuple[RunPaths, Path]:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from llmb_install import answer_checks, arguments, environments, pythons, questions
+from llmb_install import answer_checks, arguments, environments, pythons, questions, used_folder
 from llmb_install.guard import guarded
 from llmb_install.install_lock import install_lock
 from llmb_install.reporter import Reporter
@@ -43,6 +43,8 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     install = arguments.install_path(asked, clone)
     if asked.command == "install":
         _check_answers(asked, clone, install)
+        if _builds_in_place(asked, install):
+            used_folder.require_free(install, agreed=asked.into_used_folder)
     home = install
     environment = tool_environment(clone, home)
     usable = environments.is_usable(environment)

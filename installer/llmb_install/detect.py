@@ -58,7 +58,7 @@ class Site:
 def detect_site() -> Site:
     """Ask sinfo, sacctmgr, scontrol and nvidia-smi, each with a time limit."""
     has_slurm = shutil.which("sbatch") is not None
-    partitions = parse_sinfo(output("sinfo", "-h", "-o", "%P|%a|%l|%D|%G")) if has_slurm else ()
+    partitions = all_partitions() if has_slurm else ()
     local_gpus = tuple(output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines())
     names = [p.gpu_name for p in partitions if p.gpu_name] + list(local_gpus)
     version = re.search(r"\d+\.\d+(\.\d+)?", output("sinfo", "--version")) if has_slurm else None
@@ -66,7 +66,7 @@ def detect_site() -> Site:
         has_slurm=has_slurm,
         slurm_version=version[0] if version else "",
         partitions=partitions,
-        accounts=_accounts() if has_slurm else (),
+        accounts=accounts_of_user() if has_slurm else (),
         architectures=_architectures() if has_slurm else (platform.machine(),),
         gpu_type=next((kind for name in names if (kind := gpu_type_of(name))), ""),
         local_gpus=local_gpus,
@@ -93,6 +93,11 @@ def mpi_type() -> str | None:
     """What jobs start their ranks with here: PMIx where Slurm has it, else nothing. None: nobody says."""
     types = mpi_types()
     return next((name for name in types if name.startswith("pmix")), "none") if types else None
+
+
+def all_partitions() -> tuple[Partition, ...]:
+    """Slurm's partitions; none where it does not answer."""
+    return parse_sinfo(output("sinfo", "-h", "-o", "%P|%a|%l|%D|%G"))
 
 
 def parse_sinfo(text: str) -> tuple[Partition, ...]:
@@ -139,6 +144,12 @@ def output(*argv: str) -> str:
 
 def ask(argv: Sequence[str], seconds: float = _SECONDS) -> str | None:
     """As ``output``, with None for a failure."""
+    answer, _ = ask_why(argv, seconds)
+    return answer
+
+
+def ask_why(argv: Sequence[str], seconds: float = _SECONDS) -> tuple[str | None, str]:
+    """As ``ask``, and what the command said of its failure."""
     try:
         done = subprocess.run(
             argv,
@@ -149,12 +160,15 @@ def ask(argv: Sequence[str], seconds: float = _SECONDS) -> str | None:
             timeout=seconds,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
+    except subprocess.TimeoutExpired:
+        return None, f"no answer within {seconds:.0f} s"
+    except OSError as error:
+        return None, f"{argv[0]}: {error.strerror}"
+    return (done.stdout, "") if done.returncode == 0 else (None, done.stderr.strip())
 
 
-def _accounts() -> tuple[str, ...]:
+def accounts_of_user() -> tuple[str, ...]:
+    """The accounts that this user may charge; none where Slurm keeps no accounts or does not answer."""
     text = output("sacctmgr", "-nP", "show", "associations", f"user={getpass.getuser()}", "format=account")
     return tuple(sorted(set(filter(None, text.split()))))
 

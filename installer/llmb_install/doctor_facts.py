@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmb_common.cluster import ClusterConfig
-from llmb_install.detect import Site, ask, container_options, detect_site, mpi_types
+from llmb_install.detect import Site, ask, ask_why, container_options, detect_site, mpi_types
 from llmb_install.space import free_bytes
 
 SLURM_COMMANDS = ("sbatch", "srun", "squeue", "sinfo", "scontrol", "scancel")
@@ -100,10 +100,13 @@ def ask_one_node(config: ClusterConfig, install: Path, image_folder: Path) -> No
     argv += [f"--account={slurm.account}"] if slurm.account else []
     argv += [f"--partition={slurm.gpu_partition}"] if slurm.gpu_partition else []
     argv += [f"--gres=gpu:{config.gpus_per_node or 1}"] if slurm.gres else []
-    text = ask([*argv, "sh", "-c", _NODE_SCRIPT, "sh", str(install), str(image_folder)], seconds=_NODE_SECONDS)
+    text, said = ask_why(
+        [*argv, "sh", "-c", _NODE_SCRIPT, "sh", str(install), str(image_folder)], seconds=_NODE_SECONDS
+    )
     ended = time.time()
     if text is None:
-        return Node(error="no node answered: the job was refused, or none was free within a minute")
+        words = [line.removeprefix("srun: error: ") for line in said.splitlines() if line.strip()]
+        return Node(error=f"no node answered: {'; '.join(words[:3]) or 'srun does not say why'}")
     values = parse_node(text)
     return Node(values=values, skew=_skew(values, ended))
 

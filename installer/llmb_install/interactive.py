@@ -16,9 +16,11 @@ from llmb_common.recipe import Recipe
 from llmb_common.secrets import Secret
 from llmb_common.words import is_slurm_name
 from llmb_install import answers as answers_module
+from llmb_install import used_folder
 from llmb_install.answer_checks import engine_problem, folder_problem, path_problem
 from llmb_install.answers import Answers, Secrets
 from llmb_install.detect import Site
+from llmb_install.keyboard import Back, forget_keys, with_way_back
 from llmb_install.questions import PATHS, QUESTIONS, Given, Question, merged, plain
 from llmb_install.reporter import size
 from llmb_install.space import free_bytes
@@ -26,6 +28,9 @@ from llmb_install.suggestions import OTHER, choices_of, suggestions
 
 if TYPE_CHECKING:
     import questionary
+
+
+_WAY_OUT = {"engine_python": " (without one, GPU jobs on this machine cannot run: go back and choose cpu, or slurm)"}
 
 
 class Dialogue:
@@ -37,30 +42,82 @@ class Dialogue:
         self._fixed = dict(given)
         self._defaults = defaults
         self._given: Given = dict(given)
+        self._asked_secrets: dict[str, Secret | None] = {}
 
     def run(self, secrets: Secrets, summary: Callable[[Answers, Secrets], str]) -> tuple[Answers, Secrets]:
         """Ask everything, show the summary, until the user confirms. Raises Interrupted for Ctrl-C and for "no"."""
         try:
+            # Keys that were pressed while the environment was built are no answers.
+            forget_keys()
+            self._question_fixed_folder()
             self._offer_draft()
-            for question in QUESTIONS:
-                self._ask_if_needed(question)
-            secrets = self._ask_secrets(secrets)
-            while True:
-                try:
-                    answers = self._complete()
-                except RequestError as problem:
-                    print(printable_lines(f"  {problem}"), file=sys.stderr)
-                    self._change_one()
-                    continue
-                print(printable_lines(summary(answers, secrets)), file=sys.stderr)
-                if self._confirmed():
-                    _draft_path().unlink(missing_ok=True)
-                    return answers, secrets
-                self._change_one()
+            answers, secrets = self._until_confirmed(secrets, summary)
         except KeyboardInterrupt:
             raise Interrupted(
                 "interrupted; your answers so far are kept", remedy="run the same command again to go on with them"
             ) from None
+        _draft_path().unlink(missing_ok=True)
+        return answers, secrets
+
+    def _until_confirmed(
+        self, given_secrets: Secrets, summary: Callable[[Answers, Secrets], str]
+    ) -> tuple[Answers, Secrets]:
+        self._ask_all()
+        while True:
+            try:
+                secrets = self._ask_secrets(given_secrets)
+                answers = self._complete()
+                print(printable_lines(summary(answers, secrets)), file=sys.stderr)
+                if self._confirmed():
+                    return answers, secrets
+                self._change_one()
+            except RequestError as problem:  # noqa: PERF203  (a person is waited for)
+                print(printable_lines(f"  {problem}"), file=sys.stderr)
+                self._change_one()
+            except Back:
+                self._ask_all(back=True)
+
+    def _ask_all(self, *, back: bool = False) -> None:
+        """Every question that still needs an answer, in their order; ``back``: beginning with the last one again."""
+        position = self._take_back(len(QUESTIONS)) if back else 0
+        while position < len(QUESTIONS):
+            try:
+                self._ask_if_needed(QUESTIONS[position])
+                position += 1
+            except Back:  # noqa: PERF203
+                position = self._take_back(position)
+
+    def _take_back(self, position: int) -> int:
+        """Forget the answer to the last question before ``position`` that the user may change; where that question is.
+
+        The answer becomes what Enter accepts. Before the first question there is none: then ``position`` itself.
+        """
+        for earlier in range(position - 1, -1, -1):
+            question = QUESTIONS[earlier]
+            field = question.field
+            can_change = field in self._given and field not in self._fixed and question.asked(self._given)
+            if can_change and question.matters(self._given):
+                self._defaults = {**self._defaults, field: self._given.pop(field)}
+                for later in QUESTIONS[earlier + 1 :]:
+                    # Defaults of questions that were not asked: they may follow from the answer that changes.
+                    if later.field not in self._fixed:
+                        self._given.pop(later.field, None)
+                return earlier
+        return min(position, len(QUESTIONS) - 1)
+
+    def _question_fixed_folder(self) -> None:
+        """A folder from the command line is not asked for; that it holds other things is."""
+        folder = self._fixed.get("install_path")
+        if folder and not self._is_meant(Path(str(folder)).expanduser().absolute()):
+            raise RequestError("nothing was installed", remedy="choose another folder with --install-path")
+
+    def _is_meant(self, folder: Path) -> bool:
+        """Whether to install into ``folder``: a question only where it holds other things."""
+        names = used_folder.other_things(folder)
+        if not names:
+            return True
+        text = f"{folder} holds other things ({used_folder.described(names)}). Install among them?"
+        return bool(_answer(_questionary().confirm(text, default=False), way_back=False))
 
     def _ask_if_needed(self, question: Question) -> None:
         field = question.field
@@ -95,21 +152,29 @@ class Dialogue:
 
         def valid(text: str) -> bool | str:
             if not text.strip():
-                return True if optional else "an answer is needed"
+                return True if optional else f"an answer is needed{_WAY_OUT.get(question.field, '')}; Shift-Tab: back"
             return _problem(question.field, text.strip(), self._given) or True
 
         hint = f" ({_space_note(suggestion)})" if question.field == "install_path" else ""
         hint = " (Enter: images in the installation)" if question.field == "image_folder" and not suggestion else hint
         text = str(_answer(_questionary().text(f"{question.text}{hint}", default=suggestion, validate=valid))).strip()
+        if question.field == "install_path" and not self._is_meant(Path(text).expanduser().absolute()):
+            return self._ask_text(question, suggestion)
         if question.field in PATHS and text:
             return str(Path(text).expanduser().absolute())
         return text or None
 
     def _ask_workloads(self) -> list[str]:
         q = _questionary()
-        chosen = self._defaults.get("workloads") or list(self._recipes)
+        gpu_type = str(self._given.get("gpu_type"))
+        fitting = [name for name, recipe in self._recipes.items() if answers_module.has_rows(recipe, gpu_type)]
+        chosen = self._defaults.get("workloads") or fitting
         choices = [
-            q.Choice(f"{name}  ({recipe.title})", value=name, checked=name in chosen)
+            q.Choice(
+                f"{name}  ({recipe.title})" + ("" if name in fitting else f"  no configuration for {gpu_type}"),
+                value=name,
+                checked=name in chosen and name in fitting,
+            )
             for name, recipe in sorted(self._recipes.items())
         ]
         keys = "(space: select, a: all, Enter: go on)"
@@ -119,26 +184,35 @@ class Dialogue:
         return list(_answer(asked))
 
     def _ask_secrets(self, secrets: Secrets) -> Secrets:
+        """``secrets`` and what the user adds. Each is asked for once, also when other answers change."""
+        token, key, keep = secrets.hf_token, secrets.ngc_api_key, set(secrets.keep)
+        if token is None and self._given.get("hugging_face"):
+            if "hf_token" not in self._asked_secrets:
+                self._asked_secrets["hf_token"] = self._ask_token()
+            token = self._asked_secrets["hf_token"]
+            keep.add("hf_token")
+        if key is None and self._given.get("cluster_type") == "slurm" and self._given.get("runtime") != "none":
+            if "ngc_api_key" not in self._asked_secrets:
+                prompt = "NGC API key (only for images that need one; Enter: none)"
+                text = _answer(_questionary().password(prompt)).strip()
+                self._asked_secrets["ngc_api_key"] = Secret(text) if text else None
+            key = self._asked_secrets["ngc_api_key"]
+            keep.add("ngc_api_key")
+        return Secrets(hf_token=token, ngc_api_key=key, keep=frozenset(keep), ngc_variable=secrets.ngc_variable)
+
+    def _ask_token(self) -> Secret | None:
         from llmb_install.hugging_face import check_token
 
-        q = _questionary()
-        token = secrets.hf_token
-        while token is None and self._given.get("hugging_face"):
-            text = _answer(q.password("Hugging Face token (Enter: none)")).strip()
-            if not text:
-                break
+        while text := _answer(_questionary().password("Hugging Face token (Enter: none)")).strip():
             problem = check_token(Secret(text))
-            if problem:
-                print(printable_lines(f"  {problem}"), file=sys.stderr)
-                continue
-            token = Secret(text)
-        key = secrets.ngc_api_key
-        if key is None and self._given.get("cluster_type") == "slurm" and self._given.get("runtime") != "none":
-            text = _answer(q.password("NGC API key (only for images that need one; Enter: none)")).strip()
-            key = Secret(text) if text else None
-        return Secrets(hf_token=token, ngc_api_key=key)
+            if not problem:
+                return Secret(text)
+            print(printable_lines(f"  {problem}"), file=sys.stderr)
+        return None
 
     def _confirmed(self) -> bool:
+        # The summary is to be read: what was typed before it was there does not confirm it.
+        forget_keys()
         q = _questionary()
         choice = _answer(q.select("Go on?", choices=["install", "change an answer", "leave"], instruction=" "))
         if choice == "leave":
@@ -150,14 +224,19 @@ class Dialogue:
         q = _questionary()
         asked = [question for question in QUESTIONS if question.matters(self._given)]
         choices = [q.Choice(f"{item.text}: {plain(self._given.get(item.field))}", value=item.field) for item in asked]
-        field = _answer(q.select("Which one?", choices=choices, instruction=" "))
-        question = next(item for item in QUESTIONS if item.field == field)
-        self._defaults = {**self._defaults, **self._given}
-        self._given = merged(self._given, {field: self._ask(question)})
-        # Those that came from the old answer are asked again, with what the new one suggests.
-        self._defaults = {key: value for key, value in self._defaults.items() if key in self._given}
-        for item in QUESTIONS:
-            self._ask_if_needed(item)
+        before = dict(self._given), dict(self._defaults)
+        try:
+            field = _answer(q.select("Which one?", choices=choices, instruction=" "))
+            question = next(item for item in QUESTIONS if item.field == field)
+            self._defaults = {**self._defaults, **self._given}
+            self._given = merged(self._given, {field: self._ask(question)})
+            # Those that came from the old answer are asked again, with what the new one suggests.
+            self._defaults = {key: value for key, value in self._defaults.items() if key in self._given}
+            for item in QUESTIONS:
+                self._ask_if_needed(item)
+        except Back:
+            # As if it had not been asked to change.
+            self._given, self._defaults = before
         self._save_draft()
 
     def _complete(self) -> Answers:
@@ -178,7 +257,7 @@ class Dialogue:
         if not fresh:
             return
         text = f"Go on with the {len(fresh)} answers of last time?"
-        if _answer(_questionary().confirm(text, default=True)):
+        if _answer(_questionary().confirm(text, default=True), way_back=False):
             self._given = {**fresh, **self._fixed}
         else:
             self._defaults = {**self._defaults, **fresh}
@@ -195,9 +274,9 @@ def _questionary() -> Any:
     return questionary
 
 
-def _answer(question: questionary.Question) -> Any:
-    """The user's answer; Ctrl-C raises KeyboardInterrupt."""
-    return question.unsafe_ask()
+def _answer(question: questionary.Question, *, way_back: bool = True) -> Any:
+    """The user's answer; Ctrl-C raises KeyboardInterrupt, Shift-Tab ``Back``."""
+    return (with_way_back(question) if way_back else question).unsafe_ask()
 
 
 def _problem(field: str, text: str, given: Given) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_install import arguments
+from llmb_install import arguments, used_folder
 from llmb_install.guard import guarded
 
 Command = Callable[[argparse.Namespace, Path, Path], int]
@@ -44,6 +44,7 @@ def _dispatch(argv: Sequence[str]) -> int:
     if asked.command == "install" and asked.quickstart:
         from llmb_install.quickstart import quickstart
 
+        used_folder.require_free(install, agreed=asked.into_used_folder)
         return quickstart(clone, install, verbose=asked.verbose)
     from llmb_install import operations
 

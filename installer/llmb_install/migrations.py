@@ -31,9 +31,12 @@ MIGRATIONS: Sequence[Migration] = (Migration(0, _number_it),)
 
 
 def schema_of(path: Path) -> int:
-    """The schema of the file, 0 where it names none. Raises ConfigError with the line for a number that is not known
-    here, and for anything that is no YAML."""
-    data, lines = load_text(read_text(path, ConfigError), str(path), ConfigError)
+    """The schema of the file, 0 where it names none or is empty. Raises ConfigError with the line for a number that is
+    not known here, and for anything that is no YAML."""
+    text = read_text(path, ConfigError)
+    if is_blank(text):
+        return 0
+    data, lines = load_text(text, str(path), ConfigError)
     if not isinstance(data, dict):
         raise ConfigError(f"{path}:1: not a mapping of keys", remedy="write KEY: VALUE, one on a line")
     schema = data.get("schema", 0)
@@ -47,6 +50,11 @@ def schema_of(path: Path) -> int:
             remedy="git pull in the clone, then run the same command again",
         )
     return schema
+
+
+def is_blank(text: str) -> bool:
+    """Whether a file says nothing: emptied by hand, or by a disk that was full."""
+    return all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines())
 
 
 def is_current(path: Path) -> bool:

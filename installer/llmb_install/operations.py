@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from llmb_common.files import write_atomic
 from llmb_common.printable import printable_lines
 from llmb_common.recipe import Recipe
 from llmb_install import answers as answers_module
-from llmb_install import arguments, credentials, environments, images, steps
+from llmb_install import arguments, credentials, environments, images, removal, site_checks, steps, used_folder
 from llmb_install.answer_checks import check_paths
 from llmb_install.answers import Answers, Secrets
 from llmb_install.install_lock import install_lock
@@ -29,7 +30,7 @@ from llmb_install.space import free_bytes
 from llmb_install.stored import load_recipes, required_answers, stored_answers
 
 _WELCOME = """\
-LLMB installer. Enter takes what is marked; Ctrl-C leaves and keeps the answers.
+LLMB installer. Enter takes what is marked, Shift-Tab goes back; Ctrl-C leaves and keeps the answers.
 Nothing is installed before the summary at the end. Looking at this machine ..."""
 
 
@@ -43,6 +44,9 @@ def install(asked: argparse.Namespace, clone: Path, path: Path) -> int:
         print(f"recorded in {asked.record}; install with: ./installer.py --play {asked.record}", file=sys.stderr)
         return 0
     check_paths(_as_given(answers))
+    if not asked.no_site_check:
+        _check_site(answers, clone, path, asked)
+    used_folder.require_free(Path(answers.install_path), agreed=asked.into_used_folder or asked.dry_run)
     return carry_out(asked, Installation(clone, answers, secrets))
 
 
@@ -58,8 +62,9 @@ def remove(asked: argparse.Namespace, clone: Path, path: Path) -> int:
     old = required_answers(path)
     known = {*load_recipes(clone), *old.workloads}
     removed = old.workloads if asked.workloads == ["all"] else expand_workloads(asked.workloads, known)
+    unfinished = removal.is_pending(path)
     for name in removed:
-        if name not in old.workloads:
+        if name not in old.workloads and not unfinished:
             raise RequestError(
                 f"{name} is not installed",
                 remedy=f"installed: {', '.join(old.workloads) or 'nothing'}",
@@ -70,14 +75,15 @@ def remove(asked: argparse.Namespace, clone: Path, path: Path) -> int:
         msgspec.structs.replace(old, workloads=tuple(name for name in old.workloads if name not in removed)),
     )
     needed = {image.path for image in after.images()}
+    # A shared folder is not ours to tidy up.
+    unwanted = [] if old.image_folder else [image for image in before.images() if image.path not in needed]
     with Reporter(path / ".llmb" / "logs", verbose=asked.verbose) as reporter, install_lock(path, reporter):
+        if unfinished:
+            removal.finish(before, reporter)
+        removal.begin(path, unwanted)
         # Only what records the choice: something else that is missing is not this command's business.
         steps.run_missing([step for step in after.steps() if step.id in ("answers", "site-config")], reporter)
-        for image in before.images():
-            # A shared folder is not ours to tidy up.
-            if image.path not in needed and not old.image_folder:
-                images.discard(image)
-                reporter.note(f"removed {image.path}")
+        removal.finish(after, reporter)
         for name in removed:
             reporter.note(f"{name} is removed; its results stay in {before.workload_folder(name)}")
     _say(asked, {"command": "remove", "ok": True, "workloads": list(after.answers.workloads)}, "")
@@ -86,9 +92,7 @@ def remove(asked: argparse.Namespace, clone: Path, path: Path) -> int:
 
 def update(asked: argparse.Namespace, clone: Path, path: Path) -> int:
     """Repair what is damaged, build what the clone asks for now, remove what that leaves over."""
-    installation = Installation(
-        clone, _checked(asked, required_answers(path)), Secrets(**credentials.from_environment())
-    )
+    installation = Installation(clone, _checked(asked, required_answers(path)), credentials.from_environment())
     if asked.dry_run:
         return carry_out(asked, installation)
     with Reporter(path / ".llmb" / "logs", verbose=asked.verbose) as reporter, install_lock(path, reporter):
@@ -128,7 +132,7 @@ def carry_out(asked: argparse.Namespace, installation: Installation) -> int:
         _say(asked, {**result, "dry_run": True, "todo": rows}, _dry_run_text(installation, todo))
         return 0
     ran: list[str] = []
-    if todo:
+    if todo or removal.is_pending(installation.path):
         reporter = Reporter(installation.path / ".llmb" / "logs", verbose=asked.verbose)
         for secret in (installation.secrets.hf_token, installation.secrets.ngc_api_key):
             if secret is not None:
@@ -136,6 +140,7 @@ def carry_out(asked: argparse.Namespace, installation: Installation) -> int:
         with reporter, install_lock(installation.path, reporter):
             try:
                 remove_leftovers(installation.path)
+                removal.finish(installation, reporter)
                 ran = steps.run_missing(all_steps, reporter)
             except BaseException:
                 reporter.say_where_the_log_is()
@@ -153,6 +158,17 @@ def carry_out(asked: argparse.Namespace, installation: Installation) -> int:
 def _say_what_next(installation: Installation) -> None:
     folder = shlex.quote(str(installation.path))
     check = "llmb-install doctor; " if installation.answers.on_slurm else ""
+    umask = os.umask(0)
+    os.umask(umask)
+    if installation.answers.on_slurm and umask & 0o005:
+        parts = " ".join(
+            f"{folder}/{name}" for name in ("bin", "venvs", "images") if (installation.path / name).is_dir()
+        )
+        print(
+            f"note: only you can use this, because of umask {umask:03o}; for colleagues: "
+            f"chmod go+rX {folder}; chmod -R go+rX {parts}",
+            file=sys.stderr,
+        )
     print(f'next: export LLMB_INSTALL={folder} PATH={folder}/bin:"$PATH"; {check}llmb-run list', file=sys.stderr)
 
 
@@ -187,10 +203,7 @@ def _gather(asked: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers
         # The file's own folder counts before LLMB_INSTALL and the default, which are for when nobody says.
         given.setdefault("install_path", str(path))
         given = {**_found_on(given), **given}
-        for name in ("hf_token", "ngc_api_key"):
-            if secret := getattr(secrets, name):
-                found[name] = secret
-        return answers_module.complete(given, recipes, where=asked.play, lines=lines), Secrets(**found)
+        return answers_module.complete(given, recipes, where=asked.play, lines=lines), _both(found, secrets)
     stored = stored_answers(path)
     defaults: Given = _as_given(stored) if stored else {}
     if stored is None:
@@ -202,12 +215,37 @@ def _gather(asked: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers
 
         print(_WELCOME, file=sys.stderr)
         dialogue = Dialogue(detect_site(), recipes, flags, {"install_path": str(path), **merged(defaults, flags)})
-        return dialogue.run(Secrets(**found), lambda a, s: describe(Installation(clone, a, s)))
+        result = dialogue.run(found, lambda a, s: describe(Installation(clone, a, s)))
+        asked.into_used_folder = True  # where there was a reason to ask, it was asked
+        return result
     given = {**merged(defaults, flags), "install_path": str(path)}
     answers = answers_module.complete(given, recipes)
     if stored:
         _say_what_is_kept(answers, flags, recipes)
-    return answers, Secrets(**found)
+    return answers, found
+
+
+def _check_site(answers: Answers, clone: Path, path: Path, asked: argparse.Namespace) -> None:
+    """Refuse scripted answers that Slurm or the recipes contradict; what is installed like that already may stay."""
+    stored = stored_answers(path)
+    if stored == msgspec.structs.replace(answers, space_check=True):
+        return
+    recipes = load_recipes(clone)
+    if asked.workloads or asked.play or stored is None:
+        site_checks.require_rows(answers, recipes)
+    elif names := site_checks.without_rows(answers.workloads, recipes, answers.gpu_type):
+        print(f"note: no configuration for {answers.gpu_type}: {', '.join(names)}", file=sys.stderr)
+    site_checks.require_known_to_slurm(answers)
+
+
+def _both(old: Secrets, new: Secrets) -> Secrets:
+    """The secrets of both; ``new`` wins."""
+    return Secrets(
+        hf_token=new.hf_token or old.hf_token,
+        ngc_api_key=new.ngc_api_key or old.ngc_api_key,
+        keep=old.keep | new.keep,
+        ngc_variable=old.ngc_variable,
+    )
 
 
 def _found_on(given: Given) -> Given:
@@ -239,7 +277,7 @@ def _as_given(answers: Answers) -> Given:
 
 def _with(asked: argparse.Namespace, clone: Path, old: Answers, **changes: Any) -> int:
     new = _checked(asked, msgspec.structs.replace(old, **changes))
-    return carry_out(asked, Installation(clone, new, Secrets(**credentials.from_environment())))
+    return carry_out(asked, Installation(clone, new, credentials.from_environment()))
 
 
 def _checked(asked: argparse.Namespace, answers: Answers) -> Answers:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from llmb_common.cluster import FILE_NAME, load_cluster_config
 from llmb_common.errors import ConfigError, RecordError
 from llmb_common.files import read_json, write_atomic, write_json
+from llmb_common.strict_yaml import load_text, read_text
 from llmb_install import migrations
 
 _RECORD = Path(".llmb") / "site-config.json"
@@ -40,11 +41,14 @@ def update_site_config(install: Path, values: Mapping[str, Any]) -> bool:
 
 
 def apply_site_values(install: Path, values: Mapping[str, Any]) -> None:
-    """Bring ``values`` into the file, but only those that are other than at the last time: what somebody has changed
-    by hand since stays."""
+    """Bring ``values`` into the file, but only those that are other than at the last time, or that are not there any
+    more: what somebody has changed by hand since stays, ``null`` included."""
     applied = _applied(install)
     present = (install / FILE_NAME).is_file()
-    update_site_config(install, _changes(applied, values) if present and applied is not None else values)
+    changes = {**values}
+    if present and applied is not None:
+        changes = _united(_changes(applied, values), _absent(install, values))
+    update_site_config(install, changes)
     record = install / _RECORD
     record.parent.mkdir(parents=True, exist_ok=True)
     write_json(record, values)
@@ -53,7 +57,52 @@ def apply_site_values(install: Path, values: Mapping[str, Any]) -> None:
 def site_values_are_applied(install: Path, values: Mapping[str, Any]) -> bool:
     """Whether ``apply_site_values`` has nothing to do."""
     path = install / FILE_NAME
-    return path.is_file() and migrations.is_current(path) and _applied(install) == values
+    if not path.is_file() or not migrations.is_current(path):
+        return False
+    return _applied(install) == values and not _absent(install, values)
+
+
+def absent_keys(install: Path, values: Mapping[str, Any]) -> list[str]:
+    """The keys of ``values`` that the file does not have at all, as ``slurm.account``."""
+    return list(_names(_absent(install, values)))
+
+
+def _names(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _names(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"
+
+
+def _absent(install: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of ``values`` whose key the file does not have. Raises ConfigError where it is no YAML."""
+    path = install / FILE_NAME
+    text = read_text(path, ConfigError)
+    data = {} if migrations.is_blank(text) else load_text(text, str(path), ConfigError)[0]
+    return _without_keys_of(data if isinstance(data, dict) else {}, values)
+
+
+def _without_keys_of(data: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in data:
+            found[key] = value
+        elif (
+            isinstance(value, Mapping)
+            and isinstance(inner := data[key], Mapping)
+            and (inside := _without_keys_of(inner, value))
+        ):
+            found[key] = inside
+    return found
+
+
+def _united(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    both = {**first}
+    for key, value in second.items():
+        old = both.get(key)
+        both[key] = _united(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return both
 
 
 def _applied(install: Path) -> dict[str, Any] | None:
@@ -83,7 +132,10 @@ def _edited(path: Path, values: Mapping[str, Any]) -> tuple[str, str]:
     yaml = YAML()
     yaml.preserve_quotes = True
     yaml.width = 4096
-    if path.exists():
+    if path.exists() and migrations.is_blank(path.read_text(encoding="utf-8")):
+        text = path.read_text(encoding="utf-8")
+        document = yaml.load(f"{text or _HEADER}schema: {len(migrations.MIGRATIONS)}\n")
+    elif path.exists():
         schema = migrations.schema_of(path)
         if migrations.is_current(path):
             load_cluster_config(path.parent)

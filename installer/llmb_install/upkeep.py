@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from llmb_common.cluster import FILE_NAME
 from llmb_common.errors import RequestError
-from llmb_install import steps
+from llmb_install import credentials, steps
+from llmb_install.belongings import belongings, remove_if_empty
 from llmb_install.install_lock import install_lock
 from llmb_install.installation import Installation
+from llmb_install.keyboard import forget_keys
+from llmb_install.leftovers import remove_leftovers
 from llmb_install.reporter import Reporter
 from llmb_install.stored import ANSWERS_FILE, load_recipes, required_answers, stored_answers
 
@@ -64,41 +66,51 @@ def verify(asked: argparse.Namespace, clone: Path, path: Path) -> int:
 
 
 def uninstall(asked: argparse.Namespace, clone: Path, path: Path) -> int:
-    """Remove the installation. Results (``workloads/``) stay unless ``--results-too`` says otherwise."""
+    """Remove what the installer has made. Results (``workloads/``) stay unless ``--results-too`` says otherwise; what
+    others have put beside it stays in any case."""
     if not (path / ANSWERS_FILE).is_file():  # readable or not: a damaged installation can be removed too
         required_answers(path)
-    targets = [path / name for name in ("bin", "venvs", "images", FILE_NAME)]
-    targets += [path / "workloads"] if asked.results_too else []
-    targets = [target for target in targets if target.exists()]
+    targets = belongings(path)
+    results = path / "workloads"
+    targets += [results] if asked.results_too and results.exists() else []
     if not asked.yes:
         _confirm(path, targets)
     with Reporter(None, verbose=asked.verbose) as reporter:
         with install_lock(path, reporter):
+            remove_leftovers(path)
             for target in targets:
                 with reporter.step(f"removing {target}"):
-                    if target.is_dir() and not target.is_symlink():
-                        shutil.rmtree(target)
-                    else:
-                        target.unlink()
+                    _remove(target)
+            if file := credentials.remove_ngc_key(path):
+                reporter.note(f"removed the NGC key from {file}")
+            remove_if_empty(path)
         # The answers go last: while they are there, uninstall can be repeated.
-        shutil.rmtree(path / ".llmb")
+        _remove(path / ".llmb")
         if not any(path.iterdir()):
             path.rmdir()
+    stays = sorted(entry.name for entry in path.iterdir()) if path.exists() else []
     if asked.json:
         removed = [str(target) for target in targets]
-        print(json.dumps({"schema": 1, "ok": True, "command": "uninstall", "removed": removed}, indent=2))
-    elif path.exists():
-        print(f"removed; what stays is in {path}")
+        result = {"schema": 1, "ok": True, "command": "uninstall", "removed": removed, "stays": stays}
+        print(json.dumps(result, indent=2))
+    elif stays:
+        print(f"removed; what stays in {path}: {', '.join(stays)}")
     return 0
 
 
+def _remove(target: Path) -> None:
+    if target.is_dir() and not target.is_symlink():
+        shutil.rmtree(target)
+    else:
+        target.unlink(missing_ok=True)
+
+
 def _confirm(path: Path, targets: list[Path]) -> None:
+    names = ", ".join(str(target.relative_to(path)) for target in targets)
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise RequestError(
-            f"uninstall of {path} removes {', '.join(target.name for target in targets)} and cannot ask here",
-            remedy="give --yes",
-        )
-    print(f"This removes from {path}: {', '.join(target.name for target in targets)}", file=sys.stderr)
+        raise RequestError(f"uninstall of {path} removes {names} and cannot ask here", remedy="give --yes")
+    print(f"This removes from {path}: {names}", file=sys.stderr)
+    forget_keys()
     print("Type yes to go on: ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip() != "yes":
         raise RequestError("not confirmed; nothing was removed")

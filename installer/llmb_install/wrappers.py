@@ -22,21 +22,62 @@ while [ -L "$self" ]; do
   esac
 done
 home=$(cd "$(dirname "$self")/.." && pwd -P)
-LLMB_INSTALL=${{LLMB_INSTALL:-$home}}
-export LLMB_INSTALL
+{which}export LLMB_INSTALL
 python=$home/venvs/llmb/bin/python
 if ! [ -x "$python" ]; then
   echo "error: $python is missing, or you may not run it" >&2
   echo "  -> its owner repairs that: run ./installer.py in the clone again, with a Python that everybody may run" >&2
   exit 3
 fi
-exec "$python" -I -c \\
-  'import sys; sys.argv[0] = "{command}"; from {package}.main import main; sys.exit(main())' "$@"
+exec "$python" -I -c '{program}' "$home" "$@"
 """
+
+# llmb-run shows and submits, and may be told of another installation. llmb-install changes and removes: the one that it
+# stands in, or the one after --install-path.
+_WHICH = {
+    "llmb-run": "LLMB_INSTALL=${LLMB_INSTALL:-$home}\n",
+    "llmb-install": """\
+if [ -n "${LLMB_INSTALL:-}" ] && [ "$(cd "$LLMB_INSTALL" 2>/dev/null && pwd -P)" != "$home" ]; then
+  echo "note: this llmb-install belongs to $home and acts on it, not on LLMB_INSTALL=$LLMB_INSTALL" >&2
+  LLMB_INSTALL=$home
+fi
+LLMB_INSTALL=${LLMB_INSTALL:-$home}
+""",
+}
+
+# Standard library only, and no single quote: it stands in single quotes.
+_PROGRAM = """
+import sys
+sys.argv[0], home = "{command}", sys.argv.pop(1)
+try:
+    from {package}.main import main
+    status = main()
+except ModuleNotFoundError as error:
+    import json, shlex
+    from pathlib import Path
+    from urllib.parse import unquote, urlsplit
+    notes = Path(sys.prefix).glob("lib/python3.*/site-packages/llmb-*.dist-info/direct_url.json")
+    clone = next((Path(unquote(urlsplit(json.loads(note.read_text())["url"]).path)) for note in notes), None)
+    again = "installer.py update --install-path " + shlex.quote(home)
+    if clone is not None and not clone.is_dir():
+        gone = " runs from the clone " + str(clone) + ", which is not there any more"
+        print("error: " + home + gone, file=sys.stderr)
+        print("  -> run ./" + again + " in the clone, where it is now or in a new one", file=sys.stderr)
+    else:
+        lost = "the module " + str(error.name) + " is missing in " + sys.prefix
+        print("error: " + home + " is damaged: " + lost, file=sys.stderr)
+        start = shlex.quote(str(clone)) + "/" if clone else "./"
+        print("  -> its owner repairs that: " + start + again, file=sys.stderr)
+    status = 3
+sys.exit(status)
+"""
+
+_MARK = "of the installation that this file stands in, also through a symbolic link. Written by the installer."
 
 
 def wrapper_text(command: str) -> str:
-    return _SCRIPT.format(command=command, package=COMMANDS[command])
+    program = _PROGRAM.format(command=command, package=COMMANDS[command])
+    return _SCRIPT.format(command=command, which=_WHICH[command], program=program)
 
 
 def write_wrappers(install: Path) -> bool:
@@ -50,6 +91,11 @@ def write_wrappers(install: Path) -> bool:
             write_atomic(path, wrapper_text(command), mode=0o755)
             written = True
     return written
+
+
+def is_ours(path: Path) -> bool:
+    """Whether the installer wrote the file, in this release or an earlier one."""
+    return path.is_file() and _MARK in path.read_text(encoding="utf-8", errors="replace")
 
 
 def is_current(path: Path) -> bool:

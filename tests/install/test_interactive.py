@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from llmb_common.cluster import load_cluster_config
 DRIVER = Path(__file__).with_name("fault_driver.py")
 TOKEN = "hf_canary with a space"
 KEY = "nvapi-canarycanarycanary"
-ENTER, DOWN = "\r", "\x1b[B"
+ENTER, DOWN, BACK = "\r", "\x1b[B", "\x1b[Z"
 
 
 @pytest.fixture
@@ -195,6 +196,82 @@ def test_another_gpu_brings_its_architecture(site: World, terminal: Terminal) ->
     terminal.see("arch            aarch64")
     terminal.answer("Go on?", "\x03")
     assert terminal.end() == 130
+
+
+def draft(site: World) -> dict[str, object]:
+    path = site.root / "state" / "llmb" / "installer-draft.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def test_keys_pressed_while_it_prepares_answer_nothing(site: World) -> None:
+    gate = site.root / "gate"
+    os.mkfifo(gate)
+    sinfo = site.root / "programs" / "sinfo"
+    sinfo.write_text(sinfo.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n[ ! -p '{gate}' ] || cat '{gate}'\n"))
+    terminal = Terminal(site)
+    terminal.see("Looking at this machine")
+    terminal.process.send(ENTER * 30)
+    # Both questions of sinfo are answered, and then the dialogue begins.
+    gate.write_text("")
+    gate.unlink()
+    terminal.answer("Where jobs run", "\x03")
+    assert terminal.end() == 130
+    assert draft(site) == {}
+
+
+def test_keys_pressed_before_the_summary_do_not_confirm_it(site: World, terminal: Terminal) -> None:
+    until_gpu_type(terminal)
+    for prompt in ("GPU type", "Architecture", "Container runtime", "Where images are imported", "Folder of container"):
+        terminal.answer(prompt)
+    terminal.answer("Fetch tokenizers from Hugging Face")
+    terminal.answer("Workloads")
+    terminal.answer("NGC API key", ENTER * 5)
+    terminal.answer("Go on?", "\x03")
+    assert terminal.end() == 130
+    assert not site.install.exists()
+
+
+def test_shift_tab_goes_back_and_the_answers_can_be_other_ones(site: World, terminal: Terminal) -> None:
+    terminal.answer("Where jobs run", BACK + ENTER)  # before the first question there is none
+    terminal.answer("Slurm account", DOWN + ENTER)
+    terminal.answer("Partition for GPU jobs", BACK)
+    terminal.answer("Slurm account", BACK)
+    terminal.answer("Where jobs run", DOWN + ENTER)  # local
+    terminal.answer("GPU type", ENTER)
+    terminal.answer("Architecture of the compute nodes")
+    # No engine here: there is a way out.
+    terminal.answer("Python with torch and Megatron-Bridge", ENTER)
+    terminal.see("go back and choose cpu, or slurm")
+    terminal.process.send(BACK)
+    terminal.answer("Architecture of the compute nodes", BACK)
+    terminal.answer("GPU type", DOWN + ENTER)  # cpu, after h100
+    terminal.answer("Architecture of the compute nodes")
+    terminal.answer("Who makes the training environment")
+    terminal.answer("Fetch tokenizers from Hugging Face")
+    terminal.answer("Workloads")
+    terminal.see("gpu_type        cpu")
+    terminal.answer("Go on?", BACK)
+    terminal.answer("Workloads", "\x03")
+    assert terminal.end() == 130
+    answers = draft(site)
+    assert (answers["cluster_type"], answers["gpu_type"]) == ("local", "cpu")
+    assert "account" not in answers
+
+
+def test_a_folder_that_holds_other_things_is_questioned(site: World) -> None:
+    site.install.mkdir()
+    (site.install / "my thesis.tex").touch()
+    terminal = Terminal(site)
+    terminal.answer("holds other things (my thesis.tex). Install among them?")
+    assert terminal.end() == 2
+    assert "choose another folder" in terminal.log.read_text()
+    terminal = Terminal(site)
+    terminal.answer("Install among them?", "y")
+    until_gpu_type(terminal)
+    rest(terminal)
+    terminal.answer("Go on?")
+    assert terminal.end() == 0
+    assert (site.install / "my thesis.tex").exists()
 
 
 def test_an_answer_can_be_changed_at_the_end(site: World, terminal: Terminal) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -80,7 +81,7 @@ def test_list_verify_and_their_json(installed: World) -> None:
     rows = json.loads(command(installed, "list", "--json").stdout)["workloads"]
     assert [row["workload"] for row in rows if row["installed"] and row["image_complete"]] == WORKLOADS
     done = command(installed, "verify")
-    assert (done.returncode, done.stdout) == (0, f"{installed.install}: all 6 parts are right\n")
+    assert (done.returncode, done.stdout) == (0, f"{installed.install}: all 7 parts are right\n")
 
 
 def test_verify_finds_a_changed_byte_and_update_repairs_it(installed: World) -> None:
@@ -152,6 +153,76 @@ def test_remove_and_add(installed: World) -> None:
     assert (done.returncode, "pretrain_grok1 is not installed" in done.stderr) == (2, True)
     assert command(installed, "add", "grok1", "--no-space-check").returncode == 0
     assert list(load_cluster_config(installed.install).workloads) == WORKLOADS
+
+
+def test_zeros_in_the_middle_of_a_receipted_image_mean_import_again(installed: World) -> None:
+    """What a disk that lost a block leaves; without the receipt unsquashfs would notice only compressed blocks."""
+    before, size = installed.imports(), installed.image.stat().st_size
+    with installed.image.open("r+b") as stream:
+        stream.seek(size // 2)
+        stream.write(bytes(4096))
+    done = installed.run(*installed.slurm_flags())
+    assert done.returncode == 0, done.stderr
+    assert "is no good: its content is not what its receipt says" in done.stderr
+    assert installed.imports() == before + 1
+    assert command(installed, "verify").returncode == 0
+    quiet = ["unsquashfs", "-quiet", "-no-progress", "-pf", "/dev/null", str(installed.image)]
+    assert subprocess.run(quiet, capture_output=True).returncode == 0
+
+
+def test_a_copy_of_the_right_content_is_taken_as_it_is(installed: World) -> None:
+    before = installed.imports()
+    os.utime(installed.image)  # as after cp
+    done = installed.run(*installed.slurm_flags())
+    assert (done.returncode, installed.imports()) == (0, before), done.stderr
+    assert command(installed, "verify").returncode == 0
+
+
+def test_a_killed_removal_is_finished_by_the_next_command(installed: World) -> None:
+    """The answers have forgotten the image by then."""
+    other = installed.image.with_name("nvidia+old+1.sqsh")
+    other.write_bytes(installed.image.read_bytes())
+    (installed.install / ".llmb" / "removing.json").write_text(
+        json.dumps({"schema": 1, "images": [other.name, installed.image.name]})
+    )
+    done = command(installed, "update", "--no-space-check")
+    assert done.returncode == 0, done.stderr
+    assert f"removed {other}" in done.stderr
+    assert not other.exists()
+    assert installed.image.exists(), "it is needed"
+    assert not (installed.install / ".llmb" / "removing.json").exists()
+
+
+def test_a_reduced_site_file_is_noticed_and_repaired(installed: World) -> None:
+    path = installed.install / "cluster_config.yaml"
+    text = path.read_text()
+    for left in ("", "schema: 1\ncluster_type: slurm\n"):
+        path.write_text(left)
+        done = command(installed, "verify")
+        assert done.returncode == 1
+        assert ("the file is empty" if not left else "lacks repo, gpu_type, arch") in done.stderr
+        assert command(installed, "update", "--no-space-check").returncode == 0
+        assert command(installed, "verify").returncode == 0
+        assert load_cluster_config(installed.install).slurm.gpu_partition == "gpu"
+    path.write_text(text)
+
+
+def test_a_package_that_lost_its_modules_is_repaired_by_the_installer(installed: World) -> None:
+    """Every command of the installation fails then, and says what to do."""
+    site_packages = next((installed.install / "venvs" / "llmb").glob("lib/python3.*/site-packages"))
+    shutil.rmtree(site_packages / "msgspec")
+    for name in ("llmb-run", "llmb-install"):
+        done = installed.run("list", program=[str(installed.install / "bin" / name)])
+        assert done.returncode == 3
+        assert "is damaged: the module msgspec is missing" in done.stderr
+        assert "Traceback" not in done.stderr
+    done = installed.run("verify", "--install-path", str(installed.install))
+    assert done.returncode == 1
+    assert "is damaged: msgspec/" in done.stderr
+    done = installed.run("update", "--install-path", str(installed.install), "--no-space-check")
+    assert done.returncode == 0, done.stderr
+    assert "LLMB's own environment is made first" in done.stderr
+    assert command(installed, "verify").returncode == 0
 
 
 def test_setup_sh_is_the_manual_way(installed: World) -> None:
@@ -268,14 +339,68 @@ def test_a_site_file_of_a_later_release_is_refused_by_every_command(installed: W
     path.write_text(text)
 
 
-def test_uninstall_asks_and_keeps_results(installed: World) -> None:
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--gpu-partition", "nosuch"], "gpu_partition: Slurm has no partition 'nosuch'"),
+        (["--cpu-partition", "gpuu"], "cpu_partition: Slurm has no partition 'gpuu' (did you mean 'gpu'?)"),
+        (["--gpu-partition", "cpu", "--gres"], "gres: Slurm knows of no GPU in partition cpu"),
+        (["--account", "ann"], "account: 'ann' is not among yours"),
+        (["--gpu-type", "gb200", "--workloads", "nemotron4"], "pretrain_nemotron4 has no configuration for gb200"),
+    ],
+)
+def test_what_slurm_or_a_recipe_contradicts_is_refused(
+    installed: World, tmp_path: Path, flags: list[str], message: str
+) -> None:
+    programs = {"sinfo": "printf 'gpu*|up|4:00:00|8|gpu:8\\ncpu|up|1:00:00|4|(null)\\n'", "sacctmgr": "echo bench"}
+    for name, script in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{installed.env['PATH']}"}
+    words = [*installed.slurm_flags("--dry-run"), *flags, "--install-path", str(tmp_path / "new")]
+    done = installed.run(*words, env=env)
+    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+    assert installed.run(*words, "--no-site-check", env=env).returncode == 0
+
+
+def test_all_workloads_are_those_that_have_a_configuration(installed: World, tmp_path: Path) -> None:
+    path = tmp_path / "answers.yaml"
+    flags = [*installed.slurm_flags(), "--gpu-type", "gb200", "--record", str(path)]
+    assert installed.run(*flags, "--install-path", str(tmp_path / "new")).returncode == 0
+    assert "pretrain_nemotron4" not in path.read_text()
+    assert "pretrain_grok1" in path.read_text()
+
+
+def test_a_folder_that_holds_other_things_is_refused(installed: World, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "my-tool").touch()
+    flags = [*installed.slurm_flags(), "--install-path", str(home)]
+    done = installed.run(*flags)
+    assert (done.returncode, f"{home} holds other things: bin" in done.stderr) == (2, True), done.stderr
+    assert sorted(path.name for path in home.iterdir()) == ["bin"]
+    assert installed.run(*flags, "--dry-run", "--into-used-folder").returncode == 0
+    # What belongs to an installation may be there before: results of an earlier one, images that somebody brought.
+    (home / "bin").rename(home / "workloads")
+    (home / "images").mkdir()
+    assert installed.run(*flags, "--dry-run").returncode == 0
+
+
+def test_uninstall_asks_and_keeps_results_and_what_is_not_its_own(installed: World) -> None:
+    for name in ("bin/my-tool", "images/other.sqsh", "notes.txt"):
+        (installed.install / name).touch()
     done = command(installed, "uninstall")
     assert done.returncode == 2
     assert "give --yes" in done.stderr
     (installed.install / ".llmb" / "answers.yaml").write_text("x: [")  # also a damaged one can be removed
     done = command(installed, "uninstall", "--yes")
     assert done.returncode == 0, done.stderr
-    assert [path.name for path in installed.install.iterdir()] == ["workloads"]
+    files = [path for path in installed.install.rglob("*") if path.is_file() and "workloads" not in path.parts]
+    assert sorted(str(path.relative_to(installed.install)) for path in files) == [
+        *("bin/my-tool", "images/other.sqsh", "notes.txt")
+    ]
+    assert sorted(path.name for path in installed.install.iterdir()) == ["bin", "images", "notes.txt", "workloads"]
+    assert "what stays in" in done.stdout
     done = installed.run("verify", "--install-path", str(installed.install))
     assert done.returncode == 3
     assert "there is no installation in" in done.stderr

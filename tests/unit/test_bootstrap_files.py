@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +13,8 @@ import pytest
 
 from llmb_common.cluster import load_cluster_config
 from llmb_common.errors import ConfigError
-from llmb_install.site_config import update_site_config
+from llmb_install.leftovers import remove_leftovers
+from llmb_install.site_config import absent_keys, apply_site_values, site_values_are_applied, update_site_config
 from llmb_install.wrappers import write_wrappers
 
 
@@ -20,7 +24,7 @@ def install(tmp_path: Path) -> Path:
     folder = tmp_path / 'an "odd" folder\'s $name'
     interpreter = folder / "venvs" / "llmb" / "bin" / "python"
     interpreter.parent.mkdir(parents=True)
-    interpreter.write_text('#!/bin/sh\nprintf "%s|" "$LLMB_INSTALL" "$4" "$5"\n')
+    interpreter.write_text('#!/bin/sh\nprintf "%s|" "$LLMB_INSTALL" "$5" "$6"\n')
     interpreter.chmod(0o755)
     write_wrappers(folder)
     return folder
@@ -45,6 +49,99 @@ def test_it_works_through_relative_and_absolute_links(install: Path, tmp_path: P
 
 def test_an_installation_that_the_user_named_wins(install: Path) -> None:
     assert run(install / "bin" / "llmb-run", "x", "y", LLMB_INSTALL="/other").startswith("/other|")
+
+
+def test_llmb_install_acts_on_the_installation_that_it_stands_in(install: Path, tmp_path: Path) -> None:
+    """Removing or changing another one than the command's own would be a surprise."""
+    other = tmp_path / "other"
+    other.mkdir()
+    for named in (other, tmp_path / "not there"):
+        done = subprocess.run(
+            [str(install / "bin" / "llmb-install"), "uninstall", "--yes"],
+            env={"PATH": "/usr/bin:/bin", "LLMB_INSTALL": str(named)}, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.stdout == f"{install}|uninstall|--yes|"
+        assert done.stderr == (
+            f"note: this llmb-install belongs to {install} and acts on it, not on LLMB_INSTALL={named}\n"
+        )
+    (tmp_path / "link").symlink_to(install)
+    assert run(install / "bin" / "llmb-install", "x", "y", LLMB_INSTALL=f"{tmp_path}/link") == f"{tmp_path}/link|x|y|"
+
+
+@pytest.mark.parametrize("command", ["llmb-run", "llmb-install"])
+def test_a_moved_clone_and_a_lost_package_are_said_with_what_to_do(tmp_path: Path, command: str) -> None:
+    """A real environment, without pip, that knows its clone as an editable installation does."""
+    home, clone = tmp_path / "it's here", tmp_path / "the clone"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home / "venvs" / "llmb")], check=True)
+    packages = next((home / "venvs" / "llmb" / "lib").glob("python3.*")) / "site-packages"
+    (packages / "llmb-0.dist-info").mkdir()
+    note = {"url": (clone).as_uri(), "dir_info": {"editable": True}}
+    (packages / "llmb-0.dist-info" / "direct_url.json").write_text(json.dumps(note))
+    write_wrappers(home)
+    again = f"installer.py update --install-path {shlex.quote(str(home))}"
+    done = subprocess.run([str(home / "bin" / command)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (
+        3,
+        f"error: {home} runs from the clone {clone}, which is not there any more\n"
+        f"  -> run ./{again} in the clone, where it is now or in a new one\n",
+    )
+    module = clone / command.replace("-", "_")
+    module.mkdir(parents=True)
+    (module / "main.py").write_text("def main():\n    import no_such_package\n")
+    (packages / "clone.pth").write_text(f"{clone}\n")
+    done = subprocess.run([str(home / "bin" / command)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (
+        3,
+        f"error: {home} is damaged: the module no_such_package is missing in {home}/venvs/llmb\n"
+        f"  -> its owner repairs that: {shlex.quote(str(clone))}/{again}\n",
+    )
+
+
+def test_leftovers_are_only_what_the_installer_writes(tmp_path: Path) -> None:
+    """An installation may share its folder: a home folder has files that end in numbers too."""
+    ours = [".cluster_config.yaml.12.deadbeef", "bin/.llmb-run.12.deadbeef", "venvs/.llmb.12"]
+    ours += [".llmb/.answers.yaml.12.deadbeef", ".llmb/lock.owner.0123456789abcdef"]
+    theirs = [".zcompdump-host-5.8", ".x.12", "bin/.my-tool.12.deadbeef", "images/.other.12"]
+    for name in (*ours, *theirs):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / ".cluster_config.yaml.13.deadbeef").mkdir()
+    removed = remove_leftovers(tmp_path)
+    assert sorted(str(path.relative_to(tmp_path)) for path in removed) == sorted(ours)
+    assert all((tmp_path / name).exists() for name in (*theirs, ".cluster_config.yaml.13.deadbeef"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_leftovers_of_somebody_else_stay(tmp_path: Path) -> None:
+    path = tmp_path / ".cluster_config.yaml.12.deadbeef"
+    path.touch()
+    os.chown(path, 12345, 12345)
+    assert remove_leftovers(tmp_path) == []
+    assert path.exists()
+
+
+@pytest.mark.parametrize("left", ["", "# was here\n", "schema: 1\ncluster_type: slurm\nslurm: {account: ann}\n"])
+def test_keys_that_are_gone_come_back_and_what_was_changed_stays(tmp_path: Path, left: str) -> None:
+    values = {"cluster_type": "slurm", "gpu_type": "h100", "slurm": {"account": "bench", "gpu_partition": "gpu"}}
+    apply_site_values(tmp_path, values)
+    path = tmp_path / "cluster_config.yaml"
+    path.write_text(left)
+    lost = ["cluster_type", "gpu_type", "slurm.account", "slurm.gpu_partition"]
+    assert absent_keys(tmp_path, values) == ([lost[1], lost[3]] if "account" in left else lost)
+    assert not site_values_are_applied(tmp_path, values)
+    apply_site_values(tmp_path, values)
+    assert site_values_are_applied(tmp_path, values)
+    config = load_cluster_config(tmp_path)
+    assert (config.gpu_type, config.slurm.gpu_partition) == ("h100", "gpu")
+    assert config.slurm.account == ("ann" if "account" in left else "bench")
+    assert path.read_text().startswith(left.partition("\n")[0])
+
+
+def test_null_says_that_a_key_is_not_wanted(tmp_path: Path) -> None:
+    apply_site_values(tmp_path, {"cluster_type": "slurm", "slurm": {"account": "bench"}})
+    path = tmp_path / "cluster_config.yaml"
+    path.write_text(path.read_text().replace("account: bench", "account: null"))
+    assert site_values_are_applied(tmp_path, {"cluster_type": "slurm", "slurm": {"account": "bench"}})
 
 
 def test_without_its_python_the_command_says_what_to_do(install: Path) -> None:

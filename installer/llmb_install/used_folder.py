@@ -1,0 +1,38 @@
+"""Is a folder free for an installation? Standard library only: asked before anything is made there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from llmb_common.errors import RequestError
+
+FLAG = "--into-used-folder"
+
+# What may be there before: results of an earlier installation, images that somebody has brought, a site's settings.
+_EXPECTED = {"workloads", "images", "cluster_config.yaml", "lost+found", ".snapshot"}
+_SHOWN = 4
+
+
+def other_things(install: Path) -> list[str]:
+    """Names in ``install`` that no installation has put there; none where an installation was begun before."""
+    if (install / ".llmb").is_dir():
+        return []
+    try:
+        return sorted({path.name for path in install.iterdir()} - _EXPECTED)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def described(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def require_free(install: Path, *, agreed: bool) -> None:
+    """Raise RequestError where ``install`` holds other things and nobody has ``agreed`` to that."""
+    names = other_things(install)
+    if names and not agreed:
+        raise RequestError(
+            f"install_path: {install} holds other things: {described(names)}",
+            remedy=f"choose a new or an empty folder; or give {FLAG} if it is meant to go among them",
+        )

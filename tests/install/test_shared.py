@@ -1,0 +1,95 @@
+"""One installation for several people: a real second user, who may read it and not write."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from install_world import CLONE, World, make_world
+
+from support.images import add_to_registry
+
+COLLEAGUE = "nobody"
+"""A user that every Linux has, and that owns nothing."""
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as a second user")
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[World]:
+    """A folder that everybody can reach, with a clone and a Python for everybody, and the colleague's own folder."""
+    top = Path(tempfile.mkdtemp(prefix="llmb-shared-"))
+    top.chmod(0o755)
+    left_out = {"tests", "docs", "benchmarks", "llmb_install"}
+    shutil.copytree(
+        CLONE,
+        top / "clone",
+        symlinks=True,
+        ignore=lambda folder, names: {n for n in names if n[0] == "." or (n in left_out and Path(folder) == CLONE)},
+    )
+    world = make_world(top, Path(__file__).parents[1] / "support" / "bin")
+    add_to_registry(world.registry, "nvcr.io#nvidia/nemo:26.02", {}, ("x86_64",), programs=("bash", "cat"))
+    own = top / "own"
+    own.mkdir()
+    shutil.chown(own, COLLEAGUE)
+    yield world
+    shutil.rmtree(top)
+
+
+def install(site: World, folder: Path, umask: int) -> subprocess.CompletedProcess[str]:
+    """As an administrator does it: with a Python that everybody may run."""
+    flags = ["--install-path", str(folder), "--workloads", "grok1", "--runtime", "none", "--engine-python", "/bin/sh"]
+    flags += ["--cluster-type", "slurm", "--account", "bench", "--gpu-partition", "gpu", "--gpu-type", "h100"]
+    shell = f'umask {umask:03o}; exec /usr/bin/python3 "{site.root}/clone/installer.py" "$@"'
+    return site.run(*flags, "--no-site-check", program=["bash", "-c", shell, "installer"])
+
+
+def colleague(site: World, install: Path, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run ``command`` as the other user, in the clone's grok1."""
+    words = ["setpriv", "--reuid", COLLEAGUE, "--regid", "nogroup", "--clear-groups", *command]
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(site.root / "own"), "LLMB_INSTALL": str(install)} | env
+    grok1 = site.root / "clone" / "grok1"
+    return subprocess.run(words, cwd=grok1, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_colleague_uses_it_and_keeps_runs_elsewhere(site: World) -> None:
+    shared = site.root / "llmb"
+    done = install(site, shared, 0o022)
+    assert done.returncode == 0, done.stderr
+    assert "only you can" not in done.stderr
+
+    assert "pretrain_grok1" in colleague(site, shared, str(shared / "bin" / "llmb-run"), "list").stdout
+    done = colleague(site, shared, str(shared / "bin" / "llmb-install"), "verify")
+    assert done.returncode == 0, done.stderr
+    job = {"JOB_TOTAL_GPUS": "8", "GPU_TYPE": "h100", "MODEL_SIZE": "smoke"}
+    done = colleague(site, shared, "./launch.sh", **job)
+    assert done.returncode == 3
+    assert "Permission denied\n  -> in an installation of somebody else, keep your runs elsewhere: " in done.stderr
+    assert "export LLMB_WORKLOAD=" in done.stderr
+    own = site.root / "own" / "grok1"
+    done = colleague(site, shared, "./launch.sh", **job, LLMB_WORKLOAD=str(own))
+    assert "Permission denied" not in done.stderr  # no Slurm here: sbatch is missing, or knows no cluster
+    assert (own / "experiments").owner() == COLLEAGUE
+    done = colleague(site, shared, str(shared / "bin" / "llmb-install"), "uninstall", "--yes")
+    assert (done.returncode, "belongs to root" in done.stderr) == (3, True), done.stderr
+
+
+def test_under_umask_077_it_is_private_and_both_are_told(site: World) -> None:
+    private = site.root / "private"
+    done = install(site, private, 0o077)
+    assert done.returncode == 0, done.stderr
+    assert "note: only you can use this, because of umask 077; for colleagues: chmod go+rX" in done.stderr
+    done = colleague(site, private, "./launch.sh", JOB_TOTAL_GPUS="8", MODEL_SIZE="smoke")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert f"error: LLMB_INSTALL={private} is closed to you\n  -> ask its owner to open it" in done.stderr
+
+    subprocess.run(["chmod", "go+rX", str(private)], check=True)
+    subprocess.run(["chmod", "-R", "go+rX", str(private / "bin"), str(private / "venvs")], check=True)
+    assert "pretrain_grok1" in colleague(site, private, str(private / "bin" / "llmb-run"), "list").stdout
+    assert stat.S_IMODE((private / ".llmb").stat().st_mode) == 0o700, "answers, logs and a token stay closed"
