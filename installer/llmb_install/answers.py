@@ -73,6 +73,15 @@ class Secrets:
     ngc_variable: str = ""
     """The variable that has the NGC key, if one has."""
 
+    def updated(self, new: Secrets) -> Secrets:
+        """The secrets of both; ``new`` wins."""
+        return Secrets(
+            hf_token=new.hf_token or self.hf_token,
+            ngc_api_key=new.ngc_api_key or self.ngc_api_key,
+            keep=self.keep | new.keep,
+            ngc_variable=self.ngc_variable,
+        )
+
 
 def read_play(path: Path) -> tuple[Given, Secrets, Lines]:
     """The answers in a play file, its secrets set apart. Raises ConfigError with file and line."""

@@ -147,8 +147,11 @@ def stored_hf_token(install: Path) -> Secret | None:
 
 
 def loose_secret_files(install: Path, env: Mapping[str, str]) -> list[Path]:
-    """Files of ours with secrets that others can read."""
-    paths = (hf_token_path(install), enroot_credentials_path(env))
+    """Files that others can read, with secrets that this installation has put there."""
+    paths = [hf_token_path(install)]
+    # Not Path.exists, which raises where a colleague may not look.
+    if os.path.exists(install / _NOTE):  # noqa: PTH110
+        paths.append(enroot_credentials_path(env))
     return [path for path in paths if _is_loose(path)]
 
 

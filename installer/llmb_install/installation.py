@@ -13,7 +13,6 @@ from llmb_common.cluster import FILE_NAME, load_cluster_config
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.files import write_atomic
 from llmb_common.planning.plan import image_file_name
-from llmb_common.secrets import Secret
 from llmb_install import credentials, environments, images
 from llmb_install.answers import Answers, Secrets, to_yaml
 from llmb_install.bootstrap import TOOL_BYTES, tool_environment
@@ -23,6 +22,7 @@ from llmb_install.hugging_face import ModelFiles
 from llmb_install.images import Image
 from llmb_install.receipts import read_receipt
 from llmb_install.reporter import Reporter
+from llmb_install.secret_steps import secret_steps
 from llmb_install.site_config import absent_keys, apply_site_values, site_values_are_applied
 from llmb_install.space import require_space
 from llmb_install.steps import Step
@@ -45,7 +45,7 @@ class Installation:
     def steps(self) -> list[Step]:
         """Everything this installation needs, in an order that makes sense to a reader."""
         steps = [self._answers_step()]
-        steps += self._secret_steps()
+        steps += secret_steps(self.path, self.secrets, uses_images=self.answers.uses_images)
         steps += [self._folders_step(), self._tool_step(), self._commands_step()]
         if self.needs_engine():
             steps.append(self._engine_step())
@@ -128,56 +128,6 @@ class Installation:
             return None if _reads(path, text) else f"{path} is missing or other than asked"
 
         return Step("answers", lambda: _reads(path, text), write, verify, shows=f"write {path}")
-
-    def _secret_steps(self) -> list[Step]:
-        steps = []
-        if (token := self.secrets.hf_token) and "hf_token" in self.secrets.keep:
-            path = credentials.hf_token_path(self.path)
-            steps.append(
-                Step(
-                    "hugging-face-token",
-                    lambda: credentials.hf_token_is_stored(token, self.path),
-                    lambda reporter: credentials.store_hf_token(token, self.path),
-                    lambda: None,
-                    shows=f"write {path} (mode 0600)",
-                )
-            )
-        if self.answers.uses_images and self.secrets.ngc_api_key:
-            steps.append(self._registry_step(self.secrets.ngc_api_key))
-        steps.append(
-            Step(
-                "secret-files",
-                lambda: not credentials.loose_secret_files(self.path, os.environ),
-                lambda reporter: credentials.close_secret_files(self.path, os.environ),
-                self._verify_secrets,
-                shows="let only you read the files that hold secrets",
-            )
-        )
-        return steps
-
-    def _registry_step(self, key: Secret) -> Step:
-        """Enroot's credentials: the key itself where it was given, else the variable that has it."""
-        path = credentials.enroot_credentials_path(os.environ)
-        if "ngc_api_key" in self.secrets.keep:
-            return Step(
-                "registry-credentials",
-                lambda: credentials.ngc_key_is_stored(key, os.environ),
-                lambda reporter: credentials.store_ngc_key(key, os.environ, self.path),
-                lambda: None,
-                shows=f"write {path} (mode 0600)",
-            )
-        variable = self.secrets.ngc_variable
-        return Step(
-            "registry-credentials",
-            lambda: credentials.has_ngc_credentials(os.environ),
-            lambda reporter: credentials.refer_to_ngc_key(variable, os.environ, self.path),
-            lambda: None,
-            shows=f"write {path}: the key is in {variable}",
-        )
-
-    def _verify_secrets(self) -> str | None:
-        loose = credentials.loose_secret_files(self.path, os.environ)
-        return f"others can read {', '.join(map(str, loose))}" if loose else None
 
     def _folders_step(self) -> Step:
         folders = [self.workload_folder(name) / "experiments" for name in self.answers.workloads]

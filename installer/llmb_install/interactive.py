@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmb_common.errors import Interrupted, RecordError, RequestError
-from llmb_common.files import read_json, write_atomic
+from llmb_common.errors import Interrupted, RequestError
 from llmb_common.printable import printable_lines
 from llmb_common.recipe import Recipe
 from llmb_common.secrets import Secret
 from llmb_common.words import is_slurm_name
 from llmb_install import answers as answers_module
-from llmb_install import used_folder
+from llmb_install import draft, used_folder
 from llmb_install.answer_checks import engine_problem, folder_problem, path_problem
 from llmb_install.answers import Answers, Secrets
 from llmb_install.detect import Site
@@ -56,7 +54,7 @@ class Dialogue:
             raise Interrupted(
                 "interrupted; your answers so far are kept", remedy="run the same command again to go on with them"
             ) from None
-        _draft_path().unlink(missing_ok=True)
+        draft.forget()
         return answers, secrets
 
     def _until_confirmed(
@@ -252,8 +250,8 @@ class Dialogue:
         return suggestions(self._site, self._given).get(question.field, "")
 
     def _offer_draft(self) -> None:
-        draft = _read_draft()
-        fresh = {key: value for key, value in draft.items() if key not in self._fixed}
+        kept = draft.read()
+        fresh = {key: value for key, value in kept.items() if key not in self._fixed}
         if not fresh:
             return
         text = f"Go on with the {len(fresh)} answers of last time?"
@@ -263,9 +261,7 @@ class Dialogue:
             self._defaults = {**self._defaults, **fresh}
 
     def _save_draft(self) -> None:
-        path = _draft_path()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, json.dumps(self._given, indent=2), mode=0o600)
+        draft.keep(self._given)
 
 
 def _questionary() -> Any:
@@ -299,17 +295,3 @@ def _problem(field: str, text: str, given: Given) -> str:
 
 def _space_note(folder: str) -> str:
     return f"{size(free_bytes(Path(folder or '.')))} free at {folder}" if folder else "free space is checked"
-
-
-def _draft_path() -> Path:
-    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(base) / "llmb" / "installer-draft.json"
-
-
-def _read_draft() -> Given:
-    known = {question.field for question in QUESTIONS}
-    try:
-        draft = read_json(_draft_path())
-    except RecordError:
-        return {}
-    return {key: value for key, value in draft.items() if key in known} if isinstance(draft, dict) else {}

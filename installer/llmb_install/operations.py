@@ -203,7 +203,7 @@ def _gather(asked: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers
         # The file's own folder counts before LLMB_INSTALL and the default, which are for when nobody says.
         given.setdefault("install_path", str(path))
         given = {**_found_on(given), **given}
-        return answers_module.complete(given, recipes, where=asked.play, lines=lines), _both(found, secrets)
+        return answers_module.complete(given, recipes, where=asked.play, lines=lines), found.updated(secrets)
     stored = stored_answers(path)
     defaults: Given = _as_given(stored) if stored else {}
     if stored is None:
@@ -236,16 +236,6 @@ def _check_site(answers: Answers, clone: Path, path: Path, asked: argparse.Names
     elif names := site_checks.without_rows(answers.workloads, recipes, answers.gpu_type):
         print(f"note: no configuration for {answers.gpu_type}: {', '.join(names)}", file=sys.stderr)
     site_checks.require_known_to_slurm(answers)
-
-
-def _both(old: Secrets, new: Secrets) -> Secrets:
-    """The secrets of both; ``new`` wins."""
-    return Secrets(
-        hf_token=new.hf_token or old.hf_token,
-        ngc_api_key=new.ngc_api_key or old.ngc_api_key,
-        keep=old.keep | new.keep,
-        ngc_variable=old.ngc_variable,
-    )
 
 
 def _found_on(given: Given) -> Given:

@@ -41,21 +41,31 @@ def test_all_four_workloads_through_srun(site: World, slurm: SlurmCluster) -> No
     assert [row["image_complete"] for row in json.loads(done.stdout)["workloads"]] == [True] * 4
 
 
-def test_a_partition_that_does_not_exist_is_said(site: World) -> None:
+def test_a_partition_that_does_not_exist_is_refused_at_once(site: World) -> None:
     flags = site.slurm_flags("--gpu-partition", "nowhere", "--install-method", "srun")
-    done = site.run(*flags, program=[sys.executable, str(DRIVER), "none", "0", str(site.install)])
+    driver = [sys.executable, str(DRIVER), "none", "0", str(site.install)]
+    done = site.run(*flags, program=driver)
+    assert done.returncode == 2
+    assert "gpu_partition: Slurm has no partition 'nowhere'" in done.stderr
+    assert "batch" in done.stderr
+    assert not site.install.exists()
+    # Whoever insists hears it from srun.
+    done = site.run(*flags, "--no-site-check", program=driver)
     assert done.returncode == 3
     assert "Slurm gave no node to import on" in done.stderr
     assert "--cpu-partition" in done.stderr
 
 
-def test_setup_sh_as_a_batch_job(site: World, slurm: SlurmCluster, tmp_path: Path) -> None:
-    install(site, "--workloads", "pretrain_grok1")
-    env = site.env | {"LLMB_INSTALL": str(site.install), "LLMB_REPO": str(CLONE)}
+def test_setup_sh_as_a_batch_job_makes_the_installation(site: World, slurm: SlurmCluster, tmp_path: Path) -> None:
+    """From a folder that does not exist: its own environment, the image, the settings of this job."""
+    env = site.env | {"LLMB_INSTALL": str(site.install), "GPU_TYPE": "h100"}
     options = ["-A", "bench", "-p", "batch", "-N", "1", f"--output={tmp_path}/out"]
-    job = slurm.submit(*options, "./setup.sh", cwd=CLONE / "nemotron4", env=env)
-    assert slurm.wait_for_state(job, timeout=120) == "COMPLETED", (tmp_path / "out").read_text()
-    assert "pretrain_nemotron4" in load_cluster_config(site.install).workloads
+    job = slurm.submit(*options, "./setup.sh", "--no-space-check", cwd=CLONE / "nemotron4", env=env)
+    assert slurm.wait_for_state(job, timeout=400) == "COMPLETED", (tmp_path / "out").read_text()
+    config = load_cluster_config(site.install)
+    assert config.workloads == ("pretrain_nemotron4",)
+    assert (config.cluster_type, config.slurm.account, config.slurm.gpu_partition) == ("slurm", "bench", "batch")
+    assert site.image.exists()
 
 
 def test_the_site_is_detected(site: World, slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
