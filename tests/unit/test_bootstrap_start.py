@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -11,6 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from llmb_install.bootstrap import TOOL_IMPORTS
 
 CLONE = Path(__file__).resolve().parents[2]
 INSTALLER = CLONE / "installer.py"
@@ -116,3 +119,12 @@ def test_ctrl_c_while_it_still_starts_is_no_traceback(module: str) -> None:
     # To the shell that is 130.
     assert done.returncode == -signal.SIGINT
     assert done.stderr == ""
+
+
+def test_every_dependency_is_imported_before_the_environment_counts_as_good() -> None:
+    text = (CLONE / "pyproject.toml").read_text()
+    found = re.findall(r"^(?:dependencies|install) = \[(.*?)\]$", text, re.MULTILINE | re.DOTALL)
+    wanted = set(re.findall(r'"([a-z_.]+)>=', "".join(found)))
+    assert len(wanted) == 10, wanted
+    modules = {"pyyaml": "yaml"}
+    assert {modules.get(name, name) for name in wanted} == set(TOOL_IMPORTS)

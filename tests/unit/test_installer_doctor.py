@@ -10,7 +10,7 @@ import pytest
 from llmb_common.cluster import ClusterConfig, Engine, SlurmSettings
 from llmb_install.detect import Site, parse_sinfo
 from llmb_install.doctor_checks import Check, all_checks, limit_minutes
-from llmb_install.doctor_facts import Facts, Node, parse_node
+from llmb_install.doctor_facts import Facts, Node, ask_one_node, parse_node
 
 NODE = Node(
     values=parse_node(
@@ -152,3 +152,14 @@ def test_a_machine_without_slurm() -> None:
 def test_time_limits() -> None:
     texts = ["30:00", "4:00:00", "1-00:00:00", "infinite"]
     assert [limit_minutes(text) for text in texts] == [30, 240, 1440, None]
+
+
+def test_sruns_own_words_are_the_reason_why_no_node_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "srun: error: Unable to allocate resources: Invalid account or account/partition combination specified"
+    (tmp_path / "srun").write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
+    (tmp_path / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    node = ask_one_node(ClusterConfig(), tmp_path, tmp_path)
+    assert node.error == (
+        "no node answered: Unable to allocate resources: Invalid account or account/partition combination specified"
+    )
