@@ -120,6 +120,26 @@ def test_killed_at_any_point_it_is_completed_by_running_again(world: World, whol
     at_each(whole.to_kill(), world, whole, kill)
 
 
+def test_a_removal_killed_at_any_point_leaves_no_image_for_ever(world: World, registry: Path) -> None:
+    note = world.root / "count"
+
+    def remove(kind: str, at: int) -> int:
+        argv = [sys.executable, str(DRIVER), kind, str(at), str(world.install), "remove", "llama3.1"]
+        env = {"LLMB_INSTALL": str(world.install), "FAULT_COUNT_FILE": str(note)}
+        return world.run(env=env, program=argv).returncode
+
+    assert drive(world, "none", 0).returncode == 0
+    assert remove("count", 0) == 0
+    points = int(json.loads(note.read_text()))
+    for at in range(2, points + 1, max(points // 8, 1)):
+        assert drive(world, "none", 0).returncode == 0
+        assert world.image.exists()
+        assert remove("kill", at) == -9
+        # Done already, or done now: "is not installed" is the answer where nothing was left to do.
+        assert remove("none", 0) in (0, 2)
+        assert [path.name for path in world.image.parent.iterdir()] == [], f"point {at}"
+
+
 @pytest.mark.usefixtures("registry")
 @pytest.mark.parametrize(
     ("kind", "text", "every"),
