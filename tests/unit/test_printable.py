@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmb_common.errors import EnvironmentLacks
@@ -30,6 +30,7 @@ def is_harmless(text: str) -> bool:
     return all(c.isprintable() or c in "\n\t" for c in text)
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
     assert printable(text).replace("\t", "").isprintable()
@@ -37,6 +38,7 @@ def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
     assert printable_lines(printable_lines(text)) == printable_lines(text)
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_json_means_the_same(text: str) -> None:
     written = printable_json(json.dumps({"a": text}, ensure_ascii=False, indent=2))
