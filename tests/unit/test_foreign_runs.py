@@ -16,7 +16,7 @@ import pytest
 from llmb_common.errors import LLMBError, RecordError
 from llmb_common.files import sha256_of_tree
 from llmb_common.index import RunFilter, find_run, find_runs
-from llmb_common.observe import cancel, observe
+from llmb_common.observe import cancel, end_runs, observe
 from llmb_common.ownership import refusal
 from llmb_common.process import identify
 from llmb_common.run import RUNNING, RunRecord, Submission, create_run, load_record, pack_code, update_record
@@ -119,6 +119,37 @@ def test_cancel_all_ends_ones_own_runs_and_leaves_others(shared: Path, cli: Cli)
     assert f"belongs to user {OTHER}, not to you" in named.err
     assert "had ended before" in named.out, "a refusal does not keep the others from being ended"
     assert [job["state"] for job in fake.jobs()] == ["CANCELLED", "RUNNING"]
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_a_refusal_keeps_no_other_run_from_being_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alike: bool
+) -> None:
+    """Of three runs, Slurm will not end the second: as jobs of their own, and as tasks named to one scancel."""
+    fake = FakeSlurm(tmp_path / "fake")
+    monkeypatch.setenv("PATH", fake.path())
+    site = RunSite(tmp_path, "slurm")
+    plan = site.plan()
+    records = [record for _, record in submit_many([Job(plan, RECIPE)] * 3, arrays=alike)]
+    second = records[1]
+    assert isinstance(second, RunRecord)
+    scancel = fake.bin / "scancel"
+    (tmp_path / "real").mkdir()
+    real = scancel.rename(tmp_path / "real" / "scancel")
+    scancel.write_text(
+        f'#!/bin/sh\nfor word in "$@"; do [ "$word" != "{second.job_id}" ] || refused=yes; done\n'
+        f'[ -z "$refused" ] || {{ echo "scancel: error: Kill job error on job id {second.job_id}: Access denied" >&2\n'
+        f'exit 1; }}\nexec {real} "$@"\n'
+    )
+    scancel.chmod(0o755)
+    for record in records:
+        assert isinstance(record, RunRecord)
+        fake.change(str(record.job_id), state="RUNNING")
+    first, refused, third = end_runs([record for record in records if isinstance(record, RunRecord)])
+    assert isinstance(refused, LLMBError)
+    assert "Access denied" in refused.message
+    assert [item.state for item in (first, third) if isinstance(item, RunRecord)] == ["CANCELLED", "CANCELLED"]
+    assert [job["id"] for job in fake.jobs() if job["state"] == "RUNNING"] == [second.job_id]
 
 
 @needs_root

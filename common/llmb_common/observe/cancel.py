@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from llmb_common.errors import EnvironmentLacks, LLMBError, RecordError, SchedulerError
 from llmb_common.index import note
@@ -21,6 +22,8 @@ from llmb_common.process import end_processes, is_alive, is_ours_to_end
 from llmb_common.run import CANCELLED, NOT_SUBMITTED, RunRecord, update_record
 from llmb_common.slurm.command import run_slurm
 from llmb_common.slurm.states import is_live
+
+T = TypeVar("T")
 
 CANCEL_SECONDS = 60
 """How long ``scancel`` may take."""
@@ -58,7 +61,7 @@ def end_runs(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
             ours.append(number)
     told: dict[int, RunRecord] = {}
     for number, item in zip(ours, observe([records[number] for number in ours]), strict=True):
-        results[number] = _attempt_to_end(item)
+        results[number] = _attempt(_end_now, item)
         if isinstance(results[number], RunRecord) and _is_for_slurm(item.record):
             told[number] = item.record
     refused = _tell(told)
@@ -67,7 +70,7 @@ def end_runs(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
     if accepted:
         _wait_for_end(list(accepted.values()))
         seen = observe(list(accepted.values()))
-        results |= {number: _forgotten(item.record) for number, item in zip(accepted, seen, strict=True)}
+        results |= {number: _attempt(_forgotten, item.record) for number, item in zip(accepted, seen, strict=True)}
     return [results[number] for number in range(len(records))]
 
 
@@ -75,9 +78,9 @@ def _is_for_slurm(record: RunRecord) -> bool:
     return record.plan.cluster_type != "local" and record.job_id is not None and is_live(record.state)
 
 
-def _attempt_to_end(item: Observation) -> RunRecord | LLMBError:
+def _attempt(action: Callable[[T], RunRecord], about: T) -> RunRecord | LLMBError:
     try:
-        return _end_now(item)
+        return action(about)
     except LLMBError as error:
         return error
 
