@@ -11,8 +11,6 @@ creation goes through ``update_record``, which reads, changes and writes under a
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import hashlib
 import io
 import json
@@ -21,7 +19,7 @@ import secrets
 import shutil
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,12 +28,13 @@ import msgspec
 
 from llmb_common.errors import RecordError
 from llmb_common.files import fsync_folder, read_json, read_plain, write_atomic
-from llmb_common.ownership import OwnRun, close_to_others, me, open_lock, own_run
+from llmb_common.ownership import close_to_others, me, own_run
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict, plan_from_dict
 from llmb_common.process import ProcessId, identify
 from llmb_common.rendering.job import job_document
 from llmb_common.rendering.script import render_script
 from llmb_common.run_fields import check_fields
+from llmb_common.run_lock import locked
 from llmb_common.run_paths import ARRAY_PREFIX, RunPaths, experiments_folder, numbered
 from llmb_common.structs import from_plain
 
@@ -207,7 +206,7 @@ def update_record(folder: Path, change: Callable[[RunRecord], RunRecord]) -> Run
 
     Raises RecordError, with code ``not-yours`` for a run of someone else.
     """
-    with own_run(folder) as run, _lock(run):
+    with own_run(folder) as run, locked(run):
         record = load_record(folder, run.read("run.json"))
         if record.paths.folder != folder:
             raise RecordError(f"{folder} was moved: its record is of {record.paths.folder}", remedy="move it back")
@@ -215,43 +214,6 @@ def update_record(folder: Path, change: Callable[[RunRecord], RunRecord]) -> Run
         if changed != record:
             changed.save()
         return changed
-
-
-LOCK_SECONDS = 60.0
-"""A change of a record takes milliseconds; who holds its lock for so long hangs."""
-
-
-@contextlib.contextmanager
-def _lock(run: OwnRun) -> Iterator[None]:
-    try:
-        descriptor = open_lock(run.descriptor, ".lock")
-    except OSError as error:
-        raise RecordError(f"cannot write in {run.folder}: {error.strerror or error}") from error
-    try:
-        deadline = time.monotonic() + LOCK_SECONDS
-        while not _locked(descriptor, run.folder):
-            if time.monotonic() > deadline:
-                raise RecordError(
-                    f"another process holds {run.folder}/.lock for {LOCK_SECONDS:.0f} s",
-                    remedy="end that process, or remove the file",
-                )
-            time.sleep(0.005)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _locked(descriptor: int, folder: Path) -> bool:
-    """Whether the lock is ours now."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        # Some parallel file systems are mounted without locks; the atomic write still never leaves half a record.
-        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
-            raise RecordError(f"cannot lock {folder}: {error.strerror or error}") from error
-    return True
 
 
 def pack_code(code: Path) -> bytes:

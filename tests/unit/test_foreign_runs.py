@@ -271,7 +271,7 @@ def test_the_lock_is_opened_without_following_or_waiting(cli: Cli, tmp_path: Pat
 
 def test_who_holds_the_lock_does_not_stop_us_for_ever(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     record = make_run(cli.install, state="PENDING")
-    monkeypatch.setattr("llmb_common.run.LOCK_SECONDS", 0.1)
+    monkeypatch.setattr("llmb_common.run_lock.LOCK_SECONDS", 0.1)
     holder = (
         "import fcntl, sys, time\nlock = open(sys.argv[1], 'w')\nfcntl.flock(lock, fcntl.LOCK_EX)\n"
         "print('held', flush=True)\ntime.sleep(60)"
