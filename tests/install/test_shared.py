@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import stat
 import subprocess
@@ -24,6 +25,9 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as 
 @pytest.fixture(scope="module")
 def site() -> Iterator[World]:
     """A folder that everybody can reach, with a clone and a Python for everybody, and the colleague's own folder."""
+    program = "import ensurepip, sys; sys.exit(sys.version_info < (3, 10))"
+    if subprocess.run(["/usr/bin/python3", "-c", program], capture_output=True).returncode != 0:
+        pytest.skip("/usr/bin/python3, which both users can run, is older than 3.10 or has no venv")
     top = Path(tempfile.mkdtemp(prefix="llmb-shared-"))
     top.chmod(0o755)
     left_out = {"tests", "docs", "benchmarks", "llmb_install"}
@@ -52,7 +56,8 @@ def install(site: World, folder: Path, umask: int) -> subprocess.CompletedProces
 
 def colleague(site: World, install: Path, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run ``command`` as the other user, in the clone's grok1."""
-    words = ["setpriv", "--reuid", COLLEAGUE, "--regid", "nogroup", "--clear-groups", *command]
+    group = str(pwd.getpwnam(COLLEAGUE).pw_gid)
+    words = ["setpriv", "--reuid", COLLEAGUE, "--regid", group, "--clear-groups", *command]
     env = {"PATH": "/usr/bin:/bin", "HOME": str(site.root / "own"), "LLMB_INSTALL": str(install)} | env
     grok1 = site.root / "clone" / "grok1"
     return subprocess.run(words, cwd=grok1, env=env, capture_output=True, text=True, timeout=120, check=False)
