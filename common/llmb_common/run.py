@@ -11,6 +11,7 @@ creation goes through ``update_record``, which reads, changes and writes under a
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import io
 import json
