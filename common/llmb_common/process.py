@@ -73,12 +73,14 @@ def runs_with(argument: str) -> bool:
 
 
 def with_variable(name: str, value: str) -> list[ProcessId]:
-    """The processes of this machine that were started with ``name=value`` in their environment, as far as that can be
-    read (only where there is a /proc)."""
+    """The caller's own processes on this machine that were started with ``name=value`` in their environment (only where
+    there is a /proc). Root could read those of others too, who can write there what they like."""
     wanted = os.fsencode(f"{name}={value}")
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
+            if entry.stat().st_uid != os.geteuid():
+                continue
             if wanted in (entry / "environ").read_bytes().split(b"\0") and (process := identify(int(entry.name))):
                 found.append(process)
     return found

@@ -177,7 +177,7 @@ def _end_local(record: RunRecord) -> RunRecord:
             remedy="the record was changed: look at the process (ps -p), and remove the run's folder",
             code="not-yours",
         )
-    end_processes(process, lambda: [found for found in processes_of(record) if is_ours_to_end(found.pid)], END_SECONDS)
+    end_processes(process, lambda: processes_of(record), END_SECONDS)
     return _give_up(record)
 
 
