@@ -23,8 +23,8 @@ from pathlib import Path
 
 from llmb_common.index import rebuild
 from llmb_common.launch import plan_from_variables
-from llmb_common.run import RunRecord
-from llmb_common.run_paths import RunPaths, experiments_folder
+from llmb_common.runs.paths import RunPaths, experiments_folder
+from llmb_common.runs.record import RunRecord
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = {

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from llmb_common.cluster import FILE_NAME, ClusterConfig, load_cluster_config
 from llmb_common.errors import RecipeError, RequestError, did_you_mean
-from llmb_common.ownership import why_not_trusted
-from llmb_common.recipe import Recipe, load_recipe, recipe_folders, recipes_root
+from llmb_common.recipes.recipe import Recipe, load_recipe, recipe_folders, recipes_root
+from llmb_common.runs.ownership import why_not_trusted
+from llmb_common.site.cluster import FILE_NAME, ClusterConfig, load_cluster_config
 from llmb_run.terminal import notice
 
 

@@ -15,7 +15,7 @@ from llmb_run.terminal import notice
 from llmb_run.words import split
 
 if TYPE_CHECKING:
-    from llmb_common.run import RunRecord
+    from llmb_common.runs.record import RunRecord
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -81,7 +81,7 @@ def select_rows(place: Place, words: Sequence[str], wanted: RunFilter) -> list[R
 
 def own_rows(rows: Sequence[RunRow], what: str) -> list[RunRow]:
     """Those of ``rows`` that are ours: what a command acts on when no run is named. A notice counts the others."""
-    from llmb_common.ownership import is_ours
+    from llmb_common.runs.ownership import is_ours
 
     own = [row for row in rows if is_ours(row.folder)]
     if len(own) < len(rows):
@@ -91,7 +91,7 @@ def own_rows(rows: Sequence[RunRow], what: str) -> list[RunRow]:
 
 def require_own(folders: Iterable[Path]) -> None:
     """Raise RecordError for a run of another user: its plan names programs and mounts, to be used with our rights."""
-    from llmb_common.ownership import refusal
+    from llmb_common.runs.ownership import refusal
 
     for folder in folders:
         if problem := refusal(folder):
@@ -106,7 +106,7 @@ def load_rows(rows: Sequence[RunRow]) -> tuple[list[RunRecord], list[tuple[str, 
 
 
 def _load(row: RunRow) -> RunRecord | LLMBError:
-    from llmb_common.run import load_record
+    from llmb_common.runs.record import load_record
 
     try:
         return load_record(row.folder)

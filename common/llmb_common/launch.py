@@ -13,20 +13,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmb_common.cluster import load_cluster_config
 from llmb_common.errors import Interrupted, LLMBError, RequestError
 from llmb_common.interruption import interruptible
-from llmb_common.local_machine import look_at_machine
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.plan import make_plan
 from llmb_common.printable import exact, printable_output
-from llmb_common.recipe import load_recipe
+from llmb_common.recipes.recipe import load_recipe
 from llmb_common.rendering.script import render_script
-from llmb_common.request import Request, read_request
-from llmb_common.run_paths import dry_run_paths
+from llmb_common.request.read import Request, read_request
+from llmb_common.runs.paths import dry_run_paths
+from llmb_common.site.cluster import load_cluster_config
+from llmb_common.site.machine import look_at_machine
 
 if TYPE_CHECKING:  # a dry run needs nothing of runs, and starts faster
-    from llmb_common.run import RunRecord
+    from llmb_common.runs.record import RunRecord
 
 
 def plan_from_variables(
@@ -59,7 +59,7 @@ def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
     if request.dry_run:
         exact(sys.stdout).write(render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name)))
         return 0
-    from llmb_common.submission import submit
+    from llmb_common.submission.submit import submit
 
     record = submit(plan, recipe_folder, on_record=_announce)
     if record.job_id is not None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from llmb_common.errors import RequestError, did_you_mean
-from llmb_install import used_folder
-from llmb_install.questions import QUESTIONS, Given
+from llmb_install.answers import used_folder
+from llmb_install.answers.questions import QUESTIONS, Given
 
 DEFAULT_FOLDER = "llmb_install"
 COMMANDS = {

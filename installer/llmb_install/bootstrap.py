@@ -11,11 +11,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from llmb_install import answer_checks, arguments, environments, pythons, questions, used_folder
+from llmb_install import arguments
+from llmb_install.answers import checks as answer_checks
+from llmb_install.answers import questions, used_folder
 from llmb_install.guard import guarded
-from llmb_install.install_lock import install_lock
-from llmb_install.reporter import Reporter
-from llmb_install.space import require_space
+from llmb_install.parts import environments, pythons
+from llmb_install.working.install_lock import install_lock
+from llmb_install.working.reporter import Reporter
+from llmb_install.working.space import require_space
 
 TOOL_BYTES = 150_000_000
 """What the tool's environment takes, with some room."""

@@ -9,25 +9,25 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.cluster import FILE_NAME, load_cluster_config
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.files import write_atomic
 from llmb_common.planning.plan import image_file_name
-from llmb_install import credentials, environments, images
-from llmb_install.answers import Answers, Secrets, to_yaml
+from llmb_common.site.cluster import FILE_NAME, load_cluster_config
+from llmb_install.answers.answers import Answers, Secrets, to_yaml
+from llmb_install.answers.stored import ANSWERS_FILE, load_recipes
 from llmb_install.bootstrap import TOOL_BYTES, tool_environment
-from llmb_install.engine import ENGINE_BYTES, cpu_engine
-from llmb_install.environments import Environment
-from llmb_install.hugging_face import ModelFiles
-from llmb_install.images import Image
-from llmb_install.receipts import read_receipt
-from llmb_install.reporter import Reporter
-from llmb_install.secret_steps import secret_steps
-from llmb_install.site_config import absent_keys, apply_site_values, site_values_are_applied
-from llmb_install.space import require_space
-from llmb_install.steps import Step
-from llmb_install.stored import ANSWERS_FILE, load_recipes
-from llmb_install.wrappers import COMMANDS, is_current, write_wrappers
+from llmb_install.commands.secret_steps import secret_steps
+from llmb_install.parts import credentials, environments, images
+from llmb_install.parts.engine import ENGINE_BYTES, cpu_engine
+from llmb_install.parts.environments import Environment
+from llmb_install.parts.hugging_face import ModelFiles
+from llmb_install.parts.images import Image
+from llmb_install.parts.receipts import read_receipt
+from llmb_install.parts.site_config import absent_keys, apply_site_values, site_values_are_applied
+from llmb_install.parts.wrappers import COMMANDS, is_current, write_wrappers
+from llmb_install.working.reporter import Reporter
+from llmb_install.working.space import require_space
+from llmb_install.working.steps import Step
 
 _ENGINE_DOWNLOAD = 420_000_000
 

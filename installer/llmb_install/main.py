@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_install import arguments, used_folder
+from llmb_install import arguments
+from llmb_install.answers import used_folder
 from llmb_install.guard import guarded
 
 Command = Callable[[argparse.Namespace, Path, Path], int]
@@ -28,7 +29,7 @@ def _dispatch(argv: Sequence[str]) -> int:
     clone = Path(os.environ.get("LLMB_REPO") or Path(__file__).resolve().parents[2])
     install = arguments.install_path(asked, clone)
     if asked.command == "doctor":
-        from llmb_install.doctor import doctor
+        from llmb_install.doctor.command import doctor
 
         return doctor(asked, clone, install)
     if not (clone / "pyproject.toml").is_file():
@@ -37,15 +38,15 @@ def _dispatch(argv: Sequence[str]) -> int:
             remedy="clone the repository and run its ./installer.py, or set LLMB_REPO to the clone",
         )
     if asked.command in ("list", "verify", "uninstall"):
-        from llmb_install import upkeep
+        from llmb_install.commands import upkeep
 
         act: Command = {"list": upkeep.show, "verify": upkeep.verify, "uninstall": upkeep.uninstall}[asked.command]
         return act(asked, clone, install)
     if asked.command == "install" and asked.quickstart:
-        from llmb_install.quickstart import quickstart
+        from llmb_install.commands.quickstart import quickstart
 
         used_folder.require_free(install, agreed=asked.into_used_folder)
         return quickstart(clone, install, verbose=asked.verbose)
-    from llmb_install import operations
+    from llmb_install.commands import operations
 
     return operations.COMMANDS[asked.command](asked, clone, install)

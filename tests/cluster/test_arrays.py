@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common import submission
 from llmb_common.executors.slurm_array import largest_array
 from llmb_common.observe import cancel, observe, slurm_runs, wait
-from llmb_common.run import RunRecord, load_record
-from llmb_common.submission import Job, submit, submit_many
+from llmb_common.runs.record import RunRecord, load_record
+from llmb_common.submission import submit as submission
+from llmb_common.submission.submit import Job, submit, submit_many
 from support import slurm_config
 from support.crashes import run_and_crash_while
 from support.processes import wait_until

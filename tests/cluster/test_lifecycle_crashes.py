@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common import submission
 from llmb_common.observe import slurm_runs, wait
-from llmb_common.run import load_record
-from llmb_common.submission import Options, submit
+from llmb_common.runs.record import load_record
+from llmb_common.submission import submit as submission
+from llmb_common.submission.submit import Options, submit
 from support.crashes import run_and_crash, run_and_crash_while
 from support.run_site import RECIPE, RunSite
 from support.slurm_cluster import SlurmCluster

@@ -93,7 +93,7 @@ def wrap(fault: Fault, name: str) -> None:
 
 def quick_environment() -> None:
     """Building the tool's environment becomes: two folders and a link to this interpreter."""
-    from llmb_install import environment_build
+    from llmb_install.parts import environment_build
 
     def build(environment: object, folder: Path, reporter: object, step: object) -> None:
         (folder / "bin").mkdir(parents=True)
@@ -108,7 +108,8 @@ def main() -> int:
     kind, at, install, *arguments = sys.argv[1:]
     fault = Fault(kind, int(at), install)
     quick_environment()
-    from llmb_install import installation, main, operations, steps  # noqa: F401  (imported before counting)
+    from llmb_install import main
+    from llmb_install.working import steps
 
     # One step after the other: the N-th event must be the same one each time.
     steps._SIDE_BY_SIDE = 1

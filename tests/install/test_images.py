@@ -17,10 +17,10 @@ import pytest
 from install_world import IMAGE_NAME, NEMO, World
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_install import enroot_errors, images
-from llmb_install.images import Image
-from llmb_install.reporter import Reporter
-from llmb_install.squashfs import BadImage, Inspector, check_superblock
+from llmb_install.parts import enroot_errors, images
+from llmb_install.parts.images import Image
+from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock
+from llmb_install.working.reporter import Reporter
 from support.images import add_to_registry, build_image
 
 

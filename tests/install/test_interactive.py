@@ -13,7 +13,7 @@ import pexpect
 import pytest
 from install_world import World
 
-from llmb_common.cluster import load_cluster_config
+from llmb_common.site.cluster import load_cluster_config
 
 DRIVER = Path(__file__).with_name("fault_driver.py")
 TOKEN = "hf_canary with a space"

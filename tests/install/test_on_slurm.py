@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from install_world import CLONE, World
 
-from llmb_common.cluster import load_cluster_config
+from llmb_common.site.cluster import load_cluster_config
 from llmb_install.detect import detect_site
 from support.slurm_cluster import SlurmCluster
 

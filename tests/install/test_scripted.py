@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from install_world import NEMO, World, make_world
 
-from llmb_common.cluster import load_cluster_config
+from llmb_common.site.cluster import load_cluster_config
 from support.images import add_to_registry
 
 WORKLOADS = ["pretrain_grok1", "pretrain_llama3.1", "pretrain_llama4_maverick", "pretrain_nemotron4"]

@@ -8,12 +8,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from llmb_common.cluster import ClusterConfig
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.machine import Machine
 from llmb_common.planning.plan import make_plan
-from llmb_common.recipe import Recipe, load_recipe
-from llmb_common.request import read_request
+from llmb_common.recipes.recipe import Recipe, load_recipe
+from llmb_common.request.read import read_request
+from llmb_common.site.cluster import ClusterConfig
+from llmb_common.site.machine import Machine
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = ROOT / "tests" / "data" / "documents" / "tables.json"

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from llmb_common.cluster import load_cluster_config
-from llmb_common.local_machine import look_at_machine
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
-from llmb_common.recipe import load_recipe
-from llmb_common.request import read_request
+from llmb_common.recipes.recipe import load_recipe
+from llmb_common.request.read import read_request
+from llmb_common.site.cluster import load_cluster_config
+from llmb_common.site.machine import look_at_machine
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "llama3.1"

@@ -12,7 +12,7 @@ from training_jobs import Engine
 
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.rendering.job import job_document
-from llmb_common.run_paths import dry_run_paths
+from llmb_common.runs.paths import dry_run_paths
 from support.documented_jobs import documented_rows, label, plan_of
 
 CASES = list(documented_rows())

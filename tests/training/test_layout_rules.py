@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 from training_jobs import Engine
 
-from llmb_common.cluster import ClusterConfig
 from llmb_common.errors import RequestError
 from llmb_common.planning import plan as planning
 from llmb_common.planning.divisibility import check_layout
-from llmb_common.planning.machine import Machine
-from llmb_common.recipe import load_recipe
+from llmb_common.recipes.recipe import load_recipe
 from llmb_common.rendering.job import job_document
-from llmb_common.request import read_request
-from llmb_common.run_paths import dry_run_paths
+from llmb_common.request.read import read_request
+from llmb_common.runs.paths import dry_run_paths
+from llmb_common.site.cluster import ClusterConfig
+from llmb_common.site.machine import Machine
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -13,7 +13,7 @@ import pytest
 from training_jobs import DATA, Engine
 
 from llmb_common.rendering.job import job_document
-from llmb_common.run_paths import dry_run_paths
+from llmb_common.runs.paths import dry_run_paths
 from support.documented_jobs import documented_rows, plan_of
 
 REFERENCE: dict[str, Any] = json.loads((DATA / "llama_documented_rows.json").read_text(encoding="utf-8"))

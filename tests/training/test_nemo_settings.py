@@ -15,7 +15,7 @@ import pytest
 from training_jobs import DATA, Engine
 
 from llmb_common.rendering.job import job_document
-from llmb_common.run_paths import dry_run_paths
+from llmb_common.runs.paths import dry_run_paths
 from support.documented_jobs import HOLDS, documented_rows, label, plan_of
 
 CASES = [case for case in documented_rows() if HOLDS[case[0]["source"]][1] == "nemo2"]

@@ -11,14 +11,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from llmb_common import submission
 from llmb_common.errors import LLMBError, SchedulerError
 from llmb_common.executors import slurm_array
 from llmb_common.index import find_run
 from llmb_common.observe import cancel, observe, slurm_runs
-from llmb_common.run import RunRecord, create_run, load_record
-from llmb_common.submission import Job, Options, submit, submit_many
-from llmb_common.submission_jobs import alike
+from llmb_common.runs.record import RunRecord, create_run, load_record
+from llmb_common.submission import submit as submission
+from llmb_common.submission.jobs import alike
+from llmb_common.submission.submit import Job, Options, submit, submit_many
 from support.fake_slurm import FakeSlurm
 from support.run_site import RECIPE, RunSite
 

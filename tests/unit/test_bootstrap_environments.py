@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_install import environments
-from llmb_install.environment_build import _PipProgress
-from llmb_install.environments import RECEIPT, Environment, installed_packages
-from llmb_install.reporter import Reporter, Step
+from llmb_install.parts import environments
+from llmb_install.parts.environment_build import _PipProgress
+from llmb_install.parts.environments import RECEIPT, Environment, installed_packages
+from llmb_install.working.reporter import Reporter, Step
 
 
 @pytest.fixture

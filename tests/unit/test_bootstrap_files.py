@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.cluster import load_cluster_config
 from llmb_common.errors import ConfigError
-from llmb_install.leftovers import remove_leftovers
-from llmb_install.site_config import absent_keys, apply_site_values, site_values_are_applied, update_site_config
-from llmb_install.wrappers import write_wrappers
+from llmb_common.site.cluster import load_cluster_config
+from llmb_install.parts.site_config import absent_keys, apply_site_values, site_values_are_applied, update_site_config
+from llmb_install.parts.wrappers import write_wrappers
+from llmb_install.working.leftovers import remove_leftovers
 
 
 @pytest.fixture

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_install import install_lock as module
-from llmb_install.install_lock import install_lock
-from llmb_install.reporter import Reporter
+from llmb_install.working import install_lock as module
+from llmb_install.working.install_lock import install_lock
+from llmb_install.working.reporter import Reporter
 
 HOLD = (
     "import sys, time; from pathlib import Path\n"
-    "from llmb_install.install_lock import install_lock; from llmb_install.reporter import Reporter\n"
+    "from llmb_install.working.install_lock import install_lock; from llmb_install.working.reporter import Reporter\n"
     "with install_lock(Path(sys.argv[1]), Reporter(None)): print('held', flush=True); time.sleep(60)\n"
 )
 

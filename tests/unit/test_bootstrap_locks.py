@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_install import environments
-from llmb_install.environments import Environment
-from llmb_install.lock_files import count_for_here, lock_requirements, with_hashes
-from llmb_install.reporter import Reporter
+from llmb_install.parts import environments
+from llmb_install.parts.environments import Environment
+from llmb_install.parts.lock_files import count_for_here, lock_requirements, with_hashes
+from llmb_install.working.reporter import Reporter
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = ROOT / "installer" / "locks"

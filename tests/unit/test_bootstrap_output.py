@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import Interrupted
-from llmb_install import command
-from llmb_install import reporter as module
 from llmb_install.guard import guarded
-from llmb_install.reporter import Reporter, size
+from llmb_install.working import command
+from llmb_install.working import reporter as module
+from llmb_install.working.reporter import Reporter, size
 
 
 def test_steps_are_plain_lines_without_a_terminal(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def is_gone(note: Path) -> bool:
 
 def start_family(tmp_path: Path) -> tuple[subprocess.Popen[bytes], list[Path]]:
     program = (
-        "import sys; from llmb_install import command; from llmb_install.reporter import Reporter\n"
+        "import sys; from llmb_install.working import command; from llmb_install.working.reporter import Reporter\n"
         "from llmb_install.guard import guarded\n"
         "family = ['bash', '-c', sys.argv[2], sys.argv[1]]\n"
         "sys.exit(guarded(lambda: command.run(family, Reporter(None), patience=0.5).status))"

@@ -28,7 +28,7 @@ def test_the_symlink_at_the_root_is_the_executable_installer() -> None:
     assert os.access(INSTALLER, os.X_OK)
 
 
-@pytest.mark.parametrize("name", ["installer.py", "llmb_install/pythons.py", "llmb_install/__init__.py"])
+@pytest.mark.parametrize("name", ["installer.py", "llmb_install/parts/pythons.py", "llmb_install/__init__.py"])
 def test_what_an_old_python_reads_is_python_3_6(name: str) -> None:
     tree = ast.parse((CLONE / "installer" / name).read_text(), feature_version=(3, 6))
     future = [node.names[0].name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmb_common.errors import ConfigError
-from llmb_run.asking import Ask
-from llmb_run.bulk.tasks import keys_of, read_tasks
-from llmb_run.bulk.tasks_text import parse_text
 from llmb_run.place import Place
+from llmb_run.starting.requests import Ask
+from llmb_run.starting.tasks import keys_of, read_tasks
+from llmb_run.starting.tasks_text import parse_text
 from support.cli import Cli
 
 

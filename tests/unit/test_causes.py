@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.causes import LONGEST, first_cause
+from llmb_common.timing.causes import LONGEST, first_cause
 from support.cli import Cli
 from support.iteration_logs import mbridge_log
 from support.runs import ROOT, make_run, steady_log
@@ -97,7 +97,7 @@ def test_a_huge_log_is_read_in_little_memory(tmp_path: Path) -> None:
             stream.write(NCCL * 10_000)
         stream.write("RuntimeError: the last line\n")
     assert log.stat().st_size > 80_000_000
-    code = "import sys; from pathlib import Path; from llmb_common.causes import first_cause\n"
+    code = "import sys; from pathlib import Path; from llmb_common.timing.causes import first_cause\n"
     code += "print(first_cause([Path(sys.argv[1])]))"
     limit = 64 << 20
     done = subprocess.run(

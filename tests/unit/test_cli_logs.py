@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmb_run.following import follow, last_lines, lines_of, rank_of
-from llmb_run.progress import Progress
+from llmb_run.following.log_lines import follow, last_lines, lines_of, rank_of
+from llmb_run.following.progress import Progress
 from support.cli import Cli
 from support.iteration_logs import mbridge_line, mbridge_log, nccl_lines, nemo_log, step_time
 from support.runs import make_run

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.published import published_result
-from llmb_common.recipe import load_recipe
+from llmb_common.planning.published import published_result
+from llmb_common.recipes.recipe import load_recipe
+from llmb_common.results.verdict import BAND, judge_result, window_of
 from llmb_common.timing.runs import analyse, find_runs
-from llmb_common.verdict import BAND, judge_result, window_of
 from support.cli import Cli
 from support.iteration_logs import nemo_log
 from support.runs import PUBLISHED, ROOT, make_run, plan_for, steady_log

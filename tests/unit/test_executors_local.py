@@ -15,14 +15,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmb_common import submission
 from llmb_common.errors import CheckFailed, EnvironmentLacks
 from llmb_common.index import find_runs
 from llmb_common.observe import Observation, cancel, local_runs, observe, wait
 from llmb_common.observe.local_runs import processes_of
 from llmb_common.process import identify, is_alive, send
-from llmb_common.run import RunRecord, load_record, update_record
-from llmb_common.submission import Options, submit
+from llmb_common.runs.record import RunRecord, load_record, update_record
+from llmb_common.submission import submit as submission
+from llmb_common.submission.submit import Options, submit
 from support.crashes import run_and_crash
 from support.processes import wait_until
 from support.run_site import RECIPE, RunSite

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmb_common import flops
-from llmb_common.recipe import Architecture, load_recipe
+from llmb_common.recipes import flops
+from llmb_common.recipes.recipe import Architecture, load_recipe
 
 ROOT = Path(__file__).parents[2]
 

@@ -17,10 +17,10 @@ from llmb_common.errors import LLMBError, RecordError
 from llmb_common.files import sha256_of_tree
 from llmb_common.index import RunFilter, find_run, find_runs
 from llmb_common.observe import cancel, end_runs, observe
-from llmb_common.ownership import refusal
 from llmb_common.process import identify
-from llmb_common.run import RUNNING, RunRecord, Submission, create_run, load_record, pack_code, update_record
-from llmb_common.submission import Job, Options, submit, submit_many, training_code
+from llmb_common.runs.ownership import refusal
+from llmb_common.runs.record import RUNNING, RunRecord, Submission, create_run, load_record, pack_code, update_record
+from llmb_common.submission.submit import Job, Options, submit, submit_many, training_code
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
 from support.other_user import OTHER, as_other_user, shared_folder
@@ -271,7 +271,7 @@ def test_the_lock_is_opened_without_following_or_waiting(cli: Cli, tmp_path: Pat
 
 def test_who_holds_the_lock_does_not_stop_us_for_ever(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     record = make_run(cli.install, state="PENDING")
-    monkeypatch.setattr("llmb_common.run_lock.LOCK_SECONDS", 0.1)
+    monkeypatch.setattr("llmb_common.runs.lock.LOCK_SECONDS", 0.1)
     holder = (
         "import fcntl, sys, time\nlock = open(sys.argv[1], 'w')\nfcntl.flock(lock, fcntl.LOCK_EX)\n"
         "print('held', flush=True)\ntime.sleep(60)"

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import ConfigError, RequestError
-from llmb_common.recipe import GPU_TYPES
-from llmb_install import arguments, questions
-from llmb_install.answers import Answers, complete, read_play, to_yaml
+from llmb_common.recipes.recipe import GPU_TYPES
+from llmb_install import arguments
+from llmb_install.answers import questions
+from llmb_install.answers.answers import Answers, complete, read_play, to_yaml
+from llmb_install.answers.questions import QUESTIONS, merged, missing, workloads_of
+from llmb_install.answers.stored import load_recipes
 from llmb_install.detect import gpu_type_of, gpus_in, parse_sinfo
-from llmb_install.questions import QUESTIONS, merged, missing, workloads_of
-from llmb_install.stored import load_recipes
 
 CLONE = Path(__file__).resolve().parents[2]
 RECIPES = load_recipes(CLONE)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.cluster import ClusterConfig, Engine, SlurmSettings
+from llmb_common.site.cluster import ClusterConfig, Engine, SlurmSettings
 from llmb_install.detect import Site, parse_sinfo
-from llmb_install.doctor_checks import Check, all_checks, limit_minutes
-from llmb_install.doctor_facts import Facts, Node, ask_one_node, parse_node
+from llmb_install.doctor.checks import Check, all_checks, limit_minutes
+from llmb_install.doctor.facts import Facts, Node, ask_one_node, parse_node
 
 NODE = Node(
     values=parse_node(

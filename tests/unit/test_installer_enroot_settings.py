@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from llmb_install import enroot_settings
-from llmb_install.credentials import enroot_credentials_path
+from llmb_install.parts import enroot_settings
+from llmb_install.parts.credentials import enroot_credentials_path
 
 
 @pytest.fixture

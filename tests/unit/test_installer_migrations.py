@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from llmb_common.cluster import FILE_NAME, load_cluster_config
 from llmb_common.errors import ConfigError
-from llmb_install import migrations
-from llmb_install.migrations import Migration
-from llmb_install.site_config import apply_site_values, site_values_are_applied, update_site_config
+from llmb_common.site.cluster import FILE_NAME, load_cluster_config
+from llmb_install.doctor import migrations
+from llmb_install.doctor.migrations import Migration
+from llmb_install.parts.site_config import apply_site_values, site_values_are_applied, update_site_config
 
 
 def write(folder: Path, text: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmb_install.netrc_text import entries, without
+from llmb_install.parts.netrc_text import entries, without
 
 NGC = ("nvcr.io",)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.manifest import git_state
+from llmb_common.runs.manifest import git_state
 
 
 @pytest.fixture

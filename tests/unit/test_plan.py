@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.cluster import ClusterConfig, SlurmSettings
 from llmb_common.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.machine import Machine
 from llmb_common.planning.plan import make_plan
-from llmb_common.published import published_result
-from llmb_common.recipe import load_recipe
-from llmb_common.request import read_request
+from llmb_common.planning.published import published_result
+from llmb_common.recipes.recipe import load_recipe
+from llmb_common.request.read import read_request
+from llmb_common.site.cluster import ClusterConfig, SlurmSettings
+from llmb_common.site.machine import Machine
 
 ROOT = Path(__file__).resolve().parents[2]
 SLURM = Machine(cluster_type="slurm")

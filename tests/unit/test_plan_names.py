@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmb_common.cluster import ClusterConfig
 from llmb_common.errors import RecipeError
-from llmb_common.local_machine import look_at_machine
 from llmb_common.planning.plan import make_plan
-from llmb_common.recipe import load_recipe
-from llmb_common.request import read_request
+from llmb_common.recipes.recipe import load_recipe
+from llmb_common.request.read import read_request
+from llmb_common.site.cluster import ClusterConfig
+from llmb_common.site.machine import look_at_machine
 
 ROOT = Path(__file__).resolve().parents[2]
 

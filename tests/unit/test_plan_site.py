@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.cluster import ClusterConfig, load_cluster_config
 from llmb_common.errors import ConfigError
+from llmb_common.site.cluster import ClusterConfig, load_cluster_config
 
 
 def load(folder: Path, text: str) -> ClusterConfig:

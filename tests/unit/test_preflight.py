@@ -9,7 +9,7 @@ import pytest
 
 from llmb_common.errors import EnvironmentLacks, RequestError
 from llmb_common.planning.job_plan import CheckpointPlan, JobPlan
-from llmb_common.preflight import check_disk
+from llmb_common.submission.preflight import check_disk
 from support.documented_jobs import documented_rows, plan_of
 
 

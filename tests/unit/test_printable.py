@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.printable import csv_cell, printable, printable_json, printable_lines
 from llmb_install.guard import guarded
-from llmb_install.reporter import Reporter
+from llmb_install.working.reporter import Reporter
 from llmb_run.terminal import table
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm

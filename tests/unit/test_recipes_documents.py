@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from llmb_common import flops
-from llmb_common.recipe import FIGURES, Recipe, Result, Row, find_row, load_recipe
+from llmb_common.recipes import flops
+from llmb_common.recipes.recipe import FIGURES, Recipe, Result, Row, find_row, load_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = ROOT / "tests" / "data" / "documents"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import RecipeError, RequestError
-from llmb_common.recipe import Recipe, load_recipe, recipes_root
+from llmb_common.recipes.recipe import Recipe, load_recipe, recipes_root
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = (ROOT / "grok1" / "recipe.yaml").read_text()

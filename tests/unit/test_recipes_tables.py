@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import RecipeError
-from llmb_common.recipe import load_recipe, recipe_folders
-from llmb_common.recipe_tables import fill, main
-from llmb_common.request import VARIABLES
+from llmb_common.recipes.readme_tables import fill, main
+from llmb_common.recipes.recipe import load_recipe, recipe_folders
+from llmb_common.request.read import VARIABLES
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ["grok1", "llama3.1", "llama4", "nemotron4"]
@@ -26,7 +26,7 @@ def test_these_are_all_recipes():
 @pytest.mark.parametrize("name", RECIPES)
 def test_tables_of_the_readme_are_those_of_the_recipe(name: str, capsys: pytest.CaptureFixture[str]):
     assert main(["--check", str(ROOT / name)]) == 0, (
-        capsys.readouterr().out + "python -m llmb_common.recipe_tables --write"
+        capsys.readouterr().out + "python -m llmb_common.recipes.readme_tables --write"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmb_common.errors import RequestError
-from llmb_common.request import read_request
+from llmb_common.request.read import read_request
 
 
 @pytest.mark.parametrize("value", ["abc", "0", "-8", "8.0", "1e3", " 8x", "99999999999"])

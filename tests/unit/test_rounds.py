@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from llmb_common import rounds, submission
 from llmb_common.errors import RecordError
 from llmb_common.index import find_runs
 from llmb_common.observe import slurm_runs
-from llmb_common.run import RunRecord
+from llmb_common.runs.record import RunRecord
+from llmb_common.submission import rounds
+from llmb_common.submission import submit as submission
 from llmb_run.main import main
 from support.cli import Cli, Done
 from support.crashes import run_and_crash, start

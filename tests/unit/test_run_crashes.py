@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common import submission
 from llmb_common.errors import LLMBError, SchedulerError
 from llmb_common.index import find_runs
 from llmb_common.observe import observe, slurm_runs
 from llmb_common.process import identify
-from llmb_common.run import RunRecord, load_record, update_record
-from llmb_common.submission import Job, Options, submit, submit_many
+from llmb_common.runs.record import RunRecord, load_record, update_record
+from llmb_common.submission import submit as submission
+from llmb_common.submission.submit import Job, Options, submit, submit_many
 from support.crashes import run_and_crash, run_and_crash_while, run_to_end
 from support.fake_slurm import FakeSlurm
 from support.run_site import RECIPE, RunSite

@@ -15,15 +15,15 @@ from typing import Literal
 
 import pytest
 
-from llmb_common.cluster import ClusterConfig, Engine, SlurmSettings
 from llmb_common.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.machine import Machine
 from llmb_common.planning.plan import make_plan
-from llmb_common.recipe import Recipe, Row, load_recipe
+from llmb_common.recipes.recipe import Recipe, Row, load_recipe
 from llmb_common.rendering.script import render_script
-from llmb_common.request import read_request
-from llmb_common.run_paths import dry_run_paths
+from llmb_common.request.read import read_request
+from llmb_common.runs.paths import dry_run_paths
+from llmb_common.site.cluster import ClusterConfig, Engine, SlurmSettings
+from llmb_common.site.machine import Machine
 from support.golden import GOLDEN, check_golden
 
 ROOT = Path(__file__).resolve().parents[2]

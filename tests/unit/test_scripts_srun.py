@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.cluster import ClusterConfig, SlurmSettings
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.machine import Machine
 from llmb_common.planning.plan import make_plan
-from llmb_common.recipe import load_recipe
+from llmb_common.recipes.recipe import load_recipe
 from llmb_common.rendering.script import PORT_BASE, PORT_COUNT, render_script
-from llmb_common.request import read_request
-from llmb_common.run_paths import dry_run_paths
+from llmb_common.request.read import read_request
+from llmb_common.runs.paths import dry_run_paths
+from llmb_common.site.cluster import ClusterConfig, SlurmSettings
+from llmb_common.site.machine import Machine
 from llmb_train.ranks import find_rank
 
 ROOT = Path(__file__).resolve().parents[2]

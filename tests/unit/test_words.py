@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.cluster import ClusterConfig, load_cluster_config
 from llmb_common.errors import ConfigError, LLMBError, RequestError
-from llmb_common.recipe import load_recipe
-from llmb_common.request import read_request
+from llmb_common.recipes.recipe import load_recipe
+from llmb_common.request.read import read_request
+from llmb_common.site.cluster import ClusterConfig, load_cluster_config
 from llmb_common.words import is_slurm_name, job_variable_problem, line_problem, mount_problem
-from llmb_install.answer_checks import check
-from llmb_install.doctor import doctor
-from llmb_run.asking import check_job_variable
+from llmb_install.answers.checks import check
+from llmb_install.doctor.command import doctor
+from llmb_run.starting.requests import check_job_variable
 from support.golden import GOLDEN
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -41,9 +41,9 @@ def archive(
     RUNS are run ids, names, job ids or folders; without any, all of yours that match the options. Checkpoints stay out.
     """
     from llmb_common.errors import RequestError
-    from llmb_run.archiving import stored_secrets, write_archive
-    from llmb_run.measuring import as_dict, measure
     from llmb_run.place import Place
+    from llmb_run.results.archiving import stored_secrets, write_archive
+    from llmb_run.results.measuring import as_dict, measure
     from llmb_run.selecting import own_rows, run_filter, select_rows
     from llmb_run.terminal import notice, print_json
 

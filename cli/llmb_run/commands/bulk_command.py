@@ -35,9 +35,9 @@ def bulk(
     """
     import time
 
-    from llmb_run.bulk.tasks import keys_of, read_tasks
     from llmb_run.place import Place
-    from llmb_run.submitting import start
+    from llmb_run.starting.submitting import start
+    from llmb_run.starting.tasks import keys_of, read_tasks
 
     place = Place()
     asks = read_tasks(file, place)

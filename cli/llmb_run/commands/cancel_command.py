@@ -28,8 +28,8 @@ def cancel(
     from llmb_common.errors import LLMBError, RequestError
     from llmb_common.index import RunFilter
     from llmb_common.observe import Observation, end_runs
-    from llmb_common.run import RunRecord
-    from llmb_run.live import LiveRun
+    from llmb_common.runs.record import RunRecord
+    from llmb_run.following.live import LiveRun
     from llmb_run.place import Place
     from llmb_run.selecting import load_rows, own_rows, select_rows
     from llmb_run.terminal import notice, print_json

@@ -10,7 +10,7 @@ from llmb_run import options
 from llmb_run.app import PlainCommand, command_app
 
 if TYPE_CHECKING:
-    from llmb_common.slurm.exclude import Exclusion
+    from llmb_common.submission.excluded_nodes import Exclusion
 
 app = command_app()
 
@@ -28,7 +28,7 @@ def exclude() -> None:
 @app.command("list", cls=PlainCommand)
 def list_nodes(as_json: options.Json = False) -> int:
     """Show the nodes that jobs avoid, why, and until when."""
-    from llmb_common.slurm.exclude import exclusions
+    from llmb_common.submission.excluded_nodes import exclusions
     from llmb_run.place import Place
 
     return _print("exclude list", exclusions(Place().require_install()), as_json=as_json)
@@ -44,7 +44,7 @@ def add(
     as_json: options.Json = False,
 ) -> int:
     """Keep later jobs away from nodes."""
-    from llmb_common.slurm.exclude import exclude_nodes
+    from llmb_common.submission.excluded_nodes import exclude_nodes
     from llmb_run.place import Place
 
     return _print("exclude add", exclude_nodes(Place().require_install(), hosts, reason, days=days), as_json=as_json)
@@ -53,7 +53,7 @@ def add(
 @app.command("remove", cls=PlainCommand)
 def remove(hosts: Hosts, as_json: options.Json = False) -> int:
     """Use nodes again."""
-    from llmb_common.slurm.exclude import include_nodes
+    from llmb_common.submission.excluded_nodes import include_nodes
     from llmb_run.place import Place
     from llmb_run.terminal import notice, print_json
 

@@ -84,7 +84,7 @@ def _ask(rows: list[RunRow]) -> list[dict[str, object]]:
     asked = {}
     alive = [row.folder for row in rows if is_live(row.state) and row.state != UNREADABLE]
     if alive:
-        from llmb_run.live import look_at
+        from llmb_run.following.live import look_at
 
         asked = {run.record.paths.folder: run for run in look_at(alive)}
     lines = []

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from llmb_common.recipe import GPU_TYPES, Recipe
+from llmb_common.recipes.recipe import GPU_TYPES, Recipe
 from llmb_run import options
 from llmb_run.app import PlainCommand, command_app
 from llmb_run.place import CatalogEntry, Place

@@ -15,8 +15,8 @@ from llmb_run.app import PlainCommand, command_app
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from llmb_common.run import RunRecord
-    from llmb_run.following import LineFilter
+    from llmb_common.runs.record import RunRecord
+    from llmb_run.following.log_lines import LineFilter
 
 app = command_app()
 
@@ -46,7 +46,7 @@ def logs(
     Without RUN: the newest one.
     """
     from llmb_common.errors import RecordError
-    from llmb_common.run import load_record
+    from llmb_common.runs.record import load_record
     from llmb_run.place import Place
     from llmb_run.selecting import one_folder
     from llmb_run.terminal import notice
@@ -70,7 +70,7 @@ def _filter(grep: str | None, rank: int | None) -> LineFilter:
     import re
 
     from llmb_common.errors import RequestError
-    from llmb_run.following import LineFilter
+    from llmb_run.following.log_lines import LineFilter
 
     try:
         return LineFilter(re.compile(grep) if grep is not None else None, rank)
@@ -79,7 +79,7 @@ def _filter(grep: str | None, rank: int | None) -> LineFilter:
 
 
 def _print(path: Path, wanted: LineFilter, lines: int | None, *, raw: bool) -> None:
-    from llmb_run.following import last_lines, lines_of
+    from llmb_run.following.log_lines import last_lines, lines_of
 
     chosen = (line for line in lines_of(path) if wanted(line))
     if lines is None:
@@ -93,7 +93,7 @@ def _print(path: Path, wanted: LineFilter, lines: int | None, *, raw: bool) -> N
 
 
 def _follow(record: RunRecord, path: Path, wanted: LineFilter, lines: int, *, raw: bool) -> int:
-    from llmb_run.following import follow, last_lines
+    from llmb_run.following.log_lines import follow, last_lines
 
     offset = last_lines(path, lines) if path.is_file() else 0
     found = follow(path, offset, _has_ended(record, path), time.sleep)

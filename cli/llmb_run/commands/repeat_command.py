@@ -25,13 +25,13 @@ def repeat(
 
     The same plan, script, training code, recipe, image and version of LLMB. Exit status 1 where something differs.
     """
-    from llmb_common import submission
     from llmb_common.errors import CheckFailed
-    from llmb_common.run import load_record
+    from llmb_common.runs.record import load_record
+    from llmb_common.submission import submit as submission
     from llmb_run.place import Place
-    from llmb_run.repeating import differences
     from llmb_run.selecting import one_folder, require_own
-    from llmb_run.starting import announce, report_started
+    from llmb_run.starting.repeating import differences
+    from llmb_run.starting.start import announce, report_started
     from llmb_run.terminal import print_json, table
 
     place = Place()

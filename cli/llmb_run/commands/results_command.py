@@ -12,7 +12,7 @@ from llmb_run.app import PlainCommand, command_app
 
 if TYPE_CHECKING:
     from llmb_common.timing.statistics import Window
-    from llmb_run.measuring import Measured
+    from llmb_run.results.measuring import Measured
 
 app = command_app()
 
@@ -40,8 +40,8 @@ def results(
     Exit status 1 when a run is no success.
     """
     from llmb_common.errors import RequestError, did_you_mean
-    from llmb_run.measuring import as_dict, csv_text, measure
     from llmb_run.place import Place
+    from llmb_run.results.measuring import as_dict, csv_text, measure
     from llmb_run.selecting import run_filter, select_rows
     from llmb_run.terminal import print_json
 
@@ -96,7 +96,7 @@ def _print_tables(found: list[Measured], *, full_names: bool) -> None:
     """One documented table per analysis and window, then the figures of all."""
     from llmb_common.printable import printable
     from llmb_common.timing.tables import render
-    from llmb_run.measuring import COLUMNS, RIGHT, figure_row
+    from llmb_run.results.measuring import COLUMNS, RIGHT, figure_row
     from llmb_run.terminal import notice, table
 
     groups: dict[tuple[str, str], list[Measured]] = {}

@@ -10,7 +10,7 @@ from llmb_run import options
 from llmb_run.app import PlainCommand, command_app
 
 if TYPE_CHECKING:
-    from llmb_common.run import RunRecord
+    from llmb_common.runs.record import RunRecord
 
 app = command_app()
 
@@ -31,16 +31,16 @@ def retry(
 
     Today's training code and site are used; repeat insists on the old ones.
     """
-    from llmb_common import submission
     from llmb_common.errors import RequestError
     from llmb_common.index import RunFilter
     from llmb_common.observe import refresh
-    from llmb_common.run import load_record
+    from llmb_common.runs.record import load_record
     from llmb_common.slurm.states import is_live
+    from llmb_common.submission import submit as submission
     from llmb_run.place import Place
     from llmb_run.selecting import require_own, select_rows
-    from llmb_run.starting import announce, report_started
-    from llmb_run.submitting import start_round
+    from llmb_run.starting.start import announce, report_started
+    from llmb_run.starting.submitting import start_round
 
     place = Place()
     rows = select_rows(place, runs, RunFilter())
@@ -68,9 +68,9 @@ def retry(
 def _failed_nodes(record: RunRecord) -> str:
     """The nodes of a run that Slurm does not trust now. Raises RequestError where there is none."""
     from llmb_common.errors import RequestError, SchedulerError
-    from llmb_common.job_events import read_events
     from llmb_common.slurm.command import run_slurm
     from llmb_common.slurm.hostlist import compress
+    from llmb_common.timing.job_events import read_events
 
     nodes = read_events(record.paths.events).nodes
     if not nodes:

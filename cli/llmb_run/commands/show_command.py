@@ -13,8 +13,8 @@ from llmb_run.app import PlainCommand, command_app
 
 if TYPE_CHECKING:
     from llmb_common.observe import Observation
-    from llmb_run.measuring import Measured
     from llmb_run.place import Place
+    from llmb_run.results.measuring import Measured
 
 app = command_app()
 
@@ -31,10 +31,10 @@ def show(
     """
     from llmb_common.observe import observe
     from llmb_common.printable import exact
-    from llmb_common.run import load_record
+    from llmb_common.runs.record import load_record
     from llmb_common.slurm.states import is_live
-    from llmb_run.measuring import as_dict, measure
     from llmb_run.place import Place
+    from llmb_run.results.measuring import as_dict, measure
     from llmb_run.selecting import one_folder
     from llmb_run.terminal import hint, notice, print_json
 
@@ -134,8 +134,8 @@ def _result(measured: Measured) -> str:
 
 def _cause(seen: Observation, measured: Measured) -> str:
     """What the logs of a run that ended badly name as the cause."""
-    from llmb_common.causes import first_cause
     from llmb_common.printable import printable
+    from llmb_common.timing.causes import first_cause
 
     if measured.timing.status.state != "Failed":
         return ""

@@ -41,8 +41,8 @@ def single(
 
     Everything that launch.sh reads from the environment works here too; options win.
     """
-    from llmb_run.asking import Ask, columns_of, environment_of, slurm_of
-    from llmb_run.submitting import start
+    from llmb_run.starting.requests import Ask, columns_of, environment_of, slurm_of
+    from llmb_run.starting.submitting import start
 
     ask = Ask(
         workload=workload,

@@ -69,10 +69,10 @@ def submit(
     \b
     llmb-run submit -w pretrain_llama3.1 -s 8b,70b --dtype fp8 --max-scale 128 --repeats 3
     """
-    from llmb_run.asking import Ask, columns_of, environment_of, slurm_of
     from llmb_run.place import Place
-    from llmb_run.submitting import start
-    from llmb_run.sweeping import sweep
+    from llmb_run.starting.requests import Ask, columns_of, environment_of, slurm_of
+    from llmb_run.starting.submitting import start
+    from llmb_run.starting.sweeps import sweep
     from llmb_run.words import split
 
     place = Place()

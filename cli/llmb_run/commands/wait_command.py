@@ -29,9 +29,9 @@ def wait(
     from llmb_common.errors import CheckFailed
     from llmb_common.index import RunFilter
     from llmb_common.observe import Observation, wait
-    from llmb_common.run import COMPLETED, load_record
+    from llmb_common.runs.record import COMPLETED, load_record
     from llmb_common.slurm.states import is_live
-    from llmb_run.live import LiveRun
+    from llmb_run.following.live import LiveRun
     from llmb_run.place import Place
     from llmb_run.selecting import own_rows, seconds_of, select_rows
     from llmb_run.terminal import notice, print_json

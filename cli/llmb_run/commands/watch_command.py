@@ -14,7 +14,7 @@ from llmb_run.app import PlainCommand, command_app
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from llmb_run.live import LiveRun
+    from llmb_run.following.live import LiveRun
 
 app = command_app()
 
@@ -35,7 +35,7 @@ def watch(
     Without RUN: all that have not ended. Ends when they all have; Ctrl-C ends the watching, never a run.
     """
     from llmb_common.index import RunFilter
-    from llmb_run.live import COLUMNS, RIGHT, columns_of, look_at
+    from llmb_run.following.live import COLUMNS, RIGHT, columns_of, look_at
     from llmb_run.place import Place
     from llmb_run.selecting import select_rows
     from llmb_run.terminal import hint, notice, table
@@ -70,7 +70,7 @@ class _Asking:
 
     def look(self) -> bool:
         """Bring the runs up to date; whether any still lives."""
-        from llmb_run.live import ask_again
+        from llmb_run.following.live import ask_again
 
         if time.monotonic() >= self._next:
             before = [run.record.state for run in self._followed]
@@ -89,7 +89,7 @@ def _on_terminal(followed: list[LiveRun]) -> None:
     from rich.live import Live
 
     from llmb_common.printable import unfiltered
-    from llmb_run.live import COLUMNS, RIGHT, columns_of
+    from llmb_run.following.live import COLUMNS, RIGHT, columns_of
     from llmb_run.terminal import table
 
     asking = _Asking(followed)
@@ -110,7 +110,7 @@ def _screen(followed: list[LiveRun], width: int, height: int) -> Text:
     """What fits: the runs that live first, and as many columns as there is room for."""
     from rich.text import Text
 
-    from llmb_run.live import COLUMNS, RIGHT, columns_of, that_fit
+    from llmb_run.following.live import COLUMNS, RIGHT, columns_of, that_fit
     from llmb_run.terminal import table
 
     order = sorted(followed, key=lambda run: not run.live)

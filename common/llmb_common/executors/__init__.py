@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.run import RunRecord
+from llmb_common.runs.record import RunRecord
 
 
 class Executor(Protocol):

@@ -12,16 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from llmb_common.causes import first_cause
 from llmb_common.errors import CheckFailed, EnvironmentLacks, Interrupted
 from llmb_common.executors.slurm import check_engine
 from llmb_common.interruption import noted
-from llmb_common.observe.facts import with_job_facts
 from llmb_common.observe.local_runs import RUN_VARIABLE, processes_of
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.printable import unfiltered
 from llmb_common.process import end_processes, identify
-from llmb_common.run import CANCELLED, COMPLETED, FAILED, RUNNING, RunRecord, update_record
+from llmb_common.runs.facts import with_job_facts
+from llmb_common.runs.record import CANCELLED, COMPLETED, FAILED, RUNNING, RunRecord, update_record
+from llmb_common.timing.causes import first_cause
 
 _ITERATION = re.compile(rb"iteration +([0-9]+)/ *([0-9]+) \|")
 POLL_SECONDS = 0.25
@@ -41,7 +41,7 @@ class LocalExecutor:
 
     def check(self, plan: JobPlan) -> None:
         if plan.device == "cuda":
-            from llmb_common.local_machine import count_gpus
+            from llmb_common.site.machine import count_gpus
 
             present = count_gpus()
             if present < plan.gpus:

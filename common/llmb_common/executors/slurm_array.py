@@ -16,10 +16,10 @@ from dataclasses import replace
 from llmb_common.errors import RecordError, SchedulerError
 from llmb_common.executors.slurm import sbatch, stay_submitting
 from llmb_common.files import write_atomic
+from llmb_common.rendering.integrity import check_unchanged
 from llmb_common.rendering.script import render_array
-from llmb_common.run import SUBMITTED, SUBMITTING, RunRecord, update_record
-from llmb_common.run_integrity import check_unchanged
-from llmb_common.run_paths import ArrayPaths
+from llmb_common.runs.paths import ArrayPaths
+from llmb_common.runs.record import SUBMITTED, SUBMITTING, RunRecord, update_record
 from llmb_common.slurm.command import run_slurm
 
 ASK_SECONDS = 30

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from llmb_common.errors import RecordError
-from llmb_common.run import RunRecord, load_record
+from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.slurm.states import LIVE_STATES
 
 COLUMNS = (

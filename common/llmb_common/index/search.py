@@ -10,8 +10,8 @@ from llmb_common.errors import RecordError, RequestError, did_you_mean
 from llmb_common.index.database import discard, memory_index, open_index, read_index
 from llmb_common.index.rows import RunFilter, RunRow
 from llmb_common.index.scan import COLUMNS, changed_runs, insert, read_folders, read_run, stale_folders
-from llmb_common.ownership import is_ours
-from llmb_common.run import RunRecord
+from llmb_common.runs.ownership import is_ours
+from llmb_common.runs.record import RunRecord
 from llmb_common.slurm.states import ENDED_STATES
 
 _AT_MOST = 100

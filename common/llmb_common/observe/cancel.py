@@ -14,14 +14,14 @@ from typing import TypeVar
 
 from llmb_common.errors import EnvironmentLacks, LLMBError, RecordError, SchedulerError
 from llmb_common.index import note
-from llmb_common.job_events import read_events
-from llmb_common.observe.facts import with_job_facts
 from llmb_common.observe.runs import Observation, observe
-from llmb_common.ownership import refusal as ownership_refusal
 from llmb_common.process import end_processes, is_alive, is_ours_to_end
-from llmb_common.run import CANCELLED, NOT_SUBMITTED, RunRecord, update_record
+from llmb_common.runs.facts import with_job_facts
+from llmb_common.runs.ownership import refusal as ownership_refusal
+from llmb_common.runs.record import CANCELLED, NOT_SUBMITTED, RunRecord, update_record
 from llmb_common.slurm.command import run_slurm
 from llmb_common.slurm.states import is_live
+from llmb_common.timing.job_events import read_events
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 from llmb_common.errors import RecordError
 from llmb_common.index import note
-from llmb_common.observe.facts import with_job_facts
 from llmb_common.process import ProcessId
-from llmb_common.run import LOST, NOT_SUBMITTED, RunRecord, update_record
+from llmb_common.runs.facts import with_job_facts
+from llmb_common.runs.record import LOST, NOT_SUBMITTED, RunRecord, update_record
 from llmb_common.slurm.states import is_live
 
 

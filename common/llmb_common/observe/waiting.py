@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from llmb_common.errors import SchedulerError
 from llmb_common.observe.runs import Observation, observe
-from llmb_common.run import RunRecord
+from llmb_common.runs.record import RunRecord
 from llmb_common.slurm.states import is_live
 
 FIRST_DELAY = 0.5

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llmb_common.cluster import ClusterConfig
 from llmb_common.errors import RequestError, did_you_mean
-from llmb_common.planning.machine import Machine
-from llmb_common.recipe import GPU_TYPES, Model, Recipe, Row, Variant
-from llmb_common.request import Request
+from llmb_common.recipes.recipe import GPU_TYPES, Model, Recipe, Row, Variant
+from llmb_common.request.read import Request
+from llmb_common.site.cluster import ClusterConfig
+from llmb_common.site.machine import Machine
 
 
 def choose_gpu_type(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmb_common.errors import RequestError
-from llmb_common.recipe import Architecture
+from llmb_common.recipes.recipe import Architecture
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from llmb_common.cluster import ClusterConfig
 from llmb_common.planning.job_plan import EnvironmentValue
-from llmb_common.recipe import Model
+from llmb_common.recipes.recipe import Model
+from llmb_common.site.cluster import ClusterConfig
 
 BLACKWELL = ("gb300", "gb200", "b200")
 GRACE = ("gb300", "gb200")

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from llmb_common.planning.divisibility import Layout
-from llmb_common.recipe import Architecture, Measurement
+from llmb_common.recipes.recipe import Architecture, Measurement
 from llmb_common.structs import from_plain
 
 SCHEMA = 1

@@ -10,14 +10,12 @@ from pathlib import Path
 
 import msgspec
 
-from llmb_common.cluster import ClusterConfig
 from llmb_common.errors import RecipeError, RequestError
-from llmb_common.parameters import count_parameters
 from llmb_common.planning.choose import choose_gpu_type, choose_row
 from llmb_common.planning.divisibility import Layout, check_layout
 from llmb_common.planning.environment import GRACE, job_environment, recipe_environment
 from llmb_common.planning.job_plan import CheckpointPlan, JobPlan, Preflight, SlurmPlan
-from llmb_common.planning.machine import Machine
+from llmb_common.planning.published import published_result
 from llmb_common.planning.saving import check_time_to_train, save_seconds
 from llmb_common.planning.segments import choose_segment
 from llmb_common.planning.switches import (
@@ -31,10 +29,12 @@ from llmb_common.planning.switches import (
     steps_for,
     without_cuda_graph,
 )
-from llmb_common.published import published_result
-from llmb_common.recipe import Model, Recipe, Row, Variant
-from llmb_common.request import Request
-from llmb_common.run_fields import is_experiment_name
+from llmb_common.recipes.parameters import count_parameters
+from llmb_common.recipes.recipe import Model, Recipe, Row, Variant
+from llmb_common.request.read import Request
+from llmb_common.runs.fields import is_experiment_name
+from llmb_common.site.cluster import ClusterConfig
+from llmb_common.site.machine import Machine
 from llmb_common.slurm.options import parse_additional
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 
 from llmb_common.errors import RequestError
-from llmb_common.parameters import CHECKPOINT_BYTES_PER_PARAMETER
+from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER
 
 SAVE_BASE_SECONDS = 120
 """Beside the writing itself: the step that is under way, gathering what to write, and the way out."""

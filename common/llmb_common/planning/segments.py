@@ -9,7 +9,7 @@ elsewhere.
 from __future__ import annotations
 
 from llmb_common.planning.environment import GRACE
-from llmb_common.planning.machine import Machine
+from llmb_common.site.machine import Machine
 
 NVLINK_DOMAIN_NODES = 18
 """Nodes in one NVL72 rack, whose 72 GPUs share NVLink: no segment can be larger."""

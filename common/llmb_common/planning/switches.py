@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from llmb_common.cluster import ClusterConfig
 from llmb_common.errors import RequestError
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.environment import BLACKWELL
 from llmb_common.planning.job_plan import CheckpointPlan, ProfilePlan
-from llmb_common.planning.machine import Machine
-from llmb_common.recipe import Model, Recipe, Variant
-from llmb_common.request import Request
+from llmb_common.recipes.recipe import Model, Recipe, Variant
+from llmb_common.request.read import Request
+from llmb_common.site.cluster import ClusterConfig
+from llmb_common.site.machine import Machine
 
 
 def fp8_recipe_for(variant: Variant, request: Request, gpu_type: str, dtype: str, notices: list[str]) -> str | None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from shlex import quote
 
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.request import TUNING_PREFIXES
+from llmb_common.request.read import TUNING_PREFIXES
 from llmb_common.secrets import SECRET_VARIABLES
 
 _NAMES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", *SECRET_VARIABLES)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.run_paths import RunPaths
+from llmb_common.runs.paths import RunPaths
 
 SEED = 1234
 

@@ -13,7 +13,7 @@ from llmb_common.rendering.enroot import enter_script
 from llmb_common.rendering.mounts import container_mounts
 from llmb_common.rendering.supervise import events, run_step, supervisor
 from llmb_common.rendering.task import task_script
-from llmb_common.run_paths import ArrayPaths, RunPaths
+from llmb_common.runs.paths import ArrayPaths, RunPaths
 from llmb_common.slurm.options import output_pattern, sbatch_line
 from llmb_common.words import line_problem
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-from llmb_common.job_events import read_events
 from llmb_common.slurm.states import ENDED_STATES, LIVE_STATES
 from llmb_common.timing.iterations import Iteration, LogContent, LogFormat, read_log
+from llmb_common.timing.job_events import read_events
 from llmb_common.timing.statistics import Summary, Window, summarize
 from llmb_common.timing.status import Planned, Status, judge
 

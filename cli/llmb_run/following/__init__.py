@@ -1,0 +1,1 @@
+"""Runs as they go on: progress, log lines, the live view."""

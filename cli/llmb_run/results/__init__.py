@@ -1,0 +1,1 @@
+"""Measured runs: tables, archives."""

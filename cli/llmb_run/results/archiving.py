@@ -1,0 +1,258 @@
+"""One file with everything about selected runs: records, scripts, logs, code; hashes of all of it, and no secret.
+
+Compression is that of the ``zstd`` program, which Enroot needs anyway and which uses all cores; a name that ends in
+``.tar.gz`` needs nothing but Python. Checkpoints stay out, profiles too unless asked for, and what is no text: a secret
+in it could not be masked, and Nsight's reports hold the job's environment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import secrets as random
+import shutil
+import stat
+import subprocess
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from llmb_common import __version__
+from llmb_common.errors import EnvironmentLacks, RecordError, RequestError
+from llmb_common.files import read_plain
+from llmb_common.runs.record import hash_of_packed, load_record
+from llmb_common.secrets import SECRET_SHAPES, is_secret_name
+
+_LEFT_OUT = {"checkpoints", "__pycache__", ".lock"}
+_PROFILES = "nsys_profile"
+_CODE = "code.zip"
+_UNREADABLE = {
+    ".nsys-rep",
+    ".qdrep",
+    ".sqlite",
+    ".zip",
+    ".gz",
+    ".zst",
+    ".xz",
+    ".bz2",
+    ".lz4",
+    ".7z",
+    ".pt",
+    ".npz",
+    ".pkl",
+}
+"""Compressed and binary files by their names; others are known by the NUL bytes in them."""
+_LOOK = 1 << 16
+_MASK = b"****"
+
+
+@dataclass
+class Archive:
+    """What was written: paths in the archive with their SHA-256; files with a masked secret, or left out."""
+
+    path: Path
+    runs: int
+    bytes: int = 0
+    hashes: dict[str, str] = field(default_factory=dict)
+    masked: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    """Files that are no text, so that no secret in them could be masked."""
+
+
+def write_archive(
+    path: Path,
+    folders: Sequence[Path],
+    summary: Any,
+    *,
+    profiles: bool = False,
+    unmasked: bool = False,
+    secrets: Sequence[str] = (),
+    overwrite: bool = False,
+) -> Archive:
+    """Write ``folders`` (run folders) to ``path``. Raises RequestError, EnvironmentLacks or RecordError.
+
+    ``summary`` goes into ``archive.json``. ``unmasked``: also what is no text. ``secrets`` are masked beside those of
+    the environment. A half-written archive is never seen under ``path``.
+    """
+    if not path.name.endswith((".tar.zst", ".tar.gz")):
+        raise RequestError(f"{path.name}: an archive is .tar.zst or .tar.gz", remedy="--output runs.tar.zst")
+    if path.exists() and not overwrite:
+        raise RequestError(f"{path} exists", remedy="choose another --output, or give --overwrite")
+    if not path.parent.is_dir():
+        raise RequestError(f"no such folder: {path.parent}", remedy="make it, or choose another --output")
+    archive = Archive(path, len(folders))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{random.token_hex(4)}")
+    try:
+        with ExitStack() as stack:
+            stack.callback(lambda: temporary.unlink(missing_ok=True))
+            packing = _Packing(archive, _Mask(secrets), profiles=profiles, unmasked=unmasked)
+            _write(temporary, path, folders, summary, packing)
+            archive.bytes = temporary.stat().st_size
+            temporary.replace(path)
+    except OSError as error:
+        raise RecordError(
+            f"cannot write {path}: {error.strerror or error}", remedy="check free space and permissions there"
+        ) from error
+    return archive
+
+
+@dataclass(frozen=True)
+class _Packing:
+    """An archive in the making."""
+
+    archive: Archive
+    mask: _Mask
+    profiles: bool
+    unmasked: bool
+
+
+def _write(temporary: Path, path: Path, folders: Sequence[Path], summary: Any, packing: _Packing) -> None:
+    top = path.name.removesuffix(".tar.zst").removesuffix(".tar.gz")
+    archive = packing.archive
+    with (
+        temporary.open("xb") as target,
+        _Compressor(target, path) as stream,
+        tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for folder in folders:
+            for file in _files(folder, profiles=packing.profiles):
+                name = f"{top}/{folder.name}/{file.relative_to(folder).as_posix()}"
+                _add_file(tar, file, name, packing, is_code=file == folder / _CODE and _is_planned_code(folder))
+        about = {"schema": 1, "llmb": __version__, "written": time.time(), "runs": summary}
+        about["left_out"] = [name.split("/", 1)[1] for name in archive.left_out]
+        _add_bytes(tar, f"{top}/archive.json", json.dumps(about, indent=2, allow_nan=False).encode(), archive)
+        sums = "".join(f"{digest}  {name.split('/', 1)[1]}\n" for name, digest in archive.hashes.items())
+        _add_bytes(tar, f"{top}/SHA256SUMS", sums.encode(), archive)
+    with temporary.open("rb") as written:
+        os.fsync(written.fileno())
+
+
+class _Compressor:
+    """A writable stream that compresses into ``target``; raises OSError when zstd failed."""
+
+    def __init__(self, target: IO[bytes], path: Path) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        if path.name.endswith(".tar.gz"):
+            import gzip
+
+            self._stream: IO[bytes] = gzip.GzipFile(fileobj=target, mode="wb", mtime=0)  # type: ignore[assignment]
+            return
+        if shutil.which("zstd") is None:
+            raise EnvironmentLacks(
+                "the program zstd is not on PATH", remedy="install the package zstd, or give --output NAME.tar.gz"
+            )
+        command = ["zstd", "--quiet", "-T0", "-10", "--stdout"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=target, stderr=subprocess.PIPE)
+        assert self._process.stdin is not None
+        self._stream = self._process.stdin
+
+    def __enter__(self) -> IO[bytes]:
+        return self._stream
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        with suppress(BrokenPipeError):
+            self._stream.close()
+        if self._process is None:
+            return
+        assert self._process.stderr is not None
+        complaint = self._process.stderr.read().decode(errors="replace").strip()
+        self._process.stderr.close()
+        if self._process.wait() != 0:
+            raise OSError(f"zstd failed: {complaint or self._process.returncode}")
+
+
+def _files(folder: Path, *, profiles: bool) -> Iterator[Path]:
+    """The plain files of a run folder, by name. Links are left out: they may lead anywhere."""
+    for path in sorted(folder.iterdir()):
+        if path.name in _LEFT_OUT or (path.name == _PROFILES and not profiles):
+            continue
+        mode = path.lstat().st_mode
+        if stat.S_ISDIR(mode):
+            yield from _files(path, profiles=profiles)
+        elif stat.S_ISREG(mode):
+            yield path
+
+
+def _is_planned_code(folder: Path) -> bool:
+    """Whether ``code.zip`` is the training code that the record names: LLMB's own source, which holds no secret."""
+    try:
+        return hash_of_packed(read_plain(folder / _CODE)) == load_record(folder).manifest.get("code_sha256")
+    except (OSError, RecordError):
+        return False
+
+
+def _is_text(path: Path, source: IO[bytes]) -> bool:
+    head = source.read(_LOOK)
+    source.seek(0)
+    return not (_UNREADABLE & set(path.suffixes)) and b"\0" not in head
+
+
+def _add_file(tar: tarfile.TarFile, path: Path, name: str, packing: _Packing, *, is_code: bool) -> None:
+    archive = packing.archive
+    # A copy first: a log may grow while it is read, and tar must know the size before the content.
+    with tempfile.TemporaryFile() as copy, path.open("rb") as source:
+        text = _is_text(path, source)
+        if not text and not is_code and not packing.unmasked:
+            archive.left_out.append(name)
+            return
+        digest = hashlib.sha256()
+        masked = False
+        # By lines, so that no secret lies across two blocks; a file without line breaks is one.
+        for block in source if text else iter(lambda: source.read(1 << 20), b""):
+            clean = packing.mask(block) if text else block
+            masked = masked or clean != block
+            digest.update(clean)
+            copy.write(clean)
+        status = os.fstat(source.fileno())
+        info = tarfile.TarInfo(name)
+        info.size, info.mtime, info.mode = copy.tell(), int(status.st_mtime), stat.S_IMODE(status.st_mode)
+        copy.seek(0)
+        tar.addfile(info, copy)
+    archive.hashes[name] = digest.hexdigest()
+    if masked:
+        archive.masked.append(name)
+
+
+def _add_bytes(tar: tarfile.TarFile, name: str, content: bytes, archive: Archive) -> None:
+    info = tarfile.TarInfo(name)
+    info.size, info.mtime, info.mode = len(content), int(time.time()), 0o644
+    tar.addfile(info, io.BytesIO(content))
+    archive.hashes[name] = hashlib.sha256(content).hexdigest()
+
+
+class _Mask:
+    """Masks tokens: secrets that we know, what looks like one, and what is assigned to a variable with such a name."""
+
+    _ASSIGNED = re.compile(rb"\b([A-Za-z][A-Za-z0-9_]*)(=['\"]?)([^\s'\";,]{8,})")
+
+    def __init__(self, secrets: Sequence[str]) -> None:
+        # A short value would mask ordinary words.
+        around = [value for name, value in os.environ.items() if is_secret_name(name)]
+        self._known = sorted({os.fsencode(value) for value in (*around, *secrets) if len(value) >= 8}, key=len)[::-1]
+
+    def __call__(self, block: bytes) -> bytes:
+        for value in self._known:
+            block = block.replace(value, _MASK)
+        block = SECRET_SHAPES.sub(_MASK, block)
+        return self._ASSIGNED.sub(_without_value, block) if b"=" in block else block
+
+
+def _without_value(found: re.Match[bytes]) -> bytes:
+    name, sign, value = found.groups()
+    return name + sign + (_MASK if is_secret_name(name.decode()) else value)
+
+
+def stored_secrets(install: Path) -> list[str]:
+    """The token that the installer keeps in the installation, where it is ours to read."""
+    try:
+        return read_plain(install / ".llmb" / "hf_token").decode(errors="replace").split()
+    except OSError:
+        return []

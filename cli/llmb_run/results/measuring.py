@@ -1,0 +1,188 @@
+"""Read runs' logs, take the figures and the verdict: what ``results`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmb_common.errors import RecordError, RequestError
+from llmb_common.observe import observe
+from llmb_common.printable import csv_cell, printable
+from llmb_common.results.verdict import Figures, Verdict, figures, judge_result, measured_seconds, window_of
+from llmb_common.runs.record import RunRecord, load_record
+from llmb_common.slurm.states import is_live
+from llmb_common.timing.runs import RecordedState, RunFiles, RunTiming, analyse, find_runs
+from llmb_common.timing.statistics import Window
+from llmb_common.timing.tables import STYLES, Style
+from llmb_run.place import Place
+from llmb_run.terminal import notice
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run. ``record`` None: a log that LLMB did not make; then there are no figures and no verdict."""
+
+    timing: RunTiming
+    style: Style
+    record: RunRecord | None = None
+    figures: Figures | None = None
+    verdict: Verdict | None = None
+
+
+def measure(
+    folders: Iterable[Path],
+    place: Place,
+    window: Window | None = None,
+    known: Mapping[Path | None, RunRecord] | None = None,
+) -> list[Measured]:
+    """Every run in ``folders``, measured over its document's iterations, or over ``window``.
+
+    ``known`` are records by folder that need not be asked about.
+    """
+    found = [files for folder in folders for files in find_runs(folder)]
+    known = known or {}
+    records = {**_records(files.folder for files in found if files.folder not in known), **known}
+    return [_measure_one(files, records.get(files.folder), place, window) for files in found]
+
+
+def _records(folders: Iterable[Path | None]) -> dict[Path | None, RunRecord]:
+    """The records in ``folders``, as they are now: the scheduler is asked about those that have not ended."""
+    records: dict[Path | None, RunRecord] = {}
+    for folder in dict.fromkeys(folders):
+        if folder is not None and (folder / "run.json").is_file():
+            try:
+                records[folder] = load_record(folder)
+            except RecordError as error:
+                notice(error.message)
+    alive = [folder for folder, record in records.items() if is_live(record.state)]
+    for folder, seen in zip(alive, observe([records[folder] for folder in alive]), strict=True):
+        records[folder] = seen.record
+        if seen.unknown:
+            notice(f"{seen.record.paths.name}: the state is the last one known: {seen.unknown}")
+    return records
+
+
+def _measure_one(files: RunFiles, record: RunRecord | None, place: Place, window: Window | None) -> Measured:
+    if record is None:
+        # Without a plan the log says which of the two analyses is meant.
+        timing = analyse(files, window or STYLES["mbridge"].window)
+        style = STYLES["nemo" if timing.log_format == "nemo" else "mbridge"]
+        return Measured(timing if window else analyse(files, style.window), style)
+    style = STYLES["mbridge" if record.plan.measurement.first == STYLES["mbridge"].window.first else "nemo"]
+    timing = analyse(files, window or window_of(record.plan), RecordedState(record.state, record.detail))
+    try:
+        recipe = place.workload(record.plan.workload).recipe
+        seconds = measured_seconds(record.plan, timing) if timing.status.state == "Success" else None
+        return Measured(
+            timing,
+            style,
+            record,
+            figures(record.plan, recipe, seconds) if seconds else None,
+            judge_result(record.plan, recipe, timing),
+        )
+    except RequestError as error:
+        notice(f"{record.paths.name}: no figures: {error.message}")
+        return Measured(timing, style, record)
+
+
+COLUMNS = ("run", "GPUs", "step s", "tokens/s", "TFLOPS/GPU", "MFU %", "days/1T", "published s", "verdict")
+RIGHT = COLUMNS[1:-1]
+
+
+def figure_row(item: Measured) -> list[str]:
+    """One line of the table below the documented one."""
+    record, values, verdict = item.record, item.figures, item.verdict
+    published = verdict.published if verdict else None
+    return [
+        record.paths.run_id if record else printable(item.timing.files.name),
+        str(record.plan.gpus) if record else "",
+        f"{values.step_seconds:.3f}" if values else "",
+        f"{values.tokens_per_second:.0f}" if values else "",
+        f"{values.tflops_per_gpu:.2f}" if values else "",
+        f"{values.mfu * 100:.2f}" if values and values.mfu is not None else "",
+        f"{values.days_1t:.2f}" if values else "",
+        f"{published.step_seconds:g}" if published else "",
+        _verdict_text(item),
+    ]
+
+
+def _verdict_text(item: Measured) -> str:
+    status = item.timing.status
+    if status.state != "Success":
+        return f"{status.state}: {printable(status.message)}"
+    return item.verdict.text if item.verdict else "no record of LLMB: no figures"
+
+
+def as_dict(item: Measured) -> dict[str, Any]:
+    """The run as JSON: times in seconds whatever the table's unit, figures None where they do not exist."""
+    timing, record, values, verdict = item.timing, item.record, item.figures, item.verdict
+    published = verdict.published if verdict else None
+    return {
+        "run_id": record.paths.run_id if record else None,
+        "name": printable(timing.files.name),
+        "folder": str(timing.files.folder) if timing.files.folder else None,
+        "log": printable(str(timing.files.log)) if timing.files.log else None,
+        **(_plan_columns(record) if record else {}),
+        "status": timing.status.state,
+        "reason": timing.status.reason or None,
+        "iteration": timing.status.iteration,
+        "message": printable(timing.status.message) or None,
+        "window": {"first": timing.window.first, "last": timing.window.last},
+        "step_seconds_mean": timing.seconds.mean if timing.seconds else None,
+        "step_seconds_std": timing.seconds.std if timing.seconds else None,
+        "step_seconds_last": timing.last.seconds if timing.last else None,
+        "log_tflops_per_gpu_mean": timing.tflops.mean if timing.tflops else None,
+        "log_tflops_per_gpu_std": timing.tflops.std if timing.tflops else None,
+        "step_seconds": values.step_seconds if values else None,
+        "tokens_per_second": values.tokens_per_second if values else None,
+        "tflops_per_gpu": values.tflops_per_gpu if values else None,
+        "mfu_percent": values.mfu * 100 if values and values.mfu is not None else None,
+        "days_1t": values.days_1t if values else None,
+        "published": None
+        if published is None
+        else {
+            "step_seconds": published.step_seconds,
+            **{name: published.value(name) for name in ("tokens_per_second", "mfu_percent", "days_1t")},
+            "source": published.source,
+        },
+        "verdict": verdict.kind if verdict else None,
+        "verdict_text": verdict.text if verdict else None,
+        "difference": verdict.difference if verdict else None,
+        "notices": [printable(text) for text in timing.notices],
+    }
+
+
+def _plan_columns(record: RunRecord) -> dict[str, Any]:
+    plan = record.plan
+    names = ("workload", "variant", "model_size", "dtype", "fp8_recipe", "gpu_type", "gpus", "nodes", "gbs", "seq_len")
+    return {"job_id": record.job_id, **{name: getattr(plan, name) for name in names}}
+
+
+def csv_text(items: Sequence[Measured]) -> str:
+    """All runs as CSV: the documented columns first, times in seconds, empty where a figure does not exist."""
+    import csv
+    import io
+
+    names = [
+        *("experiment", "status", "time_mean_s", "time_std_s", "tflops_per_gpu_mean", "tflops_per_gpu_std"),
+        *("run_id", "gpus", "step_s", "tokens_per_second", "tflops_per_gpu", "mfu_percent", "days_1t"),
+        *("published_step_s", "published_tokens_per_second", "published_mfu_percent", "verdict", "difference"),
+        *("reason", "iteration"),
+    ]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    for item in items:
+        row = as_dict(item)
+        published = row["published"] or {}
+        values = [
+            *(row["name"], row["status"], row["step_seconds_mean"], row["step_seconds_std"]),
+            *(row["log_tflops_per_gpu_mean"], row["log_tflops_per_gpu_std"], row["run_id"], row.get("gpus")),
+            *(row["step_seconds"], row["tokens_per_second"], row["tflops_per_gpu"], row["mfu_percent"], row["days_1t"]),
+            *(published.get("step_seconds"), published.get("tokens_per_second"), published.get("mfu_percent")),
+            *(row["verdict"], row["difference"], row["reason"], row["iteration"]),
+        ]
+        writer.writerow([f"{value:.6g}" if isinstance(value, float) else csv_cell(value) for value in values])
+    return text.getvalue()

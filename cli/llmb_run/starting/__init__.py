@@ -1,0 +1,1 @@
+"""From arguments and task files to submitted runs."""

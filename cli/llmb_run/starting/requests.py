@@ -1,0 +1,228 @@
+"""What a command line asks for, as the variables of ``launch.sh``: both make the same request and the same plan."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.request.read import COLUMNS, VARIABLES, Request
+from llmb_common.secrets import is_secret_name
+from llmb_common.words import is_variable_name, job_variable_problem
+from llmb_run.place import CatalogEntry, Place
+
+_OPTIONS = {
+    "JOB_TOTAL_GPUS": "--scale",
+    "MODEL_SIZE": "-s",
+    "DTYPE": "--dtype",
+    "GPU_TYPE": "--gpu-type",
+    "CONFIG_VARIANT": "--variant",
+    "MAX_STEPS": "--max-steps",
+    "TIME_LIMIT": "--time-limit",
+    "FORCE=true": "--force",
+    "ENABLE_PROFILE=true": "--profile",
+}
+"""How messages about a variable name the option, unless the variable itself is set."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """One job as asked for on a command line or in a task file. None: not said."""
+
+    workload: str
+    size: str | None = None
+    dtype: str | None = None
+    scale: str | None = None
+    profile: bool = False
+    gpu_type: str | None = None
+    variant: str | None = None
+    max_steps: str | None = None
+    time_limit: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)
+    slurm: tuple[str, ...] = ()
+    force: bool = False
+    dry_run: bool = False
+    repeat: int = 1
+    """Which of several equal jobs this is, from 1."""
+
+    @property
+    def title(self) -> str:
+        words = [self.workload, self.size, self.dtype, self.scale and f"{self.scale} GPUs"]
+        return " ".join(word for word in words if word)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A planned job: what was asked, by which recipe, and what comes of it."""
+
+    ask: Ask
+    entry: CatalogEntry
+    request: Request
+    plan: JobPlan
+
+
+def variables_for(ask: Ask, place: Place, *, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables of ``launch.sh`` that ask for ``ask``: the caller's environment, then the options."""
+    variables = dict(base)
+    variables["LLMB_INSTALL"] = str(place.install)
+    said = {
+        "MODEL_SIZE": ask.size,
+        "DTYPE": ask.dtype,
+        "JOB_TOTAL_GPUS": ask.scale,
+        "GPU_TYPE": ask.gpu_type,
+        "CONFIG_VARIANT": ask.variant,
+        "MAX_STEPS": ask.max_steps,
+        "TIME_LIMIT": ask.time_limit,
+        "ENABLE_PROFILE": "true" if ask.profile else None,
+        "FORCE": "true" if ask.force else None,
+        # A dry run for many GPUs plans for Slurm even on a laptop.
+        "DRY_RUN": (base.get("DRY_RUN") or "true") if ask.dry_run else None,
+    }
+    variables |= ask.environment
+    variables |= {name: value for name, value in said.items() if value is not None}
+    variables |= {name.upper(): value for name, value in ask.columns.items()}
+    if ask.slurm:
+        given = variables.get("ADDITIONAL_SLURM_PARAMS", "")
+        variables["ADDITIONAL_SLURM_PARAMS"] = ";".join(filter(None, [given, *ask.slurm]))
+    return variables
+
+
+def plan_ask(ask: Ask, place: Place) -> Asked:
+    """Plan one job. Raises LLMBError in the words of the command line."""
+    from llmb_common.launch import plan_from_variables
+
+    entry = place.workload(ask.workload)
+    job_variables = {name: value for name, value in ask.environment.items() if name not in VARIABLES}
+    try:
+        request, plan = plan_from_variables(entry.folder, variables_for(ask, place), job_variables)
+    except RequestError as error:
+        raise in_options(error) from error
+    return Asked(ask, entry, request, plan)
+
+
+def plan_all(asks: Iterable[Ask], place: Place, *, skip_unsupported: bool = False) -> tuple[list[Asked], list[str]]:
+    """Plan every job before the first one starts; the plans, and why others were skipped.
+
+    Raises the error where there is one job; RequestError that lists all that cannot be planned where there are more.
+    """
+    planned: list[Asked] = []
+    problems: list[str] = []
+    all_asks = list(asks)
+    assert place.install  # without one nothing can be planned: say so once
+    _refuse_one_folder_for_many(all_asks)
+    for ask in all_asks:
+        # Repeats follow each other, and have one plan.
+        last = planned[-1] if planned else None
+        if last is not None and replace(last.ask, repeat=ask.repeat) == ask:
+            planned.append(replace(last, ask=ask))
+            continue
+        outcome = _plan_or_error(ask, place)
+        if isinstance(outcome, Asked):
+            planned.append(outcome)
+        elif len(all_asks) == 1:
+            raise outcome
+        elif (problem := f"{ask.title}: {outcome.message}") not in problems:
+            problems.append(problem)
+    if problems and not (skip_unsupported and planned):
+        raise RequestError(
+            "nothing was started; these jobs cannot be planned:\n  " + "\n  ".join(problems),
+            remedy="correct them, or leave them out with --skip-unsupported",
+        )
+    return planned, problems
+
+
+def _plan_or_error(ask: Ask, place: Place) -> Asked | RequestError:
+    try:
+        return plan_ask(ask, place)
+    except RequestError as error:
+        return error
+
+
+def _refuse_one_folder_for_many(asks: Sequence[Ask]) -> None:
+    workloads = {ask.workload for ask in asks}
+    if os.environ.get("LLMB_WORKLOAD") and len(workloads) > 1:
+        raise RequestError(
+            f"LLMB_WORKLOAD names one folder, and {len(workloads)} workloads are asked for",
+            remedy="unset LLMB_WORKLOAD: each workload has its folder in the installation",
+        )
+
+
+def in_options(error: RequestError) -> RequestError:
+    """The same error, with options in place of variables that are not set."""
+
+    def said(text: str) -> str:
+        for variable, option in _OPTIONS.items():
+            name, _, value = variable.partition("=")
+            if name in os.environ:
+                continue
+            if value:
+                text = re.sub(rf"\b{variable}\b", option, text)
+            else:
+                text = re.sub(rf"\b{name}=(?=\S)", f"{option} ", text)
+                text = re.sub(rf"\b{name}\b", option, text)
+        return text
+
+    return type(error)(said(error.message), remedy=said(error.remedy), code=error.code)
+
+
+def environment_of(values: Sequence[str] | None) -> dict[str, str]:
+    """``--env NAME=VALUE`` options. Raises RequestError for what is none, and for a secret."""
+    result: dict[str, str] = {}
+    for text in values or ():
+        name, equals, value = text.partition("=")
+        if not equals or not is_variable_name(name):
+            raise RequestError(f"--env {text!r} is not NAME=VALUE", remedy="for example --env NCCL_DEBUG=INFO")
+        check_job_variable(name, value, "--env")
+        result[name] = value
+    return result
+
+
+def check_job_variable(name: str, value: str, where: str) -> None:
+    """Raises RequestError for what is no variable of a job: no name, a secret, a line break, the script's own."""
+    if is_secret_name(name):
+        raise RequestError(
+            f"{where}: {name} looks like a secret; command lines and task files are no place for one",
+            remedy=f"export {name} in the environment instead: jobs get it by name",
+            code="secret",
+        )
+    if problem := job_variable_problem(name, value):
+        raise RequestError(f"{where}: {problem}", remedy="correct it, or leave it out")
+    if name in ("DRY_RUN", "PATH") or name.startswith(("LLMB_", "SLURM_")):
+        raise RequestError(f"{where}: {name} cannot be set for a job", remedy="export it before llmb-run")
+
+
+def columns_of(values: Sequence[str] | None) -> dict[str, str]:
+    """``--set COLUMN=VALUE`` options, by the plan's names (tp, pp, gbs, ...). Raises RequestError."""
+    known = {variable.lower(): column for variable, column in COLUMNS.items()}
+    result: dict[str, str] = {}
+    for text in values or ():
+        name, equals, value = text.partition("=")
+        key = name.strip().lower().replace("-", "_")
+        if not equals or not value.strip():
+            raise RequestError(f"--set {text!r} is not COLUMN=VALUE", remedy="for example --set tp=4")
+        if key not in known:
+            raise RequestError(
+                f"--set: no column {name!r}{did_you_mean(key, known)}", remedy=f"one of {', '.join(known)}"
+            )
+        result[key] = value.strip()
+    return result
+
+
+def slurm_of(values: Sequence[str] | None, **named: str | None) -> tuple[str, ...]:
+    """``--slurm-arg`` options and the named ones (nodelist, exclude, ...) as parts of ADDITIONAL_SLURM_PARAMS."""
+    parts = []
+    for text in values or ():
+        if ";" in text:
+            raise RequestError(f"--slurm-arg {text!r} holds a semicolon", remedy="one option at a time")
+        parts.append(text)
+    for name, value in named.items():
+        if value is None:
+            continue
+        if not value.strip() or ";" in value:
+            raise RequestError(f"--{name} {value!r} is no value for it", remedy=f"for example --{name} n1,n2")
+        parts.append(f"{name}={value}")
+    return tuple(parts)

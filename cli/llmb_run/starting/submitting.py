@@ -1,0 +1,124 @@
+"""From asks to running jobs: plan all, show or submit, report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from llmb_common.errors import CheckFailed, LLMBError
+from llmb_common.runs.record import RunRecord
+from llmb_run.place import Place
+from llmb_run.starting.requests import Ask, plan_all
+from llmb_run.starting.start import announce, report_started, say_warnings, show_plans
+from llmb_run.terminal import hint, notice
+from llmb_run.words import clock
+
+if TYPE_CHECKING:
+    from llmb_common.submission.submit import Job
+
+
+def start(
+    command: str,
+    asks: Sequence[Ask],
+    *,
+    place: Place | None = None,
+    keys: Sequence[str] = (),
+    task_file: str = "",
+    again: bool = False,
+    after: Sequence[str] | None = None,
+    chain: int = 1,
+    dry_run: bool = False,
+    skip_unsupported: bool = False,
+    detach: bool = False,
+    arrays: bool = True,
+    as_json: bool = False,
+) -> int:
+    """Start ``asks``; the exit status.
+
+    ``keys`` name the jobs of ``task_file`` one by one, so that a rerun repeats none. Raises LLMBError; with several
+    jobs a refusal of one is reported and the others go on.
+    """
+    place = place or Place()
+    asked, skipped = plan_all([replace(ask, dry_run=dry_run) for ask in asks], place, skip_unsupported=skip_unsupported)
+    for problem in skipped:
+        notice(f"skipped: {problem}")
+    if any(item.request.dry_run for item in asked):
+        return show_plans(command, asked, as_json=as_json)
+    from llmb_common.submission import submit as submission
+
+    place.require_install()
+    say_warnings(asked)
+    jobs = [
+        submission.Job(
+            item.plan,
+            item.entry.folder,
+            submission.Options(after=tuple(after or ()), key=keys[number] if keys else "", detach=detach),
+        )
+        for number, item in enumerate(asked)
+    ]
+    if len(jobs) == 1 and chain == 1 and not keys:
+        record = submission.submit(jobs[0].plan, jobs[0].recipe_folder, jobs[0].options, on_record=announce)
+        return report_started(command, [(jobs[0].plan.experiment_name, record)], as_json=as_json, skipped=skipped)
+    return start_round(
+        command,
+        jobs,
+        place,
+        task_file=task_file,
+        again=again,
+        chain=chain,
+        arrays=arrays,
+        skipped=skipped,
+        as_json=as_json,
+    )
+
+
+def start_round(
+    command: str,
+    jobs: Sequence[Job],
+    place: Place,
+    *,
+    task_file: str = "",
+    again: bool = False,
+    chain: int = 1,
+    arrays: bool = True,
+    skipped: Sequence[str] = (),
+    as_json: bool = False,
+) -> int:
+    """Start ``jobs`` together; the exit status. The same command goes on with a round that was interrupted.
+
+    The jobs of a ``task_file`` have keys of their own, and are on record for ever.
+    """
+    from llmb_common.index import find_runs
+    from llmb_common.submission.rounds import digest_of, digest_of_file, open_round
+
+    digest = digest_of_file(task_file) if task_file else digest_of(jobs, command, chain)
+    with open_round(jobs, digest, again=again, say=notice) as this:
+        known = {row.key for row in find_runs(place.install)} - {""}
+        if not task_file:
+            jobs = [
+                replace(job, options=replace(job.options, key=f"{command}:{this.name}:{number}"))
+                for number, job in enumerate(jobs, 1)
+            ]
+            if this.begun is not None:
+                notice(f"this goes on with what was interrupted and began at {clock(this.begun)}")
+        results = _submit_all(jobs, chain, arrays=arrays)
+        # A job that ran and failed was submitted: the same command again is meant as new ones.
+        this.over = all(isinstance(item, RunRecord | CheckFailed) for _, item in results)
+    status = report_started(command, results, as_json=as_json, skipped=skipped, known=known)
+    if not this.over:
+        hint("the same command again starts those that are missing")
+    return status
+
+
+def _submit_all(jobs: Sequence[Job], chain: int, *, arrays: bool) -> list[tuple[str, RunRecord | LLMBError]]:
+    from llmb_common.submission import submit as submission
+
+    if chain == 1:
+        started = submission.submit_many(jobs, arrays=arrays, say=notice)
+        return [(job.plan.experiment_name, result) for job, result in started]
+    results: list[tuple[str, RunRecord | LLMBError]] = []
+    for job in jobs:
+        links = submission.submit_chain(job.plan, job.recipe_folder, chain, job.options)
+        results += [(job.plan.experiment_name, record) for record in links]
+    return results

@@ -1,0 +1,93 @@
+"""Combinations of workloads, sizes, dtypes and scales as single asks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+
+from llmb_common.errors import RequestError
+from llmb_run.place import Place
+from llmb_run.starting.requests import Ask, in_options, variables_for
+
+
+def sweep(
+    base: Ask,
+    place: Place,
+    *,
+    workloads: Sequence[str],
+    sizes: Sequence[str] = (),
+    dtypes: Sequence[str] = (),
+    scales: Sequence[str] = (),
+    min_scale: int | None = None,
+    max_scale: int | None = None,
+    repeats: int = 1,
+) -> list[Ask]:
+    """One ask per combination and repeat; an empty list of values leaves the choice to the recipe.
+
+    Scales are those given, or the documented ones where ``all`` or a bound is given. Raises RequestError.
+    """
+    if not workloads:
+        raise RequestError("no workload is named", remedy="-w NAME; llmb-run list shows them")
+    for scale in scales:
+        if scale.lower() != "all" and not re.fullmatch(r"[1-9][0-9]{0,8}", scale):
+            raise RequestError(f"--scale {scale} is not a number of GPUs", remedy="for example --scale 128, or all")
+    assert place.install  # without one nothing can be planned: say so once
+    recipes = [place.workload(name).recipe for name in workloads]
+    for size in sizes:
+        # A size of one of several workloads is a combination; a size of none is a slip.
+        if not any(model.size == size.lower() for recipe in recipes for model in recipe.models):
+            recipes[0].model(size)
+    asks: list[Ask] = []
+    all_sizes: Sequence[str | None] = sizes or [base.size]
+    all_dtypes: Sequence[str | None] = dtypes or [base.dtype]
+    for recipe, model_size, dtype in product(recipes, all_sizes, all_dtypes):
+        ask = replace(base, workload=recipe.workload, size=model_size, dtype=dtype)
+        for gpus in _scales(ask, place, scales, min_scale, max_scale):
+            asks += [replace(ask, scale=gpus, repeat=number) for number in range(1, repeats + 1)]
+    if not asks:
+        raise RequestError("no documented scale lies within the bounds", remedy="llmb-run list shows the scales")
+    return asks
+
+
+def _scales(
+    ask: Ask, place: Place, scales: Sequence[str], min_scale: int | None, max_scale: int | None
+) -> list[str | None]:
+    """The scales of one combination. One that cannot be planned keeps its own: planning says why, or leaves it out."""
+    bounded = min_scale is not None or max_scale is not None
+    if not scales and not bounded:
+        return [ask.scale]
+    if not scales or "all" in [scale.lower() for scale in scales]:
+        try:
+            found = documented_scales(ask, place)
+        except RequestError:
+            return [ask.scale]
+    else:
+        found = [int(scale) for scale in scales]
+    return [str(n) for n in found if (min_scale or 1) <= n and (max_scale is None or n <= max_scale)]
+
+
+def documented_scales(ask: Ask, place: Place) -> list[int]:
+    """The scales that the recipe documents for ``ask`` (its own ``scale`` is not looked at)."""
+    from llmb_common.planning.choose import choose_gpu_type, row_gpu
+    from llmb_common.request.read import read_request
+    from llmb_common.site.machine import look_at_machine
+
+    recipe = place.workload(ask.workload).recipe
+    try:
+        request = read_request(variables_for(replace(ask, scale=None), place))
+        machine = look_at_machine(place.cluster, request)
+        gpu_type = row_gpu(choose_gpu_type(recipe, place.cluster, request, machine, []))
+    except RequestError as error:
+        raise in_options(error) from error
+    size = request.model_size or ("smoke" if gpu_type == "cpu" else recipe.defaults.model_size)
+    recipe.model(size)
+    rows = [row for row in recipe.rows if row.size == size and row.gpu in (gpu_type, "any")]
+    if request.variant:
+        rows = [row for row in rows if row.variant == request.variant]
+    dtypes = {dtype for row in rows for dtype in row.dtypes}
+    default = recipe.defaults.dtype if recipe.defaults.dtype in dtypes else None
+    dtype = request.dtype or default
+    rows = [row for row in rows if dtype is None or dtype in row.dtypes]
+    return sorted({scale for row in rows for scale in row.scales})

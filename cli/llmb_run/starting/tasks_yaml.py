@@ -1,0 +1,159 @@
+"""The YAML form of a task file: defaults, sweeps and overrides, read strictly.
+
+::
+
+    defaults:                       # for every task that does not say otherwise
+      gpu_type: h100
+      time_limit: "00:45:00"
+      env: {NCCL_DEBUG: WARN}
+    tasks:
+      - workload: pretrain_llama3.1
+        size: [8b, 70b]             # a list is a sweep: every combination runs
+        dtype: [fp8, bf16]
+        scale: [64, 128]            # numbers, or all; or min_scale and max_scale
+        repeats: 3
+        overrides:                  # the last one that fits wins
+          - when: {size: 70b, scale: 128}
+            use: {time_limit: "01:30:00", set: {recompute_layers: 8}}
+
+``env`` and ``set`` of a task are added to those of the defaults, those of an override to the task's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+import msgspec
+
+from llmb_common.errors import ConfigError, LLMBError
+from llmb_common.strict_yaml import Lines, convert, load_text
+from llmb_run.place import Place
+from llmb_run.starting.requests import Ask, check_job_variable, columns_of, slurm_of
+from llmb_run.starting.sweeps import sweep
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Repeats = Annotated[int, msgspec.Meta(ge=1, le=10000)]
+Words = str | tuple[str, ...]
+Values = dict[str, str | int]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every level may say of a job. None: not said here."""
+
+    profile: bool | None = None
+    gpu_type: str | None = None
+    variant: str | None = None
+    max_steps: Positive | None = None
+    time_limit: str | Positive | None = None
+    env: Values = {}
+    set: dict[str, str | int | bool] = {}
+    slurm: dict[str, str | int | None] = {}
+    force: bool | None = None
+
+
+class When(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which jobs of a task an override is for; every condition must hold."""
+
+    size: Words | None = None
+    dtype: Words | None = None
+    scale: Positive | tuple[Positive, ...] | None = None
+
+
+class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    when: When
+    use: Settings
+
+
+class Sweep(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    size: Words | None = None
+    dtype: Words | None = None
+    scale: Positive | str | tuple[Positive, ...] | None = None
+    min_scale: Positive | None = None
+    max_scale: Positive | None = None
+    repeats: Repeats | None = None
+
+
+class Task(Sweep, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    workload: Words
+    overrides: tuple[Override, ...] = ()
+
+
+class TaskFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    tasks: tuple[Task, ...]
+    defaults: Sweep = Sweep()
+
+
+def parse_yaml(text: str, where: str, place: Place) -> list[Ask]:
+    """The asks of a file in this form. Raises ConfigError with ``where`` and the line."""
+    data, lines = load_text(text, where)
+    content = convert(data, lines, TaskFile, where)
+    asks: list[Ask] = []
+    for number, task in enumerate(content.tasks):
+        at = f"{where}:{_line(lines, f'$.tasks[{number}]')}"
+        try:
+            asks += _task(task, content.defaults, place)
+        except LLMBError as error:
+            raise ConfigError(f"{at}: {error.message}", remedy=error.remedy, code=error.code) from error
+    return asks
+
+
+def _line(lines: Lines, path: str) -> int:
+    return lines.get(path, 1)
+
+
+def _task(task: Task, defaults: Sweep, place: Place) -> list[Ask]:
+    base = _with(_with(Ask(workload=""), defaults), task)
+    said: Any = {
+        name: getattr(task, name) if getattr(task, name) is not None else getattr(defaults, name)
+        for name in ("size", "dtype", "scale", "min_scale", "max_scale", "repeats")
+    }
+    asks = sweep(
+        base,
+        place,
+        workloads=_words(task.workload),
+        sizes=_words(said["size"]),
+        dtypes=_words(said["dtype"]),
+        scales=_words(said["scale"]),
+        min_scale=said["min_scale"],
+        max_scale=said["max_scale"],
+        repeats=said["repeats"] or 1,
+    )
+    for override in task.overrides:
+        fits = [_fits(ask, override.when) for ask in asks]
+        if not any(fits):
+            raise ConfigError("an override fits no job of its task", remedy="correct its 'when', or remove it")
+        asks = [_with(ask, override.use) if fit else ask for ask, fit in zip(asks, fits, strict=True)]
+    return asks
+
+
+def _words(value: Any) -> list[str]:
+    if value is None:
+        return []
+    return [str(item) for item in value] if isinstance(value, tuple) else [str(value)]
+
+
+def _fits(ask: Ask, when: When) -> bool:
+    pairs = ((ask.size, when.size), (ask.dtype, when.dtype), (ask.scale, when.scale))
+    return all(wanted is None or actual in _words(wanted) for actual, wanted in pairs)
+
+
+def _with(ask: Ask, settings: Settings) -> Ask:
+    """``ask`` with what ``settings`` say."""
+    for name, value in settings.env.items():
+        check_job_variable(name, str(value), "env")
+    said: Any = {name: getattr(settings, name) for name in ("profile", "gpu_type", "variant", "force")}
+    said = {name: value for name, value in said.items() if value is not None}
+    return replace(
+        ask,
+        **said,
+        max_steps=ask.max_steps if settings.max_steps is None else str(settings.max_steps),
+        time_limit=ask.time_limit if settings.time_limit is None else str(settings.time_limit),
+        environment={**ask.environment, **{name: str(value) for name, value in settings.env.items()}},
+        columns={**ask.columns, **columns_of([f"{key}={_word(value)}" for key, value in settings.set.items()])},
+        slurm=ask.slurm + slurm_of([k if v is None else f"{k}={v}" for k, v in settings.slurm.items()]),
+    )
+
+
+def _word(value: str | int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,125 @@
+"""What the types of ``recipe.yaml`` cannot say: names that must exist or not repeat, ranges and rows that must fit."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from pathlib import Path
+
+from llmb_common.errors import RecipeError, did_you_mean
+from llmb_common.recipes.recipe import FIGURES, GBS_FORMULA, Recipe, Result, Row, Variant, find_row
+
+NAME_PLACEHOLDERS = (
+    "model_size", "dtype", "precision", "gpus", "tp", "pp", "cp", "vp", "ep", "etp", "mbs", "gbs",
+)  # fmt: skip
+"""What ``experiment_name`` may hold in braces."""
+
+FILE_PLACEHOLDERS = (
+    r"\$\{(MODEL|MODEL_SIZE|DTYPE|NUM_GPUS|PROCESS_ID|SLURM_JOB_ID|SLURM_NODEID|SLURM_LOCALID|SLURM_PROCID)\}"
+)
+"""What the name of a profile may hold, as a regular expression."""
+
+
+def check_recipe(recipe: Recipe, path: Path) -> None:
+    """Raises RecipeError for the first thing that does not fit; ``path`` names the file."""
+    sizes = [model.size for model in recipe.models]
+    variants = [variant.name for variant in recipe.variants]
+    _no_repeats(path, "model size", sizes)
+    _no_repeats(path, "variant", variants)
+    if recipe.defaults.model_size not in sizes:
+        raise RecipeError(f"{path}: the default model size {recipe.defaults.model_size!r} is not among the models")
+    for variant in recipe.variants:
+        _check_variant(variant, path)
+    items: tuple[Row | Result, ...] = (*recipe.rows, *recipe.results)
+    for item in items:
+        _known(path, item, "model size", item.size, sizes)
+        _known(path, item, "variant", item.variant, variants)
+    for row in recipe.rows:
+        _check_row(row, path)
+    _rows_do_not_overlap(recipe, path)
+    for result in recipe.results:
+        _check_result(recipe, result, path)
+    _no_repeats(path, "result", [f"{r.variant} {r.size} {r.dtype} on {r.gpus} {r.gpu}" for r in recipe.results])
+
+
+def _which(item: Row | Result) -> str:
+    return f"{'row' if isinstance(item, Row) else 'result'} {item.size} on {item.gpu} ({item.source})"
+
+
+def _no_repeats(path: Path, kind: str, names: list[str]) -> None:
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise RecipeError(f"{path}: the {kind} {name!r} stands twice", remedy="keep one")
+
+
+def _known(path: Path, item: Row | Result, kind: str, name: str, names: list[str]) -> None:
+    if name not in names:
+        raise RecipeError(
+            f"{path}: {_which(item)}: unknown {kind} {name!r}{did_you_mean(name, names)}",
+            remedy=f"one of {', '.join(names)}",
+        )
+
+
+def _check_variant(variant: Variant, path: Path) -> None:
+    where = f"{path}: variant {variant.name}"
+    if variant.measurement.first > variant.measurement.last:
+        raise RecipeError(f"{where}: the measurement ends before it starts", remedy="first is at most last")
+    if variant.profiling.start >= variant.profiling.stop:
+        raise RecipeError(f"{where}: profiling stops before it starts", remedy="start is less than stop")
+    for literal, name, _, _ in string.Formatter().parse(variant.experiment_name):
+        _is_file_name(where, "experiment_name", literal)
+        if name is not None and name not in NAME_PLACEHOLDERS:
+            raise RecipeError(
+                f"{where}: experiment_name holds {{{name}}}{did_you_mean(name, NAME_PLACEHOLDERS)}",
+                remedy=f"one of {', '.join(NAME_PLACEHOLDERS)}",
+            )
+
+    for suffix in (variant.profiling.suffix, variant.nccl_trace.suffix):
+        _is_file_name(where, "suffix", suffix)
+    if left := re.search(r"[${}]", re.sub(FILE_PLACEHOLDERS, "", variant.profiling.file)):
+        raise RecipeError(
+            f"{where}: profiling.file holds {left[0]!r} outside a placeholder",
+            remedy="the placeholders are those of the other recipes, for example ${SLURM_PROCID}",
+        )
+
+
+def _is_file_name(where: str, key: str, text: str) -> None:
+    """Experiment names become folders, files and names of jobs, which Slurm is asked for in lists with commas."""
+    if found := re.search(r"[^A-Za-z0-9._-]", text):
+        raise RecipeError(f"{where}: {key} holds {found[0]!r}", remedy="letters, digits, dots, dashes and underscores")
+
+
+def _check_row(row: Row, path: Path) -> None:
+    where = f"{path}: {_which(row)}"
+    if not GBS_FORMULA.match(row.gbs):
+        raise RecipeError(f"{where}: gbs {row.gbs!r} is no formula", remedy="write a number, GPUs, GPUs*N or GPUs/N")
+    if row.gpus_max < row.gpus_min or row.scales[-1] != row.gpus_max:
+        raise RecipeError(f"{where}: gpus_max is no doubling of gpus_min", remedy="correct the range")
+
+
+def _rows_do_not_overlap(recipe: Recipe, path: Path) -> None:
+    """One request must mean one row."""
+    seen: dict[tuple[str, str, str, str, int], Row] = {}
+    for row in recipe.rows:
+        for dtype in row.dtypes:
+            for gpus in row.scales:
+                other = seen.setdefault((row.variant, row.gpu, row.size, dtype, gpus), row)
+                if other is not row:
+                    raise RecipeError(
+                        f"{path}: {_which(row)}: {dtype} on {gpus} GPUs is also in the row of {other.source}",
+                        remedy="correct the dtypes or the range of one of the two",
+                    )
+
+
+def _check_result(recipe: Recipe, result: Result, path: Path) -> None:
+    where = f"{path}: {_which(result)}"
+    for figure in result.corrected:
+        if figure not in FIGURES:
+            raise RecipeError(f"{where}: no figure {figure!r}", remedy=f"one of {', '.join(FIGURES)}")
+    if bool(result.corrected) != bool(result.why):
+        raise RecipeError(f"{where}: 'corrected' and 'why' go together", remedy="give both, or neither")
+    if find_row(recipe, result) is None:
+        raise RecipeError(
+            f"{where}: no row has {result.dtype} on {result.gpus} GPUs", remedy="add the row, or correct the result"
+        )

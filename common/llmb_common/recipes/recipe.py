@@ -1,0 +1,322 @@
+"""``recipe.yaml``: the single source of truth of a recipe, as frozen structs, and where recipes are found.
+
+Sizes (``405b``), GPU types (``gb200``), dtypes and variants are lower-case names. A row of a configuration table is
+one ``Row``; its GPU counts are the doublings from ``gpus_min`` to ``gpus_max``, as the documents scale.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from llmb_common.errors import RecipeError, RequestError, did_you_mean
+from llmb_common.strict_yaml import load_struct
+
+GPU_TYPES = ("gb300", "gb200", "b200", "h200", "h100", "cpu")
+GpuName = Literal["gb300", "gb200", "b200", "h100", "cpu", "any"]
+Dtype = Literal["bf16", "fp8", "nvfp4"]
+Fp8Recipe = Literal["cs", "ds", "mx"]
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Ratio = Annotated[float, msgspec.Meta(gt=0)]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
+Duration = Annotated[str, msgspec.Meta(pattern=r"^([0-9]+-)?[0-9]{1,2}:[0-9]{2}:[0-9]{2}\Z")]
+
+FIGURES = ("tokens_per_second", "mfu_percent", "days_1t", "tflops_per_gpu")
+"""What a published result may carry beside its step time."""
+
+GBS_FORMULA = re.compile(r"(?:(?P<fixed>[1-9][0-9]*)|GPUs(?:(?P<op>[*/])(?P<by>[1-9][0-9]*))?)\Z")
+
+
+class MoE(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Experts of a mixture-of-experts model. ``every`` 2: every second layer is MoE, starting with the second."""
+
+    experts: Positive
+    top_k: Positive
+    ffn: Positive
+    shared_ffn: Positive | None = None
+    every: Positive = 1
+    router: Literal["softmax", "sigmoid"] = "softmax"
+    pre_softmax: bool = False
+    aux_loss: float = 0.0
+    capacity_factor: Ratio = 1.0
+    probabilities_on_input: bool = False
+
+
+class Architecture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A transformer, in the numbers that Megatron needs. Becomes ``architecture`` of job.json unchanged."""
+
+    layers: Positive
+    hidden: Positive
+    ffn: Positive
+    heads: Positive
+    query_groups: Positive
+    head_dim: Positive
+    vocabulary: Positive
+    activation: Literal["silu", "squared_relu"]
+    gated: bool
+    norm: Literal["rmsnorm", "layernorm"]
+    norm_epsilon: Ratio
+    zero_centered_gamma: bool = False
+    rope_base: Positive
+    rope_scaling: Ratio | None = None
+    rotary_percent: Ratio = 1.0
+    rope_interleaved: bool = False
+    no_rope_interval: Positive | None = None
+    attention_chunk: Positive | None = None
+    tied_embeddings: bool = False
+    init_std: Ratio = 0.02
+    moe: MoE | None = None
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the documents say of checkpoints of one size: printed size, GPU counts, smallest count tested to load."""
+
+    printed_size: str
+    scales: tuple[Positive, Positive]
+    load_minimum: Positive
+    warning: str = ""
+    """What speaks against checkpoints of this size, one clause; a plan that saves or loads one repeats it."""
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One model size. ``parameters`` is the exact count of the real model, as the tests measure it."""
+
+    size: Name
+    title: str
+    parameters: Positive
+    sequence_length: Positive
+    architecture: Architecture
+    checkpoint: Checkpoint | None = None
+    large: bool = False
+    """70b and larger: NVIDIA's scripts set ``NCCL_P2P_NET_CHUNKSIZE`` for these where PP > 1."""
+
+
+class Profiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Nsight Systems defaults. ``file`` is the report's name; see script.profile_file for its placeholders."""
+
+    start: Positive
+    stop: Positive
+    ranks: str
+    file: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.${}-]+\Z")]
+    suffix: str = ""
+    steps: Positive | None = None
+    """Steps of a profiled run where the document says other than ``max_steps``."""
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which iterations give the result. ``statistic`` last: the last step, with the window's mean beside it."""
+
+    first: Positive
+    last: Positive
+    statistic: Literal["mean", "last"] = "mean"
+
+
+class NcclTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    steps: Positive = 5
+    suffix: str = ""
+
+
+class Variant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A generation of rows: where it comes from, how its runs are named, measured and profiled."""
+
+    name: Name
+    title: str
+    experiment_name: str
+    max_steps: Positive = 50
+    time_limit: Duration = "00:30:00"
+    measurement: Measurement
+    profiling: Profiling
+    nccl_trace: NcclTrace = NcclTrace()
+    fp8_recipe: Fp8Recipe
+    """The FP8 scaling that this generation's results were measured with, and the default of FP8_RECIPE."""
+    vboost: bool = False
+    """Whether the published runs had the GPUs' clock boost (ENABLE_VBOOST), which LLMB leaves off by default."""
+    flops_attention: Literal["full", "causal"] | None = None
+    """How this generation's document counts attention, where it differs from the recipe's ``flops``."""
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One line of a configuration table. ``gbs`` is a number or a formula of GPUs: ``GPUs``, ``GPUs*2``, ``GPUs/2``."""
+
+    variant: Name
+    gpu: GpuName
+    size: Name
+    dtypes: tuple[Dtype, ...]
+    gpus_min: Positive
+    gpus_max: Positive
+    layers: Positive | None = None
+    tp: Positive = 1
+    pp: Positive = 1
+    cp: Positive = 1
+    ep: Positive | None = None
+    etp: Positive | None = None
+    vp: Positive | None = None
+    mbs: Positive
+    gbs: str
+    fsdp: bool = False
+    cuda_graph: bool = False
+    recompute_layers: Count = 0
+    offload_layers: Count = 0
+    wgrad_deferral: Positive | None = None
+    """Micro-batches whose weight gradients of the output layer wait for the pipeline's drain; None: not deferred."""
+    time_limit: Duration | None = None
+    min_memory_gb: Positive | None = None
+    source: str
+    note: str = ""
+    """Where the printed table is wrong: what it says, and why the row differs."""
+
+    @property
+    def scales(self) -> tuple[int, ...]:
+        """The documented GPU counts: doublings from ``gpus_min`` to ``gpus_max``."""
+        counts = []
+        gpus = self.gpus_min
+        while gpus <= self.gpus_max:
+            counts.append(gpus)
+            gpus *= 2
+        return tuple(counts)
+
+    def global_batch_size(self, gpus: int) -> int:
+        """GBS at ``gpus`` GPUs. Raises RequestError where the formula gives no whole number."""
+        found = GBS_FORMULA.match(self.gbs)
+        assert found is not None  # checked when the recipe was loaded
+        if found["fixed"]:
+            return int(found["fixed"])
+        if found["op"] == "*":
+            return gpus * int(found["by"])
+        divisor = int(found["by"] or 1)
+        if gpus % divisor:
+            raise RequestError(
+                f"GBS is {self.gbs} here, and {gpus} GPUs do not divide by {divisor}",
+                remedy=f"use a multiple of {divisor} GPUs, or set GBS",
+            )
+        return gpus // divisor
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One published result. ``corrected`` holds the figures that the document printed wrongly, ``why`` the reason."""
+
+    variant: Name
+    gpu: GpuName
+    size: Name
+    dtype: Dtype
+    gpus: Positive
+    step_seconds: Ratio
+    tokens_per_second: Ratio | None = None
+    mfu_percent: Ratio | None = None
+    days_1t: Ratio | None = None
+    tflops_per_gpu: Ratio | None = None
+    corrected: dict[str, float] = {}
+    why: str = ""
+    source: str
+
+    def value(self, figure: str) -> float | None:
+        """The figure to compare with: corrected where the document is wrong, else as printed."""
+        printed: float | None = getattr(self, figure)
+        return self.corrected.get(figure, printed)
+
+
+class Defaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    model_size: Name
+    dtype: Dtype
+    gpu_type: Name | None = None
+
+
+class Flops(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the recipe's document counts model FLOPs: attention over the full sequence squared, or the causal half."""
+
+    formula: Literal["llama3", "nemotron4", "grok1", "llama4"]
+    attention: Literal["full", "causal"]
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A whole ``recipe.yaml``."""
+
+    schema: Literal[1]
+    name: Name
+    workload: Name
+    title: str
+    family: Literal["llama3", "llama4", "grok1", "nemotron4"]
+    image: str
+    hugging_face: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+@[0-9a-f]{40}\Z")] | None = None
+    """Where the model's tokenizer and configuration are, with the commit: ``owner/name@commit``.
+
+    The benchmarks do without: a null tokenizer, mock data.
+    """
+    defaults: Defaults
+    flops: Flops
+    models: tuple[Model, ...]
+    variants: tuple[Variant, ...]
+    rows: tuple[Row, ...]
+    results: tuple[Result, ...] = ()
+
+    def model(self, size: str) -> Model:
+        """The model of ``size`` (any case). Raises RequestError that lists the sizes."""
+        for model in self.models:
+            if model.size == size.lower():
+                return model
+        sizes = [m.size for m in self.models]
+        raise RequestError(
+            f"{self.name} has no model size {size!r}{did_you_mean(size.lower(), sizes)}",
+            remedy=f"MODEL_SIZE is one of {', '.join(sizes)}",
+        )
+
+    def variant(self, name: str) -> Variant:
+        """The variant ``name``. Raises RequestError that lists the variants."""
+        for variant in self.variants:
+            if variant.name == name.lower():
+                return variant
+        names = [v.name for v in self.variants]
+        raise RequestError(
+            f"{self.name} has no variant {name!r}{did_you_mean(name.lower(), names)}",
+            remedy=f"CONFIG_VARIANT is one of {', '.join(names)}",
+        )
+
+
+def find_row(recipe: Recipe, result: Result) -> Row | None:
+    """The configuration row that a published result was measured with."""
+    for row in recipe.rows:
+        same = (row.variant, row.gpu, row.size) == (result.variant, result.gpu, result.size)
+        if same and result.dtype in row.dtypes and result.gpus in row.scales:
+            return row
+    return None
+
+
+def load_recipe(folder: Path) -> Recipe:
+    """The recipe in ``folder``. Raises RecipeError with file and line."""
+    path = folder / "recipe.yaml"
+    if not path.is_file():
+        raise RecipeError(f"no recipe.yaml in {folder}", remedy="run from a recipe folder, such as llama3.1/")
+    recipe = load_struct(path, Recipe, RecipeError)
+    from llmb_common.recipes.checks import check_recipe
+
+    check_recipe(recipe, path)
+    return recipe
+
+
+def recipe_folders(root: Path) -> Iterator[Path]:
+    """Folders under ``root`` that hold a recipe.yaml, by name."""
+    return (path.parent for path in sorted(root.glob("*/recipe.yaml")))
+
+
+def recipes_root() -> Path:
+    """Where the recipes are: ``LLMB_REPO``, else the clone that holds this library, else the copy in the package.
+
+    Raises RequestError when ``LLMB_REPO`` is set and holds no recipe.
+    """
+    if repo := os.environ.get("LLMB_REPO"):
+        if next(recipe_folders(Path(repo)), None) is None:
+            raise RequestError(
+                f"LLMB_REPO={repo} holds no recipe", remedy="set it to the clone of the repository, or unset it"
+            )
+        return Path(repo)
+    clone = Path(__file__).resolve().parents[3]
+    if next(recipe_folders(clone), None) is not None:
+        return clone
+    return Path(__file__).resolve().parents[1] / "_recipes"

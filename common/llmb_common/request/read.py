@@ -1,0 +1,274 @@
+"""What the user asked for: the documented variables, read strictly, from ``launch.sh`` and ``llmb-run`` alike.
+
+``VARIABLES`` is the contract; ``read_request`` turns a mapping of variables into a frozen ``Request``. A value that
+cannot be meant, and a name that is one slip away from a documented one, is a RequestError: on a cluster a silently
+ignored ``JOB_TOTAL_GPU=256`` costs a night.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llmb_common.errors import RequestError
+from llmb_common.request.values import Reader, gres_count, gres_type, read_mounts, same
+from llmb_common.secrets import SECRET_VARIABLES, is_secret_name
+
+COLUMNS = {
+    "TP": "tp",
+    "PP": "pp",
+    "CP": "cp",
+    "EP": "ep",
+    "ETP": "etp",
+    "VP": "vp",
+    "MBS": "mbs",
+    "GBS": "gbs",
+    "FSDP": "fsdp",
+    "CUDA_GRAPH": "cuda_graph",
+    "RECOMPUTE_LAYERS": "recompute_layers",
+    "OFFLOAD_LAYERS": "offload_layers",
+}
+"""Variables that override one column of the configuration row, and the plan's name of that column."""
+
+_SWITCH_COLUMNS = {"FSDP", "CUDA_GRAPH"}
+_ZERO_COLUMNS = {"RECOMPUTE_LAYERS", "OFFLOAD_LAYERS"}
+_UNSET_WORDS = {"na", "none", "null"}
+
+VARIABLES: dict[str, str] = {
+    "JOB_TOTAL_GPUS": "number of GPUs; ranks on a CPU",
+    "GPU_TYPE": "gb300 gb200 b200 h200 h100 cpu",
+    "MODEL_SIZE": "model size",
+    "DTYPE": "bf16 fp8 nvfp4",
+    "FP8_RECIPE": "cs ds mx",
+    "CONFIG_VARIANT": "which generation of rows where a recipe has two",
+    "GPUS_PER_NODE": "GPUs a node",
+    "SBATCH_GPUS_PER_NODE": "GPUs a node, and asks Slurm for that GRES",
+    "MAX_STEPS": "training steps",
+    "TIME_LIMIT": "Slurm time limit",
+    **dict.fromkeys(COLUMNS, "overrides one column of the configuration"),
+    "SBATCH_ACCOUNT": "Slurm account",
+    "SBATCH_PARTITION": "Slurm partition",
+    "ADDITIONAL_SLURM_PARAMS": "semicolon-separated key=value or flag",
+    "RUN_CONF_IMAGE": "another container image",
+    "RUN_CONF_MOUNTS": "extra container mounts, comma-separated",
+    "ENABLE_PROFILE": "Nsight Systems profile",
+    "PROFILE_START_STEP": "first profiled step",
+    "PROFILE_STOP_STEP": "step at which profiling stops",
+    "RUN_CONF_PROFILE_START_STEP": "first profiled step",
+    "RUN_CONF_PROFILE_STOP_STEP": "step at which profiling stops",
+    "PROFILE_RANKS": "profiled ranks: all, or 0,2,8-15",
+    "ENABLE_GPU_METRICS": "GPU metrics in the profile",
+    "ENABLE_NCCLTRACE": "NCCL trace in the log",
+    "ENABLE_CHECKPOINT": "save a checkpoint",
+    "CHECKPOINT_INTERVAL": "save every N steps",
+    "CHECKPOINT_DIR": "where checkpoints go",
+    "LOAD_CHECKPOINT_PATH": "resume from here",
+    "ENABLE_VBOOST": "clock boost",
+    "STRONG_SCALING": "the same GBS at every scale",
+    "CPU_PER_TASK_PINNING": "CPUs bound to each task",
+    "MOE_ROUTING": "drop or balanced",
+    "FORCE": "accept an undocumented scale that divides",
+    "LLMB_ENGINE_CHECK": "off: train with any Megatron-Bridge the image has",
+    "LLMB_PYTHON": "the Python that has LLMB",
+    "CLUSTER_TYPE": "slurm or local",
+    "DRY_RUN": "true: print the batch script; json: print the plan",
+    "LLMB_INSTALL": "top folder of the installation",
+    "LLMB_WORKLOAD": "folder of the workload",
+    "LLMB_REPO": "clone of the repository",
+    "STAGE_PATH": "old name of LLMB_INSTALL",
+    "HF_TOKEN": "Hugging Face token",
+}
+"""Every documented variable, with one line of what it means."""
+
+TUNING_PREFIXES = (
+    "NCCL_", "TORCH_NCCL_", "NVTE_", "UCX_", "GLOO_", "OMPI_MCA_", "PYTORCH_", "SHARP_", "FI_", "NVSHMEM_",
+)  # fmt: skip
+_TUNING = re.compile(
+    rf"({'|'.join(TUNING_PREFIXES)})[A-Z0-9_]+\Z"
+    r"|(CUDA_DEVICE_MAX_CONNECTIONS|TOKENIZERS_PARALLELISM|TRANSFORMERS_OFFLINE|OMP_NUM_THREADS|MASTER_PORT)\Z"
+    r"|LLMB_ENGINE_CHECK\Z"
+)
+"""Variables of the caller that change how a job runs: they go on record in the plan."""
+
+# Real variables of other programs that look like ours.
+_NOT_TYPOS = {
+    *("CPU_TYPE", "CHECKPOINT_PATH", "ENABLE_TRACE"),
+    *("SBATCH_GPUS", "SBATCH_GPUS_PER_TASK", "SBATCH_MEM_PER_NODE", "SBATCH_NO_REQUEUE"),
+}
+_OTHERS = ("SLURM_", "SALLOC_", "SRUN_")
+
+_HONOURED = {name for name in VARIABLES if name.startswith("SBATCH_")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One job as asked for. None: not said, the recipe or the site decides."""
+
+    gpus: int | None = None
+    gpu_type: str | None = None
+    model_size: str | None = None
+    dtype: str | None = None
+    fp8_recipe: str | None = None
+    variant: str | None = None
+    gpus_per_node: int | None = None
+    gres: bool | None = None
+    gres_type: str | None = None
+    max_steps: int | None = None
+    time_limit: str | None = None
+    columns: Mapping[str, int | bool | None] = field(default_factory=dict)
+    account: str | None = None
+    partition: str | None = None
+    additional_slurm_params: str = ""
+    image: str | None = None
+    mounts: tuple[str, ...] = ()
+    profile: bool = False
+    profile_start: int | None = None
+    profile_stop: int | None = None
+    profile_ranks: str | None = None
+    gpu_metrics: bool = False
+    nccl_trace: bool = False
+    checkpoint: bool = False
+    checkpoint_interval: int | None = None
+    checkpoint_dir: Path | None = None
+    load_checkpoint: Path | None = None
+    vboost: bool = False
+    strong_scaling: bool = False
+    cpu_pinning: int = 0
+    moe_routing: str | None = None
+    force: bool = False
+    cluster_type: str | None = None
+    dry_run: str | None = None
+    install: Path | None = None
+    workload: Path | None = None
+    tuning: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    """``SBATCH_*`` variables that were set for other jobs: sbatch never sees them, because they would override the
+    script."""
+
+
+def read_request(variables: Mapping[str, str]) -> Request:
+    """The request that ``variables`` (usually ``os.environ``) make.
+
+    Raises RequestError for the first value that is wrong, a misspelt variable, or ``STAGE_PATH``.
+    """
+    if variables.get("STAGE_PATH"):
+        raise RequestError(
+            "STAGE_PATH is the old name of the installation folder",
+            remedy="unset STAGE_PATH and export LLMB_INSTALL instead; results are now under "
+            "$LLMB_INSTALL/workloads/<workload>/experiments",
+            code="stage-path",
+        )
+    _refuse_typos(variables)
+    read = Reader(variables)
+    gres_gpus = read.text("SBATCH_GPUS_PER_NODE")
+    request = Request(
+        gpus=read.positive("JOB_TOTAL_GPUS"),
+        gpu_type=read.lower("GPU_TYPE"),
+        model_size=read.lower("MODEL_SIZE"),
+        dtype=read.choice("DTYPE", ("bf16", "fp8", "nvfp4")),
+        fp8_recipe=read.choice("FP8_RECIPE", ("cs", "ds", "mx")),
+        variant=read.lower("CONFIG_VARIANT"),
+        gpus_per_node=same(
+            ("GPUS_PER_NODE", read.positive("GPUS_PER_NODE")), ("SBATCH_GPUS_PER_NODE", gres_count(gres_gpus))
+        ),
+        gres=True if gres_gpus else None,
+        gres_type=gres_type(gres_gpus),
+        max_steps=read.positive("MAX_STEPS"),
+        time_limit=read.duration("TIME_LIMIT"),
+        columns=_columns(read),
+        account=read.slurm_name("SBATCH_ACCOUNT"),
+        partition=read.slurm_name("SBATCH_PARTITION"),
+        additional_slurm_params=read.text("ADDITIONAL_SLURM_PARAMS") or "",
+        image=read.image("RUN_CONF_IMAGE"),
+        mounts=read_mounts(read.text("RUN_CONF_MOUNTS")),
+        profile=read.switch("ENABLE_PROFILE"),
+        profile_start=same(
+            *((name, read.positive(name)) for name in ("RUN_CONF_PROFILE_START_STEP", "PROFILE_START_STEP"))
+        ),
+        profile_stop=same(
+            *((name, read.positive(name)) for name in ("RUN_CONF_PROFILE_STOP_STEP", "PROFILE_STOP_STEP"))
+        ),
+        profile_ranks=read.lower("PROFILE_RANKS"),
+        gpu_metrics=read.switch("ENABLE_GPU_METRICS"),
+        nccl_trace=read.switch("ENABLE_NCCLTRACE"),
+        checkpoint=read.switch("ENABLE_CHECKPOINT"),
+        checkpoint_interval=read.positive("CHECKPOINT_INTERVAL"),
+        checkpoint_dir=read.path("CHECKPOINT_DIR"),
+        load_checkpoint=read.path("LOAD_CHECKPOINT_PATH"),
+        vboost=read.switch("ENABLE_VBOOST"),
+        strong_scaling=read.switch("STRONG_SCALING"),
+        cpu_pinning=read.count("CPU_PER_TASK_PINNING"),
+        moe_routing=read.choice("MOE_ROUTING", ("drop", "balanced")),
+        force=read.switch("FORCE"),
+        cluster_type=read.choice("CLUSTER_TYPE", ("slurm", "local")),
+        dry_run=read.dry_run(),
+        install=read.path("LLMB_INSTALL"),
+        workload=read.path("LLMB_WORKLOAD"),
+        tuning={
+            name: read.one_line(name, value)
+            for name, value in sorted(variables.items())
+            if _TUNING.match(name) and not is_secret_name(name)
+        },
+        ignored=tuple(sorted(name for name in variables if name.startswith("SBATCH_") and name not in _HONOURED)),
+    )
+    read.choice("LLMB_ENGINE_CHECK", ("on", "off"))  # handed to the ranks as it stands, with the tuning variables
+    _refuse_contradictions(request)
+    return request
+
+
+def _refuse_contradictions(request: Request) -> None:
+    if request.profile and request.nccl_trace:
+        raise RequestError(
+            "ENABLE_PROFILE and ENABLE_NCCLTRACE exclude each other", remedy="run once with each of them"
+        )
+    if request.gpu_metrics and not request.profile:
+        raise RequestError("ENABLE_GPU_METRICS needs ENABLE_PROFILE=true", remedy="set both, or neither")
+    if request.checkpoint_interval and not request.checkpoint:
+        raise RequestError("CHECKPOINT_INTERVAL needs ENABLE_CHECKPOINT=true", remedy="set both, or neither")
+    if request.checkpoint_dir and not request.checkpoint:
+        raise RequestError("CHECKPOINT_DIR needs ENABLE_CHECKPOINT=true", remedy="set both, or neither")
+    of_profiles = {
+        "PROFILE_START_STEP": request.profile_start,
+        "PROFILE_STOP_STEP": request.profile_stop,
+        "PROFILE_RANKS": request.profile_ranks,
+    }
+    for name, value in of_profiles.items():
+        if value and not request.profile:
+            raise RequestError(f"{name} needs ENABLE_PROFILE=true", remedy="set both, or neither")
+
+
+def _columns(read: Reader) -> dict[str, int | bool | None]:
+    result: dict[str, int | bool | None] = {}
+    for variable, column in COLUMNS.items():
+        value = read.lower(variable)
+        if value is None:
+            continue
+        if variable in _SWITCH_COLUMNS:
+            result[column] = read.switch(variable)
+        elif variable in _ZERO_COLUMNS:
+            result[column] = read.count(variable)
+        elif value in _UNSET_WORDS and variable in ("VP", "EP", "ETP"):
+            result[column] = None
+        else:
+            result[column] = read.positive(variable)
+    return result
+
+
+def _refuse_typos(variables: Mapping[str, str]) -> None:
+    # Short names (TP, VP) are too close to everything; a slip in those is caught by nothing but the plan's own print.
+    candidates = [name for name in VARIABLES if len(name) >= 5]
+    for name in sorted(variables):
+        if len(name) < 5 or name in VARIABLES or name in _NOT_TYPOS or name in SECRET_VARIABLES:
+            continue
+        if name.startswith(_OTHERS):
+            continue
+        near = difflib.get_close_matches(name.upper(), candidates, n=1, cutoff=0.85 if len(name) > 7 else 0.79)
+        if near:
+            raise RequestError(
+                f"the variable {name} is unknown (did you mean {near[0]}?)",
+                remedy=f"rename it to {near[0]}, or unset {name} if it is meant for something else",
+                code="unknown-variable",
+            )

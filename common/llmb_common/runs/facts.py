@@ -1,0 +1,41 @@
+"""What only the job could see, kept in the record when it ends: nodes, times, restarts, driver, NCCL, versions."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from llmb_common.files import open_plain
+from llmb_common.runs.record import RunRecord
+from llmb_common.timing.job_events import read_events
+
+_PREFIX = b"LLMB manifest: "
+_REACH = 16 << 20
+"""The line stands near the start of a log; what NCCL prints before it does not fill so many bytes."""
+
+
+def with_job_facts(record: RunRecord) -> RunRecord:
+    """``record`` whose manifest has ``job``: events.jsonl's account, and the log's manifest line as ``software``."""
+    events = asdict(read_events(record.paths.events))
+    return replace(
+        record, manifest={**record.manifest, "job": {**events, "software": read_manifest_line(record.paths.log)}}
+    )
+
+
+def read_manifest_line(log: Path) -> dict[str, Any] | None:
+    """The JSON of the last ``LLMB manifest:`` line near the start of ``log``; None where there is none."""
+    try:
+        with open_plain(log) as stream:
+            head = stream.read(_REACH)
+    except OSError:
+        return None
+    at = head.rfind(_PREFIX)
+    if at < 0:
+        return None
+    try:
+        value = json.loads(head[at + len(_PREFIX) :].partition(b"\n")[0])
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None

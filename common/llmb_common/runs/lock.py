@@ -1,0 +1,51 @@
+"""One change of a run's record at a time: several processes may follow the same run."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from llmb_common.errors import RecordError
+from llmb_common.runs.ownership import OwnRun, open_lock
+
+LOCK_SECONDS = 60.0
+"""A change of a record takes milliseconds; who holds its lock for so long hangs."""
+
+
+@contextlib.contextmanager
+def locked(run: OwnRun) -> Iterator[None]:
+    """Hold the run's lock. Raises RecordError where that is impossible, or another process holds it for too long."""
+    try:
+        descriptor = open_lock(run.descriptor, ".lock")
+    except OSError as error:
+        raise RecordError(f"cannot write in {run.folder}: {error.strerror or error}") from error
+    try:
+        deadline = time.monotonic() + LOCK_SECONDS
+        while not _take(descriptor, run.folder):
+            if time.monotonic() > deadline:
+                raise RecordError(
+                    f"another process holds {run.folder}/.lock for {LOCK_SECONDS:.0f} s",
+                    remedy="end that process, or remove the file",
+                )
+            time.sleep(0.005)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int, folder: Path) -> bool:
+    """Whether the lock is ours now."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        # Some parallel file systems are mounted without locks; the atomic write still never leaves half a record.
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+            raise RecordError(f"cannot lock {folder}: {error.strerror or error}") from error
+    return True

@@ -1,0 +1,1 @@
+"""The site and the machine: ``cluster_config.yaml``, and what is here."""

@@ -1,0 +1,134 @@
+"""``cluster_config.yaml``: what an administrator says once of a site, as frozen structs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from llmb_common.errors import ConfigError, did_you_mean
+from llmb_common.recipes.recipe import GPU_TYPES
+from llmb_common.request.values import is_mount
+from llmb_common.secrets import is_secret_name
+from llmb_common.strict_yaml import load_struct
+from llmb_common.words import is_slurm_name, job_variable_problem, line_problem
+
+FILE_NAME = "cluster_config.yaml"
+
+Runtime = Literal["pyxis", "enroot", "none"]
+
+CHECKPOINT_GB_PER_SECOND = 5.0
+"""Assumed where the site does not say: cautious for a parallel file system behind hundreds of GPUs, too fast for a
+single NFS server. A site that writes slower says so, or a job that is told to save is ended before it has."""
+
+
+class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How jobs are submitted at this site. ``gres``: ask for ``--gres=gpu:N`` (clusters without GRES reject it)."""
+
+    account: str | None = None
+    gpu_partition: str | None = None
+    cpu_partition: str | None = None
+    gres: bool = False
+    runtime: Runtime = "pyxis"
+    container_writable: bool = True
+    """A job may write to its image's files; what it writes is gone with it. Enroot's own default is no."""
+    mpi: str = "pmix"
+    """``srun --mpi=``, one of those that ``srun --mpi=list`` shows. ``none`` where Slurm was built without PMIx: ranks
+    find each other without it."""
+    additional_params: str = ""
+    """As ADDITIONAL_SLURM_PARAMS: semicolon-separated, added to every job."""
+
+
+class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Where training runs outside a container: the Python of an environment that has Megatron-Bridge."""
+
+    python: str
+
+
+class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A whole ``cluster_config.yaml``."""
+
+    schema: Literal[1] = 1
+    cluster_type: Literal["slurm", "local"] | None = None
+    repo: str | None = None
+    gpu_type: str | None = None
+    gpus_per_node: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    arch: Literal["x86_64", "aarch64"] | None = None
+    slurm: SlurmSettings = SlurmSettings()
+    engine: Engine | None = None
+    env_type: Literal["uv", "venv", "conda"] | None = None
+    image_folder: str | None = None
+    checkpoint_gb_per_second: Annotated[float, msgspec.Meta(gt=0)] = CHECKPOINT_GB_PER_SECOND
+    """At which all ranks of a job together write a checkpoint, in 10^9 bytes/s."""
+    mounts: tuple[str, ...] = ()
+    environment: dict[str, str] = {}
+    """Job variables of this site, for instance NCCL settings. They override the recipe's."""
+    workloads: tuple[str, ...] = ()
+
+
+def load_cluster_config(install: Path | None) -> ClusterConfig:
+    """The configuration of the installation ``install``, or the defaults where it has none.
+
+    Raises ConfigError with file and line.
+    """
+    if install is None:
+        return ClusterConfig()
+    path = install / FILE_NAME
+    try:
+        if not path.exists():
+            return ClusterConfig()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot look for {path}: {error.strerror or error}", remedy="correct LLMB_INSTALL, or its permissions"
+        ) from error
+    config = load_struct(path, ClusterConfig, ConfigError)
+    _check(config, path)
+    return config
+
+
+def _check(config: ClusterConfig, path: Path) -> None:
+    """What the types cannot say: every value here reaches a script or a command line."""
+    if config.gpu_type is not None and config.gpu_type not in GPU_TYPES:
+        raise ConfigError(
+            f"{path}: gpu_type {config.gpu_type!r} is unknown{did_you_mean(config.gpu_type, GPU_TYPES)}",
+            remedy=f"one of {', '.join(GPU_TYPES)}",
+        )
+    for key, value in _texts(config):
+        if problem := line_problem(value):
+            raise ConfigError(f"{path}: {key} {problem}", remedy="write it on one line")
+    for name, value in config.environment.items():
+        if problem := job_variable_problem(name, value):
+            export = f"remove it here, and export {name} in the shell that submits: jobs inherit it"
+            raise ConfigError(
+                f"{path}: environment: {problem}",
+                remedy=export if is_secret_name(name) else "correct it, or remove it",
+            )
+    slurm = config.slurm
+    for key in ("account", "gpu_partition", "cpu_partition"):
+        word = getattr(slurm, key)
+        if word is not None and not is_slurm_name(word):
+            raise ConfigError(f"{path}: slurm.{key} {word!r} is not a name that Slurm can have", remedy="correct it")
+    if not re.fullmatch(r"[a-z0-9_]+", slurm.mpi):
+        raise ConfigError(
+            f"{path}: slurm.mpi {slurm.mpi!r} is not a type of MPI", remedy="one of those that srun --mpi=list shows"
+        )
+    paths = (("engine.python", config.engine.python if config.engine else None), ("image_folder", config.image_folder))
+    for key, place in paths:
+        if place is not None and not place.startswith("/"):
+            raise ConfigError(f"{path}: {key} {place!r} is no absolute path", remedy="jobs run in other folders")
+    for mount in config.mounts:
+        if not is_mount(mount):
+            raise ConfigError(f"{path}: mounts: {mount!r} is no mount", remedy="/source:/target[:ro]")
+
+
+def _texts(config: ClusterConfig) -> Iterator[tuple[str, str]]:
+    """Every text in the file, with its key."""
+    groups = (("", config), ("slurm.", config.slurm), ("engine.", config.engine))
+    for prefix, group in groups:
+        for key in group.__struct_fields__ if group else ():
+            value = getattr(group, key)
+            values = value if isinstance(value, tuple) else (value,)
+            yield from ((prefix + key, text) for text in values if isinstance(text, str))

@@ -1,0 +1,85 @@
+"""What this machine has: GPUs by ``nvidia-smi``, nsys, a Slurm client."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+from llmb_common.request.read import Request
+from llmb_common.site.cluster import ClusterConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What the planner must know of the machine it plans for.
+
+    ``gpu_type`` None: no GPU was looked for or found. ``slurm_segments``: sbatch knows ``--segment`` (Slurm 24.05 and
+    later; True where there is no sbatch to ask).
+    """
+
+    cluster_type: str
+    gpu_type: str | None = None
+    gpus: int = 0
+    has_nsys: bool = False
+    slurm_segments: bool = True
+
+
+_NAME = re.compile(r"\b(GB300|GB200|B200|H200|H100)\b", re.IGNORECASE)  # GH200 is none of them
+
+SEGMENT_SLURM = (24, 5)
+"""First release whose ``sbatch`` knows ``--segment``."""
+
+
+def gpu_names() -> list[str]:
+    """Product names of the GPUs that the driver shows; empty without a driver."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.split("\n")[:-1] if done.returncode == 0 else []
+
+
+def count_gpus() -> int:
+    return len(gpu_names())
+
+
+def gpu_type_of(name: str) -> str | None:
+    """``NVIDIA GB200`` -> ``gb200``; None for a GPU that no recipe knows."""
+    found = _NAME.search(name)
+    return found[1].lower() if found else None
+
+
+def look_at_machine(cluster: ClusterConfig, request: Request) -> Machine:
+    """The facts that planning needs. A dry run for many GPUs plans for Slurm even where there is none."""
+    sbatch = shutil.which("sbatch")
+    wanted = request.cluster_type or cluster.cluster_type
+    if wanted is None:
+        names_slurm = bool(request.account or request.partition or request.additional_slurm_params)
+        large = request.gpu_type not in (None, "cpu") and (request.gpus or 0) > 0
+        wanted = "slurm" if sbatch or (request.dry_run and (names_slurm or large)) else "local"
+    if wanted == "slurm":
+        return Machine(cluster_type="slurm", slurm_segments=_knows_segments() if sbatch else True)
+    if request.gpu_type == "cpu" or cluster.gpu_type == "cpu":
+        return Machine(cluster_type="local", gpu_type="cpu", has_nsys=shutil.which("nsys") is not None)
+    names = gpu_names()
+    return Machine(
+        cluster_type="local",
+        gpu_type=gpu_type_of(names[0]) if names else "cpu",
+        gpus=len(names),
+        has_nsys=shutil.which("nsys") is not None,
+    )
+
+
+def _knows_segments() -> bool:
+    """Whether ``sbatch`` has ``--segment``: since Slurm 24.05.0 (its NEWS). ``sbatch --help`` does not list it."""
+    try:
+        text = subprocess.run(["sbatch", "--version"], capture_output=True, text=True, timeout=20).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    found = re.search(r"([0-9]+)\.([0-9]+)", text)
+    return found is not None and (int(found[1]), int(found[2])) >= SEGMENT_SLURM

@@ -1,0 +1,1 @@
+"""From plans to started runs: crash-safe, one, many, as arrays, in chains."""

@@ -1,0 +1,97 @@
+"""Checks of the disk before a job is submitted: an hour in the queue is a poor way to learn of a typing slip."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+from pathlib import Path
+
+from llmb_common.errors import EnvironmentLacks, RequestError
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER
+
+_TRACKER = "latest_checkpointed_iteration.txt"
+_ITERATION = re.compile(r"iter_([0-9]{1,9})")
+
+
+def check_disk(plan: JobPlan) -> None:
+    """Raise RequestError for a checkpoint that is none, EnvironmentLacks for too little space to save one."""
+    try:
+        if plan.checkpoint.load is not None:
+            # exit_after: the run ends so many steps after the checkpoint, whatever its step is.
+            _check_checkpoint(Path(plan.checkpoint.load), plan.max_steps if plan.exit_after is None else None)
+            _check_link(plan, Path(plan.checkpoint.load))
+        if plan.checkpoint.enabled:
+            _check_space(plan)
+    except OSError as error:
+        raise EnvironmentLacks(
+            f"cannot look at {error.filename}: {error.strerror or error}",
+            remedy="check the path of the checkpoint and its permissions",
+        ) from error
+
+
+def _check_checkpoint(path: Path, last_step: int | None) -> None:
+    """Refuse what ``llmb_train`` would refuse on the nodes: it takes a folder of ``iter_*`` folders, or one of them."""
+    if not path.is_dir():
+        raise RequestError(f"LOAD_CHECKPOINT_PATH={path} is no folder", remedy="give the folder of the checkpoint")
+    step = _step(path)
+    if step is None:
+        raise RequestError(
+            f"LOAD_CHECKPOINT_PATH={path} holds no finished checkpoint: {_complaint(path)}",
+            remedy="give the folder that holds the iter_* folders of a run that saved a checkpoint, or one of these",
+        )
+    folder = path if _ITERATION.fullmatch(path.name) else path / f"iter_{step:07d}"
+    if not any(folder.glob("*.distcp")):
+        raise RequestError(
+            f"LOAD_CHECKPOINT_PATH: {folder} holds no *.distcp files", remedy="give the folder of a finished checkpoint"
+        )
+    if last_step is not None and last_step <= step:
+        raise RequestError(
+            f"MAX_STEPS={last_step}: the checkpoint in {path} is of step {step}, there is nothing left to train",
+            remedy=f"set MAX_STEPS above {step}, or unset it to train one step",
+        )
+
+
+def _check_link(plan: JobPlan, path: Path) -> None:
+    """A container sees the installation and the workload's folder, but not where a link in them leads."""
+    mounted = [Path(plan.install), Path(plan.workload_folder)]
+    real = path.resolve()
+    if plan.image is None or not any(path.is_relative_to(folder) for folder in mounted):
+        return
+    if not any(real.is_relative_to(folder.resolve()) for folder in mounted):
+        raise RequestError(
+            f"LOAD_CHECKPOINT_PATH={path} is a link to {real}, where containers do not see it",
+            remedy=f"set LOAD_CHECKPOINT_PATH={real}",
+        )
+
+
+def _step(path: Path) -> int | None:
+    if named := _ITERATION.fullmatch(path.name):
+        return int(named[1])
+    tracker = path / _TRACKER
+    text = tracker.read_text(encoding="utf-8", errors="replace").strip() if tracker.is_file() else ""
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
+
+
+def _complaint(path: Path) -> str:
+    if any(path.glob("weights/*.distcp")):
+        return "it is one of NeMo 2, which Megatron-Bridge cannot load"
+    return f"{_TRACKER}, which names the last one, is missing or wrong"
+
+
+def _check_space(plan: JobPlan) -> None:
+    steps = plan.exit_after or plan.max_steps
+    saves = math.ceil(steps / (plan.checkpoint.interval or steps))
+    needed = saves * CHECKPOINT_BYTES_PER_PARAMETER * plan.parameters
+    folder = Path(plan.checkpoint.save or plan.workload_folder)
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise EnvironmentLacks(
+            f"{saves} checkpoint(s) of {plan.model_size} need {needed / 2**30:,.0f} GiB, "
+            f"and {folder} has {free / 2**30:,.0f} GiB free",
+            remedy="set CHECKPOINT_DIR to a larger file system, raise CHECKPOINT_INTERVAL, or free space",
+            code="no-space",
+        )

@@ -1,0 +1,156 @@
+"""Many jobs that one command submits: by one process at a time, and together one round.
+
+A round that was killed, or in which not every job could be submitted, is gone on with by the same command: it gets the
+same name, from which the jobs' keys are made, and a key that is on record is not submitted again. Once every job of a
+round is on record the round is over, and the same command begins another.
+
+The state is a file beside the experiments, where whoever may submit may write, and it is locked while jobs are
+submitted. Nothing of it is left when a round is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmb_common.errors import RecordError
+from llmb_common.planning.job_plan import plan_as_dict
+from llmb_common.runs.paths import experiments_folder
+from llmb_common.submission.jobs import Job
+
+LEFTOVER_SECONDS = 24 * 3600
+"""An interrupted round is gone on with so long; after that the same command begins another."""
+
+_FOLDER = ".submitting"
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+
+
+@dataclass
+class Round:
+    """``begun`` is None for a new round, else when it first began (Unix time). Set ``over`` when nothing is missing."""
+
+    name: str
+    begun: float | None = None
+    over: bool = False
+
+
+def digest_of(jobs: Sequence[Job], *more: object) -> str:
+    """The same for the same jobs in the same order, and the same user; ``more`` is told apart too."""
+    plans: dict[int, str] = {}
+    for job in jobs:
+        if id(job.plan) not in plans:
+            plans[id(job.plan)] = json.dumps(plan_as_dict(job.plan), sort_keys=True)
+    digest = hashlib.sha256(repr((os.getuid(), more)).encode())
+    for job in jobs:
+        digest.update(f"\0{plans[id(job.plan)]}\0{job.recipe_folder}\0{job.options}".encode())
+    return digest.hexdigest()[:16]
+
+
+def digest_of_file(task_file: str) -> str:
+    """The same for the same file, whatever stands in it, and the same user."""
+    return hashlib.sha256(repr((os.getuid(), task_file)).encode()).hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def open_round(jobs: Sequence[Job], digest: str, *, again: bool, say: Callable[[str], None]) -> Iterator[Round]:
+    """The round of the jobs' command, whose ``digest`` tells it from others; with ``again`` always a new one.
+
+    While another process is at it this one waits, and says so first. Raises RecordError.
+    """
+    folder = experiments_folder(jobs[0].plan.workload_folder) / _FOLDER
+    file = folder / digest
+    with contextlib.ExitStack() as cleanup:
+        try:
+            descriptor = _locked(file, say)
+            cleanup.callback(_remove_empty, folder)
+            cleanup.callback(os.close, descriptor)
+            now = _state(descriptor, again=again)
+            _remove_old(folder)
+        except OSError as error:
+            raise RecordError(
+                f"cannot write {file}: {error.strerror or error}",
+                remedy="check free space, quota and permissions there, then run the same command again",
+            ) from error
+        yield now
+        if now.over:
+            with contextlib.suppress(OSError):
+                file.unlink()
+
+
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # others are submitting, or there are runs
+        folder.rmdir()
+        folder.parent.rmdir()
+
+
+def _locked(file: Path, say: Callable[[str], None]) -> int:
+    """A descriptor of ``file``, which is made where it is absent and locked until the descriptor is closed."""
+    waits = False
+    while True:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        except FileNotFoundError:
+            continue  # who was before us has just removed the folder
+        try:
+            if not _try_lock(descriptor):
+                if not waits:
+                    say("another process is submitting these jobs: waiting for it (Ctrl-C ends only the waiting)")
+                waits = True
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.fstat(descriptor).st_nlink:
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # who was before us is done and has removed the file
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:  # some parallel file systems are mounted without
+            raise
+    return True
+
+
+def _state(descriptor: int, *, again: bool) -> Round:
+    """The round that stands in the file, if it was interrupted lately; else a new one, which is written there."""
+    try:
+        found = json.loads(os.pread(descriptor, 4096, 0))
+        name, begun = str(found["round"]), float(found["begun"])
+        if not again and 0 <= time.time() - begun < LEFTOVER_SECONDS:
+            return Round(name, begun)
+    except (ValueError, KeyError, TypeError):
+        pass  # new, or killed in the middle of writing it: nothing was submitted then
+    new = Round(secrets.token_hex(4))
+    text = json.dumps({"round": new.name, "begun": time.time()}).encode()
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, text, 0)
+    os.fsync(descriptor)
+    return new
+
+
+def _remove_old(folder: Path) -> None:
+    """Remove what rounds that nobody has gone on with left here."""
+    for file in folder.iterdir():
+        with contextlib.suppress(OSError):
+            if time.time() - file.stat().st_mtime > LEFTOVER_SECONDS:
+                descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+                try:
+                    if _try_lock(descriptor):
+                        file.unlink()
+                finally:
+                    os.close(descriptor)

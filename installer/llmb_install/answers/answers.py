@@ -1,0 +1,175 @@
+"""What an installation is told: one strict, typed set of answers, whoever gave them.
+
+Prompts, flags and play files all fill the same ``Answers``; ``questions`` lists its fields for people.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from llmb_common.errors import ConfigError, RequestError, did_you_mean
+from llmb_common.planning.choose import row_gpu
+from llmb_common.recipes.recipe import Recipe
+from llmb_common.secrets import Secret
+from llmb_common.strict_yaml import Lines, convert, load_text, read_text
+from llmb_install.answers.checks import check
+from llmb_install.answers.questions import PATHS, QUESTIONS, Given, expand_workloads
+
+_SECRETS = ("hf_token", "ngc_api_key")
+
+ClusterType = Literal["slurm", "local"]
+Architecture = Literal["x86_64", "aarch64"]
+Method = Literal["local", "srun"]
+EnvironmentType = Literal["venv", "uv", "conda"]
+
+
+class Answers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that decides what is installed. No secret is among it: see ``Secrets``."""
+
+    schema: Literal[1]
+    install_path: str
+    cluster_type: ClusterType
+    gpu_type: Literal["gb300", "gb200", "b200", "h200", "h100", "cpu"]
+    workloads: tuple[str, ...]
+    account: str | None = None
+    gpu_partition: str | None = None
+    cpu_partition: str | None = None
+    gres: bool = False
+    arch: Architecture
+    install_method: Method
+    runtime: Literal["pyxis", "enroot", "none"]
+    mpi: str | None = None
+    container_writable: bool | None = None
+    env_type: EnvironmentType
+    image_folder: str | None = None
+    engine_python: str | None = None
+    hugging_face: bool = False
+    space_check: bool = True
+
+    @property
+    def on_slurm(self) -> bool:
+        return self.cluster_type == "slurm"
+
+    @property
+    def uses_images(self) -> bool:
+        return self.on_slurm and self.runtime != "none"
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """What must be in no file but its own: a Hugging Face token, an NGC key."""
+
+    hf_token: Secret | None = None
+    ngc_api_key: Secret | None = None
+    keep: frozenset[str] = frozenset()
+    """The fields that the user has given to LLMB, by a flag, a play file or an answer: they are stored. What only the
+    environment has is used from there."""
+    ngc_variable: str = ""
+    """The variable that has the NGC key, if one has."""
+
+    def updated(self, new: Secrets) -> Secrets:
+        """The secrets of both; ``new`` wins."""
+        return Secrets(
+            hf_token=new.hf_token or self.hf_token,
+            ngc_api_key=new.ngc_api_key or self.ngc_api_key,
+            keep=self.keep | new.keep,
+            ngc_variable=self.ngc_variable,
+        )
+
+
+def read_play(path: Path) -> tuple[Given, Secrets, Lines]:
+    """The answers in a play file, its secrets set apart. Raises ConfigError with file and line."""
+    where = str(path)
+    data, lines = load_text(read_text(path, ConfigError), where, ConfigError)
+    if not isinstance(data, dict):
+        raise ConfigError(f"{where}:1: a play file is a mapping of answers", remedy="write one with --record FILE")
+    secrets = _take_secrets(data, where, lines)
+    known = set(Answers.__struct_fields__)
+    for key in data:
+        if key not in known:
+            raise ConfigError(
+                f"{where}:{lines[f'$.{key}']}: unknown key {key!r}{did_you_mean(key.lower(), {*known, *_SECRETS})}",
+                remedy="remove the key or correct its name",
+            )
+    _check_schema(data, where, lines)
+    return data, secrets, lines
+
+
+def _check_schema(data: dict[str, Any], where: str, lines: Lines) -> None:
+    if "schema" not in data:
+        raise ConfigError(f"{where}:1: the key 'schema' is missing", remedy="add: schema: 1")
+    if data["schema"] != 1:
+        raise ConfigError(
+            f"{where}:{lines['$.schema']}: schema {data['schema']!r} is unknown; this release knows 1",
+            remedy="write schema: 1, or git pull in the clone if the file is of a newer release",
+        )
+
+
+def _take_secrets(data: dict[str, Any], where: str, lines: Lines) -> Secrets:
+    found: dict[str, Secret] = {}
+    for key in _SECRETS:
+        value = data.pop(key, None)
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(f"{where}:{lines[f'$.{key}']}: {key} must be text", remedy="put the value in quotes")
+        if value:
+            found[key] = Secret(value)
+    return Secrets(hf_token=found.get("hf_token"), ngc_api_key=found.get("ngc_api_key"), keep=frozenset(found))
+
+
+def complete(given: Given, recipes: Mapping[str, Recipe], *, where: str = "", lines: Lines | None = None) -> Answers:
+    """``given`` with its defaults, as ``Answers``. Raises RequestError or ConfigError that says which field is wrong.
+
+    The defaults depend on the answers alone, not on the machine, except for ``arch`` of a CPU installation.
+    """
+    check(given, recipes, where, lines)
+    values = {key: value for key, value in given.items() if value is not None}
+    values.setdefault("schema", 1)
+    for question in QUESTIONS:
+        if question.choices and not question.is_switch and question.field in values:
+            values[question.field] = str(values[question.field]).lower()
+    on_slurm = values["cluster_type"] == "slurm"
+    values.setdefault("arch", default_architecture(values["gpu_type"]))
+    values.setdefault("runtime", "pyxis" if on_slurm else "none")
+    values.setdefault("install_method", "local")
+    values.setdefault("env_type", "venv")
+    values["workloads"] = _workloads(values, recipes)
+    if on_slurm:
+        values.setdefault("cpu_partition", values["gpu_partition"])
+    for field in PATHS:
+        if values.get(field):
+            values[field] = str(Path(str(values[field])).expanduser().absolute())
+    return convert(values, lines or {}, Answers, where or "the answers", ConfigError if where else RequestError)
+
+
+def _workloads(values: Given, recipes: Mapping[str, Recipe]) -> list[str]:
+    """The names; ``all`` are those that have a configuration for the GPU type."""
+    names = expand_workloads(values["workloads"], recipes)
+    if values["workloads"] in ("all", ["all"], ("all",)):
+        names = [name for name in names if has_rows(recipes[name], values["gpu_type"])]
+    return names
+
+
+def has_rows(recipe: Recipe, gpu_type: str) -> bool:
+    """Whether the recipe has a configuration for these GPUs; on CPUs each has its smoke size."""
+    return gpu_type == "cpu" or any(row.gpu == row_gpu(gpu_type) for row in recipe.rows)
+
+
+def default_architecture(gpu_type: str) -> str:
+    if gpu_type in ("gb200", "gb300"):
+        return "aarch64"
+    return platform.machine() if gpu_type == "cpu" else "x86_64"
+
+
+def to_yaml(answers: Answers) -> str:
+    """The answers as a play file."""
+    import yaml
+
+    data = {key: value for key, value in msgspec.to_builtins(answers).items() if value is not None}
+    header = "# Answers for the installer: ./installer.py --play THIS_FILE. Secrets are never recorded.\n"
+    return header + yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=4096)

@@ -1,0 +1,297 @@
+"""The questions in a terminal: detected defaults, answers checked at the prompt, a draft that survives Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmb_common.errors import Interrupted, RequestError
+from llmb_common.printable import printable_lines
+from llmb_common.recipes.recipe import Recipe
+from llmb_common.secrets import Secret
+from llmb_common.words import is_slurm_name
+from llmb_install.answers import answers as answers_module
+from llmb_install.answers import draft, used_folder
+from llmb_install.answers.answers import Answers, Secrets
+from llmb_install.answers.checks import engine_problem, folder_problem, path_problem
+from llmb_install.answers.keyboard import Back, forget_keys, with_way_back
+from llmb_install.answers.questions import PATHS, QUESTIONS, Given, Question, merged, plain
+from llmb_install.answers.suggestions import OTHER, choices_of, suggestions
+from llmb_install.detect import Site
+from llmb_install.working.reporter import size
+from llmb_install.working.space import free_bytes
+
+if TYPE_CHECKING:
+    import questionary
+
+
+_WAY_OUT = {"engine_python": " (without one, GPU jobs on this machine cannot run: go back and choose cpu, or slurm)"}
+
+
+class Dialogue:
+    """One session of questions. ``given`` (from flags) is not asked again; ``defaults`` are what Enter accepts."""
+
+    def __init__(self, site: Site, recipes: Mapping[str, Recipe], given: Given, defaults: Given) -> None:
+        self._site = site
+        self._recipes = recipes
+        self._fixed = dict(given)
+        self._defaults = defaults
+        self._given: Given = dict(given)
+        self._asked_secrets: dict[str, Secret | None] = {}
+
+    def run(self, secrets: Secrets, summary: Callable[[Answers, Secrets], str]) -> tuple[Answers, Secrets]:
+        """Ask everything, show the summary, until the user confirms. Raises Interrupted for Ctrl-C and for "no"."""
+        try:
+            # Keys that were pressed while the environment was built are no answers.
+            forget_keys()
+            self._question_fixed_folder()
+            self._offer_draft()
+            answers, secrets = self._until_confirmed(secrets, summary)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                "interrupted; your answers so far are kept", remedy="run the same command again to go on with them"
+            ) from None
+        draft.forget()
+        return answers, secrets
+
+    def _until_confirmed(
+        self, given_secrets: Secrets, summary: Callable[[Answers, Secrets], str]
+    ) -> tuple[Answers, Secrets]:
+        self._ask_all()
+        while True:
+            try:
+                secrets = self._ask_secrets(given_secrets)
+                answers = self._complete()
+                print(printable_lines(summary(answers, secrets)), file=sys.stderr)
+                if self._confirmed():
+                    return answers, secrets
+                self._change_one()
+            except RequestError as problem:  # noqa: PERF203  (a person is waited for)
+                print(printable_lines(f"  {problem}"), file=sys.stderr)
+                self._change_one()
+            except Back:
+                self._ask_all(back=True)
+
+    def _ask_all(self, *, back: bool = False) -> None:
+        """Every question that still needs an answer, in their order; ``back``: beginning with the last one again."""
+        position = self._take_back(len(QUESTIONS)) if back else 0
+        while position < len(QUESTIONS):
+            try:
+                self._ask_if_needed(QUESTIONS[position])
+                position += 1
+            except Back:  # noqa: PERF203
+                position = self._take_back(position)
+
+    def _take_back(self, position: int) -> int:
+        """Forget the answer to the last question before ``position`` that the user may change; where that question is.
+
+        The answer becomes what Enter accepts. Before the first question there is none: then ``position`` itself.
+        """
+        for earlier in range(position - 1, -1, -1):
+            question = QUESTIONS[earlier]
+            field = question.field
+            can_change = field in self._given and field not in self._fixed and question.asked(self._given)
+            if can_change and question.matters(self._given):
+                self._defaults = {**self._defaults, field: self._given.pop(field)}
+                for later in QUESTIONS[earlier + 1 :]:
+                    # Defaults of questions that were not asked: they may follow from the answer that changes.
+                    if later.field not in self._fixed:
+                        self._given.pop(later.field, None)
+                return earlier
+        return min(position, len(QUESTIONS) - 1)
+
+    def _question_fixed_folder(self) -> None:
+        """A folder from the command line is not asked for; that it holds other things is."""
+        folder = self._fixed.get("install_path")
+        if folder and not self._is_meant(Path(str(folder)).expanduser().absolute()):
+            raise RequestError("nothing was installed", remedy="choose another folder with --install-path")
+
+    def _is_meant(self, folder: Path) -> bool:
+        """Whether to install into ``folder``: a question only where it holds other things."""
+        names = used_folder.other_things(folder)
+        if not names:
+            return True
+        text = f"{folder} holds other things ({used_folder.described(names)}). Install among them?"
+        return bool(_answer(_questionary().confirm(text, default=False), way_back=False))
+
+    def _ask_if_needed(self, question: Question) -> None:
+        field = question.field
+        if field in self._given or not question.matters(self._given):
+            return
+        if not question.asked(self._given):
+            if self._defaults.get(field) is not None:
+                self._given[field] = self._defaults[field]
+            return
+        self._given[field] = self._ask(question)
+        self._save_draft()
+
+    def _ask(self, question: Question) -> Any:
+        if question.field == "workloads":
+            return self._ask_workloads()
+        if question.is_switch:
+            return bool(_answer(_questionary().confirm(question.text + "?", default=bool(self._suggestion(question)))))
+        choices = choices_of(question, self._site)
+        suggestion = self._suggestion(question)
+        if choices:
+            default = suggestion if suggestion in choices else None
+            q = _questionary()
+            rows = [q.Choice(title, value=value) for value, title in choices.items()]
+            chosen = _answer(q.select(question.text, choices=rows, default=default, instruction=" "))
+            if chosen != OTHER:
+                return chosen
+            suggestion = ""
+        return self._ask_text(question, str(suggestion or ""))
+
+    def _ask_text(self, question: Question, suggestion: str) -> str | None:
+        optional = not question.required and question.field != "install_path"
+
+        def valid(text: str) -> bool | str:
+            if not text.strip():
+                return True if optional else f"an answer is needed{_WAY_OUT.get(question.field, '')}; Shift-Tab: back"
+            return _problem(question.field, text.strip(), self._given) or True
+
+        hint = f" ({_space_note(suggestion)})" if question.field == "install_path" else ""
+        hint = " (Enter: images in the installation)" if question.field == "image_folder" and not suggestion else hint
+        text = str(_answer(_questionary().text(f"{question.text}{hint}", default=suggestion, validate=valid))).strip()
+        if question.field == "install_path" and not self._is_meant(Path(text).expanduser().absolute()):
+            return self._ask_text(question, suggestion)
+        if question.field in PATHS and text:
+            return str(Path(text).expanduser().absolute())
+        return text or None
+
+    def _ask_workloads(self) -> list[str]:
+        q = _questionary()
+        gpu_type = str(self._given.get("gpu_type"))
+        fitting = [name for name, recipe in self._recipes.items() if answers_module.has_rows(recipe, gpu_type)]
+        chosen = self._defaults.get("workloads") or fitting
+        choices = [
+            q.Choice(
+                f"{name}  ({recipe.title})" + ("" if name in fitting else f"  no configuration for {gpu_type}"),
+                value=name,
+                checked=name in chosen and name in fitting,
+            )
+            for name, recipe in sorted(self._recipes.items())
+        ]
+        keys = "(space: select, a: all, Enter: go on)"
+        asked = q.checkbox(
+            "Workloads", choices=choices, instruction=keys, validate=lambda some: bool(some) or "select at least one"
+        )
+        return list(_answer(asked))
+
+    def _ask_secrets(self, secrets: Secrets) -> Secrets:
+        """``secrets`` and what the user adds. Each is asked for once, also when other answers change."""
+        token, key, keep = secrets.hf_token, secrets.ngc_api_key, set(secrets.keep)
+        if token is None and self._given.get("hugging_face"):
+            if "hf_token" not in self._asked_secrets:
+                self._asked_secrets["hf_token"] = self._ask_token()
+            token = self._asked_secrets["hf_token"]
+            keep.add("hf_token")
+        if key is None and self._given.get("cluster_type") == "slurm" and self._given.get("runtime") != "none":
+            if "ngc_api_key" not in self._asked_secrets:
+                prompt = "NGC API key (only for images that need one; Enter: none)"
+                text = _answer(_questionary().password(prompt)).strip()
+                self._asked_secrets["ngc_api_key"] = Secret(text) if text else None
+            key = self._asked_secrets["ngc_api_key"]
+            keep.add("ngc_api_key")
+        return Secrets(hf_token=token, ngc_api_key=key, keep=frozenset(keep), ngc_variable=secrets.ngc_variable)
+
+    def _ask_token(self) -> Secret | None:
+        from llmb_install.parts.hugging_face import check_token
+
+        while text := _answer(_questionary().password("Hugging Face token (Enter: none)")).strip():
+            problem = check_token(Secret(text))
+            if not problem:
+                return Secret(text)
+            print(printable_lines(f"  {problem}"), file=sys.stderr)
+        return None
+
+    def _confirmed(self) -> bool:
+        # The summary is to be read: what was typed before it was there does not confirm it.
+        forget_keys()
+        q = _questionary()
+        choice = _answer(q.select("Go on?", choices=["install", "change an answer", "leave"], instruction=" "))
+        if choice == "leave":
+            raise Interrupted("nothing was installed; your answers are kept", remedy="run it again to go on with them")
+        return bool(choice == "install")
+
+    def _change_one(self) -> None:
+        """Ask one question again, and those that its answer brings up."""
+        q = _questionary()
+        asked = [question for question in QUESTIONS if question.matters(self._given)]
+        choices = [q.Choice(f"{item.text}: {plain(self._given.get(item.field))}", value=item.field) for item in asked]
+        before = dict(self._given), dict(self._defaults)
+        try:
+            field = _answer(q.select("Which one?", choices=choices, instruction=" "))
+            question = next(item for item in QUESTIONS if item.field == field)
+            self._defaults = {**self._defaults, **self._given}
+            self._given = merged(self._given, {field: self._ask(question)})
+            # Those that came from the old answer are asked again, with what the new one suggests.
+            self._defaults = {key: value for key, value in self._defaults.items() if key in self._given}
+            for item in QUESTIONS:
+                self._ask_if_needed(item)
+        except Back:
+            # As if it had not been asked to change.
+            self._given, self._defaults = before
+        self._save_draft()
+
+    def _complete(self) -> Answers:
+        relevant = [question.field for question in QUESTIONS if question.matters(self._given)]
+        given = {key: value for key, value in self._given.items() if key in relevant or key == "space_check"}
+        return answers_module.complete(given, self._recipes)
+
+    def _suggestion(self, question: Question) -> Any:
+        """What Enter accepts: the answer of last time, else what was detected, else the documented default."""
+        old = merged(self._defaults, self._given)
+        if question.field in old:
+            return old[question.field]
+        return suggestions(self._site, self._given).get(question.field, "")
+
+    def _offer_draft(self) -> None:
+        kept = draft.read()
+        fresh = {key: value for key, value in kept.items() if key not in self._fixed}
+        if not fresh:
+            return
+        text = f"Go on with the {len(fresh)} answers of last time?"
+        if _answer(_questionary().confirm(text, default=True), way_back=False):
+            self._given = {**fresh, **self._fixed}
+        else:
+            self._defaults = {**self._defaults, **fresh}
+
+    def _save_draft(self) -> None:
+        draft.keep(self._given)
+
+
+def _questionary() -> Any:
+    import questionary
+
+    return questionary
+
+
+def _answer(question: questionary.Question, *, way_back: bool = True) -> Any:
+    """The user's answer; Ctrl-C raises KeyboardInterrupt, Shift-Tab ``Back``."""
+    return (with_way_back(question) if way_back else question).unsafe_ask()
+
+
+def _problem(field: str, text: str, given: Given) -> str:
+    """What is wrong with an answer, for the prompt; empty when nothing is."""
+    if field == "engine_python":
+        return engine_problem(text)
+    if problem := path_problem(field, text, given):
+        return problem
+    if field in PATHS:
+        if problem := folder_problem(text):
+            return problem
+        path = Path(text).expanduser().absolute()
+        existing = next(folder for folder in (path, *path.parents) if folder.exists())
+        if field == "install_path" and not os.access(existing, os.W_OK):
+            return f"{existing} cannot be written"
+    elif not is_slurm_name(text):
+        return "not a name that Slurm can have"
+    return ""
+
+
+def _space_note(folder: str) -> str:
+    return f"{size(free_bytes(Path(folder or '.')))} free at {folder}" if folder else "free space is checked"

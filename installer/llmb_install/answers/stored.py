@@ -1,0 +1,47 @@
+"""What is on disk already: the recipes of a clone, the answers of an installation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from llmb_common.errors import ConfigError, EnvironmentLacks
+from llmb_common.recipes.recipe import Recipe, load_recipe, recipe_folders
+from llmb_common.strict_yaml import convert, load_text, read_text
+from llmb_install.answers.answers import Answers
+
+ANSWERS_FILE = Path(".llmb") / "answers.yaml"
+
+
+def load_recipes(clone: Path) -> dict[str, Recipe]:
+    """All recipes of the clone, by workload name."""
+    recipes = [load_recipe(folder) for folder in recipe_folders(clone)]
+    if not recipes:
+        raise EnvironmentLacks(
+            f"{clone} holds no recipe", remedy="run ./installer.py of the clone, or set LLMB_REPO to the clone"
+        )
+    return {recipe.workload: recipe for recipe in recipes}
+
+
+def stored_answers(install: Path) -> Answers | None:
+    """The answers that the installation was made with, with its present path; None where there is none.
+
+    Raises ConfigError with file and line when the file was damaged by hand.
+    """
+    path = install / ANSWERS_FILE
+    if not path.is_file():
+        return None
+    data, lines = load_text(read_text(path, ConfigError), str(path), ConfigError)
+    if isinstance(data, dict):
+        data["install_path"] = str(install)
+    return convert(data, lines, Answers, str(path), ConfigError)
+
+
+def required_answers(install: Path) -> Answers:
+    """As ``stored_answers``, for commands that need an installation. Raises EnvironmentLacks where there is none."""
+    answers = stored_answers(install)
+    if answers is None:
+        raise EnvironmentLacks(
+            f"there is no installation in {install}",
+            remedy="set LLMB_INSTALL or --install-path to one, or make one with ./installer.py",
+        )
+    return answers

@@ -1,0 +1,315 @@
+"""The commands that build: install, add, remove, update. Each ends in the same place, the steps that are missing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from llmb_common.errors import RequestError
+from llmb_common.files import write_atomic
+from llmb_common.printable import printable_lines
+from llmb_common.recipes.recipe import Recipe
+from llmb_install import arguments
+from llmb_install.answers import answers as answers_module
+from llmb_install.answers import site_checks, used_folder
+from llmb_install.answers.answers import Answers, Secrets
+from llmb_install.answers.checks import check_paths
+from llmb_install.answers.questions import QUESTIONS, Given, expand_workloads, merged, missing, plain
+from llmb_install.answers.stored import load_recipes, required_answers, stored_answers
+from llmb_install.commands import removal
+from llmb_install.installation import Installation
+from llmb_install.parts import credentials, environments, images
+from llmb_install.working import steps
+from llmb_install.working.install_lock import install_lock
+from llmb_install.working.leftovers import remove_leftovers
+from llmb_install.working.reporter import Reporter, size
+from llmb_install.working.space import free_bytes
+
+_WELCOME = """\
+LLMB installer. Enter takes what is marked, Shift-Tab goes back; Ctrl-C leaves and keeps the answers.
+Nothing is installed before the summary at the end. Looking at this machine ..."""
+
+
+def install(asked: argparse.Namespace, clone: Path, path: Path) -> int:
+    """The default command: answers from a play file, flags, the installation itself, or the user; then the steps."""
+    if asked.list_workloads:
+        return list_workloads(asked, clone)
+    answers, secrets = _gather(asked, clone, path)
+    if asked.record:
+        write_atomic(Path(asked.record), answers_module.to_yaml(answers))
+        print(f"recorded in {asked.record}; install with: ./installer.py --play {asked.record}", file=sys.stderr)
+        return 0
+    check_paths(_as_given(answers))
+    if not asked.no_site_check:
+        _check_site(answers, clone, path, asked)
+    used_folder.require_free(Path(answers.install_path), agreed=asked.into_used_folder or asked.dry_run)
+    return carry_out(asked, Installation(clone, answers, secrets))
+
+
+def add(asked: argparse.Namespace, clone: Path, path: Path) -> int:
+    """Add workloads to the installation."""
+    old = required_answers(path)
+    new = expand_workloads(asked.workloads, load_recipes(clone))
+    return _with(asked, clone, old, workloads=tuple(sorted({*old.workloads, *new})))
+
+
+def remove(asked: argparse.Namespace, clone: Path, path: Path) -> int:
+    """Take workloads out of the installation: images that nothing else needs go, results stay."""
+    old = required_answers(path)
+    known = {*load_recipes(clone), *old.workloads}
+    removed = old.workloads if asked.workloads == ["all"] else expand_workloads(asked.workloads, known)
+    unfinished = removal.is_pending(path)
+    for name in removed:
+        if name not in old.workloads and not unfinished:
+            raise RequestError(
+                f"{name} is not installed",
+                remedy=f"installed: {', '.join(old.workloads) or 'nothing'}",
+            )
+    before = Installation(clone, old)
+    after = Installation(
+        clone,
+        msgspec.structs.replace(old, workloads=tuple(name for name in old.workloads if name not in removed)),
+    )
+    needed = {image.path for image in after.images()}
+    # A shared folder is not ours to tidy up.
+    unwanted = [] if old.image_folder else [image for image in before.images() if image.path not in needed]
+    with Reporter(path / ".llmb" / "logs", verbose=asked.verbose) as reporter, install_lock(path, reporter):
+        if unfinished:
+            removal.finish(before, reporter)
+        removal.begin(path, unwanted)
+        # Only what records the choice: something else that is missing is not this command's business.
+        steps.run_missing([step for step in after.steps() if step.id in ("answers", "site-config")], reporter)
+        removal.finish(after, reporter)
+        for name in removed:
+            reporter.note(f"{name} is removed; its results stay in {before.workload_folder(name)}")
+    _say(asked, {"command": "remove", "ok": True, "workloads": list(after.answers.workloads)}, "")
+    return 0
+
+
+def update(asked: argparse.Namespace, clone: Path, path: Path) -> int:
+    """Repair what is damaged, build what the clone asks for now, remove what that leaves over."""
+    installation = Installation(clone, _checked(asked, required_answers(path)), credentials.from_environment())
+    if asked.dry_run:
+        return carry_out(asked, installation)
+    with Reporter(path / ".llmb" / "logs", verbose=asked.verbose) as reporter, install_lock(path, reporter):
+        _discard_damaged(installation, reporter)
+    status = carry_out(asked, installation)
+    with Reporter(path / ".llmb" / "logs", verbose=asked.verbose) as reporter, install_lock(path, reporter):
+        for environment in installation.environments():
+            for folder in environments.prune(environment):
+                reporter.note(f"removed {folder}")
+    return status
+
+
+def list_workloads(asked: argparse.Namespace, clone: Path) -> int:
+    """The workloads that can be installed, on standard output."""
+    recipes = load_recipes(clone)
+    rows = [
+        {
+            "workload": name,
+            "title": recipe.title,
+            "sizes": [model.size for model in recipe.models],
+            "image": recipe.image,
+        }
+        for name, recipe in sorted(recipes.items())
+    ]
+    text = "\n".join(f"{r['workload']:28}{r['title']:20}{r['image']}" for r in rows)
+    _say(asked, {"command": "install", "ok": True, "workloads": rows}, text)
+    return 0
+
+
+def carry_out(asked: argparse.Namespace, installation: Installation) -> int:
+    """Run what is missing, or say what that is for ``--dry-run``. With nothing to do, nothing is written."""
+    all_steps = installation.steps()
+    todo = [step for step in all_steps if not step.done()]
+    result: dict[str, Any] = {"command": asked.command, "ok": True, "install_path": str(installation.path)}
+    if asked.dry_run:
+        rows = [{"step": s.id, "does": s.shows, "download": s.download, "disk": s.disk} for s in todo]
+        _say(asked, {**result, "dry_run": True, "todo": rows}, _dry_run_text(installation, todo))
+        return 0
+    ran: list[str] = []
+    if todo or removal.is_pending(installation.path):
+        reporter = Reporter(installation.path / ".llmb" / "logs", verbose=asked.verbose)
+        for secret in (installation.secrets.hf_token, installation.secrets.ngc_api_key):
+            if secret is not None:
+                reporter.hide(secret.reveal())  # whatever a child process prints of it
+        with reporter, install_lock(installation.path, reporter):
+            try:
+                remove_leftovers(installation.path)
+                removal.finish(installation, reporter)
+                ran = steps.run_missing(all_steps, reporter)
+            except BaseException:
+                reporter.say_where_the_log_is()
+                raise
+    text = f"nothing to do: {installation.path} is complete" if not ran else _done_text(installation)
+    _say(asked, {**result, "ran": ran, "complete": True}, text)
+    for image in installation.unused_images():
+        told = f"{image} ({size(image.stat().st_size)}) is of an earlier release, and no workload needs it now"
+        print(f"{told}: remove it once no queued job uses it", file=sys.stderr)
+    if ran and asked.command == "install":
+        _say_what_next(installation)
+    return 0
+
+
+def _say_what_next(installation: Installation) -> None:
+    folder = shlex.quote(str(installation.path))
+    check = "llmb-install doctor; " if installation.answers.on_slurm else ""
+    umask = os.umask(0)
+    os.umask(umask)
+    if installation.answers.on_slurm and umask & 0o005:
+        parts = " ".join(
+            f"{folder}/{name}" for name in ("bin", "venvs", "images") if (installation.path / name).is_dir()
+        )
+        print(
+            f"note: only you can use this, because of umask {umask:03o}; for colleagues: "
+            f"chmod go+rX {folder}; chmod -R go+rX {parts}",
+            file=sys.stderr,
+        )
+    print(f'next: export LLMB_INSTALL={folder} PATH={folder}/bin:"$PATH"; {check}llmb-run list', file=sys.stderr)
+
+
+def describe(installation: Installation) -> str:
+    """The summary before the user confirms: answers, what is to be done, what it takes."""
+    answers = msgspec.to_builtins(installation.answers)
+    hidden = {"schema", "space_check"}
+    lines = [f"  {key:16}{plain(value)}" for key, value in answers.items() if key not in hidden and value is not None]
+    secrets = installation.secrets
+    lines += [f"  {'hf_token':16}given"] if secrets.hf_token else []
+    lines += [f"  {'ngc_api_key':16}given"] if secrets.ngc_api_key else []
+    todo = [step for step in installation.steps() if not step.done()]
+    free = f"{size(free_bytes(installation.path))} free in {installation.path}"
+    return "\n".join(["", *lines, "", f"  {_estimate(todo)}; {free}", ""])
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace, Path, Path], int]] = {
+    "install": install,
+    "add": add,
+    "remove": remove,
+    "update": update,
+}
+
+
+def _gather(asked: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers, Secrets]:
+    recipes = load_recipes(clone)
+    flags = arguments.given_by_flags(asked)
+    found = credentials.from_environment()
+    if asked.play:
+        play, secrets, lines = answers_module.read_play(Path(asked.play))
+        given: Given = {**play, **flags}
+        # The file's own folder counts before LLMB_INSTALL and the default, which are for when nobody says.
+        given.setdefault("install_path", str(path))
+        given = {**_found_on(given), **given}
+        return answers_module.complete(given, recipes, where=asked.play, lines=lines), found.updated(secrets)
+    stored = stored_answers(path)
+    defaults: Given = _as_given(stored) if stored else {}
+    if stored is None:
+        defaults |= _found_on(flags)
+    terminal = sys.stdin.isatty() and sys.stderr.isatty()
+    if terminal and (not flags.keys() - {"install_path", "space_check"} or missing(merged(defaults, flags))):
+        from llmb_install.answers.dialogue import Dialogue
+        from llmb_install.detect import detect_site
+
+        print(_WELCOME, file=sys.stderr)
+        dialogue = Dialogue(detect_site(), recipes, flags, {"install_path": str(path), **merged(defaults, flags)})
+        result = dialogue.run(found, lambda a, s: describe(Installation(clone, a, s)))
+        asked.into_used_folder = True  # where there was a reason to ask, it was asked
+        return result
+    given = {**merged(defaults, flags), "install_path": str(path)}
+    answers = answers_module.complete(given, recipes)
+    if stored:
+        _say_what_is_kept(answers, flags, recipes)
+    return answers, found
+
+
+def _check_site(answers: Answers, clone: Path, path: Path, asked: argparse.Namespace) -> None:
+    """Refuse scripted answers that Slurm or the recipes contradict; what is installed like that already may stay."""
+    stored = stored_answers(path)
+    if stored == msgspec.structs.replace(answers, space_check=True):
+        return
+    recipes = load_recipes(clone)
+    if asked.workloads or asked.play or stored is None:
+        site_checks.require_rows(answers, recipes)
+    elif names := site_checks.without_rows(answers.workloads, recipes, answers.gpu_type):
+        print(f"note: no configuration for {answers.gpu_type}: {', '.join(names)}", file=sys.stderr)
+    site_checks.require_known_to_slurm(answers)
+
+
+def _found_on(given: Given) -> Given:
+    """What no one is asked because Slurm says it: how ``srun`` starts ranks here."""
+    from llmb_install.detect import mpi_type
+
+    found = None if str(given.get("cluster_type")).lower() == "local" else mpi_type()
+    return {"mpi": found} if found else {}
+
+
+def _say_what_is_kept(answers: Answers, flags: Given, recipes: Mapping[str, Recipe]) -> None:
+    """Which answers come from the installation, where the flags alone would mean something else."""
+    path = answers.install_path
+    try:
+        alone = answers_module.complete({**flags, "install_path": path}, recipes)
+    except RequestError:
+        print(f"going on with the answers of {path}", file=sys.stderr)
+        return
+    fields = [q.field for q in QUESTIONS if getattr(answers, q.field) != getattr(alone, q.field)]
+    if fields:
+        kept = ", ".join(f"{field} {plain(getattr(answers, field))}" for field in fields)
+        print(f"kept from the answers of {path}: {kept}", file=sys.stderr)
+
+
+def _as_given(answers: Answers) -> Given:
+    data: Given = {key: value for key, value in msgspec.to_builtins(answers).items() if value is not None}
+    return data
+
+
+def _with(asked: argparse.Namespace, clone: Path, old: Answers, **changes: Any) -> int:
+    new = _checked(asked, msgspec.structs.replace(old, **changes))
+    return carry_out(asked, Installation(clone, new, credentials.from_environment()))
+
+
+def _checked(asked: argparse.Namespace, answers: Answers) -> Answers:
+    return msgspec.structs.replace(answers, space_check=False) if asked.no_space_check else answers
+
+
+def _discard_damaged(installation: Installation, reporter: Reporter) -> None:
+    """What the thorough check finds damaged is removed, so that its step builds it again."""
+    for image in installation.images():
+        if image.is_complete() and (problem := image.verify()):
+            reporter.note(f"{problem}: importing it again")
+            images.discard(image)
+    for environment in installation.environments():
+        if environment.is_complete() and (problem := environments.verify(environment)):
+            reporter.note(f"{problem}: building it again")
+            environments.discard(environment.folder)
+
+
+def _dry_run_text(installation: Installation, todo: list[steps.Step]) -> str:
+    if not todo:
+        return f"nothing to do: {installation.path} is complete"
+    lines = [f"{step.id}\n    {step.shows}" for step in todo]
+    return "\n".join([*lines, _estimate(todo)])
+
+
+def _estimate(todo: list[steps.Step]) -> str:
+    download, disk = sum(step.download for step in todo), sum(step.disk for step in todo)
+    steps_to_do = f"{len(todo)} step{'s' if len(todo) > 1 else ''} to do"
+    return f"{steps_to_do}, about {size(download)} to download and {size(disk)} of disk" if disk else steps_to_do
+
+
+def _done_text(installation: Installation) -> str:
+    return f"installed in {installation.path}: {', '.join(installation.answers.workloads)}"
+
+
+def _say(asked: argparse.Namespace, result: dict[str, Any], text: str) -> None:
+    """The result on standard output: JSON with ``--json``, else ``text``."""
+    if asked.json:
+        print(json.dumps({"schema": 1, **result}, indent=2))
+    elif text:
+        print(printable_lines(text))

@@ -1,0 +1,136 @@
+"""``--quickstart``: from nothing to a table with the result of a real, tiny training run on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+from llmb_common.errors import CheckFailed
+from llmb_common.request.read import VARIABLES
+from llmb_install.answers.answers import Answers, complete
+from llmb_install.answers.stored import load_recipes, stored_answers
+from llmb_install.installation import Installation
+from llmb_install.parts import environments
+from llmb_install.parts.engine import ENGINE_BYTES
+from llmb_install.parts.site_config import update_site_config
+from llmb_install.working import command
+from llmb_install.working.install_lock import install_lock
+from llmb_install.working.leftovers import remove_leftovers
+from llmb_install.working.reporter import Reporter
+from llmb_install.working.space import require_space
+from llmb_install.working.steps import run_missing
+
+WORKLOAD = "pretrain_llama3.1"
+RANKS = 2
+STEPS = 50
+_ENDING = 45.0
+"""Seconds for a training run to end in order after Ctrl-C."""
+
+
+def quickstart(clone: Path, install: Path, *, verbose: bool) -> int:
+    """Install the CPU engine and this machine's settings under ``install``, train, print the table on stdout.
+
+    Raises EnvironmentLacks for what the machine lacks, CheckFailed when the run is no success.
+    """
+    installation = Installation(clone, stored_answers(install) or _answers(clone, install))
+    with Reporter(install / ".llmb" / "logs", verbose=verbose) as reporter:
+        reporter.note(f"LLMB quickstart in {install}")
+        try:
+            with install_lock(install, reporter):
+                _install(installation, reporter)
+            run_folder = _train(clone, install, reporter)
+            _print_table(clone, install, run_folder, reporter)
+        except BaseException:
+            reporter.say_where_the_log_is()
+            raise
+        _say_what_next(install, reporter)
+    return 0
+
+
+def _answers(clone: Path, install: Path) -> Answers:
+    given = {"install_path": str(install), "cluster_type": "local", "gpu_type": "cpu", "workloads": [WORKLOAD]}
+    return complete(given, load_recipes(clone))
+
+
+def _install(installation: Installation, reporter: Reporter) -> None:
+    """The steps of a CPU installation. One that was made for something else only gets the engine beside."""
+    remove_leftovers(installation.path)
+    if installation.needs_engine():
+        if "engine-cpu" not in run_missing(installation.steps(), reporter):
+            reporter.note("    ok  the CPU engine is there already")
+        return
+    engine = installation.engine()
+    if not engine.is_complete():
+        require_space(installation.path, ENGINE_BYTES, "the CPU engine")
+    environments.ensure(engine, reporter)
+    update_site_config(installation.path, {"engine": {"python": str(engine.interpreter)}})
+
+
+def _environment(clone: Path, install: Path) -> dict[str, str]:
+    """The caller's variables without what steers a launch: a leftover must not change what the quickstart shows."""
+    kept = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    tool = install / "venvs" / "llmb" / "bin" / "python"
+    return kept | {"LLMB_INSTALL": str(install), "LLMB_REPO": str(clone), "LLMB_PYTHON": str(tool)}
+
+
+def _train(clone: Path, install: Path, reporter: Reporter) -> Path:
+    """Train through ``launch.sh`` as a user would; returns the folder of the run."""
+    experiments = install / "workloads" / WORKLOAD / "experiments"
+    before = set(_run_folders(experiments))
+    asked = {"MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": str(RANKS), "CLUSTER_TYPE": "local", "GPU_TYPE": "cpu"}
+    shown = " ".join(f"{name}={value}" for name, value in asked.items())
+    recipe = clone / "llama3.1"
+    reporter.note(f"training: cd {recipe} && {shown} ./launch.sh")
+    title = f"training a tiny Llama 3.1, {STEPS} steps on {RANKS} processes"
+    with reporter.step(title) as step:
+        step.update(lambda: _training_progress(experiments, before))
+        env = _environment(clone, install) | asked
+        done = command.run(["bash", str(recipe / "launch.sh")], reporter, env=env, cwd=recipe, patience=_ENDING)
+    new = sorted(set(_run_folders(experiments)) - before)
+    if done.status != 0:
+        tail = "\n".join(f"    {line}" for line in done.tail[-10:])
+        raise CheckFailed(
+            f"the training run ended with status {done.status}\n{tail}",
+            remedy=f"the run's own files: {new[-1]}" if new else "correct what the message says, then run it again",
+        )
+    if not new:
+        raise CheckFailed(f"launch.sh reported success but left no run under {experiments}")
+    return new[-1]
+
+
+def _training_progress(experiments: Path, before: set[Path]) -> str:
+    """The last iteration in the log of the run that began, for the progress line."""
+    for folder in set(_run_folders(experiments)) - before:
+        for log in folder.glob("*/log-*.out"):
+            found = re.findall(r"iteration +(\d+)/ *(\d+) .*?lm loss: (\S+)", log.read_text(errors="replace"))
+            if found:
+                step, steps, loss = found[-1]
+                return f"step {step} of {steps}, loss {float(loss):.3f}"
+    return "loading Megatron-Bridge"
+
+
+def _run_folders(experiments: Path) -> list[Path]:
+    return [record.parent for record in experiments.glob("*/*/run.json")]
+
+
+def _print_table(clone: Path, install: Path, run_folder: Path, reporter: Reporter) -> None:
+    """The documented table, on standard output. Raises CheckFailed when the run is not in it as a success."""
+    parser = clone / "common" / "parse_train_timing_mbridge.sh"
+    env = _environment(clone, install)
+    done = subprocess.run(
+        ["bash", str(parser), str(run_folder)], env=env, stdout=subprocess.PIPE, text=True, check=False
+    )
+    print(done.stdout, end="", flush=True)
+    for line in done.stdout.splitlines():
+        reporter.log(line)
+    if done.returncode != 0 or not re.search(r"\bSuccess\b", done.stdout):
+        raise CheckFailed("the run is no success", remedy=f"look at its log in {run_folder}")
+
+
+def _say_what_next(install: Path, reporter: Reporter) -> None:
+    reporter.note(f"installed in {install}; log: {reporter.log_path}")
+    llmb_run = shlex.quote(str(install / "bin" / "llmb-run"))
+    reporter.note(f"next: export LLMB_INSTALL={shlex.quote(str(install))}; {llmb_run} list")

@@ -1,0 +1,117 @@
+"""The commands that look at an installation, and the one that ends it: list, verify, uninstall."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from llmb_common.errors import RequestError
+from llmb_install.answers.keyboard import forget_keys
+from llmb_install.answers.stored import ANSWERS_FILE, load_recipes, required_answers, stored_answers
+from llmb_install.installation import Installation
+from llmb_install.parts import credentials
+from llmb_install.parts.belongings import belongings, remove_if_empty
+from llmb_install.working import steps
+from llmb_install.working.install_lock import install_lock
+from llmb_install.working.leftovers import remove_leftovers
+from llmb_install.working.reporter import Reporter
+
+
+def show(asked: argparse.Namespace, clone: Path, path: Path) -> int:
+    """What is installed and what could be."""
+    answers = stored_answers(path)
+    recipes = load_recipes(clone)
+    images = {image.source: image for image in Installation(clone, answers).images()} if answers else {}
+    rows: list[dict[str, Any]] = []
+    for name, recipe in sorted(recipes.items()):
+        image = images.get(recipe.image)
+        installed = answers is not None and name in answers.workloads
+        rows.append(
+            {
+                "workload": name,
+                "title": recipe.title,
+                "installed": installed,
+                "image": str(image.path) if image else None,
+                "image_complete": image.is_complete() if image else None,
+            }
+        )
+    if asked.json:
+        envelope = {"schema": 1, "ok": True, "command": "list", "install_path": str(path), "workloads": rows}
+        print(json.dumps(envelope, indent=2))
+        return 0
+    print(f"{path}" if answers else f"{path}: no installation")
+    for row in rows:
+        state = "installed" if row["installed"] else "-"
+        if row["installed"] and row["image_complete"] is False:
+            state = "image missing"
+        print(f"  {row['workload']:28}{row['title']:20}{state}")
+    return 0
+
+
+def verify(asked: argparse.Namespace, clone: Path, path: Path) -> int:
+    """The thorough check of every part; CheckFailed when one is not right."""
+    installation = Installation(clone, required_answers(path))
+    reporter = Reporter(None, verbose=asked.verbose)
+    found = steps.verify_all(installation.steps(), reporter)
+    if asked.json:
+        ok = not any(found.values())
+        print(json.dumps({"schema": 1, "ok": ok, "command": "verify", "parts": found}, indent=2))
+        return 0 if ok else 1
+    steps.raise_if_any(found)
+    print(f"{path}: all {len(found)} parts are right")
+    return 0
+
+
+def uninstall(asked: argparse.Namespace, clone: Path, path: Path) -> int:
+    """Remove what the installer has made. Results (``workloads/``) stay unless ``--results-too`` says otherwise; what
+    others have put beside it stays in any case."""
+    if not (path / ANSWERS_FILE).is_file():  # readable or not: a damaged installation can be removed too
+        required_answers(path)
+    targets = belongings(path)
+    results = path / "workloads"
+    targets += [results] if asked.results_too and results.exists() else []
+    if not asked.yes:
+        _confirm(path, targets)
+    with Reporter(None, verbose=asked.verbose) as reporter:
+        with install_lock(path, reporter):
+            remove_leftovers(path)
+            for target in targets:
+                with reporter.step(f"removing {target}"):
+                    _remove(target)
+            if file := credentials.remove_ngc_key(path):
+                reporter.note(f"removed the NGC key from {file}")
+            remove_if_empty(path)
+        # The answers go last: while they are there, uninstall can be repeated.
+        _remove(path / ".llmb")
+        if not any(path.iterdir()):
+            path.rmdir()
+    stays = sorted(entry.name for entry in path.iterdir()) if path.exists() else []
+    if asked.json:
+        removed = [str(target) for target in targets]
+        result = {"schema": 1, "ok": True, "command": "uninstall", "removed": removed, "stays": stays}
+        print(json.dumps(result, indent=2))
+    elif stays:
+        print(f"removed; what stays in {path}: {', '.join(stays)}")
+    return 0
+
+
+def _remove(target: Path) -> None:
+    if target.is_dir() and not target.is_symlink():
+        shutil.rmtree(target)
+    else:
+        target.unlink(missing_ok=True)
+
+
+def _confirm(path: Path, targets: list[Path]) -> None:
+    names = ", ".join(str(target.relative_to(path)) for target in targets)
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise RequestError(f"uninstall of {path} removes {names} and cannot ask here", remedy="give --yes")
+    print(f"This removes from {path}: {names}", file=sys.stderr)
+    forget_keys()
+    print("Type yes to go on: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() != "yes":
+        raise RequestError("not confirmed; nothing was removed")

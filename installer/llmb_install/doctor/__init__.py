@@ -1,0 +1,1 @@
+"""Checks of a site and of an installation."""

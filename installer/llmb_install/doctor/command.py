@@ -1,0 +1,64 @@
+"""``llmb-install doctor``: is this site ready, and if not, what is to be done? Changes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+
+import msgspec
+
+from llmb_common.errors import RequestError
+from llmb_common.printable import printable_lines
+from llmb_common.site.cluster import FILE_NAME, ClusterConfig, load_cluster_config
+from llmb_common.words import is_slurm_name
+from llmb_install.detect import detect_site
+from llmb_install.doctor import migrations
+from llmb_install.doctor.checks import Check, all_checks
+from llmb_install.doctor.facts import gather
+from llmb_install.working.reporter import Reporter
+
+_MARKS = {"ok": "ok", "doubt": "doubt", "blocks": "BLOCKS"}
+
+
+def doctor(asked: argparse.Namespace, clone: Path, install: Path) -> int:
+    """Print the report; 1 when something blocks."""
+    if (install / FILE_NAME).is_file():
+        migrations.schema_of(install / FILE_NAME)
+    config = _with_flags(load_cluster_config(install), asked)
+    with Reporter(None, verbose=asked.verbose) as reporter, reporter.step("looking at this site") as step:
+        if not asked.no_compute_node and config.cluster_type == "slurm":
+            step.update("this machine, Slurm, one compute node")
+        facts = gather(config, install, ask_node=not asked.no_compute_node)
+    checks = all_checks(facts)
+    blocked = any(check.level == "blocks" for check in checks)
+    if asked.json:
+        rows = [dataclasses.asdict(check) for check in checks]
+        print(json.dumps({"schema": 1, "ok": not blocked, "command": "doctor", "checks": rows}, indent=2))
+    else:
+        print(printable_lines("\n".join(_lines(checks))))
+    return 1 if blocked else 0
+
+
+def _with_flags(config: ClusterConfig, asked: argparse.Namespace) -> ClusterConfig:
+    """The site's settings, with what the command line says and, for an unknown site, what is found."""
+    kind = config.cluster_type or ("slurm" if detect_site().has_slurm else "local")
+    changes = {"account": asked.account, "gpu_partition": asked.gpu_partition}
+    for field, value in changes.items():
+        if value and not is_slurm_name(value):
+            raise RequestError(f"--{field.replace('_', '-')} {value!r} is not a Slurm name", remedy="correct it")
+    slurm = msgspec.structs.replace(config.slurm, **{key: value for key, value in changes.items() if value})
+    return msgspec.structs.replace(config, cluster_type=kind, slurm=slurm)
+
+
+def _lines(checks: list[Check]) -> list[str]:
+    width = max(len(check.name) for check in checks)
+    lines = []
+    for check in checks:
+        lines.append(f"{_MARKS[check.level]:7} {check.name:{width}}  {check.found}")
+        if check.remedy:
+            lines.append(f"{'':7} {'':{width}}  -> {check.remedy}")
+    counts = {level: sum(check.level == level for check in checks) for level in _MARKS}
+    lines.append(f"{counts['ok']} ok, {counts['doubt']} in doubt, {counts['blocks']} block")
+    return lines

@@ -1,0 +1,188 @@
+"""Secrets: where they come from, and on disk Enroot's own credentials file and one file of the installation, both mode
+0600. Only what was given to LLMB (flag, play file, dialogue) is kept; what the environment has is used from there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from llmb_common.errors import RecordError, RequestError
+from llmb_common.files import read_json, write_atomic, write_json
+from llmb_common.secrets import Secret
+from llmb_install.answers.answers import Secrets
+from llmb_install.arguments import KEPT
+from llmb_install.parts import netrc_text
+from llmb_install.parts.enroot_settings import config_folder
+
+NGC_HOSTS = ("nvcr.io", "authn.nvidia.com")
+"""NGC hands out its tokens on another host than the images: Enroot needs the key for both."""
+
+
+_NOTE = Path(".llmb") / "credentials.json"
+
+
+def enroot_credentials_path(env: Mapping[str, str]) -> Path:
+    """Where Enroot looks for credentials."""
+    return config_folder(env) / ".credentials"
+
+
+def store_ngc_key(key: Secret, env: Mapping[str, str], install: Path) -> bool:
+    """Put ``key`` into Enroot's credentials for both NGC hosts; other lines stay. Returns whether it was written.
+
+    The installation notes where, and a hash of the key, so that ``remove_ngc_key`` can take it back.
+    """
+    if ngc_key_is_stored(key, env):
+        return False
+    _require_ngc_key(key)
+    _write_ngc_lines(key.reveal(), env, install)
+    return True
+
+
+def refer_to_ngc_key(variable: str, env: Mapping[str, str], install: Path) -> bool:
+    """Let Enroot take the key from the environment: its file gets the variable's name, which it evaluates.
+
+    Credentials that are there already, whose ever they are, stay. Returns whether anything was written.
+    """
+    missing = _hosts_without_credentials(env)
+    if missing:
+        _write_ngc_lines(f"${variable}", env, install, missing)
+    return bool(missing)
+
+
+def has_ngc_credentials(env: Mapping[str, str]) -> bool:
+    return not _hosts_without_credentials(env)
+
+
+def _hosts_without_credentials(env: Mapping[str, str]) -> list[str]:
+    known = {entry.host for entry in netrc_text.entries(_read(enroot_credentials_path(env)))}
+    return [host for host in NGC_HOSTS if host not in known]
+
+
+def ngc_key_is_stored(key: Secret, env: Mapping[str, str]) -> bool:
+    """Whether Enroot's file has this key for both hosts, and is readable by its owner alone."""
+    path = enroot_credentials_path(env)
+    found = {entry.host: entry.password for entry in netrc_text.entries(_read(path))}
+    return _is_private(path) and all(found.get(host) == key.reveal() for host in NGC_HOSTS)
+
+
+def remove_ngc_key(install: Path) -> Path | None:
+    """Take back what this installation has put into Enroot's credentials; the file, if anything was removed.
+
+    What somebody has changed there since stays.
+    """
+    try:
+        note = read_json(install / _NOTE)
+        path, digest = Path(note["path"]), note["sha256"]
+        text = _read(path)
+    except (RecordError, KeyError, TypeError, OSError):
+        return None
+    ours = [e.host for e in netrc_text.entries(text) if e.host in NGC_HOSTS and _digest(e.password) == digest]
+    if not ours:
+        return None
+    rest = netrc_text.without(text, ours)
+    if rest.strip():
+        write_atomic(path, rest, mode=0o600)
+    else:
+        path.unlink()
+    return path
+
+
+def _write_ngc_lines(password: str, env: Mapping[str, str], install: Path, hosts: Sequence[str] = NGC_HOSTS) -> None:
+    path = enroot_credentials_path(env)
+    kept = netrc_text.without(_read(path), hosts)
+    # One line each: Enroot itself looks for "machine HOST login USER " in one line.
+    lines = "".join(f"machine {host} login $oauthtoken password {password}\n" for host in hosts)
+    (install / _NOTE).parent.mkdir(parents=True, exist_ok=True)
+    write_json(install / _NOTE, {"schema": 1, "path": str(path), "sha256": _digest(password)}, mode=0o600)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_atomic(path, (kept if not kept or kept.endswith("\n") else kept + "\n") + lines, mode=0o600)
+
+
+def _require_ngc_key(key: Secret) -> None:
+    value = key.reveal()
+    if not value or value.startswith("$") or any(c.isspace() for c in value):
+        raise RequestError(
+            "this is no NGC API key: it is empty, has a space in it or begins with $ (which Enroot would evaluate)",
+            remedy="copy the key again from https://org.ngc.nvidia.com/setup/api-keys",
+        )
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def _is_private(path: Path) -> bool:
+    return path.is_file() and path.stat().st_mode & 0o777 == 0o600
+
+
+def hf_token_path(install: Path) -> Path:
+    return install / ".llmb" / "hf_token"
+
+
+def store_hf_token(token: Secret, install: Path) -> bool:
+    """Keep the token for later downloads of this installation. Returns whether it was written."""
+    if hf_token_is_stored(token, install):
+        return False
+    path = hf_token_path(install)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, token.reveal() + "\n", mode=0o600)
+    return True
+
+
+def hf_token_is_stored(token: Secret, install: Path) -> bool:
+    path = hf_token_path(install)
+    return _is_private(path) and _read(path) == token.reveal() + "\n"
+
+
+def stored_hf_token(install: Path) -> Secret | None:
+    path = hf_token_path(install)
+    text = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+    return Secret(text) if text else None
+
+
+def loose_secret_files(install: Path, env: Mapping[str, str]) -> list[Path]:
+    """Files that others can read, with secrets that this installation has put there."""
+    paths = [hf_token_path(install)]
+    # Not Path.exists, which raises where a colleague may not look.
+    if os.path.exists(install / _NOTE):  # noqa: PTH110
+        paths.append(enroot_credentials_path(env))
+    return [path for path in paths if _is_loose(path)]
+
+
+def close_secret_files(install: Path, env: Mapping[str, str]) -> None:
+    """Let only their owner read them."""
+    for path in loose_secret_files(install, env):
+        path.chmod(0o600)
+
+
+def _is_loose(path: Path) -> bool:
+    try:
+        status = path.stat()
+    except OSError:
+        return False  # not there, or in a folder that is closed to us
+    return status.st_uid == os.geteuid() and bool(status.st_mode & 0o077)
+
+
+def from_environment() -> Secrets:
+    """Secrets that the caller's environment offers. Those that came as flags are to be kept; others are used, and
+    stored nowhere: a token that every shell of the user exports was not given to this installation."""
+    kept = os.environ.get(KEPT, "").split(",")
+    token, key = _variable("hf_token"), _variable("ngc_api_key")
+    return Secrets(
+        hf_token=Secret(os.environ[token]) if token else None,
+        ngc_api_key=Secret(os.environ[key]) if key else None,
+        keep=frozenset(field for field, name in (("hf_token", token), ("ngc_api_key", key)) if name and name in kept),
+        ngc_variable=key,
+    )
+
+
+def _variable(field: str) -> str:
+    """The variable that carries a secret now, by the name of its field; empty where none does."""
+    candidates = {"hf_token": ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"), "ngc_api_key": ("NGC_API_KEY", "NGC_CLI_API_KEY")}
+    return next((name for name in candidates[field] if os.environ.get(name)), "")

@@ -1,0 +1,65 @@
+"""The CPU training engine: torch and Megatron-Bridge for a machine without GPUs."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+from pathlib import Path
+
+from llmb_common.errors import EnvironmentLacks
+from llmb_install.parts import pythons
+from llmb_install.parts.environments import Environment
+
+ENGINE_BYTES = 3_000_000_000
+"""Free space to ask for: 1.8 GB when installed, and what is unpacked on the way."""
+
+_MINIMUM_GLIBC = (2, 31)
+
+
+def cpu_engine(clone: Path, install: Path, kind: str = "venv") -> Environment:
+    """The environment ``venvs/engine-cpu``. Raises EnvironmentLacks where its packages have no build for this machine
+    or no Python 3.10 to 3.12 is found."""
+    _require_builds()
+    python = pythons.find_python(pythons.is_engine_python)
+    if python is None:
+        raise EnvironmentLacks(
+            "the CPU engine needs Python 3.10 to 3.12, and none was found on PATH "
+            f"(this is Python {platform.python_version()})",
+            remedy=pythons.how_to_get("the CPU engine", "3.10 to 3.12", "./installer.py --quickstart"),
+        )
+    return Environment(
+        link=install / "venvs" / "engine-cpu",
+        python=python,
+        lock=clone / "installer" / "locks" / "engine-cpu.txt",
+        # Megatron-Bridge itself imports only behind LLMB's CPU backend; the training run is its test.
+        smoke=("torch", "megatron.core", "nvidia_resiliency_ext", "transformers"),
+        kind=kind,
+    )
+
+
+def _require_builds() -> None:
+    machine = platform.machine()
+    if sys.platform != "linux" or machine not in ("x86_64", "aarch64"):
+        raise EnvironmentLacks(
+            f"megatron-core and nvidia-resiliency-ext have builds for Linux on x86_64 and aarch64 only; "
+            f"this is {platform.system()} on {machine}",
+            remedy="run the quickstart on a Linux machine, in a Linux container or in WSL 2",
+        )
+    version = _glibc()
+    if version is None or version < _MINIMUM_GLIBC:
+        found = "no glibc" if version is None else "glibc {}.{}".format(*version)
+        raise EnvironmentLacks(
+            f"the CPU engine needs glibc 2.31 or newer (Debian 11, Ubuntu 20.04, RHEL 9); this machine has {found}",
+            remedy="run the quickstart on a newer Linux, or in a container with one",
+        )
+
+
+def _glibc() -> tuple[int, int] | None:
+    try:
+        text = os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (ValueError, OSError):
+        return None
+    found = re.match(r"glibc (\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else None

@@ -1,0 +1,250 @@
+"""Virtual environments: named by a hash of their content, each with a receipt that is written last.
+
+``venvs/engine-cpu`` is a link to ``venvs/engine-cpu-<hash>-<random>``. Every build gets a folder of its own, and the
+link moves when what is in it imports: running jobs are not disturbed, and what a killed build has left, or still
+writes, disturbs no other. The build happens at the final path, because scripts inside carry that path; the receipt says
+what it was built from and which packages ended up in it. No receipt, or one that does not fit, means: build it again.
+So a kill at any moment is repaired by running again.
+
+Standard library only: the bootstrap uses this before anything is installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmb_common.errors import EnvironmentLacks, LLMBError
+from llmb_common.files import write_json
+from llmb_install.parts import environment_build, package_records
+from llmb_install.parts.receipts import read_receipt
+from llmb_install.working.reporter import Reporter, Step, size
+
+RECEIPT = ".llmb-receipt.json"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What an environment is made of.
+
+    ``lock``: pinned requirements with their hashes. Exactly those are installed and nothing else; then, where there is
+    one, the project folder ``editable``, whose dependencies (with ``extras``) and build backend the lock has.
+    ``smoke``: modules that must import at the end.
+    """
+
+    link: Path
+    python: str
+    lock: Path
+    smoke: tuple[str, ...]
+    editable: Path | None = None
+    extras: str = ""
+    kind: str = "venv"
+    """Who makes it: ``venv``, ``uv`` or ``conda``."""
+
+    @property
+    def name(self) -> str:
+        return self.link.name
+
+    @property
+    def folder(self) -> Path:
+        """Where this content lives: what the link leads to, else a finished build; a name without a file if none."""
+        builds = _builds(self, self.inputs()[:8])
+        linked = self.link.parent / self.link.readlink() if self.link.is_symlink() else None
+        if linked in builds:
+            return linked
+        finished = [folder for folder in builds if self._fits(folder)]
+        return finished[-1] if finished else self.link.with_name(f"{self.name}-{self.inputs()[:8]}")
+
+    def new_folder(self) -> Path:
+        """Where to build: a name that nobody has used."""
+        return self.link.with_name(f"{self.name}-{self.inputs()[:8]}-{secrets.token_hex(3)}")
+
+    @property
+    def interpreter(self) -> Path:
+        """What to run: through the link, so that it stays right after an update."""
+        return self.link / "bin" / "python"
+
+    def inputs(self) -> str:
+        """A hash of everything that decides what this environment contains."""
+        # However the path is spelt: a folder that is reached through a link is the same one.
+        place = str(Path(os.path.realpath(self.link.parent)) / self.link.name)
+        parts = ["1", place, self.kind, self.lock.read_text(encoding="utf-8"), self.extras]
+        if self.editable is not None:
+            parts += [str(self.editable), (self.editable / "pyproject.toml").read_text(encoding="utf-8")]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+    def is_complete(self) -> bool:
+        """Whether the receipt fits, the interpreter runs, and no installed package has gone since."""
+        return self._is_linked() and self._is_built()
+
+    def _is_linked(self) -> bool:
+        return self.link.is_symlink() and self.link.readlink() == Path(self.folder.name)
+
+    def _is_built(self) -> bool:
+        folder = self.folder
+        return self._fits(folder) and _runs(folder / "bin" / "python")
+
+    def _fits(self, folder: Path) -> bool:
+        receipt = read_receipt(folder / RECEIPT)
+        if receipt is None or receipt.get("inputs") != self.inputs():
+            return False
+        return bool(receipt.get("packages") == installed_packages(folder))
+
+
+def is_usable(environment: Environment) -> bool:
+    """Whether it is complete and everything that it is for imports: a second's work, for those who rely on it now."""
+    return environment.is_complete() and environment_build.smoke_problem(environment) is None
+
+
+def ensure(environment: Environment, reporter: Reporter, *, must_import: bool = False) -> bool:
+    """Build ``environment`` unless it is complete. Returns whether it had to be built or linked.
+
+    ``must_import``: the receipt does not suffice. Raises EnvironmentLacks with the cause (the tail of pip's output) and
+    what to do.
+    """
+    imports = not must_import or environment_build.smoke_problem(environment) is None
+    if imports and environment.is_complete():
+        return False
+    if imports and environment._is_built():
+        folder = environment.folder
+    else:
+        with reporter.step(f"environment {environment.name}") as step:
+            folder = _build(environment, reporter, step)
+    _point(environment.link, folder.name)
+    _discard_others(environment, folder)
+    return True
+
+
+def _discard_others(environment: Environment, kept: Path) -> None:
+    """Remove builds that were never finished, and damaged ones of the same content."""
+    same = _builds(environment, environment.inputs()[:8])
+    for folder in _builds(environment):
+        if folder != kept and (folder in same or not (folder / RECEIPT).exists()):
+            # What resists, because somebody still writes there, is removed another time.
+            with contextlib.suppress(EnvironmentLacks):
+                discard(folder)
+
+
+def verify(environment: Environment) -> str | None:
+    """The receipt's check, every file's hash, a real import of what the environment is for; what is wrong, or None."""
+    if not environment.is_complete():
+        return f"{environment.link} is missing, unfinished or changed"
+    if damage := package_records.summary(package_records.damaged_files(environment.folder)):
+        return f"{environment.link} is damaged: {damage}"
+    return environment_build.smoke_problem(environment)
+
+
+def prune(environment: Environment) -> list[Path]:
+    """Remove earlier builds that the link has left behind; returns them."""
+    old = [folder for folder in _builds(environment) if folder != environment.folder]
+    for folder in old:
+        discard(folder)
+    return old
+
+
+def _builds(environment: Environment, content: str = "[0-9a-f]{8}") -> list[Path]:
+    """All builds of this name, whatever their state, oldest name first; ``content``: only those of this hash."""
+    pattern = re.compile(rf"{re.escape(environment.name)}-{content}(-[0-9a-f]{{6}})?\Z")
+    try:
+        return sorted(path for path in environment.link.parent.iterdir() if pattern.match(path.name))
+    except FileNotFoundError:
+        return []
+
+
+def _build(environment: Environment, reporter: Reporter, step: Step) -> Path:
+    """Build in a new folder; returns it."""
+    _discard_others(environment, environment.folder)
+    folder = environment.new_folder()
+    try:
+        environment_build.build(environment, folder, reporter, step)
+    except LLMBError:
+        # On a full disk the next attempt needs the room.
+        with contextlib.suppress(EnvironmentLacks):
+            discard(folder)
+        raise
+    packages = installed_packages(folder)
+    receipt = {
+        "schema": 1,
+        "name": environment.name,
+        "inputs": environment.inputs(),
+        "python": environment.python,
+        "packages": packages,
+    }
+    write_json(folder / RECEIPT, receipt)
+    step.update(f"{len(packages)} packages, {size(_disk_usage(folder))}")
+    if closed := _closed_to_others(folder):
+        reporter.note(
+            f"        note: only you can run this installation, because its Python is in {closed}; for colleagues, "
+            "install with a Python that everybody may run, such as /usr/bin/python3 ./installer.py"
+        )
+    return folder
+
+
+def _closed_to_others(built: Path) -> Path | None:
+    """The folder that keeps others from the environment's Python, where they can reach the environment itself."""
+
+    def closed(path: Path) -> Path | None:
+        return next((folder for folder in path.parents if not folder.stat().st_mode & 0o001), None)
+
+    python = (built / "bin" / "python").resolve()
+    return closed(python) if closed(built / "bin") is None else None
+
+
+def _point(link: Path, target: str) -> None:
+    """Make ``link`` lead to ``target`` in one move."""
+    if link.is_dir() and not link.is_symlink():
+        discard(link)
+    fresh = link.with_name(f".{link.name}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(target)
+    fresh.replace(link)
+
+
+def discard(folder: Path) -> None:
+    """Remove an environment: its receipt first, so that a kill in between leaves nothing that looks complete."""
+    with contextlib.suppress(FileNotFoundError):
+        (folder / RECEIPT).unlink()
+    try:
+        if folder.is_symlink():
+            folder.unlink()
+        elif folder.exists():
+            shutil.rmtree(folder)
+    except OSError as error:
+        raise EnvironmentLacks(
+            f"cannot remove the unfinished environment {folder}: {error.strerror or error}",
+            remedy="check its owner and permissions, remove it by hand, then run the same command again",
+        ) from error
+
+
+def installed_packages(folder: Path) -> list[str]:
+    """``name-version`` of every package in the environment, from the names of its metadata folders."""
+    names = (path.name.removesuffix(".dist-info") for path in _site_packages(folder, "*.dist-info"))
+    return sorted(names)
+
+
+def _site_packages(folder: Path, pattern: str) -> Iterator[Path]:
+    return folder.glob(f"lib/python3.*/site-packages/{pattern}")
+
+
+def _runs(interpreter: Path) -> bool:
+    try:
+        return subprocess.run([interpreter, "-I", "-S", "-c", ""], timeout=60, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def _disk_usage(folder: Path) -> int:
+    total = 0
+    for root, _, files in os.walk(folder):
+        for name in files:
+            with contextlib.suppress(OSError):
+                total += (Path(root) / name).lstat().st_size
+    return total

@@ -1,0 +1,159 @@
+"""Hugging Face, optional: tokenizer and configuration files. The benchmarks need neither them nor a token."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from llmb_common.errors import EnvironmentLacks
+from llmb_common.files import write_json
+from llmb_common.secrets import Secret
+from llmb_install.parts.receipts import read_receipt
+from llmb_install.working.reporter import Reporter, size
+
+PATTERNS = ("config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json", "*.tiktoken")
+"""What is fetched: never weights."""
+
+_WHO_AM_I = "https://huggingface.co/api/whoami-v2"
+_SECONDS = 5
+_ATTEMPTS = 6
+
+
+def check_token(token: Secret) -> str:
+    """What is wrong with a token, or an empty string: also when Hugging Face cannot be reached from here."""
+    value = token.reveal()
+    if not value.isascii() or any(c.isspace() for c in value):
+        return "this is no token: it has a space or a strange character in it"
+    import requests
+
+    try:
+        answer = requests.get(_WHO_AM_I, headers={"Authorization": f"Bearer {value}"}, timeout=_SECONDS)
+    except requests.RequestException:
+        return ""
+    return "Hugging Face does not know this token; copy it again or leave it out" if answer.status_code == 401 else ""
+
+
+class ModelFiles:
+    """The small files of one repository, in ``<install>/hugging_face`` (a cache folder of huggingface_hub).
+
+    ``source`` is ``owner/name@commit``: what its owner changes later is not what the recipe was tested with.
+    """
+
+    def __init__(self, source: str, install: Path) -> None:
+        repository, _, self.revision = source.partition("@")
+        self.repository = repository
+        self.cache = install / "hugging_face"
+        self._receipt = install / ".llmb" / "receipts" / f"hugging_face+{repository.replace('/', '+')}.json"
+
+    def is_complete(self) -> bool:
+        """Whether every file of the receipt is there with its size."""
+        receipt = read_receipt(self._receipt)
+        if receipt is None or (receipt.get("repository"), receipt.get("revision")) != (self.repository, self.revision):
+            return False
+        files: dict[str, int] = receipt.get("files", {})
+        found = [self.cache / name for name in files]
+        return bool(files) and all(
+            p.is_file() and p.stat().st_size == n for p, n in zip(found, files.values(), strict=True)
+        )
+
+    def fetch(self, reporter: Reporter, token: Secret | None) -> None:
+        """Download, then look at the result without the network. Raises EnvironmentLacks with the page to visit."""
+        with reporter.step(f"files of {self.repository}") as step:
+            snapshot = Path(self._download(token))
+            self._offline()
+            files = {
+                str(p.relative_to(self.cache)): p.stat().st_size for p in sorted(snapshot.rglob("*")) if p.is_file()
+            }
+            if not files:
+                raise EnvironmentLacks(
+                    f"{self.repository} on Hugging Face has no tokenizer or configuration file",
+                    remedy="check hugging_face in recipe.yaml",
+                )
+            self._receipt.parent.mkdir(parents=True, exist_ok=True)
+            receipt = {"schema": 1, "repository": self.repository, "revision": self.revision, "files": files}
+            write_json(self._receipt, receipt)
+            step.update(f"{len(files)} files, {size(sum(files.values()))}")
+
+    def verify(self) -> str | None:
+        if not self.is_complete():
+            return f"files of {self.repository} are missing or changed in {self.cache}"
+        try:
+            self._offline()
+        except EnvironmentLacks as error:
+            return error.message
+        return None
+
+    def _offline(self) -> None:
+        """What a job without network will do: find the files in the cache."""
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import LocalEntryNotFoundError
+
+        try:
+            snapshot_download(
+                self.repository,
+                revision=self.revision,
+                cache_dir=self.cache,
+                allow_patterns=list(PATTERNS),
+                local_files_only=True,
+            )
+        except LocalEntryNotFoundError as error:
+            raise EnvironmentLacks(
+                f"files of {self.repository} are not usable without network",
+                remedy="run llmb-install update, which fetches them again",
+            ) from error
+
+    def _download(self, token: Secret | None) -> str:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+        from huggingface_hub.utils.tqdm import disable_progress_bars
+
+        disable_progress_bars()
+        page = f"{os.environ.get('HF_ENDPOINT', 'https://huggingface.co')}/{self.repository}"
+        try:
+            for attempt in _attempts():
+                with attempt:
+                    return str(
+                        snapshot_download(
+                            self.repository,
+                            revision=self.revision,
+                            cache_dir=self.cache,
+                            allow_patterns=list(PATTERNS),
+                            token=token.reveal() if token else False,
+                        )
+                    )
+        except GatedRepoError as error:
+            raise EnvironmentLacks(
+                f"{self.repository} is gated on Hugging Face, and this token has no access",
+                remedy=f"request access on {page} (it may take a day), set HF_TOKEN, then run the same command again",
+            ) from error
+        except RepositoryNotFoundError as error:
+            raise EnvironmentLacks(
+                f"Hugging Face does not show {self.repository} {'to this token' if token else 'without a token'}",
+                remedy=f"set HF_TOKEN to a token that can read {page}",
+            ) from error
+        except (HfHubHTTPError, OSError) as error:
+            raise EnvironmentLacks(
+                f"files of {self.repository} could not be fetched: {str(error).splitlines()[0]}",
+                remedy="check the network and https_proxy, then run the same command again; or leave "
+                "--hugging-face out: the benchmarks do not need these files",
+            ) from error
+        raise AssertionError("the last attempt returns or raises")
+
+
+def _attempts() -> Any:
+    import stamina
+
+    return stamina.retry_context(on=_is_passing, attempts=_ATTEMPTS, timeout=120, wait_initial=1, wait_max=30)
+
+
+def _is_passing(error: Exception) -> bool:
+    """Whether it may work later: too many requests, or a server's own trouble."""
+    seen: BaseException | None = error
+    while seen is not None:
+        status = getattr(getattr(seen, "response", None), "status_code", 0)
+        if status == 429 or status >= 500:
+            return True
+        # huggingface_hub wraps the answer of the server in an error about its cache.
+        seen = seen.__cause__ or seen.__context__
+    return False

@@ -1,0 +1,272 @@
+"""Container images: imported with Enroot to a name of their own, checked, and only then given their real name.
+
+The state of an image is its receipt (``<image>.receipt.json`` beside it, or in ``.llmb/receipts`` for a folder that
+cannot be written): source, architecture, size, modification time, SHA-256. A file that its receipt contradicts is
+imported again; one without a receipt is proven by its content or replaced; name and existence prove nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from llmb_common.errors import EnvironmentLacks
+from llmb_common.files import fsync_folder, sha256_of, write_json
+from llmb_install.parts import enroot_errors, enroot_settings
+from llmb_install.parts.receipts import read_receipt
+from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock
+from llmb_install.working import command
+from llmb_install.working.install_lock import install_lock
+from llmb_install.working.reporter import Reporter, Step, size
+from llmb_install.working.space import free_bytes
+
+IMAGE_BYTES = 25_000_000_000
+"""Room for one NeMo image (an estimate; the registry does not say before the download)."""
+UNPACKED_BYTES = 60_000_000_000
+"""Room for its unpacked layers in Enroot's temporary folder."""
+_IMPORT_SECONDS = 7200.0
+"""How long to wait for another installation that imports into the same folder."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """One image of an installation.
+
+    ``source``: ``nvcr.io#nvidia/nemo:26.02.01``. ``prefix``: put before commands that should run on a compute node.
+    ``receipts``: folder for the receipt where the image's own cannot be written.
+    """
+
+    source: str
+    path: Path
+    architecture: str
+    receipts: Path
+    prefix: tuple[str, ...] = ()
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the image lies in the installation itself, whose lock then is enough."""
+        return self.path.is_relative_to(self.receipts.parent.parent)
+
+    @property
+    def inspector(self) -> Inspector:
+        return Inspector(self.prefix)
+
+    def receipt_path(self) -> Path:
+        """Where the receipt is or belongs."""
+        own = self.receipts / f"{self.path.name}.receipt.json"
+        beside = self.path.with_name(f"{self.path.name}.receipt.json")
+        if own.exists() and not beside.exists():
+            return own
+        return beside if os.access(self.path.parent, os.W_OK) or beside.exists() else own
+
+    def is_complete(self) -> bool:
+        """Whether the file is the one that the receipt describes, by size, time and superblock. Reads 96 bytes."""
+        receipt = read_receipt(self.receipt_path())
+        if receipt is None or not self.path.is_file():
+            return False
+        status = self.path.stat()
+        same = (receipt.get("size"), receipt.get("mtime_ns")) == (status.st_size, status.st_mtime_ns)
+        right = (receipt.get("source"), receipt.get("architecture")) == (self.source, self.architecture)
+        return same and right and self._superblock_is_fine()
+
+    def verify(self) -> str | None:
+        """Read the whole image and compare its hash; what is wrong, or None."""
+        receipt = read_receipt(self.receipt_path())
+        if not self.path.is_file():
+            return f"{self.path} is missing"
+        if receipt is None:
+            return f"{self.path} has no receipt"
+        try:
+            check_superblock(self.path)
+        except BadImage as problem:
+            return f"{self.path} is damaged: {problem}"
+        if not self.is_complete():
+            return f"{self.path} is not the file of its receipt"
+        return None if sha256_of(self.path) == receipt.get("sha256") else f"{self.path} has changed since its import"
+
+    def _superblock_is_fine(self) -> bool:
+        try:
+            check_superblock(self.path)
+        except (BadImage, OSError):
+            return False
+        return True
+
+
+def ensure(image: Image, reporter: Reporter, env: Mapping[str, str], *, space_check: bool = True) -> bool:
+    """Import ``image`` unless it is complete; a whole image without a receipt is adopted. Returns whether it changed.
+
+    Raises EnvironmentLacks with the cause that Enroot did not always say.
+    """
+    if image.is_complete():
+        return False
+    with reporter.step(f"image {image.path.name}") as step:
+        if _adopt(image, reporter, step):
+            return True
+        _require_writable(image)
+        with nullcontext() if image.is_private else install_lock(image.path.parent, reporter, patience=_IMPORT_SECONDS):
+            # Another installation may have imported it while we waited.
+            if not image.is_complete():
+                if space_check:
+                    _require_space(image, env)
+                _import(image, reporter, env, step)
+    return True
+
+
+def import_command(image: Image, output: Path) -> list[str]:
+    """The command that imports ``image`` to ``output``, as shown by a dry run too."""
+    argv = ["enroot", "import", "--output", str(output), "--arch", image.architecture, f"docker://{image.source}"]
+    return [*image.prefix, *argv]
+
+
+def discard(image: Image) -> None:
+    """Remove an image: its receipt first, so that a kill in between leaves nothing that looks complete."""
+    image.receipt_path().unlink(missing_ok=True)
+    image.path.unlink(missing_ok=True)
+
+
+def _adopt(image: Image, reporter: Reporter, step: Step) -> bool:
+    """Take over the file that is there, when its content is right; tell what is wrong otherwise.
+
+    With a receipt, right is what the receipt says, and all of the file is read for it: a copy has another time than the
+    original, a damaged file too. Without one, every byte is unpacked once.
+    """
+    if not image.path.exists():
+        return False
+    step.update("checking the file that is there")
+    receipt = read_receipt(image.receipt_path())
+    try:
+        check_superblock(image.path)
+        if receipt is not None:
+            step.update("comparing it with its receipt")
+            _require_agreement(image, receipt)
+        image.inspector.check(image.path, image.architecture)
+        if receipt is None:
+            step.update("reading all of it")
+            image.inspector.read_everything(image.path)
+    except BadImage as problem:
+        reporter.note(f"        {image.path} is no good: {problem}")
+        return False
+    if receipt is None:
+        step.update("reading it for its receipt")
+        _write_receipt(image, image.path, adopted=True)
+    else:
+        write_json(image.receipt_path(), {**receipt, "mtime_ns": image.path.stat().st_mtime_ns})
+    step.update(f"it was there, {size(image.path.stat().st_size)}")
+    return True
+
+
+def _require_agreement(image: Image, receipt: Mapping[str, object]) -> None:
+    """Raise BadImage unless the receipt describes this very content, imported from the source that is wanted."""
+    source, architecture = receipt.get("source"), receipt.get("architecture")
+    if (source, architecture) != (image.source, image.architecture):
+        raise BadImage(f"its receipt is for {source}, {architecture}")
+    if receipt.get("size") != image.path.stat().st_size or receipt.get("sha256") != sha256_of(image.path):
+        raise BadImage("its content is not what its receipt says")
+
+
+def _import(image: Image, reporter: Reporter, env: Mapping[str, str], step: Step) -> None:
+    folder = image.path.parent
+    _remove_leftovers(image)
+    fresh = folder / f".{image.path.name}.{os.getpid()}.{secrets.token_hex(4)}.part"
+    watch = enroot_errors.Watch(step, fresh, enroot_settings.cache_folder(env))
+    try:
+        done = command.run(import_command(image, fresh), reporter, env=env, on_line=watch)
+        if done.status != 0:
+            raise enroot_errors.explain(image.source, done, watch, env, remote=bool(image.prefix))
+        if not fresh.is_file():
+            raise enroot_errors.bad_result(image.source, "there is none", watch)
+        step.update("checking it")
+        try:
+            image.inspector.check(fresh, image.architecture)
+        except BadImage as problem:
+            raise enroot_errors.bad_result(image.source, str(problem), watch) from problem
+        step.update("reading it for its receipt")
+        with fresh.open("rb") as stream:
+            os.fsync(stream.fileno())
+        # The receipt first: it fits nothing until the image has its name, so the rename completes both at once.
+        _write_receipt(image, fresh, adopted=False)
+        fresh.replace(image.path)
+        fsync_folder(folder)
+        step.update(size(image.path.stat().st_size))
+    except FileNotFoundError as error:
+        raise EnvironmentLacks(
+            f"image {image.path.name}: {error.filename} was not found",
+            remedy="install Enroot here, import on a compute node with --install-method srun, or point --image-folder "
+            "at a folder that has the images",
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+
+
+def _write_receipt(image: Image, path: Path, *, adopted: bool) -> None:
+    status = path.stat()
+    receipt = {
+        "schema": 1,
+        "source": image.source,
+        "architecture": image.architecture,
+        "size": status.st_size,
+        "mtime_ns": status.st_mtime_ns,
+        "sha256": sha256_of(path),
+        "adopted": adopted,
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+    target = image.receipt_path()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_json(target, receipt)
+
+
+def _remove_leftovers(image: Image) -> None:
+    """Parts of earlier imports that were killed: under the lock nobody else writes one."""
+    for part in image.path.parent.glob(f".{image.path.name}.*.part"):
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
+def _require_writable(image: Image) -> None:
+    folder = image.path.parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentLacks(
+            f"the image folder {folder} cannot be made: {error.strerror or error}",
+            remedy="choose another --image-folder",
+        ) from error
+    if not os.access(folder, os.W_OK):
+        state = "no good" if image.path.exists() else "missing"
+        raise EnvironmentLacks(
+            f"{image.path} is {state}, and its folder cannot be written",
+            remedy="ask its owner to import the image, or choose another --image-folder",
+        )
+
+
+def _require_space(image: Image, env: Mapping[str, str]) -> None:
+    """Room for the image, and for its unpacked layers where Enroot unpacks them."""
+    wanted: Sequence[tuple[Path, int, str]] = (
+        (image.path.parent, IMAGE_BYTES, "choose another --image-folder"),
+        (enroot_settings.temporary_folder(env), UNPACKED_BYTES, "set ENROOT_TEMP_PATH to a folder with more room"),
+    )
+    for folder, needed, remedy in wanted:
+        free = _free_bytes(folder, image.prefix)
+        if free is not None and free < needed:
+            where = " on the compute node" if image.prefix else ""
+            raise EnvironmentLacks(
+                f"importing {image.source} needs about {size(needed)} in {folder}{where}, and {size(free)} are free",
+                remedy=f"{remedy}, or give --no-space-check if you know better",
+            )
+
+
+def _free_bytes(folder: Path, prefix: Sequence[str]) -> int | None:
+    if not prefix:
+        return free_bytes(folder)
+    argv = [*prefix, "df", "-Pk", str(folder)]
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=600)
+    fields = done.stdout.splitlines()[-1].split() if done.returncode == 0 and done.stdout.strip() else []
+    return int(fields[3]) * 1024 if len(fields) >= 4 and fields[3].isdigit() else None

@@ -1,0 +1,1 @@
+"""How the installer works: its lock, steps, child processes, output."""

@@ -1,0 +1,170 @@
+"""Running other programs: output streamed to the log, stopped with us, a failure that carries its last lines."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmb_common.errors import Interrupted
+from llmb_install.working.reporter import Reporter
+
+_TAIL = 15
+
+# Stands between us and the program, in one process group with everything that the program starts. When our end of the
+# pipe closes, because we were killed, it ends that whole group: a forgotten ensurepip must not go on writing beside the
+# next installer. (PR_SET_PDEATHSIG would reach the program alone, and at the end of the thread that started it.)
+_LAUNCHER = """
+import os, signal, sys, threading
+pipe = int(sys.argv[1])
+child = os.fork()
+if child == 0:
+    os.close(pipe)
+    try:
+        os.execvp(sys.argv[2], sys.argv[2:])
+    except OSError as error:
+        os.write(2, ("%s: %s\\n" % (sys.argv[2], error.strerror)).encode())
+        os._exit(127)
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+def watch():
+    os.read(pipe, 1)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+threading.Thread(target=watch, daemon=True).start()
+status = os.waitpid(child, 0)[1]
+if os.WIFSIGNALED(status):
+    number = os.WTERMSIG(status)
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+os._exit(os.WEXITSTATUS(status))
+"""
+
+_running: dict[subprocess.Popen[str], int] = {}
+_guard = threading.Lock()
+_stopping = threading.Event()
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A program that has ended: its exit status (negative: signal) and its last lines."""
+
+    status: int
+    tail: tuple[str, ...]
+
+
+def run(
+    argv: Sequence[str],
+    reporter: Reporter,
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    on_line: Callable[[str], None] | None = None,
+    patience: float = 5.0,
+) -> Finished:
+    """Run ``argv`` with stdout and stderr joined; every line goes to the log and to ``on_line``.
+
+    The program gets no terminal input. It and everything that it has started die with this process, even when that is
+    killed. ``patience``: seconds between SIGTERM and SIGKILL when it is stopped.
+    Raises OSError where it cannot be started.
+    """
+    reporter.log("$ " + shlex.join(argv))
+    tail: deque[str] = deque(maxlen=_TAIL)
+    process = _start(argv, env, cwd)
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            text = line.rstrip()
+            tail.append(text)
+            reporter.log(text)
+            if on_line is not None:
+                on_line(text)
+        status = process.wait()
+    except BaseException:
+        _stop(process, patience)
+        raise
+    finally:
+        if process.stdout is not None:
+            process.stdout.close()
+        _forget(process)
+    if _stopping.is_set():
+        raise Interrupted(f"{argv[0]} was stopped")
+    if status != 0:
+        reporter.log(f"exit status {status}")
+    return Finished(status, tuple(line for line in tail if line.strip()))
+
+
+def stop_all() -> None:
+    """End every program that ``run`` has started in any thread, and start no more: their callers get Interrupted."""
+    _stopping.set()
+    with _guard:
+        processes = list(_running)
+    for process in processes:
+        _stop(process, 5.0)
+
+
+def _start(argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None) -> subprocess.Popen[str]:
+    if shutil.which(argv[0]) is None:
+        raise FileNotFoundError(errno.ENOENT, "no such program", argv[0])
+    with _guard:
+        if _stopping.is_set():
+            raise Interrupted(f"{argv[0]} was not started")
+        # Our end is closed when this process ends, however it ends; nobody else inherits it.
+        theirs, ours = os.pipe()
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(theirs), *argv],
+                env=dict(env) if env is not None else None,
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+                pass_fds=[theirs],
+            )
+        except BaseException:
+            os.close(ours)
+            raise
+        finally:
+            os.close(theirs)
+        _running[process] = ours
+    return process
+
+
+def _forget(process: subprocess.Popen[str]) -> None:
+    with _guard:
+        os.close(_running.pop(process))
+
+
+def _stop(process: subprocess.Popen[str], patience: float) -> None:
+    """End the whole process group: politely, then not."""
+    for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, 5.0)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            process.poll()
+            if not _group_exists(process.pid):
+                return
+            time.sleep(0.05)
+
+
+def _group_exists(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True

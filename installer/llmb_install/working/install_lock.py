@@ -1,0 +1,235 @@
+"""One installer at a time in one installation, also where the file system's locks lie.
+
+Two guards, both needed. ``flock`` on ``.llmb/lock``: exact on a local disk, released by the kernel whatever happens.
+And a lease, ``.llmb/lock.owner``, created by hard link (atomic on NFS too), because on a shared file system two hosts
+may both get the ``flock``. The lease names host, boot, process and its start time, and is touched every few seconds:
+on the same host a dead owner is recognised at once, on another host when the lease has stopped moving.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import pwd
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from llmb_common.errors import EnvironmentLacks
+from llmb_install.working.reporter import Reporter
+
+_HEARTBEAT = 5.0
+_SILENCE = 60.0
+"""Seconds without a heartbeat after which an owner on another host counts as dead."""
+_POLL = 0.2
+
+Owner = dict[str, str | int]
+
+
+@contextmanager
+def install_lock(install: Path, reporter: Reporter, *, patience: float = 600.0) -> Iterator[None]:
+    """Hold the installation's lock; wait up to ``patience`` seconds for another installer, saying so.
+
+    Raises EnvironmentLacks that names the owner when it is still held, or where the folder is not ours to change.
+    """
+    folder = install / ".llmb"
+    descriptor = _open(folder)
+    lease = _Lease(folder / "lock.owner")
+    try:
+        _wait(descriptor, lease, install, reporter, patience)
+        try:
+            with lease.kept_alive():
+                yield
+        finally:
+            lease.release()
+    finally:
+        os.close(descriptor)
+
+
+def _open(folder: Path) -> int:
+    """The lock file. Raises EnvironmentLacks with the owner where the folder is somebody else's, or read-only."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        raise EnvironmentLacks(
+            f"{folder.parent} cannot be changed by you: {os.strerror(error.errno)}{_whose(folder.parent)}",
+            remedy="run this as its owner, or choose a folder of your own with --install-path",
+        ) from error
+
+
+def _whose(folder: Path) -> str:
+    """`` (FOLDER belongs to ANN)`` for the nearest folder that can be seen, if it is somebody else's."""
+    for path in (folder, *folder.parents):
+        with contextlib.suppress(OSError):
+            owner = path.stat().st_uid
+            with contextlib.suppress(KeyError):
+                return f" ({path} belongs to {pwd.getpwuid(owner).pw_name})" if owner != os.geteuid() else ""
+            return f" ({path} belongs to user {owner})"
+    return ""
+
+
+def _wait(descriptor: int, lease: _Lease, install: Path, reporter: Reporter, patience: float) -> None:
+    deadline = time.monotonic() + patience
+    said = False
+    while True:
+        if _flock(descriptor) and lease.acquire():
+            return
+        if not said:
+            reporter.note(f"waiting: another installer works in {install} ({lease.describe_owner()})")
+            said = True
+        if time.monotonic() > deadline:
+            raise EnvironmentLacks(
+                f"another installer works in {install} ({lease.describe_owner()})",
+                remedy="wait until it has finished, or end it, then run the same command again",
+            )
+        time.sleep(_POLL)
+
+
+def _flock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        # A file system without locks: the lease alone decides.
+        return error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+    return True
+
+
+class _Lease:
+    """The owner file. ``acquire`` either creates it or returns False."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._token = secrets.token_hex(8)
+        self._seen: tuple[str, int] | None = None
+        self._seen_at = 0.0
+
+    def acquire(self) -> bool:
+        if self._create():
+            return True
+        owner = self._read() or {}
+        if not self._is_dead(owner):
+            return False
+        self._remove_stale(owner.get("token"))
+        return self._create()
+
+    def release(self) -> None:
+        owner = self._read()
+        if owner is not None and owner.get("token") == self._token:
+            with contextlib.suppress(FileNotFoundError):
+                self._path.unlink()
+
+    @contextmanager
+    def kept_alive(self) -> Iterator[None]:
+        stop = threading.Event()
+        thread = threading.Thread(target=self._beat, args=(stop,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def describe_owner(self) -> str:
+        owner = self._read()
+        if owner is None:
+            return "it does not say who it is"
+        return f"process {owner.get('pid')} on {owner.get('host')}, since {owner.get('since')}"
+
+    def _beat(self, stop: threading.Event) -> None:
+        while not stop.wait(_HEARTBEAT):
+            with contextlib.suppress(OSError):
+                os.utime(self._path)
+
+    def _create(self) -> bool:
+        owner: Owner = {
+            "token": self._token,
+            "host": socket.gethostname(),
+            "boot": _boot_id(),
+            "pid": os.getpid(),
+            "started": _start_of(os.getpid()),
+            "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+        }
+        own = self._path.with_name(f"{self._path.name}.{self._token}")
+        try:
+            own.write_text(json.dumps(owner), encoding="utf-8")
+            os.link(own, self._path)
+        except FileExistsError:
+            return False
+        finally:
+            own.unlink(missing_ok=True)
+        return True
+
+    def _read(self) -> Owner | None:
+        return _read_owner(self._path)
+
+    def _is_dead(self, owner: Owner) -> bool:
+        if owner.get("host") == socket.gethostname():
+            if owner.get("boot") != _boot_id():
+                return True
+            return _start_of(int(owner.get("pid", 0))) != owner.get("started")
+        try:
+            beat = (str(owner.get("token")), self._path.stat().st_mtime_ns)
+        except FileNotFoundError:
+            return False
+        # Our clock measures how long the lease stood still: the other host's clock may be wrong.
+        if beat != self._seen:
+            self._seen, self._seen_at = beat, time.monotonic()
+        return time.monotonic() - self._seen_at > _SILENCE
+
+    def _remove_stale(self, token: str | int | None) -> None:
+        # Rename first: of several who saw the same dead owner only one gets it, and nobody removes a new owner's lease.
+        aside = self._path.with_name(f"{self._path.name}.stale.{self._token}")
+        try:
+            self._path.rename(aside)
+        except FileNotFoundError:
+            return
+        taken = _read_owner(aside)
+        if taken is not None and taken.get("token") != token:
+            with contextlib.suppress(FileExistsError):
+                os.link(aside, self._path)
+        aside.unlink()
+
+
+def _read_owner(path: Path) -> Owner | None:
+    try:
+        owner = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return owner if isinstance(owner, dict) else None
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _start_of(pid: int) -> str:
+    """The start time of a process, in the kernel's ticks; empty when there is none. Tells a reused pid apart."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "" if not _alive(pid) else "alive"
+    fields = text.rpartition(")")[2].split()
+    return "" if fields[0] == "Z" else fields[19]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return pid > 0
