@@ -1,1 +1,35 @@
-installer/installer.py
+#!/usr/bin/env python3
+"""Install LLMB: ``./installer.py --quickstart``, or ``./installer.py`` for the questions, ``--help`` for all options.
+
+Standard library only. This file and ``llmb_install/parts/pythons.py`` start on Python 3.6 (the python3 of RHEL 8), to
+say which Python is needed or to go on with a newer one that is already there; everything else may use what Python 3.10
+has.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+CLONE = Path(__file__).resolve().parent.parent
+
+
+def main() -> int:  # no "from __future__ import annotations" here: Python 3.6 does not know it
+    # Ctrl-C simply ends this process as long as nobody is there to say more about it: guard.py.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.path[:0] = [str(CLONE / "installer"), str(CLONE / "common")]
+    from llmb_install.parts import pythons
+
+    if sys.version_info < pythons.TOOL_MINIMUM:
+        newer = pythons.find_python(pythons.is_tool_python)
+        if newer is None:
+            return pythons.offer_uv(sys.argv, sys.stderr)
+        os.execv(newer, [newer, str(CLONE / "installer" / "installer.py"), *sys.argv[1:]])
+    from llmb_install.bootstrap import bootstrap
+
+    return bootstrap(CLONE, sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from llmb_common.index import rebuild  # noqa: E402
-from llmb_common.runs.record import create_run, update_record  # noqa: E402
+from llmb_common.runs.record import update_record  # noqa: E402
+from llmb_common.submission.create import create_run  # noqa: E402
 from support.run_site import RunSite  # noqa: E402
 
 EXPERIMENTS = 100

@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 
 from llmb_common.errors import RecipeError, RequestError, did_you_mean
-from llmb_common.recipes.recipe import Recipe, load_recipe, recipe_folders, recipes_root
+from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
+from llmb_common.recipes.recipe import Recipe
 from llmb_common.runs.ownership import why_not_trusted
 from llmb_common.site.cluster import FILE_NAME, ClusterConfig, load_cluster_config
 from llmb_run.terminal import notice

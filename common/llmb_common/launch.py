@@ -18,7 +18,7 @@ from llmb_common.interruption import interruptible
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.plan import make_plan
 from llmb_common.printable import exact, printable_output
-from llmb_common.recipes.recipe import load_recipe
+from llmb_common.recipes.loading import load_recipe
 from llmb_common.rendering.script import render_script
 from llmb_common.request.read import Request, read_request
 from llmb_common.runs.paths import dry_run_paths

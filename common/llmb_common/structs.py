@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import Any
 
@@ -19,3 +20,11 @@ def from_plain(value: Any, kind: Any) -> Any:
 
     with _one_at_a_time:
         return msgspec.convert(value, kind, strict=True)
+
+
+def json_text(value: Any) -> bytes:
+    """As ``files.write_json`` writes it, several times faster: json's C encoder does not indent."""
+    import msgspec
+
+    text: bytes = msgspec.json.format(json.dumps(value, allow_nan=False, ensure_ascii=False).encode(), indent=2)
+    return text + b"\n"

@@ -13,6 +13,8 @@ from llmb_common.secrets import is_secret_name
 # Several partitions are a list with commas. Everything that a shell would read otherwise is left out.
 _SLURM_NAME = re.compile(r"\w[\w.,:@+/=-]*")
 
+_EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\Z")
+
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _BASH = {"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID", "IFS", "SECONDS", "GROUPS", "DIRSTACK"}
@@ -70,3 +72,8 @@ def mount_problem(path: str, runtime: str) -> str:
     if runtime == "enroot" and any(c.isspace() for c in path):
         return "holds white space, which Enroot refuses in mounts"
     return line_problem(path)
+
+
+def is_experiment_name(name: object) -> bool:
+    """Whether ``name`` can be one: a plain word that stays where it is put, in paths, job names and on a terminal."""
+    return isinstance(name, str) and len(name) <= 200 and _EXPERIMENT.match(name) is not None

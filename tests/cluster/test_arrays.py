@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.executors import slurm_runs
 from llmb_common.executors.slurm_array import largest_array
-from llmb_common.observe import cancel, observe, slurm_runs, wait
+from llmb_common.observe import cancel, observe, wait
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission import submit as submission
 from llmb_common.submission.submit import Job, submit, submit_many

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.observe import slurm_runs, wait
+from llmb_common.executors import slurm_runs
+from llmb_common.observe import wait
 from llmb_common.runs.record import load_record
 from llmb_common.submission import submit as submission
 from llmb_common.submission.submit import Options, submit

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from install_world import World
 
-from llmb_common.recipes.recipe import load_recipe
+from llmb_common.recipes.loading import load_recipe
 
 DRIVER = Path(__file__).with_name("fault_driver.py")
 REPOSITORY = "meta-llama/Llama-3.1-405B"

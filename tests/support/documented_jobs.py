@@ -10,7 +10,8 @@ from typing import Any
 
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
-from llmb_common.recipes.recipe import Recipe, load_recipe
+from llmb_common.recipes.loading import load_recipe
+from llmb_common.recipes.recipe import Recipe
 from llmb_common.request.read import read_request
 from llmb_common.site.cluster import ClusterConfig
 from llmb_common.site.machine import Machine

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
-from llmb_common.recipes.recipe import load_recipe
+from llmb_common.recipes.loading import load_recipe
 from llmb_common.request.read import read_request
 from llmb_common.site.cluster import load_cluster_config
 from llmb_common.site.machine import look_at_machine

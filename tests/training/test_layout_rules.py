@@ -17,7 +17,7 @@ from training_jobs import Engine
 from llmb_common.errors import RequestError
 from llmb_common.planning import plan as planning
 from llmb_common.planning.divisibility import check_layout
-from llmb_common.recipes.recipe import load_recipe
+from llmb_common.recipes.loading import load_recipe
 from llmb_common.rendering.job import job_document
 from llmb_common.request.read import read_request
 from llmb_common.runs.paths import dry_run_paths

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from training_jobs import REPOSITORY, Engine, make_job
 
-from llmb_common.recipes.recipe import load_recipe, recipe_folders
+from llmb_common.recipes.loading import load_recipe, recipe_folders
 from llmb_train.versions import CONTAINER
 
 INFO = """\

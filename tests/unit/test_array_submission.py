@@ -12,11 +12,12 @@ from types import SimpleNamespace
 import pytest
 
 from llmb_common.errors import LLMBError, SchedulerError
-from llmb_common.executors import slurm_array
+from llmb_common.executors import slurm_array, slurm_runs
 from llmb_common.index import find_run
-from llmb_common.observe import cancel, observe, slurm_runs
-from llmb_common.runs.record import RunRecord, create_run, load_record
+from llmb_common.observe import cancel, observe
+from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission import submit as submission
+from llmb_common.submission.create import create_run
 from llmb_common.submission.jobs import alike
 from llmb_common.submission.submit import Job, Options, submit, submit_many
 from support.fake_slurm import FakeSlurm

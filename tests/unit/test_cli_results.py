@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.planning.published import published_result
-from llmb_common.recipes.recipe import load_recipe
+from llmb_common.recipes.loading import load_recipe
 from llmb_common.results.verdict import BAND, judge_result, window_of
 from llmb_common.timing.runs import analyse, find_runs
 from support.cli import Cli

@@ -16,9 +16,10 @@ import msgspec
 import pytest
 
 from llmb_common.errors import CheckFailed, EnvironmentLacks
+from llmb_common.executors import local_runs
+from llmb_common.executors.local_runs import processes_of
 from llmb_common.index import find_runs
-from llmb_common.observe import Observation, cancel, local_runs, observe, wait
-from llmb_common.observe.local_runs import processes_of
+from llmb_common.observe import Observation, cancel, observe, wait
 from llmb_common.process import identify, is_alive, send
 from llmb_common.runs.record import RunRecord, load_record, update_record
 from llmb_common.submission import submit as submission

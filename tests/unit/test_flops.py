@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from llmb_common.recipes import flops
-from llmb_common.recipes.recipe import Architecture, load_recipe
+from llmb_common.recipes.loading import load_recipe
+from llmb_common.recipes.recipe import Architecture
 
 ROOT = Path(__file__).parents[2]
 

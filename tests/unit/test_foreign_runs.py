@@ -18,8 +18,10 @@ from llmb_common.files import sha256_of_tree
 from llmb_common.index import RunFilter, find_run, find_runs
 from llmb_common.observe import cancel, end_runs, observe
 from llmb_common.process import identify
+from llmb_common.runs.code import pack_code
 from llmb_common.runs.ownership import refusal
-from llmb_common.runs.record import RUNNING, RunRecord, Submission, create_run, load_record, pack_code, update_record
+from llmb_common.runs.record import RUNNING, RunRecord, Submission, load_record, update_record
+from llmb_common.submission.create import create_run
 from llmb_common.submission.submit import Job, Options, submit, submit_many, training_code
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm

@@ -17,13 +17,14 @@ import pytest
 from llmb_common.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
-from llmb_common.recipes.recipe import load_recipe
+from llmb_common.recipes.loading import load_recipe
 from llmb_common.rendering.script import render_array, render_script
 from llmb_common.request.read import read_request
 from llmb_common.runs.paths import RunPaths, dry_run_paths
-from llmb_common.runs.record import RunRecord, create_run
+from llmb_common.runs.record import RunRecord
 from llmb_common.site.cluster import ClusterConfig, Engine, SlurmSettings
 from llmb_common.site.machine import Machine
+from llmb_common.submission.create import create_run
 from support.sbatch_lines import file_of, options_of
 from support.script_stubs import Call, ScriptStubs
 

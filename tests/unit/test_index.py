@@ -12,7 +12,8 @@ import pytest
 
 from llmb_common.errors import RequestError
 from llmb_common.index import RunFilter, database, find_run, find_runs, note, rebuild
-from llmb_common.runs.record import RunRecord, Submission, create_run, update_record
+from llmb_common.runs.record import RunRecord, Submission, update_record
+from llmb_common.submission.create import create_run
 from support.crashes import start
 from support.run_site import RunSite
 

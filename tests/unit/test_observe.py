@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import SchedulerError
-from llmb_common.observe import Observation, cancel, observe, slurm_runs, wait
+from llmb_common.executors import slurm_runs
+from llmb_common.observe import Observation, cancel, observe, wait
 from llmb_common.runs.record import RunRecord, load_record, update_record
 from llmb_common.slurm.states import STATES, is_live, is_waiting
 from llmb_common.submission.submit import submit

@@ -9,7 +9,7 @@ import pytest
 
 from llmb_common.errors import RecipeError
 from llmb_common.planning.plan import make_plan
-from llmb_common.recipes.recipe import load_recipe
+from llmb_common.recipes.loading import load_recipe
 from llmb_common.request.read import read_request
 from llmb_common.site.cluster import ClusterConfig
 from llmb_common.site.machine import look_at_machine

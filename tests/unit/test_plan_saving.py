@@ -10,7 +10,7 @@ from llmb_common.errors import ConfigError, RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
 from llmb_common.planning.saving import check_time_to_train, limit_seconds, save_seconds
-from llmb_common.recipes.recipe import load_recipe
+from llmb_common.recipes.loading import load_recipe
 from llmb_common.rendering.script import render_script
 from llmb_common.request.read import read_request
 from llmb_common.runs.paths import dry_run_paths

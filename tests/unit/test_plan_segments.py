@@ -9,7 +9,7 @@ import pytest
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
 from llmb_common.planning.segments import SMALL_SEGMENT, best_segment, choose_segment
-from llmb_common.recipes.recipe import load_recipe
+from llmb_common.recipes.loading import load_recipe
 from llmb_common.rendering.script import render_script
 from llmb_common.request.read import read_request
 from llmb_common.runs.paths import dry_run_paths

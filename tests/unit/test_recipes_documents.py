@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from llmb_common.recipes import flops
-from llmb_common.recipes.recipe import FIGURES, Recipe, Result, Row, find_row, load_recipe
+from llmb_common.recipes.loading import load_recipe
+from llmb_common.recipes.recipe import FIGURES, Recipe, Result, Row, find_row
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = ROOT / "tests" / "data" / "documents"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import RecipeError
+from llmb_common.recipes.loading import load_recipe, recipe_folders
 from llmb_common.recipes.readme_tables import fill, main
-from llmb_common.recipes.recipe import load_recipe, recipe_folders
 from llmb_common.request.read import VARIABLES
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from llmb_common.errors import RecordError
+from llmb_common.executors import slurm_runs
 from llmb_common.index import find_runs
-from llmb_common.observe import slurm_runs
 from llmb_common.runs.record import RunRecord
 from llmb_common.submission import rounds
 from llmb_common.submission import submit as submission

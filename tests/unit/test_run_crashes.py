@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import LLMBError, SchedulerError
+from llmb_common.executors import slurm_runs
 from llmb_common.index import find_runs
-from llmb_common.observe import observe, slurm_runs
+from llmb_common.observe import observe
 from llmb_common.process import identify
 from llmb_common.runs.record import RunRecord, load_record, update_record
 from llmb_common.submission import submit as submission

@@ -10,7 +10,8 @@ import pytest
 from llmb_common.errors import LLMBError, RecordError, RequestError
 from llmb_common.index import RunFilter, find_runs
 from llmb_common.observe import refresh
-from llmb_common.runs.record import RunRecord, hash_of_packed
+from llmb_common.runs.code import hash_of_packed
+from llmb_common.runs.record import RunRecord
 from llmb_common.submission import excluded_nodes as exclude
 from llmb_common.submission.excluded_nodes import exclude_nodes, exclusions, include_nodes
 from llmb_common.submission.submit import Job, Options, submit, submit_chain, submit_many

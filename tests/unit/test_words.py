@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import ConfigError, LLMBError, RequestError
-from llmb_common.recipes.recipe import load_recipe
+from llmb_common.recipes.loading import load_recipe
 from llmb_common.request.read import read_request
 from llmb_common.site.cluster import ClusterConfig, load_cluster_config
 from llmb_common.words import is_slurm_name, job_variable_problem, line_problem, mount_problem

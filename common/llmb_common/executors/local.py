@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from llmb_common.errors import CheckFailed, EnvironmentLacks, Interrupted
+from llmb_common.executors.local_runs import RUN_VARIABLE, processes_of
 from llmb_common.executors.slurm import check_engine
 from llmb_common.interruption import noted
-from llmb_common.observe.local_runs import RUN_VARIABLE, processes_of
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.printable import unfiltered
 from llmb_common.process import end_processes, identify

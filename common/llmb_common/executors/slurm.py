@@ -10,7 +10,8 @@ from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks, SchedulerError
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.runs.record import SUBMITTED, SUBMITTING, RunRecord, remove_run, update_record
+from llmb_common.runs.folders import remove_run
+from llmb_common.runs.record import SUBMITTED, SUBMITTING, RunRecord, update_record
 from llmb_common.slurm.command import run_slurm
 
 SUBMIT_SECONDS = 120

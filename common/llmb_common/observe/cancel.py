@@ -157,7 +157,7 @@ def _forgotten(record: RunRecord) -> RunRecord:
 
 def _end_local(record: RunRecord) -> RunRecord:
     from llmb_common.executors.local import END_SECONDS
-    from llmb_common.observe.local_runs import processes_of
+    from llmb_common.executors.local_runs import processes_of
 
     process = record.process
     if not is_live(record.state):

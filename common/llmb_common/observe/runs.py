@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from llmb_common.errors import RecordError
 from llmb_common.index import note
-from llmb_common.process import ProcessId
 from llmb_common.runs.facts import with_job_facts
-from llmb_common.runs.record import LOST, NOT_SUBMITTED, RunRecord, update_record
+from llmb_common.runs.finding import Finding, may_change
+from llmb_common.runs.record import RunRecord, update_record
 from llmb_common.slurm.states import is_live
 
 
@@ -30,44 +29,6 @@ class Observation:
     start: float | None = None
 
 
-@dataclass(frozen=True)
-class Finding:
-    """What was found out about one run. ``state`` None: nothing new. Pure data: ``apply`` puts it into a record."""
-
-    state: str | None = None
-    detail: str = ""
-    since: float | None = None
-    job_id: str | None = None
-    process: ProcessId | None = None
-    missing: bool = False
-    """The scheduler answered, and knows no such job."""
-    unknown: str = ""
-    reason: str = ""
-    nodes: str = ""
-    start: float | None = None
-
-    def apply(self, record: RunRecord) -> RunRecord:
-        """``record`` with this finding. A run that has ended meanwhile stays so: findings can be late."""
-        if self.unknown or not may_change(record):
-            return record
-        if self.missing:
-            record = replace(record, missing_since=record.missing_since or time.time())
-        elif record.missing_since is not None:
-            record = replace(record, missing_since=None)
-        if self.job_id is not None and record.job_id is None:
-            record = replace(record, job_id=self.job_id)
-        if self.process is not None and record.process is None:
-            record = replace(record, process=self.process)
-        if self.state is not None and self.state != record.state:
-            record = record.with_state(self.state, self.detail, self.since)
-        return record
-
-
-def may_change(record: RunRecord) -> bool:
-    """Whether it is worth asking: the run lives, or was given up without a proof."""
-    return is_live(record.state) or record.state in (LOST, NOT_SUBMITTED)
-
-
 def observe(records: Sequence[RunRecord]) -> list[Observation]:
     """One observation per record, in their order. Ended runs are not asked about. Never raises for a scheduler.
 
@@ -77,11 +38,11 @@ def observe(records: Sequence[RunRecord]) -> list[Observation]:
     local = [record for record in records if may_change(record) and record.plan.cluster_type == "local"]
     findings: dict[str, Finding] = {}
     if slurm:
-        from llmb_common.observe.slurm_runs import look_at_slurm
+        from llmb_common.executors.slurm_runs import look_at_slurm
 
         findings |= look_at_slurm(slurm)
     if local:
-        from llmb_common.observe.local_runs import look_at_processes
+        from llmb_common.executors.local_runs import look_at_processes
 
         findings |= look_at_processes(local)
     return [_settle(record, findings.get(record.paths.run_id)) for record in records]

@@ -32,10 +32,10 @@ from llmb_common.planning.switches import (
 from llmb_common.recipes.parameters import count_parameters
 from llmb_common.recipes.recipe import Model, Recipe, Row, Variant
 from llmb_common.request.read import Request
-from llmb_common.runs.fields import is_experiment_name
 from llmb_common.site.cluster import ClusterConfig
 from llmb_common.site.machine import Machine
 from llmb_common.slurm.options import parse_additional
+from llmb_common.words import is_experiment_name
 
 
 def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine: Machine) -> JobPlan:

@@ -25,8 +25,9 @@ import msgspec
 from llmb_common.errors import LLMBError, RecipeError
 from llmb_common.files import write_atomic
 from llmb_common.recipes import flops
+from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
 from llmb_common.recipes.readme_variables import table, variables
-from llmb_common.recipes.recipe import Recipe, Result, Row, find_row, load_recipe, recipe_folders, recipes_root
+from llmb_common.recipes.recipe import Recipe, Result, Row, find_row
 from llmb_common.strict_yaml import read_text
 
 BYTES_PER_PARAMETER = 14

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from llmb_common.errors import RecordError
+from llmb_common.rendering.job import job_text
 from llmb_common.rendering.script import render_script
+from llmb_common.runs.code import hash_of_packed
 from llmb_common.runs.ownership import own_run
-from llmb_common.runs.record import RunRecord, hash_of_packed, job_text
+from llmb_common.runs.record import RunRecord
 
 
 def check_unchanged(record: RunRecord, *, code: bool = True) -> None:

@@ -8,6 +8,7 @@ import msgspec
 
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.paths import RunPaths
+from llmb_common.structs import json_text
 
 SEED = 1234
 
@@ -64,3 +65,8 @@ def job_document(plan: JobPlan, paths: RunPaths) -> dict[str, Any]:
         "data_workers": 8 if plan.device == "cuda" else 0,
         "seed": SEED,
     }
+
+
+def job_text(plan: JobPlan, paths: RunPaths) -> bytes:
+    """The content of job.json."""
+    return json_text(job_document(plan, paths))

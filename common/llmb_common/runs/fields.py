@@ -6,15 +6,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\Z")
+from llmb_common.words import is_experiment_name
+
 _RUN_ID = re.compile(r"[0-9A-Za-z]{1,32}\Z")
 _JOB_ID = re.compile(r"[0-9]+(_[0-9]+)?\Z")
 _LATEST = 1e11  # seconds: the year 5138
-
-
-def is_experiment_name(name: object) -> bool:
-    """Whether ``name`` can be one: a plain word that stays where it is put, in paths, job names and on a terminal."""
-    return isinstance(name, str) and len(name) <= 200 and _NAME.match(name) is not None
 
 
 def check_fields(value: dict[str, Any], planned_name: str, folder_name: str) -> None:

@@ -27,6 +27,8 @@ from llmb_common.observe.runs import observe, refresh
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.process import identify, is_alive
 from llmb_common.rendering.integrity import check_unchanged
+from llmb_common.runs.code import pack_code
+from llmb_common.runs.folders import remove_run
 from llmb_common.runs.manifest import make_manifest, origin_of
 from llmb_common.runs.ownership import is_ours
 from llmb_common.runs.record import (
@@ -35,12 +37,10 @@ from llmb_common.runs.record import (
     ArrayTask,
     RunRecord,
     Submission,
-    create_run,
     load_record,
-    pack_code,
-    remove_run,
     update_record,
 )
+from llmb_common.submission.create import create_run
 from llmb_common.submission.jobs import Job, Options, alike, submission_of
 from llmb_common.submission.preflight import check_disk
 

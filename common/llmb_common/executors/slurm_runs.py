@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from llmb_common.errors import SchedulerError
-from llmb_common.observe.runs import Finding
 from llmb_common.process import identify, is_alive, runs_with
+from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import COMPLETED, FAILED, LOST, NOT_SUBMITTED, RUNNING, SUBMITTED, SUBMITTING, RunRecord
 from llmb_common.slurm.query import JobInfo, Place, in_accounting, in_queue
 from llmb_common.slurm.states import is_live
