@@ -150,7 +150,7 @@ def test_real_training_without_pyxis_in_an_image_that_enroot_starts(
     slurm: SlurmCluster, standins: Path, engine_python: Path, training_image: Path, tmp_path: Path
 ) -> None:
     """Enroot drops the environment: without ours by name no rank would know which it is."""
-    site = Site(slurm, tmp_path / "an install", engine_python, runtime="enroot")
+    site = Site(slurm, tmp_path / "install", engine_python, runtime="enroot")
     folder = site.run(
         JOB_TOTAL_GPUS="4",
         GPUS_PER_NODE="2",
