@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from llmb_common.errors import ConfigError, LLMBError, did_you_mean
+from llmb_common.errors import ConfigError, LLMBError
 from llmb_common.structs import from_plain
 
 if TYPE_CHECKING:
@@ -158,29 +157,12 @@ def convert(data: Any, lines: Lines, kind: type[T], where: str, error: type[LLMB
     try:
         result: T = from_plain(data, kind)
     except msgspec.ValidationError as problem:
-        raise _explain(str(problem), lines, kind, where, error) from problem
+        from llmb_common.schema_errors import explain
+
+        path, message, remedy = explain(str(problem), kind, data)
+        line = _line_of(path, lines)
+        raise error(f"{where}:{line}: {message}" if line else f"{where}: {message}", remedy=remedy) from problem
     return result
-
-
-def _explain(text: str, lines: Lines, kind: type[Any], where: str, error: type[LLMBError]) -> LLMBError:
-    message, _, path = text.partition(" - at `")
-    path = path.rstrip("`") or "$"
-    message = message.replace("`", "'")
-    remedy = ""
-    if unknown := re.match(r"Object contains unknown field '(.*)'", message):
-        key = unknown.group(1)
-        near = did_you_mean(key, _field_names(kind))
-        message = f"unknown key {key!r}{near}"
-        remedy = "remove the key or correct its name"
-        path = f"{path}.{key}"
-    elif missing := re.match(r"Object missing required field '(.*)'", message):
-        message = f"the key {missing.group(1)!r} is missing"
-        remedy = "add it"
-    elif re.match(r"Expected 'str.*', got '(int|float|bool)'", message):
-        remedy = "put the value in quotes"
-    line = _line_of(path, lines)
-    place = f"{where}:{line}" if line else where
-    return error(f"{place}: {message} (at {path.removeprefix('$.') or 'the top'})", remedy=remedy)
 
 
 def _line_of(path: str, lines: Lines) -> int | None:
@@ -188,23 +170,3 @@ def _line_of(path: str, lines: Lines) -> int | None:
     while path and path not in lines:
         path = re.sub(r"(\.[^.\[]+|\[[^\]]*\])\Z", "", path) if path != "$" else ""
     return lines.get(path)
-
-
-def _field_names(kind: type[Any]) -> Iterator[str]:
-    """Names of all fields of ``kind`` and of the structs inside it: candidates for a misspelt key."""
-    import typing
-
-    import msgspec
-
-    seen: set[Any] = set()
-    todo: list[Any] = [kind]
-    while todo:
-        current = todo.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        if isinstance(current, type) and issubclass(current, msgspec.Struct):
-            yield from current.__struct_encode_fields__
-            todo.extend(typing.get_type_hints(current).values())
-        else:
-            todo.extend(typing.get_args(current))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -68,9 +69,25 @@ def test_sigterm_saves_a_checkpoint_that_a_run_resumes_from(engine: Engine, tmp_
     (saved,) = checkpoints.glob("iter_*")
     last = max(TrainingRun(0, (tmp_path / "log.out").read_text(encoding="utf-8")).steps)
     assert saved.name == f"iter_{last:07d}"
+    assert_documented_lines((tmp_path / "log.out").read_text(encoding="utf-8"), "save", checkpoints, last)
 
     job = make_job(batch={"gbs": 1}, steps={"exit_after": 1}, checkpoint={"load": str(checkpoints)})
-    assert list(engine.train(tmp_path / "resumed", job).steps) == [last + 1]
+    resumed = engine.train(tmp_path / "resumed", job)
+    assert list(resumed.steps) == [last + 1]
+    assert_documented_lines(resumed.log, "load", checkpoints, last)
+
+
+def assert_documented_lines(log: str, of: str, checkpoints: Path, step: int) -> None:
+    """The lines that docs/checkpoints.md shows of a save or a load are in ``log``, with its own numbers and ranks."""
+    page = (REPOSITORY / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+    (block,) = [text for text in re.findall(r"```\n(.*?)```", page, re.DOTALL) if f"{of}-checkpoint" in text]
+    for line in block.splitlines():
+        pattern = re.escape(line.strip()).replace(
+            re.escape("<run>/<experiment_name>/checkpoints"), re.escape(str(checkpoints))
+        )
+        pattern = re.sub(r"(?:\\ )*50\b", rf"\\s+{step}", pattern)
+        pattern = re.sub(r"\d+/\d+", r"\\d+/\\d+", re.sub(r"\d+\\\.\d+", r"[0-9.]+", pattern))
+        assert re.search(pattern, log), f"{line!r} is not in the log: {pattern}"
 
 
 def test_a_signal_to_all_processes_saves_although_data_loader_workers_get_it_too(tmp_path: Path, long_run: Any) -> None:

@@ -99,6 +99,11 @@ def test_an_unknown_workload_and_an_unknown_command(cli: Cli) -> None:
     assert "(did you mean 'pretrain_grok1'?)" in cli("single", "-w", "pretrain_grok").err
     assert "no such command: sinlge (did you mean 'single'?)" in cli("sinlge").err
     assert "llmb-run single --help" in cli("single", "--scale").err
+    several = cli("single", "-w", "pretrain_llama3.1", "--scale", "64,128", "--dry-run")
+    assert several.status == 2
+    assert "--scale 64,128: single starts one job\n  -> llmb-run submit" in several.err
+    nothing = cli("submit", "-w", "pretrain_llama3.1", "--gpu-type", "gb200", "--dtype", "fp4", "--scale", "all")
+    assert "--dtype fp4: no configuration has it\n  -> it is one of bf16, fp8" in nothing.err
 
 
 def test_without_an_installation_the_message_says_how_to_get_one(

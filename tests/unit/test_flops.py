@@ -79,6 +79,7 @@ def test_llama31_405b_as_printed_with_16_query_groups_and_as_it_is():
     [
         (LLAMA_8B, 8192, -0.111),
         (LLAMA_70B, 8192, -0.067),
+        (LLAMA_405B, 8192, -0.039),
         (NEMOTRON_15B, 4096, -0.051),
         (NEMOTRON_340B, 4096, -0.021),
     ],

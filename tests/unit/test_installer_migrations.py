@@ -78,7 +78,7 @@ def test_the_newest_schema_is_the_one_that_the_tool_reads(tmp_path: Path) -> Non
         ("schema: one\n", ":1: schema 'one' is no number", "schema: 1"),
         ("schema: -1\n", ":1: schema -1 is no number", "schema: 1"),
         ("- a\n", ":1: not a mapping of keys", "KEY: VALUE"),
-        ("gpu_type: h1000\n", ": gpu_type 'h1000' is unknown", "one of"),
+        ("gpu_type: h1000\n", ":1: gpu_type 'h1000' is unknown", "one of"),
     ],
 )
 def test_what_cannot_be_brought_up_to_date_is_said(tmp_path: Path, text: str, message: str, remedy: str) -> None:

@@ -1,7 +1,8 @@
-"""The experiment's name becomes folders, file names and a job's name."""
+"""Names of runs: those of the documents for what they ran, and a suffix for everything else."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -12,9 +13,82 @@ from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.request.read import read_request
 from llmb_common.site.cluster import ClusterConfig
-from llmb_common.site.machine import look_at_machine
+from llmb_common.site.machine import Machine, look_at_machine
+from support.documented_jobs import documented_rows, plan_of
 
 ROOT = Path(__file__).resolve().parents[2]
+
+OLD = {"MODEL_SIZE": "405b", "JOB_TOTAL_GPUS": "512", "GPU_TYPE": "h100", "CONFIG_VARIANT": "nemo2"}
+NEW = {"MODEL_SIZE": "8b", "JOB_TOTAL_GPUS": "8", "GPU_TYPE": "gb200"}
+NEW_NAME = "pretrain_llama3.1_8b_fp8_cs_gpus8_tp1_pp1_cp1_vpNone_ep1_mbs2_gbs128"
+
+
+def name(recipe: str = "llama3.1", **variables: str) -> str:
+    request = read_request({"LLMB_INSTALL": "/install", **variables})
+    return make_plan(
+        load_recipe(ROOT / recipe), ClusterConfig(), request, Machine(cluster_type="slurm")
+    ).experiment_name
+
+
+def test_what_is_documented_has_the_documented_name() -> None:
+    for item, dtype, gpus in documented_rows():
+        made = plan_of(item, dtype, gpus)
+        assert re.search(r"_[0-9]+$|_gbs[0-9]+$", made.experiment_name), made.experiment_name
+
+
+@pytest.mark.parametrize(
+    ("variables", "suffix"),
+    [
+        ({}, ""),
+        ({"TP": "8", "PP": "8"}, ""),  # as the row has them
+        ({"TP": "4"}, "_tp4"),
+        ({"GBS": "512"}, "_gbs512"),
+        ({"STRONG_SCALING": "true"}, "_gbs1024"),
+        ({"PP": "1", "VP": "NA", "RECOMPUTE_LAYERS": "3"}, "_pp1_vp0_rl3"),
+        ({"CUDA_GRAPH": "true", "ENABLE_PROFILE": "true"}, "_cg1_nsys"),
+    ],
+)
+def test_overridden_columns_follow_the_documented_name(variables: dict[str, str], suffix: str) -> None:
+    assert name(**OLD, **variables) == f"pretrain_llama3.1_405b_fp8_512{suffix}"
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, NEW_NAME),
+        ({"GBS": "64"}, NEW_NAME.replace("gbs128", "gbs64")),  # the name holds it already
+        ({"CUDA_GRAPH": "false"}, NEW_NAME + "_cg0"),
+        ({"CUDA_GRAPH": "false", "RECOMPUTE_LAYERS": "2"}, NEW_NAME + "_cg0_rl2"),
+        ({"CUDA_GRAPH": "false", "OFFLOAD_LAYERS": "4"}, NEW_NAME + "_cg0_ol4"),
+        ({"CUDA_GRAPH": "false", "FSDP": "true"}, NEW_NAME + "_fsdp1_cg0"),
+    ],
+)
+def test_columns_that_the_pattern_does_not_hold_follow_it(variables: dict[str, str], expected: str) -> None:
+    assert name(**NEW, **variables) == expected
+
+
+def test_no_two_overrides_of_one_column_or_of_two_share_a_name() -> None:
+    overrides = [
+        {}, {"TP": "4"}, {"TP": "4", "RECOMPUTE_LAYERS": "1"}, {"RECOMPUTE_LAYERS": "1"}, {"RECOMPUTE_LAYERS": "2"},
+        {"GBS": "512"}, {"MBS": "2"}, {"CP": "1"}, {"VP": "NA"}, {"CUDA_GRAPH": "true"}, {"FP8_RECIPE": "cs"},
+    ]  # fmt: skip
+    assert len({name(**OLD, **override) for override in overrides}) == len(overrides)
+
+
+def test_a_batch_of_ones_own_on_a_scale_that_has_none_is_named() -> None:
+    given = {
+        "JOB_TOTAL_GPUS": "640",
+        "FORCE": "true",
+        "GBS": "320",
+        **{k: v for k, v in OLD.items() if "GPUS" not in k},
+    }
+    assert name(**given) == "pretrain_llama3.1_405b_fp8_640"
+    assert name(**{**given, "GBS": "640"}) == "pretrain_llama3.1_405b_fp8_640_gbs640"
+
+
+def test_dropless_routing_has_one_name_whoever_turns_the_graphs_off() -> None:
+    grok = {"JOB_TOTAL_GPUS": "128", "GPU_TYPE": "gb200", "MOE_ROUTING": "balanced"}
+    assert name("grok1", **grok) == name("grok1", **grok, CUDA_GRAPH="false")
 
 
 @pytest.mark.parametrize("name", ["../../../tmp/{model_size}", "a/b", ".hidden", "", "a b", "a\x1bb", "-o", "$(id)"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -33,18 +34,34 @@ def test_a_whole_file(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("", "the file is empty"),
-        ("[]", "Expected `object`|Expected 'object'"),
-        ("schema: 2", "Invalid enum value"),
+        ("[]", "the file holds a list, where a group of keys is expected"),
+        ("schema: 2", "schema \\(2\\) is unknown\n  -> write schema: 1"),
         ("gpu_type: h1000", "gpu_type 'h1000' is unknown .did you mean 'h100'"),
         ("gpu_type: 100", "put the value in quotes"),
-        ("gpus_per_node: 0", ":1: "),
-        ("gpus_per_node: eight", ":1: "),
-        ("slurm:\n  gres: maybe", ":2: "),
-        ("slurm:\n  runtime: docker", ":2: "),
-        ("slurm:\n  container_writable: maybe", ":2: "),
+        ("gpu_type: a100", "gpu_type 'a100' is unknown\n  -> one of gb300"),
+        ("gpus_per_node: 0", ":1: gpus_per_node .0. is out of range\n  -> at least 1"),
+        (
+            "gpus_per_node: eight",
+            "gpus_per_node holds text .'eight'., where a whole number .*\n  -> write",
+        ),
+        (
+            "slurm:\n  gres: maybe",
+            ":2: slurm.gres holds text .'maybe'., where true or .*\n  -> write gres: true",
+        ),
+        ("slurm:\n  runtime: docker", ":2: slurm.runtime .'docker'. is unknown\n  -> one of pyxis, enroot, none"),
+        ("cluster_type: slrum", "did you mean 'slurm'"),
+        ("slurm: batch", "slurm holds text .'batch'., where a group of keys is expected\n  -> write its keys on lines"),
+        ("slurm:", "slurm is empty, where a group of keys is expected"),
+        ("mounts: /data", "mounts holds text .'/data'., where a list is expected\n  -> write a list: mounts: .first"),
+        ("environment: {A: }", "environment.A is empty, where text is expected"),
+        ("environment: {B: ok, A: 1}", "environment.A holds a whole number .1., where text is expected"),
+        ("environment: {HF_TOKEN: 31415}", "HF_TOKEN holds a whole number, where text"),
         ("slurm: {mpi: 'pmix --uid=0'}", "slurm.mpi 'pmix --uid=0' is not a type of MPI"),
         ("slurm: {mpi: ''}", "slurm.mpi '' is not a type of MPI"),
-        ("checkpoint_gb_per_second: fast", ":1: "),
+        (
+            "checkpoint_gb_per_second: fast",
+            "holds text .'fast'., where a number .*\n  -> write a number",
+        ),
         ("slurm: {account: 'a b'}", "slurm.account 'a b'"),
         ('slurm: {gpu_partition: "p\\n#SBATCH --uid=0"}', "slurm.gpu_partition"),
         ("environment: {1A: x}", "'1A' is not a variable name"),
@@ -52,9 +69,9 @@ def test_a_whole_file(tmp_path: Path) -> None:
         ("environment: {NCCL_DEBUG: 1}", "put the value in quotes"),
         ('environment: {A: "x\\ny"}', "environment: A holds a line break"),
         ("environment: {HF_TOKEN: hf_canary}", "HF_TOKEN is a secret"),
-        ("engine: {python: bin/python}", "engine.python 'bin/python' is no absolute path"),
-        ("image_folder: images", "image_folder 'images' is no absolute path"),
-        ("mounts: [data]", "mounts: 'data' is no mount"),
+        ("engine: {python: bin/python}", "engine.python 'bin/python' is not an absolute path"),
+        ("image_folder: images", "image_folder 'images' is not an absolute path"),
+        ("mounts: [data]", "mounts: 'data' is not a mount"),
         ("acount: a", "unknown key 'acount'"),
         ("a: 1\na: 2", "duplicate key 'a'"),
         ("slurm: [", "not valid YAML"),
@@ -65,6 +82,8 @@ def test_a_mistake_is_one_message_with_the_file_and_the_key(tmp_path: Path, text
         load(tmp_path, text)
     assert "cluster_config.yaml" in str(caught.value)
     assert "hf_canary" not in str(caught.value)
+    assert caught.value.remedy or "YAML" in str(caught.value) or text in ("", "[]")
+    assert not text or re.search(r"cluster_config\.yaml:[1-9]", str(caught.value)), "the line"
     assert caught.value.exit_status == 2
 
 

@@ -81,6 +81,7 @@ def test_a_corrected_figure_stands_with_the_printed_one_and_the_reason():
         ("<!-- table: sizs -->\n<!-- end -->", "no table 'sizs'"),
         ("<!-- table: results nemo2 b200 -->\n<!-- end -->", "no result of nemo2 on b200"),
         ("<!-- table: sizes -->\n", "no <!-- end -->"),
+        ("<!-- table: sizes -->\n<!-- figure: peaks -->x<!-- end -->", "no <!-- end -->"),
         ("<!-- table: sizes -->\n<!-- table: variants -->\n<!-- end -->", "no <!-- end -->"),
     ],
 )

@@ -54,6 +54,30 @@ def test_variables_of_other_programs_are_left_alone(name: str) -> None:
     read_request({name: "x"})
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "meant"),
+    [
+        ("PROFILE", "true", "ENABLE_PROFILE"),
+        ("NCCLTRACE", "1", "ENABLE_NCCLTRACE"),
+        ("CHECKPOINT", "True", "ENABLE_CHECKPOINT"),
+        ("GPUS", "128", "JOB_TOTAL_GPUS"),
+        ("TOTAL_GPUS", "128", "JOB_TOTAL_GPUS"),
+        ("NUM_GPUS", "128", "JOB_TOTAL_GPUS"),
+        ("STEPS", "10", "MAX_STEPS"),
+        ("PRECISION", "FP8", "DTYPE"),
+    ],
+)
+def test_a_shorter_name_with_a_fitting_value_is_remembered_for_a_remark(name: str, value: str, meant: str) -> None:
+    assert read_request({name: value}).unread == {meant: f"{name}={value}"}
+
+
+def test_a_shorter_name_is_no_ones_business_where_it_is_another_programs_or_the_right_one_is_set() -> None:
+    others = {"PROFILE": "/home/x/.profile", "CHECKPOINT": "/ckpt", "GPUS": "0,1", "STEPS": "all", "NCCLTRACE": "false"}
+    assert read_request(others).unread == {}
+    assert read_request({"PROFILE": "true", "ENABLE_PROFILE": "false"}).unread == {}
+    assert read_request({"GPUS": "8", "JOB_TOTAL_GPUS": "128"}).unread == {}
+
+
 def test_the_old_stage_path_says_how_to_migrate() -> None:
     with pytest.raises(RequestError, match="export LLMB_INSTALL"):
         read_request({"STAGE_PATH": "/lustre"})
@@ -109,6 +133,10 @@ def test_columns_are_read_by_name_and_can_be_unset() -> None:
         ({"LLMB_INSTALL": "/tmp/\udcff"}, "LLMB_INSTALL is not UTF-8"),
         ({"NCCL_IB_HCA": "mlx5\udcff"}, "NCCL_IB_HCA is not UTF-8"),
         ({"TIME_LIMIT": "0"}, "a job of no time"),
+        ({"TIME_LIMIT": "UNLIMITED"}, "would keep its nodes when it hangs\n  -> hours:minutes:seconds"),
+        ({"TIME_LIMIT": "infinite"}, "would keep its nodes"),
+        ({"OFFLOAD_LAYERS": "-1"}, "OFFLOAD_LAYERS=-1 is not a whole number from 0 on\n  -> 0, or"),
+        ({"JOB_TOTAL_GPUS": "0"}, "JOB_TOTAL_GPUS=0 is not a positive .*\n  -> llmb-run list"),
         ({"TIME_LIMIT": "00:00:00"}, "a job of no time"),
         ({"GPUS_PER_NODE": "4", "SBATCH_GPUS_PER_NODE": "8"}, "GPUS_PER_NODE=4 and SBATCH_GPUS_PER_NODE=8 contradict"),
         (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmb_common.errors import RequestError
-from llmb_common.slurm.options import output_pattern, parse_additional, sbatch_line
+from llmb_common.slurm.options import output_pattern, override_additional, parse_additional, sbatch_line
 from support.sbatch_lines import file_of, options_of
 
 OWNED = {
@@ -82,7 +82,7 @@ def test_letters_that_are_flags(letter: str, option: str) -> None:
 
 
 def test_what_users_write_is_read_as_it_stands() -> None:
-    text = " nodelist=n[1-2],m3 ;--exclusive;; constraint=gpu&memory;comment= a = b ;exclusive=user;qos=low;"
+    text = " nodelist=n[1-2],m3 ;--exclusive=user;; constraint=gpu&memory;comment= a = b ;qos=low;qos=low;"
     assert list(parse(text).items()) == [
         ("nodelist", "n[1-2],m3"),
         ("exclusive", "user"),
@@ -109,6 +109,9 @@ def test_what_users_write_is_read_as_it_stands() -> None:
         ("comment=a\nb", "here holds a line break"),
         ("qos=low\n", "here holds a line break"),
         ("comment=\x7f", "here holds a line break or a control character"),
+        ("nodelist=n1;nodelist=n2", "--nodelist stands twice"),
+        ("w=n1;nodelist=n2", "--nodelist stands twice"),
+        ("exclusive;exclusive=user", "--exclusive stands twice"),
     ],
 )
 def test_what_is_no_option_is_named(text: str, words: str) -> None:
@@ -166,3 +169,40 @@ def test_a_backslash_would_switch_slurms_patterns_off() -> None:
     with pytest.raises(RequestError, match="holds a backslash") as caught:
         output_pattern("/a\\b")
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "second", "remedy"),
+    [
+        ("nodelist=n1,n2,constraint=gpu", "constraint=", "nodelist=n1,n2;constraint=gpu"),
+        ("qos=high,--reservation=r", "--reservation=", "qos=high;--reservation=r"),
+        ("qos=high, reservation=r", "reservation=", "qos=high;reservation=r"),
+        ("nodelist=n1,exclusive", "exclusive", "nodelist=n1;exclusive"),
+    ],
+)
+def test_a_comma_between_two_options_is_no_part_of_a_value(text: str, second: str, remedy: str) -> None:
+    error = refusal(text)
+    assert f"holds a second option, {second!r}" in error.message
+    assert error.remedy.endswith(remedy)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "export=ALL,time=3,qos=x",
+        "tres-per-task=cpu=4,mem=8G",
+        "acctg-freq=task=60,energy=30",
+        "comment=a,qos=b",
+        "nodelist=n1,exclusive-node",
+        "licenses=a:1,b:2",
+        "gres=gpu:8,tmp:1",
+    ],
+)
+def test_values_that_hold_commas_stay_whole(text: str) -> None:
+    key, _, value = text.partition("=")
+    assert parse(text) == {key: value}
+
+
+def test_what_the_command_line_says_replaces_what_the_environment_says() -> None:
+    assert override_additional("-w=n1;qos=low;exclusive", "nodelist=n2", "qos=high") == "exclusive;nodelist=n2;qos=high"
+    assert override_additional("") == ""

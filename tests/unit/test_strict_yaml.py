@@ -71,8 +71,8 @@ def test_what_is_surprising_is_an_error_with_its_line(text: str, words: str) -> 
         ("items:\n  - name: a\n    verison: b\n", "file:3: unknown key 'verison' (did you mean 'version'?)"),
         ("items:\n  - name: a\n    version: 26.10\n", "put the value in quotes"),
         ("items:\n  - count: 1\n", "file:2: the key 'name' is missing"),
-        ("items:\n  - name: a\n    count: many\n", "file:3: Expected 'int', got 'str'"),
-        ("limit: 5\nitems: []\n", "file:1: Expected 'str | null', got 'int'"),
+        ("items:\n  - name: a\n    count: many\n", "file:3: items[0].count holds text ('many'), where a whole number"),
+        ("limit: 5\nitems: []\n", "file:1: limit holds a whole number (5), where text is expected"),
     ],
 )
 def test_mistakes_against_the_schema_name_the_line_and_the_remedy(text: str, words: str) -> None:

@@ -41,9 +41,10 @@ def single(
 
     Everything that launch.sh reads from the environment works here too; options win.
     """
-    from llmb_run.starting.requests import Ask, columns_of, environment_of, slurm_of
+    from llmb_run.starting.requests import Ask, columns_of, environment_of, refuse_several, slurm_of
     from llmb_run.starting.submitting import start
 
+    refuse_several({"-w": workload, "-s": size, "--dtype": dtype, "--scale": scale})
     ask = Ask(
         workload=workload,
         size=size,

@@ -11,6 +11,7 @@ from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.request.read import COLUMNS, VARIABLES, Request
 from llmb_common.secrets import is_secret_name
+from llmb_common.slurm.options import override_additional
 from llmb_common.words import is_variable_name, job_variable_problem
 from llmb_run.place import CatalogEntry, Place
 
@@ -87,7 +88,7 @@ def variables_for(ask: Ask, place: Place, *, base: Mapping[str, str] = os.enviro
     variables |= {name.upper(): value for name, value in ask.columns.items()}
     if ask.slurm:
         given = variables.get("ADDITIONAL_SLURM_PARAMS", "")
-        variables["ADDITIONAL_SLURM_PARAMS"] = ";".join(filter(None, [given, *ask.slurm]))
+        variables["ADDITIONAL_SLURM_PARAMS"] = override_additional(given, *ask.slurm)
     return variables
 
 
@@ -167,6 +168,16 @@ def in_options(error: RequestError) -> RequestError:
         return text
 
     return type(error)(said(error.message), remedy=said(error.remedy), code=error.code)
+
+
+def refuse_several(options: Mapping[str, str | None]) -> None:
+    """Raises RequestError for a list with commas: ``submit`` takes those, ``single`` starts one job."""
+    for option, value in options.items():
+        if value and "," in value:
+            raise RequestError(
+                f"{option} {value}: single starts one job",
+                remedy=f"llmb-run submit ... {option} {value} starts several",
+            )
 
 
 def environment_of(values: Sequence[str] | None) -> dict[str, str]:

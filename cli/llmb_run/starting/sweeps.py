@@ -32,13 +32,19 @@ def sweep(
         raise RequestError("no workload is named", remedy="-w NAME; llmb-run list shows them")
     for scale in scales:
         if scale.lower() != "all" and not re.fullmatch(r"[1-9][0-9]{0,8}", scale):
-            raise RequestError(f"--scale {scale} is not a number of GPUs", remedy="for example --scale 128, or all")
+            raise RequestError(
+                f"--scale {scale} is not a number of GPUs", remedy="llmb-run list shows the scales; or --scale all"
+            )
     assert place.install  # without one nothing can be planned: say so once
     recipes = [place.workload(name).recipe for name in workloads]
     for size in sizes:
         # A size of one of several workloads is a combination; a size of none is a slip.
         if not any(model.size == size.lower() for recipe in recipes for model in recipe.models):
             recipes[0].model(size)
+    for wanted in dtypes:
+        if not any(wanted.lower() in row.dtypes for recipe in recipes for row in recipe.rows):
+            known = sorted({name for recipe in recipes for row in recipe.rows for name in row.dtypes})
+            raise RequestError(f"--dtype {wanted}: no configuration has it", remedy=f"it is one of {', '.join(known)}")
     asks: list[Ask] = []
     all_sizes: Sequence[str | None] = sizes or [base.size]
     all_dtypes: Sequence[str | None] = dtypes or [base.dtype]

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import msgspec
 
-from llmb_common.errors import RecipeError, RequestError
+from llmb_common.errors import RequestError
 from llmb_common.planning.choose import choose_gpu_type, choose_row
 from llmb_common.planning.divisibility import Layout, check_layout
 from llmb_common.planning.environment import GRACE, job_environment, recipe_environment
 from llmb_common.planning.job_plan import CheckpointPlan, JobPlan, Preflight, SlurmPlan
+from llmb_common.planning.naming import experiment_name
 from llmb_common.planning.published import published_result
 from llmb_common.planning.saving import check_time_to_train, save_seconds
 from llmb_common.planning.segments import choose_segment
@@ -27,15 +28,15 @@ from llmb_common.planning.switches import (
     profile_plan,
     refuse_on_cpu,
     steps_for,
+    steps_notices,
     without_cuda_graph,
 )
 from llmb_common.recipes.parameters import count_parameters
-from llmb_common.recipes.recipe import Model, Recipe, Row, Variant
+from llmb_common.recipes.recipe import Recipe, Row
 from llmb_common.request.read import Request
 from llmb_common.site.cluster import ClusterConfig
 from llmb_common.site.machine import Machine
 from llmb_common.slurm.options import parse_additional
-from llmb_common.words import is_experiment_name
 
 
 def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine: Machine) -> JobPlan:
@@ -43,7 +44,7 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
     notices: list[str] = []
     install = _install(request)
     gpu_type = choose_gpu_type(recipe, cluster, request, machine, notices)
-    model, row, variant, dtype, gpus = choose_row(recipe, request, gpu_type, machine, notices)
+    model, row, variant, dtype, gpus = choose_row(recipe, cluster, request, gpu_type, machine, notices)
     if row.layers:
         model = msgspec.structs.replace(
             model, architecture=msgspec.structs.replace(model.architecture, layers=row.layers)
@@ -60,6 +61,7 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
     steps, exit_after = steps_for(request, variant)
     device = "cpu" if gpu_type == "cpu" else "cuda"
     profile = profile_plan(recipe, request, variant, model, dtype, gpus, steps, machine, device, notices)
+    notices += steps_notices(request, model, variant, steps)
     refuse_on_cpu(request, layout, dtype, device)
     if request.nccl_trace and device == "cpu":
         notices.append("ENABLE_NCCLTRACE: ranks on CPUs talk over gloo, the log will hold no NCCL lines")
@@ -114,7 +116,7 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
         time_limit=time_limit,
         image=image,
         mounts=(*cluster.mounts, *request.mounts),
-        experiment_name=_experiment_name(variant, request, layout, model, dtype, fp8_recipe),
+        experiment_name=experiment_name(variant, request, _documented(row, gpus), layout, model, dtype, fp8_recipe),
         env=job_environment(
             recipe_environment(
                 model=model,
@@ -174,7 +176,20 @@ def _layout(row: Row, request: Request, gpus: int) -> Layout:
     else:
         # Strong scaling holds the batch of the largest documented scale, the only one that divides at all of them.
         gbs = row.global_batch_size(row.gpus_max if request.strong_scaling else gpus)
-    layout = Layout(
+    return replace(_of_row(row, gpus, gbs), **columns)  # type: ignore[arg-type]
+
+
+def _documented(row: Row, gpus: int) -> Layout:
+    """The layout of ``row`` as it stands; GBS 0 where its formula has none for so many GPUs."""
+    try:
+        gbs = row.global_batch_size(gpus)
+    except RequestError:
+        gbs = 0
+    return _of_row(row, gpus, gbs)
+
+
+def _of_row(row: Row, gpus: int, gbs: int) -> Layout:
+    return Layout(
         gpus=gpus,
         tp=row.tp,
         pp=row.pp,
@@ -189,7 +204,6 @@ def _layout(row: Row, request: Request, gpus: int) -> Layout:
         recompute_layers=row.recompute_layers,
         offload_layers=row.offload_layers,
     )
-    return replace(layout, **columns)  # type: ignore[arg-type]
 
 
 def _nodes(gpus: int, gpus_per_node: int, machine: Machine) -> tuple[int, int]:
@@ -221,39 +235,6 @@ def image_file_name(image: str) -> str:
     """Enroot's default file name of an image: ``nvcr.io#nvidia/nemo:26.02.01`` -> ``nvidia+nemo+26.02.01.sqsh``."""
     path = image.rpartition("#")[2]
     return path.replace("/", "+").replace(":", "+") + ".sqsh"
-
-
-def _experiment_name(
-    variant: Variant, request: Request, layout: Layout, model: Model, dtype: str, fp8_recipe: str | None
-) -> str:
-    name = variant.experiment_name.format(
-        model_size=model.size,
-        dtype=dtype,
-        precision=f"fp8_{fp8_recipe}" if dtype == "fp8" else dtype,
-        gpus=layout.gpus,
-        tp=layout.tp,
-        pp=layout.pp,
-        cp=layout.cp,
-        vp=layout.vp,
-        ep=layout.ep or 1,
-        etp=layout.etp or layout.tp,
-        mbs=layout.mbs,
-        gbs=layout.gbs,
-    )
-    if dtype == "fp8" and fp8_recipe != variant.fp8_recipe and "{precision}" not in variant.experiment_name:
-        name += f"_{fp8_recipe}"
-    if request.moe_routing == "balanced":
-        name += "_balanced"  # another benchmark than the published one: never under one name
-    if request.profile:
-        name += variant.profiling.suffix
-    if request.nccl_trace:
-        name += variant.nccl_trace.suffix
-    if not is_experiment_name(name):
-        raise RecipeError(
-            f"the experiment name {name!r} would not stay in the folder of experiments",
-            remedy="correct experiment_name in recipe.yaml: letters, digits, and _ . + - between them",
-        )
-    return name
 
 
 def _slurm(

@@ -43,6 +43,17 @@ def steps_for(request: Request, variant: Variant) -> tuple[int, int | None]:
     return steps, 1 if request.load_checkpoint and request.max_steps is None else None
 
 
+def steps_notices(request: Request, model: Model, variant: Variant, steps: int) -> list[str]:
+    """That a job of the user's own number of steps ends before the iterations which give the result."""
+    window = variant.measurement
+    if request.max_steps is None or steps >= window.last or model.size == "smoke":
+        return []
+    return [
+        f"MAX_STEPS={steps}: the result is measured over iterations {window.first} to {window.last}, which this job "
+        "does not reach: there will be no verdict"
+    ]
+
+
 def profile_plan(
     recipe: Recipe,
     request: Request,
@@ -98,25 +109,32 @@ def profile_plan(
         tool="nsys" if tool == "nsys" else "torch",
         start=start,
         stop=stop,
-        ranks=_ranks(request.profile_ranks or defaults.ranks, gpus),
+        ranks=_ranks(request.profile_ranks, defaults.ranks, gpus, notices),
         file=file,
         gpu_metrics=request.gpu_metrics,
     )
 
 
-def _ranks(text: str, gpus: int) -> tuple[int, ...] | None:
-    """``all`` or ``0,2,8-15``; ranks that the job does not have are left out, none left is an error."""
+def _ranks(asked: str | None, default: str, gpus: int, notices: list[str]) -> tuple[int, ...] | None:
+    """``all`` or ``0,2,8-15``; ranks that the job does not have are left out and named, none left is an error."""
+    text = asked or default
     if text == "all":
         return None
     ranks: set[int] = set()
+    beyond: list[str] = []
     for part in text.split(","):
         found = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part.strip())
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
         if last < first:
-            raise RequestError(f"PROFILE_RANKS={text} is no list of ranks", remedy="all, or for example 0,2,8-15")
+            raise RequestError(f"PROFILE_RANKS={text} is not a list of ranks", remedy="all, or for example 0,2,8-15")
         ranks.update(range(first, min(last, gpus - 1) + 1))
+        if last >= gpus:
+            least = max(first, gpus)
+            beyond.append(str(last) if least == last else f"{least}-{last}")
     if not ranks:
         raise RequestError(f"PROFILE_RANKS={text}: the job has only ranks 0 to {gpus - 1}", remedy="choose among them")
+    if asked and beyond:  # the documented 0-8 of a job with 8 GPUs is nobody's slip
+        notices.append(f"PROFILE_RANKS={text}: the job has ranks 0 to {gpus - 1}, so not {', '.join(beyond)}")
     return tuple(sorted(ranks))
 
 
@@ -186,13 +204,25 @@ def checkpoint_notices(model: Model, request: Request, gpus: int, steps: int) ->
     return notices
 
 
+_INSTEAD = {
+    "SBATCH_TIMELIMIT": "TIME_LIMIT",
+    **dict.fromkeys(("SBATCH_GPUS", "SBATCH_GPUS_PER_TASK", "SBATCH_GRES"), "JOB_TOTAL_GPUS and SBATCH_GPUS_PER_NODE"),
+}
+"""Slurm's variables for what a documented one says; all others have an option for ADDITIONAL_SLURM_PARAMS."""
+
+
 def ineffective(request: Request, cluster: ClusterConfig, machine: Machine) -> list[str]:
     """What was asked for and has no effect on this way of running, one sentence each."""
+    notices = [
+        f"{written} is not a variable of LLMB (did you mean {meant}={written.partition('=')[2]}?)"
+        for meant, written in request.unread.items()
+    ]
     if machine.cluster_type == "slurm":
-        notices = []
-        if request.ignored:
+        ours = [name for name in request.ignored if name in _INSTEAD]
+        notices += [f"{name}: not passed to sbatch; use {_INSTEAD[name]}" for name in ours]
+        if others := [name for name in request.ignored if name not in ours]:
             notices.append(
-                f"{', '.join(request.ignored)}: not passed to sbatch; say it in ADDITIONAL_SLURM_PARAMS, "
+                f"{', '.join(others)}: not passed to sbatch; say it in ADDITIONAL_SLURM_PARAMS, "
                 "for example qos=high;reservation=name"
             )
         if request.mounts and cluster.slurm.runtime == "none":
@@ -206,5 +236,6 @@ def ineffective(request: Request, cluster: ClusterConfig, machine: Machine) -> l
         "RUN_CONF_MOUNTS": request.mounts,
         "TIME_LIMIT": request.time_limit,
     }
-    names = [name for name, value in without.items() if value]
-    return [f"{', '.join(names)}: no effect on the local executor"] if names else []
+    if names := [name for name, value in without.items() if value]:
+        notices.append(f"{', '.join(names)}: no effect on the local executor")
+    return notices

@@ -9,6 +9,8 @@ A README marks each table with ``<!-- table: NAME -->`` and ``<!-- end -->``; wh
     checkpoints                 sizes and tested scales
     variables                   the environment variables of launch.sh, with this recipe's defaults
 
+Figures in the text between the tables are marked and made alike: ``recipe_figures``.
+
 ``python -m llmb_common.recipes.readme_tables [--write | --check] [FOLDER ...]``; without folders, all recipes.
 """
 
@@ -26,12 +28,11 @@ from llmb_common.errors import LLMBError, RecipeError
 from llmb_common.files import write_atomic
 from llmb_common.recipes import flops
 from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
+from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER
+from llmb_common.recipes.readme_figures import fill_figures
 from llmb_common.recipes.readme_variables import table, variables
 from llmb_common.recipes.recipe import Recipe, Result, Row, find_row
 from llmb_common.strict_yaml import read_text
-
-BYTES_PER_PARAMETER = 14
-"""Of a checkpoint: 2 for the weight, 12 for the optimizer state of one parameter."""
 
 _MARKED = re.compile(r"(<!-- table: (?P<name>[^\n]*?) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
 _OPEN = re.compile(r"<!-- table: ")
@@ -236,7 +237,7 @@ def checkpoints(recipe: Recipe) -> list[str]:
     for model in recipe.models:
         if model.checkpoint:
             low, high = model.checkpoint.scales
-            size = model.parameters * BYTES_PER_PARAMETER / 2**30
+            size = model.parameters * CHECKPOINT_BYTES_PER_PARAMETER / 2**30
             rows.append(
                 [
                     f"`{model.size}`" + (f" {notes.mark(warning)}" if (warning := model.checkpoint.warning) else ""),
@@ -265,14 +266,15 @@ def render(recipe: Recipe, name: str, where: str) -> list[str]:
 
 
 def fill(text: str, recipe: Recipe, where: str) -> str:
-    """``text`` (a README) with every marked table made anew. Raises RecipeError for a wrong or unclosed mark."""
-    if len(_OPEN.findall(text)) != len(_MARKED.findall(text)):
+    """``text`` (a README) with every marked table and figure made anew. Raises RecipeError for a wrong mark."""
+    found = list(_MARKED.finditer(text))
+    if len(_OPEN.findall(text)) != len(found) or any("<!--" in match["body"] for match in found):
         raise RecipeError(f"{where}: a table mark has no <!-- end -->", remedy="close each table")
 
     def made(match: re.Match[str]) -> str:
         return match[1] + "\n".join(["", *render(recipe, match["name"], where), "", ""]) + match[4]
 
-    return _MARKED.sub(made, text)
+    return fill_figures(_MARKED.sub(made, text), recipe, where)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,6 +7,7 @@ one ``Row``; its GPU counts are the doublings from ``gpus_min`` to ``gpus_max``,
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Annotated, Literal
 
 import msgspec
@@ -252,23 +253,23 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     rows: tuple[Row, ...]
     results: tuple[Result, ...] = ()
 
-    def model(self, size: str) -> Model:
-        """The model of ``size`` (any case). Raises RequestError that lists the sizes."""
+    def model(self, size: str, among: Collection[str] | None = None) -> Model:
+        """The model of ``size`` (any case). Raises RequestError that lists the sizes, of those ``among``."""
         for model in self.models:
             if model.size == size.lower():
                 return model
-        sizes = [m.size for m in self.models]
+        sizes = [m.size for m in self.models if not among or m.size in among]
         raise RequestError(
             f"{self.name} has no model size {size!r}{did_you_mean(size.lower(), sizes)}",
             remedy=f"MODEL_SIZE is one of {', '.join(sizes)}",
         )
 
-    def variant(self, name: str) -> Variant:
-        """The variant ``name``. Raises RequestError that lists the variants."""
+    def variant(self, name: str, among: Collection[str] | None = None) -> Variant:
+        """The variant ``name``. Raises RequestError that lists the variants, of those ``among``."""
         for variant in self.variants:
             if variant.name == name.lower():
                 return variant
-        names = [v.name for v in self.variants]
+        names = [v.name for v in self.variants if not among or v.name in among]
         raise RequestError(
             f"{self.name} has no variant {name!r}{did_you_mean(name.lower(), names)}",
             remedy=f"CONFIG_VARIANT is one of {', '.join(names)}",

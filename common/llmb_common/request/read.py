@@ -7,15 +7,15 @@ ignored ``JOB_TOTAL_GPU=256`` costs a night.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmb_common.errors import RequestError
+from llmb_common.request.names import refuse_typos, shorter_names
 from llmb_common.request.values import Reader, gres_count, gres_type, read_mounts, same
-from llmb_common.secrets import SECRET_VARIABLES, is_secret_name
+from llmb_common.secrets import is_secret_name
 
 COLUMNS = {
     "TP": "tp",
@@ -93,13 +93,6 @@ _TUNING = re.compile(
 )
 """Variables of the caller that change how a job runs: they go on record in the plan."""
 
-# Real variables of other programs that look like ours.
-_NOT_TYPOS = {
-    *("CPU_TYPE", "CHECKPOINT_PATH", "ENABLE_TRACE"),
-    *("SBATCH_GPUS", "SBATCH_GPUS_PER_TASK", "SBATCH_MEM_PER_NODE", "SBATCH_NO_REQUEUE"),
-}
-_OTHERS = ("SLURM_", "SALLOC_", "SRUN_")
-
 _HONOURED = {name for name in VARIABLES if name.startswith("SBATCH_")}
 
 
@@ -147,6 +140,8 @@ class Request:
     ignored: tuple[str, ...] = ()
     """``SBATCH_*`` variables that were set for other jobs: sbatch never sees them, because they would override the
     script."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Documented variables that are not set, and the near-miss (``PROFILE=true``) that was set instead."""
 
 
 def read_request(variables: Mapping[str, str]) -> Request:
@@ -161,14 +156,14 @@ def read_request(variables: Mapping[str, str]) -> Request:
             "$LLMB_INSTALL/workloads/<workload>/experiments",
             code="stage-path",
         )
-    _refuse_typos(variables)
+    refuse_typos(variables, VARIABLES)
     read = Reader(variables)
     gres_gpus = read.text("SBATCH_GPUS_PER_NODE")
     request = Request(
-        gpus=read.positive("JOB_TOTAL_GPUS"),
+        gpus=read.positive("JOB_TOTAL_GPUS", remedy="llmb-run list shows the documented numbers"),
         gpu_type=read.lower("GPU_TYPE"),
         model_size=read.lower("MODEL_SIZE"),
-        dtype=read.choice("DTYPE", ("bf16", "fp8", "nvfp4")),
+        dtype=read.lower("DTYPE"),
         fp8_recipe=read.choice("FP8_RECIPE", ("cs", "ds", "mx")),
         variant=read.lower("CONFIG_VARIANT"),
         gpus_per_node=same(
@@ -213,6 +208,7 @@ def read_request(variables: Mapping[str, str]) -> Request:
             if _TUNING.match(name) and not is_secret_name(name)
         },
         ignored=tuple(sorted(name for name in variables if name.startswith("SBATCH_") and name not in _HONOURED)),
+        unread=shorter_names(variables, VARIABLES),
     )
     read.choice("LLMB_ENGINE_CHECK", ("on", "off"))  # handed to the ranks as it stands, with the tuning variables
     _refuse_contradictions(request)
@@ -255,20 +251,3 @@ def _columns(read: Reader) -> dict[str, int | bool | None]:
         else:
             result[column] = read.positive(variable)
     return result
-
-
-def _refuse_typos(variables: Mapping[str, str]) -> None:
-    # Short names (TP, VP) are too close to everything; a slip in those is caught by nothing but the plan's own print.
-    candidates = [name for name in VARIABLES if len(name) >= 5]
-    for name in sorted(variables):
-        if len(name) < 5 or name in VARIABLES or name in _NOT_TYPOS or name in SECRET_VARIABLES:
-            continue
-        if name.startswith(_OTHERS):
-            continue
-        near = difflib.get_close_matches(name.upper(), candidates, n=1, cutoff=0.85 if len(name) > 7 else 0.79)
-        if near:
-            raise RequestError(
-                f"the variable {name} is unknown (did you mean {near[0]}?)",
-                remedy=f"rename it to {near[0]}, or unset {name} if it is meant for something else",
-                code="unknown-variable",
-            )

@@ -58,17 +58,22 @@ class Reader:
         is_file = value is not None and (value.endswith(".sqsh") or value.startswith(("/", "./", "../", "~")))
         return str(self.path(name)) if is_file else value
 
-    def positive(self, name: str) -> int | None:
+    def positive(self, name: str, *, remedy: str = "a whole number from 1 on") -> int | None:
+        return self._number(name, 1, remedy)
+
+    def count(self, name: str, *, remedy: str = "0, or a larger whole number") -> int:
+        return self._number(name, 0, remedy) or 0
+
+    def _number(self, name: str, least: int, remedy: str) -> int | None:
         value = self.text(name)
         if value is None:
             return None
-        if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) < 1:
-            what = "larger than 999999999" if re.fullmatch(r"[0-9]{10,}", value) else "not a positive whole number"
-            raise RequestError(f"{name}={value} is {what}", remedy=f"for example {name}=8")
+        if re.fullmatch(r"[0-9]{10,}", value):
+            raise RequestError(f"{name}={value} is larger than 999999999", remedy=remedy)
+        if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) < least:
+            what = "a positive whole number" if least else "a whole number from 0 on"
+            raise RequestError(f"{name}={value} is not {what}", remedy=remedy)
         return int(value)
-
-    def count(self, name: str) -> int:
-        return 0 if self.text(name) == "0" else self.positive(name) or 0
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str | None:
         value = self.lower(name)
@@ -92,7 +97,12 @@ class Reader:
         value = self.text(name)
         if value is None:
             return None
-        if not re.search(r"[1-9]", value):
+        if value.lower() in ("unlimited", "infinite", "-1"):
+            raise RequestError(
+                f"{name}={value}: a job without an end would keep its nodes when it hangs",
+                remedy="hours:minutes:seconds, days-hours:minutes:seconds, or minutes; for example 08:00:00",
+            )
+        if re.fullmatch(r"[0:-]+", value):
             raise RequestError(f"{name}={value}: a job of no time", remedy="for example 00:30:00")
         if re.fullmatch(r"[0-9]{1,5}", value):
             return f"{int(value) // 60:02d}:{int(value) % 60:02d}:00"
@@ -141,7 +151,7 @@ def read_mounts(value: str | None) -> tuple[str, ...]:
     for mount in mounts:
         if not is_mount(mount):
             raise RequestError(
-                f"RUN_CONF_MOUNTS: {mount!r} is no mount", remedy="/source:/target[:ro], comma-separated"
+                f"RUN_CONF_MOUNTS: {mount!r} is not a mount", remedy="/source:/target[:ro], comma-separated"
             )
     return mounts
 

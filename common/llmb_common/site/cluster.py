@@ -13,7 +13,7 @@ from llmb_common.errors import ConfigError, did_you_mean
 from llmb_common.recipes.recipe import GPU_TYPES
 from llmb_common.request.values import is_mount
 from llmb_common.secrets import is_secret_name
-from llmb_common.strict_yaml import load_struct
+from llmb_common.strict_yaml import Lines, convert, load_text, read_text
 from llmb_common.words import is_slurm_name, job_variable_problem, line_problem
 
 FILE_NAME = "cluster_config.yaml"
@@ -84,44 +84,51 @@ def load_cluster_config(install: Path | None) -> ClusterConfig:
         raise ConfigError(
             f"cannot look for {path}: {error.strerror or error}", remedy="correct LLMB_INSTALL, or its permissions"
         ) from error
-    config = load_struct(path, ClusterConfig, ConfigError)
-    _check(config, path)
+    data, lines = load_text(read_text(path), str(path))
+    config = convert(data, lines, ClusterConfig, str(path))
+    _check(config, path, lines)
     return config
 
 
-def _check(config: ClusterConfig, path: Path) -> None:
+def _check(config: ClusterConfig, path: Path, lines: Lines) -> None:
     """What the types cannot say: every value here reaches a script or a command line."""
+
+    def at(key: str) -> str:
+        """File, line and key."""
+        return f"{path}:{lines[f'$.{key}']}: {key}"
+
     if config.gpu_type is not None and config.gpu_type not in GPU_TYPES:
         raise ConfigError(
-            f"{path}: gpu_type {config.gpu_type!r} is unknown{did_you_mean(config.gpu_type, GPU_TYPES)}",
+            f"{at('gpu_type')} {config.gpu_type!r} is unknown{did_you_mean(config.gpu_type, GPU_TYPES)}",
             remedy=f"one of {', '.join(GPU_TYPES)}",
         )
     for key, value in _texts(config):
         if problem := line_problem(value):
-            raise ConfigError(f"{path}: {key} {problem}", remedy="write it on one line")
+            raise ConfigError(f"{at(key)} {problem}", remedy="write it on one line")
     for name, value in config.environment.items():
         if problem := job_variable_problem(name, value):
             export = f"remove it here, and export {name} in the shell that submits: jobs inherit it"
             raise ConfigError(
-                f"{path}: environment: {problem}",
+                f"{at('environment')}: {problem}",
                 remedy=export if is_secret_name(name) else "correct it, or remove it",
             )
     slurm = config.slurm
     for key in ("account", "gpu_partition", "cpu_partition"):
         word = getattr(slurm, key)
         if word is not None and not is_slurm_name(word):
-            raise ConfigError(f"{path}: slurm.{key} {word!r} is not a name that Slurm can have", remedy="correct it")
+            raise ConfigError(f"{at(f'slurm.{key}')} {word!r} is not a name that Slurm can have", remedy="correct it")
     if not re.fullmatch(r"[a-z0-9_]+", slurm.mpi):
         raise ConfigError(
-            f"{path}: slurm.mpi {slurm.mpi!r} is not a type of MPI", remedy="one of those that srun --mpi=list shows"
+            f"{at('slurm.mpi')} {slurm.mpi!r} is not a type of MPI",
+            remedy="one of those that srun --mpi=list shows",
         )
     paths = (("engine.python", config.engine.python if config.engine else None), ("image_folder", config.image_folder))
     for key, place in paths:
         if place is not None and not place.startswith("/"):
-            raise ConfigError(f"{path}: {key} {place!r} is no absolute path", remedy="jobs run in other folders")
+            raise ConfigError(f"{at(key)} {place!r} is not an absolute path", remedy="jobs run in other folders")
     for mount in config.mounts:
         if not is_mount(mount):
-            raise ConfigError(f"{path}: mounts: {mount!r} is no mount", remedy="/source:/target[:ro]")
+            raise ConfigError(f"{at('mounts')}: {mount!r} is not a mount", remedy="/source:/target[:ro]")
 
 
 def _texts(config: ClusterConfig) -> Iterator[tuple[str, str]]:

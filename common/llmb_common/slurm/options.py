@@ -45,6 +45,14 @@ _SHORT = {
     **{"w": "nodelist", "x": "exclude"},
 }
 
+# Values that may hold "name=value" after a comma.
+_WITH_COMMAS = {"acctg-freq", "comment", "container-env", "export", "extra", "tres-bind", "tres-per-task"}
+_SECOND_OPTION = re.compile(
+    rf",\s*(-{{0,2}}(?:{'|'.join(sorted(_WITH_VALUE | set(_OURS), key=len, reverse=True))})\s*=|--?[a-z][a-z-]*\b"
+    r"|(?:exclusive|oversubscribe|overcommit|contiguous|requeue|no-requeue|hold)\s*$)"
+)
+"""An option where only a further word of the value can stand, as in ``nodelist=n1,n2,constraint=gpu``."""
+
 Options = tuple[tuple[str, str | None], ...]
 
 
@@ -56,13 +64,13 @@ def parse_additional(text: str, where: str) -> Options:
     if problem := line_problem(text):
         raise RequestError(f"{where} {problem}", remedy="write it on one line")
     options: dict[str, str | None] = {}
-    for part in filter(None, (part.strip() for part in text.split(";"))):
-        key, equals, value = part.partition("=")
-        key = key.strip().lstrip("-")
-        key = _SHORT.get(key, key)
+    for part in _parts(text):
+        key = _name(part)
+        _, equals, value = part.partition("=")
         if not re.fullmatch(r"[a-z][a-z0-9-]*", key):
             raise RequestError(
-                f"{where}: {part!r} is no Slurm option", remedy='for example "nodelist=n1,n2;constraint=gpu;exclusive"'
+                f"{where}: {part!r} is no Slurm option",
+                remedy='for example "nodelist=n1,n2;constraint=gpu;exclusive": semicolons separate options',
             )
         # sbatch takes an option's beginning for the option.
         if owned := next((name for name in _OURS if name.startswith(key)), None):
@@ -72,10 +80,39 @@ def parse_additional(text: str, where: str) -> Options:
             raise RequestError(f"{where}: {part!r} has no value", remedy="write key=value, or the flag alone")
         if key in _WITH_VALUE and not equals:
             raise RequestError(f"{where}: --{key} needs a value", remedy=f"write {key}=value")
+        if key not in _WITH_COMMAS and (second := _SECOND_OPTION.search(value)):
+            raise RequestError(
+                f"{where}: {part!r} holds a second option, {second[1]!r}",
+                remedy=f"separate options with semicolons: {key}={value[: second.start()]};{value[second.start(1) :]}",
+            )
         if key in ("account", "partition") and not is_slurm_name(value.strip()):
             raise RequestError(f"{where}: {part!r} is not a name that Slurm can have", remedy="correct it")
-        options[key] = value.strip() if equals else None
+        said = value.strip() if equals else None
+        if key in options and options[key] != said:
+            raise RequestError(
+                f"{where}: --{key} stands twice, and sbatch would take the last one",
+                remedy=f"say it once; lists have commas: {key}={options[key]},{said}"
+                if key in ("nodelist", "exclude") and options[key]
+                else "say it once",
+            )
+        options[key] = said
     return tuple(options.items())
+
+
+def override_additional(given: str, *parts: str) -> str:
+    """``given`` with ``parts`` in place of what it says of the same options: they were said on the command line."""
+    said = {_name(part) for part in parts}
+    return ";".join([*(part for part in _parts(given) if _name(part) not in said), *parts])
+
+
+def _parts(text: str) -> list[str]:
+    return [part for part in (part.strip() for part in text.split(";")) if part]
+
+
+def _name(part: str) -> str:
+    """The option in ``key=value``, its letter written out."""
+    key = part.partition("=")[0].strip().lstrip("-")
+    return _SHORT.get(key, key)
 
 
 def sbatch_line(option: str, value: str | int | None = None) -> str:

@@ -1,0 +1,76 @@
+"""How runs are named: as the documents name theirs, with a suffix for everything that the documents did not run.
+
+On one type of GPU two jobs of different columns never share a name. (The documents' own names do not hold the type.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from llmb_common.errors import RecipeError
+from llmb_common.planning.divisibility import Layout
+from llmb_common.recipes.recipe import Model, Variant
+from llmb_common.request.read import Request
+from llmb_common.words import is_experiment_name
+
+_SHORT = {"fsdp": "fsdp", "cuda_graph": "cg", "recompute_layers": "rl", "offload_layers": "ol"}
+"""Columns in a suffix, as the documents' tables head them; the others go by their own names."""
+
+
+def experiment_name(
+    variant: Variant,
+    request: Request,
+    documented: Layout,
+    layout: Layout,
+    model: Model,
+    dtype: str,
+    fp8_recipe: str | None,
+) -> str:
+    """The name of a run with ``layout`` where its row of the recipe has ``documented``.
+
+    Raises RecipeError for one that cannot be a folder's.
+    """
+    values = {
+        "model_size": model.size,
+        "dtype": dtype,
+        "precision": f"fp8_{fp8_recipe}" if dtype == "fp8" else dtype,
+        "gpus": layout.gpus,
+        "tp": layout.tp,
+        "pp": layout.pp,
+        "cp": layout.cp,
+        "vp": layout.vp,
+        "ep": layout.ep or 1,
+        "etp": layout.etp or layout.tp,
+        "mbs": layout.mbs,
+        "gbs": layout.gbs,
+    }
+    name = variant.experiment_name.format(**values)
+    if dtype == "fp8" and fp8_recipe != variant.fp8_recipe and "{precision}" not in variant.experiment_name:
+        name += f"_{fp8_recipe}"
+    if request.moe_routing == "balanced":
+        # Its graphs are off, whoever says so.
+        documented = replace(documented, cuda_graph=layout.cuda_graph)
+    name += _overridden(variant, documented, layout)
+    if request.moe_routing == "balanced":
+        name += "_balanced"  # another benchmark than the published one: never under one name
+    if request.profile:
+        name += variant.profiling.suffix
+    if request.nccl_trace:
+        name += variant.nccl_trace.suffix
+    if not is_experiment_name(name):
+        raise RecipeError(
+            f"the experiment name {name!r} would not stay in the folder of experiments",
+            remedy="correct experiment_name in recipe.yaml: letters, digits, and _ . + - between them",
+        )
+    return name
+
+
+def _overridden(variant: Variant, documented: Layout, layout: Layout) -> str:
+    """``_tp4_cg0`` for columns that differ from the row's and that the name does not hold already."""
+    suffix = ""
+    for column in Layout.__dataclass_fields__:
+        value = getattr(layout, column)
+        if value == getattr(documented, column) or f"{{{column}}}" in variant.experiment_name:
+            continue
+        suffix += f"_{_SHORT.get(column, column)}{0 if value is None else int(value)}"
+    return suffix

@@ -1,0 +1,138 @@
+"""Figures in the prose of a recipe's README, made from its ``recipe.yaml`` like the tables.
+
+A README marks each with ``<!-- figure: NAME -->`` and ``<!-- end -->``; what stands between is generated::
+
+    flops SIZE [full|causal]            model FLOPs of one sequence: 8.920E+14
+    breakdown SIZE                      how they come about, as the document's notes print it (Llama 3.1's formula)
+    peaks                               the peaks that MFUs are divided by
+    checkpoint SIZE                     14 bytes a parameter: 5.1 TiB
+    example VARIANT SIZE DTYPE GPU GPUS a published result worked through, from the step time to the MFU
+
+``recipe_tables`` writes and checks them with the tables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import msgspec
+
+from llmb_common.errors import RecipeError
+from llmb_common.recipes import flops
+from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER
+from llmb_common.recipes.recipe import Architecture, Recipe, Result, Row, find_row
+
+_MARKED = re.compile(r"(<!-- figure: (?P<name>[^\n]*?) -->)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
+_OPEN = re.compile(r"<!-- figure: ")
+
+
+def fill_figures(text: str, recipe: Recipe, where: str) -> str:
+    """``text`` (a README) with every marked figure made anew. Raises RecipeError for a wrong or unclosed mark."""
+    found = list(_MARKED.finditer(text))
+    if len(_OPEN.findall(text)) != len(found) or any("<!--" in match["body"] for match in found):
+        raise RecipeError(f"{where}: a figure's mark has no <!-- end -->", remedy="close each figure")
+    return _MARKED.sub(lambda match: match[1] + render_figure(recipe, match["name"], where) + match[4], text)
+
+
+def render_figure(recipe: Recipe, name: str, where: str) -> str:
+    """The text of the figure ``name``. Raises RecipeError that names ``where`` it was asked for."""
+    kind, *arguments = name.split()
+    known: dict[str, tuple[Callable[..., str], tuple[int, ...]]] = {
+        "flops": (_flops, (1, 2)),
+        "breakdown": (_breakdown, (1,)),
+        "peaks": (_peaks, (0,)),
+        "checkpoint": (_checkpoint, (1,)),
+        "example": (_example, (5,)),
+    }
+    if kind not in known or len(arguments) not in known[kind][1]:
+        raise RecipeError(f"{where}: no figure {name!r}", remedy=f"one of {', '.join(known)}, with its arguments")
+    return known[kind][0](recipe, *arguments)
+
+
+def scientific(value: float, digits: int = 3) -> str:
+    """``8.920E+14``, as the documents write large numbers."""
+    return f"{value:.{digits}E}"
+
+
+def _counted(recipe: Recipe, size: str, attention: str = "") -> flops.ModelFlops:
+    model = recipe.model(size)
+    convention = attention or recipe.flops.attention
+    if convention not in ("full", "causal"):
+        raise RecipeError(f"no convention {convention!r}", remedy="full or causal")
+    return flops.model_flops(model.architecture, model.sequence_length, "full" if convention == "full" else "causal")
+
+
+def _flops(recipe: Recipe, size: str, attention: str = "") -> str:
+    return scientific(_counted(recipe, size, attention).total)
+
+
+def _breakdown(recipe: Recipe, size: str) -> str:
+    """The document's formula with the numbers in it; attention over the full square."""
+    if recipe.flops.formula != "llama3":
+        raise RecipeError(f"no breakdown of {recipe.flops.formula}'s formula", remedy="remove the mark")
+    model = recipe.model(size)
+    a, sequence = model.architecture, model.sequence_length
+    counted = _counted(recipe, size, "full")
+    attention, mlp, embedding = (part // sequence for part in counted)
+    groups = f"1 + {a.query_groups}/{a.heads} + {sequence}/{a.hidden}"
+    lines = [
+        f"attention   = 12 x {a.layers} x {a.hidden}^2 x ({groups}) = {attention:,}",
+        f"mlp         = 18 x {a.layers} x {a.ffn} x {a.hidden} = {mlp:,}",
+        f"embedding   = 6 x {a.vocabulary} x {a.hidden} = {embedding:,}",
+        f"model FLOPs = {sequence} x ({attention:,} + {mlp:,} + {embedding:,}) = {scientific(counted.total)}",
+    ]
+    return _block(lines)
+
+
+def _peaks(_: Recipe) -> str:
+    """Peaks of all GPUs that recipes have, newest first; GPUs with equal peaks together."""
+    together: dict[tuple[float | None, float | None], list[str]] = {}
+    for gpu in ("gb300", "gb200", "b200", "h100"):
+        peaks = (flops.peak_tflops(gpu, "bf16"), flops.peak_tflops(gpu, "fp8"))
+        together.setdefault(peaks, []).append(gpu.upper())
+    return ", ".join(f"{' and '.join(gpus)} {bf16:g} / {fp8:g}" for (bf16, fp8), gpus in together.items())
+
+
+def _checkpoint(recipe: Recipe, size: str) -> str:
+    return f"{recipe.model(size).parameters * CHECKPOINT_BYTES_PER_PARAMETER / 2**40:.1f} TiB"
+
+
+def _example(recipe: Recipe, variant: str, size: str, dtype: str, gpu: str, gpus: str) -> str:
+    result, row = _result(recipe, variant, size, dtype, gpu, int(gpus))
+    model = recipe.model(size)
+    sequence, gbs, seconds = model.sequence_length, row.global_batch_size(result.gpus), result.step_seconds
+    architecture: Architecture = model.architecture
+    if row.layers:
+        architecture = msgspec.structs.replace(architecture, layers=row.layers)
+    attention = recipe.variant(variant).flops_attention or recipe.flops.attention
+    per_sequence = flops.model_flops(architecture, sequence, attention).total
+    peak = flops.peak_tflops(gpu, dtype)
+    if peak is None:
+        raise RecipeError(f"no peak of {gpu} for {dtype}", remedy="choose another result")
+    rate = flops.tokens_per_second(sequence, gbs, seconds)
+    share = 100 * flops.mfu(flops.achieved_tflops(per_sequence, gbs, seconds, result.gpus), peak)
+    shown = f"{seconds:g}" if seconds < 100 else f"{seconds:.2f}"
+    lines = [
+        f"{size.upper()} {dtype.upper()} on {result.gpus} {gpu.upper()}: GBS {gbs}, {shown} s a step,",
+        f"{scientific(per_sequence, 4)} model FLOPs a sequence, a peak of {scientific(peak * 1e12, 4)} FLOPS",
+        "",
+        f"tokens/s = {sequence} x {gbs} / {shown} = {rate:.0f}",
+        f"days     = 1e12 / {rate:.0f} / 86400 = {flops.training_days(1e12, rate):.2f}",
+        f"MFU      = {gbs} x {scientific(per_sequence, 4)} / {shown} / {result.gpus} / {scientific(peak * 1e12, 4)}"
+        f" = {share:.1f} %",
+    ]
+    return _block(lines)
+
+
+def _result(recipe: Recipe, variant: str, size: str, dtype: str, gpu: str, gpus: int) -> tuple[Result, Row]:
+    for result in recipe.results:
+        if (result.variant, result.size, result.dtype, result.gpu, result.gpus) == (variant, size, dtype, gpu, gpus):
+            row = find_row(recipe, result)
+            assert row is not None  # checked when the recipe was loaded
+            return result, row
+    raise RecipeError(f"no published result {variant} {size} {dtype} on {gpus} {gpu}", remedy="name one of the table")
+
+
+def _block(lines: list[str]) -> str:
+    return "\n".join(["", "", "```", *lines, "```", "", ""])

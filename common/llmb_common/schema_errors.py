@@ -1,0 +1,155 @@
+"""What msgspec found wrong in a YAML file, in words: the key, what it holds, what it should hold, what to write."""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any, Literal, Union
+
+from llmb_common.errors import did_you_mean
+from llmb_common.secrets import is_secret_name
+
+_HELD = {
+    "array": "a list",
+    "bool": "true or false",
+    "float": "a number",
+    "int": "a whole number",
+    "null": "empty",
+    "object": "a group of keys",
+    "str": "text",
+}
+"""msgspec's words for values, for somebody who writes YAML."""
+
+_WRITE = {
+    "array": "write a list: {key}: [first, second]",
+    "bool": "write {key}: true, or {key}: false",
+    "float": "write a number, without unit or quotes",
+    "int": "write a whole number, without unit or quotes",
+    "object": "write its keys on lines of their own below {key}:, indented by two spaces",
+}
+_STEP = re.compile(r"\.([^.\[]+)|\[([0-9]+|\.\.\.)\]")
+
+
+def explain(text: str, kind: type[Any], data: Any) -> tuple[str, str, str]:
+    """The path, message and remedy for msgspec's ``text`` on converting ``data`` to ``kind``."""
+    problem, _, path = text.partition(" - at `")
+    problem = problem.replace("`", "'")
+    found = re.match(r"Expected '([^']+)', got '([a-z]+)'", problem)
+    path = _found_in(path.rstrip("`") or "$", data, found[2] if found else "")
+    key = path.removeprefix("$").removeprefix(".")
+    at = f" (at {key})" if key else ""
+    if found := re.match(r"Object contains unknown field '(.*)'", problem):
+        unknown = found[1]
+        near = did_you_mean(unknown, _field_names(kind))
+        return f"{path}.{unknown}", f"unknown key {unknown!r}{near}{at}", "remove the key or correct its name"
+    if found := re.match(r"Object missing required field '(.*)'", problem):
+        return path, f"the key {found[1]!r} is missing{at}", "add it"
+    value = "" if is_secret_name(key.rpartition(".")[2]) else _short(_value_at(path, data))
+    if found := re.match(r"Expected '([^']+)', got '([a-z]+)'", problem):
+        wanted = [word for word in found[1].split(" | ") if word != "null"]
+        should = " or ".join(_HELD.get(word, word) for word in wanted)
+        held = "" if found[2] == "null" else f"{_HELD.get(found[2], found[2])}{value}"
+        what = f"holds {held}, where {should} is expected" if held else f"is empty, where {should} is expected"
+        return path, f"{key or 'the file'} {what}", _remedy(wanted[0], key, bool(held))
+    if problem.startswith("Invalid enum value"):
+        choices = [str(choice) for choice in _choices_at(path, kind)]
+        near = did_you_mean(value.strip(" ()'\""), choices)
+        remedy = f"one of {', '.join(choices)}" if len(choices) > 1 else f"write {key}: {''.join(choices)}"
+        return path, f"{key}{value} is unknown{near}", remedy
+    if found := re.match(r"Expected '(?:int|float)' ([<>]=?) (-?[0-9.]+)", problem):
+        bound = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}[found[1]]
+        return path, f"{key}{value} is out of range", f"{bound} {found[2].removesuffix('.0')}"
+    return path, f"{key}{value}: {problem}", ""
+
+
+_TYPES = {"array": list, "bool": bool, "float": float, "int": int, "null": type(None), "object": dict, "str": str}
+
+
+def _found_in(path: str, data: Any, held: str) -> str:
+    """``path`` with the key in place of ``[...]``, which msgspec writes for any value of a mapping."""
+    before, dots, after = path.partition("[...]")
+    values = _value_at(before, data)
+    if not dots or after or not isinstance(values, dict):
+        return path
+    return next((f"{before}.{key}" for key, value in values.items() if type(value) is _TYPES.get(held)), path)
+
+
+def _remedy(wanted: str, key: str, held: bool) -> str:
+    if not key:
+        return "begin each line with a key and a colon"
+    if wanted == "str":
+        return "put the value in quotes" if held else "write a value, or leave the key out"
+    last = key.rpartition(".")[2]
+    return _WRITE.get(wanted, "").format(key=last)
+
+
+def _short(value: Any) -> str:
+    """`` ('x')`` for what fits into a line; nothing for lists and groups."""
+    if value is None or isinstance(value, (list, dict)):
+        return ""
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return f" ({text})" if len(text) <= 60 else ""
+
+
+def _steps(path: str) -> Iterator[str]:
+    for found in _STEP.finditer(path.removeprefix("$")):
+        yield found[1] or f"[{found[2]}]"
+
+
+def _value_at(path: str, data: Any) -> Any:
+    for step in _steps(path):
+        if isinstance(data, dict) and step in data:
+            data = data[step]
+        elif isinstance(data, list) and step.startswith("[") and step != "[...]" and int(step[1:-1]) < len(data):
+            data = data[int(step[1:-1])]
+        else:
+            return None  # msgspec writes "[...]" for a value of a mapping
+    return data
+
+
+def _choices_at(path: str, kind: Any) -> tuple[Any, ...]:
+    import msgspec
+
+    for step in _steps(path):
+        for option in _options(kind):
+            if isinstance(option, type) and issubclass(option, msgspec.Struct):
+                kind = typing.get_type_hints(option).get(step, Any)
+            elif step.startswith("[") and typing.get_args(option):
+                kind = next(a for a in reversed(typing.get_args(option)) if a is not Ellipsis)
+            else:
+                continue
+            break
+    return tuple(
+        value for option in _options(kind) if typing.get_origin(option) is Literal for value in option.__args__
+    )
+
+
+def _options(kind: Any) -> Iterator[Any]:
+    """The types that ``kind`` allows, without what surrounds them."""
+    if typing.get_origin(kind) in (Union, types.UnionType):
+        for option in typing.get_args(kind):
+            yield from _options(option)
+    elif hasattr(kind, "__metadata__"):
+        yield from _options(typing.get_args(kind)[0])
+    elif kind is not type(None):
+        yield kind
+
+
+def _field_names(kind: type[Any]) -> Iterator[str]:
+    """Names of all fields of ``kind`` and of the structs inside it: candidates for a misspelt key."""
+    import msgspec
+
+    seen: set[Any] = set()
+    todo: list[Any] = [kind]
+    while todo:
+        current = todo.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        if isinstance(current, type) and issubclass(current, msgspec.Struct):
+            yield from current.__struct_encode_fields__
+            todo.extend(typing.get_type_hints(current).values())
+        else:
+            todo.extend(typing.get_args(current))

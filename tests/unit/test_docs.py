@@ -1,0 +1,115 @@
+"""The pages in docs/ say what the code does: links, numbers, names, messages, commands."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from llmb_common.recipes import flops
+from llmb_common.recipes.loading import load_recipe
+from llmb_common.request.read import read_request
+from llmb_common.results.verdict import BAND
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md")])
+RECIPES = ["grok1", "llama3.1", "llama4", "nemotron4"]
+DOCUMENTS = ROOT / "tests" / "data" / "documents"
+
+
+def page(name: str) -> str:
+    """The text with single spaces, so that line breaks do not matter."""
+    return " ".join((ROOT / "docs" / name).read_text().split())
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and GitLab make them."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^a-z0-9 _-]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+        if target.startswith("https://"):
+            continue
+        file, _, anchor = target.partition("#")
+        leads_to = (path.parent / file).resolve() if file else path
+        assert leads_to.exists(), target
+        assert not anchor or anchor in anchors(leads_to), target
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_leads_to_the_pages(name: str) -> None:
+    text = (ROOT / name / "README.md").read_text()
+    for linked in ("checkpoints", "measuring", "migration", "profiling", "troubleshooting"):
+        assert f"../docs/{linked}.md" in text
+
+
+def test_numbers_on_run_to_run_variation_are_those_of_the_code_and_the_documents() -> None:
+    text = page("measuring.md")
+    assert f"takes everything within {100 * BAND:.0f} % of the published step time" in text
+    corrections = {item["id"]: item for item in json.loads((DOCUMENTS / "corrections.json").read_text())}
+    low, high = re.findall(r"[-+][0-9.]+", corrections[32]["reason"])
+    assert f"{low} to {high} %" in text
+    logs = [item for item in json.loads((DOCUMENTS / "tables.json").read_text()) if item["kind"] == "example_log"]
+    shares = [100 * item["step_std_s"] / item["step_s"] for item in logs if "step_std_s" in item]
+    assert f"{min(shares):.1f} to {max(shares):.1f} % in the documents' example logs" in text
+    model = load_recipe(ROOT / "llama3.1").model("8b")
+    full, causal = (
+        flops.model_flops(model.architecture, model.sequence_length, how).total  # type: ignore[arg-type]
+        for how in ("full", "causal")
+    )
+    assert f"takes {100 * (1 - causal / full):.0f} % off the MFU of Llama 3.1 8B" in text
+
+
+def test_figures_of_the_checkpoint_page() -> None:
+    text = page("checkpoints.md")
+    vocabulary = load_recipe(ROOT / "llama3.1").model("8b").architecture.vocabulary
+    assert f"({math.log(vocabulary):.1f} for Llama 3.1)" in text
+
+
+@pytest.mark.parametrize("module", ["llmb_train/settings/checkpoint.py"])
+def test_messages_about_checkpoints_are_those_of_the_code(module: str) -> None:
+    code = (ROOT / "common" / module).read_text()
+    for quoted in ("there is no checkpoint in ", "holds no *.distcp file", "and the run ends at step "):
+        assert quoted in code
+        assert quoted.strip() in page("checkpoints.md")
+    assert '"latest_checkpointed_iteration.txt"' in code
+    assert "latest_checkpointed_iteration.txt" in page("checkpoints.md")
+
+
+def test_the_migration_page_names_todays_image_folders_and_scalings() -> None:
+    text = page("migration.md")
+    for name in RECIPES:
+        recipe = load_recipe(ROOT / name)
+        assert f"`{recipe.image.rpartition('/')[2]}`" in text
+        measured_on = set(re.findall(r"NeMo (25\.0[0-9.]*[0-9])", (ROOT / name / "README.md").read_text())) - {"25.09"}
+        assert measured_on, name
+        assert all(f"nemo:{release}`" in text for release in measured_on), measured_on
+        if recipe.variants[0].experiment_name.startswith("pretraining_"):
+            assert f"`workloads/{recipe.workload}`" in text
+            assert f"`workloads/{recipe.workload.replace('pretrain_', 'pretraining_')}`" in text
+        for variant in recipe.variants:
+            assert f"`{'FP8_RECIPE=' if variant.fp8_recipe == 'ds' else ''}{variant.fp8_recipe}`" in text
+
+
+def documented_launches() -> list[tuple[str, str]]:
+    found = []
+    for path in PAGES:
+        for block in re.findall(r"```(?:bash|shell)\n(.*?)```", path.read_text(), re.DOTALL):
+            for line in block.replace("\\\n", " ").splitlines():
+                command = line.partition(" #")[0].strip()
+                if command.endswith("./launch.sh") and not re.search(r"[<\[]|\.\.\.", command):
+                    found.append((str(path.relative_to(ROOT)), command))
+    return found
+
+
+@pytest.mark.parametrize(("where", "command"), documented_launches())
+def test_no_documented_command_holds_a_variable_that_is_not_read(where: str, command: str) -> None:
+    words = [word for word in shlex.split(command) if "=" in word]
+    assert read_request({"LLMB_INSTALL": "/x", **dict(word.split("=", 1) for word in words)}).unread == {}
