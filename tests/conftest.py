@@ -50,9 +50,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Hide the caller's settings from the tests: Slurm's, LLMB's, tokens, and everything under HOME."""
     if UPDATING and os.environ.get("CI", "").lower() in ("true", "1"):
         raise pytest.UsageError("LLMB_TEST_UPDATE_GOLDEN=1 compares nothing, which is no test: unset it where CI=true")
+    # Ignored in a script's background job and under nohup. Programs inherit that, and then a test's signal ends none.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # As in a script's background job. Programs inherit it, and then a test's Ctrl-C ends none of them.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     for name in list(os.environ):
         if name.startswith(_HIDDEN) and not name.startswith("LLMB_TEST_"):
             _ENVIRONMENT.delenv(name)

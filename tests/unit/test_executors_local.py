@@ -175,7 +175,7 @@ def test_a_run_ends_with_the_command_that_follows_it(
 ) -> None:
     command, record = followed(site, monkeypatch, name)
     os.kill(command.pid, number)
-    status = command.wait()
+    status = command.wait(timeout=300)
     assert status == (-signal.SIGKILL if number == signal.SIGKILL else 130)
     wait_until(lambda: processes_of(record) == [], "the end of all processes", timeout=60)
     assert "TERM reached rank" in log_of(record)
@@ -195,7 +195,7 @@ def test_ranks_that_do_not_listen_end_too(site: RunSite, monkeypatch: pytest.Mon
     os.kill(command.pid, signal.SIGINT)
     wait_until(lambda: "signal" in events_of(record), "the first Ctrl-C", timeout=20)
     os.kill(command.pid, signal.SIGINT)
-    assert command.wait() == 130
+    assert command.wait(timeout=300) == 130
     assert processes_of(record) == []
     assert load_record(record.paths.folder).state == "CANCELLED"
 
@@ -213,7 +213,7 @@ def test_without_its_script_a_run_goes_on_and_can_be_cancelled(site: RunSite, mo
 def test_ctrl_c_in_a_sweep_ends_the_sweep(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
     command, record = followed(site, monkeypatch, "sweep")
     os.kill(command.pid, signal.SIGINT)
-    assert command.wait() == 130
+    assert command.wait(timeout=300) == 130
     assert [row.run_id for row in find_runs(site.install)] == [record.paths.run_id]
 
 
