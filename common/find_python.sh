@@ -38,7 +38,7 @@ find_python() {
   if [[ -n ${LLMB_PYTHON:-} ]]; then # asked for by name: no other will do
     python=$LLMB_PYTHON
     if is_python "$python"; then return; fi
-    printf 'error: LLMB_PYTHON=%s is no Python 3.10 or newer\n' "$LLMB_PYTHON" >&2
+    printf 'error: LLMB_PYTHON=%s is not Python 3.10 or newer\n' "$LLMB_PYTHON" >&2
     printf '  -> unset it, or set it to the path of one\n' >&2
     exit 3
   fi

@@ -67,7 +67,7 @@ def seconds_of(text: str) -> float:
     """``90m``, ``2h``, ``7d`` in seconds. Raises RequestError."""
     found = re.fullmatch(r"([0-9]{1,6})([smhdw])", text.strip().lower())
     if not found:
-        raise RequestError(f"{text!r} is no span of time", remedy="a number and s, m, h, d or w: 90m, 2h, 7d")
+        raise RequestError(f"{text!r} is not a time span", remedy="a number and s, m, h, d or w: 90m, 2h, 7d")
     return float(int(found[1]) * _UNITS[found[2]])
 
 

@@ -189,11 +189,11 @@ class Installation:
 
     def _own_engine_step(self, python: Path) -> Step:
         def verify() -> str | None:
-            return None if os.access(python, os.X_OK) and python.is_file() else f"{python} is no program"
+            return None if os.access(python, os.X_OK) and python.is_file() else f"{python} is not a program"
 
         def refuse(reporter: Reporter) -> None:
             raise EnvironmentLacks(
-                f"the training engine {python} is no program that can be run",
+                f"the training engine {python} is not a program that can be run",
                 remedy="give --engine-python the Python of an environment with torch and Megatron-Bridge",
             )
 

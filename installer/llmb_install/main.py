@@ -34,7 +34,7 @@ def _dispatch(argv: Sequence[str]) -> int:
         return doctor(asked, clone, install)
     if not (clone / "pyproject.toml").is_file():
         raise EnvironmentLacks(
-            f"{clone} is no clone of the repository, and the installer works from one",
+            f"{clone} is not a clone of the repository, and the installer works from one",
             remedy="clone the repository and run its ./installer.py, or set LLMB_REPO to the clone",
         )
     if asked.command in ("list", "verify", "uninstall"):

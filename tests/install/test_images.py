@@ -142,7 +142,7 @@ def test_a_damaged_image_without_a_receipt_is_not_adopted(
     assert ensure(image, reporter, env)
     assert world.imports() == 1
     assert reporter.log_path is not None
-    assert "is no good: its content cannot be read" in reporter.log_path.read_text()
+    assert "is unusable: its content cannot be read" in reporter.log_path.read_text()
 
 
 def test_an_image_of_another_source_under_the_same_name_is_replaced(
@@ -182,7 +182,7 @@ def test_a_shared_folder_that_cannot_be_written_keeps_its_receipts_elsewhere(
     assert files_in(folder) == [IMAGE_NAME]
     assert files_in(image.receipts) == [f"{IMAGE_NAME}.receipt.json"]
     os.truncate(image.path, 5000)
-    with read_only(folder), pytest.raises(EnvironmentLacks, match="is no good, and its folder cannot be written"):
+    with read_only(folder), pytest.raises(EnvironmentLacks, match="is unusable, and its folder cannot be written"):
         ensure(image, reporter, env)
 
 

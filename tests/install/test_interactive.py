@@ -132,7 +132,7 @@ def test_a_token_is_asked_for_where_it_is_needed_checked_and_never_shown(site: W
     terminal.answer("Fetch tokenizers from Hugging Face", "y")
     terminal.answer("Workloads")
     terminal.answer("Hugging Face token", TOKEN + ENTER)
-    terminal.see("this is no token")
+    terminal.see("this is not a token")
     terminal.answer("Hugging Face token", "\x03")
     assert terminal.end() == 130
     assert TOKEN not in terminal.log.read_text()
@@ -282,7 +282,7 @@ def test_an_answer_can_be_changed_at_the_end(site: World, terminal: Terminal) ->
     terminal.answer("Where jobs run", DOWN + ENTER)
     # GPU jobs on this machine bring their own engine: a question that did not arise before.
     terminal.answer("Python with torch and Megatron-Bridge", "/no/such/python" + ENTER)
-    terminal.see("/no/such/python is no program")
+    terminal.see("/no/such/python is not a program")
     terminal.process.send("\x15" + sys.executable + ENTER)
     terminal.see("cluster_type    local")
     terminal.answer("Go on?", DOWN + DOWN + ENTER)

@@ -163,7 +163,7 @@ def test_zeros_in_the_middle_of_a_receipted_image_mean_import_again(installed: W
         stream.write(bytes(4096))
     done = installed.run(*installed.slurm_flags())
     assert done.returncode == 0, done.stderr
-    assert "is no good: its content is not what its receipt says" in done.stderr
+    assert "is unusable: its content is not what its receipt says" in done.stderr
     assert installed.imports() == before + 1
     assert command(installed, "verify").returncode == 0
     quiet = ["unsquashfs", "-quiet", "-no-progress", "-pf", "/dev/null", str(installed.image)]
@@ -266,7 +266,7 @@ def test_record_and_play(installed: World, tmp_path: Path) -> None:
         ("clustertype: slurm", "play.yaml:2: unknown key 'clustertype' (did you mean 'cluster_type'?)"),
         ("gpu_type: h1000", "play.yaml:2: gpu_type 'h1000' is unknown (did you mean 'h100'?)"),
         ("workloads: [pretrain_llama3.1, pretrain_llama3.1", "play.yaml:3: not valid YAML"),
-        ("account: [a]", "play.yaml:2: account is ['a'], which is no text"),
+        ("account: [a]", "play.yaml:2: account is ['a'], which is not text"),
         ("account: bench\naccount: bench", "play.yaml:3: duplicate key 'account'"),
     ],
 )
@@ -298,9 +298,9 @@ def test_a_lack_of_answers_is_listed_at_once(tmp_path: Path, installed: World) -
             "does not matter",
         ),
         (["--gpu-type", "cpu"], "the container images are for GPUs"),
-        (["--account", "a b"], "which is no Slurm name"),
+        (["--account", "a b"], "which is not a Slurm name"),
         (["--account", ""], "--account is empty"),
-        (["--runtime", "none", "--engine-python", "/no/such"], "engine_python: /no/such is no program"),
+        (["--runtime", "none", "--engine-python", "/no/such"], "engine_python: /no/such is not a program"),
         (["--image-folder", "/etc/passwd/x"], "image_folder: /etc/passwd is not a folder"),
         (["--ngc-api-key", "a b"], "the value of --ngc-api-key has a space or a line break in it"),
         (["--workloads", "pretrain_lama3.1"], "did you mean 'pretrain_llama3.1'?"),

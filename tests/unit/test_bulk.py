@@ -64,7 +64,7 @@ def test_the_short_form(tmp_path: Path, place: Place) -> None:
 
 WRONG_TEXT = {
     "(fp8, 512, 1)\n": ":1: a task before the first header",
-    "pretrain_grok1:\n(fp8, [512, 1)\n": ":2: '(fp8, [512, 1)' is no task",
+    "pretrain_grok1:\n(fp8, [512, 1)\n": ":2: '(fp8, [512, 1)' is not a task",
     "pretrain_grok1:\n(fp8, 512)\n": ":2: a task has 3 or 4 parts, this one 2",
     "pretrain_grok1:\n(fp8, 512, 0)\n": ":2: repeats is 0",
     "pretrain_grok1:\n(fp8, 512, 1, maybe)\n": ":2: profile is maybe",
@@ -72,7 +72,7 @@ WRONG_TEXT = {
     "pretrain_grok1:\n(fp8, 512, 1)\nfp8 512 1\n": ":3: 'fp8 512 1' is neither a header nor a task",
     "pretrain_grok2:\n(fp8, 512, 1)\n": ":1: no workload 'pretrain_grok2' (did you mean 'pretrain_grok1'?)",
     "pretrain_grok1_315b:\n(fp8, 512, 1)\n": ":1: grok1 has no model size '315b' (did you mean '314b'?)",
-    "pretrain_grok1:\n(__import__('os'), 512, 1)\n": ":2: \"(__import__('os'), 512, 1)\" is no task",
+    "pretrain_grok1:\n(__import__('os'), 512, 1)\n": ":2: \"(__import__('os'), 512, 1)\" is not a task",
 }
 
 

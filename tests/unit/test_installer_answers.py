@@ -99,9 +99,9 @@ def test_a_play_file_from_another_age_is_refused(tmp_path: Path, line: str, mess
     [
         ({"gpu_type": "h1000"}, "gpu_type 'h1000' is unknown (did you mean 'h100'?)"),
         ({"gres": "yes"}, "gres is 'yes'"),
-        ({"install_path": 5}, "install_path is 5, which is no text"),
-        ({"account": ["a"]}, "account is ['a'], which is no text"),
-        ({"account": "-x"}, "account is '-x', which is no Slurm name"),
+        ({"install_path": 5}, "install_path is 5, which is not text"),
+        ({"account": ["a"]}, "account is ['a'], which is not text"),
+        ({"account": "-x"}, "account is '-x', which is not a Slurm name"),
         ({"workloads": 5}, "workloads is 5"),
         ({"workloads": ["pretrain_grok1", None]}, "workloads is ['pretrain_grok1', None]"),
         ({"install_path": "/a\nb"}, "install_path: it holds a line break"),

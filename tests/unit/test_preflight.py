@@ -28,7 +28,7 @@ def checkpoint(folder: Path, step: int = 20) -> Path:
 
 
 def test_a_checkpoint_needs_distcp_files(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="is no folder"):
+    with pytest.raises(RequestError, match="is not a directory"):
         check_disk(plan(tmp_path, load=str(tmp_path / "none")))
     with pytest.raises(RequestError, match=r"latest_checkpointed_iteration\.txt.* is missing"):
         check_disk(plan(tmp_path, load=str(tmp_path)))

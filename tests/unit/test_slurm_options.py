@@ -96,12 +96,12 @@ def test_what_users_write_is_read_as_it_stands() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("No Option=1", "'No Option=1' is no Slurm option"),
-        ("=1", "'=1' is no Slurm option"),
-        ("-", "'-' is no Slurm option"),
-        ("9=1", "'9=1' is no Slurm option"),
-        ("a$b=1", "'a$b=1' is no Slurm option"),
-        ("qos batch", "'qos batch' is no Slurm option"),
+        ("No Option=1", "'No Option=1' is not a Slurm option"),
+        ("=1", "'=1' is not a Slurm option"),
+        ("-", "'-' is not a Slurm option"),
+        ("9=1", "'9=1' is not a Slurm option"),
+        ("a$b=1", "'a$b=1' is not a Slurm option"),
+        ("qos batch", "'qos batch' is not a Slurm option"),
         ("qos=", "'qos=' has no value"),
         ("exclusive= ", "'exclusive=' has no value"),
         ("account=a b", "'account=a b' is not a name that Slurm can have"),
@@ -109,9 +109,9 @@ def test_what_users_write_is_read_as_it_stands() -> None:
         ("comment=a\nb", "here holds a line break"),
         ("qos=low\n", "here holds a line break"),
         ("comment=\x7f", "here holds a line break or a control character"),
-        ("nodelist=n1;nodelist=n2", "--nodelist stands twice"),
-        ("w=n1;nodelist=n2", "--nodelist stands twice"),
-        ("exclusive;exclusive=user", "--exclusive stands twice"),
+        ("nodelist=n1;nodelist=n2", "--nodelist is given twice"),
+        ("w=n1;nodelist=n2", "--nodelist is given twice"),
+        ("exclusive;exclusive=user", "--exclusive is given twice"),
     ],
 )
 def test_what_is_no_option_is_named(text: str, words: str) -> None:

@@ -88,8 +88,8 @@ def test_help(tmp_path, script, option):
         (["--full-names=yes"], "unknown option --full-names=yes"),
         (["--format=jsn"], "unknown format 'jsn' (did you mean 'json'?)"),
         (["--format"], "--format needs a value"),
-        (["--window=44-35"], "--window=44-35 is no range"),
-        (["--window=35"], "--window=35 is no range"),
+        (["--window=44-35"], "--window=44-35 is not a range"),
+        (["--window=35"], "--window=35 is not a range"),
         (["nowhere"], "no such folder: nowhere"),
         (["one", "two"], "one folder at a time"),
         ([], "no such folder: experiments"),
@@ -190,7 +190,7 @@ def test_an_old_python_is_recognised_by_the_script_itself(experiments, tmp_path)
     python = stand_in(tmp_path / "old" / "python", claim)
     done = run(MBRIDGE, cwd=experiments.parent, LLMB_PYTHON=str(python))
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr.startswith(f"error: LLMB_PYTHON={python} is no Python 3.10 or newer\n  -> ")
+    assert done.stderr.startswith(f"error: LLMB_PYTHON={python} is not Python 3.10 or newer\n  -> ")
 
 
 def test_without_any_python_it_says_what_to_do(experiments, tmp_path):

@@ -73,7 +73,7 @@ def test_one_rule_refuses_it_everywhere(tmp_path: Path, name: str) -> None:
     for key in ("account", "gpu_partition", "cpu_partition"):
         with pytest.raises(ConfigError, match=rf"cluster_config.yaml:1: slurm.{key}"):
             config(tmp_path, f"slurm: {{{key}: {quoted(name)}}}")
-        with pytest.raises(RequestError, match=f"{key} is .*, which is no Slurm name"):
+        with pytest.raises(RequestError, match=f"{key} is .*, which is not a Slurm name"):
             check(answers(**{key: name}), RECIPES)
     for variable in ("SBATCH_ACCOUNT", "SBATCH_PARTITION"):
         if name == name.strip():

@@ -75,7 +75,9 @@ def _filter(grep: str | None, rank: int | None) -> LineFilter:
     try:
         return LineFilter(re.compile(grep) if grep is not None else None, rank)
     except re.error as error:
-        raise RequestError(f"--grep {grep!r} is no regular expression: {error}", remedy="escape it: \\( \\[") from error
+        raise RequestError(
+            f"--grep {grep!r} is not a regular expression: {error}", remedy="escape it: \\( \\["
+        ) from error
 
 
 def _print(path: Path, wanted: LineFilter, lines: int | None, *, raw: bool) -> None:

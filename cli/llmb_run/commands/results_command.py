@@ -37,7 +37,7 @@ def results(
     """Print step times, TFLOPS, tokens/s, MFU and the published values beside them.
 
     RUNS are run ids, names, job ids or folders; without any, all runs of the installation that match the options.
-    Exit status 1 when a run is no success.
+    Exit status 1 when a run did not succeed.
     """
     from llmb_common.errors import RequestError, did_you_mean
     from llmb_run.place import Place
@@ -88,7 +88,7 @@ def _window(text: str) -> Window:
 
     match = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", text)
     if not match or int(match[1]) > int(match[2]):
-        raise RequestError(f"--window {text} is no range", remedy="the first and the last iteration, as 35-44")
+        raise RequestError(f"--window {text} is not a range", remedy="the first and the last iteration, as 35-44")
     return Window(int(match[1]), int(match[2]))
 
 

@@ -1,8 +1,8 @@
 """One file with everything about selected runs: records, scripts, logs, code; hashes of all of it, and no secret.
 
 Compression is that of the ``zstd`` program, which Enroot needs anyway and which uses all cores; a name that ends in
-``.tar.gz`` needs nothing but Python. Checkpoints stay out, profiles too unless asked for, and what is no text: a secret
-in it could not be masked, and Nsight's reports hold the job's environment.
+``.tar.gz`` needs nothing but Python. Checkpoints stay out, profiles too unless asked for, and so does what is not text:
+a secret in it could not be masked, and Nsight's reports hold the job's environment.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def write_archive(
 ) -> Archive:
     """Write ``folders`` (run folders) to ``path``. Raises RequestError, EnvironmentLacks or RecordError.
 
-    ``summary`` goes into ``archive.json``. ``unmasked``: also what is no text. ``secrets`` are masked beside those of
+    ``summary`` goes into ``archive.json``. ``unmasked``: also what is not text. ``secrets`` are masked beside those of
     the environment. A half-written archive is never seen under ``path``.
     """
     if not path.name.endswith((".tar.zst", ".tar.gz")):

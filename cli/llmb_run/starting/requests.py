@@ -193,7 +193,7 @@ def environment_of(values: Sequence[str] | None) -> dict[str, str]:
 
 
 def check_job_variable(name: str, value: str, where: str) -> None:
-    """Raises RequestError for what is no variable of a job: no name, a secret, a line break, the script's own."""
+    """Raises RequestError for what is not a variable of a job: no name, a secret, a line break, the script's own."""
     if is_secret_name(name):
         raise RequestError(
             f"{where}: {name} looks like a secret; command lines and task files are no place for one",
@@ -234,6 +234,6 @@ def slurm_of(values: Sequence[str] | None, **named: str | None) -> tuple[str, ..
         if value is None:
             continue
         if not value.strip() or ";" in value:
-            raise RequestError(f"--{name} {value!r} is no value for it", remedy=f"for example --{name} n1,n2")
+            raise RequestError(f"--{name} {value!r} is not a valid value", remedy=f"for example --{name} n1,n2")
         parts.append(f"{name}={value}")
     return tuple(parts)

@@ -118,7 +118,7 @@ def _values(line: str, at: str) -> list[list[str]]:
         tokens.append((mark is not None, mark or word))
     shape = "".join(text if is_mark else "w" for is_mark, text in tokens)
     if not re.fullmatch(r"\((?:w|\[w(?:,w)*,?\])(?:,(?:w|\[w(?:,w)*,?\]))*,?\)", shape):
-        raise ConfigError(f"{at}: {line!r} is no task", remedy="for example (fp8, [128, 256], 3)")
+        raise ConfigError(f"{at}: {line!r} is not a task", remedy="for example (fp8, [128, 256], 3)")
     values: list[list[str]] = []
     inside = False
     for is_mark, text in tokens:

@@ -110,7 +110,7 @@ def _read_experiment(connection: sqlite3.Connection, folder: str) -> None:
 
 
 def read_run(connection: sqlite3.Connection, folder: Path) -> None:
-    """Put the run in ``folder`` into the index as its run.json says; a folder without one is no run of ours."""
+    """Put the run in ``folder`` into the index as its run.json says; a folder without one is not a run of ours."""
     stamp = _stamp(folder)
     if not stamp:
         connection.execute("DELETE FROM runs WHERE folder = ?", (str(folder),))

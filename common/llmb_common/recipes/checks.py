@@ -50,7 +50,7 @@ def _which(item: Row | Result) -> str:
 def _no_repeats(path: Path, kind: str, names: list[str]) -> None:
     for name, count in Counter(names).items():
         if count > 1:
-            raise RecipeError(f"{path}: the {kind} {name!r} stands twice", remedy="keep one")
+            raise RecipeError(f"{path}: the {kind} {name!r} appears twice", remedy="keep one")
 
 
 def _known(path: Path, item: Row | Result, kind: str, name: str, names: list[str]) -> None:
@@ -93,9 +93,9 @@ def _is_file_name(where: str, key: str, text: str) -> None:
 def _check_row(row: Row, path: Path) -> None:
     where = f"{path}: {_which(row)}"
     if not GBS_FORMULA.match(row.gbs):
-        raise RecipeError(f"{where}: gbs {row.gbs!r} is no formula", remedy="write a number, GPUs, GPUs*N or GPUs/N")
+        raise RecipeError(f"{where}: gbs {row.gbs!r} is not a formula", remedy="write a number, GPUs, GPUs*N or GPUs/N")
     if row.gpus_max < row.gpus_min or row.scales[-1] != row.gpus_max:
-        raise RecipeError(f"{where}: gpus_max is no doubling of gpus_min", remedy="correct the range")
+        raise RecipeError(f"{where}: gpus_max is not a doubling of gpus_min", remedy="correct the range")
 
 
 def _rows_do_not_overlap(recipe: Recipe, path: Path) -> None:

@@ -108,7 +108,7 @@ class Reader:
             return f"{int(value) // 60:02d}:{int(value) % 60:02d}:00"
         if not re.fullmatch(r"([0-9]+-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]", value):
             raise RequestError(
-                f"{name}={value} is no time limit", remedy="hours:minutes:seconds, days-hours:..., or minutes"
+                f"{name}={value} is not a time limit", remedy="hours:minutes:seconds, days-hours:..., or minutes"
             )
         return value
 

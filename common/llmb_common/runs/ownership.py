@@ -109,7 +109,7 @@ def _owner_of_new_file(descriptor: int) -> int | None:
 
 
 def open_lock(descriptor: int, name: str) -> int:
-    """The file ``name`` for locking, in the folder behind ``descriptor``. Raises OSError, also for what is no file.
+    """The file ``name`` for locking, in the folder behind ``descriptor``. Raises OSError, also for what is not a file.
 
     Nobody else may open it: whoever can could hold the lock for ever.
     """

@@ -2,7 +2,7 @@
 
 It is on disk, synced, before anything is submitted, and holds the run id that also stands in the Slurm job name:
 after a crash the scheduler can be asked for it. A run folder appears under its name only when it is complete;
-what a killed process leaves is a hidden ``.making-...`` folder, which is no run.
+what a killed process leaves is a hidden ``.making-...`` folder, which is not a run.
 
 ``RunRecord`` is read and written whole. Several processes may follow the same run, so a change after the
 creation goes through ``update_record``, which reads, changes and writes under a lock.

@@ -19,7 +19,7 @@ _TOKEN = re.compile(r"[^\[\],\s]+|\[[0-9,-]*\]")
 def expand(text: str) -> list[str]:
     """The names in ``text``, in its order, without repetition; ``(null)``, ``None assigned`` and blanks hold none.
 
-    Raises RequestError that shows the part which is no host list.
+    Raises RequestError that shows the part which is not a host list.
     """
     if text.strip() in ("", "(null)", "None", "None assigned", "N/A"):
         return []
@@ -94,4 +94,4 @@ def _ranges(numbers: list[int], width: int) -> Iterable[str]:
 
 def _wrong(text: str, part: str) -> RequestError:
     shown = f"{part[:80]!r} in {text[:80]!r}" if part != text else f"{part[:80]!r}"
-    return RequestError(f"{shown} is no host list", remedy="for example node[01-12,20],login1")
+    return RequestError(f"{shown} is not a host list", remedy="for example node[01-12,20],login1")

@@ -69,7 +69,7 @@ def parse_additional(text: str, where: str) -> Options:
         _, equals, value = part.partition("=")
         if not re.fullmatch(r"[a-z][a-z0-9-]*", key):
             raise RequestError(
-                f"{where}: {part!r} is no Slurm option",
+                f"{where}: {part!r} is not a Slurm option",
                 remedy='for example "nodelist=n1,n2;constraint=gpu;exclusive": semicolons separate options',
             )
         # sbatch takes an option's beginning for the option.
@@ -90,7 +90,7 @@ def parse_additional(text: str, where: str) -> Options:
         said = value.strip() if equals else None
         if key in options and options[key] != said:
             raise RequestError(
-                f"{where}: --{key} stands twice, and sbatch would take the last one",
+                f"{where}: --{key} is given twice, and sbatch would take the last one",
                 remedy=f"say it once; lists have commas: {key}={options[key]},{said}"
                 if key in ("nodelist", "exclude") and options[key]
                 else "say it once",

@@ -39,7 +39,7 @@ def exclude_nodes(install: Path, nodes: str, reason: str, *, days: float | None 
     if not reason.strip() or not reason.isprintable():
         raise RequestError("an exclusion needs a reason, on one line", remedy="for example --reason 'slow NVLink'")
     if days is not None and not 0 < days <= 3650:
-        raise RequestError(f"{days} days is no time to exclude a node", remedy="a positive number of days")
+        raise RequestError(f"{days} days is not a period to exclude a node for", remedy="a positive number of days")
     now = time.time()
     expires = None if days is None else now + days * 86400
     kept = {item.node: item for item in exclusions(install)}
@@ -77,7 +77,7 @@ def _read(install: Path) -> list[Exclusion]:
             raise RecordError(f"{file} has schema {value['schema']}, this version reads {SCHEMA}")
         found: list[Exclusion] = from_plain(value["nodes"], list[Exclusion])
     except (KeyError, TypeError, msgspec.ValidationError) as error:
-        raise RecordError(f"{file} is no exclusion list: {error}", remedy="correct or remove the file") from error
+        raise RecordError(f"{file} is not an exclusion list: {error}", remedy="correct or remove the file") from error
     return sorted(found, key=lambda item: item.node)
 
 

@@ -34,7 +34,9 @@ def check_disk(plan: JobPlan) -> None:
 def _check_checkpoint(path: Path, last_step: int | None) -> None:
     """Refuse what ``llmb_train`` would refuse on the nodes: it takes a folder of ``iter_*`` folders, or one of them."""
     if not path.is_dir():
-        raise RequestError(f"LOAD_CHECKPOINT_PATH={path} is no folder", remedy="give the folder of the checkpoint")
+        raise RequestError(
+            f"LOAD_CHECKPOINT_PATH={path} is not a directory", remedy="give the folder of the checkpoint"
+        )
     step = _step(path)
     if step is None:
         raise RequestError(

@@ -32,7 +32,7 @@ Options:
   -h, --help               this text
 
 Status: Success; Failed (it died, or a loss is NaN or inf); Incomplete (healthy, but not all of these iterations are
-there); Running. Why a run is no Success stands on stderr, and in csv and json.
+there); Running. Why a run is not a Success stands on stderr, and in csv and json.
 
 Exit status: 0 all runs are a Success; 1 some are not; 2 the request is wrong; 3 no suitable Python.
 """
@@ -139,12 +139,12 @@ def _output(value: str) -> TableFormat:
 def _window(value: str) -> Window:
     match = re.fullmatch(r"(\d{1,9})-(\d{1,9})", value, re.ASCII)
     if not match or int(match[1]) > int(match[2]):
-        raise RequestError(f"--window={value} is no range", remedy="give the first and the last iteration, as 35-44")
+        raise RequestError(f"--window={value} is not a range", remedy="give the first and the last iteration, as 35-44")
     return Window(int(match[1]), int(match[2]))
 
 
 def _explain(timings: list[RunTiming], stream: TextIO) -> None:
-    """Why a run is no Success, and what a reader should know of one that is."""
+    """Why a run is not a Success, and what a reader should know of one that is."""
     for timing in timings:
         status = timing.status
         name = printable(timing.files.name)

@@ -11,7 +11,7 @@ NeMo 2 counts from 0::
 
     Training epoch 0, iteration 49/49 | lr: ... | reduced_train_loss: 12.81 | train_step_timing in s: 2.693 | ...
 
-A record counts only when its number, its time and its end are there: half a number is no number.
+A record counts only when its number, its time and its end are there: half a number is not a number.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ status     reason                  meaning
 ========== ======================= ===================================================================
 Success                            healthy, complete, every iteration of the window is there, and the run ended well
 Failed     no_log                  the run folder holds no log
-Failed     unreadable_log          the log is no plain file, or reading it failed
+Failed     unreadable_log          the log is not a regular file, or reading it failed
 Failed     empty_log               the log has no byte
 Failed     no_iterations           the run died before its first iteration
 Failed     nan_loss, inf_loss      the loss is not finite, or (what Megatron prints for NaN) not there

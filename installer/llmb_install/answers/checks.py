@@ -82,9 +82,9 @@ def _check_value(question: Question, value: object, at: str) -> None:
         ):
             raise RequestError(f"{at}workloads is {value!r}", remedy="all, or a list of names")
     elif not isinstance(value, str):
-        raise RequestError(f"{at}{field} is {value!r}, which is no text", remedy="put the value in quotes")
+        raise RequestError(f"{at}{field} is {value!r}, which is not text", remedy="put the value in quotes")
     elif value and field in SLURM_NAMES and not is_slurm_name(value):
-        raise RequestError(f"{at}{field} is {value!r}, which is no Slurm name", remedy=f"correct {field}")
+        raise RequestError(f"{at}{field} is {value!r}, which is not a Slurm name", remedy=f"correct {field}")
 
 
 def _not_enough(lacking: list[Question], where: str) -> RequestError:
@@ -123,7 +123,7 @@ def folder_problem(text: str) -> str:
 
 def engine_problem(text: str) -> str:
     path = Path(text).expanduser().absolute()
-    return "" if path.is_file() and os.access(path, os.X_OK) else f"{path} is no program"
+    return "" if path.is_file() and os.access(path, os.X_OK) else f"{path} is not a program"
 
 
 def path_problem(field: str, text: str, given: Given) -> str:

@@ -33,7 +33,7 @@ _ENDING = 45.0
 def quickstart(clone: Path, install: Path, *, verbose: bool) -> int:
     """Install the CPU engine and this machine's settings under ``install``, train, print the table on stdout.
 
-    Raises EnvironmentLacks for what the machine lacks, CheckFailed when the run is no success.
+    Raises EnvironmentLacks for what the machine lacks, CheckFailed when the run did not succeed.
     """
     installation = Installation(clone, stored_answers(install) or _answers(clone, install))
     with Reporter(install / ".llmb" / "logs", verbose=verbose) as reporter:
@@ -127,7 +127,7 @@ def _print_table(clone: Path, install: Path, run_folder: Path, reporter: Reporte
     for line in done.stdout.splitlines():
         reporter.log(line)
     if done.returncode != 0 or not re.search(r"\bSuccess\b", done.stdout):
-        raise CheckFailed("the run is no success", remedy=f"look at its log in {run_folder}")
+        raise CheckFailed("the run did not succeed", remedy=f"look at its log in {run_folder}")
 
 
 def _say_what_next(install: Path, reporter: Reporter) -> None:

@@ -32,7 +32,7 @@ MIGRATIONS: Sequence[Migration] = (Migration(0, _number_it),)
 
 def schema_of(path: Path) -> int:
     """The schema of the file, 0 where it names none or is empty. Raises ConfigError with the line for a number that is
-    not known here, and for anything that is no YAML."""
+    not known here, and for anything that is not YAML."""
     text = read_text(path, ConfigError)
     if is_blank(text):
         return 0
@@ -43,7 +43,7 @@ def schema_of(path: Path) -> int:
     newest = len(MIGRATIONS)
     place = f"{path}:{lines.get('$.schema', 1)}"
     if isinstance(schema, bool) or not isinstance(schema, int) or schema < 0:
-        raise ConfigError(f"{place}: schema {schema!r} is no number", remedy=f"this release writes schema: {newest}")
+        raise ConfigError(f"{place}: schema {schema!r} is not a number", remedy=f"this release writes schema: {newest}")
     if schema > newest:
         raise ConfigError(
             f"{place}: schema {schema} is of a newer release; this one knows up to {newest}",

@@ -79,14 +79,14 @@ def explain(source: str, done: Finished, watch: Watch, env: Mapping[str, str], *
 
 
 def bad_result(source: str, problem: str, watch: Watch) -> EnvironmentLacks:
-    """The error for an import that reported success and left a file that is no good."""
+    """The error for an import that reported success and left a file that is unusable."""
     if watch.wrong_architecture:
         return EnvironmentLacks(
             f"{source} exists, but not for the compute nodes: {problem}\n    {watch.wrong_architecture}",
             remedy="choose the right --arch, or another release of the image that has it",
         )
     return EnvironmentLacks(
-        f"{source} was imported, but the file is no good: {problem}",
+        f"{source} was imported, but the file is unusable: {problem}",
         remedy="check free space and the file system, then run the same command again",
     )
 

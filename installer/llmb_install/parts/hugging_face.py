@@ -24,7 +24,7 @@ def check_token(token: Secret) -> str:
     """What is wrong with a token, or an empty string: also when Hugging Face cannot be reached from here."""
     value = token.reveal()
     if not value.isascii() or any(c.isspace() for c in value):
-        return "this is no token: it has a space or a strange character in it"
+        return "this is not a token: it has a space or a strange character in it"
     import requests
 
     try:

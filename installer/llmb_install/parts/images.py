@@ -151,7 +151,7 @@ def _adopt(image: Image, reporter: Reporter, step: Step) -> bool:
             step.update("reading all of it")
             image.inspector.read_everything(image.path)
     except BadImage as problem:
-        reporter.note(f"        {image.path} is no good: {problem}")
+        reporter.note(f"        {image.path} is unusable: {problem}")
         return False
     if receipt is None:
         step.update("reading it for its receipt")

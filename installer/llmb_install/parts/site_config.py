@@ -76,7 +76,7 @@ def _names(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def _absent(install: Path, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of ``values`` whose key the file does not have. Raises ConfigError where it is no YAML."""
+    """Those of ``values`` whose key the file does not have. Raises ConfigError where it is not YAML."""
     path = install / FILE_NAME
     text = read_text(path, ConfigError)
     data = {} if migrations.is_blank(text) else load_text(text, str(path), ConfigError)[0]

@@ -17,7 +17,7 @@ _TRIES = 20
 
 
 class BadImage(Exception):
-    """Why a file is no usable image, as a clause: ``it ends after 3 of 20 GB``."""
+    """Why a file is not a usable image, as a clause: ``it ends after 3 of 20 GB``."""
 
 
 def check_superblock(path: Path) -> int:
@@ -84,7 +84,7 @@ class Inspector:
             if head[:4] == b"\x7fELF":
                 machine = int.from_bytes(head[18:20], "little")
                 return _ELF_MACHINES.get(machine, f"an unknown architecture (ELF machine {machine})")
-        raise BadImage("it holds no program in bin or usr/bin, so it is no container image")
+        raise BadImage("it holds no program in bin or usr/bin, so it is not a container image")
 
     def _unsquashfs(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
         argv = [*self._prefix, "unsquashfs", *arguments]
