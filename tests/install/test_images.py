@@ -225,7 +225,7 @@ def test_content_decides_what_is_an_image(tmp_path: Path) -> None:
     (tmp_path / "tree" / "README").write_text("no programs")
     quiet = {"check": True, "stdout": subprocess.DEVNULL}
     subprocess.run(["mksquashfs", str(tmp_path / "tree"), str(tmp_path / "data.sqsh"), "-noappend"], **quiet)
-    with pytest.raises(BadImage, match="no container image"):
+    with pytest.raises(BadImage, match="not a container image"):
         inspector.check(tmp_path / "data.sqsh", "x86_64")
     empty = tmp_path / "empty.sqsh"
     empty.touch()

@@ -33,7 +33,7 @@ def test_one_rank_and_a_pattern(cli: Cli) -> None:
     assert cli("logs", run, "--rank", "3", "--grep", "Trace").out == "[rank3]: Traceback\n"
     assert cli("logs", run, "--grep", "l", "-n", "1").out == "last\n"
     wrong = cli("logs", run, "--grep", "(")
-    assert (wrong.status, "no regular expression" in wrong.err) == (2, True)
+    assert (wrong.status, "not a regular expression" in wrong.err) == (2, True)
 
 
 @pytest.mark.parametrize(

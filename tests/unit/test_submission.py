@@ -104,7 +104,7 @@ def test_what_is_no_exclusion(tmp_path: Path, nodes: str, reason: str, days: flo
 def test_a_damaged_exclusion_list_stops_submissions(site: RunSite, fake: FakeSlurm) -> None:
     exclude_nodes(site.install, "n1", "slow")
     (site.install / ".llmb" / "exclude.json").write_text('{"schema": 1}')
-    with pytest.raises(RecordError, match="no exclusion list"):
+    with pytest.raises(RecordError, match="not an exclusion list"):
         submit(site.plan(), RECIPE)
     assert fake.jobs() == []
 

@@ -240,7 +240,7 @@ def _require_writable(image: Image) -> None:
             remedy="choose another --image-folder",
         ) from error
     if not os.access(folder, os.W_OK):
-        state = "no good" if image.path.exists() else "missing"
+        state = "unusable" if image.path.exists() else "missing"
         raise EnvironmentLacks(
             f"{image.path} is {state}, and its folder cannot be written",
             remedy="ask its owner to import the image, or choose another --image-folder",
