@@ -21,6 +21,16 @@ def refusal(**changes: Any) -> str:
     return str(caught.value)
 
 
+def test_experts_that_are_gathered_late_are_named_in_the_log() -> None:
+    """Only where there are experts and the optimizer step gathers."""
+    layout = {"world_size": 64, "batch": {"gbs": 64}}
+    late = "gathered one update late"
+    for family, pipeline, noted in (("grok1", 2, True), ("grok1", None, False), ("llama3", 2, False)):
+        moe = {"ep": 4} if family == "grok1" else {}
+        job = make_job(family, device="cuda", **layout, parallelism={"pp": 2, "vp": pipeline, **moe})
+        assert any(late in line for line in refusals.notices(parse_job(job), GPU)) is noted
+
+
 @pytest.mark.parametrize(
     ("core", "why"),
     [

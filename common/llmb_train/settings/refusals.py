@@ -5,7 +5,7 @@ from __future__ import annotations
 from llmb_train.engine import Engine
 from llmb_train.errors import JobError
 from llmb_train.job import Job
-from llmb_train.settings import checkpoint
+from llmb_train.settings import checkpoint, overlap
 from llmb_train.versions import is_configured, package_version
 
 
@@ -115,4 +115,9 @@ def notices(job: Job, engine: Engine) -> list[str]:
         lines.append("nsys starts its capture on a CUDA call, and a CPU run makes none: the profile stays empty")
     if job.performance.moe_routing == "balanced":
         lines.append("MoE routing is dropless and forced to balance: do not compare with published drop-mode results")
+    if engine.device == "cuda" and job.architecture.moe is not None and overlap.gather_in_optimizer_step(job):
+        lines.append(
+            "the experts of each rank's first pipeline chunk are gathered one update late (megatron-core's gather in "
+            "the optimizer step): as in the published runs, and the losses are not those of a run with checkpoints"
+        )
     return lines
