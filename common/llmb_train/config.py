@@ -68,7 +68,7 @@ def build_config(job: Job, engine: Engine) -> Any:
 
 def _timeout_minutes(job: Job) -> int:
     """How long a rank waits for the others: Bridge's 10 minutes, or long enough to write terabytes."""
-    return 60 if job.checkpoint.save or job.checkpoint.load else 10
+    return 60 if job.checkpoint.used else 10
 
 
 def _training(job: Job, span: checkpoint.Span) -> Any:

@@ -120,6 +120,10 @@ class Checkpoint:
     """Steps between saves; null: at the end only."""
     load: str | None
 
+    @property
+    def used(self) -> bool:
+        return self.save is not None or self.load is not None
+
 
 @dataclass(frozen=True)
 class Job:

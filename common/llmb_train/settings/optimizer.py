@@ -41,6 +41,5 @@ def precision_aware(job: Job, engine: Engine) -> bool:
         engine.transformer_engine
         and job.precision.dtype == "bf16"
         and not job.parallelism.fsdp
-        and job.checkpoint.save is None
-        and job.checkpoint.load is None
+        and not job.checkpoint.used
     )

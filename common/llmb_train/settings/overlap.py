@@ -78,8 +78,7 @@ def gather_in_optimizer_step(job: Job) -> bool:
         and job.precision.dtype != "nvfp4"
         and job.precision.fp8_recipe != "mx"
         and not whole_iteration_graph(job)
-        and job.checkpoint.save is None
-        and job.checkpoint.load is None
+        and not job.checkpoint.used
     )
 
 

@@ -59,7 +59,7 @@ def _check_engine(job: Job, engine: Engine) -> None:
             f"activation offload does not exist on {where}: it is Transformer Engine's",
             remedy="set OFFLOAD_LAYERS=0",
         )
-    if job.parallelism.fsdp and (job.checkpoint.save or job.checkpoint.load):
+    if job.parallelism.fsdp and job.checkpoint.used:
         # megatron-core 0.16 waits for ever: torch's AdamW has no state where a rank's shard of a parameter is empty.
         raise JobError(
             f"Megatron-FSDP cannot save or load a checkpoint on {where}",
