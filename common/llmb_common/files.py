@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -77,6 +78,21 @@ def read_json(path: Path, content: bytes | None = None) -> Any:
         raise RecordError(
             f"{path} is not valid JSON: {error}", remedy="restore the file or remove its folder"
         ) from error
+
+
+def try_lock(descriptor: int) -> bool:
+    """Whether the file is locked for us now, without waiting. Raises OSError.
+
+    True also on parallel file systems that are mounted without locks: what a lock guards must bear that.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+            raise
+    return True
 
 
 def fsync_folder(folder: Path) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from llmb_common.errors import RecordError
+from llmb_common.files import try_lock
 from llmb_common.runs.ownership import OwnRun, open_lock
 
 LOCK_SECONDS = 60.0
@@ -39,13 +38,8 @@ def locked(run: OwnRun) -> Iterator[None]:
 
 
 def _take(descriptor: int, folder: Path) -> bool:
-    """Whether the lock is ours now."""
+    """Whether the lock is ours now. Without locks the atomic write still never leaves half a record."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        return try_lock(descriptor)
     except OSError as error:
-        # Some parallel file systems are mounted without locks; the atomic write still never leaves half a record.
-        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
-            raise RecordError(f"cannot lock {folder}: {error.strerror or error}") from error
-    return True
+        raise RecordError(f"cannot lock {folder}: {error.strerror or error}") from error

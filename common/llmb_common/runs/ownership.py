@@ -15,6 +15,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from llmb_common.errors import RecordError
 
@@ -35,18 +36,27 @@ class OwnRun:
     descriptor: int
     owner: int
 
-    def read(self, name: str) -> bytes:
-        """The content of a plain file of ours in the folder. Raises RecordError, code ``not-yours`` for another's."""
+    def open(self, name: str) -> BinaryIO:
+        """A plain file of ours in the folder. Raises RecordError, code ``not-yours`` for another's."""
         try:
             file = os.open(name, _FILE, dir_fd=self.descriptor)
         except OSError as error:
             raise RecordError(f"cannot read {self.folder}/{name}: {error.strerror or error}") from error
-        with os.fdopen(file, "rb") as stream:
+        stream = os.fdopen(file, "rb")
+        try:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):
                 raise RecordError(f"{self.folder}/{name} is not a plain file")
             if status.st_uid != self.owner:
                 raise not_yours(f"{self.folder}/{name}", user_name(status.st_uid))
+        except RecordError:
+            stream.close()
+            raise
+        return stream
+
+    def read(self, name: str) -> bytes:
+        """The content of ``open``. Raises as that."""
+        with self.open(name) as stream:
             return stream.read()
 
 
@@ -63,7 +73,7 @@ def own_run(folder: Path) -> Iterator[OwnRun]:
         if owner != me() and owner != _owner_of_new_file(descriptor):
             raise not_yours(str(folder), user_name(owner))
         run = OwnRun(folder, descriptor, owner)
-        run.read("run.json")
+        run.open("run.json").close()
         yield run
     finally:
         os.close(descriptor)

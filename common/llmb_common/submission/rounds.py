@@ -11,7 +11,6 @@ submitted. Nothing of it is left when a round is over.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import json
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmb_common.errors import RecordError
+from llmb_common.files import try_lock
 from llmb_common.planning.job_plan import plan_as_dict
 from llmb_common.runs.paths import experiments_folder
 from llmb_common.submission.jobs import Job
@@ -31,7 +31,6 @@ LEFTOVER_SECONDS = 24 * 3600
 """An interrupted round is gone on with so long; after that the same command begins another."""
 
 _FOLDER = ".submitting"
-_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
 
 @dataclass
@@ -102,7 +101,7 @@ def _locked(file: Path, say: Callable[[str], None]) -> int:
         except FileNotFoundError:
             continue  # who was before us has just removed the folder
         try:
-            if not _try_lock(descriptor):
+            if not try_lock(descriptor):
                 if not waits:
                     say("another process is submitting these jobs: waiting for it (Ctrl-C ends only the waiting)")
                 waits = True
@@ -113,17 +112,6 @@ def _locked(file: Path, say: Callable[[str], None]) -> int:
             os.close(descriptor)
             raise
         os.close(descriptor)  # who was before us is done and has removed the file
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:  # some parallel file systems are mounted without
-            raise
-    return True
 
 
 def _state(descriptor: int, *, again: bool) -> Round:
@@ -150,7 +138,7 @@ def _remove_old(folder: Path) -> None:
             if time.time() - file.stat().st_mtime > LEFTOVER_SECONDS:
                 descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
                 try:
-                    if _try_lock(descriptor):
+                    if try_lock(descriptor):
                         file.unlink()
                 finally:
                     os.close(descriptor)

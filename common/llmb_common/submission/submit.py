@@ -328,9 +328,9 @@ class _Batch:
 
     def _look(self, install: Path, keys: set[str]) -> None:
         if keys:
-            rows = find_runs(install, RunFilter(key=keys.pop()) if len(keys) == 1 else None)
+            rows = find_runs(install, RunFilter(key=next(iter(keys))) if len(keys) == 1 else None)
             # Another user's run takes nobody's name, and is not gone on with.
-            self._by_key |= {row.key: row for row in rows if row.key and is_ours(row.folder)}
+            self._by_key |= {row.key: row for row in rows if row.key in keys and is_ours(row.folder)}
         wanted = RunFilter(states=(SUBMITTING, NOT_SUBMITTED), since=time.time() - LEFTOVER_SECONDS)
         for row in reversed([row for row in find_runs(install, wanted) if is_ours(row.folder)]):
             record = load_record(row.folder)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import pwd
@@ -23,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
+from llmb_common.files import try_lock
 from llmb_install.working.reporter import Reporter
 
 _HEARTBEAT = 5.0
@@ -97,11 +97,9 @@ def _wait(descriptor: int, lease: _Lease, install: Path, reporter: Reporter, pat
 
 def _flock(descriptor: int) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        # A file system without locks: the lease alone decides.
-        return error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-    return True
+        return try_lock(descriptor)  # on a file system without locks the lease alone decides
+    except OSError:
+        return False
 
 
 class _Lease:
