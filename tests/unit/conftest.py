@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.executors import slurm_runs
 from support.cli import Cli
+from support.fake_slurm import FakeSlurm
 
 
 @pytest.fixture
@@ -15,3 +17,14 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     install = tmp_path / "install"
     install.mkdir()
     return Cli(install, monkeypatch, capsys)
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    """A scripted Slurm in front of PATH, which answers at once."""
+    fake = FakeSlurm(tmp_path / "fake")
+    monkeypatch.setenv("PATH", fake.path())
+    monkeypatch.setattr("llmb_common.slurm.query.FIRST_DELAY", 0.01)
+    # Certainty comes early here: sbatch takes no time, and its process is looked for all the same.
+    monkeypatch.setattr(slurm_runs, "LOCAL_GRACE_SECONDS", 0.1)
+    return fake

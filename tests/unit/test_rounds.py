@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from llmb_common.errors import RecordError
-from llmb_common.executors import slurm_runs
 from llmb_common.index import find_runs
 from llmb_common.runs.record import RunRecord
 from llmb_common.submission import rounds
@@ -24,15 +23,6 @@ from support.processes import wait_until
 from support.run_site import RunSite
 
 FIVE = ("submit", "-w", "llama3.1", "-s", "smoke", "--dtype", "bf16", "--scale", "1", "--repeats", "5")
-
-
-@pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
-    fake = FakeSlurm(tmp_path / "fake")
-    monkeypatch.setenv("PATH", fake.path())
-    monkeypatch.setattr("llmb_common.slurm.query.FIRST_DELAY", 0.01)
-    monkeypatch.setattr(slurm_runs, "LOCAL_GRACE_SECONDS", 0.1)
-    return fake
 
 
 @pytest.fixture

@@ -25,16 +25,6 @@ from support.run_site import RECIPE, RunSite
 
 
 @pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
-    fake = FakeSlurm(tmp_path / "fake")
-    monkeypatch.setenv("PATH", fake.path())
-    monkeypatch.setattr("llmb_common.slurm.query.FIRST_DELAY", 0.01)
-    # Certainty comes early here: sbatch takes no time, and its process is looked for all the same.
-    monkeypatch.setattr(slurm_runs, "LOCAL_GRACE_SECONDS", 0.1)
-    return fake
-
-
-@pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake: FakeSlurm) -> RunSite:
     code = tmp_path / "code" / "llmb_train"
     code.mkdir(parents=True)

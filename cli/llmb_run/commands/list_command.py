@@ -61,7 +61,9 @@ def _describe(entry: CatalogEntry, gpu_type: str | None, installed: bool) -> dic
 
 def _configurations(recipe: Recipe, gpu_type: str | None) -> list[dict[str, Any]]:
     """One per size, GPU type, dtype and variant, with the scales of all its rows."""
-    wanted = "h100" if gpu_type == "h200" else gpu_type
+    from llmb_common.planning.choose import row_gpu
+
+    wanted = row_gpu(gpu_type) if gpu_type else None
     scales: dict[tuple[str, str, str, str], set[int]] = {}
     order = [model.size for model in recipe.models]
     for row in recipe.rows:
