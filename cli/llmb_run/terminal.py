@@ -1,12 +1,6 @@
 """What a command prints: data on stdout, everything else on stderr.
 
-With ``--json`` stdout holds one object, the envelope::
-
-    {"schema": 1, "command": "results", "ok": true,  "data": ..., "error": null, "notices": ["..."]}
-    {"schema": 1, "command": "results", "ok": false, "data": null,
-     "error": {"code": "request", "message": "...", "remedy": "...", "exit_status": 2}, "notices": []}
-
-``schema`` grows when the shape of the envelope or of a command's data changes in a way that old readers cannot take.
+With ``--json`` stdout holds one object, the envelope; see ``llmb_common.envelope``.
 """
 
 from __future__ import annotations
