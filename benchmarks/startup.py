@@ -87,7 +87,7 @@ def measure(install: Path, rounds: int) -> dict[str, list[tuple[float, float]]]:
         for name, arguments in COMMANDS.items():
             environment = {**os.environ, "LLMB_INSTALL": str(install)}
             if name in COMPLETION:
-                environment |= {"_LLMB_RUN_COMPLETE": "complete_bash", **COMPLETION[name]}
+                environment |= {"_LLMB_RUN_COMPLETE": "bash_complete", **COMPLETION[name]}
             start, used = time.perf_counter(), processor_seconds()
             done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True)
             seconds = (time.perf_counter() - start, processor_seconds() - used)

@@ -6,14 +6,17 @@ the first lines of the commands' own.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated
+from typing import Any, TypeVar
 
-import typer
-from typer.core import TyperArgument, TyperCommand, TyperGroup
+import click
+from click.shell_completion import CompletionItem
 
-if TYPE_CHECKING:
-    from typer._click import Command, Context, HelpFormatter
+from llmb_common.envelope import Result, print_result
+from llmb_run import completion, terminal
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 COMMANDS: dict[str, dict[str, str]] = {
     "Start": {
@@ -45,77 +48,71 @@ COMMANDS: dict[str, dict[str, str]] = {
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
+_JSON = "llmb_run.json"
 
-class LazyGroup(TyperGroup):
+
+def as_json(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    """Callback of ``--json``: how the result is printed is no business of the command's."""
+    context.meta[_JSON] = wanted
+
+
+class Command(click.Command):
+    """A command that returns a ``Result``, which is printed here."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **{"context_settings": CONTEXT, **settings})
+
+    def invoke(self, ctx: click.Context) -> int:
+        result: Result = super().invoke(ctx)
+        name = ctx.command_path.partition(" ")[2]
+        return print_result(name, result, as_json=ctx.meta.get(_JSON, False), notices=terminal.notices)
+
+
+class LazyGroup(click.Group):
     """A group that imports a command's module when the command is asked for, and for nothing else."""
 
-    def list_commands(self, ctx: Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for section in COMMANDS.values() for name in section]
 
-    def get_command(self, ctx: Context, cmd_name: str) -> Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         # `list` and `exclude` would be awkward names for modules beside others: all end in _command.
         if cmd_name not in self.list_commands(ctx):
             return None
-        module = import_module(f"llmb_run.commands.{cmd_name}_command")
-        command = typer.main.get_command(module.app)
-        command.name = cmd_name
+        command: click.Command = import_module(f"llmb_run.commands.{cmd_name}_command").command
         return command
 
-    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for section, commands in COMMANDS.items():
             with formatter.section(section):
                 formatter.write_dl(list(commands.items()))
 
-
-class PlainCommand(TyperCommand):
-    """A command whose help shows what to type, without the Python types behind it."""
-
-    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
-        arguments, options = [], []
-        for parameter in self.get_params(ctx):
-            if isinstance(parameter, TyperArgument):
-                arguments.append((parameter.metavar or str(parameter.name).upper(), parameter.help or ""))
-            elif record := parameter.get_help_record(ctx):
-                options.append((record[0], record[1].split("  [", 1)[0]))
-        for title, records in (("Arguments", arguments), ("Options", options)):
-            if records:
-                with formatter.section(title):
-                    formatter.write_dl(records)
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        lines = [(name, line) for section in COMMANDS.values() for name, line in section.items()]
+        found = [CompletionItem(name, help=line) for name, line in lines if name.startswith(incomplete)]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
 
-def command_app() -> typer.Typer:
-    """A Typer application for one command, plain: no tracebacks and no tables of another library's making."""
-    return typer.Typer(
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings=CONTEXT,
-    )
+def _version(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from llmb_common import __version__
+
+        print(f"llmb-run {__version__}")
+        context.exit()
 
 
-app = typer.Typer(
+def _flag(name: str, text: str, callback: Callable[..., None]) -> Callable[[F], F]:
+    return click.option(name, is_flag=True, is_eager=True, expose_value=False, help=text, callback=callback)
+
+
+@click.group(
     cls=LazyGroup,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
     no_args_is_help=True,
     context_settings=CONTEXT,
     epilog="LLMB_INSTALL names the installation; inside its folder it need not be set. Exit status: 0 done, 1 a "
     "benchmark failed, 2 the request is wrong, 3 something is missing or the scheduler refused, 130 interrupted.",
 )
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        from llmb_common import __version__
-
-        print(f"llmb-run {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def llmb_run(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version and end.", callback=_version, is_eager=True)
-    ] = False,
-) -> None:
+@_flag("--version", "Print the version and end.", _version)
+@_flag("--install-completion", "Install completion for bash, zsh or fish: your $SHELL.", completion.install)
+@_flag("--show-completion", "Print the completion script of your $SHELL.", completion.show)
+def app() -> None:
     """Start benchmarks of large-language-model pretraining, follow them, and judge their results."""

@@ -23,11 +23,11 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 def run_filter(
     place: Place,
     *,
-    workload: Sequence[str] | None = None,
-    size: Sequence[str] | None = None,
-    dtype: Sequence[str] | None = None,
-    scale: Sequence[str] | None = None,
-    state: Sequence[str] | None = None,
+    workload: Sequence[str] = (),
+    size: Sequence[str] = (),
+    dtype: Sequence[str] = (),
+    scale: Sequence[str] = (),
+    state: Sequence[str] = (),
     since: str | None = None,
     live: bool | None = None,
     limit: int | None = None,
@@ -49,7 +49,7 @@ def run_filter(
     )
 
 
-def states_of(values: Sequence[str] | None) -> list[str]:
+def states_of(values: Sequence[str]) -> list[str]:
     """``--state`` options in Slurm's words. Raises RequestError."""
     from llmb_common.slurm.states import ENDED_STATES, LIVE_STATES
 

@@ -1,52 +1,25 @@
-"""What a command prints: data on stdout, everything else on stderr.
-
-With ``--json`` stdout holds one object, the envelope; see ``llmb_common.envelope``.
-"""
+"""What a command says beside its result: notices on stderr, and the columns of its tables."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
 
-from llmb_common.errors import LLMBError
-from llmb_common.printable import printable, printable_json
+from llmb_common.printable import printable
 
-SCHEMA = 1
-
-_notices: list[str] = []
+notices: list[str] = []
+"""What this command has said so far; the JSON envelope repeats it."""
 
 
 def notice(text: str) -> None:
     """Something the reader should know: on stderr at once, and in the envelope. The same text is said once."""
-    if text not in _notices:
-        _notices.append(text)
+    if text not in notices:
+        notices.append(text)
         print(f"note: {text}", file=sys.stderr)
 
 
 def forget_notices() -> None:
-    _notices.clear()
-
-
-def hint(text: str) -> None:
-    """The next step, on stderr, for a person; a pipe does not need it."""
-    if sys.stderr.isatty():
-        print(text, file=sys.stderr)
-
-
-def print_json(command: str, data: Any, error: LLMBError | None = None) -> None:
-    """The envelope around ``data``; NaN and infinities are refused, as JSON has none."""
-    import json
-
-    envelope = {
-        "schema": SCHEMA,
-        "command": command,
-        "ok": error is None,
-        "data": data,
-        "error": None if error is None else error.as_dict(),
-        "notices": list(_notices),
-    }
-    print(printable_json(json.dumps(envelope, indent=2, allow_nan=False, ensure_ascii=False)))
+    notices.clear()
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> str:

@@ -27,7 +27,7 @@ def span(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
-def split(values: Iterable[str] | None) -> list[str]:
+def split(values: Iterable[str]) -> list[str]:
     """Values of an option that may repeat and hold commas, each once, in order."""
-    parts = (part.strip() for value in values or () for part in value.split(","))
+    parts = (part.strip() for value in values for part in value.split(","))
     return list(dict.fromkeys(part for part in parts if part))

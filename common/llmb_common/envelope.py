@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,11 +29,14 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Result:
-    """What one command has to say. The command layer prints it and ends the process with ``exit_status``."""
+    """What one command has to say. The command layer prints it and ends the process with ``exit_status``.
+
+    ``data`` and ``text`` may be functions where only the one that is printed should be made.
+    """
 
     data: Any = None
     """What ``--json`` prints: plain values, no NaN or infinity."""
-    text: str = ""
+    text: str | Callable[[], str] = ""
     """What is printed otherwise, complete with its line breaks."""
     status: int = 0
     """The exit status, unless there is an ``error``."""
@@ -41,6 +44,8 @@ class Result:
     """Why the command failed, where there is ``data`` nevertheless; a command without any raises it instead."""
     remarks: Sequence[str] = ()
     """Lines for people after the text, on standard error, with ``--json`` too."""
+    hint: str = ""
+    """The next step, for a person at a terminal; a pipe does not need it."""
     for_programs: bool = False
     """``text`` is a script or the like, which must reach a file or a program unchanged."""
 
@@ -56,14 +61,19 @@ def print_result(command: str, result: Result, *, as_json: bool, notices: Sequen
     """
     if as_json:
         print(envelope(command, result, notices))
-    elif result.text:
-        out = exact(sys.stdout) if result.for_programs else sys.stdout
-        out.write(result.text if result.for_programs else printable_lines(result.text))
+    else:
+        text = result.text() if callable(result.text) else result.text
+        if result.for_programs:
+            exact(sys.stdout).write(text)
+        else:
+            sys.stdout.write(printable_lines(text))
     sys.stdout.flush()
     for remark in result.remarks:
         print(printable_lines(remark), file=sys.stderr)
     if result.error is not None:
         print(printable_lines(f"error: {result.error}"), file=sys.stderr)
+    if result.hint and not as_json and sys.stderr.isatty():
+        print(printable_lines(result.hint), file=sys.stderr)
     return result.exit_status
 
 
@@ -73,7 +83,7 @@ def envelope(command: str, result: Result, notices: Sequence[str] = ()) -> str:
         "schema": SCHEMA,
         "command": command,
         "ok": result.exit_status == 0,
-        "data": result.data,
+        "data": result.data() if callable(result.data) else result.data,
         "error": None if result.error is None else result.error.as_dict(),
         "notices": list(notices),
     }

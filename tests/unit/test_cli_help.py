@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -37,8 +38,7 @@ def test_no_golden_help_is_left_over() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_line_in_the_overview_is_the_commands_own(name: str) -> None:
-    app = import_module(f"llmb_run.commands.{name}_command").app
-    function = app.registered_callback.callback if app.registered_callback else app.registered_commands[0].callback
+    function = import_module(f"llmb_run.commands.{name}_command").command.callback
     line = next(section[name] for section in COMMANDS.values() if name in section)
     assert inspect.getdoc(function).splitlines()[0] == line
 
@@ -62,19 +62,57 @@ def test_nothing_heavy_is_imported_for_help_and_list(arguments: list[str]) -> No
     assert done.stderr.splitlines()[-1] == ""
 
 
+def run_llmb(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **variables}
+    command = [sys.executable, "-m", "llmb_run", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_knows_commands_and_workloads(shell: str) -> None:
-    words = "llmb-run single -w pretrain_gr"
-    environment = {
-        **os.environ,
-        "_LLMB_RUN_COMPLETE": f"complete_{shell}",
-        "COMP_WORDS": words,
-        "COMP_CWORD": "3",
-        "_TYPER_COMPLETE_ARGS": words,
-        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "llmb_run"], env=environment, capture_output=True, text=True, timeout=60
-    )
-    assert "pretrain_grok1" in done.stdout, done.stderr
-    assert "pretrain_llama3.1" not in done.stdout
+@pytest.mark.parametrize(
+    ("words", "known", "unknown"),
+    [
+        ("llmb-run re", "results", "list"),
+        ("llmb-run single -w pretrain_gr", "pretrain_grok1", "pretrain_llama3.1"),
+        ("llmb-run single -w pretrain_grok1 -s 3", "314b", "405b"),
+        ("llmb-run exclude re", "remove", "add"),
+        ("llmb-run results --full", "--full-names", "--format"),
+    ],
+)
+def test_completion_knows_commands_options_and_values(shell: str, words: str, known: str, unknown: str) -> None:
+    last = words.split()[-1]
+    count = str(len(words.split()) - 1)
+    variables = {"COMP_WORDS": words, "COMP_CWORD": last if shell == "fish" else count}
+    done = run_llmb(_LLMB_RUN_COMPLETE=f"{shell}_complete", **variables)
+    assert known in done.stdout, done.stderr
+    assert unknown not in done.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_installed_once_and_can_be_shown(shell: str, tmp_path: Path) -> None:
+    variables = {"SHELL": f"/usr/bin/{shell}", "HOME": str(tmp_path)}
+    shown = run_llmb("--show-completion", **variables)
+    assert f"_LLMB_RUN_COMPLETE={shell}_complete" in shown.stdout
+    (tmp_path / ".bashrc").write_text("alias ll='ls -l'")
+    for _ in range(2):
+        done = run_llmb("--install-completion", **variables)
+        assert done.returncode == 0, done.stderr
+    (script,) = [path for path in tmp_path.rglob("*llmb-run*") if path.is_file()]
+    assert script.read_text() == shown.stdout
+    assert str(script) in done.stdout
+    lines = (tmp_path / ".bashrc").read_text().splitlines()
+    loaders = ["source ~/.local/share/llmb/llmb-run.bash"] if shell == "bash" else []
+    assert lines == ["alias ll='ls -l'", *loaders]
+
+
+def test_bash_loads_the_installed_completion(tmp_path: Path) -> None:
+    variables = {"SHELL": "/bin/bash", "HOME": str(tmp_path)}
+    assert run_llmb("--install-completion", **variables).returncode == 0
+    ask = "source ~/.bashrc; complete -p llmb-run"
+    done = subprocess.run(["bash", "-c", ask], env={**os.environ, **variables}, capture_output=True, text=True)
+    assert "_llmb_run_completion" in done.stdout, done.stderr
+
+
+def test_no_completion_for_a_shell_that_nothing_is_known_of() -> None:
+    done = run_llmb("--install-completion", SHELL="/bin/tcsh")
+    assert (done.returncode, "SHELL=/bin/tcsh" in done.stderr) == (2, True)

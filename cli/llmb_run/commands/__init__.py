@@ -1,1 +1,1 @@
-"""The commands, one module each: `app` is its Typer application."""
+"""The commands, one module each: ``command`` is its Click command, which returns a ``Result``."""

@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
+from llmb_common.envelope import Result
 from llmb_run import options
-from llmb_run.app import PlainCommand, command_app
-
-app = command_app()
+from llmb_run.app import Command
 
 
-@app.command(cls=PlainCommand)
-def bulk(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Task file, in YAML or the short form.")],
-    again: Annotated[
-        bool, typer.Option("--again", help="Start jobs of this file that are on record once more.")
-    ] = False,
-    after: options.After = None,
-    skip_unsupported: Annotated[
-        bool, typer.Option("--skip-unsupported", help="Leave out combinations that no recipe has.")
-    ] = False,
-    dry_run: options.DryRun = False,
-    detach: options.Detach = False,
-    no_array: options.NoArray = False,
-    as_json: options.Json = False,
-) -> int:
+@click.command(cls=Command)
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path), help="Task file, in YAML or the short form.")
+@options.flag("--again", help="Start jobs of this file that are on record once more.")
+@options.after
+@options.skip_unsupported
+@options.dry_run
+@options.detach
+@options.no_array
+@options.json
+def command(
+    file: Path,
+    again: bool,
+    after: tuple[str, ...],
+    skip_unsupported: bool,
+    dry_run: bool,
+    detach: bool,
+    no_array: bool,
+) -> Result:
     """Start the jobs of a task file.
 
-    A file that was interrupted is simply run again: jobs that are on record are not started twice, and tasks added to
-    it since are.
+    After an interruption run it again: jobs that are on record are not started twice, and tasks added to the file
+    since then are started.
     """
     import time
 
@@ -52,5 +53,4 @@ def bulk(
         skip_unsupported=skip_unsupported,
         detach=detach,
         arrays=not no_array,
-        as_json=as_json,
     )

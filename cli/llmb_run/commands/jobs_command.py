@@ -3,77 +3,54 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
+from llmb_common.envelope import Result
 from llmb_run import options
-from llmb_run.app import PlainCommand, command_app
+from llmb_run.app import Command
 
 if TYPE_CHECKING:
     from llmb_common.index import RunRow
 
-app = command_app()
-
 DEFAULT_LIMIT = 20
 
 
-@app.command(cls=PlainCommand)
-def jobs(
-    runs: options.Runs = None,
-    workload: options.Workloads = None,
-    size: options.Sizes = None,
-    dtype: options.Dtypes = None,
-    scale: options.Scales = None,
-    state: options.States = None,
-    live: Annotated[bool, typer.Option("--live", help="Only runs that have not ended.")] = False,
-    since: options.Since = None,
-    limit: options.Limit = None,
-    everything: Annotated[bool, typer.Option("--all", help=f"All of them, not the {DEFAULT_LIMIT} newest.")] = False,
-    as_json: options.Json = False,
-) -> int:
+@click.command(cls=Command)
+@options.runs
+@options.filters
+@options.flag("--live", help="Only runs that have not ended.")
+@options.flag("--all", "everything", help=f"All of them, not the {DEFAULT_LIMIT} newest.")
+@options.json
+def command(
+    runs: tuple[str, ...], state: tuple[str, ...], limit: int | None, live: bool, everything: bool, **filters: Any
+) -> Result:
     """List runs and their states.
 
     The scheduler is asked about runs that have not ended.
     """
     from llmb_run.place import Place
-    from llmb_run.selecting import run_filter, select_rows
-    from llmb_run.terminal import hint, notice, print_json, table
+    from llmb_run.selecting import run_filter, select_rows, states_of
+    from llmb_run.terminal import notice, table
 
     place = Place()
     count = limit or (None if everything or live else DEFAULT_LIMIT)
-    wanted = run_filter(
-        place,
-        workload=workload,
-        size=size,
-        dtype=dtype,
-        scale=scale,
-        since=since,
-        live=True if live else None,
-        # States of live runs are known only after the question: they are filtered below.
-        limit=None if state else count,
-    )
-    lines = _ask(select_rows(place, runs or [], wanted))
+    # States of live runs are known only after the question: they are filtered below.
+    wanted = run_filter(place, **filters, live=True if live else None, limit=None if state else count)
+    lines = _ask(select_rows(place, runs, wanted))
     if live:
         lines = [line for line in lines if line["live"]]  # the index knew them alive; some have ended since
     if state:
-        from llmb_run.selecting import states_of
-
         names = states_of(state)
         lines = [line for line in lines if line["state"] in names][:count]
-    if as_json:
-        print_json("jobs", {"runs": lines})
-        return 0
+    hint = f"the {count} newest; --all shows the others" if count and len(lines) == count else ""
     if not lines:
-        notice("no run matches" if any((runs, workload, size, dtype, scale, state, live, since)) else "no run yet")
-        hint("next: llmb-run list, llmb-run single")
-        return 0
+        notice("no run matches" if any((runs, state, live, *filters.values())) else "no run yet")
+        hint = "next: llmb-run list, llmb-run single"
     header = ("run", "state", "since", "GPUs", "job", "what", "")
-    rows = [_row(line) for line in lines]
-    print(table(header, rows, ("GPUs",)), end="")
-    if count and len(lines) == count:
-        hint(f"the {count} newest; --all shows the others")
-    return 0
+    text = table(header, [_row(line) for line in lines], ("GPUs",)) if lines else ""
+    return Result({"runs": lines}, text, hint=hint)
 
 
 def _ask(rows: list[RunRow]) -> list[dict[str, object]]:

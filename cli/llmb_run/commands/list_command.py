@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
+from llmb_common.envelope import Result
 from llmb_common.recipes.recipe import GPU_TYPES, Recipe
 from llmb_run import options
-from llmb_run.app import PlainCommand, command_app
+from llmb_run.app import Command
 from llmb_run.place import CatalogEntry, Place
-from llmb_run.terminal import hint, notice, print_json, table
+from llmb_run.terminal import notice, table
 from llmb_run.words import split
 
-app = command_app()
 
-
-@app.command(cls=PlainCommand)
-def list_workloads(
-    workload: options.Workloads = None,
-    gpu_type: options.GpuType = None,
-    installed: Annotated[bool, typer.Option("--installed", help="Only workloads of this installation.")] = False,
-    as_json: options.Json = False,
-) -> None:
+@click.command(cls=Command)
+@options.workloads
+@options.gpu_type
+@options.flag("--installed", help="Only workloads of this installation.")
+@options.json
+def command(workload: tuple[str, ...], gpu_type: str | None, installed: bool) -> Result:
     """Show workloads with their sizes, dtypes and scales, installed and documented."""
     place = Place()
     entries = [place.workload(name) for name in split(workload)] or list(place.catalog)
@@ -31,20 +29,21 @@ def list_workloads(
         entries = [entry for entry in entries if entry.recipe.workload in here]
     wanted = gpu_type.lower() if gpu_type else place.cluster.gpu_type
     data = [_describe(entry, wanted, entry.recipe.workload in here) for entry in entries]
-    if as_json:
-        print_json("list", data)
-        return
     if not place.install_or_none:
         notice("no installation here (LLMB_INSTALL is not set): these are the documented workloads")
     shown = [row for item in data for row in _rows(item)]
-    print(table(["workload", "", "size", "GPU", "dtype", "scales", "variant"], shown), end="")
-    if data:
-        size = data[0]["configurations"][0] if data[0]["configurations"] else None
-        if size:
-            hint(
-                f"next: llmb-run single -w {data[0]['workload']} -s {size['size']} --dtype {size['dtype']} "
-                f"--scale {size['scales'][0]} --dry-run"
-            )
+    text = table(["workload", "", "size", "GPU", "dtype", "scales", "variant"], shown)
+    return Result(data, text, hint=_next_step(data))
+
+
+def _next_step(data: list[dict[str, Any]]) -> str:
+    if not data or not data[0]["configurations"]:
+        return ""
+    first = data[0]["configurations"][0]
+    return (
+        f"next: llmb-run single -w {data[0]['workload']} -s {first['size']} --dtype {first['dtype']} "
+        f"--scale {first['scales'][0]} --dry-run"
+    )
 
 
 def _describe(entry: CatalogEntry, gpu_type: str | None, installed: bool) -> dict[str, Any]:
@@ -100,12 +99,8 @@ def _rows(item: dict[str, Any]) -> list[list[str]]:
                 "" if same else configuration["size"],
                 configuration["gpu_type"],
                 configuration["dtype"],
-                _scales(configuration["scales"]),
+                ",".join(map(str, configuration["scales"])),
                 configuration["variant"] if two else "",
             ]
         )
     return rows
-
-
-def _scales(scales: list[int]) -> str:
-    return ",".join(str(scale) for scale in scales)

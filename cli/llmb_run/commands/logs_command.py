@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
+from llmb_common.envelope import Result
 from llmb_run import options
-from llmb_run.app import PlainCommand, command_app
+from llmb_run.app import Command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -18,29 +19,23 @@ if TYPE_CHECKING:
     from llmb_common.runs.record import RunRecord
     from llmb_run.following.log_lines import LineFilter
 
-app = command_app()
-
 _ASK_SECONDS = 5.0
 """How often ``-f`` asks whether the run has ended."""
 
+_FROM_0 = click.IntRange(min=0)
 
-@app.command(cls=PlainCommand)
-def logs(
-    run: options.OptionalRun = None,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the run has ended.")] = False,
-    batch: Annotated[bool, typer.Option("--batch", help="The batch script's own output instead.")] = False,
-    lines: Annotated[
-        int | None, typer.Option("-n", "--lines", metavar="N", min=0, help="Only the last N lines (with -f: 20).")
-    ] = None,
-    rank: Annotated[
-        int | None,
-        typer.Option("--rank", metavar="N", min=0, help="Only lines that name this rank, such as [rank3]: ..."),
-    ] = None,
-    grep: Annotated[
-        str | None, typer.Option("--grep", metavar="PATTERN", help="Only lines that this regular expression fits.")
-    ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Leave control characters in; a terminal may obey them.")] = False,
-) -> int:
+
+@click.command(cls=Command)
+@options.optional_run
+@options.flag("-f", "--follow", help="Go on until the run has ended.")
+@options.flag("--batch", help="The batch script's own output instead.")
+@click.option("-n", "--lines", metavar="N", type=_FROM_0, help="Only the last N lines (with -f: 20).")
+@click.option("--rank", metavar="N", type=_FROM_0, help="Only lines that name this rank, such as [rank3]: ...")
+@click.option("--grep", metavar="PATTERN", help="Only lines that match this regular expression.")
+@options.flag("--raw", help="Leave control characters in; a terminal may obey them.")
+def command(
+    run: str | None, follow: bool, batch: bool, lines: int | None, rank: int | None, grep: str | None, raw: bool
+) -> Result:
     """Print a run's log, and follow it.
 
     Without RUN: the newest one.
@@ -56,14 +51,15 @@ def logs(
     path = record.paths.batch_log if batch else record.paths.log
     if follow:
         notice(f"{path}  (Ctrl-C ends the following, not the run)")
-        return _follow(record, path, wanted, 20 if lines is None else lines, raw=raw)
+        _follow(record, path, wanted, 20 if lines is None else lines, raw=raw)
+        return Result()
     if not path.is_file():
         raise RecordError(
             f"{path} is not there: the run is {record.state}",
             remedy=f"llmb-run logs {record.paths.run_id} -f waits for it; llmb-run show says more",
         )
     _print(path, wanted, lines, raw=raw)
-    return 0
+    return Result()
 
 
 def _filter(grep: str | None, rank: int | None) -> LineFilter:
@@ -94,13 +90,12 @@ def _print(path: Path, wanted: LineFilter, lines: int | None, *, raw: bool) -> N
         _write_all(deque(chosen, maxlen=lines), raw=raw)
 
 
-def _follow(record: RunRecord, path: Path, wanted: LineFilter, lines: int, *, raw: bool) -> int:
+def _follow(record: RunRecord, path: Path, wanted: LineFilter, lines: int, *, raw: bool) -> None:
     from llmb_run.following.log_lines import follow, last_lines
 
     offset = last_lines(path, lines) if path.is_file() else 0
     found = follow(path, offset, _has_ended(record, path), time.sleep)
     _write_all((line for line in found if wanted(line)), raw=raw)
-    return 0
 
 
 def _has_ended(record: RunRecord, path: Path) -> Callable[[], bool]:

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import click
+
+from llmb_common.envelope import Result
 from llmb_run import options
-from llmb_run.app import PlainCommand, command_app
-
-app = command_app()
+from llmb_run.app import Command
 
 
-@app.command(cls=PlainCommand)
-def rebuild(as_json: options.Json = False) -> int:
+@click.command(cls=Command)
+@options.json
+def command() -> Result:
     """Make the index of runs anew from their folders.
 
-    Needed only when something outside of llmb-run moved or removed runs: the index heals by itself.
+    Rarely needed: the index is self-healing, unless something other than llmb-run has moved or removed runs.
     """
     from llmb_common import index
     from llmb_run.place import Place
-    from llmb_run.terminal import print_json
 
-    place = Place()
-    count = index.rebuild(place.require_install())
-    if as_json:
-        print_json("rebuild", {"runs": count})
-    else:
-        print(f"{count} runs")
-    return 0
+    count = index.rebuild(Place().require_install())
+    return Result({"runs": count}, f"{count} runs\n")

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
-from llmb_run import options
-from llmb_run.app import PlainCommand, command_app
+from llmb_common.envelope import Result
+from llmb_run import completion, options
+from llmb_run.app import Command
 
 if TYPE_CHECKING:
     from llmb_common.runs.record import RunRecord
 
-app = command_app()
 
-
-@app.command(cls=PlainCommand)
-def retry(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run ids, names, job ids or folders.")],
-    without: Annotated[
-        str | None, typer.Option("--without", metavar="HOSTS", help="Avoid these nodes, such as n[3-5],x7.")
-    ] = None,
-    without_failed: Annotated[
-        bool, typer.Option("--without-failed", help="Avoid those nodes of the run that Slurm shows as down or drained.")
-    ] = False,
-    detach: options.Detach = False,
-    as_json: options.Json = False,
-) -> int:
+@click.command(cls=Command)
+@click.argument(
+    "runs",
+    metavar="RUN...",
+    nargs=-1,
+    required=True,
+    help="Run ids, names, job ids or folders.",
+    shell_complete=completion.runs,
+)
+@click.option("--without", metavar="HOSTS", help="Avoid these nodes, such as n[3-5],x7.")
+@options.flag("--without-failed", help="Avoid those nodes of the run that Slurm shows as down or drained.")
+@options.detach
+@options.json
+def command(runs: tuple[str, ...], without: str | None, without_failed: bool, detach: bool) -> Result:
     """Start runs again with the same plan.
 
     Today's training code and site are used; repeat insists on the old ones.
@@ -60,9 +61,9 @@ def retry(
         options_ = submission.Options(exclude=",".join(hosts), detach=detach)
         jobs.append(submission.Job(record.plan, place.workload(record.plan.workload).folder, options_))
     if len(jobs) > 1:
-        return start_round("retry", jobs, place, as_json=as_json)
+        return start_round("retry", jobs, place)
     started = submission.submit(jobs[0].plan, jobs[0].recipe_folder, jobs[0].options, on_record=announce)
-    return report_started("retry", [(started.plan.experiment_name, started)], as_json=as_json)
+    return report_started([(started.plan.experiment_name, started)])
 
 
 def _failed_nodes(record: RunRecord) -> str:

@@ -2,71 +2,64 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
+from llmb_common.envelope import Result
 from llmb_run import options
-from llmb_run.app import PlainCommand, command_app
+from llmb_run.app import Command
 
 if TYPE_CHECKING:
     from llmb_common.observe import Observation
-    from llmb_run.place import Place
     from llmb_run.results.measuring import Measured
 
-app = command_app()
 
-
-@app.command(cls=PlainCommand)
-def show(
-    run: options.OptionalRun = None,
-    script: Annotated[bool, typer.Option("--script", help="Print the batch script as it was submitted.")] = False,
-    as_json: options.Json = False,
-) -> int:
+@click.command(cls=Command)
+@options.optional_run
+@options.flag("--script", help="Print the batch script as it was submitted.")
+@options.json
+def command(run: str | None, script: bool) -> Result:
     """Show one run: state, place, plan, result, and what went wrong.
 
     Without RUN: the newest one.
     """
     from llmb_common.observe import observe
-    from llmb_common.printable import exact
     from llmb_common.runs.record import load_record
     from llmb_common.slurm.states import is_live
     from llmb_run.place import Place
     from llmb_run.results.measuring import as_dict, measure
     from llmb_run.selecting import one_folder
-    from llmb_run.terminal import hint, notice, print_json
+    from llmb_run.terminal import notice
 
     place = Place()
     record = load_record(one_folder(place, run))
+    word = record.paths.run_id
     if script:
         text = record.paths.script.read_text(encoding="utf-8")
-        if as_json:
-            print_json("show", {"run_id": record.paths.run_id, "path": str(record.paths.script), "script": text})
-        else:
-            exact(sys.stdout).write(text)
-        return 0
+        return Result({"run_id": word, "path": str(record.paths.script), "script": text}, text, for_programs=True)
     seen = observe([record])[0]
     if seen.unknown:
         notice(f"the state is the last one known: {seen.unknown}")
     measured = measure([record.paths.folder], place, known={record.paths.folder: seen.record})[0]
-    if as_json:
-        data = {"record": seen.record.as_dict(), "nodes": seen.nodes, "reason": seen.reason, "start": seen.start}
-        print_json("show", {**data, "result": as_dict(measured)})
-        return 0
-    for name, lines in _lines(seen, measured, place):
-        for number, line in enumerate(lines):
-            print(f"{name if number == 0 else '':<10} {line}")
-    word = record.paths.run_id
+    data = {"record": seen.record.as_dict(), "nodes": seen.nodes, "reason": seen.reason, "start": seen.start}
     if is_live(seen.record.state):
-        hint(f"next: llmb-run watch {word} | llmb-run logs {word} -f | llmb-run cancel {word}")
+        hint = f"next: llmb-run watch {word} | llmb-run logs {word} -f | llmb-run cancel {word}"
     else:
-        hint(f"next: llmb-run logs {word} | llmb-run results {word} | llmb-run retry {word}")
-    return 0
+        hint = f"next: llmb-run logs {word} | llmb-run results {word} | llmb-run retry {word}"
+    return Result({**data, "result": as_dict(measured)}, lambda: _text(seen, measured), hint=hint)
 
 
-def _lines(seen: Observation, measured: Measured, place: Place) -> list[tuple[str, list[str]]]:
+def _text(seen: Observation, measured: Measured) -> str:
+    return "".join(
+        f"{name if number == 0 else '':<10} {line}\n"
+        for name, lines in _lines(seen, measured)
+        for number, line in enumerate(lines)
+    )
+
+
+def _lines(seen: Observation, measured: Measured) -> list[tuple[str, list[str]]]:
     from llmb_common.slurm.states import is_live
     from llmb_run.words import clock, span
 

@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Any
 
-import typer
+import click
 
+from llmb_common.envelope import Result
 from llmb_run import options
-from llmb_run.app import PlainCommand, command_app
-
-app = command_app()
+from llmb_run.app import Command
 
 
-@app.command(cls=PlainCommand)
-def single(
-    workload: options.Workload,
-    size: options.Size = None,
-    dtype: options.Dtype = None,
-    scale: Annotated[
-        str | None, typer.Option("--scale", metavar="GPUS", help="Number of GPUs; ranks on a CPU.")
-    ] = None,
-    profile: options.Profile = False,
-    gpu_type: options.GpuType = None,
-    variant: options.Variant = None,
-    max_steps: options.MaxSteps = None,
-    time_limit: options.TimeLimit = None,
-    env: options.Environment = None,
-    columns: options.Columns = None,
-    slurm_arg: options.SlurmArgs = None,
-    after: options.After = None,
-    dry_run: options.DryRun = False,
-    force: options.Force = False,
-    detach: options.Detach = False,
-    as_json: options.Json = False,
-) -> int:
+@click.command(cls=Command)
+@options.workload
+@options.size
+@options.dtype
+@click.option("--scale", metavar="GPUS", help="Number of GPUs; ranks on a CPU.")
+@options.job_settings
+@options.after
+@options.dry_run
+@options.detach
+@options.json
+def command(
+    workload: str,
+    size: str | None,
+    dtype: str | None,
+    scale: str | None,
+    after: tuple[str, ...],
+    dry_run: bool,
+    detach: bool,
+    **settings: Any,
+) -> Result:
     """Start one job.
 
     \b
@@ -41,23 +38,11 @@ def single(
 
     Everything that launch.sh reads from the environment works here too; options win.
     """
-    from llmb_run.starting.requests import Ask, columns_of, environment_of, refuse_several, slurm_of
+    from dataclasses import replace
+
+    from llmb_run.starting.requests import ask_of, refuse_several
     from llmb_run.starting.submitting import start
 
     refuse_several({"-w": workload, "-s": size, "--dtype": dtype, "--scale": scale})
-    ask = Ask(
-        workload=workload,
-        size=size,
-        dtype=dtype,
-        scale=scale,
-        profile=profile,
-        gpu_type=gpu_type,
-        variant=variant,
-        max_steps=max_steps,
-        time_limit=time_limit,
-        environment=environment_of(env),
-        columns=columns_of(columns),
-        slurm=slurm_of(slurm_arg),
-        force=force,
-    )
-    return start("single", [ask], after=after, dry_run=dry_run, detach=detach, as_json=as_json)
+    ask = replace(ask_of(**settings), workload=workload, size=size, dtype=dtype, scale=scale)
+    return start("single", [ask], after=after, dry_run=dry_run, detach=detach)

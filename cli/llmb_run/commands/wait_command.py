@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
 
-import typer
+import click
 
+from llmb_common.envelope import Result
 from llmb_run import options
-from llmb_run.app import PlainCommand, command_app
-
-app = command_app()
+from llmb_run.app import Command
 
 
-@app.command(cls=PlainCommand)
-def wait(
-    runs: options.Runs = None,
-    timeout: Annotated[
-        str | None, typer.Option("--timeout", metavar="SPAN", help="Give up after 90m, 2h, 1d; the runs go on.")
-    ] = None,
-    as_json: options.Json = False,
-) -> int:
+@click.command(cls=Command)
+@options.runs
+@click.option("--timeout", metavar="SPAN", help="Give up after 90m, 2h, 1d; the runs go on.")
+@options.json
+def command(runs: tuple[str, ...], timeout: str | None) -> Result:
     """Wait until runs have ended.
 
     Without RUN: all of yours that have not ended yet. Exit status 1 when one did not complete, or at --timeout.
     """
-    from llmb_common.errors import CheckFailed
+    from llmb_common.errors import CheckFailed, LLMBError
     from llmb_common.index import RunFilter
     from llmb_common.observe import Observation, wait
     from llmb_common.runs.record import COMPLETED, load_record
@@ -34,10 +29,10 @@ def wait(
     from llmb_run.following.live import LiveRun
     from llmb_run.place import Place
     from llmb_run.selecting import own_rows, seconds_of, select_rows
-    from llmb_run.terminal import notice, print_json
+    from llmb_run.terminal import notice
 
     place = Place()
-    rows = select_rows(place, runs or [], RunFilter(live=True))
+    rows = select_rows(place, runs, RunFilter(live=True))
     records = [load_record(row.folder) for row in (rows if runs else own_rows(rows, "not waited for"))]
     states = {record.paths.run_id: "" for record in records}
 
@@ -52,16 +47,17 @@ def wait(
     if not records:
         notice("no run to wait for")
     ended = wait(records, timeout=seconds_of(timeout) if timeout else None, seen=tell) if records else []
-    if as_json:
-        print_json("wait", {"runs": [LiveRun(Observation(record)).as_dict() for record in ended]})
-    else:
-        for record in ended:
-            print(f"{record.paths.run_id}  {record.state}  {record.paths.name}")
     still = [record for record in ended if is_live(record.state)]
+    error: LLMBError | None = None
     if still:
-        raise CheckFailed(
+        error = CheckFailed(
             f"{len(still)} of {len(ended)} runs have not ended after {timeout}",
             remedy="they go on; llmb-run jobs shows them",
             code="timeout",
         )
-    return 0 if all(record.state == COMPLETED for record in ended) else 1
+    return Result(
+        {"runs": [LiveRun(Observation(record)).as_dict() for record in ended]},
+        "".join(f"{record.paths.run_id}  {record.state}  {record.paths.name}\n" for record in ended),
+        status=0 if all(record.state == COMPLETED for record in ended) else 1,
+        error=error,
+    )

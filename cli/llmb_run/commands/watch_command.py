@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
+from llmb_common.envelope import Result
 from llmb_run import options
-from llmb_run.app import PlainCommand, command_app
+from llmb_run.app import Command
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from llmb_run.following.live import LiveRun
-
-app = command_app()
 
 LOOK_SECONDS = 1.0
 """How often logs are read."""
@@ -25,11 +24,10 @@ LAST_DELAY = 15.0
 """How often the scheduler is asked: ever more seldom while nothing changes."""
 
 
-@app.command(cls=PlainCommand)
-def watch(
-    runs: options.Runs = None,
-    once: Annotated[bool, typer.Option("--once", help="Show it once and end.")] = False,
-) -> int:
+@click.command(cls=Command)
+@options.runs
+@options.flag("--once", help="Show it once and end.")
+def command(runs: tuple[str, ...], once: bool) -> Result:
     """Watch runs live: state, step, time left, the queue's reason.
 
     Without RUN: all that have not ended. Ends when they all have; Ctrl-C ends the watching, never a run.
@@ -38,26 +36,23 @@ def watch(
     from llmb_run.following.live import COLUMNS, RIGHT, columns_of, look_at
     from llmb_run.place import Place
     from llmb_run.selecting import select_rows
-    from llmb_run.terminal import hint, notice, table
+    from llmb_run.terminal import notice, table
 
-    rows = select_rows(Place(), runs or [], RunFilter(live=True))
+    rows = select_rows(Place(), runs, RunFilter(live=True))
     if not rows:
         notice("no run is live")
-        hint("next: llmb-run jobs shows those that have ended")
-        return 0
+        return Result(hint="next: llmb-run jobs shows those that have ended")
     followed = look_at([row.folder for row in rows])
     for run in followed:
         run.progress.look()
     if once:
-        print(table(COLUMNS, [columns_of(run) for run in followed], RIGHT), end="")
-        return 0
+        return Result(text=table(COLUMNS, [columns_of(run) for run in followed], RIGHT))
     if sys.stdout.isatty():
         _on_terminal(followed)
     else:
         _as_lines(followed)
     word = f" {followed[0].record.paths.run_id}" if len(followed) == 1 else ""
-    hint(f"next: llmb-run results{word}")
-    return 0 if all(run.well for run in followed) else 1
+    return Result(hint=f"next: llmb-run results{word}", status=0 if all(run.well for run in followed) else 1)
 
 
 class _Asking:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from llmb_common.runs.manifest import make_manifest
 from llmb_common.runs.record import RunRecord
 from llmb_common.strict_yaml import read_text
 from llmb_common.submission.submit import training_code
+from llmb_run.terminal import table
 
 _COMPARED = ("llmb", "git", "recipe_sha256", "code_sha256", "image")
 _WORDS = {
@@ -58,3 +60,12 @@ def _short(value: Any) -> str:
         return ", ".join(f"{key} {item}" for key, item in value.items() if key in ("path", "bytes"))
     text = str(value)
     return text[:12] if len(text) == 64 else text
+
+
+def in_words(found: Sequence[Difference]) -> list[str]:
+    """A table of the differences and then their diffs; nothing where there is none."""
+    if not found:
+        return []
+    rows = [[difference.what, difference.then, difference.now] for difference in found]
+    diffs = [f"\n{difference.detail}\n" for difference in found if difference.detail]
+    return [table(["differs", "then", "now"], rows).rstrip("\n"), *diffs]

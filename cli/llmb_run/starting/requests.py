@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.planning.job_plan import JobPlan
@@ -54,6 +55,29 @@ class Ask:
     def title(self) -> str:
         words = [self.workload, self.size, self.dtype, self.scale and f"{self.scale} GPUs"]
         return " ".join(word for word in words if word)
+
+
+def ask_of(
+    *,
+    env: Sequence[str],
+    columns: Sequence[str],
+    slurm_arg: Sequence[str],
+    nodelist: str | None = None,
+    exclude: str | None = None,
+    reservation: str | None = None,
+    **settings: Any,
+) -> Ask:
+    """The options of ``options.job_settings``, and those of Slurm with a name of their own, of no workload yet.
+
+    Raises RequestError.
+    """
+    return Ask(
+        workload="",
+        environment=environment_of(env),
+        columns=columns_of(columns),
+        slurm=slurm_of(slurm_arg, nodelist=nodelist, exclude=exclude, reservation=reservation),
+        **settings,
+    )
 
 
 @dataclass(frozen=True)
@@ -180,10 +204,10 @@ def refuse_several(options: Mapping[str, str | None]) -> None:
             )
 
 
-def environment_of(values: Sequence[str] | None) -> dict[str, str]:
+def environment_of(values: Sequence[str]) -> dict[str, str]:
     """``--env NAME=VALUE`` options. Raises RequestError for what is none, and for a secret."""
     result: dict[str, str] = {}
-    for text in values or ():
+    for text in values:
         name, equals, value = text.partition("=")
         if not equals or not is_variable_name(name):
             raise RequestError(f"--env {text!r} is not NAME=VALUE", remedy="for example --env NCCL_DEBUG=INFO")
@@ -206,11 +230,11 @@ def check_job_variable(name: str, value: str, where: str) -> None:
         raise RequestError(f"{where}: {name} cannot be set for a job", remedy="export it before llmb-run")
 
 
-def columns_of(values: Sequence[str] | None) -> dict[str, str]:
+def columns_of(values: Sequence[str]) -> dict[str, str]:
     """``--set COLUMN=VALUE`` options, by the plan's names (tp, pp, gbs, ...). Raises RequestError."""
     known = {variable.lower(): column for variable, column in COLUMNS.items()}
     result: dict[str, str] = {}
-    for text in values or ():
+    for text in values:
         name, equals, value = text.partition("=")
         key = name.strip().lower().replace("-", "_")
         if not equals or not value.strip():
@@ -223,10 +247,10 @@ def columns_of(values: Sequence[str] | None) -> dict[str, str]:
     return result
 
 
-def slurm_of(values: Sequence[str] | None, **named: str | None) -> tuple[str, ...]:
+def slurm_of(values: Sequence[str], **named: str | None) -> tuple[str, ...]:
     """``--slurm-arg`` options and the named ones (nodelist, exclude, ...) as parts of ADDITIONAL_SLURM_PARAMS."""
     parts = []
-    for text in values or ():
+    for text in values:
         if ";" in text:
             raise RequestError(f"--slurm-arg {text!r} holds a semicolon", remedy="one option at a time")
         parts.append(text)

@@ -2,49 +2,51 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from llmb_common.envelope import Result
 from llmb_common.errors import LLMBError
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.printable import exact
 from llmb_common.runs.record import RunRecord
 from llmb_run.starting.requests import Asked
-from llmb_run.terminal import hint, notice, print_json, table
+from llmb_run.terminal import notice, table
 
 
-def show_plans(command: str, asked: Sequence[Asked], *, as_json: bool) -> int:
+def show_plans(asked: Sequence[Asked]) -> Result:
     """A dry run: the batch script of one job as launch.sh prints it, a table of several, or all plans as JSON."""
     from llmb_common.planning.job_plan import plan_as_dict
+
+    say_warnings(asked)
+
+    def data() -> dict[str, Any]:
+        jobs = [{"plan": plan_as_dict(item.plan), "script": _script(item.plan)} for item in asked]
+        return {"dry_run": True, "jobs": jobs}
+
+    if len(asked) > 1:
+        return Result(data, _plan_table(asked), remarks=[f"{len(asked)} jobs, nothing started (dry run)"])
+    plan = asked[0].plan
+    if asked[0].request.dry_run == "json":
+        return Result(data, json.dumps(plan_as_dict(plan), indent=2) + "\n")
+    return Result(data, lambda: _script(plan), for_programs=True)
+
+
+def _script(plan: JobPlan) -> str:
     from llmb_common.rendering.script import render_script
     from llmb_common.runs.paths import dry_run_paths
 
-    say_warnings(asked)
-    if as_json:
-        jobs = []
-        for item in asked:
-            paths = dry_run_paths(item.plan.workload_folder, item.plan.experiment_name)
-            jobs.append({"plan": plan_as_dict(item.plan), "script": render_script(item.plan, paths)})
-        print_json(command, {"dry_run": True, "jobs": jobs})
-        return 0
-    if len(asked) == 1:
-        plan = asked[0].plan
-        if asked[0].request.dry_run == "json":
-            import json
+    return render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name))
 
-            print(json.dumps(plan_as_dict(plan), indent=2))
-            return 0
-        exact(sys.stdout).write(render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name)))
-        return 0
+
+def _plan_table(asked: Sequence[Asked]) -> str:
     right = ("runs", "GPUs", "nodes", "TP", "PP", "CP", "EP", "VP", "MBS", "GBS", "steps")
     runs = Counter(id(item.plan) for item in asked)
     different = {id(item.plan): item.plan for item in asked}
     rows = [_plan_row(plan, runs[number]) for number, plan in different.items()]
-    print(table(["job", *right, "time limit"], rows, right), end="")
-    print(f"{len(asked)} jobs, nothing started (dry run)", file=sys.stderr)
-    return 0
+    return table(["job", *right, "time limit"], rows, right)
 
 
 def _plan_row(plan: JobPlan, runs: int) -> list[str]:
@@ -67,42 +69,39 @@ def announce(record: RunRecord) -> None:
 
 
 def report_started(
-    command: str,
     results: Sequence[tuple[str, RunRecord | LLMBError]],
     *,
-    as_json: bool,
     skipped: Sequence[str] = (),
     known: Collection[str] = (),
-) -> int:
-    """One line per job, then the next step; the exit status is the worst one.
+) -> Result:
+    """One line per job, and the next step; the exit status is the worst one.
 
     ``known`` are the keys of submissions that were on record before: their jobs were not started now.
     """
     failed = [(title, item) for title, item in results if isinstance(item, LLMBError)]
     started = [item for _, item in results if isinstance(item, RunRecord)]
     old = sum(record.submission.key in known for record in started)
-    if as_json:
-        jobs = [_as_dict(title, item) for title, item in results]
-        print_json(command, {"dry_run": False, "jobs": jobs, "skipped": list(skipped)})
-    else:
-        for record in started:
-            print_started(record)
-    for title, error in failed:
-        print(f"error: {title}: {error}", file=sys.stderr)
+    remarks = [f"error: {title}: {error}" for title, error in failed]
     if len(results) > 1:
         before = f", {old} are on record" if old else ""
-        print(f"{len(started) - old} of {len(results)} jobs started{before}", file=sys.stderr)
+        remarks.append(f"{len(started) - old} of {len(results)} jobs started{before}")
+    hint = ""
     if started:
         word = started[0].paths.run_id if len(started) == 1 else ""
-        hint(f"next: llmb-run watch {word}".rstrip() if started[0].job_id else f"next: llmb-run results {word}")
-    return max((error.exit_status for _, error in failed), default=0)
+        hint = f"next: llmb-run watch {word}".rstrip() if started[0].job_id else f"next: llmb-run results {word}"
+    return Result(
+        {"dry_run": False, "jobs": [_as_dict(title, item) for title, item in results], "skipped": list(skipped)},
+        "".join(_line(record) for record in started),
+        status=max((error.exit_status for _, error in failed), default=0),
+        remarks=remarks,
+        hint=hint,
+    )
 
 
-def print_started(record: RunRecord) -> None:
+def _line(record: RunRecord) -> str:
     if record.plan.cluster_type == "slurm":
-        print(f"{record.paths.run_id}  Submitted batch job {record.job_id}  {record.paths.name}")
-    else:
-        print(f"{record.paths.run_id}  {record.state}  {record.paths.name}")
+        return f"{record.paths.run_id}  Submitted batch job {record.job_id}  {record.paths.name}\n"
+    return f"{record.paths.run_id}  {record.state}  {record.paths.name}\n"
 
 
 def _as_dict(title: str, item: RunRecord | LLMBError) -> dict[str, Any]:

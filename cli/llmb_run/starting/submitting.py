@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from llmb_common.envelope import Result
 from llmb_common.errors import CheckFailed, LLMBError
 from llmb_common.runs.record import RunRecord
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask, plan_all
 from llmb_run.starting.start import announce, report_started, say_warnings, show_plans
-from llmb_run.terminal import hint, notice
+from llmb_run.terminal import notice
 from llmb_run.words import clock
 
 if TYPE_CHECKING:
@@ -32,9 +33,8 @@ def start(
     skip_unsupported: bool = False,
     detach: bool = False,
     arrays: bool = True,
-    as_json: bool = False,
-) -> int:
-    """Start ``asks``; the exit status.
+) -> Result:
+    """Start ``asks``, or show what a dry run would start.
 
     ``keys`` name the jobs of ``task_file`` one by one, so that a rerun repeats none. Raises LLMBError; with several
     jobs a refusal of one is reported and the others go on.
@@ -44,7 +44,7 @@ def start(
     for problem in skipped:
         notice(f"skipped: {problem}")
     if any(item.request.dry_run for item in asked):
-        return show_plans(command, asked, as_json=as_json)
+        return show_plans(asked)
     from llmb_common.submission import submit as submission
 
     place.require_install()
@@ -59,7 +59,7 @@ def start(
     ]
     if len(jobs) == 1 and chain == 1 and not keys:
         record = submission.submit(jobs[0].plan, jobs[0].recipe_folder, jobs[0].options, on_record=announce)
-        return report_started(command, [(jobs[0].plan.experiment_name, record)], as_json=as_json, skipped=skipped)
+        return report_started([(jobs[0].plan.experiment_name, record)], skipped=skipped)
     return start_round(
         command,
         jobs,
@@ -69,7 +69,6 @@ def start(
         chain=chain,
         arrays=arrays,
         skipped=skipped,
-        as_json=as_json,
     )
 
 
@@ -83,9 +82,8 @@ def start_round(
     chain: int = 1,
     arrays: bool = True,
     skipped: Sequence[str] = (),
-    as_json: bool = False,
-) -> int:
-    """Start ``jobs`` together; the exit status. The same command goes on with a round that was interrupted.
+) -> Result:
+    """Start ``jobs`` together. The same command goes on with a round that was interrupted.
 
     The jobs of a ``task_file`` have keys of their own, and are on record for ever.
     """
@@ -105,10 +103,10 @@ def start_round(
         results = _submit_all(jobs, chain, arrays=arrays)
         # A job that ran and failed was submitted: the same command again is meant as new ones.
         this.over = all(isinstance(item, RunRecord | CheckFailed) for _, item in results)
-    status = report_started(command, results, as_json=as_json, skipped=skipped, known=known)
+    result = report_started(results, skipped=skipped, known=known)
     if not this.over:
-        hint("the same command again starts those that are missing")
-    return status
+        return replace(result, hint=f"{result.hint}\nthe same command again starts those that are missing".lstrip())
+    return result
 
 
 def _submit_all(jobs: Sequence[Job], chain: int, *, arrays: bool) -> list[tuple[str, RunRecord | LLMBError]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from llmb_common.errors import RequestError
 from llmb_common.timing.iterations import Iteration
 
 
@@ -31,6 +33,14 @@ class Window:
     def missing(self, iterations: Iterable[Iteration]) -> tuple[int, ...]:
         present = {item.index for item in iterations}
         return tuple(index for index in range(self.first, self.last + 1) if index not in present)
+
+
+def read_window(text: str) -> Window:
+    """``35-44``, as ``--window`` takes it. Raises RequestError."""
+    match = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", text)
+    if not match or int(match[1]) > int(match[2]):
+        raise RequestError(f"--window {text} is not a range", remedy="give the first and the last iteration, as 35-44")
+    return Window(int(match[1]), int(match[2]))
 
 
 @dataclass(frozen=True)
