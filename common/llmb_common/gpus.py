@@ -1,0 +1,141 @@
+"""The GPU types that LLMB knows, in one table: a new one is one more entry.
+
+Standard library only: the installer reads the table before anything is installed.
+
+Sources. Peaks, memory, GPUs per node and CPUs: NVIDIA DGX Cloud Benchmarking (github.com/NVIDIA/dgxc-benchmarking),
+release 26.06.01, README.md, "Peak Theoretical Throughput" and the reference architectures below it; the peaks are those
+that its expected results are divided by. H200, which it does not have: NVIDIA's H200 datasheet (the H100's compute with
+141 GB). Product names: the list of supported chips in the README of NVIDIA's Linux driver; B300 as nvidia-smi prints it
+on driver 580.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+CPU = "cpu"
+"""The GPU type of a job without GPUs."""
+
+Generation = Literal["hopper", "blackwell"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One GPU type."""
+
+    generation: Generation
+    per_node: int
+    nvlink_nodes: int = 1
+    """Nodes whose GPUs share one NVLink domain: 18 in an NVL72 rack."""
+    host: Literal["x86_64", "aarch64"]
+    memory_gb: int
+    peaks: Mapping[str, float]
+    """Dense peak of one GPU in TFLOP/s by dtype; a dtype that is missing is not supported."""
+    products: tuple[str, ...]
+    """What nvidia-smi prints as the name."""
+    rows_of: str | None = None
+    """The type whose configurations it runs, where none are documented for it."""
+
+
+GPUS: dict[str, Gpu] = {
+    "gb300": Gpu(
+        generation="blackwell",
+        per_node=4,
+        nvlink_nodes=18,
+        host="aarch64",
+        memory_gb=279,
+        peaks={"bf16": 2450, "fp8": 4900, "nvfp4": 14700},
+        products=("NVIDIA GB300",),
+    ),
+    "gb200": Gpu(
+        generation="blackwell",
+        per_node=4,
+        nvlink_nodes=18,
+        host="aarch64",
+        memory_gb=186,
+        peaks={"bf16": 2450, "fp8": 4900, "nvfp4": 9800},
+        products=("NVIDIA GB200",),
+    ),
+    # Blackwell Ultra beside x86 CPUs. HGX B300's 36 PFLOP/s of sparse BF16 are 2250 dense for each of 8 GPUs, as here.
+    # Not in the documents of the recipes; Megatron-Bridge 0.3.1 gives it B200's overlap presets and environment.
+    "b300": Gpu(
+        generation="blackwell",
+        per_node=8,
+        host="x86_64",
+        memory_gb=270,
+        peaks={"bf16": 2250, "fp8": 4500, "nvfp4": 13500},
+        products=("NVIDIA B300 SXM6 AC",),
+        rows_of="b200",
+    ),
+    "b200": Gpu(
+        generation="blackwell",
+        per_node=8,
+        host="x86_64",
+        memory_gb=180,
+        peaks={"bf16": 2250, "fp8": 4500, "nvfp4": 9000},
+        products=("NVIDIA B200",),
+    ),
+    "h200": Gpu(
+        generation="hopper",
+        per_node=8,
+        host="x86_64",
+        memory_gb=141,
+        peaks={"bf16": 989, "fp8": 1979},
+        products=("NVIDIA H200",),
+        rows_of="h100",
+    ),
+    "h100": Gpu(
+        generation="hopper",
+        per_node=8,
+        host="x86_64",
+        memory_gb=80,
+        peaks={"bf16": 989, "fp8": 1979},
+        products=("NVIDIA H100 80GB HBM3",),
+    ),
+}
+"""By the lower-case name that users and recipes write, newest and largest first."""
+
+OTHERS = frozenset(
+    {"a10", "a30", "a40", "a100", "a800", "b100", "gh200", "h20", "h800", "l4", "l40", "l40s", "v100"},
+)
+"""GPUs that exist and that no recipe is for: whoever writes one means it."""
+
+_OTHER_BOARD = re.compile(r"(?<![a-z0-9])(nvl[0-9]*|pcie)(?![a-z0-9])|[0-9]g\.[0-9]+gb")
+"""Boards with the name of a type but fewer SMs, lower clocks and no NVSwitch, and slices of a GPU (MIG)."""
+
+
+def gpu_types() -> tuple[str, ...]:
+    """Every value of GPU_TYPE, the CPU last."""
+    return (*GPUS, CPU)
+
+
+def type_of(product: str) -> str | None:
+    """The type behind a product or GRES name: ``NVIDIA H100 80GB HBM3`` and ``nvidia_h100_80gb_hbm3`` are ``h100``.
+
+    None for a GPU that no recipe knows: a GH200 is not an H200, and an H100 NVL is not the H100 of the documents.
+    """
+    name = product.lower()
+    if _OTHER_BOARD.search(name.replace("_", " ")):
+        return None
+    found = re.search(rf"(?<![a-z0-9])({'|'.join(map(re.escape, GPUS))})(sxm[0-9]?)?(?![a-z0-9])", name)
+    return found[1] if found else None
+
+
+def rows_of(gpu_type: str) -> str:
+    """The GPU type whose rows ``gpu_type`` runs: its own, or those of a relative."""
+    known = GPUS.get(gpu_type)
+    return (known.rows_of if known else None) or gpu_type
+
+
+def generation_of(gpu_type: str) -> Generation | None:
+    """The generation of ``gpu_type``; None for the CPU."""
+    return GPUS[gpu_type].generation if gpu_type != CPU else None
+
+
+def peak_tflops(gpu_type: str, dtype: str) -> float | None:
+    """Dense peak of one GPU in TFLOP/s; None for a CPU, and for a dtype that the GPU does not have."""
+    known = GPUS.get(gpu_type.lower())
+    return known.peaks.get(dtype.lower()) if known else None
