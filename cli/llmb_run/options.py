@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from llmb_common import gpus
 from llmb_run import completion
 from llmb_run.app import F, as_json
 
@@ -63,7 +64,7 @@ dtypes = several(
     help="bf16, fp8 or nvfp4; repeat it, or use commas.",
     shell_complete=completion.dtypes,
 )
-gpu_type = click.option("--gpu-type", metavar="TYPE", help="gb300, gb200, b200, h200, h100 or cpu.")
+gpu_type = click.option("--gpu-type", metavar="TYPE", help=f"{', '.join(gpus.GPUS)} or cpu.")
 
 filters = together(
     workloads,

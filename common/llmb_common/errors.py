@@ -22,6 +22,8 @@ import difflib
 from collections.abc import Iterable
 from typing import ClassVar
 
+from llmb_common import gpus
+
 
 class LLMBError(Exception):
     """Root of the tree. ``str()`` is the message and the remedy, ready for a terminal."""
@@ -88,16 +90,13 @@ class Interrupted(LLMBError):
     default_code = "interrupted"
 
 
-_NO_SLIPS = {
-    *("a10", "a30", "a40", "a100", "a800", "b100", "b300", "h20", "h800", "gh200", "l4", "l40", "l40s", "v100"),
-    *("fp4", "fp16", "mxfp8"),
-}
+_NO_SLIPS = gpus.OTHERS | {"fp4", "fp16", "mxfp8"}
 """GPUs and number formats that exist: whoever writes one means it, and not the nearest that there is."""
 
 
 def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """`` (did you mean 'x'?)`` for the nearest of ``known``, or an empty string."""
-    if word.lower() in _NO_SLIPS:
+    if word.lower() in _NO_SLIPS or word.lower() in gpus.GPUS:
         return ""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
     return f" (did you mean {near[0]!r}?)" if near else ""

@@ -132,10 +132,17 @@ def rows_of(gpu_type: str) -> str:
 
 def generation_of(gpu_type: str) -> Generation | None:
     """The generation of ``gpu_type``; None for the CPU."""
-    return GPUS[gpu_type].generation if gpu_type != CPU else None
+    known = GPUS.get(gpu_type)
+    return known.generation if known else None
+
+
+def per_node(gpu_type: str) -> int:
+    """GPUs in a node; ranks in a node of CPUs."""
+    known = GPUS.get(gpu_type)
+    return known.per_node if known else 8
 
 
 def peak_tflops(gpu_type: str, dtype: str) -> float | None:
     """Dense peak of one GPU in TFLOP/s; None for a CPU, and for a dtype that the GPU does not have."""
-    known = GPUS.get(gpu_type.lower())
-    return known.peaks.get(dtype.lower()) if known else None
+    known = GPUS.get(gpu_type)
+    return known.peaks.get(dtype) if known else None

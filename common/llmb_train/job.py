@@ -17,6 +17,7 @@ from llmb_train.strict import StrictError, from_mapping
 SCHEMA = 1
 
 Device = Literal["cuda", "cpu"]
+Generation = Literal["hopper", "blackwell"]
 Family = Literal["llama3", "llama4", "grok1", "nemotron4"]
 
 
@@ -133,6 +134,8 @@ class Job:
     output_dir: str
     device: Device
     gpu_type: str
+    gpu_generation: Generation | None
+    """null: no GPU."""
     family: Family
     model_size: str
     architecture: Architecture
@@ -200,6 +203,8 @@ def _check(job: Job, where: str) -> None:
     for name, value in (("tp", p.tp), ("pp", p.pp), ("cp", p.cp), ("vp", p.vp), ("ep", p.ep), ("etp", p.etp)):
         if value is not None and value < 1:
             raise JobError(f"{where}: parallelism.{name} is {value}, it must be at least 1")
+    if (job.gpu_generation is None) != (job.device == "cpu"):
+        raise JobError(f"{where}: gpu_generation is {job.gpu_generation} for device {job.device}")
     model_parallel = p.tp * p.pp * p.cp
     if job.world_size < 1 or job.world_size % model_parallel:
         raise JobError(

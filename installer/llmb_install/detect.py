@@ -10,10 +10,10 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from llmb_common import gpus
+
 _SECONDS = 15
 _GRES_GPU = re.compile(r"gpu(?::([A-Za-z0-9_.-]+?))?:(\d+)")
-# The longest first: "h100" is in "h100nvl", "gb200" holds "b200".
-_GPU_NAMES = ("gb300", "gb200", "b200", "h200", "h100")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Site:
     def gpu_type_in(self, partition: str) -> str:
         """The GPU type of a partition, else of any; empty when nothing says."""
         names = [p.gpu_name for p in self.partitions if p.name == partition]
-        return next((kind for name in names if (kind := gpu_type_of(name))), self.gpu_type)
+        return next((kind for name in names if (kind := gpus.type_of(name))), self.gpu_type)
 
 
 def detect_site() -> Site:
@@ -68,7 +68,7 @@ def detect_site() -> Site:
         partitions=partitions,
         accounts=accounts_of_user() if has_slurm else (),
         architectures=_architectures() if has_slurm else (platform.machine(),),
-        gpu_type=next((kind for name in names if (kind := gpu_type_of(name))), ""),
+        gpu_type=next((kind for name in names if (kind := gpus.type_of(name))), ""),
         local_gpus=local_gpus,
         has_pyxis=has_slurm and bool(container_options()),
     )
@@ -129,12 +129,6 @@ def gpus_in(gres: str) -> tuple[str, int]:
         names = names or name
         total += int(count)
     return names, total
-
-
-def gpu_type_of(name: str) -> str:
-    """The GPU type behind a GRES or product name, or an empty string: ``NVIDIA H100 80GB HBM3`` is ``h100``."""
-    text = name.lower()
-    return next((kind for kind in _GPU_NAMES if kind in text), "")
 
 
 def output(*argv: str) -> str:

@@ -63,6 +63,13 @@ def test_experts_need_a_routing_and_must_divide() -> None:
         parse_job(make_job("grok1", parallelism={"ep": 3}))
 
 
+def test_a_job_on_gpus_says_of_which_generation_they_are() -> None:
+    job = make_job(device="cuda", gpu_type="h100")
+    assert parse_job(job).gpu_generation == "hopper"
+    with pytest.raises(JobError, match="gpu_generation is None for device cuda"):
+        parse_job(job | {"gpu_generation": None})
+
+
 def test_a_missing_key_is_named() -> None:
     content = make_job()
     del content["seed"]

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llmb_common.gpus import generation_of
 from support.processes import free_ports
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -72,7 +73,7 @@ def make_job(name: str = "llama3", **changes: Any) -> dict[str, Any]:
     for key, value in changes.items():
         mergeable = isinstance(value, dict) and isinstance(job[key], dict)
         job[key] = {**job[key], **value} if mergeable else value
-    return job
+    return job | {"gpu_generation": generation_of(job["gpu_type"])}
 
 
 @dataclass(frozen=True)

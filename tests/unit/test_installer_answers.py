@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import ConfigError, RequestError
-from llmb_common.recipes.recipe import GPU_TYPES
+from llmb_common.gpus import gpu_types
 from llmb_install import arguments
-from llmb_install.answers import questions
 from llmb_install.answers.answers import Answers, complete, read_play, to_yaml
 from llmb_install.answers.questions import QUESTIONS, merged, missing, workloads_of
 from llmb_install.answers.stored import load_recipes
-from llmb_install.detect import gpu_type_of, gpus_in, parse_sinfo
+from llmb_install.detect import gpus_in, parse_sinfo
 
 CLONE = Path(__file__).resolve().parents[2]
 RECIPES = load_recipes(CLONE)
@@ -32,9 +31,9 @@ def test_questions_and_answers_are_about_the_same_fields() -> None:
     assert {q.field for q in QUESTIONS} == set(Answers.__struct_fields__) - {"schema", "space_check"}
     hints = typing.get_type_hints(Answers)
     for question in QUESTIONS:
-        if question.choices and not question.is_switch:
+        if question.choices and not question.is_switch and question.field != "gpu_type":
             assert set(question.choices) == set(typing.get_args(hints[question.field])), question.field
-    assert questions.GPU_TYPES == GPU_TYPES
+    assert next(q for q in QUESTIONS if q.field == "gpu_type").choices == gpu_types()
 
 
 def test_defaults_depend_on_the_answers() -> None:
@@ -243,18 +242,3 @@ def test_partitions_as_sinfo_prints_them() -> None:
 )
 def test_gpus_in_a_gres_text(text: str, expected: tuple[str, int]) -> None:
     assert gpus_in(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("NVIDIA H100 80GB HBM3", "h100"),
-        ("nvidia_gb200", "gb200"),
-        ("NVIDIA B200", "b200"),
-        ("NVIDIA GB300", "gb300"),
-        ("NVIDIA H200", "h200"),
-        ("NVIDIA A100-SXM4-80GB", ""),
-    ],
-)
-def test_gpu_types_behind_product_names(name: str, kind: str) -> None:
-    assert gpu_type_of(name) == kind

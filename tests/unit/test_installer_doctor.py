@@ -105,6 +105,7 @@ def test_a_good_site_has_nothing_to_complain_of() -> None:
         (node(arch=["aarch64"]), "architecture", "blocks", "wrong machines"),
         (node(gpu=[]), "GPUs of the node", "blocks", "driver"),
         (node(gpu=["NVIDIA B200, 580.1, 183359 MiB"]), "GPUs of the node", "doubt", "says h100"),
+        (node(gpu=["NVIDIA H100 NVL, 580.1, 95830 MiB"]), "GPUs of the node", "doubt", "says h100"),
         (node(cuda=["12.4"]), "CUDA of the driver", "doubt", "update the driver"),
         (node(infiniband=[]), "InfiniBand or RoCE", "doubt", "TCP"),
         (node(peermem=[]), "GPUDirect RDMA", "doubt", "nvidia_peermem"),

@@ -8,7 +8,7 @@ import pytest
 
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
-from llmb_common.planning.segments import SMALL_SEGMENT, best_segment, choose_segment
+from llmb_common.planning.segments import best_segment, choose_segment
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.rendering.script import render_script
 from llmb_common.request.read import read_request
@@ -18,6 +18,7 @@ from llmb_common.site.machine import Machine, look_at_machine
 
 ROOT = Path(__file__).resolve().parents[2]
 NEW, OLD = Machine(cluster_type="slurm"), Machine(cluster_type="slurm", slurm_segments=False)
+RACK = 18
 
 
 def plan(machine: Machine = NEW, cluster: ClusterConfig | None = None, **variables: str) -> JobPlan:
@@ -35,7 +36,7 @@ def segment_line(p: JobPlan) -> str | None:
     [(1, 1), (2, 2), (16, 16), (17, 17), (18, 18), (19, 1), (20, 10), (32, 16), (36, 18), (64, 16), (288, 18)],
 )
 def test_all_nodes_up_to_a_rack_then_the_largest_divisor_that_fits_one(nodes: int, segment: int) -> None:
-    assert best_segment(nodes) == segment
+    assert best_segment(nodes, RACK) == segment
 
 
 @pytest.mark.parametrize("gpu_type", ["gb200", "gb300"])
@@ -63,12 +64,12 @@ def test_the_number_that_is_named_is_better_and_the_nearest() -> None:
     for nodes in range(1, 600):
         notices: list[str] = []
         segment = choose_segment("gb200", nodes, 4, NEW, set(), notices)
-        assert segment == best_segment(nodes)
-        assert bool(notices) == (nodes > 18 and best_segment(nodes) < SMALL_SEGMENT)
+        assert segment == best_segment(nodes, RACK)
+        assert bool(notices) == (nodes > 18 and best_segment(nodes, RACK) < RACK // 2)
         for note in notices:
             better = int(note.partition("; ")[2].split()[0])
-            assert best_segment(better) >= SMALL_SEGMENT
-            assert all(best_segment(between) < SMALL_SEGMENT for between in range(nodes, better))
+            assert best_segment(better, RACK) >= RACK // 2
+            assert all(best_segment(between, RACK) < RACK // 2 for between in range(nodes, better))
 
 
 def test_a_slurm_without_the_option_is_not_given_it_and_the_plan_says_so() -> None:

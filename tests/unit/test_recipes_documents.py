@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from llmb_common.gpus import peak_tflops
 from llmb_common.recipes import flops
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import FIGURES, Recipe, Result, Row, find_row
@@ -166,7 +167,7 @@ def from_step_time(recipe: Recipe, result: Result) -> dict[str, float]:
     gbs = row.global_batch_size(result.gpus)
     rate = flops.tokens_per_second(model.sequence_length, gbs, result.step_seconds)
     achieved = flops.achieved_tflops(per_sequence, gbs, result.step_seconds, result.gpus)
-    peak = flops.peak_tflops(result.gpu, result.dtype)
+    peak = peak_tflops(result.gpu, result.dtype)
     assert peak is not None
     return {
         "tokens_per_second": rate,

@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
+from llmb_common import gpus
 from llmb_common.envelope import Result
-from llmb_common.recipes.recipe import GPU_TYPES, Recipe
+from llmb_common.recipes.recipe import Recipe
 from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.place import CatalogEntry, Place
@@ -60,9 +61,7 @@ def _describe(entry: CatalogEntry, gpu_type: str | None, installed: bool) -> dic
 
 def _configurations(recipe: Recipe, gpu_type: str | None) -> list[dict[str, Any]]:
     """One per size, GPU type, dtype and variant, with the scales of all its rows."""
-    from llmb_common.planning.choose import row_gpu
-
-    wanted = row_gpu(gpu_type) if gpu_type else None
+    wanted = gpus.rows_of(gpu_type) if gpu_type else None
     scales: dict[tuple[str, str, str, str], set[int]] = {}
     order = [model.size for model in recipe.models]
     for row in recipe.rows:
@@ -70,8 +69,8 @@ def _configurations(recipe: Recipe, gpu_type: str | None) -> list[dict[str, Any]
             continue
         for dtype in row.dtypes:
             scales.setdefault((row.size, row.gpu, dtype, row.variant), set()).update(row.scales)
-    gpus = [*GPU_TYPES, "any"]
-    keys = sorted(scales, key=lambda key: (order.index(key[0]), gpus.index(key[1]), key[2], key[3]))
+    types = [*gpus.gpu_types(), "any"]
+    keys = sorted(scales, key=lambda key: (order.index(key[0]), types.index(key[1]), key[2], key[3]))
     return [
         {
             "size": size,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import product
 
 from llmb_common.errors import RequestError
+from llmb_common.gpus import rows_of
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask, in_options, variables_for
 
@@ -76,7 +77,7 @@ def _scales(
 
 def documented_scales(ask: Ask, place: Place) -> list[int]:
     """The scales that the recipe documents for ``ask`` (its own ``scale`` is not looked at)."""
-    from llmb_common.planning.choose import choose_gpu_type, row_gpu
+    from llmb_common.planning.choose import choose_gpu_type
     from llmb_common.request.read import read_request
     from llmb_common.site.machine import look_at_machine
 
@@ -84,7 +85,7 @@ def documented_scales(ask: Ask, place: Place) -> list[int]:
     try:
         request = read_request(variables_for(replace(ask, scale=None), place))
         machine = look_at_machine(place.cluster, request)
-        gpu_type = row_gpu(choose_gpu_type(recipe, place.cluster, request, machine, []))
+        gpu_type = rows_of(choose_gpu_type(recipe, place.cluster, request, machine, []))
     except RequestError as error:
         raise in_options(error) from error
     size = request.model_size or ("smoke" if gpu_type == "cpu" else recipe.defaults.model_size)

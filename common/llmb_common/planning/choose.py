@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llmb_common.errors import RequestError, did_you_mean
-from llmb_common.recipes.recipe import GPU_TYPES, Model, Recipe, Row, Variant
+from llmb_common.gpus import gpu_types, rows_of
+from llmb_common.recipes.recipe import Model, Recipe, Row, Variant
 from llmb_common.request.read import Request
 from llmb_common.site.cluster import FILE_NAME, ClusterConfig
 from llmb_common.site.machine import Machine
@@ -24,7 +25,7 @@ def choose_gpu_type(
     if gpu_type is None and recipe.defaults.gpu_type:
         gpu_type = recipe.defaults.gpu_type
         notices.append(f"GPU_TYPE is not set: {gpu_type}, the default of {recipe.name}")
-    if gpu_type is None or gpu_type not in GPU_TYPES:
+    if gpu_type is None or gpu_type not in gpu_types():
         possible = _gpu_types(recipe, request.model_size)
         remedy = f"GPU_TYPE is one of {', '.join(possible)}"
         if gpu_type is None:
@@ -43,18 +44,13 @@ def _gpu_types(recipe: Recipe, size: str | None) -> list[str]:
     known = known or {row.gpu for row in recipe.rows}  # a size that does not exist is an error of its own
     if size is None and any(model.size == "smoke" for model in recipe.models):
         known.add("cpu")
-    return [name for name in GPU_TYPES if "any" in known or row_gpu(name) in known]
+    return [name for name in gpu_types() if "any" in known or rows_of(name) in known]
 
 
 def gpu_said(gpu_type: str, cluster: ClusterConfig, request: Request) -> str:
     """``gpu_type`` and who said so, for messages: a user looks for GPU_TYPE in the shell in vain if the site set it."""
     from_site = request.gpu_type is None and gpu_type == cluster.gpu_type
     return f"{gpu_type} (gpu_type in {FILE_NAME})" if from_site else gpu_type
-
-
-def row_gpu(gpu_type: str) -> str:
-    """The GPU type whose rows ``gpu_type`` runs: an H200 runs the H100's with more memory."""
-    return "h100" if gpu_type == "h200" else gpu_type
 
 
 def choose_row(
@@ -67,7 +63,7 @@ def choose_row(
         if gpu_type == "cpu":
             size = "smoke"
             notices.append("no GPU: MODEL_SIZE is smoke, a tiny model of the same architecture")
-    on_gpu = [r for r in recipe.rows if r.gpu in (row_gpu(gpu_type), "any")]
+    on_gpu = [r for r in recipe.rows if r.gpu in (rows_of(gpu_type), "any")]
     model = recipe.model(size, among={r.size for r in on_gpu})
     rows = [r for r in on_gpu if r.size == model.size]
     said = gpu_said(gpu_type, cluster, request)
@@ -75,6 +71,11 @@ def choose_row(
         raise RequestError(
             f"{recipe.name} {model.size} has no configuration for {'GPU_TYPE=' if request.gpu_type else ''}{said}",
             remedy=f"it has them for {', '.join(_gpu_types(recipe, model.size))}" + _smoke_hint(recipe, gpu_type),
+        )
+    if (lender := rows_of(gpu_type)) != gpu_type:
+        notices.append(
+            f"no configuration is documented for {gpu_type}: it runs those of {lender}, and there is no published "
+            "result to compare with"
         )
     if request.variant:
         name = recipe.variant(request.variant, among={r.variant for r in rows}).name
@@ -193,7 +194,7 @@ def _scales(rows: Sequence[Row]) -> str:
 def _smaller_model(recipe: Recipe, request: Request, model: Model, gpu_type: str, dtype: str, gpus: int) -> str:
     """The stand-in for ``model`` on so many GPUs (``405b-proxy`` for ``405b``), where the recipe has one."""
     for row in recipe.rows:
-        same = row.gpu == row_gpu(gpu_type) and dtype in row.dtypes and request.variant in (None, row.variant)
+        same = row.gpu == rows_of(gpu_type) and dtype in row.dtypes and request.variant in (None, row.variant)
         if same and row.size.startswith(f"{model.size}-") and gpus in row.scales:
             return f"MODEL_SIZE={row.size}, {recipe.model(row.size).title}, runs on {gpus}; "
     return ""

@@ -7,27 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from llmb_common import gpus
 from llmb_common.planning.job_plan import EnvironmentValue
 from llmb_common.recipes.recipe import Model
 from llmb_common.site.cluster import ClusterConfig
 
-BLACKWELL = ("gb300", "gb200", "b200")
-GRACE = ("gb300", "gb200")
-_HOPPER = ("h100", "h200")
-
-
 _CUDNN_NORMS = {
     # Megatron-Bridge 0.3.1, scripts/performance/perf_plugins.py: _set_model_specific_environment_variables.
-    ("mbridge", "405b"): {(gpu, "fp8_cs") for gpu in GRACE},
-    ("mbridge", "70b"): {(gpu, precision) for gpu in GRACE for precision in ("bf16", "fp8_cs")},
-    ("mbridge", "8b"): {(gpu, "fp8_cs") for gpu in _HOPPER},
+    ("mbridge", "405b"): {(gpu, "fp8_cs") for gpu in ("gb300", "gb200")},
+    ("mbridge", "70b"): {(gpu, precision) for gpu in ("gb300", "gb200") for precision in ("bf16", "fp8_cs")},
+    ("mbridge", "8b"): {("h100", "fp8_cs")},
     # NeMo 2.3.0 to 2.3.2, scripts/performance/llm/pretrain_llama31_405b.py and pretrain_nemotron4_340b.py: everywhere.
     ("nemo2", "405b"): None,
     ("nemo2", "405b-proxy"): None,
     ("nemo2", "340b"): None,
 }
-"""Variant and size whose normalization is cuDNN's, with GPU and precision; None: all. It overlaps with communication
-where Transformer Engine's own takes too many SMs."""
+"""Variant and size whose normalization is cuDNN's, with the GPU of the row and precision; None: all. It overlaps with
+communication where Transformer Engine's own takes too many SMs."""
 
 
 def recipe_environment(
@@ -54,6 +50,7 @@ def recipe_environment(
         values |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "COLL,P2P,NET"}
     if gpu_type == "cpu":
         return values
+    row_gpu = gpus.rows_of(gpu_type)  # who runs another type's rows runs them as they were run there
     values |= {
         "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",  # frees activations earlier: less fragmentation
         "TORCH_NCCL_HIGH_PRIORITY": "1",  # communication kernels ahead of compute
@@ -66,21 +63,21 @@ def recipe_environment(
     if pp > 1 and model.large:
         values["NCCL_P2P_NET_CHUNKSIZE"] = "2097152"  # fewer, larger messages between pipeline stages
     norms = _CUDNN_NORMS.get((variant, model.size), set())
-    if norms is None or (gpu_type, precision) in norms:
+    if norms is None or (row_gpu, precision) in norms:
         values |= {"NVTE_NORM_FWD_USE_CUDNN": "1", "NVTE_NORM_BWD_USE_CUDNN": "1"}
-    if model.size == "8b" and fsdp and precision == "fp8_cs" and gpu_type in _HOPPER:
+    if model.size == "8b" and fsdp and precision == "fp8_cs" and row_gpu == "h100":
         # Few SMs for what FSDP sends from registered buffers (llmb_train.settings.data_parallel: nccl_ub).
         values["NCCL_CTA_POLICY"] = "1"
-    if model.size == "405b" and dtype == "fp8" and gpu_type == "gb200":
+    if model.size == "405b" and dtype == "fp8" and row_gpu == "gb200":
         values["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
-    if gpu_type == "gb200":
+    if row_gpu == "gb200":
         values |= {"NCCL_NET_GDR_LEVEL": "PHB", "NCCL_NET_GDR_C2C": "1"}  # GPUDirect over the C2C link
     return values
 
 
 def _max_connections(gpu_type: str, tp: int, cp: int) -> str:
     """Hardware queues. One keeps the launch order that TP and CP overlap rely on before Blackwell."""
-    if gpu_type in BLACKWELL:
+    if gpus.generation_of(gpu_type) == "blackwell":
         return "32"
     return "1" if tp > 1 or cp > 1 else "8"
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import msgspec
 
 from llmb_common.errors import RequestError
+from llmb_common.gpus import per_node
 from llmb_common.planning.choose import choose_gpu_type, choose_row
 from llmb_common.planning.divisibility import Layout, check_layout
-from llmb_common.planning.environment import GRACE, job_environment, recipe_environment
+from llmb_common.planning.environment import job_environment, recipe_environment
 from llmb_common.planning.job_plan import CheckpointPlan, JobPlan, Preflight, SlurmPlan
 from llmb_common.planning.naming import experiment_name
 from llmb_common.planning.published import published_result
@@ -54,7 +55,7 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
     if moe_routing == "balanced":
         layout = without_cuda_graph(layout, request, notices)
     check_layout(layout, model.architecture, model.sequence_length, recipe.family)
-    gpus_per_node = request.gpus_per_node or cluster.gpus_per_node or (4 if gpu_type in GRACE else 8)
+    gpus_per_node = request.gpus_per_node or cluster.gpus_per_node or per_node(gpu_type)
     nodes, gpus_per_node = _nodes(gpus, gpus_per_node, machine)
     fp8_recipe = fp8_recipe_for(variant, request, gpu_type, dtype, notices)
     workload_folder = request.workload or install / "workloads" / recipe.workload

@@ -8,23 +8,13 @@ elsewhere.
 
 from __future__ import annotations
 
-from llmb_common.planning.environment import GRACE
+from llmb_common import gpus
 from llmb_common.site.machine import Machine
 
-NVLINK_DOMAIN_NODES = 18
-"""Nodes in one NVL72 rack, whose 72 GPUs share NVLink: no segment can be larger."""
 
-GPUS_IN_A_NODE = 4
-"""GPUs in a node of such a rack. A job may use fewer of them; the rack has 18 nodes all the same."""
-
-SMALL_SEGMENT = NVLINK_DOMAIN_NODES // 2
-"""A segment below half a rack is small: Slurm may then hand out pieces of three or more racks for what two could hold,
-and NVLink joins no more GPUs than one segment has for certain."""
-
-
-def best_segment(nodes: int) -> int:
-    """The largest divisor of ``nodes`` that fits into a rack; all nodes of a job that does."""
-    return max(size for size in range(1, min(nodes, NVLINK_DOMAIN_NODES) + 1) if nodes % size == 0)
+def best_segment(nodes: int, rack: int) -> int:
+    """The largest divisor of ``nodes`` that fits into a rack of so many nodes; all nodes of a job that does."""
+    return max(size for size in range(1, min(nodes, rack) + 1) if nodes % size == 0)
 
 
 def choose_segment(
@@ -34,9 +24,10 @@ def choose_segment(
 
     ``asked``: options that the site or the user gives to Slurm; their ``segment`` is the last word.
     """
-    if gpu_type not in GRACE or "segment" in asked:
+    gpu = gpus.GPUS.get(gpu_type)
+    if gpu is None or gpu.nvlink_nodes == 1 or "segment" in asked:
         return None
-    if gpus_per_node > GPUS_IN_A_NODE:
+    if gpus_per_node > gpu.per_node:  # a job may use fewer of them; the rack has as many nodes all the same
         notices.append(
             f"nodes of {gpus_per_node} GPUs are not those of an NVL72 rack: no --segment; "
             "ADDITIONAL_SLURM_PARAMS=segment=N asks for one"
@@ -49,12 +40,15 @@ def choose_segment(
                 "than needed, which costs speed"
             )
         return None
-    segment = best_segment(nodes)
-    if segment < min(nodes, SMALL_SEGMENT):
-        better = next(count for count in range(nodes + 1, 2 * nodes + 1) if best_segment(count) >= SMALL_SEGMENT)
+    rack = gpu.nvlink_nodes
+    segment = best_segment(nodes, rack)
+    # Below half a rack Slurm may hand out pieces of three or more racks for what two could hold, and NVLink joins no
+    # more GPUs than one segment has for certain.
+    if segment < min(nodes, rack // 2):
+        better = next(count for count in range(nodes + 1, 2 * nodes + 1) if best_segment(count, rack) >= rack // 2)
         notices.append(
             f"{nodes} nodes divide only into segments of {segment}, so NVLink joins no more than "
             f"{segment * gpus_per_node} GPUs for certain; {better} nodes ({better * gpus_per_node} GPUs) would divide "
-            f"into segments of {best_segment(better)}"
+            f"into segments of {best_segment(better, rack)}"
         )
     return segment

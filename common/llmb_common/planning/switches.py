@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 
 from llmb_common.errors import RequestError
+from llmb_common.gpus import GPUS, generation_of
 from llmb_common.planning.divisibility import Layout
-from llmb_common.planning.environment import BLACKWELL
 from llmb_common.planning.job_plan import CheckpointPlan, ProfilePlan
 from llmb_common.recipes.recipe import Model, Recipe, Variant
 from llmb_common.request.read import Request
@@ -17,9 +17,10 @@ from llmb_common.site.machine import Machine
 
 def fp8_recipe_for(variant: Variant, request: Request, gpu_type: str, dtype: str, notices: list[str]) -> str | None:
     if dtype == "fp8":
-        if request.fp8_recipe == "mx" and gpu_type not in BLACKWELL:
+        if request.fp8_recipe == "mx" and generation_of(gpu_type) != "blackwell":
+            blackwell = [name for name, gpu in GPUS.items() if gpu.generation == "blackwell"]
             raise RequestError(
-                f"FP8_RECIPE=mx does not exist on {gpu_type}: MXFP8 needs {', '.join(BLACKWELL)}",
+                f"FP8_RECIPE=mx does not exist on {gpu_type}: MXFP8 needs {', '.join(blackwell)}",
                 remedy="unset FP8_RECIPE, or set it to cs or ds",
             )
         if request.fp8_recipe not in (None, variant.fp8_recipe):

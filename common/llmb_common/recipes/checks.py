@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from llmb_common.errors import RecipeError, did_you_mean
+from llmb_common.gpus import gpu_types, rows_of
 from llmb_common.recipes.recipe import FIGURES, GBS_FORMULA, Recipe, Result, Row, Variant, find_row
 
 NAME_PLACEHOLDERS = (
@@ -31,10 +32,12 @@ def check_recipe(recipe: Recipe, path: Path) -> None:
         raise RecipeError(f"{path}: the default model size {recipe.defaults.model_size!r} is not among the models")
     for variant in recipe.variants:
         _check_variant(variant, path)
+    with_rows = [gpu for gpu in gpu_types() if rows_of(gpu) == gpu] + ["any"]
     items: tuple[Row | Result, ...] = (*recipe.rows, *recipe.results)
     for item in items:
         _known(path, item, "model size", item.size, sizes)
         _known(path, item, "variant", item.variant, variants)
+        _known(path, item, "GPU type", item.gpu, with_rows)
     for row in recipe.rows:
         _check_row(row, path)
     _rows_do_not_overlap(recipe, path)

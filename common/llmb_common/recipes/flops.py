@@ -13,16 +13,6 @@ Attention: TypeAlias = Literal["full", "causal"]
 
 _SECONDS_A_DAY = 86400
 
-# Dense TFLOP/s of one GPU as the documents divide by them; vendors' figures for GB200 are 2 % higher. The documents
-# have no NVFP4 peak but GB300's.
-_PEAKS: dict[str, dict[str, float]] = {
-    "h100": {"bf16": 989, "fp8": 1979},
-    "h200": {"bf16": 989, "fp8": 1979},
-    "b200": {"bf16": 2250, "fp8": 4500},
-    "gb200": {"bf16": 2450, "fp8": 4900},
-    "gb300": {"bf16": 2450, "fp8": 4900, "nvfp4": 14700},
-}
-
 
 class Experts(Protocol):
     """The fields of job.json's ``architecture.moe`` that cost FLOPs."""
@@ -96,11 +86,6 @@ def _ffn_columns(model: Architecture) -> int:
     moe_layers = model.layers // model.moe.every
     per_moe_layer = model.moe.top_k * model.moe.ffn + (model.moe.shared_ffn or 0)
     return moe_layers * per_moe_layer + (model.layers - moe_layers) * model.ffn
-
-
-def peak_tflops(gpu_type: str, dtype: str) -> float | None:
-    """Dense peak of one GPU in TFLOP/s; None where the documents state none (a CPU, an unlisted dtype)."""
-    return _PEAKS.get(gpu_type.lower(), {}).get(dtype.lower())
 
 
 def tokens_per_second(sequence_length: int, global_batch_size: int, step_seconds: float) -> float:

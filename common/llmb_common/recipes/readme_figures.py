@@ -19,6 +19,7 @@ from collections.abc import Callable
 import msgspec
 
 from llmb_common.errors import RecipeError
+from llmb_common.gpus import GPUS, peak_tflops, rows_of
 from llmb_common.recipes import flops
 from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER
 from llmb_common.recipes.recipe import Architecture, Recipe, Result, Row, find_row
@@ -88,10 +89,10 @@ def _breakdown(recipe: Recipe, size: str) -> str:
 def _peaks(_: Recipe) -> str:
     """Peaks of all GPUs that recipes have, newest first; GPUs with equal peaks together."""
     together: dict[tuple[float | None, float | None], list[str]] = {}
-    for gpu in ("gb300", "gb200", "b200", "h100"):
-        peaks = (flops.peak_tflops(gpu, "bf16"), flops.peak_tflops(gpu, "fp8"))
+    for gpu in (name for name in GPUS if rows_of(name) == name):
+        peaks = (peak_tflops(gpu, "bf16"), peak_tflops(gpu, "fp8"))
         together.setdefault(peaks, []).append(gpu.upper())
-    return ", ".join(f"{' and '.join(gpus)} {bf16:g} / {fp8:g}" for (bf16, fp8), gpus in together.items())
+    return ", ".join(f"{' and '.join(names)} {bf16:g} / {fp8:g}" for (bf16, fp8), names in together.items())
 
 
 def _checkpoint(recipe: Recipe, size: str) -> str:
@@ -107,7 +108,7 @@ def _example(recipe: Recipe, variant: str, size: str, dtype: str, gpu: str, gpus
         architecture = msgspec.structs.replace(architecture, layers=row.layers)
     attention = recipe.variant(variant).flops_attention or recipe.flops.attention
     per_sequence = flops.model_flops(architecture, sequence, attention).total
-    peak = flops.peak_tflops(gpu, dtype)
+    peak = peak_tflops(gpu, dtype)
     if peak is None:
         raise RecipeError(f"no peak of {gpu} for {dtype}", remedy="choose another result")
     rate = flops.tokens_per_second(sequence, gbs, seconds)

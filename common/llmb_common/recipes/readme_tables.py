@@ -26,6 +26,7 @@ import msgspec
 
 from llmb_common.errors import LLMBError, RecipeError
 from llmb_common.files import write_atomic
+from llmb_common.gpus import peak_tflops
 from llmb_common.recipes import flops
 from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
 from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER
@@ -210,7 +211,7 @@ def _causal_mfu(recipe: Recipe, result: Result) -> str:
     """MFU with the causal half of attention, the one convention for all recipes, from the printed step time."""
     row = find_row(recipe, result)
     model = recipe.model(result.size)
-    peak = flops.peak_tflops(result.gpu, result.dtype)
+    peak = peak_tflops(result.gpu, result.dtype)
     if row is None or peak is None:
         return "-"
     architecture = msgspec.structs.replace(model.architecture, layers=row.layers or model.architecture.layers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from llmb_common import gpus
 from llmb_common.recipes.recipe import Recipe, Variant
 from llmb_common.request.read import COLUMNS, VARIABLES
 
@@ -43,7 +44,7 @@ def _variable_defaults(recipe: Recipe) -> dict[str, str]:
         "DTYPE": f"`{d.dtype}`",
         "FP8_RECIPE": _each(recipe, lambda v: f"`{v.fp8_recipe}`"),
         "CONFIG_VARIANT": "the newest that has the size, dtype and scale",
-        "GPUS_PER_NODE": "4 for gb200 and gb300, else 8",
+        "GPUS_PER_NODE": _per_node(),
         "SBATCH_GPUS_PER_NODE": site,
         "MAX_STEPS": _each(recipe, lambda v: str(v.max_steps)),
         "TIME_LIMIT": f"{recipe.variants[0].time_limit}, or what the row needs",
@@ -71,6 +72,12 @@ def _variable_defaults(recipe: Recipe) -> dict[str, str]:
         "LLMB_REPO": "this clone",
         "HF_TOKEN": "not needed: synthetic data, null tokenizer",
     }
+
+
+def _per_node() -> str:
+    """``4 for gb300 and gb200, else 8``."""
+    few = [name for name, gpu in gpus.GPUS.items() if gpu.per_node == 4]
+    return f"4 for {' and '.join(few)}, else 8"
 
 
 def _each(recipe: Recipe, value: Callable[[Variant], str]) -> str:

@@ -14,8 +14,6 @@ import msgspec
 
 from llmb_common.errors import RequestError, did_you_mean
 
-GPU_TYPES = ("gb300", "gb200", "b200", "h200", "h100", "cpu")
-GpuName = Literal["gb300", "gb200", "b200", "h100", "cpu", "any"]
 Dtype = Literal["bf16", "fp8", "nvfp4"]
 Fp8Recipe = Literal["cs", "ds", "mx"]
 
@@ -143,7 +141,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """One line of a configuration table. ``gbs`` is a number or a formula of GPUs: ``GPUs``, ``GPUs*2``, ``GPUs/2``."""
 
     variant: Name
-    gpu: GpuName
+    gpu: Name
     size: Name
     dtypes: tuple[Dtype, ...]
     gpus_min: Positive
@@ -200,7 +198,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """One published result. ``corrected`` holds the figures that the document printed wrongly, ``why`` the reason."""
 
     variant: Name
-    gpu: GpuName
+    gpu: Name
     size: Name
     dtype: Dtype
     gpus: Positive

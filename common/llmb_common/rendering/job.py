@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from llmb_common import gpus
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.paths import RunPaths
 from llmb_common.structs import json_text
@@ -23,6 +24,7 @@ def job_document(plan: JobPlan, paths: RunPaths) -> dict[str, Any]:
         "output_dir": str(paths.output),
         "device": plan.device,
         "gpu_type": plan.gpu_type,
+        "gpu_generation": gpus.generation_of(plan.gpu_type),
         "family": plan.family,
         "model_size": plan.model_size,
         "architecture": msgspec.to_builtins(plan.architecture),

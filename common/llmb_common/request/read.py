@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from llmb_common import gpus
 from llmb_common.errors import RequestError
 from llmb_common.request.names import refuse_typos, shorter_names
 from llmb_common.request.values import Reader, gres_count, gres_type, read_mounts, same
@@ -39,7 +40,7 @@ _UNSET_WORDS = {"na", "none", "null"}
 
 VARIABLES: dict[str, str] = {
     "JOB_TOTAL_GPUS": "number of GPUs; ranks on a CPU",
-    "GPU_TYPE": "gb300 gb200 b200 h200 h100 cpu",
+    "GPU_TYPE": " ".join(gpus.gpu_types()),
     "MODEL_SIZE": "model size",
     "DTYPE": "bf16 fp8 nvfp4",
     "FP8_RECIPE": "cs ds mx",

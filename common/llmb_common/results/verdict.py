@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from llmb_common import gpus
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.published import published_result
 from llmb_common.recipes import flops
@@ -61,7 +62,7 @@ def figures(plan: JobPlan, recipe: Recipe, step_seconds: float) -> Figures:
     sequence = flops.model_flops(plan.architecture, plan.seq_len, attention).total
     rate = flops.tokens_per_second(plan.seq_len, plan.gbs, step_seconds)
     tflops = flops.achieved_tflops(sequence, plan.gbs, step_seconds, plan.gpus)
-    peak = flops.peak_tflops(plan.gpu_type, plan.dtype)
+    peak = gpus.peak_tflops(plan.gpu_type, plan.dtype)
     return Figures(
         step_seconds=step_seconds,
         tokens_per_second=rate,

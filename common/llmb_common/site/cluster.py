@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from llmb_common import gpus
 from llmb_common.errors import ConfigError, did_you_mean
-from llmb_common.recipes.recipe import GPU_TYPES
 from llmb_common.request.values import is_mount
 from llmb_common.secrets import is_secret_name
 from llmb_common.strict_yaml import Lines, convert, load_text, read_text
@@ -97,10 +97,10 @@ def _check(config: ClusterConfig, path: Path, lines: Lines) -> None:
         """File, line and key."""
         return f"{path}:{lines[f'$.{key}']}: {key}"
 
-    if config.gpu_type is not None and config.gpu_type not in GPU_TYPES:
+    if config.gpu_type is not None and config.gpu_type not in gpus.gpu_types():
         raise ConfigError(
-            f"{at('gpu_type')} {config.gpu_type!r} is unknown{did_you_mean(config.gpu_type, GPU_TYPES)}",
-            remedy=f"one of {', '.join(GPU_TYPES)}",
+            f"{at('gpu_type')} {config.gpu_type!r} is unknown{did_you_mean(config.gpu_type, gpus.gpu_types())}",
+            remedy=f"one of {', '.join(gpus.gpu_types())}",
         )
     for key, value in _texts(config):
         if problem := line_problem(value):

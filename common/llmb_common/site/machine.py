@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
+from llmb_common import gpus
 from llmb_common.request.read import Request
 from llmb_common.site.cluster import ClusterConfig
 
@@ -25,8 +26,6 @@ class Machine:
     has_nsys: bool = False
     slurm_segments: bool = True
 
-
-_NAME = re.compile(r"\b(GB300|GB200|B200|H200|H100)\b", re.IGNORECASE)  # GH200 is none of them
 
 SEGMENT_SLURM = (24, 5)
 """First release whose ``sbatch`` knows ``--segment``."""
@@ -48,12 +47,6 @@ def count_gpus() -> int:
     return len(gpu_names())
 
 
-def gpu_type_of(name: str) -> str | None:
-    """``NVIDIA GB200`` -> ``gb200``; None for a GPU that no recipe knows."""
-    found = _NAME.search(name)
-    return found[1].lower() if found else None
-
-
 def look_at_machine(cluster: ClusterConfig, request: Request) -> Machine:
     """The facts that planning needs. A dry run for many GPUs plans for Slurm even where there is none."""
     sbatch = shutil.which("sbatch")
@@ -69,7 +62,7 @@ def look_at_machine(cluster: ClusterConfig, request: Request) -> Machine:
     names = gpu_names()
     return Machine(
         cluster_type="local",
-        gpu_type=gpu_type_of(names[0]) if names else "cpu",
+        gpu_type=gpus.type_of(names[0]) if names else "cpu",
         gpus=len(names),
         has_nsys=shutil.which("nsys") is not None,
     )

@@ -6,7 +6,6 @@ from typing import Any
 
 from llmb_train.engine import Engine
 from llmb_train.job import Job
-from llmb_train.settings.overlap import HOPPER
 from llmb_train.settings.precision import reduce_in_fp32
 
 _LLAMA_70B_UNIT = 800_000_000
@@ -56,7 +55,7 @@ def _fsdp(job: Job, engine: Engine) -> dict[str, Any]:
     }
     if job.family != "llama3" or engine.device == "cpu":
         return settings
-    if job.model_size == "8b" and job.gpu_type in HOPPER:
+    if job.model_size == "8b" and job.gpu_generation == "hopper":
         # Hopper multiplies by FP8 weights in both orders, and the transposed copy costs one byte a parameter.
         settings |= _USER_BUFFERS | {"keep_fp8_transpose_cache": True}
     if job.model_size == "70b":

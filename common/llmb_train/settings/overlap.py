@@ -8,9 +8,7 @@ from llmb_train.engine import Engine
 from llmb_train.job import Job
 from llmb_train.settings.fusions import whole_iteration_graph
 
-HOPPER = ("h100", "h200")
-
-_PRESETS = {
+_PRESETS: dict[tuple[str, int, str | None], str] = {
     # Bridge 0.3.1, Llama 3.1 performance configurations.
     ("llama3", 8192, "hopper"): "userbuffers_{dtype}_h100_h8192_tp4_mbs1_seqlen8192",
     ("llama3", 8192, "blackwell"): "userbuffers_{dtype}_b200_h8192_tp2_mbs1_seqlen8192",
@@ -30,8 +28,7 @@ _PRESETS = {
 
 def preset_name(job: Job) -> str | None:
     """Tensor-parallel overlap preset of this job, or None for Transformer Engine's default."""
-    generation = "hopper" if job.gpu_type in HOPPER else "blackwell"
-    name = _PRESETS.get((job.family, job.architecture.hidden, generation))
+    name = _PRESETS.get((job.family, job.architecture.hidden, job.gpu_generation))
     return name.format(dtype="bf16" if job.precision.dtype == "bf16" else "fp8") if name else None
 
 

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from llmb_common import gpus
 from llmb_common.errors import ConfigError, RequestError, did_you_mean
-from llmb_common.planning.choose import row_gpu
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.secrets import Secret
 from llmb_common.strict_yaml import Lines, convert, load_text, read_text
@@ -35,7 +35,7 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     schema: Literal[1]
     install_path: str
     cluster_type: ClusterType
-    gpu_type: Literal["gb300", "gb200", "b200", "h200", "h100", "cpu"]
+    gpu_type: str
     workloads: tuple[str, ...]
     account: str | None = None
     gpu_partition: str | None = None
@@ -157,13 +157,12 @@ def _workloads(values: Given, recipes: Mapping[str, Recipe]) -> list[str]:
 
 def has_rows(recipe: Recipe, gpu_type: str) -> bool:
     """Whether the recipe has a configuration for these GPUs; on CPUs each has its smoke size."""
-    return gpu_type == "cpu" or any(row.gpu == row_gpu(gpu_type) for row in recipe.rows)
+    return gpu_type == "cpu" or any(row.gpu == gpus.rows_of(gpu_type) for row in recipe.rows)
 
 
 def default_architecture(gpu_type: str) -> str:
-    if gpu_type in ("gb200", "gb300"):
-        return "aarch64"
-    return platform.machine() if gpu_type == "cpu" else "x86_64"
+    known = gpus.GPUS.get(gpu_type)
+    return known.host if known else platform.machine()
 
 
 def to_yaml(answers: Answers) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llmb_common import gpus
 from llmb_common.errors import RequestError, did_you_mean
 
 Given = dict[str, Any]
@@ -66,7 +67,8 @@ class Question:
 PATHS = ("install_path", "image_folder", "engine_python")
 SLURM_NAMES = ("account", "gpu_partition", "cpu_partition", "mpi")
 _PREFIX = "pretrain_"
-GPU_TYPES = ("gb300", "gb200", "b200", "h200", "h100", "cpu")
+
+_ON_ARM = " and ".join(name.upper() for name, gpu in gpus.GPUS.items() if gpu.host == "aarch64")
 
 QUESTIONS = (
     Question("install_path", "Where to install", "top folder, on a shared file system for Slurm"),
@@ -80,11 +82,11 @@ QUESTIONS = (
         ("true", "false"),
         matters=_slurm,
     ),
-    Question("gpu_type", "GPU type", "what jobs run on", GPU_TYPES, required=True),
+    Question("gpu_type", "GPU type", "what jobs run on", gpus.gpu_types(), required=True),
     Question(
         "arch",
         "Architecture of the compute nodes",
-        "default: aarch64 for GB200 and GB300, else x86_64",
+        f"default: aarch64 for {_ON_ARM}, else x86_64",
         ("x86_64", "aarch64"),
     ),
     Question(

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from llmb_common import gpus
 from llmb_common.site.machine import SEGMENT_SLURM
-from llmb_install.detect import Partition, gpu_type_of
+from llmb_install.detect import Partition
 from llmb_install.doctor.facts import Facts, Node
 from llmb_install.parts.images import IMAGE_BYTES
 from llmb_install.working.reporter import size
@@ -65,13 +66,13 @@ def _space(facts: Facts) -> Iterator[Check]:
 
 
 def _local(facts: Facts) -> Iterator[Check]:
-    gpus = ", ".join(facts.site.local_gpus)
+    present = ", ".join(facts.site.local_gpus)
     wanted = facts.config.gpu_type not in (None, "cpu")
-    blocked = wanted and not gpus
+    blocked = wanted and not present
     yield Check(
         "GPUs of this machine",
         "blocks" if blocked else "ok",
-        gpus or "none",
+        present or "none",
         "install NVIDIA's driver, or set gpu_type: cpu in cluster_config.yaml" if blocked else "",
     )
     engine = facts.config.engine
@@ -96,7 +97,7 @@ def _slurm(facts: Facts) -> Iterator[Check]:
         facts.site.slurm_version or "unknown",
         "nothing older than 21.08 was ever tried" if old else "",
     )
-    if facts.config.gpu_type in ("gb200", "gb300") and version < SEGMENT_SLURM:
+    if _in_racks(facts.config.gpu_type) and version < SEGMENT_SLURM:
         yield Check(
             "Slurm and NVL72 racks",
             "doubt",
@@ -119,6 +120,11 @@ def _slurm(facts: Facts) -> Iterator[Check]:
         ", ".join(facts.mpi_types) or "nothing listed",
         "" if has_it else "set slurm.mpi: none in cluster_config.yaml: ranks find each other without PMIx, too",
     )
+
+
+def _in_racks(gpu_type: str | None) -> bool:
+    """Whether nodes with these GPUs share NVLink."""
+    return gpu_type in gpus.GPUS and gpus.GPUS[gpu_type].nvlink_nodes > 1
 
 
 def _partition(facts: Facts) -> Iterator[Check]:
@@ -257,17 +263,17 @@ def _node(facts: Facts, node: Node) -> Iterator[Check]:
 
 
 def _node_gpus(facts: Facts, node: Node) -> Iterator[Check]:
-    gpus = [line.split(",") for line in node.values.get("gpu", [])]
-    if not gpus:
+    shown = [line.split(",") for line in node.values.get("gpu", [])]
+    if not shown:
         yield Check("GPUs of the node", "blocks", "nvidia-smi shows none", "check the driver, or set slurm.gres: true")
         return
-    name, driver = gpus[0][0].strip(), gpus[0][1].strip() if len(gpus[0]) > 1 else "?"
-    kind, expected = gpu_type_of(name), facts.config.gpu_type
-    wrong = bool(kind and expected and kind != expected)
+    name, driver = shown[0][0].strip(), shown[0][1].strip() if len(shown[0]) > 1 else "?"
+    expected = facts.config.gpu_type
+    wrong = expected not in (None, gpus.type_of(name) or gpus.CPU)
     yield Check(
         "GPUs of the node",
         "doubt" if wrong else "ok",
-        f"{len(gpus)} x {name}, driver {driver}",
+        f"{len(shown)} x {name}, driver {driver}",
         f"cluster_config.yaml says {expected}" if wrong else "",
     )
     cuda = node.one("cuda")
