@@ -11,7 +11,6 @@ from pathlib import Path
 from llmb_common.errors import RecipeError, RequestError, did_you_mean
 from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.runs.ownership import why_not_trusted
 from llmb_common.site.cluster import FILE_NAME, ClusterConfig, load_cluster_config
 from llmb_run.terminal import notice
 
@@ -27,6 +26,8 @@ def find_install(variables: Mapping[str, str] = os.environ, here: Path | None = 
     here = here or Path.cwd()
     if not os.path.lexists(here / FILE_NAME):
         return None
+    from llmb_common.runs.ownership import why_not_trusted
+
     if problem := why_not_trusted(here, FILE_NAME):
         notice(f"{here / FILE_NAME} is not read: {problem}; if you mean this installation, export LLMB_INSTALL={here}")
         return None

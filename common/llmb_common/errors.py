@@ -18,7 +18,6 @@ and the ``exit_status`` with which the command layer (and only it) ends the proc
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -98,5 +97,7 @@ def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str
     """`` (did you mean 'x'?)`` for the nearest of ``known``, or an empty string."""
     if word.lower() in _NO_SLIPS or word.lower() in gpus.GPUS:
         return ""
+    import difflib  # here: every command imports this module, and few need it
+
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
     return f" (did you mean {near[0]!r}?)" if near else ""

@@ -8,7 +8,6 @@ import fcntl
 import hashlib
 import json
 import os
-import secrets
 import stat
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,7 +22,7 @@ def write_atomic(path: Path, content: str | bytes, *, mode: int = 0o644, sync_fo
     Without ``sync_folder`` a power cut may bring the old content back, whole, but never half of one.
     """
     data = content.encode() if isinstance(content, str) else content
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:

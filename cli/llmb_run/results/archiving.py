@@ -12,7 +12,6 @@ import io
 import json
 import os
 import re
-import secrets as random
 import shutil
 import stat
 import subprocess
@@ -90,7 +89,7 @@ def write_archive(
     if not path.parent.is_dir():
         raise RequestError(f"no such folder: {path.parent}", remedy="make it, or choose another --output")
     archive = Archive(path, len(folders))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{random.token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         with ExitStack() as stack:
             stack.callback(lambda: temporary.unlink(missing_ok=True))

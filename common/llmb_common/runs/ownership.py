@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-import secrets
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -103,7 +102,7 @@ def not_yours(what: str, whose: str) -> RecordError:
 
 def _owner_of_new_file(descriptor: int) -> int | None:
     """Whose a file is that we make in the folder; None where we cannot."""
-    name = f".owner-{secrets.token_hex(4)}"
+    name = f".owner-{os.urandom(4).hex()}"
     try:
         new = os.open(
             name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=descriptor
