@@ -8,6 +8,7 @@
       ConfigError           2     cluster_config.yaml, a task file or an answer file is wrong
       EnvironmentLacks      3     a program, an image, disk space, a Python is missing
       SchedulerError        3     the scheduler refused, or could not be asked
+        AnswerLost          3     nobody knows what it answered: a job may exist all the same
       RecordError           3     a run folder or its record cannot be read or written
       CheckFailed           1     a run or a check ended badly
       Interrupted         130     Ctrl-C or SIGTERM
@@ -72,6 +73,16 @@ class EnvironmentLacks(LLMBError):
 class SchedulerError(LLMBError):
     exit_status = 3
     default_code = "scheduler"
+
+
+class AnswerLost(SchedulerError):
+    """Nobody knows, now, whether a job exists or what became of it; asking later settles that.
+
+    After any other SchedulerError of a submission there is certainly no job. So whoever submits catches this one first:
+    what it leaves on record must stay there.
+    """
+
+    default_code = "unknown"
 
 
 class RecordError(LLMBError):

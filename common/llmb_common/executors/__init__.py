@@ -17,9 +17,8 @@ class Executor(Protocol):
     def start(self, record: RunRecord, *, detach: bool = False) -> RunRecord:
         """Start the run, whose record is in state SUBMITTING, and return its record, saved.
 
-        A job that the scheduler does not keep is followed to its end unless ``detach``. Raises SchedulerError: code
-        ``refused``, and the run is gone; or code ``unknown``, and the record stays SUBMITTING. Raises CheckFailed where
-        a followed run failed.
+        A job that the scheduler does not keep is followed to its end unless ``detach``. Raises AnswerLost, and the
+        record stays SUBMITTING; another SchedulerError, and the run is gone; CheckFailed where a followed run failed.
         """
 
 

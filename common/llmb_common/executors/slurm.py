@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from llmb_common.errors import EnvironmentLacks, SchedulerError
+from llmb_common.errors import AnswerLost, EnvironmentLacks, SchedulerError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.folders import remove_run
 from llmb_common.runs.record import SUBMITTED, SUBMITTING, RunRecord, update_record
@@ -38,18 +38,18 @@ class SlurmExecutor:
     def start(self, record: RunRecord, *, detach: bool = False) -> RunRecord:
         try:
             job_id, remark = sbatch(record.submission.options, record.paths.script, record.job_name)
-        except SchedulerError as error:
-            if error.code == "unknown":
-                stay_submitting(record, error)
-            else:
-                remove_run(record)
+        except AnswerLost as error:
+            stay_submitting(record, error)
+            raise
+        except SchedulerError:
+            remove_run(record)
             raise
         return update_record(
             record.paths.folder, lambda found: replace(found, job_id=job_id).with_state(SUBMITTED, remark)
         )
 
 
-def stay_submitting(record: RunRecord, error: SchedulerError) -> None:
+def stay_submitting(record: RunRecord, error: AnswerLost) -> None:
     """The answer was lost, on record with its time: from now on it must not take long until the job shows, if there
     is one."""
     update_record(record.paths.folder, lambda found: found.with_state(SUBMITTING, error.message[:500]))
@@ -59,7 +59,7 @@ def sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, st
     """Submit ``script``: the job id, and what ``sbatch`` remarked.
 
     Under ``timeout``: should this process be killed, ``sbatch`` still ends, and the question whether the job exists has
-    an answer soon. Raises SchedulerError: ``refused``, ``no-program``, or ``unknown`` when nobody knows.
+    an answer soon. Raises AnswerLost when nobody knows, else SchedulerError: ``refused`` or ``no-program``.
     """
     command = ["timeout", "--kill-after=5", str(SUBMIT_SECONDS), "sbatch", "--parsable", *options, str(script)]
     try:
@@ -82,11 +82,10 @@ _AMBIGUOUS = re.compile(r"timed out|zero bytes|reset by peer|unexpected message|
 """Refusals after which the controller may have the job all the same: the request was sent, the answer was lost."""
 
 
-def _unknown(job_name: str, message: str) -> SchedulerError:
-    return SchedulerError(
+def _unknown(job_name: str, message: str) -> AnswerLost:
+    return AnswerLost(
         f"it is unknown whether the job was accepted: {message}",
         remedy=f"nothing is submitted twice: llmb-run jobs settles it, or the same command again (job name {job_name})",
-        code="unknown",
     )
 
 

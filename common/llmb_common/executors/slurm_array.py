@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from llmb_common.errors import RecordError, SchedulerError
+from llmb_common.errors import AnswerLost, RecordError, SchedulerError
 from llmb_common.executors.slurm import sbatch, stay_submitting
 from llmb_common.files import write_atomic
 from llmb_common.rendering.integrity import check_unchanged
@@ -42,8 +42,8 @@ def largest_array() -> int:
 def start_array(records: Sequence[RunRecord]) -> list[RunRecord]:
     """Submit runs in state SUBMITTING, the tasks 0, 1, ... of one array; their records, saved.
 
-    Raises SchedulerError: code ``unknown``, and the records stay SUBMITTING; else no job exists, and the runs are left
-    to the caller.
+    Raises AnswerLost, and the records stay SUBMITTING; or another SchedulerError: no job exists, and the runs are for
+    the caller to remove.
     """
     first = records[0]
     assert first.submission.task is not None
@@ -56,12 +56,12 @@ def start_array(records: Sequence[RunRecord]) -> list[RunRecord]:
             update_record(record.paths.folder, _confirmed)
     try:
         job_id, remark = sbatch(first.submission.options, array.script, array.job_name)
-    except SchedulerError as error:
-        if error.code == "unknown":
-            for record in records:
-                stay_submitting(record, error)
-        else:
-            shutil.rmtree(array.folder, ignore_errors=True)
+    except AnswerLost as error:
+        for record in records:
+            stay_submitting(record, error)
+        raise
+    except SchedulerError:
+        shutil.rmtree(array.folder, ignore_errors=True)
         raise
     with ThreadPoolExecutor(AT_ONCE, "accepted") as pool:  # the disk, not Python, takes the time
         return list(pool.map(lambda record: _accepted(record, job_id, remark), records))
@@ -84,10 +84,8 @@ def _prepare(array: ArrayPaths, records: Sequence[RunRecord]) -> None:
 
 def _confirmed(found: RunRecord) -> RunRecord:
     if found.state != SUBMITTING:
-        raise SchedulerError(
-            f"another process has taken {found.paths.name} for given up",
-            remedy="the same command again settles it",
-            code="unknown",
+        raise AnswerLost(
+            f"another process has taken {found.paths.name} for given up", remedy="the same command again settles it"
         )
     return found.with_state(SUBMITTING, "confirmed")
 
@@ -101,6 +99,6 @@ def _accepted(record: RunRecord, array_job: str, remark: str) -> RunRecord:
             record.paths.folder, lambda found: replace(found, job_id=job_id).with_state(SUBMITTED, remark)
         )
     except RecordError as error:  # the run must stay: its job exists
-        raise SchedulerError(
-            f"job {job_id} was accepted, but {error.message}", remedy="llmb-run jobs settles it", code="unknown"
+        raise AnswerLost(
+            f"job {job_id} was accepted, but {error.message}", remedy="llmb-run jobs settles it"
         ) from error

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from llmb_common.errors import EnvironmentLacks, LLMBError, RecordError, SchedulerError
+from llmb_common.errors import AnswerLost, EnvironmentLacks, LLMBError, RecordError, SchedulerError
 from llmb_common.index import note
 from llmb_common.observe.runs import Observation, observe
 from llmb_common.process import end_processes, is_alive, is_ours_to_end
@@ -86,7 +86,7 @@ def _attempt(action: Callable[[T], RunRecord], about: T) -> RunRecord | LLMBErro
 
 
 def _end_now(item: Observation) -> RunRecord:
-    """End what needs no scheduler. Raises SchedulerError where it is unknown whether, or where, there is a job."""
+    """End what needs no scheduler. Raises AnswerLost where it is unknown whether, or where, there is a job."""
     record = item.record
     if record.plan.cluster_type == "local":
         return _end_local(record)
@@ -98,7 +98,7 @@ def _end_now(item: Observation) -> RunRecord:
     elif is_live(record.state) and record.submission.task is not None and (item.unknown or record.missing_since):
         unknown = item.unknown or f"the scheduler does not show {record.paths.name} now"
     if unknown:
-        raise SchedulerError(unknown, remedy="cancel it again in a few minutes", code="unknown")
+        raise AnswerLost(unknown, remedy="cancel it again in a few minutes")
     return record
 
 
@@ -163,9 +163,7 @@ def _end_local(record: RunRecord) -> RunRecord:
     if not is_live(record.state):
         return _give_up(record) if record.state == NOT_SUBMITTED else record
     if process is None:
-        raise EnvironmentLacks(
-            f"{record.paths.name} is just being started", remedy="cancel it again in a few seconds", code="unknown"
-        )
+        raise AnswerLost(f"{record.paths.name} is just being started", remedy="cancel it again in a few seconds")
     alive = is_alive(process)
     if alive is None:
         raise EnvironmentLacks(

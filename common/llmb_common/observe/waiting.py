@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from llmb_common.errors import SchedulerError
+from llmb_common.errors import AnswerLost
 from llmb_common.observe.runs import Observation, observe
 from llmb_common.runs.record import RunRecord
 from llmb_common.slurm.states import is_live
@@ -26,8 +26,8 @@ def wait(
 ) -> list[RunRecord]:
     """Ask with growing delay until every run has ended; ``seen`` is called after each round.
 
-    Returns the records, also when ``timeout`` seconds have passed (then some have not ended). Raises SchedulerError
-    (code ``unknown``) when too many questions in a row went unanswered; the jobs are not touched.
+    Returns the records, also when ``timeout`` seconds have passed (then some have not ended). Raises AnswerLost
+    when too many questions in a row went unanswered; the jobs are not touched.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     delay, unanswered = FIRST_DELAY, 0
@@ -43,10 +43,9 @@ def wait(
         problem = next((item.unknown for item in observations if item.unknown), "")
         unanswered = unanswered + 1 if problem else 0
         if unanswered > TOLERATED:
-            raise SchedulerError(
+            raise AnswerLost(
                 f"gave up waiting after {unanswered} questions without an answer: {problem}",
                 remedy="the jobs go on; wait again when the scheduler answers",
-                code="unknown",
             )
         changed = states != [record.state for record in current]
         delay = FIRST_DELAY if changed else min(delay * 1.5, LONGEST_DELAY)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from llmb_common.errors import SchedulerError
+from llmb_common.errors import AnswerLost, SchedulerError
 from llmb_common.slurm.command import Answer, run_slurm
 from llmb_common.slurm.states import base_state
 
@@ -105,8 +105,8 @@ def _ask(command: Sequence[str]) -> Answer:
         else:
             if answer.status == 0:
                 return answer
-            problem = SchedulerError(
-                f"{command[0]}: {answer.complaint}", remedy="the jobs are not affected; ask again later", code="unknown"
+            problem = AnswerLost(
+                f"{command[0]}: {answer.complaint}", remedy="the jobs are not affected; ask again later"
             )
             again = "disabled" not in answer.complaint and time.monotonic() - begun < RETRY_SECONDS
         if not again or attempt == TRIES - 1:
@@ -120,10 +120,9 @@ def _rows(answer: Answer, program: str, fields: int) -> Iterator[list[str]]:
     for line in answer.output.splitlines():
         row = line.split("|")
         if len(row) != fields or not re.fullmatch(r"[0-9]+(_(\[[^\]]*\]|[0-9]+))?(\+[0-9]+)?", row[0]):
-            raise SchedulerError(
+            raise AnswerLost(
                 f"{program} gave a line that cannot be read: {line[:200]!r}",
                 remedy="the jobs are not affected; ask again later",
-                code="unknown",
             )
         for job_id in _tasks(row[0]):
             yield [job_id, *row[1:]]
@@ -173,7 +172,7 @@ def _state(text: str, program: str) -> str:
     if state is None:
         # A word from a newer Slurm is kept, and counts as alive; anything else is a broken answer.
         if not re.fullmatch(r"[A-Z][A-Z_]+", text):
-            raise SchedulerError(f"{program} gave a state that cannot be read: {text[:80]!r}", code="unknown")
+            raise AnswerLost(f"{program} gave a state that cannot be read: {text[:80]!r}")
         state = text
     return state
 

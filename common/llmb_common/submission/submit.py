@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.errors import EnvironmentLacks, Interrupted, LLMBError, RequestError, SchedulerError
+from llmb_common.errors import AnswerLost, EnvironmentLacks, Interrupted, LLMBError, RequestError, SchedulerError
 from llmb_common.executors import executor_for
 from llmb_common.executors.slurm_array import largest_array, start_array
 from llmb_common.index import RunFilter, RunRow, find_run, find_runs, note
@@ -74,7 +74,7 @@ def submit(
     """Put the run on record and start it; an interrupted submission of the same plan and key is continued.
 
     ``on_record`` is called when the run is on record, before it starts: a local run is followed to its end.
-    Raises LLMBError. After a refusal nothing is left behind; SchedulerError with code ``unknown`` means that nobody
+    Raises LLMBError. After a refusal nothing is left behind; AnswerLost means that nobody
     knows whether the job exists: the run stays on record and ``recover`` settles it.
     """
     job = Job(plan, recipe_folder, options or Options())
@@ -193,17 +193,17 @@ def _submit_array(
             if isinstance(item, LLMBError):
                 raise item
         return [*start_array(records)]
+    except AnswerLost as error:
+        # The answer was lost, not necessarily the array. If it is there already, all is well.
+        return [error if record.job_id is None else record for record in refresh(records)]
     except SchedulerError as error:
-        if error.code == "unknown":
-            # The answer was lost, not necessarily the array. If it is there already, all is well.
-            return [error if record.job_id is None else record for record in refresh(records)]
         refused = error
     except LLMBError:
         for record in records:
             remove_run(record)
         raise
     first = _start_alone(records[0])
-    if isinstance(first, SchedulerError) and first.code != "unknown":
+    if isinstance(first, SchedulerError) and not isinstance(first, AnswerLost):
         for record in records[1:]:  # it was not the array: the others are the same job
             remove_run(record)
         raise first
@@ -271,7 +271,7 @@ def _first_of_chain(record: RunRecord) -> RunRecord:
 def recover(record: RunRecord, *, detach: bool = False) -> RunRecord:
     """Settle an interrupted submission: adopt the job that exists, or submit the same run again.
 
-    Waits while it is too early to be sure. Raises SchedulerError (code ``unknown``) when the scheduler cannot be asked.
+    Waits while it is too early to be sure. Raises AnswerLost when the scheduler cannot be asked.
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     delay = 0.2
@@ -283,11 +283,10 @@ def recover(record: RunRecord, *, detach: bool = False) -> RunRecord:
         if record.state == NOT_SUBMITTED:
             return _start_again(record, detach=detach)
         if seen.unknown or time.monotonic() > deadline:
-            raise SchedulerError(
+            raise AnswerLost(
                 f"it is unknown whether {record.paths.name} has a job: "
                 + (seen.unknown or "another process is submitting it"),
                 remedy="nothing is submitted twice; the same command again settles it later",
-                code="unknown",
             )
         time.sleep(delay)
         delay = min(delay * 1.5, 5.0)
@@ -391,9 +390,7 @@ def _start(record: RunRecord, *, detach: bool) -> RunRecord:
     check_unchanged(record, code=False)
     try:
         record = executor_for(record.plan).start(record, detach=detach)
-    except SchedulerError as error:
-        if error.code != "unknown":
-            raise
+    except AnswerLost:
         # The answer was lost, not necessarily the job. If it is there already, all is well.
         (seen,) = observe([record])
         if seen.record.job_id is None:
@@ -409,10 +406,9 @@ def _start_again(record: RunRecord, *, detach: bool) -> RunRecord:
     def claim(found: RunRecord) -> RunRecord:
         # Under the lock: of two processes that settle the same run one submits it.
         if found.state != NOT_SUBMITTED:
-            raise SchedulerError(
+            raise AnswerLost(
                 f"{found.paths.name} is just being submitted by another process",
                 remedy="llmb-run jobs shows what becomes of it",
-                code="unknown",
             )
         again = found.with_state(SUBMITTING, "again")
         return replace(again, submitter=identify(), submission=found.submission.alone())
