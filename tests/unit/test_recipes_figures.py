@@ -78,7 +78,7 @@ def test_single_figures(name: str, figure: str, text: str) -> None:
     [
         ("<!-- figure: flop 8b -->x<!-- end -->", "no figure 'flop 8b'"),
         ("<!-- figure: flops -->x<!-- end -->", "no figure 'flops'"),
-        ("<!-- figure: flops 8b half -->x<!-- end -->", "no convention 'half'"),
+        ("<!-- figure: flops 8b half -->x<!-- end -->", "no attention convention 'half'"),
         ("<!-- figure: peaks -->x", "no <!-- end -->"),
         ("<!-- figure: peaks -->x <!-- figure: peaks -->y<!-- end -->", "no <!-- end -->"),
         ("<!-- figure: example nemo2 8b bf16 h100 9 -->x<!-- end -->", "no published result nemo2 8b bf16 on 9 h100"),
@@ -138,7 +138,7 @@ def test_all_printed_mfus_of_nemotron_come_from_the_printed_peaks_and_rounded_fl
     peaks = {"bf16": 989.0, "fp8": 1979.0}
     assert printed_mfus("nemotron4", peaks) == (24, 24)
     assert printed_mfus("nemotron4", peaks, {**USED_BY_NEMOTRON, "340b": 1.009e16})[0] == 16
-    assert "its MFU used 1.01E+16" in readme("nemotron4")
+    assert "Its MFU used 1.01E+16" in readme("nemotron4")
 
 
 def total(name: str, size: str, attention: str = "causal") -> float:

@@ -72,14 +72,14 @@ def test_an_outdated_table_is_found_and_written_anew(tmp_path: Path, capsys: pyt
 def test_a_corrected_figure_stands_with_the_printed_one_and_the_reason():
     text = fill("<!-- table: results nemo2 gb200 -->\n<!-- end -->\n", load_recipe(ROOT / "llama4"), "README.md")
     assert "**37.43** (printed 18.71)" in text
-    assert "- [1] the document divides the BF16 run by the FP8 peak" in text
+    assert "- [1] NVIDIA's 25.05.05 README divides the BF16 run by the FP8 peak" in text
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("<!-- table: sizs -->\n<!-- end -->", "no table 'sizs'"),
-        ("<!-- table: results nemo2 b200 -->\n<!-- end -->", "no result of nemo2 on b200"),
+        ("<!-- table: results nemo2 b200 -->\n<!-- end -->", "no nemo2 result on b200"),
         ("<!-- table: sizes -->\n", "no <!-- end -->"),
         ("<!-- table: sizes -->\n<!-- figure: peaks -->x<!-- end -->", "no <!-- end -->"),
         ("<!-- table: sizes -->\n<!-- table: variants -->\n<!-- end -->", "no <!-- end -->"),

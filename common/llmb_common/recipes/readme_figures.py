@@ -1,14 +1,14 @@
-"""Figures in the prose of a recipe's README, made from its ``recipe.yaml`` like the tables.
+"""Figures in the text of a recipe's README, generated from its ``recipe.yaml`` like the tables.
 
-A README marks each with ``<!-- figure: NAME -->`` and ``<!-- end -->``; what stands between is generated::
+A README marks each with ``<!-- figure: NAME -->`` and ``<!-- end -->``; everything in between is generated::
 
     flops SIZE [full|causal]            model FLOPs of one sequence: 8.920E+14
-    breakdown SIZE                      how they come about, as the document's notes print it (Llama 3.1's formula)
+    breakdown SIZE                      how they add up, as the notes of NVIDIA's README print it (Llama 3.1's formula)
     peaks                               the peaks that MFUs are divided by
-    checkpoint SIZE                     14 bytes a parameter: 5.1 TiB
+    checkpoint SIZE                     14 bytes per parameter: 5.1 TiB
     example VARIANT SIZE DTYPE GPU GPUS a published result worked through, from the step time to the MFU
 
-``recipe_tables`` writes and checks them with the tables.
+``readme_tables`` writes and checks them together with the tables.
 """
 
 from __future__ import annotations
@@ -29,15 +29,23 @@ _OPEN = re.compile(r"<!-- figure: ")
 
 
 def fill_figures(text: str, recipe: Recipe, where: str) -> str:
-    """``text`` (a README) with every marked figure made anew. Raises RecipeError for a wrong or unclosed mark."""
+    """``text`` (a README) with every marked figure regenerated.
+
+    Raises:
+        RecipeError: a mark is wrong or not closed.
+    """
     found = list(_MARKED.finditer(text))
     if len(_OPEN.findall(text)) != len(found) or any("<!--" in match["body"] for match in found):
-        raise RecipeError(f"{where}: a figure's mark has no <!-- end -->", remedy="close each figure")
+        raise RecipeError(f"{where}: a figure mark has no <!-- end -->", remedy="close every figure mark")
     return _MARKED.sub(lambda match: match[1] + render_figure(recipe, match["name"], where) + match[4], text)
 
 
 def render_figure(recipe: Recipe, name: str, where: str) -> str:
-    """The text of the figure ``name``. Raises RecipeError that names ``where`` it was asked for."""
+    """The text of the figure ``name``.
+
+    Raises:
+        RecipeError: there is no such figure; it names ``where`` the mark is.
+    """
     kind, *arguments = name.split()
     known: dict[str, tuple[Callable[..., str], tuple[int, ...]]] = {
         "flops": (_flops, (1, 2)),
@@ -47,12 +55,12 @@ def render_figure(recipe: Recipe, name: str, where: str) -> str:
         "example": (_example, (5,)),
     }
     if kind not in known or len(arguments) not in known[kind][1]:
-        raise RecipeError(f"{where}: no figure {name!r}", remedy=f"one of {', '.join(known)}, with its arguments")
+        raise RecipeError(f"{where}: no figure {name!r}", remedy=f"use one of {', '.join(known)}, with its arguments")
     return known[kind][0](recipe, *arguments)
 
 
 def scientific(value: float, digits: int = 3) -> str:
-    """``8.920E+14``, as the documents write large numbers."""
+    """``8.920E+14``, as NVIDIA's READMEs write large numbers."""
     return f"{value:.{digits}E}"
 
 
@@ -60,7 +68,7 @@ def _counted(recipe: Recipe, size: str, attention: str = "") -> flops.ModelFlops
     model = recipe.model(size)
     convention = attention or recipe.flops.attention
     if convention not in ("full", "causal"):
-        raise RecipeError(f"no convention {convention!r}", remedy="full or causal")
+        raise RecipeError(f"no attention convention {convention!r}", remedy="use full or causal")
     return flops.model_flops(model.architecture, model.sequence_length, "full" if convention == "full" else "causal")
 
 
@@ -69,9 +77,9 @@ def _flops(recipe: Recipe, size: str, attention: str = "") -> str:
 
 
 def _breakdown(recipe: Recipe, size: str) -> str:
-    """The document's formula with the numbers in it; attention over the full square."""
+    """The formula of NVIDIA's README with the numbers filled in; attention over the full square."""
     if recipe.flops.formula != "llama3":
-        raise RecipeError(f"no breakdown of {recipe.flops.formula}'s formula", remedy="remove the mark")
+        raise RecipeError(f"no breakdown for {recipe.flops.formula}'s formula", remedy="remove the mark")
     model = recipe.model(size)
     a, sequence = model.architecture, model.sequence_length
     counted = _counted(recipe, size, "full")
@@ -87,7 +95,7 @@ def _breakdown(recipe: Recipe, size: str) -> str:
 
 
 def _peaks(_: Recipe) -> str:
-    """Peaks of all GPUs that recipes have, newest first; GPUs with equal peaks together."""
+    """Peaks of all GPUs in the recipes, newest first; GPUs with equal peaks share an entry."""
     together: dict[tuple[float | None, float | None], list[str]] = {}
     for gpu in (name for name in GPUS if rows_of(name) == name):
         peaks = (peak_tflops(gpu, "bf16"), peak_tflops(gpu, "fp8"))
@@ -110,13 +118,13 @@ def _example(recipe: Recipe, variant: str, size: str, dtype: str, gpu: str, gpus
     per_sequence = flops.model_flops(architecture, sequence, attention).total
     peak = peak_tflops(gpu, dtype)
     if peak is None:
-        raise RecipeError(f"no peak of {gpu} for {dtype}", remedy="choose another result")
+        raise RecipeError(f"no peak for {dtype} on {gpu}", remedy="choose another result")
     rate = flops.tokens_per_second(sequence, gbs, seconds)
     share = 100 * flops.mfu(flops.achieved_tflops(per_sequence, gbs, seconds, result.gpus), peak)
     shown = f"{seconds:g}" if seconds < 100 else f"{seconds:.2f}"
     lines = [
-        f"{size.upper()} {dtype.upper()} on {result.gpus} {gpu.upper()}: GBS {gbs}, {shown} s a step,",
-        f"{scientific(per_sequence, 4)} model FLOPs a sequence, a peak of {scientific(peak * 1e12, 4)} FLOPS",
+        f"{size.upper()} {dtype.upper()} on {result.gpus} {gpu.upper()}: GBS {gbs}, {shown} s per step,",
+        f"{scientific(per_sequence, 4)} model FLOPs per sequence, a peak of {scientific(peak * 1e12, 4)} FLOPS",
         "",
         f"tokens/s = {sequence} x {gbs} / {shown} = {rate:.0f}",
         f"days     = 1e12 / {rate:.0f} / 86400 = {flops.training_days(1e12, rate):.2f}",
@@ -132,7 +140,7 @@ def _result(recipe: Recipe, variant: str, size: str, dtype: str, gpu: str, gpus:
             row = find_row(recipe, result)
             assert row is not None  # checked when the recipe was loaded
             return result, row
-    raise RecipeError(f"no published result {variant} {size} {dtype} on {gpus} {gpu}", remedy="name one of the table")
+    raise RecipeError(f"no published result {variant} {size} {dtype} on {gpus} {gpu}", remedy="use one from the table")
 
 
 def _block(lines: list[str]) -> str:

@@ -1,15 +1,15 @@
-"""The tables of a recipe's README, made from its ``recipe.yaml``.
+"""The tables of a recipe's README, generated from its ``recipe.yaml``.
 
-A README marks each table with ``<!-- table: NAME -->`` and ``<!-- end -->``; what stands between is generated::
+A README marks each table with ``<!-- table: NAME -->`` and ``<!-- end -->``; everything in between is generated::
 
     sizes                       parameters and architecture of every model size
     variants                    how each generation's runs are named, measured and profiled
     configurations VARIANT GPU  the configuration rows
-    results VARIANT GPU         the published results, corrected values marked and explained
+    results VARIANT GPU         the published results; corrected values are marked and explained
     checkpoints                 sizes and tested scales
     variables                   the environment variables of launch.sh, with this recipe's defaults
 
-Figures in the text between the tables are marked and made alike: ``recipe_figures``.
+Figures in the text between the tables work the same way: see ``readme_figures``.
 
 ``python -m llmb_common.recipes.readme_tables [--write | --check] [FOLDER ...]``; without folders, all recipes.
 """
@@ -40,7 +40,7 @@ _OPEN = re.compile(r"<!-- table: ")
 
 
 class Footnotes:
-    """Numbered remarks under a table; the same text gets the same number."""
+    """Numbered footnotes of a table; equal texts share a number."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
@@ -53,7 +53,7 @@ class Footnotes:
     def lines(self) -> list[str]:
         if not self._texts:
             return []
-        return ["", *(f"- [{n}] {text}." for n, text in enumerate(self._texts, 1))]
+        return ["", *(f"- [{n}] {text[0].upper()}{text[1:]}." for n, text in enumerate(self._texts, 1))]
 
 
 def sizes(recipe: Recipe) -> list[str]:
@@ -103,7 +103,7 @@ def variants(recipe: Recipe) -> list[str]:
                 f"`{_pattern(variant.experiment_name)}`" + (f", profiled `{p.suffix}`" if p.suffix else ""),
                 f"`{variant.fp8_recipe}`",
                 "yes" if variant.vboost else "no",
-                window if m.statistic == "mean" else f"the last step; mean of {window} beside it",
+                window if m.statistic == "mean" else f"last step; the mean of {window} is recorded too",
                 str(variant.max_steps) + (f", profiled {p.steps}" if p.steps else ""),
                 f"{p.start} to {p.stop}, {'all ranks' if p.ranks == 'all' else f'ranks {p.ranks}'}",
                 f"`{p.file}.nsys-rep`",
@@ -119,7 +119,7 @@ def _pattern(name: str) -> str:
 def _rows(recipe: Recipe, variant: str, gpu: str) -> list[Row]:
     rows = [row for row in recipe.rows if (row.variant, row.gpu) == (recipe.variant(variant).name, gpu)]
     if not rows:
-        raise RecipeError(f"{recipe.name} has no row of {variant} for {gpu}", remedy="correct the table's name")
+        raise RecipeError(f"{recipe.name} has no {variant} row for {gpu}", remedy="correct the name of the table")
     return rows
 
 
@@ -145,7 +145,7 @@ _ROW_COLUMNS: tuple[tuple[str, Callable[[Recipe, Row], str], bool], ...] = (
     ("OL", lambda recipe, row: str(row.offload_layers or ""), False),
     ("memory", lambda recipe, row: f"{row.min_memory_gb} GB" if row.min_memory_gb else "", False),
 )
-"""Title, cell, and whether the column stands even where every cell is empty."""
+"""Title, cell, and whether to keep the column when all its cells are empty."""
 
 
 def configurations(recipe: Recipe, variant: str, gpu: str) -> list[str]:
@@ -175,14 +175,14 @@ def _global_batch(row: Row) -> str:
 
 
 def _accumulation(row: Row) -> int:
-    """Gradient accumulation: micro-batches a step on each rank, the same at every scale of the row."""
+    """Gradient accumulation: micro-batches per step on each rank, the same at every scale of the row."""
     return row.global_batch_size(row.gpus_min) * row.tp * row.pp * row.cp // (row.gpus_min * row.mbs)
 
 
 def results(recipe: Recipe, variant: str, gpu: str) -> list[str]:
     chosen = [r for r in recipe.results if (r.variant, r.gpu) == (recipe.variant(variant).name, gpu)]
     if not chosen:
-        raise RecipeError(f"{recipe.name} has no result of {variant} on {gpu}", remedy="correct the table's name")
+        raise RecipeError(f"{recipe.name} has no {variant} result on {gpu}", remedy="correct the name of the table")
     notes = Footnotes()
     with_tflops = any(r.tflops_per_gpu for r in chosen)
     header = ["size", "dtype", "GPUs", "s/step", "tokens/s", "tokens/s/GPU", "MFU %", "causal MFU %", "days for 1T"]
@@ -208,7 +208,7 @@ def results(recipe: Recipe, variant: str, gpu: str) -> list[str]:
 
 
 def _causal_mfu(recipe: Recipe, result: Result) -> str:
-    """MFU with the causal half of attention, the one convention for all recipes, from the printed step time."""
+    """MFU counting the causal half of attention, the same convention for all recipes, from the printed step time."""
     row = find_row(recipe, result)
     model = recipe.model(result.size)
     peak = peak_tflops(result.gpu, result.dtype)
@@ -222,7 +222,7 @@ def _causal_mfu(recipe: Recipe, result: Result) -> str:
 
 
 def _figure(result: Result, figure: str, form: str) -> str:
-    """The figure to compare with; where the document is wrong, in bold and with the printed one behind it."""
+    """The figure to compare with; a corrected one is bold, followed by the one that NVIDIA's README prints."""
     printed: float | None = getattr(result, figure)
     if printed is None:
         return "-"
@@ -232,7 +232,7 @@ def _figure(result: Result, figure: str, form: str) -> str:
 
 
 def checkpoints(recipe: Recipe) -> list[str]:
-    header = ["size", "checkpoint", "14 B a parameter", "saved on", "loaded from"]
+    header = ["size", "checkpoint", "at 14 B per parameter", "saved on", "loaded from"]
     rows = []
     notes = Footnotes()
     for model in recipe.models:
@@ -245,14 +245,18 @@ def checkpoints(recipe: Recipe) -> list[str]:
                     model.checkpoint.printed_size,
                     f"{size:,.0f} GiB",
                     f"{low} to {high} GPUs",
-                    f"{model.checkpoint.load_minimum} GPUs on",
+                    f"{model.checkpoint.load_minimum} GPUs or more",
                 ]
             )
     return [*table(header, rows), *notes.lines()]
 
 
 def render(recipe: Recipe, name: str, where: str) -> list[str]:
-    """The lines of the table ``name``. Raises RecipeError that names ``where`` it was asked for."""
+    """The lines of the table ``name``.
+
+    Raises:
+        RecipeError: there is no such table; it names ``where`` the mark is.
+    """
     kind, *arguments = name.split()
     plain = {"sizes": sizes, "variants": variants, "checkpoints": checkpoints, "variables": variables}
     selected = {"configurations": configurations, "results": results}
@@ -267,10 +271,14 @@ def render(recipe: Recipe, name: str, where: str) -> list[str]:
 
 
 def fill(text: str, recipe: Recipe, where: str) -> str:
-    """``text`` (a README) with every marked table and figure made anew. Raises RecipeError for a wrong mark."""
+    """``text`` (a README) with every marked table and figure regenerated.
+
+    Raises:
+        RecipeError: a mark is wrong or not closed.
+    """
     found = list(_MARKED.finditer(text))
     if len(_OPEN.findall(text)) != len(found) or any("<!--" in match["body"] for match in found):
-        raise RecipeError(f"{where}: a table mark has no <!-- end -->", remedy="close each table")
+        raise RecipeError(f"{where}: a table mark has no <!-- end -->", remedy="close every table mark")
 
     def made(match: re.Match[str]) -> str:
         return match[1] + "\n".join(["", *render(recipe, match["name"], where), "", ""]) + match[4]
@@ -284,7 +292,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--write", action="store_true", help="write the tables into the READMEs")
-    what.add_argument("--check", action="store_true", help="only say which READMEs differ (the default)")
+    what.add_argument("--check", action="store_true", help="only report which READMEs differ (the default)")
     parser.add_argument("folders", nargs="*", type=Path, help="recipe folders (default: all)")
     arguments = parser.parse_args(argv)
     differ = 0

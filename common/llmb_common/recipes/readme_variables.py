@@ -30,7 +30,8 @@ def variables(recipe: Recipe) -> list[str]:
         if name in skip or name in COLUMNS:
             continue
         rows.append([f"`{name}`", meaning, defaults.get(name, "-")])
-    rows.append([" ".join(f"`{name}`" for name in COLUMNS), "override one column of the configuration", "the row's"])
+    columns = " ".join(f"`{name}`" for name in COLUMNS)
+    rows.append([columns, "override one column of the configuration", "from the tables above"])
     return table(["variable", "meaning", "default"], rows)
 
 
@@ -38,16 +39,16 @@ def _variable_defaults(recipe: Recipe) -> dict[str, str]:
     d = recipe.defaults
     site = "`cluster_config.yaml`"
     return {
-        "JOB_TOTAL_GPUS": "required on Slurm; else what the machine has",
+        "JOB_TOTAL_GPUS": "required on Slurm, else what the machine has",
         "GPU_TYPE": f"{site}, else " + (f"`{d.gpu_type}`" if d.gpu_type else "required on Slurm"),
         "MODEL_SIZE": f"`{d.model_size}`; without GPUs `smoke`",
         "DTYPE": f"`{d.dtype}`",
         "FP8_RECIPE": _each(recipe, lambda v: f"`{v.fp8_recipe}`"),
-        "CONFIG_VARIANT": "the newest that has the size, dtype and scale",
+        "CONFIG_VARIANT": "the newest with that size, dtype and scale",
         "GPUS_PER_NODE": _per_node(),
         "SBATCH_GPUS_PER_NODE": site,
         "MAX_STEPS": _each(recipe, lambda v: str(v.max_steps)),
-        "TIME_LIMIT": f"{recipe.variants[0].time_limit}, or what the row needs",
+        "TIME_LIMIT": f"{recipe.variants[0].time_limit}, longer for some configurations",
         "SBATCH_ACCOUNT": site,
         "SBATCH_PARTITION": site,
         "RUN_CONF_IMAGE": f"`{recipe.image}`",
@@ -60,11 +61,11 @@ def _variable_defaults(recipe: Recipe) -> dict[str, str]:
         "STRONG_SCALING": "`false`",
         "FORCE": "`false`",
         "CPU_PER_TASK_PINNING": "0",
-        "CHECKPOINT_INTERVAL": "at the end only",
-        "CHECKPOINT_DIR": "`checkpoints/` of the run",
+        "CHECKPOINT_INTERVAL": "only at the end",
+        "CHECKPOINT_DIR": "`checkpoints/` in the run's folder",
         "MOE_ROUTING": "`drop`",
         "LLMB_ENGINE_CHECK": "`on`",
-        "LLMB_PYTHON": "found: active environment, then `LLMB_INSTALL`",
+        "LLMB_PYTHON": "active environment, then `LLMB_INSTALL`",
         "CLUSTER_TYPE": "`slurm` where `sbatch` answers, else `local`",
         "DRY_RUN": "`false`",
         "LLMB_INSTALL": "required",
