@@ -1,20 +1,20 @@
-"""Every error of LLMB, in one place.
+"""Every exception that LLMB raises, in one place.
 
 ::
 
-    LLMBError                     never raised itself
+    LLMBError                     the base class, never raised itself
       RequestError          2     the user asked for something impossible or unknown
-      RecipeError           2     a recipe.yaml is wrong (file and line in the message)
+      RecipeError           2     a recipe.yaml is wrong (the message has file and line)
       ConfigError           2     cluster_config.yaml, a task file or an answer file is wrong
-      EnvironmentLacks      3     a program, an image, disk space, a Python is missing
-      SchedulerError        3     the scheduler refused, or could not be asked
-        AnswerLost          3     nobody knows what it answered: a job may exist all the same
+      EnvironmentLacks      3     a program, an image, disk space or a Python is missing
+      SchedulerError        3     the scheduler refused, or could not be reached
+        AnswerLost          3     nobody knows what it answered: the job may exist all the same
       RecordError           3     a run folder or its record cannot be read or written
       CheckFailed           1     a run or a check ended badly
       Interrupted         130     Ctrl-C or SIGTERM
 
-Each carries a stable ``code`` for machines, a sentence that says what is wrong, a ``remedy`` that says what to do,
-and the ``exit_status`` with which the command layer (and only it) ends the process.
+Each carries a stable ``code`` for programs, a message that says what is wrong, a ``remedy`` that says what to do about
+it, and the ``exit_status`` with which the command layer, and nothing below it, ends the process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from llmb_common import gpus
 
 
 class LLMBError(Exception):
-    """Root of the tree. ``str()`` is the message and the remedy, ready for a terminal."""
+    """The base class. ``str()`` is the message and the remedy, ready to print."""
 
     exit_status: ClassVar[int] = 1
     default_code: ClassVar[str] = "error"
@@ -41,7 +41,7 @@ class LLMBError(Exception):
         return f"{self.message}\n  -> {self.remedy}" if self.remedy else self.message
 
     def as_dict(self) -> dict[str, str | int]:
-        """The error as it stands in the JSON envelope of ``--json``."""
+        """The error as the JSON envelope of ``--json`` shows it."""
         return {
             "code": self.code,
             "message": self.message,
@@ -101,11 +101,11 @@ class Interrupted(LLMBError):
 
 
 _NO_SLIPS = gpus.OTHERS | {"fp4", "fp16", "mxfp8"}
-"""GPUs and number formats that exist: whoever writes one means it, and not the nearest that there is."""
+"""GPUs and number formats that exist: whoever writes one of these means it, so no correction is suggested."""
 
 
 def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """`` (did you mean 'x'?)`` for the nearest of ``known``, or an empty string."""
+    """`` (did you mean 'x'?)`` with the closest match in ``known``, or an empty string."""
     if word.lower() in _NO_SLIPS or word.lower() in gpus.GPUS:
         return ""
     import difflib  # here: every command imports this module, and few need it

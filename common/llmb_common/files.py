@@ -1,4 +1,4 @@
-"""Writing files so that a kill at any moment leaves the old file or the new one, never half of one."""
+"""File writes that survive a kill at any moment: what remains is the old file or the new one, never a partial one."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from llmb_common.errors import RecordError
 
 
 def write_atomic(path: Path, content: str | bytes, *, mode: int = 0o644, sync_folder: bool = True) -> None:
-    """Replace ``path`` by ``content``: unique temporary name beside it, fsync, rename, fsync of the folder.
+    """Replace the content of ``path``: unique temporary file next to it, fsync, rename, fsync of the folder.
 
-    ``mode`` is set when the temporary file is created, so that no reader ever sees it wider, whatever the umask adds.
-    Without ``sync_folder`` a power cut may bring the old content back, whole, but never half of one.
+    ``mode`` is set when the temporary file is created, so the file is never readable by more users than intended,
+    whatever the umask. Without ``sync_folder`` a power cut may bring back the old content, but never a partial one.
+
+    Raises:
+        RecordError: the file cannot be written.
     """
     data = content.encode() if isinstance(content, str) else content
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
@@ -40,49 +43,69 @@ def write_atomic(path: Path, content: str | bytes, *, mode: int = 0o644, sync_fo
             temporary.unlink()
         raise RecordError(
             f"cannot write {path}: {error.strerror or error}",
-            remedy="check free space, quota and permissions of that folder, then run the same command again",
+            remedy="check the folder's free space, quota and permissions, then run the same command again",
         ) from error
 
 
 def write_json(path: Path, value: Any, *, mode: int = 0o644) -> None:
-    """``write_atomic`` of ``value`` as indented JSON; NaN and infinities are refused, as JSON has none."""
+    """Write ``value`` as indented JSON with ``write_atomic``.
+
+    Raises:
+        RecordError: the file cannot be written.
+        ValueError: ``value`` contains NaN or an infinity, which JSON cannot represent.
+    """
     write_atomic(path, json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n", mode=mode)
 
 
 def open_plain(path: Path, *, follow: bool = True) -> BinaryIO:
-    """Open a plain file for reading. Raises OSError, also for a FIFO or device, which might never end; and for a link
-    without ``follow``."""
+    """Open a regular file for reading.
+
+    Raises:
+        OSError: it cannot be opened, is a FIFO or a device (reading those might never end), or is a link and ``follow``
+        is
+            false.
+    """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     stream = os.fdopen(os.open(path, flags), "rb")
     if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
         stream.close()
-        raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     return stream
 
 
 def read_plain(path: Path) -> bytes:
-    """The content of a plain file. Raises OSError, also for a link."""
+    """The content of a regular file.
+
+    Raises:
+        OSError: it cannot be read, or is not a regular file; links are not followed.
+    """
     with open_plain(path, follow=False) as stream:
         return stream.read()
 
 
 def read_json(path: Path, content: bytes | None = None) -> Any:
-    """The JSON in ``path``, or in ``content`` where that was read already. Raises RecordError that names the file and
-    the place."""
+    """The JSON in ``path``, or in ``content`` if that has been read already.
+
+    Raises:
+        RecordError: the file cannot be read, or is not JSON; the message names the file and the position.
+    """
     try:
         return json.loads((path.read_bytes() if content is None else content).decode())
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
     except ValueError as error:
         raise RecordError(
-            f"{path} is not valid JSON: {error}", remedy="restore the file or remove its folder"
+            f"{path} is not valid JSON: {error}", remedy="restore the file, or remove its folder"
         ) from error
 
 
 def try_lock(descriptor: int) -> bool:
-    """Whether the file is locked for us now, without waiting. Raises OSError.
+    """Try to lock the file without waiting; whether we hold the lock now.
 
-    True also on parallel file systems that are mounted without locks: what a lock guards must bear that.
+    Also True on parallel file systems that are mounted without locks: whatever the lock protects must cope with that.
+
+    Raises:
+        OSError: locking failed for another reason.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -95,7 +118,7 @@ def try_lock(descriptor: int) -> bool:
 
 
 def fsync_folder(folder: Path) -> None:
-    """Make a rename in ``folder`` survive a power cut, where the file system can do that for a folder."""
+    """Make a rename in ``folder`` survive a power cut, if the file system can sync folders."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with contextlib.suppress(OSError):
@@ -105,7 +128,7 @@ def fsync_folder(folder: Path) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's content, in hexadecimal."""
+    """SHA-256 of a file's content, as hexadecimal digits."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while block := stream.read(1 << 20):
@@ -114,7 +137,7 @@ def sha256_of(path: Path) -> str:
 
 
 def sha256_of_tree(folder: Path, pattern: str = "**/*") -> str:
-    """One SHA-256 over names and contents of the files of ``folder`` that match ``pattern``, order-independent."""
+    """A single SHA-256 over the names and contents of the files in ``folder`` that match ``pattern``."""
     digest = hashlib.sha256()
     for path in sorted(p for p in folder.glob(pattern) if p.is_file() and "__pycache__" not in p.parts):
         digest.update(f"{path.relative_to(folder).as_posix()}\0{sha256_of(path)}\n".encode())

@@ -1,7 +1,7 @@
-"""What Ctrl-C, ``kill`` and a terminal that is closed do to a command.
+"""What Ctrl-C, ``kill`` and closing the terminal do to a command.
 
-``interruptible`` makes Interrupted of SIGTERM and SIGHUP, wherever the command is (Ctrl-C is a KeyboardInterrupt).
-``noted`` only notes all three, for code that must not be left in the middle: it asks.
+``interruptible`` turns SIGTERM and SIGHUP into Interrupted wherever the command is (Ctrl-C is a KeyboardInterrupt).
+``noted`` only records all three, for code that must not be left halfway and checks for them itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Handler = Callable[[int, FrameType | None], None]
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Around a whole command: SIGTERM and SIGHUP raise Interrupted in it."""
+    """Wrap a whole command: SIGTERM and SIGHUP raise Interrupted in it."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise Interrupted(f"ended by {signal.Signals(number).name}")
@@ -30,9 +30,9 @@ def interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def noted() -> Iterator[list[int]]:
-    """The signals that have come so far, in a list that grows; nothing else happens by them.
+    """Collect signals in a list as they arrive; they have no other effect.
 
-    Outside the main thread, which gets them, the list stays empty.
+    Only the main thread receives signals; in any other, the list stays empty.
     """
     numbers: list[int] = []
     with _handled((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), lambda number, frame: numbers.append(number)):
@@ -44,7 +44,7 @@ def _handled(numbers: tuple[signal.Signals, ...], handler: _Handler) -> Iterator
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    # What is ignored stays so: nohup, and Ctrl-C for what a script started in the background.
+    # Signals that are ignored stay ignored: SIGHUP under nohup, Ctrl-C for a script's background jobs.
     former = {number: signal.getsignal(number) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
     for number in former:
         signal.signal(number, handler)

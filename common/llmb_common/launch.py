@@ -1,6 +1,6 @@
 """The command behind every ``launch.sh``: plan, then print it (``DRY_RUN``) or submit it.
 
-Prints the script or the plan on stdout and nothing else there; notices and errors go to stderr.
+Only the script or the plan goes to stdout; notices and errors go to stderr.
 """
 
 from __future__ import annotations
@@ -25,16 +25,20 @@ from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import load_cluster_config
 from llmb_common.site.machine import look_at_machine
 
-if TYPE_CHECKING:  # a dry run needs nothing of runs, and starts faster
+if TYPE_CHECKING:  # a dry run does not need runs/, and starts faster without it
     from llmb_common.runs.record import RunRecord
 
 
 def plan_from_variables(
     recipe_folder: Path, variables: Mapping[str, str], job_variables: Mapping[str, str] | None = None
 ) -> tuple[Request, JobPlan]:
-    """Read the request, the site and the recipe, and plan. Raises LLMBError.
+    """Read the request, the site and the recipe, and make the plan.
 
-    ``job_variables`` go into the job's environment whatever their names, as ``NCCL_*`` of ``variables`` do by theirs.
+    ``job_variables`` go into the job's environment whatever their names; from ``variables``, only ``NCCL_*`` and other
+    tuning variables do.
+
+    Raises:
+        LLMBError: the request, the site's configuration or the recipe is wrong.
     """
     request = read_request(variables)
     if job_variables:
@@ -49,7 +53,7 @@ def _announce(record: RunRecord) -> None:
 
 
 def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
-    """Everything that ``launch.sh`` does; the exit status."""
+    """Do everything that ``launch.sh`` does, and return its exit status."""
     request, plan = plan_from_variables(recipe_folder, variables)
     for warning in plan.preflight.warnings:
         print(f"note: {warning}", file=sys.stderr)
@@ -79,8 +83,8 @@ def _main(arguments: list[str] | None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if len(arguments) != 1:
         print(
-            "launch.sh takes its settings from variables, not arguments; for example\n"
-            "  JOB_TOTAL_GPUS=128 GPU_TYPE=gb200 ./launch.sh\nREADME.md beside it lists them.",
+            "launch.sh takes its settings from environment variables, not arguments; for example\n"
+            "  JOB_TOTAL_GPUS=128 GPU_TYPE=gb200 ./launch.sh\nREADME.md next to it lists them.",
             file=sys.stderr,
         )
         return 0 if arguments[1:] in (["-h"], ["--help"]) else RequestError.exit_status

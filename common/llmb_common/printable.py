@@ -1,10 +1,10 @@
-"""Text of others (logs, records, names of files, what programs say) made harmless before it is shown.
+"""Make untrusted text (logs, records, file names, output of programs) safe to print.
 
-A terminal obeys what it is sent: escape sequences retitle windows, forge lines, type answers. So whatever a command
-prints goes through ``printable_output``, which leaves lines and tabs and spells everything else out that is not a
-printable character: C0, DEL, C1, bidirectional overrides, zero-width characters (``\\x1b[31m``, ``\\u202e``).
+A terminal acts on what it receives: escape sequences can retitle windows, forge lines and type answers. Everything that
+a command prints therefore goes through ``printable_output``, which keeps newlines and tabs and escapes every other
+non-printable character: C0, DEL, C1, bidirectional overrides, zero-width characters (``\\x1b[31m``, ``\\u202e``).
 
-Standard library only, and nothing of LLMB: the log parsers and the installer's first stage use it too.
+Standard library only, and no LLMB imports: the log parsers and the installer's first stage use it too.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Any, TextIO, cast
 
 
 def printable(text: str, keep: str = "\t") -> str:
-    """``text`` on one line, with every character spelt out that a terminal might obey, but those in ``keep``."""
+    """``text`` on one line, with every non-printable character escaped except those in ``keep``."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in keep else _spelt_out(c) for c in text)
 
 
 def printable_lines(text: str) -> str:
-    """The same for text of several lines."""
+    """The same for text of more than one line."""
     return printable(text, "\t\n")
 
 
 def printable_json(text: str) -> str:
-    """JSON text in which no string holds such a character; it means the same."""
+    """JSON text with such characters escaped inside its strings; its meaning is unchanged."""
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
@@ -42,14 +42,14 @@ _NUMBER = re.compile(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?\Z")
 
 
 def csv_cell(value: object) -> object:
-    """``value`` for a CSV file: text that a spreadsheet would take for a formula gets an apostrophe; numbers stay."""
+    """``value`` for a CSV file: text that a spreadsheet would read as a formula is prefixed with an apostrophe."""
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") and not _NUMBER.match(value):
         return f"'{value}"
     return value
 
 
 class _Printable:
-    """A text stream that passes everything through ``printable_lines``."""
+    """A text stream that sends everything through ``printable_lines``."""
 
     def __init__(self, stream: TextIO) -> None:
         self.unfiltered = stream
@@ -68,7 +68,7 @@ class _Printable:
 
 @contextlib.contextmanager
 def printable_output() -> Iterator[None]:
-    """Standard output and error as streams that print no character that a terminal might obey."""
+    """Replace standard output and error with streams that escape everything a terminal might act on."""
     former = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = cast(TextIO, _Printable(former[0])), cast(TextIO, _Printable(former[1]))
     try:
@@ -78,10 +78,10 @@ def printable_output() -> Iterator[None]:
 
 
 def unfiltered(stream: TextIO) -> TextIO:
-    """The stream below: for what draws on the terminal itself, and filters what it draws."""
+    """The underlying stream, for code that draws on the terminal and does its own filtering."""
     return cast(TextIO, getattr(stream, "unfiltered", stream))
 
 
 def exact(stream: TextIO) -> TextIO:
-    """``stream`` for scripts and the like, which must reach a file or program unchanged; filtered on a terminal."""
+    """``stream`` for scripts and the like: unchanged into a file or a pipe, filtered on a terminal."""
     return stream if stream.isatty() else unfiltered(stream)

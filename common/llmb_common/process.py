@@ -1,6 +1,6 @@
-"""Which process, exactly: a pid alone is reused, and means nothing after a restart or on another machine.
+"""Process identity: a pid gets reused, and means nothing after a reboot or on another machine.
 
-So nothing is ever signalled by its pid alone: ``send`` reaches the very process that was identified, or none.
+Nothing is ever signalled by its pid alone: ``send`` reaches exactly the process that was identified, or none.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pathlib import Path
 import msgspec
 
 _KILL_SECONDS = 5.0
-"""How long processes may take to go after SIGKILL; one that hangs in the kernel does not."""
+"""How long to wait for processes to disappear after SIGKILL; one stuck in the kernel never does."""
 
 _STARTTIME = 22 - 3  # field 22 of /proc/PID/stat, counted after "pid (name)"
 
 
 class ProcessId(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``start`` is the process's start in the system's own words, ``boot`` the boot it belongs to."""
+    """``start`` is the start time as the system reports it, ``boot`` the id of the boot it belongs to."""
 
     host: str
     pid: int
@@ -32,23 +32,24 @@ class ProcessId(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def identify(pid: int | None = None) -> ProcessId | None:
-    """Process ``pid`` (default: this one); None when there is none."""
+    """The identity of process ``pid`` (default: this one); None if there is no such process."""
     pid = os.getpid() if pid is None else pid
     start = _start(pid)
     return None if start is None else ProcessId(platform.node(), pid, start, _boot())
 
 
 def is_alive(process: ProcessId) -> bool | None:
-    """Whether that very process still runs; None when it belongs to another machine, which cannot be seen from here."""
+    """Whether exactly that process is still running; None if it belongs to another machine, which we cannot see."""
     if process.host != platform.node():
         return None
     return process.boot == _boot() and _start(process.pid) == process.start
 
 
 def is_ours_to_end(pid: int) -> bool:
-    """Whether ``pid`` can be one that we started: our user's, and none of the system's or of our own line.
+    """Whether we may have started ``pid``: it belongs to our user, and is neither init, nor this process, nor the
+    leader of our own process group.
 
-    0 and negative numbers mean whole groups to ``kill``; the group of this process would be our own end.
+    To ``kill``, 0 and negative numbers mean whole process groups.
     """
     if pid <= 1 or pid == os.getpid() or os.getpgid(0) == pid:
         return False
@@ -59,7 +60,7 @@ def is_ours_to_end(pid: int) -> bool:
 
 
 def runs_with(argument: str) -> bool:
-    """Whether a process of this machine has ``argument`` in its command line (only where there is a /proc)."""
+    """Whether any process on this machine has ``argument`` in its command line (needs /proc)."""
     wanted = os.fsencode(argument)
     for entry in Path("/proc").glob("[0-9]*"):
         if entry.name == str(os.getpid()):
@@ -73,8 +74,11 @@ def runs_with(argument: str) -> bool:
 
 
 def with_variable(name: str, value: str) -> list[ProcessId]:
-    """The caller's own processes on this machine that were started with ``name=value`` in their environment (only where
-    there is a /proc). Root could read those of others too, who can write there what they like."""
+    """The caller's own processes on this machine that were started with ``name=value`` in their environment (needs
+    /proc).
+
+    Other users' processes are left out even for root, who could read them: their environment says whatever they like.
+    """
     wanted = os.fsencode(f"{name}={value}")
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
@@ -87,9 +91,13 @@ def with_variable(name: str, value: str) -> list[ProcessId]:
 
 
 def send(process: ProcessId, number: signal.Signals) -> bool:
-    """Send a signal to that very process; False when it has ended. Raises PermissionError for someone else's."""
+    """Send a signal to exactly that process; False if it has ended.
+
+    Raises:
+        PermissionError: the process belongs to somebody else.
+    """
     try:
-        if not hasattr(os, "pidfd_open"):  # not Linux: a moment remains in which the pid could be reused
+        if not hasattr(os, "pidfd_open"):  # not Linux: the pid could be reused in between
             if is_alive(process):
                 os.kill(process.pid, number)
                 return True
@@ -114,10 +122,10 @@ def end_processes(
     patience: float,
     hurry: Callable[[], bool] = lambda: False,
 ) -> None:
-    """End ``leader`` and then what is left of ``members``: SIGTERM first, so that they can save, and SIGKILL after
-    ``patience`` seconds, or as soon as ``hurry`` says so.
+    """End ``leader``, then whatever is left of ``members``: SIGTERM first, so that they can save, and SIGKILL after
+    ``patience`` seconds or as soon as ``hurry`` returns true.
 
-    The leader is told first and alone: it tells the others, and records how that went.
+    The leader gets SIGTERM first, and alone: it passes the signal on and records the outcome.
     """
     deadline = time.monotonic() + patience
     told = {leader}
@@ -164,4 +172,4 @@ def _boot() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
-        return ""  # where `ps` gives the start as a date, that alone tells boots apart
+        return ""  # here `ps` reports the start as a date, which is enough to tell boots apart

@@ -1,4 +1,4 @@
-"""What msgspec found wrong in a YAML file, in words: the key, what it holds, what it should hold, what to write."""
+"""msgspec's errors about a YAML file as readable messages: the key, its value, what is expected, what to write."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _HELD = {
     "object": "a group of keys",
     "str": "text",
 }
-"""msgspec's words for values, for somebody who writes YAML."""
+"""msgspec's type names, in words for somebody who writes YAML."""
 
 _WRITE = {
     "array": "write a list: {key}: [first, second]",
     "bool": "write {key}: true, or {key}: false",
-    "float": "write a number, without unit or quotes",
-    "int": "write a whole number, without unit or quotes",
-    "object": "write its keys on lines of their own below {key}:, indented by two spaces",
+    "float": "write a number, without a unit or quotes",
+    "int": "write a whole number, without a unit or quotes",
+    "object": "write its keys on separate lines below {key}:, indented by two spaces",
 }
 _STEP = re.compile(r"\.([^.\[]+)|\[([0-9]+|\.\.\.)\]")
 
@@ -51,16 +51,16 @@ def explain(text: str, kind: type[Any], data: Any) -> tuple[str, str, str]:
         wanted = [word for word in found[1].split(" | ") if word != "null"]
         should = " or ".join(_HELD.get(word, word) for word in wanted)
         held = "" if found[2] == "null" else f"{_HELD.get(found[2], found[2])}{value}"
-        what = f"holds {held}, where {should} is expected" if held else f"is empty, where {should} is expected"
+        what = f"is {held}, but {should} is expected" if held else f"is empty, but {should} is expected"
         return path, f"{key or 'the file'} {what}", _remedy(wanted[0], key, bool(held))
     if problem.startswith("Invalid enum value"):
         choices = [str(choice) for choice in _choices_at(path, kind)]
         near = did_you_mean(value.strip(" ()'\""), choices)
-        remedy = f"one of {', '.join(choices)}" if len(choices) > 1 else f"write {key}: {''.join(choices)}"
+        remedy = f"use one of {', '.join(choices)}" if len(choices) > 1 else f"write {key}: {''.join(choices)}"
         return path, f"{key}{value} is unknown{near}", remedy
     if found := re.match(r"Expected '(?:int|float)' ([<>]=?) (-?[0-9.]+)", problem):
         bound = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}[found[1]]
-        return path, f"{key}{value} is out of range", f"{bound} {found[2].removesuffix('.0')}"
+        return path, f"{key}{value} is out of range", f"use {bound} {found[2].removesuffix('.0')}"
     return path, f"{key}{value}: {problem}", ""
 
 
@@ -68,7 +68,7 @@ _TYPES = {"array": list, "bool": bool, "float": float, "int": int, "null": type(
 
 
 def _found_in(path: str, data: Any, held: str) -> str:
-    """``path`` with the key in place of ``[...]``, which msgspec writes for any value of a mapping."""
+    """``path`` with the actual key instead of ``[...]``, which msgspec writes for values of a mapping."""
     before, dots, after = path.partition("[...]")
     values = _value_at(before, data)
     if not dots or after or not isinstance(values, dict):
@@ -78,15 +78,15 @@ def _found_in(path: str, data: Any, held: str) -> str:
 
 def _remedy(wanted: str, key: str, held: bool) -> str:
     if not key:
-        return "begin each line with a key and a colon"
+        return "start each line with a key and a colon"
     if wanted == "str":
-        return "put the value in quotes" if held else "write a value, or leave the key out"
+        return "put the value in quotes" if held else "write a value, or remove the key"
     last = key.rpartition(".")[2]
     return _WRITE.get(wanted, "").format(key=last)
 
 
 def _short(value: Any) -> str:
-    """`` ('x')`` for what fits into a line; nothing for lists and groups."""
+    """`` ('x')`` if it fits on a line; nothing for lists and groups."""
     if value is None or isinstance(value, (list, dict)):
         return ""
     text = str(value).lower() if isinstance(value, bool) else repr(value)
@@ -127,7 +127,7 @@ def _choices_at(path: str, kind: Any) -> tuple[Any, ...]:
 
 
 def _options(kind: Any) -> Iterator[Any]:
-    """The types that ``kind`` allows, without what surrounds them."""
+    """The types that ``kind`` allows, without unions and annotations around them."""
     if typing.get_origin(kind) in (Union, types.UnionType):
         for option in typing.get_args(kind):
             yield from _options(option)
@@ -138,7 +138,7 @@ def _options(kind: Any) -> Iterator[Any]:
 
 
 def _field_names(kind: type[Any]) -> Iterator[str]:
-    """Names of all fields of ``kind`` and of the structs inside it: candidates for a misspelt key."""
+    """The names of all fields of ``kind`` and of the structs in it: candidates for a misspelt key."""
     import msgspec
 
     seen: set[Any] = set()

@@ -1,4 +1,4 @@
-"""Secrets: a type that does not print itself, and the list of variables that hold one."""
+"""Secrets: a string type that does not print itself, and rules for which variables hold one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ SECRET_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "NGC_API_KEY", "NGC_CL
 _SURE = {"SECRET", "SECRETS", "PASSWORD", "PASSWORDS", "PASSWD", "PASSPHRASE", "PASSCODE", "APIKEY", "APIKEYS", "JWT"}
 _SURE |= {"CREDENTIAL", "CREDENTIALS", "CRED", "CREDS", "BEARER", "COOKIE", "DSN", "WEBHOOK", "PGPASS", "SSHPASS"}
 _ENDINGS = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "APIKEY", "CREDENTIAL", "CREDENTIALS")
-"""How words end that were written together: GITHUBTOKEN, PGPASSWORD."""
+"""Endings of words written without a separator: GITHUBTOKEN, PGPASSWORD."""
 
-# Words that are secrets unless what stands beside them says otherwise.
+# Words that indicate a secret unless another word in the name says otherwise.
 _COUNTED = {"MAX", "MIN", "NUM", "N", "TOTAL", "PER", "COUNT", "LIMIT", "LEN", "LENGTH", "SIZE"}
 _UNLESS = {
     "TOKEN": _COUNTED | {"DISPATCHER", "DROP", "PAD", "EOS", "BOS", "MASK", "UNK", "TYPE", "ID"},
@@ -37,18 +37,18 @@ _LAST = {
     "PWD": {"OLD"},
     "PAT": {"FILE", "NAME", "GLOB"},
 }
-"""The same, but only as the last word, and not alone: DB_PASS, MYSQL_PWD, GITHUB_PAT; not PASS_THROUGH, not PWD."""
+"""The same, but only as the last of several words: DB_PASS, MYSQL_PWD, GITHUB_PAT, but not PASS_THROUGH or PWD."""
 
 SECRET_SHAPES = re.compile(
     rb"\b(?:hf_[A-Za-z0-9]{16,}|nvapi-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}"
     rb"|glpat-[A-Za-z0-9_-]{16,}|sk-[A-Za-z0-9_-]{20,}|xox[abprs]-[A-Za-z0-9-]{10,}|AKIA[0-9A-Z]{16})"
     rb"|(?<=://)[^\s/:@]+:[^\s/@]+(?=@)"
 )
-"""How tokens of Hugging Face, NGC, GitHub, GitLab, Slack, AWS and others begin; name and password in an address."""
+"""Tokens of Hugging Face, NGC, GitHub, GitLab, Slack, AWS and others by their prefixes; user and password in a URL."""
 
 
 class Secret:
-    """A string that only ``reveal()`` shows: not ``str()``, ``repr()``, formatting, JSON, pickling or comparison."""
+    """A string that only ``reveal()`` exposes: ``str()``, ``repr()``, formatting, JSON, pickling, comparison do not."""
 
     __slots__ = ("_value",)
 
@@ -77,7 +77,7 @@ class Secret:
 def is_secret_name(name: str) -> bool:
     """Whether a variable of this name must be kept out of scripts, records and output.
 
-    Decided word by word, so that NGC_KEY and DB_PASS are secrets, and KEYBOARD, PASSTHROUGH, NCCL_IB_PKEY and
+    Decided word by word: NGC_KEY and DB_PASS are secrets; KEYBOARD, PASSTHROUGH, NCCL_IB_PKEY and
     TOKENIZERS_PARALLELISM are not.
     """
     if name in SECRET_VARIABLES:

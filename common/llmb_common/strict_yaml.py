@@ -1,8 +1,9 @@
-"""YAML that means what it looks like, with line numbers.
+"""YAML without surprises, and with line numbers.
 
-PyYAML's parser at node level, and the scalars of YAML 1.2's core schema: ``no`` is a string, ``2:00:00`` is a string,
+Uses PyYAML's parser at node level with the scalars of YAML 1.2's core schema: ``no`` and ``2:00:00`` are strings,
 ``1e-5`` is a number. Duplicate keys, merge keys, tags and recursive aliases are errors. ``load_struct`` turns the
-result into a msgspec struct and reports the first mistake with file, line and, for a misspelt key, the nearest one.
+result into a msgspec struct and reports the first mistake with file, line and, for a misspelt key, the closest valid
+one.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ _NULL = {"", "~", "null", "Null", "NULL"}
 _BOOLEAN = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 
 _LONGEST = 18
-"""Digits of a whole number; no setting has more."""
+"""The most digits a whole number may have; no setting needs more."""
 _DEEPEST = 50
 _MOST_BY_ALIASES = 50_000
-"""Values that a file may mean, an alias's counted wherever it stands, or ten times what is written where that is more.
+"""The most values a file may expand to, or ten times the values written in it if that is more.
 
-A few hundred bytes of aliases of aliases can mean a billion."""
+A few hundred bytes of nested aliases can expand to a billion values."""
 
 _QUOTED = ("'", '"', "|", ">")
-# What the parser itself gives to untagged values, by its own YAML 1.1 rules; the scalar rules above replace them.
+# Tags that the parser assigns to untagged values by YAML 1.1 rules; the scalar rules above replace those.
 _IMPLICIT_TAGS = {"null", "bool", "int", "float", "str", "timestamp", "merge", "value", "seq", "map"}
 
 Lines = dict[str, int]
@@ -43,8 +44,10 @@ Lines = dict[str, int]
 def load_text(text: str, where: str, error: type[LLMBError] = ConfigError) -> tuple[Any, Lines]:
     """Parse ``text``; ``where`` names it in messages.
 
-    Returns the plain data and the line of every value by its path (``$.rows[3].gpu``, as msgspec writes it).
-    Raises ``error`` with ``where:line``.
+    Returns the plain data, and the line of every value by its path (``$.rows[3].gpu``, as msgspec writes it).
+
+    Raises:
+        LLMBError: the class ``error``, with ``where:line``: not YAML, or not allowed here.
     """
     import yaml
 
@@ -67,7 +70,7 @@ def load_text(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
 
 
 def _refuse_explosion(root: yaml.Node, where: str, error: type[LLMBError]) -> None:
-    """Count what aliases stand for without writing it out."""
+    """Count the values that aliases expand to, without expanding them."""
     sizes: dict[int, int] = {}
 
     def size(node: yaml.Node, depth: int) -> int:
@@ -80,7 +83,9 @@ def _refuse_explosion(root: yaml.Node, where: str, error: type[LLMBError]) -> No
         return sizes[id(node)]
 
     if size(root, 0) > max(_MOST_BY_ALIASES, 10 * len(sizes)):
-        raise error(f"{where}: aliases make it more than {_MOST_BY_ALIASES} values", remedy="write the values out")
+        raise error(
+            f"{where}: its aliases expand to more than {_MOST_BY_ALIASES} values", remedy="write the values out"
+        )
 
 
 def _plain(
@@ -99,7 +104,7 @@ def _plain(
     if isinstance(node, yaml.ScalarNode):
         value = node.value if node.style in _QUOTED else _scalar(node.value)
         if isinstance(value, float) and not math.isfinite(value):
-            raise error(f"{where}:{line}: {node.value[:40]} is too large a number")
+            raise error(f"{where}:{line}: the number {node.value[:40]} is too large")
         return value
     inside = parents | {id(node)}
     if isinstance(node, yaml.SequenceNode):
@@ -130,12 +135,16 @@ def _scalar(text: str) -> Any:
     if _INTEGER.match(text) and len(text) <= _LONGEST:
         return int(text)
     if _FLOAT.match(text):
-        return float(text)  # a whole number too long to be meant comes here too, and no field takes it
+        return float(text)  # integers that are too long end up here too, and no field accepts them
     return text
 
 
 def read_text(path: Path, error: type[LLMBError] = ConfigError) -> str:
-    """The UTF-8 text of ``path``; ``error`` when it cannot be read."""
+    """The UTF-8 text of ``path``.
+
+    Raises:
+        LLMBError: the class ``error``: it cannot be read, or is not UTF-8.
+    """
     try:
         return path.read_text(encoding="utf-8")
     except OSError as problem:
@@ -145,13 +154,21 @@ def read_text(path: Path, error: type[LLMBError] = ConfigError) -> str:
 
 
 def load_struct(path: Path, kind: type[T], error: type[LLMBError] = ConfigError) -> T:
-    """Read ``path`` as a ``kind`` (a msgspec struct). Raises ``error`` with file, line and remedy."""
+    """Read ``path`` as a ``kind`` (a msgspec struct).
+
+    Raises:
+        LLMBError: the class ``error``, with file, line and remedy.
+    """
     data, lines = load_text(read_text(path, error), str(path), error)
     return convert(data, lines, kind, str(path), error)
 
 
 def convert(data: Any, lines: Lines, kind: type[T], where: str, error: type[LLMBError] = ConfigError) -> T:
-    """``data`` (from ``load_text``) as a ``kind``; mistakes become ``error`` with their line."""
+    """``data`` (from ``load_text``) as a ``kind``.
+
+    Raises:
+        LLMBError: the class ``error``, with the line of the first mistake.
+    """
     import msgspec
 
     try:
@@ -166,7 +183,7 @@ def convert(data: Any, lines: Lines, kind: type[T], where: str, error: type[LLMB
 
 
 def _line_of(path: str, lines: Lines) -> int | None:
-    # msgspec writes "[...]" for the values of a mapping: fall back to the nearest enclosing value that has a line.
+    # msgspec writes "[...]" for the values of a mapping: use the line of the nearest enclosing value that has one.
     while path and path not in lines:
         path = re.sub(r"(\.[^.\[]+|\[[^\]]*\])\Z", "", path) if path != "$" else ""
     return lines.get(path)

@@ -1,4 +1,4 @@
-"""Plain values to msgspec structs, from any thread."""
+"""Convert plain values to msgspec structs, safely from any thread."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ _one_at_a_time = threading.Lock()
 
 
 def from_plain(value: Any, kind: Any) -> Any:
-    """``value`` (dicts, lists, strings, ...) as a ``kind``. Raises msgspec.ValidationError.
+    """``value`` (dicts, lists, strings, ...) as a ``kind``.
 
-    One conversion at a time: msgspec (0.22) builds what it knows of a struct type at its first use, by running Python
-    code in the middle of which another thread may begin to use the unfinished result. That ends the process with
-    SIGSEGV. A conversion never waits for anything, and threads do not convert side by side in any case.
+    One conversion at a time: at the first use of a struct type, msgspec (0.22) builds its description of the type by
+    running Python code, during which another thread may start to use the unfinished result. That crashes the process
+    with SIGSEGV. The lock costs nothing: a conversion never blocks, and under the GIL threads do not convert in
+    parallel anyway.
+
+    Raises:
+        msgspec.ValidationError: ``value`` does not fit.
     """
     import msgspec
 
@@ -23,7 +27,7 @@ def from_plain(value: Any, kind: Any) -> Any:
 
 
 def json_text(value: Any) -> bytes:
-    """As ``files.write_json`` writes it, several times faster: json's C encoder does not indent."""
+    """The text that ``files.write_json`` writes, several times faster: json's C encoder cannot indent."""
     import msgspec
 
     text: bytes = msgspec.json.format(json.dumps(value, allow_nan=False, ensure_ascii=False).encode(), indent=2)

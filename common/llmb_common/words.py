@@ -1,7 +1,7 @@
-"""What may be a value of one line, a name in Slurm, a variable of a job: each rule once.
+"""Which single-line values, Slurm names and job variables are valid: the only place for each of these rules.
 
-``cluster_config.yaml``, the documented variables, task files and the installer's answers all ask here. Standard library
-only: the installer's bootstrap asks too.
+``cluster_config.yaml``, the documented variables, task files and the installer's answers are all checked here. Standard
+library only, because the installer's bootstrap uses it too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 
 from llmb_common.secrets import is_secret_name
 
-# Several partitions are a list with commas. Everything that a shell would read otherwise is left out.
+# Several partitions are separated by commas. Anything a shell would interpret is not allowed.
 _SLURM_NAME = re.compile(r"\w[\w.,:@+/=-]*")
 
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\Z")
@@ -23,16 +23,16 @@ _SCRIPT = {"LLMB_EXPERIMENT", "LLMB_RESUME", "LLMB_RUN_DIR", "MASTER_ADDR"}
 
 
 def line_problem(text: str) -> str:
-    """Why ``text`` is not one line of UTF-8 text, to be put after its name; empty when it is."""
+    """Why ``text`` is not a single line of UTF-8 text, to be appended to its name; empty if it is."""
     if any(ord(c) < 32 or ord(c) == 127 for c in text):
-        return "holds a line break or a control character"
+        return "contains a line break or a control character"
     if any("\ud800" <= c <= "\udfff" for c in text):
         return "is not UTF-8 text"
     return ""
 
 
 def is_slurm_name(text: str) -> bool:
-    """Whether ``text`` can name an account or a partition (or several, with commas)."""
+    """Whether ``text`` is a valid name of an account or a partition (or of several, separated by commas)."""
     return _SLURM_NAME.fullmatch(text) is not None
 
 
@@ -41,16 +41,16 @@ def is_variable_name(name: str) -> bool:
 
 
 def job_variable_problem(name: str, value: str) -> str:
-    """Why a job's environment cannot hold ``name`` with ``value``, beginning with the name; empty when it can.
+    """Why ``name=value`` is not allowed in a job's environment, starting with the name; empty if it is.
 
-    The job script's own variables are in lower case, as no program's are, except for ``http_proxy`` and its kin.
+    The job script's own variables are lower case, which no program uses except for ``http_proxy`` and the like.
     """
     if not is_variable_name(name):
         return f"{name!r} is not a variable name"
     if is_secret_name(name):
-        return f"{name} is a secret, and these values stand in every job script"
+        return f"{name} is a secret, and values given here are written into every job script"
     if name in _BASH:
-        return f"{name} belongs to bash, which runs the job script"
+        return f"{name} is reserved by bash, which runs the job script"
     if name in _SCRIPT or (name.islower() and not name.endswith("_proxy")):
         return f"{name} is set by the job script"
     if problem := line_problem(value):
@@ -59,21 +59,21 @@ def job_variable_problem(name: str, value: str) -> str:
 
 
 def mount_problem(path: str, runtime: str) -> str:
-    """Why ``path`` cannot be mounted by ``pyxis`` or ``enroot``, to be put after it; empty when it can.
+    """Why ``pyxis`` or ``enroot`` cannot mount ``path``, to be appended to it; empty if it can.
 
-    Both write an fstab: Pyxis (0.24, pyxis_slurmstepd.c) as ``echo "SOURCE TARGET FLAGS"`` in a script that Enroot
-    sources, so that bash reads the path; Enroot (4.1.2, runtime.sh) refuses white space, and its static build decodes
-    no ``\\040``.
+    Both write an fstab. Pyxis (0.24, pyxis_slurmstepd.c) does so with ``echo "SOURCE TARGET FLAGS"`` in a script that
+    Enroot sources, so bash interprets the path. Enroot (4.1.2, runtime.sh) refuses white space, and its static build
+    does not decode ``\\040``.
     """
     if "," in path or ":" in path:
-        return "holds a comma or a colon, which container mounts cannot say"
+        return "contains a comma or a colon, which container mounts cannot express"
     if set(path) & set('$`"\\'):
-        return 'holds one of $ ` " \\, which Pyxis would hand to a shell'
+        return 'contains one of $ ` " \\, which Pyxis would pass to a shell'
     if runtime == "enroot" and any(c.isspace() for c in path):
-        return "holds white space, which Enroot refuses in mounts"
+        return "contains white space, which Enroot does not accept in mounts"
     return line_problem(path)
 
 
 def is_experiment_name(name: object) -> bool:
-    """Whether ``name`` can be one: a plain word that stays where it is put, in paths, job names and on a terminal."""
+    """Whether ``name`` is a valid experiment name: a plain word, safe in paths, in job names and on a terminal."""
     return isinstance(name, str) and len(name) <= 200 and _EXPERIMENT.match(name) is not None

@@ -81,7 +81,7 @@ MISTAKES = {
     "no pair": (["--env", "NCCL_DEBUG"], "--env 'NCCL_DEBUG' is not NAME=VALUE"),
     "secret": (["--env", "HF_TOKEN=hf_x"], "--env: HF_TOKEN looks like a secret"),
     "script's own": (["--slurm-arg", "nodes=4"], "--nodes is set by the job script"),
-    "line break": (["--env", "A=b\nc"], "A holds a line break"),
+    "line break": (["--env", "A=b\nc"], "A contains a line break"),
 }
 
 

@@ -104,11 +104,11 @@ def test_what_users_write_is_read_as_it_stands() -> None:
         ("qos batch", "'qos batch' is not a Slurm option"),
         ("qos=", "'qos=' has no value"),
         ("exclusive= ", "'exclusive=' has no value"),
-        ("account=a b", "'account=a b' is not a name that Slurm can have"),
-        ("partition=-x", "'partition=-x' is not a name that Slurm can have"),
-        ("comment=a\nb", "here holds a line break"),
-        ("qos=low\n", "here holds a line break"),
-        ("comment=\x7f", "here holds a line break or a control character"),
+        ("account=a b", "'account=a b' is not a valid Slurm name"),
+        ("partition=-x", "'partition=-x' is not a valid Slurm name"),
+        ("comment=a\nb", "here contains a line break"),
+        ("qos=low\n", "here contains a line break"),
+        ("comment=\x7f", "here contains a line break or a control character"),
         ("nodelist=n1;nodelist=n2", "--nodelist is given twice"),
         ("w=n1;nodelist=n2", "--nodelist is given twice"),
         ("exclusive;exclusive=user", "--exclusive is given twice"),
@@ -166,7 +166,7 @@ def test_an_output_path_means_the_file_of_that_name(path: str) -> None:
 
 
 def test_a_backslash_would_switch_slurms_patterns_off() -> None:
-    with pytest.raises(RequestError, match="holds a backslash") as caught:
+    with pytest.raises(RequestError, match="contains a backslash") as caught:
         output_pattern("/a\\b")
     assert caught.value.remedy
 
@@ -182,7 +182,7 @@ def test_a_backslash_would_switch_slurms_patterns_off() -> None:
 )
 def test_a_comma_between_two_options_is_no_part_of_a_value(text: str, second: str, remedy: str) -> None:
     error = refusal(text)
-    assert f"holds a second option, {second!r}" in error.message
+    assert f"contains a second option, {second!r}" in error.message
     assert error.remedy.endswith(remedy)
 
 

@@ -98,7 +98,7 @@ def test_one_rule_refuses_it_everywhere(tmp_path: Path, name: str) -> None:
 )
 @pytest.mark.parametrize("value", ["/a\\nTASK\\ntouch evil", "/a\\r", "\\x7f/a", "/a\\n"])
 def test_every_text_of_the_sites_file_is_one_line(tmp_path: Path, key: str, value: str) -> None:
-    with pytest.raises(ConfigError, match="holds a line break or a control character") as caught:
+    with pytest.raises(ConfigError, match="contains a line break or a control character") as caught:
         config(tmp_path, key.format(f'"{value}"'))
     name = re.findall(r"[a-z_]{2,}", key)
     assert ".".join(name[: 2 if name[0] in ("slurm", "engine") else 1]) in caught.value.message
@@ -106,7 +106,7 @@ def test_every_text_of_the_sites_file_is_one_line(tmp_path: Path, key: str, valu
 
 def test_lines_hold_any_other_text() -> None:
     assert line_problem("it's $(x) `y` \\ % ü€ \u2028 ~") == ""
-    assert line_problem("a\x1fb") == line_problem("a\x7f") == "holds a line break or a control character"
+    assert line_problem("a\x1fb") == line_problem("a\x7f") == "contains a line break or a control character"
     assert line_problem("a\ud800") == line_problem("\udfff") == "is not UTF-8 text"
     assert line_problem("\ud7ff\ue000 ") == ""
 
@@ -139,12 +139,12 @@ def test_no_variable_of_the_job_scripts_can_be_set_from_outside() -> None:
     assert {"log", "step", "prefix", "master", "LLMB_RUN_DIR", "LLMB_EXPERIMENT", "MASTER_ADDR"} <= names
     assert [name for name in sorted(names) if not job_variable_problem(name, "x")] == []
     assert job_variable_problem("LLMB_RESUME", "1") == "LLMB_RESUME is set by the job script"
-    assert job_variable_problem("SECONDS", "1").startswith("SECONDS belongs to bash")
+    assert job_variable_problem("SECONDS", "1").startswith("SECONDS is reserved by bash")
 
 
 @pytest.mark.parametrize("value", ["a\nb", "\x00", "\udc80"])
 def test_a_value_that_is_no_line_is_refused(value: str) -> None:
-    with pytest.raises(LLMBError, match=r"--env: A (holds|is not)"):
+    with pytest.raises(LLMBError, match=r"--env: A (contains|is not)"):
         check_job_variable("A", value, "--env")
 
 

@@ -1,1 +1,1 @@
-"""What LLMB knows of Slurm."""
+"""What LLMB knows about Slurm."""

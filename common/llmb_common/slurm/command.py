@@ -1,4 +1,4 @@
-"""Run one Slurm command: bounded in time, in a clean environment, and never an exception but SchedulerError."""
+"""Run one Slurm command with a timeout and a clean environment; the only exception is SchedulerError."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KEPT = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS"}
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command that ended said."""
+    """The result of a command that has ended."""
 
     status: int
     output: str
@@ -22,7 +22,7 @@ class Answer:
 
     @property
     def complaint(self) -> str:
-        """The first line of what it complained about."""
+        """The first line of its error output."""
         text = (self.errors or self.output).strip()
         return text.splitlines()[0][:300] if text else f"exit status {self.status}"
 
@@ -30,7 +30,9 @@ class Answer:
 def run_slurm(command: Sequence[str], timeout: float, env: Mapping[str, str] | None = None) -> Answer:
     """Run ``command``, with ``env`` added to the clean environment.
 
-    Raises SchedulerError with code ``no-answer`` after ``timeout`` seconds, ``no-program`` when it cannot be started.
+    Raises:
+        SchedulerError: with the code ``no-answer`` after ``timeout`` seconds, or ``no-program`` if it cannot be
+        started.
     """
     try:
         done = subprocess.run(
@@ -44,20 +46,20 @@ def run_slurm(command: Sequence[str], timeout: float, env: Mapping[str, str] | N
         )
     except subprocess.TimeoutExpired as error:
         raise SchedulerError(
-            f"{command[0]} did not answer in {timeout:g} s", remedy="try again later", code="no-answer"
+            f"{command[0]} did not answer within {timeout:g} s", remedy="try again later", code="no-answer"
         ) from error
     except OSError as error:
         raise SchedulerError(
             f"cannot run {command[0]}: {error.strerror or error}",
-            remedy="run on a login node of the cluster",
+            remedy="run this on a login node of the cluster",
             code="no-program",
         ) from error
     return Answer(done.returncode, done.stdout, done.stderr)
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment for Slurm's commands: what another job left behind (``SLURM_*``) or options that would override
-    the script (``SBATCH_*``) is taken out; where Slurm finds its own configuration stays."""
+    """The environment for Slurm's commands, without variables left by an enclosing job (``SLURM_*``) and options that
+    would override the script (``SBATCH_*``). Variables that tell Slurm where its configuration is are kept."""
     return {
         name: value
         for name, value in os.environ.items()

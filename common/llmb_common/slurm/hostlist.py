@@ -1,7 +1,7 @@
-"""Slurm's host lists: ``rack[1-2]n[01-12]-ib,login`` to names and back.
+"""Slurm's host lists: expand ``rack[1-2]n[01-12]-ib,login`` to names, and compress names again.
 
-Numbers keep the zeros of the range's first number (``n[09-10]``: n09, n10; ``n[9-10]``: n9, n10). Several brackets
-in a name multiply, the last one fastest.
+Numbers are zero-padded like the first number of the range (``n[09-10]``: n09, n10; ``n[9-10]``: n9, n10). Several
+brackets in a name form a product in which the last one varies fastest.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ _TOKEN = re.compile(r"[^\[\],\s]+|\[[0-9,-]*\]")
 
 
 def expand(text: str) -> list[str]:
-    """The names in ``text``, in its order, without repetition; ``(null)``, ``None assigned`` and blanks hold none.
+    """The names in ``text``, in order and without duplicates; none for ``(null)``, ``None assigned`` and blanks.
 
-    Raises RequestError that shows the part which is not a host list.
+    Raises:
+        RequestError: part of it is not a host list; the message shows that part.
     """
     if text.strip() in ("", "(null)", "None", "None assigned", "N/A"):
         return []
@@ -37,11 +38,11 @@ def expand(text: str) -> list[str]:
 
 
 def compress(names: Iterable[str]) -> str:
-    """A host list of ``names``, sorted, with ranges over the last number of each name; empty for none."""
+    """A sorted host list of ``names``, with ranges over the last number in each name; empty if there are none."""
     found: dict[tuple[str, str], set[str]] = {}
     plain: set[str] = set()
     for name in names:
-        # The last number of a name that ends in letters or nothing; "a1b2-ib" -> "a1b", "2", "-ib".
+        # Split at the last number: "a1b2-ib" -> "a1b", "2", "-ib".
         parts_of = re.fullmatch(r"(.*?)([0-9]+)([^0-9]*)", name, re.ASCII | re.DOTALL)
         if parts_of is None:
             plain.add(name)
@@ -49,7 +50,7 @@ def compress(names: Iterable[str]) -> str:
             found.setdefault((parts_of[1], parts_of[3]), set()).add(parts_of[2])
     groups: dict[tuple[str, str, int], list[int]] = {}
     for (head, tail), digits in found.items():
-        # Zeros at the front fix the width, also of neighbours (09 with 10); without any, 9 and 10 share a range.
+        # Leading zeros fix the width, also for neighbours (09 with 10); without any, 9 and 10 share a range.
         padded = {len(number) for number in digits if len(number) > 1 and number.startswith("0")}
         for number in digits:
             width = len(number) if len(number) in padded else 0
@@ -83,7 +84,7 @@ def _count(choices: list[list[str]]) -> int:
 
 
 def _ranges(numbers: list[int], width: int) -> Iterable[str]:
-    """``1-3``, ``7``: runs of neighbours."""
+    """``1-3``, ``7``: runs of consecutive numbers."""
     start = 0
     for end in range(1, len(numbers) + 1):
         if end == len(numbers) or numbers[end] != numbers[end - 1] + 1:

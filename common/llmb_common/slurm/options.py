@@ -1,4 +1,4 @@
-"""Slurm options as users write them and as ``#SBATCH`` lines carry them."""
+"""Slurm options: as users write them, and as ``#SBATCH`` lines."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 from llmb_common.errors import RequestError
 from llmb_common.words import is_slurm_name, line_problem
 
-# Options that would change what the script is built on, and what to use instead.
+# Options that belong to the job script, and what to use instead.
 _OURS = {
     "nodes": "JOB_TOTAL_GPUS",
     "ntasks": "JOB_TOTAL_GPUS",
     "ntasks-per-node": "GPUS_PER_NODE",
-    "job-name": "nothing: it holds the run's id",
-    "output": "nothing: logs have documented places",
-    "error": "nothing: logs have documented places",
+    "job-name": "nothing: it contains the run's id",
+    "output": "nothing: logs have fixed, documented paths",
+    "error": "nothing: logs have fixed, documented paths",
     "wrap": "nothing",
     "array": "llmb-run submit --repeats",
     "wait": "nothing: llmb-run watch follows a job",
@@ -23,7 +23,7 @@ _OURS = {
     "usage": "nothing",
     "version": "nothing",
 }
-# Without a value these are a slip of the pen, which sbatch would answer by taking the next line for it.
+# Options that need a value. Without one it is a mistake, and sbatch would take the next word as the value.
 _WITH_VALUE = {
     *("account", "acctg-freq", "bb", "bbf", "begin", "chdir", "cluster-constraint", "clusters", "comment"),
     *("constraint", "container", "core-spec", "cores-per-socket", "cpu-freq", "cpus-per-gpu", "cpus-per-task"),
@@ -45,21 +45,22 @@ _SHORT = {
     **{"w": "nodelist", "x": "exclude"},
 }
 
-# Values that may hold "name=value" after a comma.
+# Options whose value may contain "name=value" after a comma.
 _WITH_COMMAS = {"acctg-freq", "comment", "container-env", "export", "extra", "tres-bind", "tres-per-task"}
 _SECOND_OPTION = re.compile(
     rf",\s*(-{{0,2}}(?:{'|'.join(sorted(_WITH_VALUE | set(_OURS), key=len, reverse=True))})\s*=|--?[a-z][a-z-]*\b"
     r"|(?:exclusive|oversubscribe|overcommit|contiguous|requeue|no-requeue|hold)\s*$)"
 )
-"""An option where only a further word of the value can stand, as in ``nodelist=n1,n2,constraint=gpu``."""
+"""A second option inside a value, as in ``nodelist=n1,n2,constraint=gpu``."""
 
 Options = tuple[tuple[str, str | None], ...]
 
 
 def parse_additional(text: str, where: str) -> Options:
-    """``nodelist=n1,n2;constraint=gpu&memory;exclusive`` as (option, value or None), dashes at the front allowed.
+    """``nodelist=n1,n2;constraint=gpu&memory;exclusive`` as (option, value or None); leading dashes are allowed.
 
-    Raises RequestError for an empty name, an option that the job script owns, or a control character.
+    Raises:
+        RequestError: not an option, one that belongs to the job script, given twice, or with a wrong value.
     """
     if problem := line_problem(text):
         raise RequestError(f"{where} {problem}", remedy="write it on one line")
@@ -72,35 +73,35 @@ def parse_additional(text: str, where: str) -> Options:
                 f"{where}: {part!r} is not a Slurm option",
                 remedy='for example "nodelist=n1,n2;constraint=gpu;exclusive": semicolons separate options',
             )
-        # sbatch takes an option's beginning for the option.
+        # sbatch accepts abbreviated options.
         if owned := next((name for name in _OURS if name.startswith(key)), None):
-            also = "" if owned == key else f", for which sbatch takes --{key}"
+            also = "" if owned == key else f", and sbatch reads --{key} as an abbreviation of it"
             raise RequestError(f"{where}: --{owned} is set by the job script{also}", remedy=f"use {_OURS[owned]}")
         if equals and not value.strip():
-            raise RequestError(f"{where}: {part!r} has no value", remedy="write key=value, or the flag alone")
+            raise RequestError(f"{where}: {part!r} has no value", remedy="write key=value, or just the flag")
         if key in _WITH_VALUE and not equals:
             raise RequestError(f"{where}: --{key} needs a value", remedy=f"write {key}=value")
         if key not in _WITH_COMMAS and (second := _SECOND_OPTION.search(value)):
             raise RequestError(
-                f"{where}: {part!r} holds a second option, {second[1]!r}",
+                f"{where}: {part!r} contains a second option, {second[1]!r}",
                 remedy=f"separate options with semicolons: {key}={value[: second.start()]};{value[second.start(1) :]}",
             )
         if key in ("account", "partition") and not is_slurm_name(value.strip()):
-            raise RequestError(f"{where}: {part!r} is not a name that Slurm can have", remedy="correct it")
+            raise RequestError(f"{where}: {part!r} is not a valid Slurm name", remedy="correct it")
         said = value.strip() if equals else None
         if key in options and options[key] != said:
             raise RequestError(
-                f"{where}: --{key} is given twice, and sbatch would take the last one",
-                remedy=f"say it once; lists have commas: {key}={options[key]},{said}"
+                f"{where}: --{key} is given twice, and sbatch would use the last one",
+                remedy=f"give it once; separate list items with commas: {key}={options[key]},{said}"
                 if key in ("nodelist", "exclude") and options[key]
-                else "say it once",
+                else "give it once",
             )
         options[key] = said
     return tuple(options.items())
 
 
 def override_additional(given: str, *parts: str) -> str:
-    """``given`` with ``parts`` in place of what it says of the same options: they were said on the command line."""
+    """``given`` with the options in ``parts``, which come from the command line, replacing its own."""
     said = {_name(part) for part in parts}
     return ";".join([*(part for part in _parts(given) if _name(part) not in said), *parts])
 
@@ -110,15 +111,16 @@ def _parts(text: str) -> list[str]:
 
 
 def _name(part: str) -> str:
-    """The option in ``key=value``, its letter written out."""
+    """The option in ``key=value``, in its long form."""
     key = part.partition("=")[0].strip().lstrip("-")
     return _SHORT.get(key, key)
 
 
 def sbatch_line(option: str, value: str | int | None = None) -> str:
-    """One ``#SBATCH`` line. Slurm's own quoting rules: double quotes, backslash before quote and backslash.
+    """One ``#SBATCH`` line, quoted by Slurm's rules: double quotes, with a backslash before quotes and backslashes.
 
-    Raises RequestError for a line break or control character.
+    Raises:
+        RequestError: the value contains a line break or a control character.
     """
     if value is None:
         return f"#SBATCH --{option}"
@@ -131,7 +133,11 @@ def sbatch_line(option: str, value: str | int | None = None) -> str:
 
 
 def output_pattern(path: str) -> str:
-    """A path for ``--output``: Slurm expands ``%`` in it, so it is doubled. Raises RequestError for a backslash."""
+    """A path for ``--output``, with ``%`` doubled because Slurm expands it.
+
+    Raises:
+        RequestError: the path contains a backslash, which would switch off that expansion.
+    """
     if "\\" in path:
-        raise RequestError(f"the path {path} holds a backslash, which Slurm reads as a switch", remedy="rename it")
+        raise RequestError(f"the path {path} contains a backslash, which Slurm treats specially", remedy="rename it")
     return path.replace("%", "%%")

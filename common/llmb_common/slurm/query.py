@@ -1,7 +1,7 @@
-"""Ask Slurm about jobs by their names: ``squeue`` first, ``sacct`` for what the controller has forgotten.
+"""Query Slurm for jobs by name: ``squeue`` first, ``sacct`` for what the controller has forgotten.
 
-Names and not ids, because ids are reused and a run's name holds its run id (or its array's). A question that was not
-answered in full, or whose answer has a line that cannot be read, raises SchedulerError: it says nothing about any job.
+By name rather than by id, because ids are reused and a run's job name contains its run id (or that of its array). An
+incomplete answer, or one with an unreadable line, raises SchedulerError: it says nothing about any job.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from llmb_common.slurm.command import Answer, run_slurm
 from llmb_common.slurm.states import base_state
 
 ASK_SECONDS = 30
-"""How long one question may take."""
+"""How long one query may take."""
 
 TRIES = 3
 FIRST_DELAY = 1.0
-"""Seconds before the second try; doubled for each further one."""
+"""Seconds before the second try; doubled for each one after that."""
 
 RETRY_SECONDS = 5.0
-"""No further try after so long: Slurm's commands try for some ten seconds themselves when the controller is away."""
+"""Do not retry after this long: when the controller is down, Slurm's commands already retry for about ten seconds."""
 
 _ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C"}
-"""Times as Unix seconds, whatever the time zone, and task numbers in full; only for questions, or every job would
-inherit it."""
+"""Times as Unix seconds, whatever the time zone, and unabbreviated task numbers. Set for queries only, or every job
+would inherit it."""
 
 Place = tuple[str, int | None]
-"""A job's name, and the number of an array's task. None: a job of its own, or what Slurm says of all tasks together
-of which it has no row (those that were cancelled before they started)."""
+"""A job's name and its array task number. None: not an array task, or the row that stands for all tasks without one of
+their own (those cancelled before they started)."""
 
 _NAMES_AT_ONCE = 400
 _EARLIER = 300
-"""Clocks differ: accounting is asked from so many seconds before the submission on."""
+"""Clocks differ, so accounting is queried from this many seconds before the submission."""
 
 
 @dataclass(frozen=True)
 class JobInfo:
-    """One job as Slurm shows it. Times are Unix seconds, None where there is none yet. ``exit_code`` is accounting's
-    ``code:signal``; ``reason`` the queue's, both empty where the other answered."""
+    """One job as Slurm reports it. Times are Unix seconds, or None if not known yet. ``exit_code`` (``code:signal``)
+    comes from accounting and ``reason`` from the queue; each is empty if the other one answered."""
 
     job_id: str
     name: str
@@ -61,9 +61,10 @@ class JobInfo:
 
 
 def in_queue(names: Iterable[str]) -> dict[Place, list[JobInfo]]:
-    """The jobs with these names that the controller knows, also those that ended lately; by name and task.
+    """The jobs with these names that the controller knows, including recently ended ones, by name and task.
 
-    Raises SchedulerError when it cannot be asked.
+    Raises:
+        SchedulerError: the controller cannot be reached.
     """
     jobs: list[JobInfo] = []
     for chunk in _chunks(names):
@@ -74,9 +75,10 @@ def in_queue(names: Iterable[str]) -> dict[Place, list[JobInfo]]:
 
 
 def in_accounting(names: Iterable[str], since: float) -> dict[Place, list[JobInfo]] | None:
-    """The jobs with these names in accounting, submitted after ``since`` (Unix time); None: there is no accounting.
+    """The jobs with these names in accounting, submitted after ``since`` (Unix time); None if there is no accounting.
 
-    Raises SchedulerError when it cannot be asked.
+    Raises:
+        SchedulerError: accounting cannot be reached.
     """
     jobs: list[JobInfo] = []
     start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since - _EARLIER))
@@ -94,7 +96,7 @@ def in_accounting(names: Iterable[str], since: float) -> dict[Place, list[JobInf
 
 
 def _ask(command: Sequence[str]) -> Answer:
-    """The answer of a read-only command, asked again a few times with growing delay."""
+    """The answer to a read-only command, retried a few times with growing delays."""
     delay = FIRST_DELAY
     begun = time.monotonic()
     for attempt in range(TRIES):
@@ -121,7 +123,7 @@ def _rows(answer: Answer, program: str, fields: int) -> Iterator[list[str]]:
         row = line.split("|")
         if len(row) != fields or not re.fullmatch(r"[0-9]+(_(\[[^\]]*\]|[0-9]+))?(\+[0-9]+)?", row[0]):
             raise AnswerLost(
-                f"{program} gave a line that cannot be read: {line[:200]!r}",
+                f"cannot parse a line of {program}'s output: {line[:200]!r}",
                 remedy="the jobs are not affected; ask again later",
             )
         for job_id in _tasks(row[0]):
@@ -129,7 +131,7 @@ def _rows(answer: Answer, program: str, fields: int) -> Iterator[list[str]]:
 
 
 def _tasks(job_id: str) -> list[str]:
-    """``7_[0-2,5%4]``: tasks that wait are one row; %4 is how many may run at once."""
+    """``7_[0-2,5%4]``: pending tasks share a row; %4 is the number that may run at once."""
     base, bracket, tasks = job_id.partition("_[")
     if not bracket:
         return [job_id]
@@ -170,9 +172,9 @@ def _accounted(row: list[str]) -> JobInfo:
 def _state(text: str, program: str) -> str:
     state = base_state(text)
     if state is None:
-        # A word from a newer Slurm is kept, and counts as alive; anything else is a broken answer.
+        # A state from a newer Slurm is kept and counts as live; anything else is a broken answer.
         if not re.fullmatch(r"[A-Z][A-Z_]+", text):
-            raise AnswerLost(f"{program} gave a state that cannot be read: {text[:80]!r}")
+            raise AnswerLost(f"{program} reported an unreadable state: {text[:80]!r}")
         state = text
     return state
 
@@ -182,7 +184,7 @@ def _time(text: str) -> float | None:
 
 
 def _by_place(jobs: Iterable[JobInfo]) -> dict[Place, list[JobInfo]]:
-    """Jobs by name and task, each once (the last line counts), in the order of their ids."""
+    """Jobs by name and task, each one once (the last line counts), ordered by id."""
     found: dict[Place, dict[str, JobInfo]] = {}
     for job in jobs:
         found.setdefault(job.place, {})[job.job_id] = job

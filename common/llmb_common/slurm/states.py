@@ -1,6 +1,6 @@
-"""All states of a Slurm job, in one table: is the job alive, and if it ended, was it well.
+"""All states of a Slurm job in one table: waiting, running or ended.
 
-Names are those of ``squeue -o %T`` and ``sacct``; the list follows slurm.h up to 25.11.
+The names are those of ``squeue -o %T`` and ``sacct``; the list follows slurm.h up to 25.11.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Literal
 Kind = Literal["waiting", "running", "ended"]
 
 STATES: dict[str, Kind] = {
-    # waiting: it has no nodes now
+    # waiting: no nodes at the moment
     "PENDING": "waiting",
     "REQUEUED": "waiting",
     "REQUEUE_FED": "waiting",
@@ -19,7 +19,7 @@ STATES: dict[str, Kind] = {
     "RESV_DEL_HOLD": "waiting",
     "SUSPENDED": "waiting",
     "EXPEDITING": "waiting",
-    # running: it has nodes
+    # running: has nodes
     "CONFIGURING": "running",
     "POWER_UP_NODE": "running",
     "RUNNING": "running",
@@ -47,29 +47,29 @@ STATES: dict[str, Kind] = {
 OWN_STATES: dict[str, Kind] = {
     "SUBMITTING": "waiting",
     "SUBMITTED": "waiting",
-    # The submission was interrupted and no job came of it; `recover` submits the same run.
+    # The submission was interrupted before there was a job; `recover` submits the same run.
     "NOT_SUBMITTED": "ended",
-    # The scheduler has forgotten the job and the job left no end record.
+    # The scheduler has forgotten the job, and the job left no record of its end.
     "LOST": "ended",
 }
-"""States of a run that no scheduler knows."""
+"""States of a run that Slurm does not have."""
 
 _ALL = STATES | OWN_STATES
 
 
 def base_state(text: str) -> str | None:
-    """The state in Slurm's word for it: ``CANCELLED by 0`` and ``CANCELLED+`` are CANCELLED; None: no state at all."""
+    """The bare state: CANCELLED for ``CANCELLED by 0`` and ``CANCELLED+``; None if ``text`` is not a state."""
     word = text.strip().split(" ", 1)[0].rstrip("+").upper()
     return word if word in STATES else None
 
 
 def is_live(state: str) -> bool:
-    """Whether a run in ``state`` may still change. A word from a newer Slurm counts as live: it is asked again."""
+    """Whether a run in ``state`` may still change. A state from a newer Slurm counts as live: it is queried again."""
     return _ALL.get(state, "running") != "ended"
 
 
 def is_waiting(state: str) -> bool:
-    """Whether a run in ``state`` has no nodes yet."""
+    """Whether a run in ``state`` has no nodes."""
     return _ALL.get(state) == "waiting"
 
 
