@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmb_common.errors import Interrupted, LLMBError, RequestError
-from llmb_common.interruption import interruptible
+from llmb_common.errors import RequestError
+from llmb_common.guard import guarded
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.plan import make_plan
-from llmb_common.printable import exact, printable_output
+from llmb_common.printable import exact
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.rendering.script import render_script
 from llmb_common.request.read import Request, read_request
@@ -75,27 +75,15 @@ def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """``python -m llmb_common.launch RECIPE_FOLDER``, as launch.sh calls it."""
-    with printable_output():
-        return _main(arguments)
-
-
-def _main(arguments: list[str] | None) -> int:
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if len(arguments) != 1:
+    words = sys.argv[1:] if arguments is None else arguments
+    if len(words) != 1:
         print(
             "launch.sh takes its settings from environment variables, not arguments; for example\n"
             "  JOB_TOTAL_GPUS=128 GPU_TYPE=gb200 ./launch.sh\nREADME.md next to it lists them.",
             file=sys.stderr,
         )
-        return 0 if arguments[1:] in (["-h"], ["--help"]) else RequestError.exit_status
-    try:
-        with interruptible():
-            return run(Path(arguments[0]), os.environ)
-    except LLMBError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_status
-    except KeyboardInterrupt:
-        return Interrupted.exit_status
+        return 0 if words[1:] in (["-h"], ["--help"]) else RequestError.exit_status
+    return guarded(lambda: run(Path(words[0]), os.environ))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.timing import scan
-from llmb_common.timing.iterations import Iteration, LogContent, read_log
+from llmb_common.timing.iterations import Iteration, LogContent, iterations_in, read_log
 from support.iteration_logs import mbridge_line, mbridge_log, nccl_lines, nemo_line, nemo_log, step_time
 
 DATA = Path(__file__).parents[1] / "data" / "logs"
@@ -50,8 +50,8 @@ def test_every_field_of_a_nemo_line(read):
     content = read(nemo_line(48) + nemo_line(49, tflops=527.8))
     assert content.log_format == "nemo"
     assert content.iterations == (
-        Iteration(48, 49, 2.693, loss=12.81),
-        Iteration(49, 49, 2.693, loss=12.81, tflops=527.8),
+        Iteration(48, 49, 2.693, loss=12.81, zero_based=True),
+        Iteration(49, 49, 2.693, loss=12.81, tflops=527.8, zero_based=True),
     )
 
 
@@ -209,3 +209,13 @@ def test_blocks_without_a_bar_are_skipped_and_lose_nothing(read):
 def test_empty_and_unrelated_files(read):
     for text in ("", "\n", "|" * 5000, "elapsed time per iteration", "| train_step_timing in s: 2.5 |\n"):
         assert read(text).iterations == ()
+
+
+def test_a_piece_of_a_log_gives_its_whole_records() -> None:
+    """What a log has gained: a record cut at either end is none, and both engines' are known."""
+    text = mbridge_log(range(1, 21)).encode()
+    found = iterations_in(text[text.index(b"\n", 400) : text.rindex(b"elapsed")])
+    assert [item.index for item in found] == list(range(found[0].index, 20))
+    assert (found[-1].step, found[-1].steps) == (19, 50)
+    (*_, last) = iterations_in(nemo_log(range(25)).encode())
+    assert (last.index, last.step, last.steps, last.seconds) == (24, 25, 50, 2.693)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
 from llmb_common.files import open_plain
+from llmb_common.timing.iterations import iterations_in
 
-_STEP = re.compile(
-    rb"iteration +(?P<step>[0-9]{1,9})/ *(?P<total>[0-9]{1,9}) *\|[^\n]*?"
-    rb"(?:elapsed time per iteration \(ms\): (?P<ms>[0-9.]+)|train_step_timing in s: (?P<s>[0-9.]+))"
-    rb"(?P<rest>[^\n]*)"
-)
-_TFLOPS = re.compile(rb"(?:throughput per GPU \(TFLOP/s/GPU\)|TFLOPS_per_GPU): ([0-9.]+)")
 _FIRST_LOOK = 256 * 1024
 """Bytes read at the first look: enough for many steps, however long the log is."""
 _RECENT = 10
@@ -53,14 +47,8 @@ class Progress:
             return
         complete = text.rfind(b"\n") + 1
         self._offset += complete
-        for found in _STEP.finditer(text, 0, complete):
-            self._take(found)
-
-    def _take(self, found: re.Match[bytes]) -> None:
-        zero_based = found["s"] is not None
-        self.step = int(found["step"]) + zero_based
-        seconds = float(found["s"]) if zero_based else float(found["ms"]) / 1000
-        self.step_seconds = seconds
-        self._recent = [*self._recent, seconds][-_RECENT:]
-        if tflops := _TFLOPS.search(found["rest"]):
-            self.tflops = float(tflops[1])
+        for iteration in iterations_in(text[:complete]):
+            self.step, self.step_seconds = iteration.step, iteration.seconds
+            self._recent = [*self._recent, iteration.seconds][-_RECENT:]
+            if iteration.tflops is not None:
+                self.tflops = iteration.tflops

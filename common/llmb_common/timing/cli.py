@@ -2,145 +2,110 @@
 
 from __future__ import annotations
 
-import os
-import re
+import argparse
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import NoReturn, TextIO
 
-from llmb_common.errors import Interrupted, LLMBError, RequestError, did_you_mean
-from llmb_common.printable import printable, printable_output
+from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.guard import guarded
+from llmb_common.printable import printable
 from llmb_common.timing.runs import RunTiming, analyse, find_runs
-from llmb_common.timing.statistics import Window
-from llmb_common.timing.tables import STYLES, TableFormat, render
+from llmb_common.timing.statistics import read_window
+from llmb_common.timing.tables import STYLES, Style, render
 
 _PROGRAMS = {"mbridge": "parse_train_timing_mbridge.sh", "nemo": "parse_train_timing.sh"}
-_FORMATS: tuple[TableFormat, ...] = ("table", "csv", "json")
-_OPTIONS = ("--format", "--full-names", "--window", "--help")
-
-_HELP = """\
-Usage: {program} [FOLDER] [options]
-
+_FORMATS = ("table", "csv", "json")
+_DESCRIPTION = """\
 Mean and standard deviation of the training step time ({unit}) and of TFLOP/s per GPU over iterations {window}, for
 every run under FOLDER (default: experiments). Reads the logs of Megatron-Bridge and of NeMo 2.
-
-Options:
-  --format=table|csv|json  output format (default: table)
-  --full-names             do not shorten long names (csv and json never do)
-  --window=FIRST-LAST      other iterations, both included (default: {window})
-  -h, --help               this text
-
+"""
+_EPILOG = """\
 Status: Success; Failed (it died, or a loss is NaN or inf); Incomplete (healthy, but not all of these iterations are
-there); Running. Why a run is not a Success stands on stderr, and in csv and json.
+there); Running. Why a run is not a Success is on stderr, and in csv and json.
 
 Exit status: 0 all runs are a Success; 1 some are not; 2 the request is wrong; 3 no suitable Python.
 """
 
 
-@dataclass(frozen=True)
-class Options:
-    folder: Path
-    output: TableFormat
-    full_names: bool
-    window: Window
+class _Parser(argparse.ArgumentParser):
+    """Complaints are RequestErrors, which the command layer prints."""
+
+    def error(self, message: str) -> NoReturn:
+        raise RequestError(message, remedy="--help shows the options")
+
+
+def _format(text: str) -> str:
+    if text.lower() not in _FORMATS:
+        raise RequestError(f"unknown format {text!r}{did_you_mean(text, _FORMATS)}", remedy="use table, csv or json")
+    return text.lower()
+
+
+def _parser(style: Style, program: str) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=program,
+        usage="%(prog)s [FOLDER] [options]",
+        description=_DESCRIPTION.format(unit=style.unit, window=style.window),
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("folder", nargs="*", type=Path, metavar="FOLDER", help="the runs, or one log")
+    parser.add_argument("--format", type=_format, default="table", metavar="table|csv|json", help="default: table")
+    parser.add_argument("--full-names", action="store_true", help="do not shorten long names (csv and json never do)")
+    parser.add_argument(
+        "--window",
+        type=read_window,
+        default=style.window,
+        metavar="FIRST-LAST",
+        help=f"other iterations, both included (default: {style.window})",
+    )
+    return parser
 
 
 def main(arguments: list[str] | None = None) -> int:
     """``mbridge|nemo [FOLDER] [options]``; gives the exit status."""
-    with printable_output():
-        return _main(arguments)
-
-
-def _main(arguments: list[str] | None) -> int:
-    for stream in (sys.stdout, sys.stderr):
-        # A file name need not fit the terminal's encoding.
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    try:
-        return _run(sys.argv[1:] if arguments is None else arguments)
-    except BrokenPipeError:
-        # The reader (head, less) has gone; let the interpreter's last flush go nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except KeyboardInterrupt:
-        return Interrupted.exit_status
-    except LLMBError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_status
+    words = sys.argv[1:] if arguments is None else arguments
+    return guarded(lambda: _run(words))
 
 
 def _run(arguments: list[str]) -> int:
     if not arguments or arguments[0] not in STYLES:
         raise RequestError("the first argument is mbridge or nemo", remedy=f"or use common/{_PROGRAMS['mbridge']}")
     style = STYLES[arguments[0]]
-    if "-h" in arguments or "--help" in arguments:
-        program = _PROGRAMS[arguments[0]]
-        print(_HELP.format(program=program, unit=style.unit, window=style.window), end="")
+    parser = _parser(style, _PROGRAMS[arguments[0]])
+    if {"-h", "--help"} & set(arguments):
+        print(parser.format_help(), end="")
         return 0
-    options = parse_options(arguments[1:], style.window)
-    runs = find_runs(options.folder)
+    asked, unknown = parser.parse_known_args(arguments[1:])
+    if unknown:
+        known = [f"--{name.replace('_', '-')}" for name in vars(asked) if name != "folder"]
+        hint = did_you_mean(unknown[0].partition("=")[0], known)
+        raise RequestError(f"unknown option {unknown[0]}{hint}", remedy="--help shows the options")
+    runs = find_runs(_folder(asked.folder))
     if not runs:
         raise RequestError(
-            f"no run under {options.folder}",
+            f"no run under {_folder(asked.folder)}",
             remedy="name the folder that holds <experiment>/<experiment>_<timestamp>/ or log-*.out files",
         )
-    timings = [analyse(files, options.window) for files in runs]
-    sys.stdout.write(render(timings, style, options.window, options.output, full_names=options.full_names))
+    timings = [analyse(files, asked.window) for files in runs]
+    sys.stdout.write(render(timings, style, asked.window, asked.format, full_names=asked.full_names))
     sys.stdout.flush()
     _explain(timings, sys.stderr)
     return 0 if all(timing.status.state == "Success" for timing in timings) else 1
 
 
-def parse_options(arguments: list[str], window: Window) -> Options:
-    """:raises RequestError: an unknown option, a wrong value, no such folder"""
-    folders: list[str] = []
-    output: TableFormat = "table"
-    full_names = False
-    rest = list(arguments)
-    while rest:
-        argument = rest.pop(0)
-        name, equals, value = argument.partition("=")
-        if argument == "--":
-            folders += rest
-            break
-        if not argument.startswith("-"):
-            folders.append(argument)
-            continue
-        if name not in _OPTIONS or (name == "--full-names" and equals):
-            hint = did_you_mean(name, _OPTIONS)
-            raise RequestError(f"unknown option {argument}{hint}", remedy="--help shows the options")
-        if name == "--full-names":
-            full_names = True
-            continue
-        if not equals:
-            if not rest:
-                raise RequestError(f"{name} needs a value", remedy="--help shows the options")
-            value = rest.pop(0)
-        if name == "--format":
-            output = _output(value)
-        else:
-            window = _window(value)
-    if len(folders) > 1:
-        raise RequestError(f"one folder at a time, not {len(folders)}: {' '.join(folders)}", remedy="name their parent")
-    folder = Path(folders[0] if folders else "experiments")
+def _folder(named: list[Path]) -> Path:
+    """The folder to search. Raises RequestError where it is missing, or is one of several."""
+    if len(named) > 1:
+        raise RequestError(
+            f"one folder at a time, not {len(named)}: {' '.join(map(str, named))}", remedy="name their parent"
+        )
+    folder = named[0] if named else Path("experiments")
     if not folder.exists():
-        remedy = "name the folder of the runs" if folders else "go to the workload's folder, or name the folder"
+        remedy = "name the folder of the runs" if named else "go to the workload's folder, or name the folder"
         raise RequestError(f"no such folder: {folder}", remedy=remedy)
-    return Options(folder, output, full_names, window)
-
-
-def _output(value: str) -> TableFormat:
-    for known in _FORMATS:
-        if value.lower() == known:
-            return known
-    raise RequestError(f"unknown format {value!r}{did_you_mean(value, _FORMATS)}", remedy="use table, csv or json")
-
-
-def _window(value: str) -> Window:
-    match = re.fullmatch(r"(\d{1,9})-(\d{1,9})", value, re.ASCII)
-    if not match or int(match[1]) > int(match[2]):
-        raise RequestError(f"--window={value} is not a range", remedy="give the first and the last iteration, as 35-44")
-    return Window(int(match[1]), int(match[2]))
+    return folder
 
 
 def _explain(timings: list[RunTiming], stream: TextIO) -> None:

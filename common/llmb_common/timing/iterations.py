@@ -43,6 +43,7 @@ _HEADER = re.compile(rb"iteration\s+(\d{1,12})/\s*(\d{1,12})\s*\|")
 _STEP_TIME = re.compile(rb"Step Time : ([0-9.]+)s GPU utilization: ([0-9.]+)(?:MODEL_)?TFLOP/s/GPU(?:\r?\n)?")
 _ANSI = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 _NUMBER = re.compile(rb"[-+]?(?:\d{1,30}(?:\.\d{0,30})?(?:e[-+]?\d{1,4})?|nan|inf(?:inity)?)", re.IGNORECASE)
+_ANY_MARKER = re.compile(b"|".join(map(re.escape, _MARKERS)))
 _RECORD_BYTES = 4096
 
 
@@ -61,6 +62,18 @@ class Iteration:
     """The optimizer took no step."""
     nan: bool = False
     """The engine itself counted a NaN."""
+    zero_based: bool = False
+    """The first iteration is 0, as NeMo counts."""
+
+    @property
+    def step(self) -> int:
+        """How many steps of the run were done with this one."""
+        return self.index + self.zero_based
+
+    @property
+    def steps(self) -> int:
+        """How many the run has."""
+        return self.total + self.zero_based
 
 
 @dataclass(frozen=True)
@@ -78,10 +91,20 @@ class LogContent:
     """Records that were cut or garbled, and are left out."""
 
 
+def iterations_in(text: bytes) -> list[Iteration]:
+    """Every whole record of ``text``: what a log has gained, up to a line break."""
+    places = [(match.start(), _MARKERS[match[0]]) for match in _ANY_MARKER.finditer(text)]
+    records = (
+        _parse_record(text[max(0, at - REACH) : at + _RECORD_BYTES], min(at, REACH), kind) for at, kind in places
+    )
+    return [record for record in records if record is not None]
+
+
 def read_log(file: FileIO) -> LogContent:
     """Every iteration of a log opened in binary mode, unbuffered.
 
-    :raises OSError: the file cannot be read
+    Raises:
+        OSError: the file cannot be read
     """
     kept: list[tuple[int, Iteration]] = []
     restarts: list[int] = []
@@ -147,6 +170,7 @@ def _parse_record(text: bytes, marker: int, kind: LogFormat) -> Iteration | None
         grad_norm=_first(numbers, _GRAD_NORM),
         skipped=numbers.get(_SKIPPED, 0) != 0,
         nan=numbers.get(_LAST_FIELD, 0) != 0,
+        zero_based=kind == "nemo",
     )
 
 

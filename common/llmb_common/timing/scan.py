@@ -27,7 +27,8 @@ def find_markers(file: FileIO, markers: Sequence[bytes], separator: bytes = b"|"
     An empty ``separator`` leaves out nothing, and is slower. A file that grows is read up to its length at the start.
     ``markers`` is looked at anew for every block: who has found out which one matters can take out the others.
 
-    :raises OSError: the file cannot be read
+    Raises:
+        OSError: the file cannot be read
     """
     overlap = REACH + max(map(len, markers))
     buffer = bytearray(overlap + BLOCK)

@@ -112,8 +112,7 @@ def _first_unhealthy(content: LogContent, window: Window) -> Status | None:
 def _final_index(content: LogContent, planned: Planned) -> int:
     """The number that the last iteration must have. Log and plan can disagree: the longer one is the promise."""
     last = content.iterations[-1]
-    zero_based = content.log_format == "nemo"
-    final = max(last.total, planned.steps - zero_based) if planned.steps is not None else last.total
+    final = max(last.total, planned.steps - last.zero_based) if planned.steps is not None else last.total
     if planned.exit_after is not None:
         start = content.restarts[-1] if content.restarts else content.iterations[0].index
         final = min(final, start + planned.exit_after - 1)

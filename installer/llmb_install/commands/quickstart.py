@@ -10,6 +10,7 @@ from pathlib import Path
 
 from llmb_common.errors import CheckFailed
 from llmb_common.request.read import VARIABLES
+from llmb_common.timing.iterations import iterations_in
 from llmb_install.answers.answers import Answers, complete
 from llmb_install.answers.stored import load_recipes, stored_answers
 from llmb_install.installation import Installation
@@ -105,10 +106,10 @@ def _training_progress(experiments: Path, before: set[Path]) -> str:
     """The last iteration in the log of the run that began, for the progress line."""
     for folder in set(_run_folders(experiments)) - before:
         for log in folder.glob("*/log-*.out"):
-            found = re.findall(r"iteration +(\d+)/ *(\d+) .*?lm loss: (\S+)", log.read_text(errors="replace"))
-            if found:
-                step, steps, loss = found[-1]
-                return f"step {step} of {steps}, loss {float(loss):.3f}"
+            if found := iterations_in(log.read_bytes()):
+                last = found[-1]
+                loss = "" if last.loss is None else f", loss {last.loss:.3f}"
+                return f"step {last.step} of {last.steps}{loss}"
     return "loading Megatron-Bridge"
 
 
