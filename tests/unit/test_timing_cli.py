@@ -77,7 +77,10 @@ def test_help(tmp_path, script, option):
     done = run(script, option, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"usage: {script.name} [FOLDER] [options]")
-    assert all(name in done.stdout for name in ("--format table|csv|json", "--full-names", "--window FIRST-LAST", "Exit status:"))
+    assert all(
+        name in done.stdout
+        for name in ("--format table|csv|json", "--full-names", "--window FIRST-LAST", "Exit status:")
+    )
 
 
 @pytest.mark.parametrize(

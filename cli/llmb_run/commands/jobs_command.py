@@ -13,6 +13,7 @@ from llmb_run.app import Command
 
 if TYPE_CHECKING:
     from llmb_common.index import RunRow
+    from llmb_run.following.live import LiveRun
 
 DEFAULT_LIMIT = 20
 
@@ -53,7 +54,7 @@ def command(
     return Result({"runs": lines}, text, hint=hint)
 
 
-def _ask(rows: list[RunRow]) -> list[dict[str, object]]:
+def _ask(rows: list[RunRow]) -> list[dict[str, Any]]:
     """The runs as they are now; only those that live cost more than a look into the index."""
     from llmb_common.index import UNREADABLE
     from llmb_common.slurm.states import is_live
@@ -64,35 +65,23 @@ def _ask(rows: list[RunRow]) -> list[dict[str, object]]:
         from llmb_run.following.live import look_at
 
         asked = {run.record.paths.folder: run for run in look_at(alive)}
-    lines = []
-    for row in rows:
-        run = asked.get(row.folder)
-        line: dict[str, object] = {
-            "run_id": row.run_id,
-            "name": row.name,
-            "folder": str(row.folder),
-            "workload": row.workload,
-            "model_size": row.model_size,
-            "dtype": row.dtype,
-            "gpu_type": row.gpu_type,
-            "gpus": row.gpus,
-            "executor": row.executor,
-            "job_id": run.record.job_id if run else row.job_id,
-            "state": run.record.state if run else row.state,
-            "state_time": run.record.state_time if run else row.state_time,
-            "detail": run.remark() if run else row.detail,
-            "created": row.created,
-            "live": run.live if run else False,
-        }
-        lines.append(line)
-    return lines
+    return [_line(row, asked.get(row.folder)) for row in rows]
 
 
-def _row(line: dict[str, object]) -> list[str]:
+def _line(row: RunRow, run: LiveRun | None) -> dict[str, Any]:
+    from llmb_common.index import row_of
+    from llmb_run.run_json import run_as_json
+
+    if run is None:
+        return {**run_as_json(row), "live": False}
+    return {**run_as_json(row_of(run.record)), "detail": run.remark(), "live": run.live}
+
+
+def _row(line: dict[str, Any]) -> list[str]:
     from llmb_common.printable import printable
     from llmb_run.words import clock, span
 
-    when = float(str(line["state_time"]))
+    when = line["state_time"]
     return [
         str(line["run_id"]),
         str(line["state"]),

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from llmb_common.index import row_of
 from llmb_common.observe import Observation, observe
 from llmb_common.printable import printable
 from llmb_common.runs.record import COMPLETED, RunRecord, load_record
 from llmb_common.slurm.states import is_live, is_waiting
 from llmb_run.following.progress import Progress
+from llmb_run.run_json import run_as_json
 from llmb_run.words import clock, span
 
 
@@ -50,22 +52,9 @@ class LiveRun:
         return self.seen.nodes if self.live else self.record.detail
 
     def as_dict(self) -> dict[str, Any]:
-        record, plan, progress = self.record, self.record.plan, self.progress
+        progress = self.progress
         return {
-            "run_id": record.paths.run_id,
-            "name": record.paths.name,
-            "folder": str(record.paths.folder),
-            "workload": plan.workload,
-            "model_size": plan.model_size,
-            "dtype": plan.dtype,
-            "gpu_type": plan.gpu_type,
-            "gpus": plan.gpus,
-            "executor": plan.cluster_type,
-            "job_id": record.job_id,
-            "state": record.state,
-            "state_time": record.state_time,
-            "detail": record.detail,
-            "created": record.created,
+            **run_as_json(row_of(self.record)),
             "live": self.live,
             "unknown": self.seen.unknown or None,
             "reason": self.seen.reason or None,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.errors import RecordError, RequestError
+from llmb_common.index import row_of
 from llmb_common.observe import observe
 from llmb_common.printable import csv_cell, printable
 from llmb_common.results.verdict import Figures, Verdict, figures, judge_result, measured_seconds, window_of
@@ -17,6 +18,7 @@ from llmb_common.timing.runs import RecordedState, RunFiles, RunTiming, analyse,
 from llmb_common.timing.statistics import Window
 from llmb_common.timing.tables import STYLES, Style
 from llmb_run.place import Place
+from llmb_run.run_json import run_as_json
 from llmb_run.terminal import notice
 
 
@@ -120,11 +122,11 @@ def as_dict(item: Measured) -> dict[str, Any]:
     timing, record, values, verdict = item.timing, item.record, item.figures, item.verdict
     published = verdict.published if verdict else None
     return {
-        "run_id": record.paths.run_id if record else None,
+        "run_id": None,
+        **(_of_record(record) if record else {}),
         "name": printable(timing.files.name),
         "folder": str(timing.files.folder) if timing.files.folder else None,
         "log": printable(str(timing.files.log)) if timing.files.log else None,
-        **(_plan_columns(record) if record else {}),
         "status": timing.status.state,
         "reason": timing.status.reason or None,
         "iteration": timing.status.iteration,
@@ -154,10 +156,9 @@ def as_dict(item: Measured) -> dict[str, Any]:
     }
 
 
-def _plan_columns(record: RunRecord) -> dict[str, Any]:
-    plan = record.plan
-    names = ("workload", "variant", "model_size", "dtype", "fp8_recipe", "gpu_type", "gpus", "nodes", "gbs", "seq_len")
-    return {"job_id": record.job_id, **{name: getattr(plan, name) for name in names}}
+def _of_record(record: RunRecord) -> dict[str, Any]:
+    names = ("variant", "fp8_recipe", "nodes", "gbs", "seq_len")
+    return {**run_as_json(row_of(record)), **{name: getattr(record.plan, name) for name in names}}
 
 
 def csv_text(items: Sequence[Measured]) -> str:

@@ -10,8 +10,10 @@ from typing import Any
 
 from llmb_common.envelope import Result
 from llmb_common.errors import LLMBError
+from llmb_common.index import row_of
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.record import RunRecord
+from llmb_run.run_json import run_as_json
 from llmb_run.starting.requests import Asked
 from llmb_run.terminal import notice, table
 
@@ -107,12 +109,4 @@ def _line(record: RunRecord) -> str:
 def _as_dict(title: str, item: RunRecord | LLMBError) -> dict[str, Any]:
     if isinstance(item, LLMBError):
         return {"job": title, "error": item.as_dict()}
-    return {
-        "job": title,
-        "run_id": item.paths.run_id,
-        "name": item.paths.name,
-        "folder": str(item.paths.folder),
-        "job_id": item.job_id,
-        "state": item.state,
-        "error": None,
-    }
+    return {"job": title, **run_as_json(row_of(item)), "error": None}

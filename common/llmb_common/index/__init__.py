@@ -11,8 +11,7 @@ folders that changed are read again, and runs that have not ended are never take
     rebuild(install)                   -> int         from the folders
 """
 
-from llmb_common.index.rows import RunFilter, RunRow
-from llmb_common.index.scan import UNREADABLE
+from llmb_common.index.rows import UNREADABLE, RunFilter, RunRow, row_of
 from llmb_common.index.search import find_run, find_runs, note, rebuild
 
-__all__ = ["UNREADABLE", "RunFilter", "RunRow", "find_run", "find_runs", "note", "rebuild"]
+__all__ = ["UNREADABLE", "RunFilter", "RunRow", "find_run", "find_runs", "note", "rebuild", "row_of"]

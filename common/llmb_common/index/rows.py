@@ -7,6 +7,11 @@ from pathlib import Path
 
 import msgspec
 
+from llmb_common.runs.record import RunRecord
+
+UNREADABLE = "UNREADABLE"
+"""State of a run whose record is damaged."""
+
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """One run. Times are Unix seconds. ``load_record(row.folder)`` gives everything else."""
@@ -31,6 +36,56 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """The caller's name for this submission; see ``submission.Options``."""
     chain: str
     """Run id of the chain's first run; empty outside a chain."""
+
+
+def row_of(record: RunRecord) -> RunRow:
+    """What the index knows of ``record``."""
+    plan, paths = record.plan, record.paths
+    return RunRow(
+        run_id=paths.run_id,
+        name=paths.name,
+        folder=paths.folder,
+        experiment_name=paths.experiment_name,
+        workload=plan.workload,
+        model_size=plan.model_size,
+        dtype=plan.dtype,
+        gpu_type=plan.gpu_type,
+        gpus=plan.gpus,
+        nodes=plan.nodes,
+        executor=plan.cluster_type,
+        job_id=record.job_id,
+        state=record.state,
+        state_time=record.state_time,
+        detail=record.detail,
+        created=record.created,
+        key=record.submission.key,
+        chain=record.submission.chain,
+    )
+
+
+def unreadable(folder: Path, problem: str) -> RunRow:
+    """The run in ``folder``, whose record is damaged: it is shown, not hidden. Raises OSError."""
+    made = folder.stat().st_mtime
+    return RunRow(
+        run_id="",
+        name=folder.name,
+        folder=folder,
+        experiment_name=folder.parent.name,
+        workload=folder.parents[2].name,
+        model_size="",
+        dtype="",
+        gpu_type="",
+        gpus=0,
+        nodes=0,
+        executor="",
+        job_id=None,
+        state=UNREADABLE,
+        state_time=made,
+        detail=problem,
+        created=made,
+        key="",
+        chain="",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

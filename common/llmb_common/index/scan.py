@@ -9,32 +9,42 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from llmb_common.errors import RecordError
+from llmb_common.index.rows import UNREADABLE, RunRow, row_of, unreadable
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.slurm.states import LIVE_STATES
 
-COLUMNS = (
-    *("folder", "parent", "run_id", "name", "experiment_name", "workload", "model_size", "dtype", "gpu_type", "gpus"),
-    *("nodes", "executor", "job_id", "state", "state_time", "detail", "created", "submission_key", "chain", "stamp"),
-)
-_INSERT = f"INSERT OR REPLACE INTO runs ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
+_COLUMN = {"key": "submission_key"}
+"""Columns that are not called as the field of a row; KEY is a word of SQL."""
+FIELDS = {name: _COLUMN.get(name, name) for name in RunRow.__struct_fields__}
+"""Field of a row -> its column."""
+_COLUMNS = [*FIELDS.values(), "parent", "stamp"]
+_INSERT = f"INSERT OR REPLACE INTO runs ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 
 _COARSE_NS = 2_000_000_000
-UNREADABLE = "UNREADABLE"
-"""State of a run whose record is damaged: it is shown, not hidden."""
 
 
 def insert(connection: sqlite3.Connection, record: RunRecord, stamp: str = "") -> None:
     """``stamp`` is the one that run.json had before it was read; empty where ``record`` was not just read."""
-    paths, plan = record.paths, record.plan
-    values = (str(paths.folder), str(paths.folder.parent), paths.run_id, paths.name, paths.experiment_name)
-    described = (plan.workload, plan.model_size, plan.dtype, plan.gpu_type, plan.gpus, plan.nodes, plan.cluster_type)
-    now = (record.job_id, record.state, record.state_time, record.detail, record.created)
-    connection.execute(_INSERT, (*values, *described, *now, record.submission.key, record.submission.chain, stamp))
-    connection.execute("INSERT OR IGNORE INTO roots VALUES (?)", (str(paths.experiments),))
+    _put(connection, row_of(record), stamp)
+    connection.execute("INSERT OR IGNORE INTO roots VALUES (?)", (str(record.paths.experiments),))
+
+
+def _put(connection: sqlite3.Connection, row: RunRow, stamp: str) -> None:
+    values = [str(value) if isinstance(value, Path) else value for value in msgspec.structs.astuple(row)]
+    connection.execute(_INSERT, (*values, str(row.folder.parent), stamp))
+
+
+def row_from(values: Sequence[Any]) -> RunRow:
+    """The row of a query for all ``FIELDS``, in their order."""
+    named = dict(zip(FIELDS, values, strict=True))
+    return RunRow(**{**named, "folder": Path(named["folder"])})
 
 
 def stale_folders(connection: sqlite3.Connection, install: Path) -> dict[str, int]:
@@ -121,12 +131,7 @@ def read_run(connection: sqlite3.Connection, folder: Path) -> None:
             raise RecordError(f"{folder} was moved: its record is of {record.paths.folder}")
         insert(connection, record, stamp)
     except RecordError as error:
-        created = folder.stat().st_mtime
-        texts = (str(folder), str(folder.parent), "", folder.name, folder.parent.name, folder.parents[2].name)
-        connection.execute(
-            _INSERT,
-            (*texts, "", "", "", 0, 0, "", None, UNREADABLE, created, error.message, created, "", "", stamp),
-        )
+        _put(connection, unreadable(folder, error.message), stamp)
 
 
 def _experiments_in(install: Path) -> Iterator[Path]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from llmb_common.errors import RecordError, RequestError, did_you_mean
 from llmb_common.index.database import discard, memory_index, open_index, read_index
-from llmb_common.index.rows import RunFilter, RunRow
-from llmb_common.index.scan import COLUMNS, changed_runs, insert, read_folders, read_run, stale_folders
+from llmb_common.index.rows import UNREADABLE, RunFilter, RunRow
+from llmb_common.index.scan import FIELDS, changed_runs, insert, read_folders, read_run, row_from, stale_folders
 from llmb_common.runs.ownership import is_ours
 from llmb_common.runs.record import RunRecord
 from llmb_common.slurm.states import ENDED_STATES
@@ -17,15 +17,15 @@ from llmb_common.slurm.states import ENDED_STATES
 _AT_MOST = 100
 """Runs under one name that are looked at."""
 
-_NAMES = [name for name in COLUMNS if name not in ("parent", "stamp")]
+_SELECT = f"SELECT {', '.join(FIELDS.values())} FROM runs"
 
 
 def find_runs(install: Path, wanted: RunFilter | None = None) -> list[RunRow]:
     """The runs of an installation, newest first. Raises RecordError when ``.llmb`` cannot be used at all."""
     where, values = _conditions(wanted or RunFilter())
     limit = f" LIMIT {int(wanted.limit)}" if wanted and wanted.limit is not None else ""
-    query = f"SELECT {', '.join(_NAMES)} FROM runs{where} ORDER BY created DESC, folder DESC{limit}"
-    return [_row(found) for found in _ask(install, query, values)]
+    query = f"{_SELECT}{where} ORDER BY created DESC, folder DESC{limit}"
+    return _ask(install, query, values)
 
 
 def find_run(install: Path, word: str) -> RunRow:
@@ -37,17 +37,17 @@ def find_run(install: Path, word: str) -> RunRow:
     folder = str(Path(word).absolute()).rstrip("/") if word else ""
     conditions = (("folder = ?", folder), ("name = ?", word), ("run_id = ?", word), ("job_id = ?", word))
     for condition, value in conditions:
-        query = f"SELECT {', '.join(_NAMES)} FROM runs WHERE {condition} ORDER BY created DESC LIMIT {_AT_MOST}"
-        if found := [_row(values) for values in _ask(install, query, [value])]:
+        query = f"{_SELECT} WHERE {condition} ORDER BY created DESC LIMIT {_AT_MOST}"
+        if found := _ask(install, query, [value]):
             # Another user's record may claim the id of ours.
             return found[0] if len(found) == 1 else next((row for row in found if is_ours(row.folder)), found[0])
     beginning = word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
-    query = f"SELECT {', '.join(_NAMES)} FROM runs WHERE run_id LIKE ? ESCAPE '\\' ORDER BY created DESC LIMIT 9"
+    query = f"{_SELECT} WHERE run_id LIKE ? ESCAPE '\\' ORDER BY created DESC LIMIT 9"
     found = _ask(install, query, [beginning]) if word else []
     if len(found) == 1:
-        return _row(found[0])
+        return found[0]
     if found:
-        names = ", ".join(f"{row.run_id} ({row.name})" for row in map(_row, found))
+        names = ", ".join(f"{row.run_id} ({row.name})" for row in found)
         raise RequestError(f"{word!r} means several runs: {names}", remedy="write more of the run id", code="ambiguous")
     recent = find_runs(install, RunFilter(limit=500))
     known = [text for row in recent for text in (row.name, row.run_id, row.job_id or "")]
@@ -97,12 +97,12 @@ def _outside_roots(install: Path) -> list[str]:
         return []
 
 
-def _ask(install: Path, query: str, values: list[Any]) -> list[Any]:
+def _ask(install: Path, query: str, values: list[Any]) -> list[RunRow]:
     """The rows of ``query`` from an index that agrees with the folders. Raises RecordError."""
     try:
         _heal(install)
         with read_index(install) as connection:
-            return connection.execute(query, values).fetchall()
+            return [row_from(found) for found in connection.execute(query, values)]
     except (sqlite3.DatabaseError, OSError) as error:
         if isinstance(error, OSError | sqlite3.OperationalError) and "no such" not in str(error):
             # Locked, no space, no right to write: not the file's fault.
@@ -110,12 +110,12 @@ def _ask(install: Path, query: str, values: list[Any]) -> list[Any]:
         try:
             rebuild(install)
             with read_index(install) as connection:
-                return connection.execute(query, values).fetchall()
+                return [row_from(found) for found in connection.execute(query, values)]
         except (sqlite3.Error, RecordError):  # another process is at it too
             return _ask_folders(install, query, values)
 
 
-def _ask_folders(install: Path, query: str, values: list[Any]) -> list[Any]:
+def _ask_folders(install: Path, query: str, values: list[Any]) -> list[RunRow]:
     """The same from the folders alone: slow and always possible."""
     with memory_index() as connection:
         stale = stale_folders(connection, install)
@@ -124,7 +124,7 @@ def _ask_folders(install: Path, query: str, values: list[Any]) -> list[Any]:
             stale = {
                 folder: mtime for folder, mtime in stale_folders(connection, install).items() if folder not in stale
             }
-        return connection.execute(query, values).fetchall()
+        return [row_from(found) for found in connection.execute(query, values)]
 
 
 def _heal(install: Path) -> None:
@@ -164,7 +164,7 @@ def _conditions(wanted: RunFilter) -> tuple[str, list[Any]]:
     among("gpus", wanted.gpus)
     among("state", wanted.states)
     if wanted.live is not None:
-        among("state", (*sorted(ENDED_STATES), "UNREADABLE"), inverse=wanted.live)
+        among("state", (*sorted(ENDED_STATES), UNREADABLE), inverse=wanted.live)
     for column, value in (
         ("experiment_name", wanted.experiment_name),
         ("submission_key", wanted.key),
@@ -177,31 +177,6 @@ def _conditions(wanted: RunFilter) -> tuple[str, list[Any]]:
         parts.append("created >= ?")
         values.append(wanted.since)
     return (f" WHERE {' AND '.join(parts)}" if parts else ""), values
-
-
-def _row(values: Any) -> RunRow:
-    folder, run_id, *middle, key, chain = values
-    name, experiment, workload, size, dtype, gpu_type, gpus, nodes, executor, job_id, state, when, detail, made = middle
-    return RunRow(
-        run_id=run_id,
-        name=name,
-        folder=Path(folder),
-        experiment_name=experiment,
-        workload=workload,
-        model_size=size,
-        dtype=dtype,
-        gpu_type=gpu_type,
-        gpus=gpus,
-        nodes=nodes,
-        executor=executor,
-        job_id=job_id,
-        state=state,
-        state_time=when,
-        detail=detail,
-        created=made,
-        key=key,
-        chain=chain,
-    )
 
 
 def _unusable(install: Path, error: Exception) -> RecordError:
