@@ -26,6 +26,19 @@ def from_plain(value: Any, kind: Any) -> Any:
         return msgspec.convert(value, kind, strict=True)
 
 
+def from_json(content: bytes, kind: Any) -> Any:
+    """JSON text as a ``kind``, in one go; a number that JSON does not have (NaN) is malformed.
+
+    Raises:
+        msgspec.ValidationError: it is not a ``kind``
+        msgspec.DecodeError: it is not JSON
+    """
+    import msgspec
+
+    with _one_at_a_time:
+        return msgspec.json.decode(content, type=kind)
+
+
 def json_text(value: Any) -> bytes:
     """The text that ``files.write_json`` writes, several times faster: json's C encoder cannot indent."""
     import msgspec

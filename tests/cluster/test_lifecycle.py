@@ -91,7 +91,7 @@ def events_of(record: RunRecord) -> list[str]:
 
 
 def states_of(record: RunRecord) -> list[str]:
-    return [state for state, _, _ in record.states]
+    return [item.state for item in record.states]
 
 
 @pytest.fixture

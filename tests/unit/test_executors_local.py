@@ -96,7 +96,7 @@ def events_of(record: RunRecord) -> list[str]:
 
 def test_followed_to_its_end(site: RunSite) -> None:
     record = submit(site.plan(), RECIPE)
-    assert [state for state, _, _ in record.states] == ["SUBMITTING", "RUNNING", "COMPLETED"]
+    assert [item.state for item in record.states] == ["SUBMITTING", "RUNNING", "COMPLETED"]
     assert record.manifest["job"]["software"]["nccl"] == "2.26.2"
     assert load_record(record.paths.folder) == record
     assert [row.state for row in find_runs(site.install)] == ["COMPLETED"]

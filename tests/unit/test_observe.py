@@ -187,9 +187,9 @@ def test_history_keeps_order_and_says_each_state_once(record: RunRecord, fake: F
     for state in ("PENDING", "RUNNING", "RUNNING", "PENDING", "RUNNING", "COMPLETED", "FAILED"):
         fake.change("1", state=state)
         record = look(record).record
-    states = [state for state, _, _ in record.states]
+    states = [item.state for item in record.states]
     assert states == ["SUBMITTING", "SUBMITTED", "PENDING", "RUNNING", "PENDING", "RUNNING", "COMPLETED"]
-    times = [when for _, when, _ in record.states]
+    times = [item.time for item in record.states]
     assert times == sorted(times)
     assert load_record(record.paths.folder) == record
 

@@ -72,7 +72,7 @@ def _lines(seen: Observation, measured: Measured) -> list[tuple[str, list[str]]]
     else:
         state = f"{record.state} at {clock(record.state_time)}"
     nodes = "1 node" if plan.nodes == 1 else f"{plan.nodes} nodes"
-    history = [f"{clock(when)}  {name}{f'  {detail}' if detail else ''}" for name, when, detail in record.states]
+    history = [f"{clock(item.time)}  {item.state}  {item.detail}".rstrip() for item in record.states]
     lines: list[tuple[str, list[str]]] = [
         ("run", [f"{record.paths.run_id}  {record.paths.name}"]),
         ("state", [state + (f", {seen.reason}" if seen.reason else "")]),

@@ -8,7 +8,6 @@ import msgspec
 
 from llmb_common.planning.divisibility import Layout
 from llmb_common.recipes.recipe import Architecture, Measurement
-from llmb_common.structs import from_plain
 
 SCHEMA = 1
 
@@ -142,9 +141,3 @@ def plan_as_dict(plan: JobPlan) -> dict[str, Any]:
     """The plan as plain JSON values; what ``DRY_RUN=json`` prints and ``run.json`` keeps."""
     value: dict[str, Any] = msgspec.to_builtins(plan)
     return value
-
-
-def plan_from_dict(value: Any) -> JobPlan:
-    """The plan of a record. Raises msgspec.ValidationError for one that another version wrote."""
-    plan: JobPlan = from_plain(value, JobPlan)
-    return plan

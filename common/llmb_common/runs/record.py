@@ -10,23 +10,25 @@ creation goes through ``update_record``, which reads, changes and writes under a
 
 from __future__ import annotations
 
+import functools
+import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
 from llmb_common.errors import RecordError
-from llmb_common.files import read_json, read_plain, write_atomic
-from llmb_common.planning.job_plan import JobPlan, plan_as_dict, plan_from_dict
+from llmb_common.files import read_plain, write_atomic
+from llmb_common.planning.job_plan import JobPlan
 from llmb_common.process import ProcessId
-from llmb_common.runs.fields import check_fields
 from llmb_common.runs.lock import locked
 from llmb_common.runs.ownership import own_run
 from llmb_common.runs.paths import RunPaths
-from llmb_common.structs import from_plain, json_text
+from llmb_common.structs import from_json, json_text
+from llmb_common.words import is_experiment_name
 
 SCHEMA = 1
 
@@ -39,6 +41,19 @@ RUNNING = "RUNNING"
 COMPLETED = "COMPLETED"
 FAILED = "FAILED"
 CANCELLED = "CANCELLED"
+
+
+RunId = Annotated[str, msgspec.Meta(pattern=r"\A[0-9A-Za-z]{1,32}\Z")]
+JobId = Annotated[str, msgspec.Meta(pattern=r"\A[0-9]+(_[0-9]+)?\Z")]
+UnixTime = Annotated[float, msgspec.Meta(ge=0, lt=1e11)]  # before the year 5138
+
+
+class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One entry of a run's history."""
+
+    state: str
+    time: UnixTime
+    detail: str
 
 
 class ArrayTask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,12 +83,12 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One ``run.json``. ``states`` is the history, oldest first: (state, Unix time, detail)."""
+    """One ``run.json``: all fields but ``paths``, and names derived from them. ``states``: the oldest first."""
 
     paths: RunPaths
     plan: JobPlan
-    job_id: str | None = None
-    states: tuple[tuple[str, float, str], ...] = ()
+    job_id: JobId | None = None
+    states: tuple[State, ...] = ()
     manifest: dict[str, Any] = field(default_factory=dict)
     results: dict[str, Any] | None = None
     submission: Submission = field(default_factory=Submission)
@@ -81,25 +96,25 @@ class RunRecord:
     """The process that is submitting, or did."""
     process: ProcessId | None = None
     """A local run's own process."""
-    missing_since: float | None = None
+    missing_since: UnixTime | None = None
     """Since when the scheduler, asked with success, shows no such job."""
 
     @property
     def state(self) -> str:
-        return self.states[-1][0] if self.states else SUBMITTING
+        return self.states[-1].state if self.states else SUBMITTING
 
     @property
     def state_time(self) -> float:
         """Since when the run is in its state, as Unix time; 0 before there is one."""
-        return self.states[-1][1] if self.states else 0.0
+        return self.states[-1].time if self.states else 0.0
 
     @property
     def detail(self) -> str:
-        return self.states[-1][2] if self.states else ""
+        return self.states[-1].detail if self.states else ""
 
     @property
     def created(self) -> float:
-        return self.states[0][1] if self.states else 0.0
+        return self.states[0].time if self.states else 0.0
 
     @property
     def job_name(self) -> str:
@@ -118,7 +133,7 @@ class RunRecord:
         if self.states and self.state == state and detail in ("", self.detail):
             return self
         when = max(self.state_time, time.time() if since is None else since)  # clocks differ: history stays in order
-        return replace(self, states=(*self.states, (state, round(when, 3), detail)))
+        return replace(self, states=(*self.states, State(state, round(when, 3), detail)))
 
     def save(self) -> None:
         """Write the record. Raises RecordError."""
@@ -134,53 +149,61 @@ class RunRecord:
             "experiment_name": self.paths.experiment_name,
             "workload": self.plan.workload,
             "executor": self.plan.cluster_type,
-            "job_id": self.job_id,
             "state": self.state,
-            "states": [{"state": state, "time": when, "detail": detail} for state, when, detail in self.states],
-            "plan": plan_as_dict(self.plan),
-            "manifest": self.manifest,
-            "results": self.results,
-            "submission": msgspec.to_builtins(self.submission),
-            "submitter": msgspec.to_builtins(self.submitter),
-            "process": msgspec.to_builtins(self.process),
-            "missing_since": self.missing_since,
+            **{name: msgspec.to_builtins(getattr(self, name)) for name in _KEPT},
         }
+
+
+_KEPT = tuple(field.name for field in fields(RunRecord) if field.name != "paths")
+
+
+class _Version(msgspec.Struct):
+    schema: int
+
+
+@functools.cache
+def _file_type() -> Any:
+    """What ``run.json`` must hold. Derived names are not believed, and not read but for those that say whose it is."""
+    hints = get_type_hints(RunRecord, include_extras=True)
+    own = [("run_id", RunId), ("experiment_name", str)]
+    return msgspec.defstruct("RunFile", [*own, *((name, hints[name]) for name in _KEPT)], frozen=True)
 
 
 def load_record(folder: Path, content: bytes | None = None) -> RunRecord:
     """The record in a run folder, or in ``content``, which was read from there.
 
-    Raises RecordError when there is none or it cannot be read.
+    Anybody who can write into an installation can write one, so nothing in it is believed: one that names another
+    run's files, or holds what no command expects, is refused here.
+
+    Raises:
+        RecordError: there is none, or it cannot be read
     """
     file = folder / "run.json"
     try:
-        value = read_json(file, read_plain(file) if content is None else content)
+        content = read_plain(file) if content is None else content
+        version = from_json(content, _Version).schema
+        if version != SCHEMA:
+            raise RecordError(f"{file} has schema {version}, this version reads {SCHEMA}")
+        found = from_json(content, _file_type())
+        _check_place(found.experiment_name, found.plan, folder)
     except OSError as error:
         raise RecordError(f"cannot read {file}: {error.strerror or error}") from error
-    try:
-        if value["schema"] != SCHEMA:
-            raise RecordError(f"{folder}/run.json has schema {value['schema']}, this version reads {SCHEMA}")
-        experiment = value["experiment_name"]
-        plan = plan_from_dict(value["plan"])
-        check_fields(value, plan.experiment_name, folder.name)
-        return RunRecord(
-            paths=RunPaths(
-                folder.parent.parent, experiment, folder.name.removeprefix(f"{experiment}_"), value["run_id"]
-            ),
-            plan=plan,
-            job_id=value["job_id"],
-            states=tuple((s["state"], s["time"], s["detail"]) for s in value["states"]),
-            manifest=value["manifest"],
-            results=value["results"],
-            submission=from_plain(value["submission"], Submission),
-            submitter=from_plain(value["submitter"], ProcessId | None),
-            process=from_plain(value["process"], ProcessId | None),
-            missing_since=value["missing_since"],
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, ValueError) as error:
+        bad = "valid JSON" if type(error) is msgspec.DecodeError else "a run record"
         raise RecordError(
-            f"{folder}/run.json is not a run record: {error}", remedy="restore the file or remove the run's folder"
+            f"{file} is not {bad}: {error}", remedy="restore the file or remove the run's folder"
         ) from error
+    experiment = found.experiment_name
+    paths = RunPaths(folder.parent.parent, experiment, folder.name.removeprefix(f"{experiment}_"), found.run_id)
+    return RunRecord(paths, **{name: getattr(found, name) for name in _KEPT})
+
+
+def _check_place(experiment: str, plan: JobPlan, folder: Path) -> None:
+    """Raise ValueError for a record that is not of the run in ``folder``."""
+    if not is_experiment_name(experiment) or experiment != plan.experiment_name:
+        raise ValueError(f"experiment_name {experiment[:100]!r}")
+    if not re.fullmatch(rf"{re.escape(experiment)}_[0-9A-Za-z]+(-[0-9]+)?", folder.name):
+        raise ValueError(f"it is the record of a run of {experiment}, and lies in {folder.name}")
 
 
 def update_record(folder: Path, change: Callable[[RunRecord], RunRecord]) -> RunRecord:
