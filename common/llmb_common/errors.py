@@ -20,7 +20,7 @@ it, and the ``exit_status`` with which the command layer, and nothing below it, 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 from llmb_common import gpus
 
@@ -98,6 +98,12 @@ class CheckFailed(LLMBError):
 class Interrupted(LLMBError):
     exit_status = 130
     default_code = "interrupted"
+
+
+def assert_never(value: NoReturn) -> NoReturn:
+    """For the last case of a match over a closed set; a type checker complains of one that is forgotten (the same as
+    ``typing.assert_never``, which Python 3.10 lacks)."""
+    raise AssertionError(f"unexpected: {value!r}")
 
 
 _NO_SLIPS = gpus.OTHERS | {"fp4", "fp16", "mxfp8"}

@@ -63,7 +63,7 @@ def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
     if request.dry_run:
         exact(sys.stdout).write(render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name)))
         return 0
-    from llmb_common.submission.submit import submit
+    from llmb_common.submission import submit
 
     record = submit(plan, recipe_folder, on_record=_announce)
     if record.job_id is not None:

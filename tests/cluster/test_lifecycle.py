@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import RequestError
-from llmb_common.executors import slurm_runs
+from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.index import RunFilter, find_run, find_runs
 from llmb_common.observe import Observation, cancel, observe, refresh, wait
 from llmb_common.runs.record import RunRecord, load_record, update_record
 from llmb_common.slurm.states import is_live
-from llmb_common.submission.submit import Options, submit, submit_chain
+from llmb_common.submission import Options, submit, submit_chain
 from support.processes import PATIENCE, wait_until
 from support.run_site import RECIPE, RunSite
 from support.slurm_cluster import SlurmCluster

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.executors import slurm_runs
+from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.observe import wait
 from llmb_common.runs.record import load_record
-from llmb_common.submission import submit as submission
-from llmb_common.submission.submit import Options, submit
+from llmb_common.submission import Options, batch, submit
 from support.crashes import run_and_crash, run_and_crash_while
 from support.run_site import RECIPE, RunSite
 from support.slurm_cluster import SlurmCluster
@@ -34,7 +33,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: SlurmCluster)
     code = tmp_path / "code" / "llmb_train"
     code.mkdir(parents=True)
     (code / "__main__.py").touch()
-    monkeypatch.setattr(submission, "training_code", lambda: code)
+    monkeypatch.setattr(batch, "training_code", lambda: code)
     return RunSite(tmp_path, "slurm")
 
 

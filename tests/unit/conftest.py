@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.executors import slurm_runs
+from llmb_common.executors.slurm import look as slurm_runs
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
 

@@ -12,14 +12,14 @@ from types import SimpleNamespace
 import pytest
 
 from llmb_common.errors import AnswerLost, LLMBError, SchedulerError
-from llmb_common.executors import slurm_array, slurm_runs
+from llmb_common.executors.slurm import array as slurm_array
+from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.index import find_run
 from llmb_common.observe import cancel, observe
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_common.submission import submit as submission
+from llmb_common.submission import Job, Options, arrays, batch, submit, submit_many
 from llmb_common.submission.create import create_run
 from llmb_common.submission.jobs import alike
-from llmb_common.submission.submit import Job, Options, submit, submit_many
 from support.fake_slurm import FakeSlurm
 from support.run_site import RECIPE, RunSite
 
@@ -37,7 +37,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake: FakeSlurm) -> Ru
     code = tmp_path / "code" / "llmb_train"
     code.mkdir(parents=True)
     (code / "__main__.py").touch()
-    monkeypatch.setattr(submission, "training_code", lambda: code)
+    monkeypatch.setattr(batch, "training_code", lambda: code)
     return RunSite(tmp_path, "slurm")
 
 
@@ -191,7 +191,7 @@ def test_runs_that_were_given_up_meanwhile_are_not_submitted(
             taken.save()
         return made[-1]
 
-    monkeypatch.setattr(submission, "create_run", slowly)
+    monkeypatch.setattr(arrays, "create_run", slowly)
     results = [result for _, result in submit_many([Job(site.plan(), RECIPE)] * 2)]
     assert isinstance(results[1], SchedulerError)
     assert "given up" in results[1].message

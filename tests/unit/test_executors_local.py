@@ -16,14 +16,13 @@ import msgspec
 import pytest
 
 from llmb_common.errors import CheckFailed, EnvironmentLacks
-from llmb_common.executors import local_runs
-from llmb_common.executors.local_runs import processes_of
+from llmb_common.executors.local import look as local_runs
+from llmb_common.executors.local.look import processes_of
 from llmb_common.index import find_runs
 from llmb_common.observe import Observation, cancel, observe, wait
 from llmb_common.process import identify, is_alive, send
 from llmb_common.runs.record import RunRecord, load_record, update_record
-from llmb_common.submission import submit as submission
-from llmb_common.submission.submit import Options, submit
+from llmb_common.submission import Options, batch, submit
 from support.crashes import run_and_crash
 from support.processes import wait_until
 from support.run_site import RECIPE, RunSite
@@ -36,7 +35,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunSite]:
     code = tmp_path / "code" / "llmb_train"
     code.mkdir(parents=True)
     (code / "__main__.py").touch()
-    monkeypatch.setattr(submission, "training_code", lambda: code)
+    monkeypatch.setattr(batch, "training_code", lambda: code)
     site = RunSite(tmp_path, "local")
     yield site
     for record in map(load_record, run_folders(site)):
@@ -241,7 +240,7 @@ def test_hang_and_stall(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
     assert stalled.state == "COMPLETED"
     monkeypatch.delenv("STANDIN_LINGER")
     monkeypatch.setenv("STANDIN_HANG", "2")
-    monkeypatch.setattr("llmb_common.executors.local.END_SECONDS", 1)
+    monkeypatch.setattr("llmb_common.executors.local.end.END_SECONDS", 1)
     hung = submit(site.plan(), RECIPE, DETACHED)
     wait_until(lambda: "hang" in events_of(hung), "the watchdog", timeout=20)
     cancel([hung])

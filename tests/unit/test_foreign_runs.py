@@ -21,8 +21,8 @@ from llmb_common.process import identify
 from llmb_common.runs.code import pack_code
 from llmb_common.runs.ownership import refusal
 from llmb_common.runs.record import RUNNING, RunRecord, Submission, load_record, update_record
+from llmb_common.submission import Job, Options, submit, submit_many, training_code
 from llmb_common.submission.create import create_run
-from llmb_common.submission.submit import Job, Options, submit, submit_many, training_code
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
 from support.other_user import OTHER, as_other_user, shared_folder

@@ -15,10 +15,11 @@ import msgspec
 import pytest
 
 from llmb_common.errors import RequestError
+from llmb_common.executors.slurm.script import render_array
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.rendering.script import render_array, render_script
+from llmb_common.rendering.script import render_script
 from llmb_common.request.read import read_request
 from llmb_common.runs.paths import RunPaths, dry_run_paths
 from llmb_common.runs.record import RunRecord
@@ -355,13 +356,6 @@ def test_a_task_of_an_array_runs_the_script_to_which_its_link_leads(site_of: Cal
     assert Path(output).parent.samefile(records[1].paths.output)
     assert Path(output).name == records[1].paths.batch_log.name
     assert not list(site.tmp.rglob("evil"))
-
-
-def test_arrays_need_slurm(site_of: Callable[[str], Site]) -> None:
-    plan = site_of("local").plan()
-    paths = dry_run_paths(plan.workload_folder, plan.experiment_name)
-    with pytest.raises(RequestError, match="job arrays need Slurm"):
-        render_array(plan, paths.array("0"), 2)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common import cluster_types
 from llmb_common.errors import ConfigError, RequestError
 from llmb_common.gpus import gpu_types
 from llmb_install import arguments
@@ -31,7 +32,9 @@ def test_questions_and_answers_are_about_the_same_fields() -> None:
     assert {q.field for q in QUESTIONS} == set(Answers.__struct_fields__) - {"schema", "space_check"}
     hints = typing.get_type_hints(Answers)
     for question in QUESTIONS:
-        if question.choices and not question.is_switch and question.field != "gpu_type":
+        if question.field == "cluster_type":
+            assert question.choices == cluster_types.names()
+        elif question.choices and not question.is_switch and question.field != "gpu_type":
             assert set(question.choices) == set(typing.get_args(hints[question.field])), question.field
     assert next(q for q in QUESTIONS if q.field == "gpu_type").choices == gpu_types()
 

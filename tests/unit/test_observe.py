@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import AnswerLost, SchedulerError
-from llmb_common.executors import slurm_runs
+from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.observe import Observation, cancel, observe, wait
 from llmb_common.runs.record import RunRecord, load_record, update_record
 from llmb_common.slurm.states import STATES, is_live, is_waiting
-from llmb_common.submission.submit import submit
+from llmb_common.submission import submit
 from llmb_common.timing.job_events import read_events
 from support.fake_slurm import FakeSlurm
 from support.run_site import RECIPE, RunSite

@@ -13,8 +13,7 @@ import pytest
 from llmb_common.errors import RecordError
 from llmb_common.index import find_runs
 from llmb_common.runs.record import RunRecord
-from llmb_common.submission import rounds
-from llmb_common.submission import submit as submission
+from llmb_common.submission import batch, rounds, single
 from llmb_run.main import main
 from support.cli import Cli, Done
 from support.crashes import run_and_crash, start
@@ -33,7 +32,7 @@ def cluster(
     code = tmp_path / "code" / "llmb_train"
     code.mkdir(parents=True)
     (code / "__main__.py").touch()
-    monkeypatch.setattr(submission, "training_code", lambda: code)
+    monkeypatch.setattr(batch, "training_code", lambda: code)
     return Cli(RunSite(tmp_path, "slurm").install, monkeypatch, capsys)
 
 
@@ -43,7 +42,7 @@ def left_behind(cli: Cli) -> list[Path]:
 
 def with_room_for_two(cli: Cli) -> Done:
     """Five runs are asked for, and there is room on the disk for two."""
-    create, left = submission.create_run, [None, None]
+    create, left = single.create_run, [None, None]
 
     def create_while_there_is_room(*arguments: Any) -> RunRecord:
         try:
@@ -55,7 +54,7 @@ def with_room_for_two(cli: Cli) -> Done:
         return create(*arguments)
 
     with cli.patch.context() as patch:
-        patch.setattr(submission, "create_run", create_while_there_is_room)
+        patch.setattr(single, "create_run", create_while_there_is_room)
         return cli(*FIVE, "--no-array")
 
 

@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import AnswerLost, LLMBError, SchedulerError
-from llmb_common.executors import slurm_runs
+from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.index import find_runs
 from llmb_common.observe import observe
 from llmb_common.process import identify
 from llmb_common.runs.record import RunRecord, load_record, update_record
-from llmb_common.submission import submit as submission
-from llmb_common.submission.submit import Job, Options, submit, submit_many
+from llmb_common.submission import Job, Options, batch, submit, submit_many
 from support.crashes import run_and_crash, run_and_crash_while, run_to_end
 from support.fake_slurm import FakeSlurm
 from support.run_site import RECIPE, RunSite
@@ -29,7 +28,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake: FakeSlurm) -> Ru
     code = tmp_path / "code" / "llmb_train"
     code.mkdir(parents=True)
     (code / "__main__.py").write_text("print('trained')\n")
-    monkeypatch.setattr(submission, "training_code", lambda: code)  # small, so that the matrix is
+    monkeypatch.setattr(batch, "training_code", lambda: code)  # small, so that the matrix is
     return RunSite(tmp_path, "slurm")
 
 
@@ -178,7 +177,7 @@ def test_nothing_is_submitted_while_nobody_can_be_asked(site: RunSite, fake: Fak
 
 
 def test_sbatch_that_hangs_is_ended(site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmb_common.executors.slurm.SUBMIT_SECONDS", 1)
+    monkeypatch.setattr("llmb_common.executors.slurm.sbatch.SUBMIT_SECONDS", 1)
     fake.say("sbatch", "hang")
     with pytest.raises(AnswerLost, match="unknown whether"):
         submit(site.plan(), RECIPE)

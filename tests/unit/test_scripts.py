@@ -83,7 +83,7 @@ def own_part(script: str) -> str:
 
 
 def split(script: str) -> tuple[str, str]:
-    head, mark, body = script.partition("# The job's own record")
+    head, mark, body = script.partition("# The job, as its scheduler knows it")
     assert mark, "the line that begins what scripts have in common"
     return head, mark + body
 
@@ -186,7 +186,7 @@ def test_a_hostile_folder_reaches_the_script_quoted(tmp_path: Path) -> None:
     site = ClusterConfig(engine=Engine(python=str(folder / "python")))
     plan = plan_of(RECIPES["llama3.1"], site, LAPTOP, LLMB_INSTALL=str(folder))
     text = script_of(plan)
-    head = text[: text.index("# The job's own record")]
+    head = text[: text.index("# The job, as its scheduler knows it")]
     paths = dry_run_paths(plan.workload_folder, plan.experiment_name)
     paths.output.mkdir(parents=True)
     command = ["bash", "-c", head + 'printf %s "$log"']

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.executors.slurm.script import PORT_BASE, PORT_COUNT
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.rendering.script import PORT_BASE, PORT_COUNT, render_script
+from llmb_common.rendering.script import render_script
 from llmb_common.request.read import read_request
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import ClusterConfig, SlurmSettings

@@ -22,9 +22,9 @@ def command(run: str, check: bool, anyway: bool, detach: bool) -> Result:
     """
     from dataclasses import replace
 
+    from llmb_common import submission
     from llmb_common.errors import CheckFailed
     from llmb_common.runs.record import load_record
-    from llmb_common.submission import submit as submission
     from llmb_run.place import Place
     from llmb_run.selecting import one_folder, require_own
     from llmb_run.starting.repeating import differences, in_words

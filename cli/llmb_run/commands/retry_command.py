@@ -32,12 +32,12 @@ def command(runs: tuple[str, ...], without: str | None, without_failed: bool, de
 
     Today's training code and site are used; repeat insists on the old ones.
     """
+    from llmb_common import submission
     from llmb_common.errors import RequestError
     from llmb_common.index import RunFilter
     from llmb_common.observe import refresh
     from llmb_common.runs.record import load_record
     from llmb_common.slurm.states import is_live
-    from llmb_common.submission import submit as submission
     from llmb_run.place import Place
     from llmb_run.selecting import require_own, select_rows
     from llmb_run.starting.start import announce, report_started

@@ -100,7 +100,7 @@ def _layout(plan: Any) -> list[tuple[str, Any]]:
 
 def _job(seen: Observation) -> str:
     record = seen.record
-    if record.plan.cluster_type == "local":
+    if not record.plan.traits.queued:
         return (
             "on this machine" if record.process is None else f"on {record.process.host}, process {record.process.pid}"
         )

@@ -12,7 +12,7 @@ from llmb_common.rendering.script import render_script
 from llmb_common.runs.manifest import make_manifest
 from llmb_common.runs.record import RunRecord
 from llmb_common.strict_yaml import read_text
-from llmb_common.submission.submit import training_code
+from llmb_common.submission import training_code
 from llmb_run.terminal import table
 
 _COMPARED = ("llmb", "git", "recipe_sha256", "code_sha256", "image")

@@ -65,8 +65,8 @@ def say_warnings(asked: Sequence[Asked]) -> None:
 
 
 def announce(record: RunRecord) -> None:
-    """A local run is followed to its end: say before it begins where it can be watched from elsewhere."""
-    if record.plan.cluster_type == "local":
+    """A run that is followed to its end: say before it begins where it can be watched from elsewhere."""
+    if not record.plan.traits.queued:
         print(f"{record.paths.run_id}  {record.paths.log}", file=sys.stderr)
 
 
@@ -101,7 +101,7 @@ def report_started(
 
 
 def _line(record: RunRecord) -> str:
-    if record.plan.cluster_type == "slurm":
+    if record.plan.traits.queued:
         return f"{record.paths.run_id}  Submitted batch job {record.job_id}  {record.paths.name}\n"
     return f"{record.paths.run_id}  {record.state}  {record.paths.name}\n"
 

@@ -16,7 +16,7 @@ from llmb_run.terminal import notice
 from llmb_run.words import clock
 
 if TYPE_CHECKING:
-    from llmb_common.submission.submit import Job
+    from llmb_common.submission import Job
 
 
 def start(
@@ -45,7 +45,7 @@ def start(
         notice(f"skipped: {problem}")
     if any(item.request.dry_run for item in asked):
         return show_plans(asked)
-    from llmb_common.submission import submit as submission
+    from llmb_common import submission
 
     place.require_install()
     say_warnings(asked)
@@ -110,7 +110,7 @@ def start_round(
 
 
 def _submit_all(jobs: Sequence[Job], chain: int, *, arrays: bool) -> list[tuple[str, RunRecord | LLMBError]]:
-    from llmb_common.submission import submit as submission
+    from llmb_common import submission
 
     if chain == 1:
         started = submission.submit_many(jobs, arrays=arrays, say=notice)

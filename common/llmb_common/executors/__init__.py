@@ -1,33 +1,128 @@
-"""Executors start a run that is on record. A further scheduler is one module and one line in ``executor_for``."""
+"""The ways of running jobs, one package each. ``docs/architecture.md`` says how to add one.
+
+An ``Executor`` says what a batch script needs of its scheduler and what starts the ranks, checks that a job can be
+started, starts it, looks what became of it and ends it. It is registered with its ``Traits`` under a name
+(``llmb_common.cluster_types``), and nothing else asks for that name.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
+from llmb_common.cluster_types import ClusterType, traits_of
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.runs.record import RunRecord
+from llmb_common.runs.paths import RunPaths
+
+if TYPE_CHECKING:  # a dry run needs nothing of runs, and starts faster
+    from llmb_common.errors import LLMBError
+    from llmb_common.runs.finding import Finding
+    from llmb_common.runs.record import RunRecord
 
 
-class Executor(Protocol):
-    """What every way of running a job offers."""
+@dataclass(frozen=True)
+class Ranks:
+    """How a rank learns its place: names of variables in its environment, and Bash words.
 
+    ``per_node`` holds the number of ranks on a node; None where ranks are not bound to the NUMA node of their GPU.
+    ``job`` and ``node`` stand for the job's id and the number of the node in the names of profiles.
+    """
+
+    rank: str
+    local_rank: str
+    per_node: str | None
+    job: str
+    node: str
+
+
+TORCHRUN = Ranks("RANK", "LOCAL_RANK", None, job="local", node="0")
+"""Ranks that ``engine.torchrun`` starts, all on one machine."""
+
+
+class Arrays(Protocol):
+    """A scheduler that takes many jobs that are alike at once."""
+
+    def most(self) -> int:
+        """How many jobs it takes together; below 2 each is submitted alone."""
+
+    def start(self, records: Sequence[RunRecord]) -> list[RunRecord]:
+        """As ``Executor.start``, for the tasks 0, 1, ... of one array."""
+
+
+class Executor(ABC):
+    """A way of running jobs. It has no state: each call makes one."""
+
+    ranks: Ranks = TORCHRUN
+    arrays: Arrays | None = None
+
+    def head(self, plan: JobPlan, paths: RunPaths) -> list[str]:
+        """The lines after ``#!/bin/bash`` that the scheduler reads.
+
+        Raises:
+            RequestError: a path or the image cannot be said to it.
+        """
+        return []
+
+    @abstractmethod
+    def job_script(self) -> str:
+        """Bash that sets what ``rendering/supervise.sh`` reads of the scheduler, and its function ``step_status``."""
+
+    @abstractmethod
+    def launch(self, plan: JobPlan) -> list[str]:
+        """Bash lines that start the ranks in the background: each runs ``bash -c "$task"``, its output goes to
+        ``$log``, and ``$!`` is the process to wait for.
+
+        Raises:
+            RequestError: a path cannot be said to what starts them.
+        """
+
+    @abstractmethod
     def check(self, plan: JobPlan) -> None:
-        """Raise EnvironmentLacks where something that the job needs is missing; nothing is on disk yet."""
+        """Look for what the job needs here, before anything is on disk.
 
+        Raises:
+            EnvironmentLacks: something is missing.
+        """
+
+    def options(self, plan: JobPlan, after: Sequence[str], excluded: Mapping[str, str]) -> tuple[str, ...]:
+        """What is said on submission beyond the script: ids of jobs to start after (only where the traits have
+        ``dependencies``), and nodes to avoid, each with the reason. The record keeps it.
+
+        Raises:
+            RequestError: it contradicts the plan.
+        """
+        return ()
+
+    @abstractmethod
     def start(self, record: RunRecord, *, detach: bool = False) -> RunRecord:
-        """Start the run, whose record is in state SUBMITTING, and return its record, saved.
+        """Start the run, which is on record as SUBMITTING; its record, saved, with the job's id where there is one.
 
-        A job that the scheduler does not keep is followed to its end unless ``detach``. Raises AnswerLost, and the
-        record stays SUBMITTING; another SchedulerError, and the run is gone; CheckFailed where a followed run failed.
+        A job that no scheduler keeps is followed to its end, unless ``detach``.
+
+        Raises:
+            AnswerLost: nobody knows whether there is a job; the run stays on record until that is settled.
+            SchedulerError: the job was refused and does not exist; the caller removes the run.
+            CheckFailed: a run that was followed failed.
+        """
+
+    @abstractmethod
+    def look(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
+        """What became of runs, by run id. Nothing is raised for a scheduler: what it does not say is ``unknown``."""
+
+    @abstractmethod
+    def end(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
+        """End runs that live; those that are queued have a job.
+
+        By run id the record of one whose end is certain, or why one was not ended. The others were asked to end, and
+        what becomes of them will be seen by looking.
         """
 
 
-def executor_for(plan: JobPlan) -> Executor:
-    """The executor of the plan's cluster type."""
-    if plan.cluster_type == "slurm":
-        from llmb_common.executors.slurm import SlurmExecutor
-
-        return SlurmExecutor()
-    from llmb_common.executors.local import LocalExecutor
-
-    return LocalExecutor()
+def executor_for(cluster_type: ClusterType) -> Executor:
+    """The executor that is registered for ``cluster_type``."""
+    module, _, name = traits_of(cluster_type).executor.partition(":")
+    executor: Executor = getattr(importlib.import_module(module), name)()
+    return executor

@@ -9,7 +9,7 @@
     end_runs(records)  -> [RunRecord or LLMBError]    the same, each refusal in its place
 
 A question that fails says nothing about a job: its record stays as it is and the observation says ``unknown``.
-The same functions serve both executors.
+The same functions serve every executor.
 """
 
 from llmb_common.observe.cancel import cancel, end_runs

@@ -6,7 +6,9 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from llmb_common.cluster_types import ClusterType
 from llmb_common.errors import RecordError
+from llmb_common.executors import executor_for
 from llmb_common.index import note
 from llmb_common.runs.facts import with_job_facts
 from llmb_common.runs.finding import Finding, may_change
@@ -34,17 +36,13 @@ def observe(records: Sequence[RunRecord]) -> list[Observation]:
 
     A record that cannot be written (someone else's run) is still observed; its file stays as it is.
     """
-    slurm = [record for record in records if may_change(record) and record.plan.cluster_type == "slurm"]
-    local = [record for record in records if may_change(record) and record.plan.cluster_type == "local"]
+    asked: dict[ClusterType, list[RunRecord]] = {}
+    for record in records:
+        if may_change(record):
+            asked.setdefault(record.plan.cluster_type, []).append(record)
     findings: dict[str, Finding] = {}
-    if slurm:
-        from llmb_common.executors.slurm_runs import look_at_slurm
-
-        findings |= look_at_slurm(slurm)
-    if local:
-        from llmb_common.executors.local_runs import look_at_processes
-
-        findings |= look_at_processes(local)
+    for cluster_type, these in asked.items():
+        findings |= executor_for(cluster_type).look(these)
     return [_settle(record, findings.get(record.paths.run_id)) for record in records]
 
 

@@ -16,9 +16,10 @@ def choose_gpu_type(
     recipe: Recipe, cluster: ClusterConfig, request: Request, machine: Machine, notices: list[str]
 ) -> str:
     """The GPU type: asked for, the site's, this machine's, or the recipe's default, which is said in ``notices``."""
-    local = machine.gpu_type if machine.cluster_type == "local" else None
+    here = machine.traits.this_machine
+    local = machine.gpu_type if here else None
     gpu_type = request.gpu_type or cluster.gpu_type or local
-    if gpu_type is None and machine.cluster_type == "local":
+    if gpu_type is None and here:
         gpu_type = "cpu"
         if machine.gpus:
             notices.append("the GPUs of this machine are none that the recipes know: training runs on the CPU")
@@ -148,7 +149,7 @@ def _dtype(
 def _gpus(request: Request, rows: Sequence[Row], machine: Machine, gpu_type: str) -> int:
     if request.gpus is not None:
         return request.gpus
-    if machine.cluster_type == "slurm":
+    if not machine.traits.this_machine:
         written = request.unread.get("JOB_TOTAL_GPUS")
         instead = f" ({written} is: did you mean JOB_TOTAL_GPUS={written.partition('=')[2]}?)" if written else ""
         raise RequestError(f"JOB_TOTAL_GPUS is not set{instead}", remedy=f"documented: {_scales(rows)}")

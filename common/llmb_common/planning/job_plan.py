@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from llmb_common.cluster_types import ClusterType, Traits, traits_of
 from llmb_common.planning.divisibility import Layout
 from llmb_common.recipes.recipe import Architecture, Measurement
 
@@ -86,7 +87,7 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     fp8_recipe: str | None
     gpu_type: str
     device: Literal["cuda", "cpu"]
-    cluster_type: Literal["slurm", "local"]
+    cluster_type: ClusterType
     gpus: int
     nodes: int
     gpus_per_node: int
@@ -130,6 +131,14 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     install: str
     workload_folder: str
     preflight: Preflight
+
+    def __post_init__(self) -> None:
+        traits_of(self.cluster_type)  # a record may come from an installation that knows more ways of running jobs
+
+    @property
+    def traits(self) -> Traits:
+        """What the way of running the job can do."""
+        return traits_of(self.cluster_type)
 
     @property
     def layout(self) -> Layout:

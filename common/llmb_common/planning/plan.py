@@ -87,7 +87,7 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
         fp8_recipe=fp8_recipe,
         gpu_type=gpu_type,
         device="cpu" if device == "cpu" else "cuda",
-        cluster_type="slurm" if machine.cluster_type == "slurm" else "local",
+        cluster_type=machine.cluster_type,
         gpus=gpus,
         nodes=nodes,
         gpus_per_node=gpus_per_node,
@@ -209,9 +209,7 @@ def _of_row(row: Row, gpus: int, gbs: int) -> Layout:
 
 def _nodes(gpus: int, gpus_per_node: int, machine: Machine) -> tuple[int, int]:
     """Number of nodes and GPUs used on each."""
-    if machine.cluster_type == "local":
-        return 1, gpus
-    if gpus <= gpus_per_node:
+    if machine.traits.this_machine or gpus <= gpus_per_node:
         return 1, gpus
     if gpus % gpus_per_node:
         raise RequestError(
@@ -222,7 +220,7 @@ def _nodes(gpus: int, gpus_per_node: int, machine: Machine) -> tuple[int, int]:
 
 
 def _image(recipe: Recipe, cluster: ClusterConfig, request: Request, install: Path, machine: Machine) -> str | None:
-    if machine.cluster_type != "slurm" or cluster.slurm.runtime == "none":
+    if not machine.traits.containers or cluster.slurm.runtime == "none":
         if request.image:
             raise RequestError("RUN_CONF_IMAGE: this site runs without containers", remedy="unset RUN_CONF_IMAGE")
         return None
@@ -247,7 +245,7 @@ def _slurm(
     machine: Machine,
     notices: list[str],
 ) -> SlurmPlan | None:
-    if machine.cluster_type != "slurm":
+    if not machine.traits.slurm_options:
         return None
     site = parse_additional(cluster.slurm.additional_params, "cluster_config.yaml: slurm.additional_params")
     asked = parse_additional(request.additional_slurm_params, "ADDITIONAL_SLURM_PARAMS")

@@ -88,7 +88,7 @@ def profile_plan(
             remedy="raise MAX_STEPS, or set PROFILE_START_STEP and PROFILE_STOP_STEP",
         )
     tool = "nsys"
-    if machine.cluster_type == "local" and (device == "cpu" or not machine.has_nsys):
+    if machine.traits.this_machine and (device == "cpu" or not machine.has_nsys):
         tool = "torch"
         if request.gpu_metrics and device != "cpu":
             raise RequestError(
@@ -218,7 +218,8 @@ def ineffective(request: Request, cluster: ClusterConfig, machine: Machine) -> l
         f"{written} is not a variable of LLMB (did you mean {meant}={written.partition('=')[2]}?)"
         for meant, written in request.unread.items()
     ]
-    if machine.cluster_type == "slurm":
+    traits = machine.traits
+    if traits.slurm_options:
         ours = [name for name in request.ignored if name in _INSTEAD]
         notices += [f"{name}: not passed to sbatch; use {_INSTEAD[name]}" for name in ours]
         if others := [name for name in request.ignored if name not in ours]:
@@ -226,17 +227,18 @@ def ineffective(request: Request, cluster: ClusterConfig, machine: Machine) -> l
                 f"{', '.join(others)}: not passed to sbatch; say it in ADDITIONAL_SLURM_PARAMS, "
                 "for example qos=high;reservation=name"
             )
-        if request.mounts and cluster.slurm.runtime == "none":
-            notices.append("RUN_CONF_MOUNTS has no effect: this site runs without containers")
-        return notices
-    without = {
+    if traits.containers and request.mounts and cluster.slurm.runtime == "none":
+        notices.append("RUN_CONF_MOUNTS has no effect: this site runs without containers")
+    asked = {
         "ADDITIONAL_SLURM_PARAMS": request.additional_slurm_params,
         "CPU_PER_TASK_PINNING": request.cpu_pinning,
         "ENABLE_VBOOST": request.vboost,
         "GPUS_PER_NODE": request.gpus_per_node,
         "RUN_CONF_MOUNTS": request.mounts,
+        "SBATCH_ACCOUNT": request.account,
+        "SBATCH_PARTITION": request.partition,
         "TIME_LIMIT": request.time_limit,
     }
-    if names := [name for name, value in without.items() if value]:
-        notices.append(f"{', '.join(names)}: no effect on the local executor")
+    if names := [name for name in traits.unheeded if asked.get(name)]:
+        notices.append(f"{', '.join(names)}: no effect on the {traits.name} executor")
     return notices

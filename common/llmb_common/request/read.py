@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmb_common import gpus
+from llmb_common.cluster_types import ClusterType, names
 from llmb_common.errors import RequestError
 from llmb_common.request.names import refuse_typos, shorter_names
 from llmb_common.request.values import Reader, gres_count, gres_type, read_mounts, same
@@ -133,7 +134,7 @@ class Request:
     cpu_pinning: int = 0
     moe_routing: str | None = None
     force: bool = False
-    cluster_type: str | None = None
+    cluster_type: ClusterType | None = None
     dry_run: str | None = None
     install: Path | None = None
     workload: Path | None = None
@@ -199,7 +200,7 @@ def read_request(variables: Mapping[str, str]) -> Request:
         cpu_pinning=read.count("CPU_PER_TASK_PINNING"),
         moe_routing=read.choice("MOE_ROUTING", ("drop", "balanced")),
         force=read.switch("FORCE"),
-        cluster_type=read.choice("CLUSTER_TYPE", ("slurm", "local")),
+        cluster_type=_cluster_type(read),
         dry_run=read.dry_run(),
         install=read.path("LLMB_INSTALL"),
         workload=read.path("LLMB_WORKLOAD"),
@@ -235,6 +236,11 @@ def _refuse_contradictions(request: Request) -> None:
     for name, value in of_profiles.items():
         if value and not request.profile:
             raise RequestError(f"{name} needs ENABLE_PROFILE=true", remedy="set both, or neither")
+
+
+def _cluster_type(read: Reader) -> ClusterType | None:
+    word = read.choice("CLUSTER_TYPE", tuple(names()))
+    return ClusterType(word) if word is not None else None
 
 
 def _columns(read: Reader) -> dict[str, int | bool | None]:

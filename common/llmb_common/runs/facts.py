@@ -7,8 +7,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from llmb_common.errors import AnswerLost
 from llmb_common.files import open_plain
-from llmb_common.runs.record import RunRecord
+from llmb_common.runs.record import CANCELLED, NOT_SUBMITTED, SUBMITTING, RunRecord, update_record
+from llmb_common.slurm.states import is_live
 from llmb_common.timing.job_events import read_events
 
 _PREFIX = b"LLMB manifest: "
@@ -22,6 +24,35 @@ def with_job_facts(record: RunRecord) -> RunRecord:
     return replace(
         record, manifest={**record.manifest, "job": {**events, "software": read_manifest_line(record.paths.log)}}
     )
+
+
+def give_up(record: RunRecord) -> RunRecord:
+    """Put on record that the run was cancelled, unless it has ended by itself meanwhile.
+
+    Raises:
+        RecordError: the record cannot be written.
+    """
+
+    def change(found: RunRecord) -> RunRecord:
+        if not is_live(found.state) and found.state != NOT_SUBMITTED:
+            return found
+        return with_job_facts(found.with_state(CANCELLED, "cancelled"))
+
+    return update_record(record.paths.folder, change)
+
+
+def stay_submitting(record: RunRecord, error: AnswerLost) -> None:
+    """Put on record, with its time, that the scheduler's answer was lost: from now on it must not take long until the
+    job shows, if there is one. A run whose job somebody has found meanwhile stays as it is.
+
+    Raises:
+        RecordError: the record cannot be written.
+    """
+
+    def change(found: RunRecord) -> RunRecord:
+        return found if found.job_id is not None else found.with_state(SUBMITTING, error.message[:500])
+
+    update_record(record.paths.folder, change)
 
 
 def read_manifest_line(log: Path) -> dict[str, Any] | None:

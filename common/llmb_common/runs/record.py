@@ -44,7 +44,6 @@ CANCELLED = "CANCELLED"
 
 
 RunId = Annotated[str, msgspec.Meta(pattern=r"\A[0-9A-Za-z]{1,32}\Z")]
-JobId = Annotated[str, msgspec.Meta(pattern=r"\A[0-9]+(_[0-9]+)?\Z")]
 UnixTime = Annotated[float, msgspec.Meta(ge=0, lt=1e11)]  # before the year 5138
 
 
@@ -87,7 +86,7 @@ class RunRecord:
 
     paths: RunPaths
     plan: JobPlan
-    job_id: JobId | None = None
+    job_id: str | None = None
     states: tuple[State, ...] = ()
     manifest: dict[str, Any] = field(default_factory=dict)
     results: dict[str, Any] | None = None
@@ -186,6 +185,7 @@ def load_record(folder: Path, content: bytes | None = None) -> RunRecord:
             raise RecordError(f"{file} has schema {version}, this version reads {SCHEMA}")
         found = from_json(content, _file_type())
         _check_place(found.experiment_name, found.plan, folder)
+        _check_job_id(found.job_id, found.plan)
     except OSError as error:
         raise RecordError(f"cannot read {file}: {error.strerror or error}") from error
     except (msgspec.DecodeError, ValueError) as error:
@@ -196,6 +196,12 @@ def load_record(folder: Path, content: bytes | None = None) -> RunRecord:
     experiment = found.experiment_name
     paths = RunPaths(folder.parent.parent, experiment, folder.name.removeprefix(f"{experiment}_"), found.run_id)
     return RunRecord(paths, **{name: getattr(found, name) for name in _KEPT})
+
+
+def _check_job_id(job_id: str | None, plan: JobPlan) -> None:
+    """Raise ValueError for an id that the scheduler of ``plan`` never gives: ids become arguments and file names."""
+    if job_id is not None and not re.fullmatch(plan.traits.job_id, job_id):
+        raise ValueError(f"job_id {job_id[:100]!r}")
 
 
 def _check_place(experiment: str, plan: JobPlan, folder: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from llmb_common import gpus
+from llmb_common.cluster_types import ClusterType, names
 from llmb_common.errors import ConfigError, did_you_mean
 from llmb_common.request.values import is_mount
 from llmb_common.secrets import is_secret_name
@@ -52,7 +53,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """A whole ``cluster_config.yaml``."""
 
     schema: Literal[1] = 1
-    cluster_type: Literal["slurm", "local"] | None = None
+    cluster_type: ClusterType | None = None
     repo: str | None = None
     gpu_type: str | None = None
     gpus_per_node: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -97,6 +98,11 @@ def _check(config: ClusterConfig, path: Path, lines: Lines) -> None:
         """File, line and key."""
         return f"{path}:{lines[f'$.{key}']}: {key}"
 
+    if config.cluster_type is not None and config.cluster_type not in names():
+        raise ConfigError(
+            f"{at('cluster_type')} {config.cluster_type!r} is unknown{did_you_mean(config.cluster_type, names())}",
+            remedy=f"one of {', '.join(names())}",
+        )
     if config.gpu_type is not None and config.gpu_type not in gpus.gpu_types():
         raise ConfigError(
             f"{at('gpu_type')} {config.gpu_type!r} is unknown{did_you_mean(config.gpu_type, gpus.gpu_types())}",

@@ -8,6 +8,7 @@ import subprocess
 from dataclasses import dataclass
 
 from llmb_common import gpus
+from llmb_common.cluster_types import LOCAL, SLURM, ClusterType, Traits, traits_of
 from llmb_common.request.read import Request
 from llmb_common.site.cluster import ClusterConfig
 
@@ -20,11 +21,16 @@ class Machine:
     later; True where there is no sbatch to ask).
     """
 
-    cluster_type: str
+    cluster_type: ClusterType
     gpu_type: str | None = None
     gpus: int = 0
     has_nsys: bool = False
     slurm_segments: bool = True
+
+    @property
+    def traits(self) -> Traits:
+        """What the way of running jobs can do."""
+        return traits_of(self.cluster_type)
 
 
 SEGMENT_SLURM = (24, 5)
@@ -54,14 +60,17 @@ def look_at_machine(cluster: ClusterConfig, request: Request) -> Machine:
     if wanted is None:
         names_slurm = bool(request.account or request.partition or request.additional_slurm_params)
         large = request.gpu_type not in (None, "cpu") and (request.gpus or 0) > 0
-        wanted = "slurm" if sbatch or (request.dry_run and (names_slurm or large)) else "local"
-    if wanted == "slurm":
-        return Machine(cluster_type="slurm", slurm_segments=_knows_segments() if sbatch else True)
+        wanted = SLURM if sbatch or (request.dry_run and (names_slurm or large)) else LOCAL
+    traits = traits_of(wanted)
+    if not traits.this_machine:
+        return Machine(
+            cluster_type=wanted, slurm_segments=_knows_segments() if traits.slurm_options and sbatch else True
+        )
     if request.gpu_type == "cpu" or cluster.gpu_type == "cpu":
-        return Machine(cluster_type="local", gpu_type="cpu", has_nsys=shutil.which("nsys") is not None)
+        return Machine(cluster_type=wanted, gpu_type="cpu", has_nsys=shutil.which("nsys") is not None)
     names = gpu_names()
     return Machine(
-        cluster_type="local",
+        cluster_type=wanted,
         gpu_type=gpus.type_of(names[0]) if names else "cpu",
         gpus=len(names),
         has_nsys=shutil.which("nsys") is not None,

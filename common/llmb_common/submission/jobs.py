@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from llmb_common.errors import RequestError
+from llmb_common.executors import executor_for
 from llmb_common.index import RunRow, find_run
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.record import Submission
@@ -61,25 +62,20 @@ def alike(jobs: Sequence[Job], most: int) -> list[list[int]]:
 
 
 def submission_of(plan: JobPlan, options: Options) -> Submission:
-    """What goes on record and to ``sbatch``. Raises RequestError for runs or nodes that cannot be meant."""
-    if plan.slurm is None:
-        return Submission(key=options.key)
-    arguments: list[str] = []
-    jobs = _jobs_to_follow(Path(plan.install), options.after)
-    if jobs:
-        arguments.append(f"--dependency=afterany:{':'.join(jobs)}")
-    if excluded := _excluded(plan, options.exclude):
-        arguments.append(f"--exclude={excluded}")
-    return Submission(key=options.key, options=tuple(arguments))
+    """What goes on record and to the scheduler. Raises RequestError for runs or nodes that cannot be meant."""
+    after = _jobs_to_follow(plan, options.after) if plan.traits.dependencies else []
+    excluded = {} if plan.traits.this_machine else _excluded(plan, options.exclude)
+    arguments = executor_for(plan.cluster_type).options(plan, after, excluded)
+    return Submission(key=options.key, options=arguments)
 
 
-def _jobs_to_follow(install: Path, after: Sequence[str]) -> list[str]:
+def _jobs_to_follow(plan: JobPlan, after: Sequence[str]) -> list[str]:
     jobs: list[str] = []
     for word in after:
         try:
-            row: RunRow | None = find_run(install, word)
+            row: RunRow | None = find_run(Path(plan.install), word)
         except RequestError:
-            if not re.fullmatch(r"[0-9]+(_[0-9]+)?", word):
+            if not re.fullmatch(plan.traits.job_id, word):
                 raise
             row = None  # a job of someone else
         if row is None:
@@ -91,18 +87,10 @@ def _jobs_to_follow(install: Path, after: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(jobs))
 
 
-def _excluded(plan: JobPlan, nodes: str) -> str:
-    """The host list for ``--exclude``, with the plan's own one: on the command line it replaces the script's."""
-    from llmb_common.slurm.hostlist import compress, expand
+def _excluded(plan: JobPlan, nodes: str) -> dict[str, str]:
+    """The nodes to avoid, with the reason: those on the exclusion list and the host list ``nodes``."""
+    from llmb_common.slurm.hostlist import expand
     from llmb_common.submission.excluded_nodes import exclusions
 
     listed = {item.node: item.reason for item in exclusions(Path(plan.install))}
-    wanted = set(listed) | set(expand(nodes))
-    additional = dict(plan.slurm.additional) if plan.slurm else {}
-    both = wanted & set(expand(additional.get("nodelist") or ""))
-    if both:
-        reasons = ", ".join(f"{name} ({listed.get(name, 'named in --exclude')})" for name in sorted(both))
-        raise RequestError(
-            f"the job wants nodes that are excluded: {reasons}", remedy="llmb-run exclude remove, or other nodes"
-        )
-    return compress(wanted | set(expand(additional.get("exclude") or ""))) if wanted else ""
+    return dict.fromkeys(expand(nodes), "named in --exclude") | listed

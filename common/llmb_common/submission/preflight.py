@@ -8,11 +8,27 @@ import shutil
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks, RequestError
+from llmb_common.executors import executor_for
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER
 
 _TRACKER = "latest_checkpointed_iteration.txt"
 _ITERATION = re.compile(r"iter_([0-9]{1,9})")
+
+
+def check(plan: JobPlan) -> None:
+    """Look for all that ``plan`` needs here.
+
+    Raises:
+        RequestError: the checkpoint or the installation is none.
+        EnvironmentLacks: something is missing, or there is too little space.
+    """
+    check_disk(plan)
+    executor_for(plan.cluster_type).check(plan)
+    if not Path(plan.install).is_dir():
+        raise RequestError(
+            f"LLMB_INSTALL={plan.install} does not exist", remedy="run ./installer.py, or correct LLMB_INSTALL"
+        )
 
 
 def check_disk(plan: JobPlan) -> None:

@@ -14,16 +14,16 @@ from typing import Any, Literal
 import msgspec
 
 from llmb_common import gpus
+from llmb_common.cluster_types import ClusterType, traits_of
 from llmb_common.errors import ConfigError, RequestError, did_you_mean
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.secrets import Secret
 from llmb_common.strict_yaml import Lines, convert, load_text, read_text
 from llmb_install.answers.checks import check
-from llmb_install.answers.questions import PATHS, QUESTIONS, Given, expand_workloads
+from llmb_install.answers.questions import PATHS, QUESTIONS, Given, expand_workloads, on_slurm
 
 _SECRETS = ("hf_token", "ngc_api_key")
 
-ClusterType = Literal["slurm", "local"]
 Architecture = Literal["x86_64", "aarch64"]
 Method = Literal["local", "srun"]
 EnvironmentType = Literal["venv", "uv", "conda"]
@@ -54,7 +54,7 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def on_slurm(self) -> bool:
-        return self.cluster_type == "slurm"
+        return traits_of(self.cluster_type).slurm_options
 
     @property
     def uses_images(self) -> bool:
@@ -133,13 +133,13 @@ def complete(given: Given, recipes: Mapping[str, Recipe], *, where: str = "", li
     for question in QUESTIONS:
         if question.choices and not question.is_switch and question.field in values:
             values[question.field] = str(values[question.field]).lower()
-    on_slurm = values["cluster_type"] == "slurm"
+    slurm = on_slurm(values)
     values.setdefault("arch", default_architecture(values["gpu_type"]))
-    values.setdefault("runtime", "pyxis" if on_slurm else "none")
+    values.setdefault("runtime", "pyxis" if slurm else "none")
     values.setdefault("install_method", "local")
     values.setdefault("env_type", "venv")
     values["workloads"] = _workloads(values, recipes)
-    if on_slurm:
+    if slurm:
         values.setdefault("cpu_partition", values["gpu_partition"])
     for field in PATHS:
         if values.get(field):

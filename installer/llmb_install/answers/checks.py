@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from llmb_common.cluster_types import names, traits_of
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.words import is_slurm_name, line_problem, mount_problem
 from llmb_install.answers.questions import (
@@ -35,9 +36,10 @@ def check(given: Given, workloads: Iterable[str], where: str = "", lines: Mappin
 
     for question in QUESTIONS:
         _check_value(question, given.get(question.field), at(question.field))
-    if given.get("cluster_type") == "local" and given.get("runtime") not in (None, "none"):
+    name = str(given.get("cluster_type"))
+    if name in names() and not traits_of(name).containers and given.get("runtime") not in (None, "none"):
         raise RequestError(
-            f"{at('runtime')}the local executor uses no container, and runtime is {given['runtime']}",
+            f"{at('runtime')}the {name} executor uses no container, and runtime is {given['runtime']}",
             remedy="choose runtime none, or cluster_type slurm",
         )
     if lacking := missing(given):

@@ -18,7 +18,7 @@ from llmb_install.answers import draft, used_folder
 from llmb_install.answers.answers import Answers, Secrets
 from llmb_install.answers.checks import engine_problem, folder_problem, path_problem
 from llmb_install.answers.keyboard import Back, forget_keys, with_way_back
-from llmb_install.answers.questions import PATHS, QUESTIONS, Given, Question, merged, plain
+from llmb_install.answers.questions import PATHS, QUESTIONS, Given, Question, merged, plain, uses_images
 from llmb_install.answers.suggestions import OTHER, choices_of, suggestions
 from llmb_install.detect import Site
 from llmb_install.working.reporter import size
@@ -189,7 +189,7 @@ class Dialogue:
                 self._asked_secrets["hf_token"] = self._ask_token()
             token = self._asked_secrets["hf_token"]
             keep.add("hf_token")
-        if key is None and self._given.get("cluster_type") == "slurm" and self._given.get("runtime") != "none":
+        if key is None and uses_images(self._given):
             if "ngc_api_key" not in self._asked_secrets:
                 prompt = "NGC API key (only for images that need one; Enter: none)"
                 text = _answer(_questionary().password(prompt)).strip()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common import gpus
+from llmb_common.cluster_types import names, traits_of
 from llmb_common.errors import RequestError, did_you_mean
 
 Given = dict[str, Any]
@@ -27,13 +28,15 @@ def _never(given: Given) -> bool:
     return False
 
 
-def _slurm(given: Given) -> bool:
-    return given.get("cluster_type") == "slurm"
+def on_slurm(given: Given) -> bool:
+    """Whether jobs are submitted to Slurm; False as long as that is not answered."""
+    name = str(given.get("cluster_type"))
+    return name in names() and traits_of(name).slurm_options
 
 
 def uses_images(given: Given) -> bool:
     """Whether jobs run in container images."""
-    return _slurm(given) and given.get("runtime") != "none"
+    return on_slurm(given) and given.get("runtime") != "none"
 
 
 def _own_engine(given: Given) -> bool:
@@ -72,15 +75,15 @@ _ON_ARM = " and ".join(name.upper() for name, gpu in gpus.GPUS.items() if gpu.ho
 
 QUESTIONS = (
     Question("install_path", "Where to install", "top folder, on a shared file system for Slurm"),
-    Question("cluster_type", "Where jobs run", "slurm, or local: this machine", ("slurm", "local"), required=True),
-    Question("account", "Slurm account", "account that jobs are charged to", required=True, matters=_slurm),
-    Question("gpu_partition", "Partition for GPU jobs", "partition with the GPUs", required=True, matters=_slurm),
+    Question("cluster_type", "Where jobs run", "slurm, or local: this machine", tuple(names()), required=True),
+    Question("account", "Slurm account", "account that jobs are charged to", required=True, matters=on_slurm),
+    Question("gpu_partition", "Partition for GPU jobs", "partition with the GPUs", required=True, matters=on_slurm),
     Question(
         "gres",
         "Do jobs ask for their GPUs (--gres=gpu:N)",
         "ask for --gres=gpu:N (default: false)",
         ("true", "false"),
-        matters=_slurm,
+        matters=on_slurm,
     ),
     Question("gpu_type", "GPU type", "what jobs run on", gpus.gpu_types(), required=True),
     Question(
@@ -94,13 +97,13 @@ QUESTIONS = (
         "Container runtime",
         "how jobs enter their image (default: pyxis)",
         ("pyxis", "enroot", "none"),
-        matters=_slurm,
+        matters=on_slurm,
     ),
     Question(
         "mpi",
         "Type of MPI that srun starts ranks with",
         "what srun --mpi gets; none where Slurm has no PMIx (default: pmix if srun --mpi=list shows it, else none)",
-        matters=_slurm,
+        matters=on_slurm,
         asked=_never,
     ),
     Question(
@@ -122,7 +125,7 @@ QUESTIONS = (
         "cpu_partition",
         "Partition for installation jobs",
         "partition of installation jobs (default: as GPU)",
-        matters=_slurm,
+        matters=on_slurm,
         asked=lambda given: given.get("install_method") == "srun",
     ),
     Question(

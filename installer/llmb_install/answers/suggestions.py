@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 from llmb_install.answers.answers import default_architecture
-from llmb_install.answers.questions import Given, Question
+from llmb_install.answers.questions import Given, Question, on_slurm
 from llmb_install.detect import Partition, Site
 
 OTHER = "another one"
@@ -42,14 +42,13 @@ def suggestions(site: Site, given: Given) -> Given:
     default_partition = next((p.name for p in site.partitions if p.is_default), "")
     without_gpus = next((p.name for p in site.partitions if p.up and not p.gpus_per_node), None)
     has_enroot = shutil.which("enroot") is not None
-    on_slurm = given.get("cluster_type") == "slurm"
     return {
         "cluster_type": "slurm" if site.has_slurm else "local",
         "account": site.accounts[0] if site.accounts else "",
         "gpu_partition": site.gpu_partitions[0].name if site.gpu_partitions else default_partition,
         "cpu_partition": without_gpus or given.get("gpu_partition"),
         "gres": site.has_gres(partition),
-        "gpu_type": site.gpu_type_in(partition) or ("h100" if on_slurm else "cpu"),
+        "gpu_type": site.gpu_type_in(partition) or ("h100" if on_slurm(given) else "cpu"),
         "arch": _architecture(site, given),
         "runtime": _runtime(site, given, has_enroot=has_enroot),
         "install_method": "local" if has_enroot else "srun",

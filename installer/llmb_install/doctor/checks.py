@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from llmb_common import gpus
+from llmb_common.cluster_types import SLURM, traits_of
 from llmb_common.site.machine import SEGMENT_SLURM
 from llmb_install.detect import Partition
 from llmb_install.doctor.facts import Facts, Node
@@ -36,7 +37,8 @@ class Check:
 def all_checks(facts: Facts) -> list[Check]:
     """Every check that makes sense for these facts, in the order in which one would fix things."""
     checks = [*_space(facts)]
-    if facts.config.cluster_type == "local":
+    traits = traits_of(facts.config.cluster_type or SLURM)
+    if traits.this_machine:
         return [*checks, *_local(facts)]
     checks += _slurm(facts)
     if facts.controller_is_up:
@@ -55,7 +57,7 @@ def _space(facts: Facts) -> Iterator[Check]:
         f"{size(facts.free_install)} free in {facts.install}",
         "results and checkpoints need more" if small else "",
     )
-    if facts.config.slurm.runtime != "none" and facts.config.cluster_type != "local":
+    if facts.config.slurm.runtime != "none" and traits_of(facts.config.cluster_type or SLURM).containers:
         small = facts.free_images < IMAGE_BYTES
         yield Check(
             "space for images",

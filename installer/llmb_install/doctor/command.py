@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from llmb_common.cluster_types import LOCAL, SLURM, traits_of
 from llmb_common.errors import RequestError
 from llmb_common.printable import printable_lines
 from llmb_common.site.cluster import FILE_NAME, ClusterConfig, load_cluster_config
@@ -28,7 +29,7 @@ def doctor(asked: argparse.Namespace, clone: Path, install: Path) -> int:
         migrations.schema_of(install / FILE_NAME)
     config = _with_flags(load_cluster_config(install), asked)
     with Reporter(None, verbose=asked.verbose) as reporter, reporter.step("looking at this site") as step:
-        if not asked.no_compute_node and config.cluster_type == "slurm":
+        if not asked.no_compute_node and traits_of(config.cluster_type or LOCAL).slurm_options:
             step.update("this machine, Slurm, one compute node")
         facts = gather(config, install, ask_node=not asked.no_compute_node)
     checks = all_checks(facts)
@@ -43,7 +44,7 @@ def doctor(asked: argparse.Namespace, clone: Path, install: Path) -> int:
 
 def _with_flags(config: ClusterConfig, asked: argparse.Namespace) -> ClusterConfig:
     """The site's settings, with what the command line says and, for an unknown site, what is found."""
-    kind = config.cluster_type or ("slurm" if detect_site().has_slurm else "local")
+    kind = config.cluster_type or (SLURM if detect_site().has_slurm else LOCAL)
     changes = {"account": asked.account, "gpu_partition": asked.gpu_partition}
     for field, value in changes.items():
         if value and not is_slurm_name(value):

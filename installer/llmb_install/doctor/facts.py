@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from llmb_common.cluster_types import SLURM, traits_of
 from llmb_common.site.cluster import ClusterConfig
 from llmb_install.detect import Site, ask, ask_why, container_options, detect_site, mpi_types
 from llmb_install.working.space import free_bytes
@@ -70,7 +71,7 @@ def gather(config: ClusterConfig, install: Path, *, ask_node: bool) -> Facts:
     """Ask everybody, each with a time limit. ``ask_node``: run one small job on a node of the GPU partition."""
     image_folder = Path(config.image_folder) if config.image_folder else install / "images"
     site = detect_site()
-    use_slurm = site.has_slurm and config.cluster_type != "local"
+    use_slurm = site.has_slurm and traits_of(config.cluster_type or SLURM).slurm_options
     is_up = "is UP" in (ask(["scontrol", "ping"]) or "") if use_slurm else False
     settings = _slurm_settings() if is_up else {}
     return Facts(

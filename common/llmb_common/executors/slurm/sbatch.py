@@ -1,58 +1,16 @@
-"""The Slurm executor: ``sbatch`` of the rendered script."""
+"""``sbatch``: was the job accepted, refused, or does nobody know."""
 
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from llmb_common.errors import AnswerLost, EnvironmentLacks, SchedulerError
-from llmb_common.planning.job_plan import JobPlan
-from llmb_common.runs.folders import remove_run
-from llmb_common.runs.record import SUBMITTED, SUBMITTING, RunRecord, update_record
+from llmb_common.errors import AnswerLost, SchedulerError
 from llmb_common.slurm.command import run_slurm
 
 SUBMIT_SECONDS = 120
 """How long ``sbatch`` may take. Past it nobody knows whether the job was accepted."""
-
-
-class SlurmExecutor:
-    """Submits with ``sbatch --parsable``; the job's own script does the rest."""
-
-    def check(self, plan: JobPlan) -> None:
-        if shutil.which("sbatch") is None:
-            raise EnvironmentLacks(
-                "sbatch is not on PATH", remedy="run on a login node of the cluster, or set CLUSTER_TYPE=local"
-            )
-        if plan.image and plan.image.startswith(("/", "./", "../")) and not Path(plan.image).is_file():
-            raise EnvironmentLacks(
-                f"the container image {plan.image} is missing",
-                remedy="run ./installer.py, or set RUN_CONF_IMAGE to an image that exists",
-                code="no-image",
-            )
-        if plan.slurm is not None and plan.slurm.runtime == "none":
-            check_engine(plan)
-
-    def start(self, record: RunRecord, *, detach: bool = False) -> RunRecord:
-        try:
-            job_id, remark = sbatch(record.submission.options, record.paths.script, record.job_name)
-        except AnswerLost as error:
-            stay_submitting(record, error)
-            raise
-        except SchedulerError:
-            remove_run(record)
-            raise
-        return update_record(
-            record.paths.folder, lambda found: replace(found, job_id=job_id).with_state(SUBMITTED, remark)
-        )
-
-
-def stay_submitting(record: RunRecord, error: AnswerLost) -> None:
-    """The answer was lost, on record with its time: from now on it must not take long until the job shows, if there
-    is one."""
-    update_record(record.paths.folder, lambda found: found.with_state(SUBMITTING, error.message[:500]))
 
 
 def sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, str]:
@@ -87,27 +45,6 @@ def _unknown(job_name: str, message: str) -> AnswerLost:
         f"it is unknown whether the job was accepted: {message}",
         remedy=f"nothing is submitted twice: llmb-run jobs settles it, or the same command again (job name {job_name})",
     )
-
-
-def check_engine(plan: JobPlan) -> None:
-    """Raise EnvironmentLacks when the Python that should train is not there."""
-    if plan.engine_python is None:
-        raise EnvironmentLacks(
-            "no training engine is installed",
-            remedy="run ./installer.py --quickstart, or set engine.python in cluster_config.yaml to a Python that "
-            "has Megatron-Bridge",
-            code="no-engine",
-        )
-    try:
-        present = Path(plan.engine_python).is_file()
-    except OSError:  # a folder on the way that we may not enter
-        present = False
-    if not present:
-        raise EnvironmentLacks(
-            f"the training engine's Python {plan.engine_python} is missing, or may not be read",
-            remedy="run the installer again; it repairs the engine",
-            code="no-engine",
-        )
 
 
 def parse_job_id(output: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The local executor: the rendered script on this machine, in the foreground, with progress."""
+"""Start a run on this machine and follow it to its end, with progress."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from llmb_common.errors import CheckFailed, EnvironmentLacks, Interrupted
-from llmb_common.executors.local_runs import RUN_VARIABLE, processes_of
-from llmb_common.executors.slurm import check_engine
+from llmb_common.errors import CheckFailed, Interrupted
+from llmb_common.executors.local.look import RUN_VARIABLE, processes_of
 from llmb_common.interruption import noted
-from llmb_common.planning.job_plan import JobPlan
 from llmb_common.printable import unfiltered
 from llmb_common.process import end_processes, identify
 from llmb_common.runs.facts import with_job_facts
@@ -36,40 +34,26 @@ _LAUNCHER = (
 )
 
 
-class LocalExecutor:
-    """Runs the job as a child in its own session, which ends with the command that follows it."""
-
-    def check(self, plan: JobPlan) -> None:
-        if plan.device == "cuda":
-            from llmb_common.site.machine import count_gpus
-
-            present = count_gpus()
-            if present < plan.gpus:
-                raise EnvironmentLacks(
-                    f"{plan.gpus} GPUs are asked for, this machine has {present}",
-                    remedy="lower JOB_TOTAL_GPUS, run where sbatch is, or try GPU_TYPE=cpu MODEL_SIZE=smoke",
-                )
-        check_engine(plan)
-
-    def start(self, record: RunRecord, *, detach: bool = False) -> RunRecord:
-        paths = record.paths
-        with noted() as signals:
-            child = _start_script(record, detach=detach)
-            process = identify(child.pid)  # None: it has ended already, and its end is on record
-            record = update_record(paths.folder, lambda found: replace(found, process=process).with_state(RUNNING))
-            if detach:
-                child.returncode = 0  # it is nobody's child to wait for: what became of it is on record
-                return record
-            status = _follow(child, paths.log, signals)
-            if status is None:
-                _interrupt(child, record, signals)
-        if status == 0:
-            return update_record(paths.folder, lambda found: with_job_facts(found.with_state(COMPLETED)))
-        update_record(paths.folder, lambda found: with_job_facts(found.with_state(FAILED, f"exit code {status}")))
-        raise CheckFailed(
-            f"the run failed with exit code {status}: {first_cause([paths.log, paths.batch_log])}",
-            remedy=f"the whole log: {paths.log}",
-        )
+def start_and_follow(record: RunRecord, *, detach: bool) -> RunRecord:
+    """As ``Executor.start``. Interrupted, it ends the run and raises Interrupted."""
+    paths = record.paths
+    with noted() as signals:
+        child = _start_script(record, detach=detach)
+        process = identify(child.pid)  # None: it has ended already, and its end is on record
+        record = update_record(paths.folder, lambda found: replace(found, process=process).with_state(RUNNING))
+        if detach:
+            child.returncode = 0  # it is nobody's child to wait for: what became of it is on record
+            return record
+        status = _follow(child, paths.log, signals)
+        if status is None:
+            _interrupt(child, record, signals)
+    if status == 0:
+        return update_record(paths.folder, lambda found: with_job_facts(found.with_state(COMPLETED)))
+    update_record(paths.folder, lambda found: with_job_facts(found.with_state(FAILED, f"exit code {status}")))
+    raise CheckFailed(
+        f"the run failed with exit code {status}: {first_cause([paths.log, paths.batch_log])}",
+        remedy=f"the whole log: {paths.log}",
+    )
 
 
 def _start_script(record: RunRecord, *, detach: bool) -> subprocess.Popen[bytes]:

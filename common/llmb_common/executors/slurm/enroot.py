@@ -13,6 +13,7 @@ from shlex import quote
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.request.read import TUNING_PREFIXES
 from llmb_common.secrets import SECRET_VARIABLES
+from llmb_common.shell_text import shell_part
 
 _NAMES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", *SECRET_VARIABLES)
 _PREFIXES = ("SLURM_", "LLMB_", *TUNING_PREFIXES)
@@ -25,13 +26,8 @@ def enter_script(plan: JobPlan, mounts: Sequence[str], variables: Sequence[str])
     lines = [
         "set -euo pipefail",
         f"names=({' '.join(dict.fromkeys((*_NAMES, *variables)))})",
-        f"for prefix in {' '.join(_PREFIXES)}; do",
-        '  mapfile -t -O "${#names[@]}" names < <(compgen -e "$prefix")',
-        "done",
-        "options=()",
-        'for name in "${names[@]}"; do',
-        '  if [[ -n ${!name+set} ]]; then options+=(--env "$name"); fi',
-        "done",
+        f"prefixes=({' '.join(_PREFIXES)})",
+        shell_part(__file__, "enroot.sh"),
     ]
     if plan.checkpoint.enabled:
         lines += [

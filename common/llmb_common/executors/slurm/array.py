@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from llmb_common.errors import AnswerLost, RecordError, SchedulerError
-from llmb_common.executors.slurm import sbatch, stay_submitting
+from llmb_common.executors.slurm.sbatch import sbatch
+from llmb_common.executors.slurm.script import render_array
 from llmb_common.files import write_atomic
-from llmb_common.rendering.integrity import check_unchanged
-from llmb_common.rendering.script import render_array
+from llmb_common.runs.facts import stay_submitting
 from llmb_common.runs.paths import ArrayPaths
 from llmb_common.runs.record import SUBMITTED, SUBMITTING, RunRecord, update_record
 from llmb_common.slurm.command import run_slurm
@@ -48,8 +48,6 @@ def start_array(records: Sequence[RunRecord]) -> list[RunRecord]:
     first = records[0]
     assert first.submission.task is not None
     array = first.paths.array(first.submission.task.array_id)
-    for record in records:
-        check_unchanged(record, code=False)
     _prepare(array, records)
     if time.time() - first.created > FRESH_SECONDS:
         for record in records:

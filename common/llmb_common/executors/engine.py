@@ -1,0 +1,43 @@
+"""The training engine outside containers: is it there, and the lines that start its ranks on one machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from shlex import quote
+
+from llmb_common.errors import EnvironmentLacks
+from llmb_common.planning.job_plan import JobPlan
+
+
+def check_engine(plan: JobPlan) -> None:
+    """Look for the Python that trains.
+
+    Raises:
+        EnvironmentLacks: it is not there.
+    """
+    if plan.engine_python is None:
+        raise EnvironmentLacks(
+            "no training engine is installed",
+            remedy="run ./installer.py --quickstart, or set engine.python in cluster_config.yaml to a Python that "
+            "has Megatron-Bridge",
+            code="no-engine",
+        )
+    try:
+        present = Path(plan.engine_python).is_file()
+    except OSError:  # a folder on the way that we may not enter
+        present = False
+    if not present:
+        raise EnvironmentLacks(
+            f"the training engine's Python {plan.engine_python} is missing, or may not be read",
+            remedy="run the installer again; it repairs the engine",
+            code="no-engine",
+        )
+
+
+def torchrun(plan: JobPlan) -> list[str]:
+    """Bash lines that start all ranks on this machine; torchrun's own messages and theirs go to the log."""
+    python = quote(plan.engine_python) if plan.engine_python else "python3"
+    return [
+        f"{python} -u -m torch.distributed.run --standalone --nproc-per-node={plan.gpus} \\",
+        '  --no-python bash -c "$task" >> "$log" 2>&1 &',
+    ]

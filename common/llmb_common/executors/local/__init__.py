@@ -1,0 +1,54 @@
+"""The local executor: the rendered script on this machine, in the foreground, with progress."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from llmb_common.errors import EnvironmentLacks
+from llmb_common.executors import Executor
+from llmb_common.executors.engine import check_engine, torchrun
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.shell_text import shell_part
+
+if TYPE_CHECKING:
+    from llmb_common.errors import LLMBError
+    from llmb_common.runs.finding import Finding
+    from llmb_common.runs.record import RunRecord
+
+
+class LocalExecutor(Executor):
+    """Runs the job as a child in a session of its own, which ends with the command that follows it."""
+
+    def job_script(self) -> str:
+        return shell_part(__file__, "job.sh")
+
+    def launch(self, plan: JobPlan) -> list[str]:
+        return torchrun(plan)
+
+    def check(self, plan: JobPlan) -> None:
+        if plan.device == "cuda":
+            from llmb_common.site.machine import count_gpus
+
+            present = count_gpus()
+            if present < plan.gpus:
+                raise EnvironmentLacks(
+                    f"{plan.gpus} GPUs are asked for, this machine has {present}",
+                    remedy="lower JOB_TOTAL_GPUS, run where sbatch is, or try GPU_TYPE=cpu MODEL_SIZE=smoke",
+                )
+        check_engine(plan)
+
+    def start(self, record: RunRecord, *, detach: bool = False) -> RunRecord:
+        from llmb_common.executors.local.follow import start_and_follow
+
+        return start_and_follow(record, detach=detach)
+
+    def look(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
+        from llmb_common.executors.local.look import look_at_processes
+
+        return look_at_processes(records)
+
+    def end(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
+        from llmb_common.executors.local.end import end_processes_of
+
+        return {record.paths.run_id: end_processes_of(record) for record in records}

@@ -1,0 +1,7 @@
+# shellcheck shell=bash disable=SC2034  # supervise.sh reads these
+# The job, as its scheduler knows it.
+job=${SLURM_JOB_ID:-local-$$}
+nodes=$(hostname || true)
+restarts=${SLURM_RESTART_COUNT:-0}
+late_signals=0
+step_status() { echo "$1"; }

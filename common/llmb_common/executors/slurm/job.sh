@@ -1,0 +1,26 @@
+# shellcheck shell=bash disable=SC2034  # supervise.sh reads these
+# The job, as its scheduler knows it.
+job=${SLURM_JOB_ID:-local-$$}
+if [[ -n ${SLURM_ARRAY_JOB_ID:-} ]]; then
+  job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID  # as squeue and sacct show it
+fi
+nodes=${SLURM_JOB_NODELIST:-}
+restarts=${SLURM_RESTART_COUNT:-0}
+late_signals=1  # Slurm signals a cancelled step and the batch script one after the other
+batch=$LLMB_RUN_DIR/$LLMB_EXPERIMENT/sbatch_$LLMB_EXPERIMENT.out
+batch_first=$(($({ wc -c < "$batch"; } 2> /dev/null || echo 0) + 1))
+
+# srun gives the largest exit code, often 143 of ranks that it ended itself. In the batch log it says of each how it
+# ended, the first failure first.
+step_status() {  # srun's exit status
+  local how
+  how=$(tail -c "+$batch_first" "$batch" 2> /dev/null |
+    sed -nE 's,^srun: error: [^ ]+: tasks? [][0-9, -]+: (.+)$,\1,p' | sed -n 1p) || true
+  case $how in
+    "Exited with exit code "*) echo "${how##* }" ;;
+    Killed* | Out\ Of\ Memory*) echo 137 ;;
+    Segmentation\ fault*) echo 139 ;;
+    Aborted*) echo 134 ;;
+    *) echo "$1" ;;
+  esac
+}

@@ -1,0 +1,146 @@
+"""The parts of a batch script that are Slurm's: ``#SBATCH`` lines, ``srun``, the script of a job array."""
+
+from __future__ import annotations
+
+from shlex import quote
+
+from llmb_common.errors import RequestError, assert_never
+from llmb_common.executors.slurm.enroot import enter_script
+from llmb_common.executors.slurm.mounts import container_mounts
+from llmb_common.planning.job_plan import JobPlan, SlurmPlan
+from llmb_common.runs.paths import ArrayPaths
+from llmb_common.slurm.options import output_pattern, sbatch_line
+
+PORT_BASE, PORT_COUNT = 21000, 9000
+"""Rendezvous ports, by the job's id: two jobs meet on one only where they share a node and their ids differ by a
+multiple of 9000. Linux takes ports of outgoing connections from 32768 up, and one that holds the rendezvous port ends
+the job at its start; 30000 to 32767 are Kubernetes' node ports, 20048 and 20049 those of NFS."""
+
+
+def render_array(plan: JobPlan, array: ArrayPaths, size: int) -> str:
+    """The script of a job array: its task N runs the script in the run folder to which the link N leads.
+
+    Raises:
+        RequestError: a path cannot be said to Slurm.
+    """
+    name = plan.experiment_name
+    # Through the link: also what Slurm itself says of a task (time limit, memory) goes into that run's log.
+    output = f"{output_pattern(str(array.folder))}/%a/{output_pattern(f'{name}/sbatch_{name}.out')}"
+    lines = ["#!/bin/bash", *directives(plan, array.job_name, output)]
+    lines += [sbatch_line("array", f"0-{size - 1}"), ""]
+    lines += [f'exec bash {quote(str(array.folder))}/"$SLURM_ARRAY_TASK_ID"/{quote(f"{name}.sbatch")}']
+    return "\n".join(lines) + "\n"
+
+
+def directives(plan: JobPlan, job_name: str, output: str) -> list[str]:
+    """The ``#SBATCH`` lines; ``output`` is Slurm's pattern for the batch log.
+
+    Raises:
+        RequestError: a value cannot be said to Slurm, or the image to Enroot.
+    """
+    slurm = _slurm(plan)
+    if slurm.runtime == "enroot" and plan.image and (plan.image.startswith("-") or "'" in plan.image):
+        # It puts the image's path between single quotes into a script of its own (4.1.2, runtime.sh).
+        raise RequestError(
+            f"Enroot cannot be told the image {plan.image}", remedy="rename it: no quote, no dash in front"
+        )
+    options: dict[str, str | int | None] = {
+        "job-name": job_name,
+        "nodes": plan.nodes,
+        "ntasks-per-node": plan.gpus_per_node,
+        "time": plan.time_limit,
+    }
+    if slurm.account:
+        options["account"] = slurm.account
+    if slurm.partition:
+        options["partition"] = slurm.partition
+    options |= {"exclusive": None, "mem": 0}
+    if slurm.gres:
+        kind = f"gpu:{slurm.gres_type}" if slurm.gres_type else "gpu"
+        options["gres"] = f"{kind}:{plan.gpus_per_node}"
+    if slurm.segment:
+        options["segment"] = slurm.segment
+    if plan.cpu_pinning:
+        options["cpus-per-task"] = plan.cpu_pinning
+    if plan.checkpoint.enabled:
+        options["signal"] = f"TERM@{plan.checkpoint.save_seconds}"
+    options["output"] = output
+    options["open-mode"] = "append"
+    if not {"requeue", "no-requeue"} & dict(slurm.additional).keys():
+        options["requeue"] = None  # after a node failure or preemption; the run goes on in the same folder
+    options |= dict(slurm.additional)  # the user's word is the last
+    return [sbatch_line(option, value) for option, value in options.items()]
+
+
+def launch(plan: JobPlan) -> list[str]:
+    """Bash lines that start the ranks with ``srun``.
+
+    Raises:
+        RequestError: a path cannot be said to the container runtime.
+    """
+    slurm = _slurm(plan)
+    lines = [
+        "# Rendezvous at the first node, by the address under which Slurm itself reaches it.",
+        "master=${SLURMD_NODENAME:-$(hostname)}",
+        'if [[ $(scontrol show node "$master" --oneliner) =~ \\ NodeAddr=([^\\ ]+) ]]; then',
+        "  master=${BASH_REMATCH[1]}",
+        "fi",
+        "export MASTER_ADDR=$master",
+        f"export MASTER_PORT=${{MASTER_PORT:-$(({PORT_BASE} + SLURM_JOB_ID % {PORT_COUNT}))}}",
+        "",
+    ]
+    if slurm.runtime == "enroot":
+        lines += ["# How each rank enters its image, which gets no variable but those named here."]
+        lines += ["IFS= read -r -d '' enter << 'ENTER' || true"]
+        lines += [enter_script(plan, container_mounts(plan, "enroot"), _job_variables(plan)), "ENTER", ""]
+    if plan.vboost:
+        lines += [
+            "# Clock boost needs rights that not every site gives: tried, recorded, never fatal.",
+            "vboost=0",
+            'timeout 60 srun --ntasks-per-node=1 --ntasks="$SLURM_JOB_NUM_NODES" \\',
+            "  sudo -n nvidia-smi boost-slider --vboost 1 || vboost=$?",
+            'event vboost "$vboost"',
+            "",
+        ]
+    options = [f"--mpi={slurm.mpi}", "--kill-on-bad-exit=1"]
+    if plan.cpu_pinning:
+        options += [f"--cpus-per-task={plan.cpu_pinning}", "--cpu-bind=cores"]
+    # Appending keeps the iterations of an earlier start when Slurm requeues the job.
+    # A % in --output is a pattern to srun; doubled it is a %.
+    options += ['--output="${log//%/%%}"', "--open-mode=append"]
+    lines += ["srun \\", *(f"  {option} \\" for option in options)]
+    match slurm.runtime:
+        case "none":
+            lines.append('  bash -c "$task" &')
+        case "pyxis":
+            lines += [f"  {option} \\" for option in _pyxis(plan, slurm)]
+            lines.append('  bash -c "$task" &')
+        case "enroot":
+            lines.append('  bash -c "$enter" bash "$task" &')
+        case runtime:
+            assert_never(runtime)
+    return lines
+
+
+def _pyxis(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
+    image = plan.image or ""
+    # Without --container-env a value that the image itself sets would win over ours. Enroot's own default is a
+    # read-only root, and core's helper for data indices and Triton's cache write to it.
+    return [
+        "--no-container-mount-home",
+        *(["--container-writable"] if slurm.container_writable else []),
+        f"--container-image={quote(image)}",
+        f"--container-mounts={quote(','.join(container_mounts(plan, 'pyxis')))}",
+        f"--container-env={quote(','.join(_job_variables(plan)))}",
+    ]
+
+
+def _job_variables(plan: JobPlan) -> list[str]:
+    ours = ["MASTER_ADDR", "MASTER_PORT", "LLMB_RUN_DIR", "LLMB_EXPERIMENT"]
+    return [*plan.env, *ours, *(["LLMB_RESUME"] if plan.checkpoint.enabled else [])]
+
+
+def _slurm(plan: JobPlan) -> SlurmPlan:
+    if plan.slurm is None:
+        raise RequestError("this plan was not made for Slurm", remedy="plan the job with CLUSTER_TYPE=slurm")
+    return plan.slurm

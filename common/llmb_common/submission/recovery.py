@@ -1,0 +1,84 @@
+"""Start a run that is on record, and settle a start that was interrupted."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from llmb_common.errors import AnswerLost, SchedulerError
+from llmb_common.executors import executor_for
+from llmb_common.observe.runs import observe
+from llmb_common.process import identify
+from llmb_common.rendering.integrity import check_unchanged
+from llmb_common.runs.facts import stay_submitting
+from llmb_common.runs.folders import remove_run
+from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTING, RunRecord, update_record
+
+PATIENCE_SECONDS = 360.0
+"""How long ``recover`` waits until it is certain that a lost ``sbatch`` left no job; longer than that ever takes."""
+
+UNSETTLED = (SUBMITTING, NOT_SUBMITTED)
+
+
+def recover(record: RunRecord, *, detach: bool = False) -> RunRecord:
+    """Settle an interrupted submission: adopt the job that exists, or submit the same run again.
+
+    Waits while it is too early to be sure. Raises AnswerLost when the scheduler cannot be asked.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    delay = 0.2
+    while True:
+        (seen,) = observe([record])
+        record = seen.record
+        if record.state not in UNSETTLED:
+            return record
+        if record.state == NOT_SUBMITTED:
+            return _start_again(record, detach=detach)
+        if seen.unknown or time.monotonic() > deadline:
+            raise AnswerLost(
+                f"it is unknown whether {record.paths.name} has a job: "
+                + (seen.unknown or "another process is submitting it"),
+                remedy="nothing is submitted twice; the same command again settles it later",
+            )
+        time.sleep(delay)
+        delay = min(delay * 1.5, 5.0)
+
+
+def start(record: RunRecord, *, detach: bool) -> RunRecord:
+    """Start a run that is on record as SUBMITTING.
+
+    Raises:
+        AnswerLost: nobody knows whether there is a job. The run stays on record.
+        SchedulerError: it was refused. The run is gone.
+        LLMBError: it cannot be started, or a run that was followed failed.
+    """
+    check_unchanged(record, code=False)
+    try:
+        return executor_for(record.plan.cluster_type).start(record, detach=detach)
+    except AnswerLost as error:
+        stay_submitting(record, error)
+        # The answer was lost, not necessarily the job. If it is there already, all is well.
+        (seen,) = observe([record])
+        if seen.record.job_id is None:
+            raise
+        return seen.record
+    except SchedulerError:
+        remove_run(record)
+        raise
+
+
+def _start_again(record: RunRecord, *, detach: bool) -> RunRecord:
+    """Submit a run once more of which it is certain that it has no job, in its own folder."""
+    check_unchanged(record)
+
+    def claim(found: RunRecord) -> RunRecord:
+        # Under the lock: of two processes that settle the same run one submits it.
+        if found.state != NOT_SUBMITTED:
+            raise AnswerLost(
+                f"{found.paths.name} is just being submitted by another process",
+                remedy="llmb-run jobs shows what becomes of it",
+            )
+        again = found.with_state(SUBMITTING, "again")
+        return replace(again, submitter=identify(), submission=found.submission.alone())
+
+    return start(update_record(record.paths.folder, claim), detach=detach)
