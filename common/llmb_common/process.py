@@ -1,6 +1,7 @@
 """Process identity: a pid gets reused, and means nothing after a reboot or on another machine.
 
-Nothing is ever signalled by its pid alone: ``send`` reaches exactly the process that was identified, or none.
+Nothing is ever signalled by its pid alone: ``send`` reaches exactly the process that was identified, or none. Standard
+library only: the installer's lock is taken before anything is installed.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-import msgspec
 
 _KILL_SECONDS = 5.0
 """How long to wait for processes to disappear after SIGKILL; one stuck in the kernel never does."""
@@ -22,7 +22,8 @@ _KILL_SECONDS = 5.0
 _STARTTIME = 22 - 3  # field 22 of /proc/PID/stat, counted after "pid (name)"
 
 
-class ProcessId(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+@dataclass(frozen=True)
+class ProcessId:
     """``start`` is the start time as the system reports it, ``boot`` the id of the boot it belongs to."""
 
     host: str

@@ -14,7 +14,6 @@ import json
 import os
 import pwd
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.files import try_lock
+from llmb_common.process import ProcessId, identify, is_alive
 from llmb_install.working.reporter import Reporter
 
 _HEARTBEAT = 5.0
@@ -149,12 +149,14 @@ class _Lease:
                 os.utime(self._path)
 
     def _create(self) -> bool:
+        me = identify()
+        assert me is not None, "this process is alive"
         owner: Owner = {
             "token": self._token,
-            "host": socket.gethostname(),
-            "boot": _boot_id(),
-            "pid": os.getpid(),
-            "started": _start_of(os.getpid()),
+            "host": me.host,
+            "boot": me.boot,
+            "pid": me.pid,
+            "started": me.start,
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
         own = self._path.with_name(f"{self._path.name}.{self._token}")
@@ -171,10 +173,10 @@ class _Lease:
         return _read_owner(self._path)
 
     def _is_dead(self, owner: Owner) -> bool:
-        if owner.get("host") == socket.gethostname():
-            if owner.get("boot") != _boot_id():
-                return True
-            return _start_of(int(owner.get("pid", 0))) != owner.get("started")
+        host, started, boot = (str(owner.get(key, "")) for key in ("host", "started", "boot"))
+        alive = is_alive(ProcessId(host, int(owner.get("pid", 0)), started, boot))
+        if alive is not None:
+            return not alive
         try:
             beat = (str(owner.get("token")), self._path.stat().st_mtime_ns)
         except FileNotFoundError:
@@ -204,30 +206,3 @@ def _read_owner(path: Path) -> Owner | None:
     except (OSError, ValueError):
         return None
     return owner if isinstance(owner, dict) else None
-
-
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
-
-
-def _start_of(pid: int) -> str:
-    """The start time of a process, in the kernel's ticks; empty when there is none. Tells a reused pid apart."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return "" if not _alive(pid) else "alive"
-    fields = text.rpartition(")")[2].split()
-    return "" if fields[0] == "Z" else fields[19]
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return pid > 0
