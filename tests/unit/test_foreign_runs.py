@@ -253,7 +253,7 @@ def test_a_fifo_in_place_of_a_record_hangs_no_command(cli: Cli) -> None:
     record.paths.record.unlink()
     os.mkfifo(record.paths.record)
     (row,) = find_runs(cli.install)
-    assert (row.state, "plain file" in row.detail) == ("UNREADABLE", True)
+    assert (row.state, "regular file" in row.detail) == ("UNREADABLE", True)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "link", "hard link"])

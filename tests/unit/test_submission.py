@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import LLMBError, RecordError, RequestError
+from llmb_common.errors import AnswerLost, LLMBError, RecordError, RequestError
 from llmb_common.index import RunFilter, find_runs
 from llmb_common.observe import refresh
 from llmb_common.runs.code import hash_of_packed
-from llmb_common.runs.record import RunRecord
+from llmb_common.runs.facts import stay_submitting
+from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission import Job, Options, submit, submit_chain, submit_many
 from llmb_common.submission import excluded_nodes as exclude
 from llmb_common.submission.excluded_nodes import exclude_nodes, exclusions, include_nodes
@@ -161,3 +162,9 @@ def test_many_at_once_in_order_and_a_refused_one_stops_nobody(site: RunSite, fak
     again = [result for _, result in submit_many([jobs[0], jobs[11]])]
     assert again == [records[0], records[-1]]
     assert len(fake.jobs()) == 11
+
+
+def test_a_lost_answer_takes_no_job_away_that_somebody_has_found(site: RunSite) -> None:
+    record = submit(site.plan(), RECIPE)
+    stay_submitting(record, AnswerLost("sbatch did not answer"))
+    assert load_record(record.paths.folder) == record

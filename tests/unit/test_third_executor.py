@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -31,7 +32,7 @@ from llmb_common.submission import Job, Options, recover, submit, submit_many
 from llmb_common.timing.job_events import read_events
 from support.cli import Cli
 from support.processes import wait_until
-from support.run_site import RECIPE, RunSite
+from support.run_site import RECIPE, ROOT, RunSite
 
 # The executor
 
@@ -192,7 +193,7 @@ def run_folders(site: RunSite) -> list[Path]:
 
 
 def test_it_plans_and_says_what_has_no_effect(site: RunSite) -> None:
-    plan = site.plan(SBATCH_ACCOUNT="bench", RUN_CONF_MOUNTS="/data:/data")
+    plan = site.plan(CLUSTER_TYPE="spool", SBATCH_ACCOUNT="bench", RUN_CONF_MOUNTS="/data:/data")
     assert (plan.cluster_type, plan.nodes, plan.slurm, plan.image) == ("spool", 1, None, None)
     assert "SBATCH_ACCOUNT, TIME_LIMIT: no effect on the spool executor" in plan.preflight.warnings
 
@@ -240,6 +241,8 @@ def test_a_lost_answer_is_settled_and_nothing_is_submitted_twice(site: RunSite) 
         submit(site.plan(), RECIPE)
     (unsettled,) = [record for record in map(load_record, run_folders(site)) if record.state == SUBMITTING]
     assert (jobs(), unsettled.job_id) == (["q1", "q2"], None)
+    with pytest.raises(AnswerLost, match="nobody serves the queue"):
+        cancel([unsettled])
     for file in ("mute", "deaf"):
         (spool() / file).unlink()
     assert (recover(unsettled).job_id, jobs()) == ("q2", ["q1", "q2"])
@@ -281,10 +284,21 @@ def test_the_commands_of_llmb_run(served: RunSite, here: Cli) -> None:
     assert here("retry", run_id).out.split("  ")[1] == "Submitted batch job q4"
 
 
+def test_nothing_asks_for_a_way_by_its_name() -> None:
+    """That is what the traits are for: a comparison would have no answer for a third one."""
+    asks = re.compile(r"""cluster_type["')\]]* *(?:==|!=|in [({\[])|(?:==|!=) *(?:"slurm"|"local"|SLURM|LOCAL)\b""")
+    sources = [path for folder in ("common", "cli", "installer") for path in (ROOT / folder).rglob("*.py")]
+    assert len(sources) > 200
+    assert [path.name for path in sources if asks.search(path.read_text())] == []
+
+
 def test_who_has_not_registered_it_is_told_so(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = submit(site.plan(), RECIPE)
+    (spool() / "down").touch()
+    with pytest.raises(AnswerLost):
+        submit(site.plan(), RECIPE)
+    (folder,) = run_folders(site)
     monkeypatch.setattr(cluster_types, "_REGISTERED", {"slurm": cluster_types.traits_of("slurm")})
     with pytest.raises(ConfigError, match=r"cluster_config.yaml:2: cluster_type 'spool' is unknown\n  -> one of slurm"):
         load_cluster_config(site.install)
     with pytest.raises(RecordError, match="cluster_type 'spool' is not one of slurm"):
-        load_record(record.paths.folder)
+        load_record(folder)
