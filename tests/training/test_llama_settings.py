@@ -120,7 +120,9 @@ def test_all_42_configurations_are_compared() -> None:
 def test_validation_takes_one_process(tmp_path: Path, engine: Engine) -> None:
     """A job that is wrong is a line of its own, and the others are validated all the same."""
     for name, change in {"good": {}, "bad": {"batch": {"gbs": 9}, "world_size": 2}}.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps(make_job("8b", device="cuda", **change)), encoding="utf-8")
+        (tmp_path / f"{name}.json").write_text(
+            json.dumps(make_job("8b", device="cuda", gpu_type="h100", **change)), encoding="utf-8"
+        )
     bad, good = engine.json_lines("validate_jobs.py", tmp_path / "bad.json", tmp_path / "good.json")
     assert not bad["ok"]
     assert "batch.gbs 9 is not a multiple of mbs * DP" in bad["error"]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from llmb_common.errors import RequestError
 from llmb_common.planning.divisibility import Layout, check_layout
@@ -57,7 +56,7 @@ def test_tp_may_divide_the_query_groups_or_be_a_multiple_of_them(tp: int) -> Non
 
 
 def test_tp_that_is_neither_is_refused() -> None:
-    model = msgspec.structs.replace(DENSE, query_groups=12, heads=96, ffn=96 * 512)
+    model = replace(DENSE, query_groups=12, heads=96, ffn=96 * 512)
     assert "neither divides the 12 query groups" in refusal(replace(PLAIN, tp=8), model)
 
 
@@ -67,11 +66,11 @@ def test_tp_that_is_neither_is_refused() -> None:
         ({"heads": 4}, "attention heads of 4"),
         ({"ffn": 1001}, "FFN size of 1001"),
         ({"vocabulary": 202049}, "vocabulary of 202049"),
-        ({"moe": msgspec.structs.replace(EXPERTS.moe, shared_ffn=1001)}, "shared expert's FFN size of 1001"),
+        ({"moe": replace(EXPERTS.moe, shared_ffn=1001)}, "shared expert's FFN size of 1001"),
     ],
 )
 def test_tp_divides_every_matrix_that_it_cuts(change: dict[str, object], words: str) -> None:
-    model = msgspec.structs.replace(EXPERTS, **change)
+    model = replace(EXPERTS, **change)
     assert words in refusal(replace(PLAIN, tp=8, ep=1), model)
 
 
@@ -83,7 +82,7 @@ def test_context_parallelism_must_not_cut_attention_chunks() -> None:
 
 @pytest.mark.parametrize(("layers", "pp", "vp", "most"), [(126, 8, 8, 16), (80, 8, 5, 10), (126, 1, None, 126)])
 def test_recomputed_layers_are_at_most_those_of_the_largest_stage(layers: int, pp: int, vp: int, most: int) -> None:
-    model = msgspec.structs.replace(DENSE, layers=layers)
+    model = replace(DENSE, layers=layers)
     layout = replace(PLAIN, pp=pp, vp=vp, gbs=1024)
     check(replace(layout, recompute_layers=most), model)
     assert f"more than the {most} layers" in refusal(replace(layout, recompute_layers=most + 1), model)

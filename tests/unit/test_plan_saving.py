@@ -88,11 +88,9 @@ def test_with_time_for_both_nothing_is_said() -> None:
 
 
 def test_without_a_published_step_time_the_half_that_saving_takes_is_noted() -> None:
-    notices: list[str] = []
-    check_time_to_train(1200, "00:30:00", (), 50, None, notices)
+    notices = check_time_to_train(1200, "00:30:00", (), 50, None)
     assert [note.partition(": ")[2][:30] for note in notices] == ["10 minutes are left to train; "]
-    check_time_to_train(600, "00:30:00", (), 50, None, notices)
-    assert len(notices) == 1
+    assert check_time_to_train(600, "00:30:00", (), 50, None) == []
 
 
 @pytest.mark.parametrize("option", ["time=04:00:00", "signal=USR1@60"])

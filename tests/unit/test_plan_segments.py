@@ -62,12 +62,11 @@ def test_an_unlucky_number_of_nodes_is_told_the_next_better_one() -> None:
 
 def test_the_number_that_is_named_is_better_and_the_nearest() -> None:
     for nodes in range(1, 600):
-        notices: list[str] = []
-        segment = choose_segment("gb200", nodes, 4, NEW, set(), notices)
+        segment, notice = choose_segment("gb200", nodes, 4, slurm_segments=True)
         assert segment == best_segment(nodes, RACK)
-        assert bool(notices) == (nodes > 18 and best_segment(nodes, RACK) < RACK // 2)
-        for note in notices:
-            better = int(note.partition("; ")[2].split()[0])
+        assert bool(notice) == (nodes > 18 and best_segment(nodes, RACK) < RACK // 2)
+        if notice:
+            better = int(notice.partition("; ")[2].split()[0])
             assert best_segment(better, RACK) >= RACK // 2
             assert all(best_segment(between, RACK) < RACK // 2 for between in range(nodes, better))
 

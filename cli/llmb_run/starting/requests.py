@@ -10,7 +10,8 @@ from typing import Any
 
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.request.read import COLUMNS, VARIABLES, Request
+from llmb_common.request.columns import COLUMNS
+from llmb_common.request.read import VARIABLES, Request
 from llmb_common.secrets import is_secret_name
 from llmb_common.slurm.options import override_additional
 from llmb_common.words import is_variable_name, job_variable_problem

@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import product
 
 from llmb_common.errors import RequestError
-from llmb_common.gpus import rows_of
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask, in_options, variables_for
 
@@ -77,7 +76,8 @@ def _scales(
 
 def documented_scales(ask: Ask, place: Place) -> list[int]:
     """The scales that the recipe documents for ``ask`` (its own ``scale`` is not looked at)."""
-    from llmb_common.planning.choose import choose_gpu_type
+    from llmb_common.planning import choose
+    from llmb_common.planning.case import Given
     from llmb_common.request.read import read_request
     from llmb_common.site.machine import look_at_machine
 
@@ -85,16 +85,7 @@ def documented_scales(ask: Ask, place: Place) -> list[int]:
     try:
         request = read_request(variables_for(replace(ask, scale=None), place))
         machine = look_at_machine(place.cluster, request)
-        gpu_type = rows_of(choose_gpu_type(recipe, place.cluster, request, machine, []))
+        given = Given(recipe=recipe, cluster=place.cluster, request=request, machine=machine)
+        return choose.documented_scales(given)
     except RequestError as error:
         raise in_options(error) from error
-    size = request.model_size or ("smoke" if gpu_type == "cpu" else recipe.defaults.model_size)
-    recipe.model(size)
-    rows = [row for row in recipe.rows if row.size == size and row.gpu in (gpu_type, "any")]
-    if request.variant:
-        rows = [row for row in rows if row.variant == request.variant]
-    dtypes = {dtype for row in rows for dtype in row.dtypes}
-    default = recipe.defaults.dtype if recipe.defaults.dtype in dtypes else None
-    dtype = request.dtype or default
-    rows = [row for row in rows if dtype is None or dtype in row.dtypes]
-    return sorted({scale for row in rows for scale in row.scales})

@@ -4,39 +4,153 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from llmb_common.errors import RequestError, did_you_mean
-from llmb_common.gpus import gpu_types, rows_of
-from llmb_common.recipes.recipe import Model, Recipe, Row, Variant
-from llmb_common.request.read import Request
-from llmb_common.site.cluster import FILE_NAME, ClusterConfig
-from llmb_common.site.machine import Machine
+from llmb_common.gpus import CPU, gpu_types, rows_of
+from llmb_common.planning.case import Case, Given, gpu_said
+from llmb_common.recipes.recipe import Model, Recipe, Row
 
 
-def choose_gpu_type(
-    recipe: Recipe, cluster: ClusterConfig, request: Request, machine: Machine, notices: list[str]
-) -> str:
-    """The GPU type: asked for, the site's, this machine's, or the recipe's default, which is said in ``notices``."""
-    here = machine.traits.this_machine
-    local = machine.gpu_type if here else None
-    gpu_type = request.gpu_type or cluster.gpu_type or local
-    if gpu_type is None and here:
-        gpu_type = "cpu"
-        if machine.gpus:
-            notices.append("the GPUs of this machine are none that the recipes know: training runs on the CPU")
-    if gpu_type is None and recipe.defaults.gpu_type:
-        gpu_type = recipe.defaults.gpu_type
-        notices.append(f"GPU_TYPE is not set: {gpu_type}, the default of {recipe.name}")
+def choose(given: Given) -> Case:
+    """The row that is meant, with its model, variant, dtype and number of GPUs.
+
+    Raises:
+        RequestError: no row is; the message says which there are.
+    """
+    recipe, request = given.recipe, given.request
+    gpu_type = choose_gpu_type(given)
+    model = recipe.model(_size(given, gpu_type), among={row.size for row in recipe.rows_for(gpu_type)})
+    rows = recipe.rows_for(gpu_type, size=model.size)
+    if not rows:
+        said = f"{'GPU_TYPE=' if request.gpu_type else ''}{gpu_said(given, gpu_type)}"
+        raise RequestError(
+            f"{recipe.name} {model.size} has no configuration for {said}",
+            remedy=f"it has them for {', '.join(_gpu_types(recipe, model.size))}" + _smoke_hint(recipe, gpu_type),
+        )
+    if request.variant:
+        name = recipe.variant(request.variant, among={row.variant for row in rows}).name
+        rows = [row for row in rows if row.variant == name]
+        if not rows:
+            raise RequestError(
+                f"the variant {name} of {recipe.name} has no {model.size} on {gpu_said(given, gpu_type)}",
+                remedy="choose another MODEL_SIZE, GPU_TYPE or CONFIG_VARIANT",
+            )
+    dtype = _dtype(given, gpu_type, model, rows)
+    rows = [row for row in rows if dtype in row.dtypes]
+    gpus = _gpus(given, gpu_type, rows)
+    row = min(rows, key=lambda row: _distance(row, gpus))
+    if row.layers:
+        architecture = msgspec.structs.replace(model.architecture, layers=row.layers)
+        model = msgspec.structs.replace(model, architecture=architecture)
+    case = Case(
+        **vars(given),
+        gpu_type=gpu_type,
+        model=model,
+        row=row,
+        variant=recipe.variant(row.variant),
+        dtype=dtype,
+        gpus=gpus,
+    )
+    if gpus not in row.scales and not request.force:
+        remedy = f"{_smaller_model(case)}FORCE=true accepts another one where it divides"
+        raise RequestError(
+            f"JOB_TOTAL_GPUS={gpus} is not a documented scale of {case.what}",
+            remedy=f"documented: {_scales(rows)}; {remedy}",
+            code="undocumented-scale",
+        )
+    return case
+
+
+def choose_gpu_type(given: Given) -> str:
+    """The GPU type: asked for, the site's, this machine's, or the recipe's default.
+
+    Raises:
+        RequestError: nobody says, or it is unknown.
+    """
+    recipe, machine = given.recipe, given.machine
+    gpu_type = given.request.gpu_type or given.cluster.gpu_type
+    if gpu_type is None and machine.traits.this_machine:
+        gpu_type = machine.gpu_type or CPU
+    gpu_type = gpu_type or recipe.defaults.gpu_type
     if gpu_type is None or gpu_type not in gpu_types():
-        possible = _gpu_types(recipe, request.model_size)
+        possible = _gpu_types(recipe, given.request.model_size)
         remedy = f"GPU_TYPE is one of {', '.join(possible)}"
         if gpu_type is None:
             raise RequestError("GPU_TYPE is not set", remedy=remedy)
         # Of two names this short, one that differs in a letter is another GPU: only more or fewer letters are a slip.
         near = did_you_mean(gpu_type, possible, cutoff=0.8)
         raise RequestError(f"GPU_TYPE={gpu_type} is unknown{near}", remedy=remedy)
-    if local not in (None, "cpu", gpu_type) and gpu_type != "cpu":
-        notices.append(f"GPU_TYPE is {gpu_type}, and this machine has {local}")
     return gpu_type
+
+
+def documented_scales(given: Given) -> list[int]:
+    """The documented numbers of GPUs for what is asked for, whatever its own number; none where no row fits.
+
+    Raises:
+        RequestError: the GPU type or the model size is unknown.
+    """
+    recipe, request = given.recipe, given.request
+    gpu_type = choose_gpu_type(given)
+    size = recipe.model(_size(given, gpu_type)).size
+    rows = recipe.rows_for(gpu_type, size=size, variant=request.variant)
+    default = recipe.defaults.dtype
+    dtype = request.dtype or (default if any(default in row.dtypes for row in rows) else None)
+    return _all_scales([row for row in rows if dtype is None or dtype in row.dtypes])
+
+
+def choice_notices(case: Case) -> list[str]:
+    """What was decided for the user: GPU type, size, dtype, rows of a relative, an undocumented scale, the variant."""
+    recipe, request = case.recipe, case.request
+    notices = _gpu_notices(case)
+    if case.on_cpu and request.model_size is None:
+        notices.append("no GPU: MODEL_SIZE is smoke, a tiny model of the same architecture")
+    if (relative := rows_of(case.gpu_type)) != case.gpu_type:
+        notices.append(
+            f"no configuration is documented for {case.gpu_type}: it runs those of {relative}, and there is no "
+            "published result to compare with"
+        )
+    if request.dtype is None and case.dtype != recipe.defaults.dtype:
+        notices.append(f"{case.model.size} on {case.gpu_type} has no {recipe.defaults.dtype}: DTYPE is {case.dtype}")
+    rows = recipe.rows_for(case.gpu_type, size=case.model.size, variant=request.variant, dtype=case.dtype)
+    if case.gpus not in case.row.scales:
+        notices.append(f"{case.gpus} GPUs are not a documented scale of {case.what} (documented: {_scales(rows)})")
+    if request.variant is None:
+        notices += _variant_notices(case, rows)
+    return notices
+
+
+def _gpu_notices(case: Case) -> list[str]:
+    """Who chose the GPU type, where the user did not, and whether this machine has others."""
+    machine = case.machine
+    local = machine.gpu_type if machine.traits.this_machine else None
+    if case.request.gpu_type is None and case.cluster.gpu_type is None and local is None:
+        if not machine.traits.this_machine:
+            return [f"GPU_TYPE is not set: {case.gpu_type}, the default of {case.recipe.name}"]
+        if machine.gpus:
+            return ["the GPUs of this machine are none that the recipes know: training runs on the CPU"]
+    if local not in (None, CPU, case.gpu_type) and not case.on_cpu:
+        return [f"GPU_TYPE is {case.gpu_type}, and this machine has {local}"]
+    return []
+
+
+def _variant_notices(case: Case, rows: Sequence[Row]) -> list[str]:
+    """The documents of two generations print the same commands: which one a job is, is never left unsaid."""
+    taken, newest = case.variant, rows[0].variant
+    if taken.name != newest:
+        scales = _scales([row for row in rows if row.variant == newest])
+        return [
+            f"{case.gpus} GPUs run as {taken.name} ({taken.title}): {newest} is documented for {scales}; "
+            f"CONFIG_VARIANT={taken.name} says that you mean it"
+        ]
+    others = [row.variant for row in rows if row.variant != taken.name and case.gpus in row.scales]
+    if not others:
+        return []
+    other = case.recipe.variant(others[0])
+    return [
+        f"two generations document this job, and it runs as {taken.name} ({taken.title}); "
+        f"CONFIG_VARIANT={other.name} chooses the other ({other.title})"
+    ]
 
 
 def _gpu_types(recipe: Recipe, size: str | None) -> list[str]:
@@ -44,158 +158,68 @@ def _gpu_types(recipe: Recipe, size: str | None) -> list[str]:
     known = {row.gpu for row in recipe.rows if row.size == (size or recipe.defaults.model_size)}
     known = known or {row.gpu for row in recipe.rows}  # a size that does not exist is an error of its own
     if size is None and any(model.size == "smoke" for model in recipe.models):
-        known.add("cpu")
+        known.add(CPU)
     return [name for name in gpu_types() if "any" in known or rows_of(name) in known]
 
 
-def gpu_said(gpu_type: str, cluster: ClusterConfig, request: Request) -> str:
-    """``gpu_type`` and who said so, for messages: a user looks for GPU_TYPE in the shell in vain if the site set it."""
-    from_site = request.gpu_type is None and gpu_type == cluster.gpu_type
-    return f"{gpu_type} (gpu_type in {FILE_NAME})" if from_site else gpu_type
-
-
-def choose_row(
-    recipe: Recipe, cluster: ClusterConfig, request: Request, gpu_type: str, machine: Machine, notices: list[str]
-) -> tuple[Model, Row, Variant, str, int]:
-    """The model, the row, its variant, the dtype and the number of GPUs."""
-    size = request.model_size
-    if size is None:
-        size = recipe.defaults.model_size
-        if gpu_type == "cpu":
-            size = "smoke"
-            notices.append("no GPU: MODEL_SIZE is smoke, a tiny model of the same architecture")
-    on_gpu = [r for r in recipe.rows if r.gpu in (rows_of(gpu_type), "any")]
-    model = recipe.model(size, among={r.size for r in on_gpu})
-    rows = [r for r in on_gpu if r.size == model.size]
-    said = gpu_said(gpu_type, cluster, request)
-    if not rows:
-        raise RequestError(
-            f"{recipe.name} {model.size} has no configuration for {'GPU_TYPE=' if request.gpu_type else ''}{said}",
-            remedy=f"it has them for {', '.join(_gpu_types(recipe, model.size))}" + _smoke_hint(recipe, gpu_type),
-        )
-    if (lender := rows_of(gpu_type)) != gpu_type:
-        notices.append(
-            f"no configuration is documented for {gpu_type}: it runs those of {lender}, and there is no published "
-            "result to compare with"
-        )
-    if request.variant:
-        name = recipe.variant(request.variant, among={r.variant for r in rows}).name
-        rows = [r for r in rows if r.variant == name]
-        if not rows:
-            raise RequestError(
-                f"the variant {name} of {recipe.name} has no {model.size} on {said}",
-                remedy="choose another MODEL_SIZE, GPU_TYPE or CONFIG_VARIANT",
-            )
-    dtype = _dtype(recipe, request, gpu_type, said, model, rows, notices)
-    rows = _newest_first(recipe, [r for r in rows if dtype in r.dtypes])
-    gpus = _gpus(request, rows, machine, gpu_type)
-    row = _row_for(recipe, request, rows, gpus, gpu_type, said, model, dtype, notices)
-    if request.variant is None:
-        _say_variant(recipe, rows, row, gpus, notices)
-    return model, row, recipe.variant(row.variant), dtype, gpus
-
-
-def _say_variant(recipe: Recipe, rows: Sequence[Row], row: Row, gpus: int, notices: list[str]) -> None:
-    """The documents of two generations print the same commands: which one a job is, is never left unsaid."""
-    taken = recipe.variant(row.variant)
-    newest = rows[0].variant
-    if row.variant != newest:
-        scales = _scales([r for r in rows if r.variant == newest])
-        notices.append(
-            f"{gpus} GPUs run as {taken.name} ({taken.title}): {newest} is documented for {scales}; "
-            f"CONFIG_VARIANT={taken.name} says that you mean it"
-        )
-    elif others := [r.variant for r in rows if r.variant != row.variant and gpus in r.scales]:
-        other = recipe.variant(others[0])
-        notices.append(
-            f"two generations document this job, and it runs as {taken.name} ({taken.title}); "
-            f"CONFIG_VARIANT={other.name} chooses the other ({other.title})"
-        )
+def _size(given: Given, gpu_type: str) -> str:
+    return given.request.model_size or ("smoke" if gpu_type == CPU else given.recipe.defaults.model_size)
 
 
 def _smoke_hint(recipe: Recipe, gpu_type: str) -> str:
     has_smoke = any(model.size == "smoke" for model in recipe.models)
-    return "; MODEL_SIZE=smoke runs without GPUs" if gpu_type == "cpu" and has_smoke else ""
+    return "; MODEL_SIZE=smoke runs without GPUs" if gpu_type == CPU and has_smoke else ""
 
 
-def _newest_first(recipe: Recipe, rows: Sequence[Row]) -> list[Row]:
-    order = [variant.name for variant in recipe.variants]
-    return sorted(rows, key=lambda row: order.index(row.variant))
-
-
-def _dtype(
-    recipe: Recipe, request: Request, gpu_type: str, said: str, model: Model, rows: Sequence[Row], notices: list[str]
-) -> str:
+def _dtype(given: Given, gpu_type: str, model: Model, rows: Sequence[Row]) -> str:
+    recipe, asked = given.recipe, given.request.dtype
     available = list(dict.fromkeys(dtype for row in rows for dtype in row.dtypes))
-    if request.dtype is None:
-        if recipe.defaults.dtype in available:
-            return recipe.defaults.dtype
-        notices.append(f"{model.size} on {gpu_type} has no {recipe.defaults.dtype}: DTYPE is {available[0]}")
-        return available[0]
-    if request.dtype not in available:
-        if gpu_type == "cpu" and any(request.dtype in row.dtypes for row in recipe.rows):
+    if asked is None:
+        return recipe.defaults.dtype if recipe.defaults.dtype in available else available[0]
+    if asked not in available:
+        if gpu_type == CPU and any(asked in row.dtypes for row in recipe.rows):
             raise RequestError(
-                f"DTYPE={request.dtype} cannot run on a CPU: it would silently train in bf16",
+                f"DTYPE={asked} cannot run on a CPU: it would silently train in bf16",
                 remedy="unset DTYPE or use DTYPE=bf16",
             )
         raise RequestError(
-            f"{recipe.name} {model.size} has no DTYPE={request.dtype} on {said}"
-            + did_you_mean(request.dtype, available),
+            f"{recipe.name} {model.size} has no DTYPE={asked} on {gpu_said(given, gpu_type)}"
+            + did_you_mean(asked, available),
             remedy=f"it has {', '.join(available)}",
         )
-    return request.dtype
+    return asked
 
 
-def _gpus(request: Request, rows: Sequence[Row], machine: Machine, gpu_type: str) -> int:
+def _gpus(given: Given, gpu_type: str, rows: Sequence[Row]) -> int:
+    request, machine = given.request, given.machine
     if request.gpus is not None:
         return request.gpus
     if not machine.traits.this_machine:
         written = request.unread.get("JOB_TOTAL_GPUS")
         instead = f" ({written} is: did you mean JOB_TOTAL_GPUS={written.partition('=')[2]}?)" if written else ""
         raise RequestError(f"JOB_TOTAL_GPUS is not set{instead}", remedy=f"documented: {_scales(rows)}")
-    if machine.gpus and gpu_type != "cpu":
+    if machine.gpus and gpu_type != CPU:
         return machine.gpus
     # Two ranks show communication without crowding a laptop.
     return max(row.gpus_min for row in rows)
 
 
-def _row_for(
-    recipe: Recipe,
-    request: Request,
-    rows: Sequence[Row],
-    gpus: int,
-    gpu_type: str,
-    said: str,
-    model: Model,
-    dtype: str,
-    notices: list[str],
-) -> Row:
-    for row in rows:
-        if gpus in row.scales:
-            return row
-    listed = _scales(rows)
-    what = f"{recipe.name} {model.size} {dtype} on {said}"
-    if not request.force:
-        raise RequestError(
-            f"JOB_TOTAL_GPUS={gpus} is not a documented scale of {what}",
-            remedy=f"documented: {listed}; "
-            + _smaller_model(recipe, request, model, gpu_type, dtype, gpus)
-            + "FORCE=true accepts another one where it divides",
-            code="undocumented-scale",
-        )
-    nearest = min(rows, key=lambda row: max(row.gpus_min - gpus, gpus - row.gpus_max, 0))
-    notices.append(f"{gpus} GPUs are not a documented scale of {what} (documented: {listed})")
-    return nearest
+def _distance(row: Row, gpus: int) -> tuple[bool, int]:
+    """How far ``row`` is from a job on so many GPUs: one that documents them, else the one whose range is nearest."""
+    return gpus not in row.scales, max(row.gpus_min - gpus, gpus - row.gpus_max, 0)
+
+
+def _all_scales(rows: Sequence[Row]) -> list[int]:
+    return sorted({scale for row in rows for scale in row.scales})
 
 
 def _scales(rows: Sequence[Row]) -> str:
-    return ", ".join(str(scale) for scale in sorted({scale for row in rows for scale in row.scales}))
+    return ", ".join(map(str, _all_scales(rows)))
 
 
-def _smaller_model(recipe: Recipe, request: Request, model: Model, gpu_type: str, dtype: str, gpus: int) -> str:
-    """The stand-in for ``model`` on so many GPUs (``405b-proxy`` for ``405b``), where the recipe has one."""
-    for row in recipe.rows:
-        same = row.gpu == rows_of(gpu_type) and dtype in row.dtypes and request.variant in (None, row.variant)
-        if same and row.size.startswith(f"{model.size}-") and gpus in row.scales:
-            return f"MODEL_SIZE={row.size}, {recipe.model(row.size).title}, runs on {gpus}; "
+def _smaller_model(case: Case) -> str:
+    """The stand-in for the model on so many GPUs (``405b-proxy`` for ``405b``), where the recipe has one."""
+    for row in case.recipe.rows_for(case.gpu_type, variant=case.request.variant, dtype=case.dtype):
+        if row.size.startswith(f"{case.model.size}-") and case.gpus in row.scales:
+            return f"MODEL_SIZE={row.size}, {case.recipe.model(row.size).title}, runs on {case.gpus}; "
     return ""

@@ -7,29 +7,15 @@ layers against PP and VP) Megatron finds only while building the model, that is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llmb_common.errors import RequestError
 from llmb_common.recipes.recipe import Architecture
+from llmb_common.request.columns import Columns
 
 
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """The columns of a configuration, resolved for one number of GPUs. ``ep``, ``etp``, ``vp`` None: not used."""
+class Layout(Columns[int], frozen=True, kw_only=True):
+    """The columns of a configuration, resolved for one number of GPUs."""
 
     gpus: int
-    tp: int
-    pp: int
-    cp: int
-    ep: int | None
-    etp: int | None
-    vp: int | None
-    mbs: int
-    gbs: int
-    fsdp: bool
-    cuda_graph: bool
-    recompute_layers: int
-    offload_layers: int
 
     @property
     def dp(self) -> int:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from llmb_common import gpus
+from llmb_common.planning.case import Case
+from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.job_plan import EnvironmentValue
-from llmb_common.recipes.recipe import Model
 from llmb_common.site.cluster import ClusterConfig
 
 _CUDNN_NORMS = {
@@ -26,31 +27,20 @@ _CUDNN_NORMS = {
 communication where Transformer Engine's own takes too many SMs."""
 
 
-def recipe_environment(
-    *,
-    model: Model,
-    variant: str,
-    gpu_type: str,
-    dtype: str,
-    fp8_recipe: str | None,
-    tp: int,
-    pp: int,
-    cp: int,
-    fsdp: bool,
-    nccl_trace: bool,
-) -> dict[str, str]:
+def recipe_environment(case: Case, layout: Layout, fp8_recipe: str | None) -> dict[str, str]:
     """The variables that the recipe asks for, before the site and the caller have their say."""
+    model, dtype = case.model, case.dtype
     precision = f"{dtype}_{fp8_recipe}" if fp8_recipe else dtype
     values = {
         # Synthetic data and a null tokenizer: nothing may reach for a hub.
         "TOKENIZERS_PARALLELISM": "False",
         "TRANSFORMERS_OFFLINE": "1",
     }
-    if nccl_trace:
+    if case.request.nccl_trace:
         values |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "COLL,P2P,NET"}
-    if gpu_type == "cpu":
+    if case.on_cpu:
         return values
-    row_gpu = gpus.rows_of(gpu_type)  # who runs another type's rows runs them as they were run there
+    row_gpu = gpus.rows_of(case.gpu_type)  # who runs another type's rows runs them as they were run there
     values |= {
         "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",  # frees activations earlier: less fragmentation
         "TORCH_NCCL_HIGH_PRIORITY": "1",  # communication kernels ahead of compute
@@ -58,14 +48,14 @@ def recipe_environment(
         # SMs left free for overlapped communication while normalization kernels run.
         "NVTE_FWD_LAYERNORM_SM_MARGIN": "16",
         "NVTE_BWD_LAYERNORM_SM_MARGIN": "16",
-        "CUDA_DEVICE_MAX_CONNECTIONS": _max_connections(gpu_type, tp, cp),
+        "CUDA_DEVICE_MAX_CONNECTIONS": _max_connections(case.gpu_type, layout),
     }
-    if pp > 1 and model.large:
+    if layout.pp > 1 and model.large:
         values["NCCL_P2P_NET_CHUNKSIZE"] = "2097152"  # fewer, larger messages between pipeline stages
-    norms = _CUDNN_NORMS.get((variant, model.size), set())
+    norms = _CUDNN_NORMS.get((case.variant.name, model.size), set())
     if norms is None or (row_gpu, precision) in norms:
         values |= {"NVTE_NORM_FWD_USE_CUDNN": "1", "NVTE_NORM_BWD_USE_CUDNN": "1"}
-    if model.size == "8b" and fsdp and precision == "fp8_cs" and row_gpu == "h100":
+    if model.size == "8b" and layout.fsdp and precision == "fp8_cs" and row_gpu == "h100":
         # Few SMs for what FSDP sends from registered buffers (llmb_train.settings.data_parallel: nccl_ub).
         values["NCCL_CTA_POLICY"] = "1"
     if model.size == "405b" and dtype == "fp8" and row_gpu == "gb200":
@@ -75,11 +65,11 @@ def recipe_environment(
     return values
 
 
-def _max_connections(gpu_type: str, tp: int, cp: int) -> str:
+def _max_connections(gpu_type: str, layout: Layout) -> str:
     """Hardware queues. One keeps the launch order that TP and CP overlap rely on before Blackwell."""
     if gpus.generation_of(gpu_type) == "blackwell":
         return "32"
-    return "1" if tp > 1 or cp > 1 else "8"
+    return "1" if layout.tp > 1 or layout.cp > 1 else "8"
 
 
 def job_environment(

@@ -9,8 +9,7 @@ import msgspec
 from llmb_common.cluster_types import ClusterType, Traits, traits_of
 from llmb_common.planning.divisibility import Layout
 from llmb_common.recipes.recipe import Architecture, Measurement
-
-SCHEMA = 1
+from llmb_common.request.columns import Columns
 
 
 class EnvironmentValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,7 +73,7 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     warnings: tuple[str, ...] = ()
 
 
-class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One job. GPU counts are whole numbers, times seconds or Slurm durations, paths absolute strings."""
 
     schema: Literal[1] = 1
@@ -94,21 +93,9 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     seq_len: int
     layers: int
     parameters: int
-    tp: int
-    pp: int
-    cp: int
-    ep: int | None
-    etp: int | None
     dp: int
     expert_dp: int | None
-    vp: int | None
-    mbs: int
-    gbs: int
     ga: int
-    fsdp: bool
-    cuda_graph: bool
-    recompute_layers: int
-    offload_layers: int
     wgrad_deferral: int | None = None
     overridden: tuple[str, ...]
     moe_routing: str | None
@@ -143,7 +130,7 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def layout(self) -> Layout:
         """The columns, for the rules of divisibility."""
-        return Layout(**{name: getattr(self, name) for name in Layout.__dataclass_fields__})
+        return Layout(**{name: getattr(self, name) for name in Layout.__struct_fields__})
 
 
 def plan_as_dict(plan: JobPlan) -> dict[str, Any]:

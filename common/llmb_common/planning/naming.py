@@ -5,51 +5,39 @@ On one type of GPU two jobs of different columns never share a name. (The docume
 
 from __future__ import annotations
 
-from dataclasses import replace
+import msgspec
 
 from llmb_common.errors import RecipeError
+from llmb_common.planning.case import Case
 from llmb_common.planning.divisibility import Layout
-from llmb_common.recipes.recipe import Model, Variant
-from llmb_common.request.read import Request
+from llmb_common.recipes.recipe import Variant
 from llmb_common.words import is_experiment_name
 
 _SHORT = {"fsdp": "fsdp", "cuda_graph": "cg", "recompute_layers": "rl", "offload_layers": "ol"}
 """Columns in a suffix, as the documents' tables head them; the others go by their own names."""
 
 
-def experiment_name(
-    variant: Variant,
-    request: Request,
-    documented: Layout,
-    layout: Layout,
-    model: Model,
-    dtype: str,
-    fp8_recipe: str | None,
-) -> str:
+def experiment_name(case: Case, documented: Layout, layout: Layout, fp8_recipe: str | None) -> str:
     """The name of a run with ``layout`` where its row of the recipe has ``documented``.
 
-    Raises RecipeError for one that cannot be a folder's.
+    Raises:
+        RecipeError: the name cannot be a folder's.
     """
+    variant, request, dtype = case.variant, case.request, case.dtype
     values = {
-        "model_size": model.size,
+        **msgspec.structs.asdict(layout),
+        "model_size": case.model.size,
         "dtype": dtype,
         "precision": f"fp8_{fp8_recipe}" if dtype == "fp8" else dtype,
-        "gpus": layout.gpus,
-        "tp": layout.tp,
-        "pp": layout.pp,
-        "cp": layout.cp,
-        "vp": layout.vp,
         "ep": layout.ep or 1,
         "etp": layout.etp or layout.tp,
-        "mbs": layout.mbs,
-        "gbs": layout.gbs,
     }
     name = variant.experiment_name.format(**values)
     if dtype == "fp8" and fp8_recipe != variant.fp8_recipe and "{precision}" not in variant.experiment_name:
         name += f"_{fp8_recipe}"
     if request.moe_routing == "balanced":
         # Its graphs are off, whoever says so.
-        documented = replace(documented, cuda_graph=layout.cuda_graph)
+        documented = msgspec.structs.replace(documented, cuda_graph=layout.cuda_graph)
     name += _overridden(variant, documented, layout)
     if request.moe_routing == "balanced":
         name += "_balanced"  # another benchmark than the published one: never under one name
@@ -68,7 +56,7 @@ def experiment_name(
 def _overridden(variant: Variant, documented: Layout, layout: Layout) -> str:
     """``_tp4_cg0`` for columns that differ from the row's and that the name does not hold already."""
     suffix = ""
-    for column in Layout.__dataclass_fields__:
+    for column in Layout.__struct_fields__:
         value = getattr(layout, column)
         if value == getattr(documented, column) or f"{{{column}}}" in variant.experiment_name:
             continue

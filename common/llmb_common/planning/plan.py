@@ -5,35 +5,41 @@ Pure: it reads no file, asks no scheduler and looks at no environment. ``Machine
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from llmb_common.errors import RequestError
 from llmb_common.gpus import per_node
-from llmb_common.planning.choose import choose_gpu_type, choose_row
+from llmb_common.planning.case import Case, Given
+from llmb_common.planning.choose import choice_notices, choose
 from llmb_common.planning.divisibility import Layout, check_layout
 from llmb_common.planning.environment import job_environment, recipe_environment
 from llmb_common.planning.job_plan import CheckpointPlan, JobPlan, Preflight, SlurmPlan
 from llmb_common.planning.naming import experiment_name
 from llmb_common.planning.published import published_result
-from llmb_common.planning.saving import check_time_to_train, save_seconds
-from llmb_common.planning.segments import choose_segment
+from llmb_common.planning.saving import check_time_to_train
+from llmb_common.planning.segments import Segment, choose_segment
 from llmb_common.planning.switches import (
     checkpoint_notices,
     checkpoint_plan,
+    fp8_notices,
     fp8_recipe_for,
     ineffective,
     moe_routing_for,
+    nccl_notices,
+    profile_notices,
     profile_plan,
     refuse_on_cpu,
+    routing_notices,
     steps_for,
     steps_notices,
     without_cuda_graph,
 )
 from llmb_common.recipes.parameters import count_parameters
-from llmb_common.recipes.recipe import Recipe, Row
+from llmb_common.recipes.recipe import Recipe
+from llmb_common.request.columns import Columns
 from llmb_common.request.read import Request
 from llmb_common.site.cluster import ClusterConfig
 from llmb_common.site.machine import Machine
@@ -41,121 +47,100 @@ from llmb_common.slurm.options import parse_additional
 
 
 def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine: Machine) -> JobPlan:
-    """The plan for ``request``. Raises RequestError; notices about choices made are in ``preflight.warnings``."""
-    notices: list[str] = []
+    """The plan for ``request``; notices about choices made for the user are in ``preflight.warnings``.
+
+    Raises:
+        RequestError: there can be no such job.
+    """
     install = _install(request)
-    gpu_type = choose_gpu_type(recipe, cluster, request, machine, notices)
-    model, row, variant, dtype, gpus = choose_row(recipe, cluster, request, gpu_type, machine, notices)
-    if row.layers:
-        model = msgspec.structs.replace(
-            model, architecture=msgspec.structs.replace(model.architecture, layers=row.layers)
-        )
-    layout = _layout(row, request, gpus)
-    moe_routing = moe_routing_for(model, request)
+    case = choose(Given(recipe=recipe, cluster=cluster, request=request, machine=machine))
+    layout = _layout(case)
+    moe_routing = moe_routing_for(case)
     if moe_routing == "balanced":
-        layout = without_cuda_graph(layout, request, notices)
-    check_layout(layout, model.architecture, model.sequence_length, recipe.family)
-    gpus_per_node = request.gpus_per_node or cluster.gpus_per_node or per_node(gpu_type)
-    nodes, gpus_per_node = _nodes(gpus, gpus_per_node, machine)
-    fp8_recipe = fp8_recipe_for(variant, request, gpu_type, dtype, notices)
-    workload_folder = request.workload or install / "workloads" / recipe.workload
-    steps, exit_after = steps_for(request, variant)
-    device = "cpu" if gpu_type == "cpu" else "cuda"
-    profile = profile_plan(recipe, request, variant, model, dtype, gpus, steps, machine, device, notices)
-    notices += steps_notices(request, model, variant, steps)
-    refuse_on_cpu(request, layout, dtype, device)
-    if request.nccl_trace and device == "cpu":
-        notices.append("ENABLE_NCCLTRACE: ranks on CPUs talk over gloo, the log will hold no NCCL lines")
-    image = _image(recipe, cluster, request, install, machine)
-    notices += checkpoint_notices(model, request, gpus, steps)
-    notices += ineffective(request, cluster, machine)
-    slurm = _slurm(cluster, request, gpu_type, nodes, gpus_per_node, machine, notices)
-    time_limit = request.time_limit or row.time_limit or variant.time_limit
+        layout = without_cuda_graph(case, layout)
+    architecture = case.model.architecture
+    check_layout(layout, architecture, case.model.sequence_length, recipe.family)
+    nodes, gpus_per_node = _nodes(case)
+    fp8_recipe = fp8_recipe_for(case)
+    steps, exit_after = steps_for(case)
+    profile = profile_plan(case, steps)
+    refuse_on_cpu(case, layout)
+    image = _image(case, install)
+    slurm, segment_notice = _slurm(case, nodes, gpus_per_node)
     # Counted, not model.parameters: a proxy row brings its own number of layers.
-    parameters = count_parameters(model.architecture)
-    checkpoint = checkpoint_plan(request)
-    if checkpoint.enabled:
-        saving = save_seconds(parameters, cluster.checkpoint_gb_per_second)
-        checkpoint = msgspec.structs.replace(checkpoint, save_seconds=saving)
+    parameters = count_parameters(architecture)
+    variables = recipe_environment(case, layout, fp8_recipe)
     plan = JobPlan(
+        **msgspec.structs.asdict(layout),
         workload=recipe.workload,
         recipe=recipe.name,
         family=recipe.family,
-        variant=variant.name,
-        model_size=model.size,
-        dtype=dtype,
+        variant=case.variant.name,
+        model_size=case.model.size,
+        dtype=case.dtype,
         fp8_recipe=fp8_recipe,
-        gpu_type=gpu_type,
-        device="cpu" if device == "cpu" else "cuda",
+        gpu_type=case.gpu_type,
+        device="cpu" if case.on_cpu else "cuda",
         cluster_type=machine.cluster_type,
-        gpus=gpus,
         nodes=nodes,
         gpus_per_node=gpus_per_node,
-        seq_len=model.sequence_length,
-        layers=model.architecture.layers,
+        seq_len=case.model.sequence_length,
+        layers=architecture.layers,
         parameters=parameters,
-        tp=layout.tp,
-        pp=layout.pp,
-        cp=layout.cp,
-        ep=layout.ep,
-        etp=layout.etp,
         dp=layout.dp,
         expert_dp=layout.expert_dp,
-        vp=layout.vp,
-        mbs=layout.mbs,
-        gbs=layout.gbs,
         ga=layout.ga,
-        fsdp=layout.fsdp,
-        cuda_graph=layout.cuda_graph,
-        recompute_layers=layout.recompute_layers,
-        offload_layers=layout.offload_layers,
-        wgrad_deferral=row.wgrad_deferral if layout.pp > 1 else None,  # one stage has no drain; core refuses it
+        wgrad_deferral=case.row.wgrad_deferral if layout.pp > 1 else None,  # one stage has no drain; core refuses it
         overridden=tuple(sorted(request.columns)),
         moe_routing=moe_routing,
         max_steps=steps,
         exit_after=exit_after,
-        time_limit=time_limit,
+        time_limit=request.time_limit or case.row.time_limit or case.variant.time_limit,
         image=image,
         mounts=(*cluster.mounts, *request.mounts),
-        experiment_name=experiment_name(variant, request, _documented(row, gpus), layout, model, dtype, fp8_recipe),
-        env=job_environment(
-            recipe_environment(
-                model=model,
-                variant=variant.name,
-                gpu_type=gpu_type,
-                dtype=dtype,
-                fp8_recipe=fp8_recipe,
-                tp=layout.tp,
-                pp=layout.pp,
-                cp=layout.cp,
-                fsdp=layout.fsdp,
-                nccl_trace=request.nccl_trace,
-            ),
-            cluster,
-            request.tuning,
-        ),
+        experiment_name=experiment_name(case, _documented(case), layout, fp8_recipe),
+        env=job_environment(variables, cluster, request.tuning),
         slurm=slurm,
         engine_python=cluster.engine.python if cluster.engine else None,
         profile=profile,
         nccl_trace=request.nccl_trace,
-        checkpoint=checkpoint,
+        checkpoint=checkpoint_plan(case, parameters),
         vboost=request.vboost,
         cpu_pinning=request.cpu_pinning,
-        measurement=variant.measurement,
-        architecture=model.architecture,
+        measurement=case.variant.measurement,
+        architecture=architecture,
         install=str(install),
-        workload_folder=str(workload_folder),
+        workload_folder=str(request.workload or install / "workloads" / recipe.workload),
         preflight=Preflight(),
     )
+    notices = [
+        *choice_notices(case),
+        *routing_notices(case),
+        *fp8_notices(case),
+        *profile_notices(case),
+        *steps_notices(case, steps),
+        *nccl_notices(case),
+        *checkpoint_notices(case, steps),
+        *ineffective(case),
+        *segment_notice,
+        *_time_notices(plan, recipe),
+    ]
     published = published_result(plan, recipe)
-    reference = published.step_seconds if published is not None else None
-    if checkpoint.enabled and slurm is not None:
-        # Not a result to be held against, but what a step takes all the same.
-        bare = published_result(msgspec.structs.replace(plan, checkpoint=CheckpointPlan()), recipe)
-        seconds = bare.step_seconds if bare is not None else None
-        check_time_to_train(checkpoint.save_seconds, time_limit, slurm.additional, steps, seconds, notices)
-    preflight = Preflight(reference_step_seconds=reference, warnings=tuple(notices))
+    preflight = Preflight(
+        reference_step_seconds=published.step_seconds if published is not None else None, warnings=tuple(notices)
+    )
     return msgspec.structs.replace(plan, preflight=preflight)
+
+
+def _time_notices(plan: JobPlan, recipe: Recipe) -> list[str]:
+    """Whether the time limit leaves time to train beside saving. Raises RequestError where it leaves none."""
+    if not plan.checkpoint.enabled or plan.slurm is None:
+        return []
+    # Not a result to be held against, but what a step takes all the same.
+    bare = published_result(msgspec.structs.replace(plan, checkpoint=CheckpointPlan()), recipe)
+    seconds = bare.step_seconds if bare is not None else None
+    saving = plan.checkpoint.save_seconds
+    return check_time_to_train(saving, plan.time_limit, plan.slurm.additional, plan.max_steps, seconds)
 
 
 def _install(request: Request) -> Path:
@@ -168,48 +153,37 @@ def _install(request: Request) -> Path:
     return request.install
 
 
-def _layout(row: Row, request: Request, gpus: int) -> Layout:
+def _layout(case: Case) -> Layout:
+    request, row = case.request, case.row
     columns = dict(request.columns)
-    if "gbs" in columns:
-        gbs = int(columns.pop("gbs") or 0)
-        if request.strong_scaling:
-            raise RequestError("STRONG_SCALING and GBS exclude each other", remedy="unset one of them")
-    else:
+    if "gbs" not in columns:
         # Strong scaling holds the batch of the largest documented scale, the only one that divides at all of them.
-        gbs = row.global_batch_size(row.gpus_max if request.strong_scaling else gpus)
-    return replace(_of_row(row, gpus, gbs), **columns)  # type: ignore[arg-type]
+        columns["gbs"] = row.global_batch_size(row.gpus_max if request.strong_scaling else case.gpus)
+    elif request.strong_scaling:
+        raise RequestError("STRONG_SCALING and GBS exclude each other", remedy="unset one of them")
+    return _of_row(case, **columns)
 
 
-def _documented(row: Row, gpus: int) -> Layout:
-    """The layout of ``row`` as it stands; GBS 0 where its formula has none for so many GPUs."""
+def _documented(case: Case) -> Layout:
+    """The layout of the row as it stands; GBS 0 where its formula has none for so many GPUs."""
     try:
-        gbs = row.global_batch_size(gpus)
+        return _of_row(case, gbs=case.row.global_batch_size(case.gpus))
     except RequestError:
-        gbs = 0
-    return _of_row(row, gpus, gbs)
+        return _of_row(case, gbs=0)
 
 
-def _of_row(row: Row, gpus: int, gbs: int) -> Layout:
-    return Layout(
-        gpus=gpus,
-        tp=row.tp,
-        pp=row.pp,
-        cp=row.cp,
-        ep=row.ep,
-        etp=row.etp,
-        vp=row.vp,
-        mbs=row.mbs,
-        gbs=gbs,
-        fsdp=row.fsdp,
-        cuda_graph=row.cuda_graph,
-        recompute_layers=row.recompute_layers,
-        offload_layers=row.offload_layers,
-    )
+def _of_row(case: Case, **changes: int | bool | None) -> Layout:
+    columns: dict[str, Any] = {name: getattr(case.row, name) for name in Columns.__struct_fields__}
+    return Layout(gpus=case.gpus, **(columns | changes))
 
 
-def _nodes(gpus: int, gpus_per_node: int, machine: Machine) -> tuple[int, int]:
+def _nodes(case: Case) -> tuple[int, int]:
     """Number of nodes and GPUs used on each."""
-    if machine.traits.this_machine or gpus <= gpus_per_node:
+    gpus = case.gpus
+    gpus_per_node = case.request.gpus_per_node or case.cluster.gpus_per_node or per_node(case.gpu_type)
+    if case.machine.traits.this_machine:
+        return 1, gpus
+    if gpus <= gpus_per_node:
         return 1, gpus
     if gpus % gpus_per_node:
         raise RequestError(
@@ -219,15 +193,16 @@ def _nodes(gpus: int, gpus_per_node: int, machine: Machine) -> tuple[int, int]:
     return gpus // gpus_per_node, gpus_per_node
 
 
-def _image(recipe: Recipe, cluster: ClusterConfig, request: Request, install: Path, machine: Machine) -> str | None:
-    if not machine.traits.containers or cluster.slurm.runtime == "none":
+def _image(case: Case, install: Path) -> str | None:
+    request, cluster = case.request, case.cluster
+    if not case.machine.traits.containers or cluster.slurm.runtime == "none":
         if request.image:
             raise RequestError("RUN_CONF_IMAGE: this site runs without containers", remedy="unset RUN_CONF_IMAGE")
         return None
     if request.image:
         return request.image
     folder = Path(cluster.image_folder) if cluster.image_folder else install / "images"
-    return str(folder / image_file_name(recipe.image))
+    return str(folder / image_file_name(case.recipe.image))
 
 
 def image_file_name(image: str) -> str:
@@ -236,29 +211,27 @@ def image_file_name(image: str) -> str:
     return path.replace("/", "+").replace(":", "+") + ".sqsh"
 
 
-def _slurm(
-    cluster: ClusterConfig,
-    request: Request,
-    gpu_type: str,
-    nodes: int,
-    gpus_per_node: int,
-    machine: Machine,
-    notices: list[str],
-) -> SlurmPlan | None:
+def _slurm(case: Case, nodes: int, gpus_per_node: int) -> tuple[SlurmPlan | None, list[str]]:
+    """What Slurm is asked for, and a notice about what it is not asked for."""
+    request, cluster, machine = case.request, case.cluster, case.machine
     if not machine.traits.slurm_options:
-        return None
+        return None, []
     site = parse_additional(cluster.slurm.additional_params, "cluster_config.yaml: slurm.additional_params")
     asked = parse_additional(request.additional_slurm_params, "ADDITIONAL_SLURM_PARAMS")
     asked_keys = {key for key, _ in asked}
     additional = (*((key, value) for key, value in site if key not in asked_keys), *asked)
-    return SlurmPlan(
+    segment = Segment()
+    if "segment" not in dict(additional):  # the last word of the site or the user
+        segment = choose_segment(case.gpu_type, nodes, gpus_per_node, slurm_segments=machine.slurm_segments)
+    slurm = SlurmPlan(
         account=request.account or cluster.slurm.account,
         partition=request.partition or cluster.slurm.gpu_partition,
         gres=request.gres if request.gres is not None else cluster.slurm.gres,
         gres_type=request.gres_type,
-        segment=choose_segment(gpu_type, nodes, gpus_per_node, machine, set(dict(additional)), notices),
+        segment=segment.nodes,
         additional=additional,
         runtime=cluster.slurm.runtime,
         container_writable=cluster.slurm.container_writable,
         mpi=cluster.slurm.mpi,
     )
+    return slurm, [segment.notice] if segment.notice else []

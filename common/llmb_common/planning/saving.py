@@ -40,15 +40,17 @@ def check_time_to_train(
     additional: Iterable[tuple[str, str | None]],
     steps: int,
     step_seconds: float | None,
-    notices: list[str],
-) -> None:
-    """Raise RequestError where a job would be told to save at its very start; a notice where its steps will not fit.
+) -> list[str]:
+    """A notice where the steps of a job will not fit into its time limit beside the save.
 
-    ``saving``: how long before the limit it is told so. ``step_seconds``: the published time of a step, None where
-    there is none. A time limit or signal among the ``additional`` Slurm options is the user's own affair.
+    ``saving``: how long before the limit the job is told to save. ``step_seconds``: the published time of a step, None
+    where there is none. A time limit or signal among the ``additional`` Slurm options is the user's own affair.
+
+    Raises:
+        RequestError: the job would be told to save at its very start.
     """
     if {"time", "signal"} & dict(additional).keys():
-        return
+        return []
     limit = limit_seconds(time_limit)
     facts = f"TIME_LIMIT={time_limit}, and saving the checkpoint is taken to need {_words(saving)} of it"
     slow = "set checkpoint_gb_per_second in cluster_config.yaml if this site writes faster"
@@ -59,12 +61,13 @@ def check_time_to_train(
     left = limit - saving
     if step_seconds is not None and START_SECONDS + steps * step_seconds > left:
         needed = START_SECONDS + steps * step_seconds + saving
-        notices.append(
+        return [
             f"{facts}: the {_words(left)} left are too short for {steps} steps of {step_seconds:g} s, and the job will "
             f"save and stop before the last; TIME_LIMIT={_clock(math.ceil(needed / 60) * 60)} would do; {slow}"
-        )
-    elif step_seconds is None and left < saving:
-        notices.append(f"{facts}: {_words(left)} are left to train; {slow}")
+        ]
+    if step_seconds is None and left < saving:
+        return [f"{facts}: {_words(left)} are left to train; {slow}"]
+    return []
 
 
 def _words(seconds: int) -> str:

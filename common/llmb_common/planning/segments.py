@@ -8,8 +8,9 @@ elsewhere.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from llmb_common import gpus
-from llmb_common.site.machine import Machine
 
 
 def best_segment(nodes: int, rack: int) -> int:
@@ -17,38 +18,40 @@ def best_segment(nodes: int, rack: int) -> int:
     return max(size for size in range(1, min(nodes, rack) + 1) if nodes % size == 0)
 
 
-def choose_segment(
-    gpu_type: str, nodes: int, gpus_per_node: int, machine: Machine, asked: set[str], notices: list[str]
-) -> int | None:
-    """Nodes a segment, or None where ``--segment`` is not for this job or this Slurm; ``notices`` say what that costs.
+class Segment(NamedTuple):
+    """Nodes a segment, None where ``--segment`` is not for this job or this Slurm; and what that costs."""
 
-    ``asked``: options that the site or the user gives to Slurm; their ``segment`` is the last word.
-    """
+    nodes: int | None = None
+    notice: str = ""
+
+
+def choose_segment(gpu_type: str, nodes: int, gpus_per_node: int, *, slurm_segments: bool) -> Segment:
+    """The segment of a job of so many nodes. ``slurm_segments``: this Slurm has the option."""
     gpu = gpus.GPUS.get(gpu_type)
-    if gpu is None or gpu.nvlink_nodes == 1 or "segment" in asked:
-        return None
+    if gpu is None or gpu.nvlink_nodes == 1:
+        return Segment()
     if gpus_per_node > gpu.per_node:  # a job may use fewer of them; the rack has as many nodes all the same
-        notices.append(
-            f"nodes of {gpus_per_node} GPUs are not those of an NVL72 rack: no --segment; "
+        return Segment(
+            notice=f"nodes of {gpus_per_node} GPUs are not those of an NVL72 rack: no --segment; "
             "ADDITIONAL_SLURM_PARAMS=segment=N asks for one"
         )
-        return None
-    if not machine.slurm_segments:
-        if nodes > 1:
-            notices.append(
-                "this Slurm has no --segment (24.05 and later have it): it may spread the job over more NVL72 racks "
-                "than needed, which costs speed"
-            )
-        return None
+    if not slurm_segments:
+        if nodes == 1:
+            return Segment()
+        return Segment(
+            notice="this Slurm has no --segment (24.05 and later have it): it may spread the job over more NVL72 racks "
+            "than needed, which costs speed"
+        )
     rack = gpu.nvlink_nodes
     segment = best_segment(nodes, rack)
     # Below half a rack Slurm may hand out pieces of three or more racks for what two could hold, and NVLink joins no
     # more GPUs than one segment has for certain.
-    if segment < min(nodes, rack // 2):
-        better = next(count for count in range(nodes + 1, 2 * nodes + 1) if best_segment(count, rack) >= rack // 2)
-        notices.append(
-            f"{nodes} nodes divide only into segments of {segment}, so NVLink joins no more than "
-            f"{segment * gpus_per_node} GPUs for certain; {better} nodes ({better * gpus_per_node} GPUs) would divide "
-            f"into segments of {best_segment(better, rack)}"
-        )
-    return segment
+    if segment >= min(nodes, rack // 2):
+        return Segment(segment)
+    better = next(count for count in range(nodes + 1, 2 * nodes + 1) if best_segment(count, rack) >= rack // 2)
+    return Segment(
+        segment,
+        f"{nodes} nodes divide only into segments of {segment}, so NVLink joins no more than "
+        f"{segment * gpus_per_node} GPUs for certain; {better} nodes ({better * gpus_per_node} GPUs) would divide "
+        f"into segments of {best_segment(better, rack)}",
+    )

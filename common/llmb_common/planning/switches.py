@@ -3,39 +3,47 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from typing import Literal
+
+import msgspec
 
 from llmb_common.errors import RequestError
 from llmb_common.gpus import GPUS, generation_of
+from llmb_common.planning.case import Case
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.job_plan import CheckpointPlan, ProfilePlan
-from llmb_common.recipes.recipe import Model, Recipe, Variant
-from llmb_common.request.read import Request
-from llmb_common.site.cluster import ClusterConfig
-from llmb_common.site.machine import Machine
+from llmb_common.planning.saving import save_seconds
 
 
-def fp8_recipe_for(variant: Variant, request: Request, gpu_type: str, dtype: str, notices: list[str]) -> str | None:
-    if dtype == "fp8":
-        if request.fp8_recipe == "mx" and generation_of(gpu_type) != "blackwell":
-            blackwell = [name for name, gpu in GPUS.items() if gpu.generation == "blackwell"]
-            raise RequestError(
-                f"FP8_RECIPE=mx does not exist on {gpu_type}: MXFP8 needs {', '.join(blackwell)}",
-                remedy="unset FP8_RECIPE, or set it to cs or ds",
-            )
-        if request.fp8_recipe not in (None, variant.fp8_recipe):
-            notices.append(
-                f"FP8_RECIPE={request.fp8_recipe}: the FP8 results of {variant.name} were measured with "
-                f"{variant.fp8_recipe}, and this job is not held against them"
-            )
-        return request.fp8_recipe or variant.fp8_recipe
-    if request.fp8_recipe:
-        notices.append(f"FP8_RECIPE={request.fp8_recipe} has no effect with DTYPE={dtype}")
-    return None
+def fp8_recipe_for(case: Case) -> str | None:
+    """The FP8 scaling of the job; None where it is not in FP8. Raises RequestError for one the GPU does not have."""
+    if case.dtype != "fp8":
+        return None
+    asked = case.request.fp8_recipe
+    if asked == "mx" and generation_of(case.gpu_type) != "blackwell":
+        blackwell = [name for name, gpu in GPUS.items() if gpu.generation == "blackwell"]
+        raise RequestError(
+            f"FP8_RECIPE=mx does not exist on {case.gpu_type}: MXFP8 needs {', '.join(blackwell)}",
+            remedy="unset FP8_RECIPE, or set it to cs or ds",
+        )
+    return asked or case.variant.fp8_recipe
 
 
-def steps_for(request: Request, variant: Variant) -> tuple[int, int | None]:
+def fp8_notices(case: Case) -> list[str]:
+    asked, published = case.request.fp8_recipe, case.variant.fp8_recipe
+    if asked and case.dtype != "fp8":
+        return [f"FP8_RECIPE={asked} has no effect with DTYPE={case.dtype}"]
+    if asked not in (None, published):
+        return [
+            f"FP8_RECIPE={asked}: the FP8 results of {case.variant.name} were measured with {published}, and this job "
+            "is not held against them"
+        ]
+    return []
+
+
+def steps_for(case: Case) -> tuple[int, int | None]:
     """Training steps, and after how many further steps a resumed run ends (the documents train one)."""
+    request, variant = case.request, case.variant
     steps = request.max_steps or variant.max_steps
     if request.max_steps is None and request.nccl_trace:
         steps = variant.nccl_trace.steps
@@ -44,10 +52,10 @@ def steps_for(request: Request, variant: Variant) -> tuple[int, int | None]:
     return steps, 1 if request.load_checkpoint and request.max_steps is None else None
 
 
-def steps_notices(request: Request, model: Model, variant: Variant, steps: int) -> list[str]:
+def steps_notices(case: Case, steps: int) -> list[str]:
     """That a job of the user's own number of steps ends before the iterations which give the result."""
-    window = variant.measurement
-    if request.max_steps is None or steps >= window.last or model.size == "smoke":
+    window = case.variant.measurement
+    if case.request.max_steps is None or steps >= window.last or case.model.size == "smoke":
         return []
     return [
         f"MAX_STEPS={steps}: the result is measured over iterations {window.first} to {window.last}, which this job "
@@ -55,18 +63,9 @@ def steps_notices(request: Request, model: Model, variant: Variant, steps: int) 
     ]
 
 
-def profile_plan(
-    recipe: Recipe,
-    request: Request,
-    variant: Variant,
-    model: Model,
-    dtype: str,
-    gpus: int,
-    steps: int,
-    machine: Machine,
-    device: str,
-    notices: list[str],
-) -> ProfilePlan | None:
+def profile_plan(case: Case, steps: int) -> ProfilePlan | None:
+    """What is profiled; None where nothing is. Raises RequestError for steps or ranks that the job does not have."""
+    request = case.request
     if not request.profile:
         return None
     if request.load_checkpoint and request.max_steps is None:
@@ -74,7 +73,7 @@ def profile_plan(
             "ENABLE_PROFILE: a resumed run trains one step, which leaves nothing to profile",
             remedy="set MAX_STEPS, PROFILE_START_STEP and PROFILE_STOP_STEP beyond the step of the checkpoint",
         )
-    defaults = variant.profiling
+    defaults = case.variant.profiling
     start = request.profile_start or defaults.start
     stop = request.profile_stop or defaults.stop
     if stop <= start:
@@ -87,40 +86,70 @@ def profile_plan(
             f"profiling stops at step {stop}, and the job has {steps}",
             remedy="raise MAX_STEPS, or set PROFILE_START_STEP and PROFILE_STOP_STEP",
         )
-    tool = "nsys"
-    if machine.traits.this_machine and (device == "cpu" or not machine.has_nsys):
-        tool = "torch"
-        if request.gpu_metrics and device != "cpu":
-            raise RequestError(
-                "ENABLE_GPU_METRICS needs nsys, which is not on this machine",
-                remedy="install Nsight Systems, or unset ENABLE_GPU_METRICS",
-            )
-        why = "nsys sees nothing of a run on CPUs" if machine.has_nsys else "nsys is not on this machine"
-        notices.append(f"{why}: the profile is PyTorch's (open it in chrome://tracing)")
-    names = {
-        "${MODEL}": recipe.name,
-        "${MODEL_SIZE}": model.size,
-        "${DTYPE}": dtype,
-        "${NUM_GPUS}": str(gpus),
-    }
-    file = defaults.file
-    for placeholder, value in names.items():
-        file = file.replace(placeholder, value)
+    tool = _profiler(case)
+    if tool == "torch" and request.gpu_metrics and not case.on_cpu:
+        raise RequestError(
+            "ENABLE_GPU_METRICS needs nsys, which is not on this machine",
+            remedy="install Nsight Systems, or unset ENABLE_GPU_METRICS",
+        )
+    ranks, _ = _ranks(request.profile_ranks or defaults.ranks, case.gpus)
+    if ranks is not None and not ranks:
+        raise RequestError(
+            f"PROFILE_RANKS={request.profile_ranks or defaults.ranks}: the job has only ranks 0 to {case.gpus - 1}",
+            remedy="choose among them",
+        )
     return ProfilePlan(
-        tool="nsys" if tool == "nsys" else "torch",
+        tool=tool,
         start=start,
         stop=stop,
-        ranks=_ranks(request.profile_ranks, defaults.ranks, gpus, notices),
-        file=file,
+        ranks=ranks,
+        file=_profile_file(case),
         gpu_metrics=request.gpu_metrics,
     )
 
 
-def _ranks(asked: str | None, default: str, gpus: int, notices: list[str]) -> tuple[int, ...] | None:
-    """``all`` or ``0,2,8-15``; ranks that the job does not have are left out and named, none left is an error."""
-    text = asked or default
+def profile_notices(case: Case) -> list[str]:
+    """Which profiler it is where there is a choice, and the ranks that were asked for and do not exist."""
+    request, notices = case.request, []
+    if not request.profile:
+        return []
+    if _profiler(case) == "torch":
+        why = "nsys sees nothing of a run on CPUs" if case.machine.has_nsys else "nsys is not on this machine"
+        notices.append(f"{why}: the profile is PyTorch's (open it in chrome://tracing)")
+    if request.profile_ranks:  # the documented 0-8 of a job with 8 GPUs is nobody's slip
+        _, beyond = _ranks(request.profile_ranks, case.gpus)
+        if beyond:
+            notices.append(
+                f"PROFILE_RANKS={request.profile_ranks}: the job has ranks 0 to {case.gpus - 1}, so not "
+                f"{', '.join(beyond)}"
+            )
+    return notices
+
+
+def _profiler(case: Case) -> Literal["nsys", "torch"]:
+    if case.machine.traits.this_machine and (case.on_cpu or not case.machine.has_nsys):
+        return "torch"
+    return "nsys"
+
+
+def _profile_file(case: Case) -> str:
+    """The report's name with the job's values in it; what only a rank knows is left to it."""
+    names = {
+        "${MODEL}": case.recipe.name,
+        "${MODEL_SIZE}": case.model.size,
+        "${DTYPE}": case.dtype,
+        "${NUM_GPUS}": str(case.gpus),
+    }
+    file = case.variant.profiling.file
+    for placeholder, value in names.items():
+        file = file.replace(placeholder, value)
+    return file
+
+
+def _ranks(text: str, gpus: int) -> tuple[tuple[int, ...] | None, list[str]]:
+    """The ranks of ``all`` (None) or ``0,2,8-15`` that a job on ``gpus`` has, and those that it does not have."""
     if text == "all":
-        return None
+        return None, []
     ranks: set[int] = set()
     beyond: list[str] = []
     for part in text.split(","):
@@ -132,16 +161,14 @@ def _ranks(asked: str | None, default: str, gpus: int, notices: list[str]) -> tu
         if last >= gpus:
             least = max(first, gpus)
             beyond.append(str(last) if least == last else f"{least}-{last}")
-    if not ranks:
-        raise RequestError(f"PROFILE_RANKS={text}: the job has only ranks 0 to {gpus - 1}", remedy="choose among them")
-    if asked and beyond:  # the documented 0-8 of a job with 8 GPUs is nobody's slip
-        notices.append(f"PROFILE_RANKS={text}: the job has ranks 0 to {gpus - 1}, so not {', '.join(beyond)}")
-    return tuple(sorted(ranks))
+    return tuple(sorted(ranks)), beyond
 
 
-def refuse_on_cpu(request: Request, layout: Layout, dtype: str, device: str) -> None:
-    if device != "cpu":
+def refuse_on_cpu(case: Case, layout: Layout) -> None:
+    """Raise RequestError for what needs a GPU and was asked for without one."""
+    if not case.on_cpu:
         return
+    request = case.request
     if layout.cuda_graph:
         raise RequestError("CUDA_GRAPH=true cannot run on a CPU", remedy="unset CUDA_GRAPH")
     if layout.offload_layers:
@@ -154,37 +181,54 @@ def refuse_on_cpu(request: Request, layout: Layout, dtype: str, device: str) -> 
         )
 
 
-def moe_routing_for(model: Model, request: Request) -> str | None:
-    if model.architecture.moe is None:
-        if request.moe_routing:
-            raise RequestError(f"MOE_ROUTING: {model.size} has no experts", remedy="unset MOE_ROUTING")
+def moe_routing_for(case: Case) -> str | None:
+    asked = case.request.moe_routing
+    if case.model.architecture.moe is None:
+        if asked:
+            raise RequestError(f"MOE_ROUTING: {case.model.size} has no experts", remedy="unset MOE_ROUTING")
         return None
-    return request.moe_routing or "drop"
+    return asked or "drop"
 
 
-def without_cuda_graph(layout: Layout, request: Request, notices: list[str]) -> Layout:
+def without_cuda_graph(case: Case, layout: Layout) -> Layout:
     """The layout of a dropless run: graphs need a fixed number of tokens per expert."""
-    if not layout.cuda_graph:
-        return layout
-    if "cuda_graph" in request.columns:
+    if layout.cuda_graph and "cuda_graph" in case.request.columns:
         raise RequestError(
             "CUDA_GRAPH=true and MOE_ROUTING=balanced exclude each other: graphs need a fixed number of tokens",
             remedy="set CUDA_GRAPH=false, or MOE_ROUTING=drop",
         )
-    notices.append("CUDA graphs are off: MOE_ROUTING=balanced leaves the number of tokens per expert open")
-    return replace(layout, cuda_graph=False)
+    return msgspec.structs.replace(layout, cuda_graph=False)
 
 
-def checkpoint_plan(request: Request) -> CheckpointPlan:
-    return CheckpointPlan(
+def routing_notices(case: Case) -> list[str]:
+    chosen = "cuda_graph" in case.request.columns
+    if case.request.moe_routing != "balanced" or not case.row.cuda_graph or chosen:
+        return []
+    return ["CUDA graphs are off: MOE_ROUTING=balanced leaves the number of tokens per expert open"]
+
+
+def nccl_notices(case: Case) -> list[str]:
+    if case.request.nccl_trace and case.on_cpu:
+        return ["ENABLE_NCCLTRACE: ranks on CPUs talk over gloo, the log will hold no NCCL lines"]
+    return []
+
+
+def checkpoint_plan(case: Case, parameters: int) -> CheckpointPlan:
+    request = case.request
+    plan = CheckpointPlan(
         enabled=request.checkpoint,
         save=str(request.checkpoint_dir) if request.checkpoint_dir else None,
         interval=request.checkpoint_interval,
         load=str(request.load_checkpoint) if request.load_checkpoint else None,
     )
+    if not plan.enabled:
+        return plan
+    saving = save_seconds(parameters, case.cluster.checkpoint_gb_per_second)
+    return msgspec.structs.replace(plan, save_seconds=saving)
 
 
-def checkpoint_notices(model: Model, request: Request, gpus: int, steps: int) -> list[str]:
+def checkpoint_notices(case: Case, steps: int) -> list[str]:
+    request, model, gpus = case.request, case.model, case.gpus
     notices = []
     if request.checkpoint_interval and request.checkpoint_interval > steps:
         notices.append(
@@ -212,8 +256,9 @@ _INSTEAD = {
 """Slurm's variables for what a documented one says; all others have an option for ADDITIONAL_SLURM_PARAMS."""
 
 
-def ineffective(request: Request, cluster: ClusterConfig, machine: Machine) -> list[str]:
+def ineffective(case: Case) -> list[str]:
     """What was asked for and has no effect on this way of running, one sentence each."""
+    request, cluster, machine = case.request, case.cluster, case.machine
     notices = [
         f"{written} is not a variable of LLMB (did you mean {meant}={written.partition('=')[2]}?)"
         for meant, written in request.unread.items()

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from llmb_common import gpus
 from llmb_common.recipes.recipe import Recipe, Variant
-from llmb_common.request.read import COLUMNS, VARIABLES
+from llmb_common.request.columns import COLUMNS
+from llmb_common.request.read import VARIABLES
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -13,12 +13,12 @@ from typing import Annotated, Literal
 import msgspec
 
 from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.gpus import rows_of
+from llmb_common.request.columns import Columns, Positive
 
 Dtype = Literal["bf16", "fp8", "nvfp4"]
 Fp8Recipe = Literal["cs", "ds", "mx"]
 
-Positive = Annotated[int, msgspec.Meta(ge=1)]
-Count = Annotated[int, msgspec.Meta(ge=0)]
 Ratio = Annotated[float, msgspec.Meta(gt=0)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
 Duration = Annotated[str, msgspec.Meta(pattern=r"^([0-9]+-)?[0-9]{1,2}:[0-9]{2}:[0-9]{2}\Z")]
@@ -137,7 +137,7 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """How this generation's document counts attention, where it differs from the recipe's ``flops``."""
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Row(Columns[str], frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One line of a configuration table. ``gbs`` is a number or a formula of GPUs: ``GPUs``, ``GPUs*2``, ``GPUs/2``."""
 
     variant: Name
@@ -147,18 +147,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     gpus_min: Positive
     gpus_max: Positive
     layers: Positive | None = None
-    tp: Positive = 1
-    pp: Positive = 1
-    cp: Positive = 1
-    ep: Positive | None = None
-    etp: Positive | None = None
-    vp: Positive | None = None
-    mbs: Positive
-    gbs: str
-    fsdp: bool = False
-    cuda_graph: bool = False
-    recompute_layers: Count = 0
-    offload_layers: Count = 0
     wgrad_deferral: Positive | None = None
     """Micro-batches whose weight gradients of the output layer wait for the pipeline's drain; None: not deferred."""
     time_limit: Duration | None = None
@@ -251,6 +239,21 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     rows: tuple[Row, ...]
     results: tuple[Result, ...] = ()
 
+    def rows_for(
+        self, gpu_type: str, *, size: str | None = None, variant: str | None = None, dtype: str | None = None
+    ) -> list[Row]:
+        """The rows that jobs on ``gpu_type`` run, newest generation first; None: any."""
+        order = [known.name for known in self.variants]
+        found = [
+            row
+            for row in self.rows
+            if row.gpu in (rows_of(gpu_type), "any")
+            and size in (None, row.size)
+            and variant in (None, row.variant)
+            and (dtype is None or dtype in row.dtypes)
+        ]
+        return sorted(found, key=lambda row: order.index(row.variant))
+
     def model(self, size: str, among: Collection[str] | None = None) -> Model:
         """The model of ``size`` (any case). Raises RequestError that lists the sizes, of those ``among``."""
         for model in self.models:
@@ -276,8 +279,5 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 def find_row(recipe: Recipe, result: Result) -> Row | None:
     """The configuration row that a published result was measured with."""
-    for row in recipe.rows:
-        same = (row.variant, row.gpu, row.size) == (result.variant, result.gpu, result.size)
-        if same and result.dtype in row.dtypes and result.gpus in row.scales:
-            return row
-    return None
+    rows = recipe.rows_for(result.gpu, size=result.size, variant=result.variant, dtype=result.dtype)
+    return next((row for row in rows if result.gpus in row.scales), None)

@@ -12,31 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from llmb_common import gpus
 from llmb_common.cluster_types import ClusterType, names
 from llmb_common.errors import RequestError
+from llmb_common.request.columns import COLUMNS, Columns
 from llmb_common.request.names import refuse_typos, shorter_names
 from llmb_common.request.values import Reader, gres_count, gres_type, read_mounts, same
 from llmb_common.secrets import is_secret_name
 
-COLUMNS = {
-    "TP": "tp",
-    "PP": "pp",
-    "CP": "cp",
-    "EP": "ep",
-    "ETP": "etp",
-    "VP": "vp",
-    "MBS": "mbs",
-    "GBS": "gbs",
-    "FSDP": "fsdp",
-    "CUDA_GRAPH": "cuda_graph",
-    "RECOMPUTE_LAYERS": "recompute_layers",
-    "OFFLOAD_LAYERS": "offload_layers",
-}
-"""Variables that override one column of the configuration row, and the plan's name of that column."""
-
-_SWITCH_COLUMNS = {"FSDP", "CUDA_GRAPH"}
-_ZERO_COLUMNS = {"RECOMPUTE_LAYERS", "OFFLOAD_LAYERS"}
 _UNSET_WORDS = {"na", "none", "null"}
 
 VARIABLES: dict[str, str] = {
@@ -244,17 +229,19 @@ def _cluster_type(read: Reader) -> ClusterType | None:
 
 
 def _columns(read: Reader) -> dict[str, int | bool | None]:
+    """The columns that are overridden, read as their defaults say: a switch, a count, what may be unset, a size."""
     result: dict[str, int | bool | None] = {}
-    for variable, column in COLUMNS.items():
+    for column in msgspec.structs.fields(Columns):
+        variable = column.name.upper()
         value = read.lower(variable)
         if value is None:
             continue
-        if variable in _SWITCH_COLUMNS:
-            result[column] = read.switch(variable)
-        elif variable in _ZERO_COLUMNS:
-            result[column] = read.count(variable)
-        elif value in _UNSET_WORDS and variable in ("VP", "EP", "ETP"):
-            result[column] = None
+        if column.default is False:
+            result[column.name] = read.switch(variable)
+        elif column.default == 0:
+            result[column.name] = read.count(variable)
+        elif column.default is None and value in _UNSET_WORDS:
+            result[column.name] = None
         else:
-            result[column] = read.positive(variable)
+            result[column.name] = read.positive(variable)
     return result

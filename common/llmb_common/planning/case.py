@@ -1,0 +1,48 @@
+"""What a plan is made of: what is given, and the row of the recipe that it means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmb_common.gpus import CPU
+from llmb_common.recipes.recipe import Model, Recipe, Row, Variant
+from llmb_common.request.read import Request
+from llmb_common.site.cluster import FILE_NAME, ClusterConfig
+from llmb_common.site.machine import Machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What there is before anything is decided."""
+
+    recipe: Recipe
+    cluster: ClusterConfig
+    request: Request
+    machine: Machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case(Given):
+    """What is given, and what it means in the recipe. ``model`` has as many layers as ``row`` says."""
+
+    gpu_type: str
+    model: Model
+    row: Row
+    variant: Variant
+    dtype: str
+    gpus: int
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.gpu_type == CPU
+
+    @property
+    def what(self) -> str:
+        """The configuration, for messages."""
+        return f"{self.recipe.name} {self.model.size} {self.dtype} on {gpu_said(self, self.gpu_type)}"
+
+
+def gpu_said(given: Given, gpu_type: str) -> str:
+    """``gpu_type`` and who said so, for messages: a user looks for GPU_TYPE in the shell in vain if the site set it."""
+    from_site = given.request.gpu_type is None and gpu_type == given.cluster.gpu_type
+    return f"{gpu_type} (gpu_type in {FILE_NAME})" if from_site else gpu_type
