@@ -51,8 +51,17 @@ class LLMBError(Exception):
 
 
 class RequestError(LLMBError):
+    """``field``: the variable of ``launch.sh`` that is wrong, whatever the front end calls it; empty: not one alone."""
+
     exit_status = 2
     default_code = "request"
+
+    def __init__(self, message: str, *, remedy: str = "", code: str = "", field: str = "") -> None:
+        super().__init__(message, remedy=remedy, code=code)
+        self.field = field
+
+    def as_dict(self) -> dict[str, str | int]:
+        return {**super().as_dict(), "field": self.field}
 
 
 class RecipeError(LLMBError):

@@ -20,6 +20,7 @@ from llmb_common.planning.plan import make_plan
 from llmb_common.printable import exact
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.rendering.script import render_script
+from llmb_common.request.fields import VARIABLE_NAMES, FieldNames
 from llmb_common.request.read import Request, read_request
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import load_cluster_config
@@ -30,17 +31,20 @@ if TYPE_CHECKING:  # a dry run does not need runs/, and starts faster without it
 
 
 def plan_from_variables(
-    recipe_folder: Path, variables: Mapping[str, str], job_variables: Mapping[str, str] | None = None
+    recipe_folder: Path,
+    variables: Mapping[str, str],
+    job_variables: Mapping[str, str] | None = None,
+    say: FieldNames = VARIABLE_NAMES,
 ) -> tuple[Request, JobPlan]:
     """Read the request, the site and the recipe, and make the plan.
 
     ``job_variables`` go into the job's environment whatever their names; from ``variables``, only ``NCCL_*`` and other
-    tuning variables do.
+    tuning variables do. ``say`` names fields in messages.
 
     Raises:
         LLMBError: the request, the site's configuration or the recipe is wrong.
     """
-    request = read_request(variables)
+    request = read_request(variables, say)
     if job_variables:
         request = replace(request, tuning={**request.tuning, **job_variables})
     cluster = load_cluster_config(request.install)

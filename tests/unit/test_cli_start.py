@@ -95,6 +95,19 @@ def test_a_mistake_is_named_with_its_remedy(cli: Cli, case: str) -> None:
     assert "\n  -> " in done.err
 
 
+def test_fields_are_called_as_the_user_wrote_them(cli: Cli) -> None:
+    """An option on the command line, a variable in the environment; and what a user wrote is never rewritten."""
+    arguments = ("single", "-w", "pretrain_llama3.1", "--dry-run")
+    assert "--gpu-type h10 is unknown (did you mean 'h100'?)" in cli(*arguments, "--gpu-type", "h10").err
+    assert "GPU_TYPE=h10 is unknown (did you mean 'h100'?)" in cli(*arguments, GPU_TYPE="h10").err
+    assert "SBATCH_ACCOUNT='DTYPE ;' is not" in cli(*arguments, SBATCH_ACCOUNT="DTYPE ;").err
+
+
+def test_an_error_names_its_field_to_programs(cli: Cli) -> None:
+    wrong = cli(*DOCUMENTED, "--gpu-type", "gb200", "--max-steps", "x", "--json").envelope["error"]
+    assert (wrong["field"], wrong["message"]) == ("MAX_STEPS", "--max-steps x is not a positive whole number")
+
+
 def test_an_unknown_workload_and_an_unknown_command(cli: Cli) -> None:
     assert "(did you mean 'pretrain_grok1'?)" in cli("single", "-w", "pretrain_grok").err
     assert "no such command: sinlge (did you mean 'single'?)" in cli("sinlge").err

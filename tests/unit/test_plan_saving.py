@@ -12,6 +12,7 @@ from llmb_common.planning.plan import make_plan
 from llmb_common.planning.saving import check_time_to_train, limit_seconds, save_seconds
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.rendering.script import render_script
+from llmb_common.request.fields import VARIABLE_NAMES
 from llmb_common.request.read import read_request
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import ClusterConfig, load_cluster_config
@@ -88,9 +89,9 @@ def test_with_time_for_both_nothing_is_said() -> None:
 
 
 def test_without_a_published_step_time_the_half_that_saving_takes_is_noted() -> None:
-    notices = check_time_to_train(1200, "00:30:00", (), 50, None)
+    notices = check_time_to_train(1200, "00:30:00", (), 50, None, VARIABLE_NAMES)
     assert [note.partition(": ")[2][:30] for note in notices] == ["10 minutes are left to train; "]
-    assert check_time_to_train(600, "00:30:00", (), 50, None) == []
+    assert check_time_to_train(600, "00:30:00", (), 50, None, VARIABLE_NAMES) == []
 
 
 @pytest.mark.parametrize("option", ["time=04:00:00", "signal=USR1@60"])

@@ -111,7 +111,7 @@ def test_sizes_and_variants_are_found_in_any_case_and_misses_list_what_there_is(
     assert llama.variant("NeMo2").name == "nemo2"
     with pytest.raises(RequestError, match=r"no model size '404b' \(did you mean '405b'\?\)"):
         llama.model("404b")
-    with pytest.raises(RequestError, match="CONFIG_VARIANT is one of mbridge, nemo2"):
+    with pytest.raises(RequestError, match="the variants are mbridge, nemo2"):
         llama.variant("bridge")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.request.columns import COLUMNS
+from llmb_common.request.fields import FieldNames
 from llmb_common.request.read import VARIABLES, Request
 from llmb_common.secrets import is_secret_name
 from llmb_common.slurm.options import override_additional
@@ -25,10 +25,15 @@ _OPTIONS = {
     "CONFIG_VARIANT": "--variant",
     "MAX_STEPS": "--max-steps",
     "TIME_LIMIT": "--time-limit",
-    "FORCE=true": "--force",
-    "ENABLE_PROFILE=true": "--profile",
+    "FORCE": "--force",
+    "ENABLE_PROFILE": "--profile",
 }
-"""How messages about a variable name the option, unless the variable itself is set."""
+"""The option for a variable of ``launch.sh``."""
+
+
+def option_names() -> FieldNames:
+    """Options for the fields in messages, but for variables that are set: whoever set one looks for it."""
+    return FieldNames({name: option for name, option in _OPTIONS.items() if name not in os.environ})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,15 +123,12 @@ def variables_for(ask: Ask, place: Place, *, base: Mapping[str, str] = os.enviro
 
 
 def plan_ask(ask: Ask, place: Place) -> Asked:
-    """Plan one job. Raises LLMBError in the words of the command line."""
+    """Plan one job. Raises LLMBError that names options."""
     from llmb_common.launch import plan_from_variables
 
     entry = place.workload(ask.workload)
     job_variables = {name: value for name, value in ask.environment.items() if name not in VARIABLES}
-    try:
-        request, plan = plan_from_variables(entry.folder, variables_for(ask, place), job_variables)
-    except RequestError as error:
-        raise in_options(error) from error
+    request, plan = plan_from_variables(entry.folder, variables_for(ask, place), job_variables, option_names())
     return Asked(ask, entry, request, plan)
 
 
@@ -175,24 +177,6 @@ def _refuse_one_folder_for_many(asks: Sequence[Ask]) -> None:
             f"LLMB_WORKLOAD names one folder, and {len(workloads)} workloads are asked for",
             remedy="unset LLMB_WORKLOAD: each workload has its folder in the installation",
         )
-
-
-def in_options(error: RequestError) -> RequestError:
-    """The same error, with options in place of variables that are not set."""
-
-    def said(text: str) -> str:
-        for variable, option in _OPTIONS.items():
-            name, _, value = variable.partition("=")
-            if name in os.environ:
-                continue
-            if value:
-                text = re.sub(rf"\b{variable}\b", option, text)
-            else:
-                text = re.sub(rf"\b{name}=(?=\S)", f"{option} ", text)
-                text = re.sub(rf"\b{name}\b", option, text)
-        return text
-
-    return type(error)(said(error.message), remedy=said(error.remedy), code=error.code)
 
 
 def refuse_several(options: Mapping[str, str | None]) -> None:

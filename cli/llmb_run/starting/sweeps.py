@@ -9,7 +9,7 @@ from itertools import product
 
 from llmb_common.errors import RequestError
 from llmb_run.place import Place
-from llmb_run.starting.requests import Ask, in_options, variables_for
+from llmb_run.starting.requests import Ask, option_names, variables_for
 
 
 def sweep(
@@ -82,10 +82,6 @@ def documented_scales(ask: Ask, place: Place) -> list[int]:
     from llmb_common.site.machine import look_at_machine
 
     recipe = place.workload(ask.workload).recipe
-    try:
-        request = read_request(variables_for(replace(ask, scale=None), place))
-        machine = look_at_machine(place.cluster, request)
-        given = Given(recipe=recipe, cluster=place.cluster, request=request, machine=machine)
-        return choose.documented_scales(given)
-    except RequestError as error:
-        raise in_options(error) from error
+    request = read_request(variables_for(replace(ask, scale=None), place), option_names())
+    machine = look_at_machine(place.cluster, request)
+    return choose.documented_scales(Given(recipe=recipe, cluster=place.cluster, request=request, machine=machine))

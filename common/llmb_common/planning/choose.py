@@ -18,15 +18,18 @@ def choose(given: Given) -> Case:
     Raises:
         RequestError: no row is; the message says which there are.
     """
-    recipe, request = given.recipe, given.request
+    recipe, request, say = given.recipe, given.request, given.request.say
     gpu_type = choose_gpu_type(given)
     model = recipe.model(_size(given, gpu_type), among={row.size for row in recipe.rows_for(gpu_type)})
     rows = recipe.rows_for(gpu_type, size=model.size)
     if not rows:
-        said = f"{'GPU_TYPE=' if request.gpu_type else ''}{gpu_said(given, gpu_type)}"
+        said = gpu_said(given, gpu_type)
+        if request.gpu_type:
+            said = say("GPU_TYPE", said)
         raise RequestError(
             f"{recipe.name} {model.size} has no configuration for {said}",
-            remedy=f"it has them for {', '.join(_gpu_types(recipe, model.size))}" + _smoke_hint(recipe, gpu_type),
+            field="GPU_TYPE",
+            remedy=f"it has them for {', '.join(_gpu_types(recipe, model.size))}" + _smoke_hint(given, gpu_type),
         )
     if request.variant:
         name = recipe.variant(request.variant, among={row.variant for row in rows}).name
@@ -34,7 +37,8 @@ def choose(given: Given) -> Case:
         if not rows:
             raise RequestError(
                 f"the variant {name} of {recipe.name} has no {model.size} on {gpu_said(given, gpu_type)}",
-                remedy="choose another MODEL_SIZE, GPU_TYPE or CONFIG_VARIANT",
+                remedy=f"choose another {say('MODEL_SIZE')}, {say('GPU_TYPE')} or {say('CONFIG_VARIANT')}",
+                field="CONFIG_VARIANT",
             )
     dtype = _dtype(given, gpu_type, model, rows)
     rows = [row for row in rows if dtype in row.dtypes]
@@ -53,11 +57,12 @@ def choose(given: Given) -> Case:
         gpus=gpus,
     )
     if gpus not in row.scales and not request.force:
-        remedy = f"{_smaller_model(case)}FORCE=true accepts another one where it divides"
+        remedy = f"{_smaller_model(case)}{say('FORCE', 'true')} accepts another one where it divides"
         raise RequestError(
-            f"JOB_TOTAL_GPUS={gpus} is not a documented scale of {case.what}",
+            f"{say('JOB_TOTAL_GPUS', gpus)} is not a documented scale of {case.what}",
             remedy=f"documented: {_scales(rows)}; {remedy}",
             code="undocumented-scale",
+            field="JOB_TOTAL_GPUS",
         )
     return case
 
@@ -68,19 +73,19 @@ def choose_gpu_type(given: Given) -> str:
     Raises:
         RequestError: nobody says, or it is unknown.
     """
-    recipe, machine = given.recipe, given.machine
+    recipe, machine, say = given.recipe, given.machine, given.request.say
     gpu_type = given.request.gpu_type or given.cluster.gpu_type
     if gpu_type is None and machine.traits.this_machine:
         gpu_type = machine.gpu_type or CPU
     gpu_type = gpu_type or recipe.defaults.gpu_type
     if gpu_type is None or gpu_type not in gpu_types():
         possible = _gpu_types(recipe, given.request.model_size)
-        remedy = f"GPU_TYPE is one of {', '.join(possible)}"
+        remedy = f"{say('GPU_TYPE')} is one of {', '.join(possible)}"
         if gpu_type is None:
-            raise RequestError("GPU_TYPE is not set", remedy=remedy)
+            raise RequestError(f"{say('GPU_TYPE')} is not set", remedy=remedy, field="GPU_TYPE")
         # Of two names this short, one that differs in a letter is another GPU: only more or fewer letters are a slip.
         near = did_you_mean(gpu_type, possible, cutoff=0.8)
-        raise RequestError(f"GPU_TYPE={gpu_type} is unknown{near}", remedy=remedy)
+        raise RequestError(f"{say('GPU_TYPE', gpu_type)} is unknown{near}", remedy=remedy, field="GPU_TYPE")
     return gpu_type
 
 
@@ -166,26 +171,29 @@ def _size(given: Given, gpu_type: str) -> str:
     return given.request.model_size or ("smoke" if gpu_type == CPU else given.recipe.defaults.model_size)
 
 
-def _smoke_hint(recipe: Recipe, gpu_type: str) -> str:
-    has_smoke = any(model.size == "smoke" for model in recipe.models)
-    return "; MODEL_SIZE=smoke runs without GPUs" if gpu_type == CPU and has_smoke else ""
+def _smoke_hint(given: Given, gpu_type: str) -> str:
+    has_smoke = any(model.size == "smoke" for model in given.recipe.models)
+    runs = f"; {given.request.say('MODEL_SIZE', 'smoke')} runs without GPUs"
+    return runs if gpu_type == CPU and has_smoke else ""
 
 
 def _dtype(given: Given, gpu_type: str, model: Model, rows: Sequence[Row]) -> str:
-    recipe, asked = given.recipe, given.request.dtype
+    recipe, asked, say = given.recipe, given.request.dtype, given.request.say
     available = list(dict.fromkeys(dtype for row in rows for dtype in row.dtypes))
     if asked is None:
         return recipe.defaults.dtype if recipe.defaults.dtype in available else available[0]
     if asked not in available:
         if gpu_type == CPU and any(asked in row.dtypes for row in recipe.rows):
             raise RequestError(
-                f"DTYPE={asked} cannot run on a CPU: it would silently train in bf16",
-                remedy="unset DTYPE or use DTYPE=bf16",
+                f"{say('DTYPE', asked)} cannot run on a CPU: it would silently train in bf16",
+                remedy=f"leave {say('DTYPE')} out, or use {say('DTYPE', 'bf16')}",
+                field="DTYPE",
             )
         raise RequestError(
-            f"{recipe.name} {model.size} has no DTYPE={asked} on {gpu_said(given, gpu_type)}"
+            f"{recipe.name} {model.size} has no {say('DTYPE', asked)} on {gpu_said(given, gpu_type)}"
             + did_you_mean(asked, available),
             remedy=f"it has {', '.join(available)}",
+            field="DTYPE",
         )
     return asked
 
@@ -196,8 +204,10 @@ def _gpus(given: Given, gpu_type: str, rows: Sequence[Row]) -> int:
         return request.gpus
     if not machine.traits.this_machine:
         written = request.unread.get("JOB_TOTAL_GPUS")
-        instead = f" ({written} is: did you mean JOB_TOTAL_GPUS={written.partition('=')[2]}?)" if written else ""
-        raise RequestError(f"JOB_TOTAL_GPUS is not set{instead}", remedy=f"documented: {_scales(rows)}")
+        meant = request.say("JOB_TOTAL_GPUS", (written or "").partition("=")[2])
+        instead = f" ({written} is: did you mean {meant}?)" if written else ""
+        missing = f"{request.say('JOB_TOTAL_GPUS')} is not set{instead}"
+        raise RequestError(missing, remedy=f"documented: {_scales(rows)}", field="JOB_TOTAL_GPUS")
     if machine.gpus and gpu_type != CPU:
         return machine.gpus
     # Two ranks show communication without crowding a laptop.
@@ -221,5 +231,6 @@ def _smaller_model(case: Case) -> str:
     """The stand-in for the model on so many GPUs (``405b-proxy`` for ``405b``), where the recipe has one."""
     for row in case.recipe.rows_for(case.gpu_type, variant=case.request.variant, dtype=case.dtype):
         if row.size.startswith(f"{case.model.size}-") and case.gpus in row.scales:
-            return f"MODEL_SIZE={row.size}, {case.recipe.model(row.size).title}, runs on {case.gpus}; "
+            size = case.request.say("MODEL_SIZE", row.size)
+            return f"{size}, {case.recipe.model(row.size).title}, runs on {case.gpus}; "
     return ""

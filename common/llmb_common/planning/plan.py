@@ -123,7 +123,7 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
         *checkpoint_notices(case, steps),
         *ineffective(case),
         *segment_notice,
-        *_time_notices(plan, recipe),
+        *_time_notices(plan, case),
     ]
     published = published_result(plan, recipe)
     preflight = Preflight(
@@ -132,15 +132,21 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
     return msgspec.structs.replace(plan, preflight=preflight)
 
 
-def _time_notices(plan: JobPlan, recipe: Recipe) -> list[str]:
+def _time_notices(plan: JobPlan, case: Case) -> list[str]:
     """Whether the time limit leaves time to train beside saving. Raises RequestError where it leaves none."""
     if not plan.checkpoint.enabled or plan.slurm is None:
         return []
     # Not a result to be held against, but what a step takes all the same.
-    bare = published_result(msgspec.structs.replace(plan, checkpoint=CheckpointPlan()), recipe)
+    bare = published_result(msgspec.structs.replace(plan, checkpoint=CheckpointPlan()), case.recipe)
     seconds = bare.step_seconds if bare is not None else None
-    saving = plan.checkpoint.save_seconds
-    return check_time_to_train(saving, plan.time_limit, plan.slurm.additional, plan.max_steps, seconds)
+    return check_time_to_train(
+        plan.checkpoint.save_seconds,
+        plan.time_limit,
+        plan.slurm.additional,
+        plan.max_steps,
+        seconds,
+        case.request.say,
+    )
 
 
 def _install(request: Request) -> Path:

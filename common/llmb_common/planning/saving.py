@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from llmb_common.errors import RequestError
 from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER
+from llmb_common.request.fields import FieldNames
 
 SAVE_BASE_SECONDS = 120
 """Beside the writing itself: the step that is under way, gathering what to write, and the way out."""
@@ -40,6 +41,7 @@ def check_time_to_train(
     additional: Iterable[tuple[str, str | None]],
     steps: int,
     step_seconds: float | None,
+    say: FieldNames,
 ) -> list[str]:
     """A notice where the steps of a job will not fit into its time limit beside the save.
 
@@ -52,18 +54,20 @@ def check_time_to_train(
     if {"time", "signal"} & dict(additional).keys():
         return []
     limit = limit_seconds(time_limit)
-    facts = f"TIME_LIMIT={time_limit}, and saving the checkpoint is taken to need {_words(saving)} of it"
+    facts = f"{say('TIME_LIMIT', time_limit)}, and saving the checkpoint is taken to need {_words(saving)} of it"
     slow = "set checkpoint_gb_per_second in cluster_config.yaml if this site writes faster"
     if saving >= limit:
         raise RequestError(
-            f"{facts}: nothing would be trained", remedy=f"set a TIME_LIMIT above {_words(saving)}; {slow}"
+            f"{facts}: nothing would be trained",
+            remedy=f"set a {say('TIME_LIMIT')} above {_words(saving)}; {slow}",
+            field="TIME_LIMIT",
         )
     left = limit - saving
     if step_seconds is not None and START_SECONDS + steps * step_seconds > left:
         needed = START_SECONDS + steps * step_seconds + saving
         return [
             f"{facts}: the {_words(left)} left are too short for {steps} steps of {step_seconds:g} s, and the job will "
-            f"save and stop before the last; TIME_LIMIT={_clock(math.ceil(needed / 60) * 60)} would do; {slow}"
+            f"save and stop before the last; {say('TIME_LIMIT', _clock(math.ceil(needed / 60) * 60))} would do; {slow}"
         ]
     if step_seconds is None and left < saving:
         return [f"{facts}: {_words(left)} are left to train; {slow}"]

@@ -65,13 +65,13 @@ def steps_notices(case: Case, steps: int) -> list[str]:
 
 def profile_plan(case: Case, steps: int) -> ProfilePlan | None:
     """What is profiled; None where nothing is. Raises RequestError for steps or ranks that the job does not have."""
-    request = case.request
+    request, say = case.request, case.request.say
     if not request.profile:
         return None
     if request.load_checkpoint and request.max_steps is None:
         raise RequestError(
-            "ENABLE_PROFILE: a resumed run trains one step, which leaves nothing to profile",
-            remedy="set MAX_STEPS, PROFILE_START_STEP and PROFILE_STOP_STEP beyond the step of the checkpoint",
+            f"{say('ENABLE_PROFILE')}: a resumed run trains one step, which leaves nothing to profile",
+            remedy=f"set {say('MAX_STEPS')}, PROFILE_START_STEP and PROFILE_STOP_STEP beyond the checkpoint's step",
         )
     defaults = case.variant.profiling
     start = request.profile_start or defaults.start
@@ -84,7 +84,7 @@ def profile_plan(case: Case, steps: int) -> ProfilePlan | None:
     if stop > steps:
         raise RequestError(
             f"profiling stops at step {stop}, and the job has {steps}",
-            remedy="raise MAX_STEPS, or set PROFILE_START_STEP and PROFILE_STOP_STEP",
+            remedy=f"raise {say('MAX_STEPS')}, or set PROFILE_START_STEP and PROFILE_STOP_STEP",
         )
     tool = _profiler(case)
     if tool == "torch" and request.gpu_metrics and not case.on_cpu:

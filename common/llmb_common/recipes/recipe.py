@@ -262,7 +262,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         sizes = [m.size for m in self.models if not among or m.size in among]
         raise RequestError(
             f"{self.name} has no model size {size!r}{did_you_mean(size.lower(), sizes)}",
-            remedy=f"MODEL_SIZE is one of {', '.join(sizes)}",
+            remedy=f"the sizes are {', '.join(sizes)}",
+            field="MODEL_SIZE",
         )
 
     def variant(self, name: str, among: Collection[str] | None = None) -> Variant:
@@ -273,7 +274,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         names = [v.name for v in self.variants if not among or v.name in among]
         raise RequestError(
             f"{self.name} has no variant {name!r}{did_you_mean(name.lower(), names)}",
-            remedy=f"CONFIG_VARIANT is one of {', '.join(names)}",
+            remedy=f"the variants are {', '.join(names)}",
+            field="CONFIG_VARIANT",
         )
 
 

@@ -18,6 +18,7 @@ from llmb_common import gpus
 from llmb_common.cluster_types import ClusterType, names
 from llmb_common.errors import RequestError
 from llmb_common.request.columns import COLUMNS, Columns
+from llmb_common.request.fields import VARIABLE_NAMES, FieldNames
 from llmb_common.request.names import refuse_typos, shorter_names
 from llmb_common.request.values import Reader, gres_count, gres_type, read_mounts, same
 from llmb_common.secrets import is_secret_name
@@ -129,12 +130,15 @@ class Request:
     script."""
     unread: Mapping[str, str] = field(default_factory=dict)
     """Documented variables that are not set, and the near-miss (``PROFILE=true``) that was set instead."""
+    say: FieldNames = VARIABLE_NAMES
+    """How messages call the fields."""
 
 
-def read_request(variables: Mapping[str, str]) -> Request:
-    """The request that ``variables`` (usually ``os.environ``) make.
+def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES) -> Request:
+    """The request that ``variables`` (usually ``os.environ``) make; ``say``: the front end's names in messages.
 
-    Raises RequestError for the first value that is wrong, a misspelt variable, or ``STAGE_PATH``.
+    Raises:
+        RequestError: the first value that is wrong, a misspelt variable, or ``STAGE_PATH``.
     """
     if variables.get("STAGE_PATH"):
         raise RequestError(
@@ -144,7 +148,7 @@ def read_request(variables: Mapping[str, str]) -> Request:
             code="stage-path",
         )
     refuse_typos(variables, VARIABLES)
-    read = Reader(variables)
+    read = Reader(variables, say)
     gres_gpus = read.text("SBATCH_GPUS_PER_NODE")
     request = Request(
         gpus=read.positive("JOB_TOTAL_GPUS", remedy="llmb-run list shows the documented numbers"),
@@ -196,6 +200,7 @@ def read_request(variables: Mapping[str, str]) -> Request:
         },
         ignored=tuple(sorted(name for name in variables if name.startswith("SBATCH_") and name not in _HONOURED)),
         unread=shorter_names(variables, VARIABLES),
+        say=say,
     )
     read.choice("LLMB_ENGINE_CHECK", ("on", "off"))  # handed to the ranks as it stands, with the tuning variables
     _refuse_contradictions(request)
@@ -205,10 +210,12 @@ def read_request(variables: Mapping[str, str]) -> Request:
 def _refuse_contradictions(request: Request) -> None:
     if request.profile and request.nccl_trace:
         raise RequestError(
-            "ENABLE_PROFILE and ENABLE_NCCLTRACE exclude each other", remedy="run once with each of them"
+            f"{request.say('ENABLE_PROFILE')} and ENABLE_NCCLTRACE exclude each other",
+            remedy="run once with each of them",
         )
+    profiling = request.say("ENABLE_PROFILE", "true")
     if request.gpu_metrics and not request.profile:
-        raise RequestError("ENABLE_GPU_METRICS needs ENABLE_PROFILE=true", remedy="set both, or neither")
+        raise RequestError(f"ENABLE_GPU_METRICS needs {profiling}", remedy="set both, or neither")
     if request.checkpoint_interval and not request.checkpoint:
         raise RequestError("CHECKPOINT_INTERVAL needs ENABLE_CHECKPOINT=true", remedy="set both, or neither")
     if request.checkpoint_dir and not request.checkpoint:
@@ -220,7 +227,7 @@ def _refuse_contradictions(request: Request) -> None:
     }
     for name, value in of_profiles.items():
         if value and not request.profile:
-            raise RequestError(f"{name} needs ENABLE_PROFILE=true", remedy="set both, or neither")
+            raise RequestError(f"{name} needs {profiling}", remedy="set both, or neither")
 
 
 def _cluster_type(read: Reader) -> ClusterType | None:

@@ -8,18 +8,23 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.request.fields import FieldNames
 from llmb_common.words import is_slurm_name, line_problem
 
 
 class Reader:
     """Typed access to variables; an empty value counts as not set."""
 
-    def __init__(self, variables: Mapping[str, str]) -> None:
+    def __init__(self, variables: Mapping[str, str], say: FieldNames) -> None:
         self._variables = variables
+        self._say = say
+
+    def _wrong(self, name: str, value: str, problem: str, *, remedy: str) -> RequestError:
+        return RequestError(f"{self._say(name, value)}{problem}", remedy=remedy, field=name)
 
     def one_line(self, name: str, value: str) -> str:
         if problem := line_problem(value):
-            raise RequestError(f"{name} {problem}", remedy="write it on one line, in UTF-8")
+            raise RequestError(f"{self._say(name)} {problem}", field=name, remedy="write it on one line, in UTF-8")
         return value
 
     def text(self, name: str) -> str | None:
@@ -33,8 +38,8 @@ class Reader:
     def slurm_name(self, name: str) -> str | None:
         value = self.text(name)
         if value and not is_slurm_name(value):
-            raise RequestError(
-                f"{name}={value!r} is not a name that Slurm can have", remedy="check it with sacctmgr or sinfo"
+            raise self._wrong(
+                name, repr(value), " is not a name that Slurm can have", remedy="check it with sacctmgr or sinfo"
             )
         return value
 
@@ -45,7 +50,7 @@ class Reader:
         try:
             path = Path(value).expanduser()
         except RuntimeError as error:  # ~somebody that is nobody
-            raise RequestError(f"{name}={value}: there is no such home folder", remedy="write the path out") from error
+            raise self._wrong(name, value, ": there is no such home folder", remedy="write the path out") from error
         # Without "..", which would hide where a path leads; symbolic links stay as they are.
         return Path(os.path.abspath(path))  # noqa: PTH100  resolve() would follow links
 
@@ -69,17 +74,17 @@ class Reader:
         if value is None:
             return None
         if re.fullmatch(r"[0-9]{10,}", value):
-            raise RequestError(f"{name}={value} is larger than 999999999", remedy=remedy)
+            raise self._wrong(name, value, " is larger than 999999999", remedy=remedy)
         if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) < least:
             what = "a positive whole number" if least else "a whole number from 0 on"
-            raise RequestError(f"{name}={value} is not {what}", remedy=remedy)
+            raise self._wrong(name, value, f" is not {what}", remedy=remedy)
         return int(value)
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str | None:
         value = self.lower(name)
         if value is not None and value not in choices:
-            raise RequestError(
-                f"{name}={value} is unknown{did_you_mean(value, choices)}", remedy=f"one of {', '.join(choices)}"
+            raise self._wrong(
+                name, value, f" is unknown{did_you_mean(value, choices)}", remedy=f"one of {', '.join(choices)}"
             )
         return value
 
@@ -91,24 +96,26 @@ class Reader:
         if value in ("true", "1", "yes", "on"):
             return True
         also = f", or {name}={other}" if other else ""
-        raise RequestError(f"{name}={value} is neither true nor false", remedy=f"{name}=true or {name}=false{also}")
+        raise self._wrong(name, value, " is neither true nor false", remedy=f"{name}=true or {name}=false{also}")
 
     def duration(self, name: str) -> str | None:
         value = self.text(name)
         if value is None:
             return None
         if value.lower() in ("unlimited", "infinite", "-1"):
-            raise RequestError(
-                f"{name}={value}: a job without an end would keep its nodes when it hangs",
+            raise self._wrong(
+                name,
+                value,
+                ": a job without an end would keep its nodes when it hangs",
                 remedy="hours:minutes:seconds, days-hours:minutes:seconds, or minutes; for example 08:00:00",
             )
         if re.fullmatch(r"[0:-]+", value):
-            raise RequestError(f"{name}={value}: a job of no time", remedy="for example 00:30:00")
+            raise self._wrong(name, value, ": a job of no time", remedy="for example 00:30:00")
         if re.fullmatch(r"[0-9]{1,5}", value):
             return f"{int(value) // 60:02d}:{int(value) % 60:02d}:00"
         if not re.fullmatch(r"([0-9]+-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]", value):
-            raise RequestError(
-                f"{name}={value} is not a time limit", remedy="hours:minutes:seconds, days-hours:..., or minutes"
+            raise self._wrong(
+                name, value, " is not a time limit", remedy="hours:minutes:seconds, days-hours:..., or minutes"
             )
         return value
 

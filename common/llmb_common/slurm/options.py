@@ -9,8 +9,8 @@ from llmb_common.words import is_slurm_name, line_problem
 
 # Options that belong to the job script, and what to use instead.
 _OURS = {
-    "nodes": "JOB_TOTAL_GPUS",
-    "ntasks": "JOB_TOTAL_GPUS",
+    "nodes": "JOB_TOTAL_GPUS (llmb-run: --scale)",
+    "ntasks": "JOB_TOTAL_GPUS (llmb-run: --scale)",
     "ntasks-per-node": "GPUS_PER_NODE",
     "job-name": "nothing: it contains the run's id",
     "output": "nothing: logs have fixed, documented paths",
