@@ -64,6 +64,7 @@ def test_a_missing_key_names_the_place(tmp_path: Path):
         ("model_size: 314b", "model_size: 315b", "default model size '315b' is not among the models"),
         ("size: 314b,  dtypes", "size: 341b,  dtypes", "unknown model size '341b' (did you mean '314b'?)"),
         ("{variant: nemo2, gpu", "{variant: nemo3, gpu", "unknown variant 'nemo3' (did you mean 'nemo2'?)"),
+        ("layers: 64", "layers: 63", "model 314b: parameters is 316454737920, and its architecture has"),
         ("- size: smoke", "- size: 314b", "the model size '314b' appears twice"),
         ("gpu: gb200, size: 314b,  dtypes", "gpu: gb20, size: 314b,  dtypes", "'gb20' (did you mean 'gb200'?)"),
         ("gpu: gb200, size: 314b,  dtypes", "gpu: h200, size: 314b,  dtypes", "unknown GPU type 'h200'"),

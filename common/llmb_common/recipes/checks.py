@@ -9,7 +9,8 @@ from pathlib import Path
 
 from llmb_common.errors import RecipeError, did_you_mean
 from llmb_common.gpus import gpu_types, rows_of
-from llmb_common.recipes.recipe import FIGURES, GBS_FORMULA, Recipe, Result, Row, Variant, find_row
+from llmb_common.recipes.parameters import count_parameters
+from llmb_common.recipes.recipe import FIGURES, GBS_FORMULA, Model, Recipe, Result, Row, Variant, find_row
 
 NAME_PLACEHOLDERS = (
     "model_size", "dtype", "precision", "gpus", "tp", "pp", "cp", "vp", "ep", "etp", "mbs", "gbs",
@@ -30,6 +31,8 @@ def check_recipe(recipe: Recipe, path: Path) -> None:
     _no_repeats(path, "variant", variants)
     if recipe.defaults.model_size not in sizes:
         raise RecipeError(f"{path}: the default model size {recipe.defaults.model_size!r} is not among the models")
+    for model in recipe.models:
+        _check_parameters(model, path)
     for variant in recipe.variants:
         _check_variant(variant, path)
     with_rows = [gpu for gpu in gpu_types() if rows_of(gpu) == gpu] + ["any"]
@@ -61,6 +64,15 @@ def _known(path: Path, item: Row | Result, kind: str, name: str, names: list[str
         raise RecipeError(
             f"{path}: {_which(item)}: unknown {kind} {name!r}{did_you_mean(name, names)}",
             remedy=f"one of {', '.join(names)}",
+        )
+
+
+def _check_parameters(model: Model, path: Path) -> None:
+    counted = count_parameters(model.architecture)
+    if model.parameters != counted:
+        raise RecipeError(
+            f"{path}: model {model.size}: parameters is {model.parameters}, and its architecture has {counted}",
+            remedy="correct the architecture, or the number",
         )
 
 

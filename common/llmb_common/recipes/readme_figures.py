@@ -78,8 +78,8 @@ def _flops(recipe: Recipe, size: str, attention: str = "") -> str:
 
 def _breakdown(recipe: Recipe, size: str) -> str:
     """The formula of NVIDIA's README with the numbers filled in; attention over the full square."""
-    if recipe.flops.formula != "llama3":
-        raise RecipeError(f"no breakdown for {recipe.flops.formula}'s formula", remedy="remove the mark")
+    if recipe.family != "llama3":
+        raise RecipeError(f"no breakdown for {recipe.name}'s formula", remedy="remove the mark")
     model = recipe.model(size)
     a, sequence = model.architecture, model.sequence_length
     counted = _counted(recipe, size, "full")

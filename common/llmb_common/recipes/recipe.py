@@ -214,7 +214,6 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class Flops(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the recipe's document counts model FLOPs: attention over the full sequence squared, or the causal half."""
 
-    formula: Literal["llama3", "nemotron4", "grok1", "llama4"]
     attention: Literal["full", "causal"]
 
 
