@@ -10,11 +10,12 @@ import contextlib
 import os
 import platform
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from llmb_common.programs import ask
 
 _KILL_SECONDS = 5.0
 """How long to wait for processes to disappear after SIGKILL; one stuck in the kernel never does."""
@@ -161,12 +162,7 @@ def _start(pid: int) -> str | None:
 
 def _start_by_ps(pid: int) -> str | None:
     """For systems without /proc, such as macOS."""
-    command = ["ps", "-o", "lstart=", "-p", str(pid)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, env={**os.environ, "LC_ALL": "C"})
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
+    return ask(["ps", "-o", "lstart=", "-p", str(pid)], 10).output.strip() or None
 
 
 def _boot() -> str:

@@ -6,11 +6,10 @@ import getpass
 import platform
 import re
 import shutil
-import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmb_common import gpus
+from llmb_common.programs import ask
 
 _SECONDS = 15
 _GRES_GPU = re.compile(r"gpu(?::([A-Za-z0-9_.-]+?))?:(\d+)")
@@ -81,12 +80,9 @@ def container_options() -> tuple[str, ...]:
 
 def mpi_types() -> tuple[str, ...]:
     """What ``srun --mpi=list`` shows; empty where nothing answers."""
-    # Slurm 22.05 lists them on standard error.
-    try:
-        done = subprocess.run(["srun", "--mpi=list"], capture_output=True, text=True, timeout=_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ()
-    return tuple(sorted(set(re.findall(r"\b(pmix\w*|pmi2|none|openmpi|cray_shasta)\b", done.stdout + done.stderr))))
+    answer = ask(["srun", "--mpi=list"], _SECONDS)
+    said = answer.output + answer.errors  # Slurm 22.05 lists them on standard error
+    return tuple(sorted(set(re.findall(r"\b(pmix\w*|pmi2|none|openmpi|cray_shasta)\b", said))))
 
 
 def mpi_type() -> str | None:
@@ -133,32 +129,8 @@ def gpus_in(gres: str) -> tuple[str, int]:
 
 def output(*argv: str) -> str:
     """What a command prints; empty when it is missing, fails or takes too long."""
-    return ask(argv) or ""
-
-
-def ask(argv: Sequence[str], seconds: float = _SECONDS) -> str | None:
-    """As ``output``, with None for a failure."""
-    answer, _ = ask_why(argv, seconds)
-    return answer
-
-
-def ask_why(argv: Sequence[str], seconds: float = _SECONDS) -> tuple[str | None, str]:
-    """As ``ask``, and what the command said of its failure."""
-    try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return None, f"no answer within {seconds:.0f} s"
-    except OSError as error:
-        return None, f"{argv[0]}: {error.strerror}"
-    return (done.stdout, "") if done.returncode == 0 else (None, done.stderr.strip())
+    answer = ask(argv, _SECONDS)
+    return answer.output if answer.ok else ""
 
 
 def accounts_of_user() -> tuple[str, ...]:

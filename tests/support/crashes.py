@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from llmb_common import programs
 from support.processes import has_ended, wait_until
 
 CRASHED = 99
@@ -37,15 +38,15 @@ def run_and_crash_while(program: str, action: Callable[[], object], *, to_its_en
     reading, writing = os.pipe()
 
     def die_waiting() -> None:
-        communicate = subprocess.Popen.communicate
+        listen = programs._listen
 
-        def counted(self: subprocess.Popen[Any], *args: Any, **kwargs: Any) -> Any:
-            if isinstance(self.args, list) and program in self.args:
-                os.write(writing, str(self.pid).encode())
+        def counted(process: subprocess.Popen[bytes], *args: Any) -> Any:
+            if isinstance(process.args, list) and program in process.args:
+                os.write(writing, str(process.pid).encode())
                 os._exit(CRASHED)
-            return communicate(self, *args, **kwargs)
+            return listen(process, *args)
 
-        subprocess.Popen.communicate = counted  # type: ignore[method-assign]
+        programs._listen = counted
 
     crashed = _in_child(die_waiting, action)
     os.close(writing)
@@ -104,13 +105,13 @@ def _count_down(at: int, under: str) -> None:
         elif event in ("subprocess.Popen", "sqlite3.connect"):
             step()
 
-    communicate = subprocess.Popen.communicate
+    listen = programs._listen
 
-    def counted(self: subprocess.Popen[Any], *args: Any, **kwargs: Any) -> Any:
+    def counted(*args: Any) -> Any:
         step()  # the program runs, nobody waits for it any more
-        result = communicate(self, *args, **kwargs)
+        result = listen(*args)
         step()  # it has answered, nobody has read it
         return result
 
-    subprocess.Popen.communicate = counted  # type: ignore[method-assign]
+    programs._listen = counted
     sys.addaudithook(hook)

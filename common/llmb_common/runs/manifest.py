@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from llmb_common import __version__
 from llmb_common.files import sha256_of, sha256_of_tree
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.programs import Answer, ask
 
 
 def make_manifest(
@@ -46,21 +46,16 @@ def git_state(folder: Path) -> dict[str, Any] | None:
     In a clone that belongs to someone else git refuses to work, because its configuration may name programs. Reading
     the commit runs none; whether there are changes stays unknown (``dirty`` None).
     """
-    try:
-        commit = _git(folder, "-c", "safe.directory=*", "rev-parse", "HEAD")
-    except (OSError, subprocess.SubprocessError):
+    commit = _git(folder, "-c", "safe.directory=*", "rev-parse", "HEAD")
+    if not commit.ok:
         return None
-    try:
-        dirty: bool | None = bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
-    except (OSError, subprocess.SubprocessError):
-        dirty = None
-    return {"commit": commit, "dirty": dirty}
+    changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit.output.strip(), "dirty": bool(changes.output.strip()) if changes.ok else None}
 
 
-def _git(folder: Path, *arguments: str) -> str:
+def _git(folder: Path, *arguments: str) -> Answer:
     # Without optional locks: looking at a clone must not be in the way of who works in it.
-    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout.strip()
+    return ask(["git", "--no-optional-locks", "-C", str(folder), *arguments], 20)
 
 
 def _image(plan: JobPlan) -> dict[str, Any] | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from dataclasses import dataclass
 
 from llmb_common import gpus
 from llmb_common.cluster_types import LOCAL, SLURM, ClusterType, Traits, traits_of
+from llmb_common.programs import ask
 from llmb_common.request.read import Request
 from llmb_common.site.cluster import ClusterConfig
 
@@ -33,6 +33,8 @@ class Machine:
         return traits_of(self.cluster_type)
 
 
+_SECONDS = 20.0
+
 SEGMENT_SLURM = (24, 5)
 """First release whose ``sbatch`` knows ``--segment``."""
 
@@ -41,12 +43,8 @@ def gpu_names() -> list[str]:
     """Product names of the GPUs that the driver shows; empty without a driver."""
     if shutil.which("nvidia-smi") is None:
         return []
-    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return done.stdout.split("\n")[:-1] if done.returncode == 0 else []
+    answer = ask(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], _SECONDS)
+    return answer.output.split("\n")[:-1] if answer.ok else []
 
 
 def count_gpus() -> int:
@@ -79,9 +77,5 @@ def look_at_machine(cluster: ClusterConfig, request: Request) -> Machine:
 
 def _knows_segments() -> bool:
     """Whether ``sbatch`` has ``--segment``: since Slurm 24.05.0 (its NEWS). ``sbatch --help`` does not list it."""
-    try:
-        text = subprocess.run(["sbatch", "--version"], capture_output=True, text=True, timeout=20).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    found = re.search(r"([0-9]+)\.([0-9]+)", text)
+    found = re.search(r"([0-9]+)\.([0-9]+)", ask(["sbatch", "--version"], _SECONDS).output)
     return found is not None and (int(found[1]), int(found[2])) >= SEGMENT_SLURM

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from llmb_common.errors import AnswerLost, SchedulerError
-from llmb_common.slurm.command import Answer, run_slurm
+from llmb_common.programs import Answer
+from llmb_common.slurm.command import run_slurm
 from llmb_common.slurm.states import base_state
 
 ASK_SECONDS = 30
@@ -26,7 +27,7 @@ FIRST_DELAY = 1.0
 RETRY_SECONDS = 5.0
 """Do not retry after this long: when the controller is down, Slurm's commands already retry for about ten seconds."""
 
-_ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C"}
+_ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 """Times as Unix seconds, whatever the time zone, and unabbreviated task numbers. Set for queries only, or every job
 would inherit it."""
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
+import sys
 from pathlib import Path
 
 from llmb_common.errors import CheckFailed
+from llmb_common.programs import ask
 from llmb_common.request.read import VARIABLES
 from llmb_common.timing.iterations import iterations_in
 from llmb_install.answers.answers import Answers, complete
@@ -120,14 +121,12 @@ def _run_folders(experiments: Path) -> list[Path]:
 def _print_table(clone: Path, install: Path, run_folder: Path, reporter: Reporter) -> None:
     """The documented table, on standard output. Raises CheckFailed when the run is not in it as a success."""
     parser = clone / "common" / "parse_train_timing_mbridge.sh"
-    env = _environment(clone, install)
-    done = subprocess.run(
-        ["bash", str(parser), str(run_folder)], env=env, stdout=subprocess.PIPE, text=True, check=False
-    )
-    print(done.stdout, end="", flush=True)
-    for line in done.stdout.splitlines():
+    answer = ask(["bash", str(parser), str(run_folder)], 120, env=_environment(clone, install))
+    print(answer.output, end="", flush=True)
+    print(answer.errors, end="", file=sys.stderr, flush=True)
+    for line in answer.output.splitlines():
         reporter.log(line)
-    if done.returncode != 0 or not re.search(r"\bSuccess\b", done.stdout):
+    if not answer.ok or not re.search(r"\bSuccess\b", answer.output):
         raise CheckFailed("the run did not succeed", remedy=f"look at its log in {run_folder}")
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmb_common.cluster_types import SLURM, traits_of
+from llmb_common.programs import ask
 from llmb_common.site.cluster import ClusterConfig
-from llmb_install.detect import Site, ask, ask_why, container_options, detect_site, mpi_types
+from llmb_install.detect import Site, container_options, detect_site, mpi_types, output
 from llmb_install.working.space import free_bytes
 
 SLURM_COMMANDS = ("sbatch", "srun", "squeue", "sinfo", "scontrol", "scancel")
@@ -72,7 +73,7 @@ def gather(config: ClusterConfig, install: Path, *, ask_node: bool) -> Facts:
     image_folder = Path(config.image_folder) if config.image_folder else install / "images"
     site = detect_site()
     use_slurm = site.has_slurm and traits_of(config.cluster_type or SLURM).slurm_options
-    is_up = "is UP" in (ask(["scontrol", "ping"]) or "") if use_slurm else False
+    is_up = "is UP" in output("scontrol", "ping") if use_slurm else False
     settings = _slurm_settings() if is_up else {}
     return Facts(
         config=config,
@@ -85,7 +86,7 @@ def gather(config: ClusterConfig, install: Path, *, ask_node: bool) -> Facts:
         container_options=container_options() if is_up else (),
         slurm_config=settings,
         has_accounting="slurmdbd" in settings.get("AccountingStorageType", ""),
-        local_enroot=(ask(["enroot", "version"]) or "").strip(),
+        local_enroot=output("enroot", "version").strip(),
         has_unsquashfs=shutil.which("unsquashfs") is not None,
         free_install=free_bytes(install),
         free_images=free_bytes(image_folder),
@@ -101,14 +102,13 @@ def ask_one_node(config: ClusterConfig, install: Path, image_folder: Path) -> No
     argv += [f"--account={slurm.account}"] if slurm.account else []
     argv += [f"--partition={slurm.gpu_partition}"] if slurm.gpu_partition else []
     argv += [f"--gres=gpu:{config.gpus_per_node or 1}"] if slurm.gres else []
-    text, said = ask_why(
-        [*argv, "sh", "-c", _NODE_SCRIPT, "sh", str(install), str(image_folder)], seconds=_NODE_SECONDS
-    )
+    answer = ask([*argv, "sh", "-c", _NODE_SCRIPT, "sh", str(install), str(image_folder)], _NODE_SECONDS)
     ended = time.time()
-    if text is None:
-        words = [line.removeprefix("srun: error: ") for line in said.splitlines() if line.strip()]
+    if not answer.ok:
+        said = (answer.why or answer.errors).splitlines()
+        words = [line.removeprefix("srun: error: ") for line in said if line.strip()]
         return Node(error=f"no node answered: {'; '.join(words[:3]) or 'srun does not say why'}")
-    values = parse_node(text)
+    values = parse_node(answer.output)
     return Node(values=values, skew=_skew(values, ended))
 
 
@@ -131,6 +131,6 @@ def _skew(values: dict[str, list[str]], ended: float) -> float | None:
 
 
 def _slurm_settings() -> dict[str, str]:
-    text = ask(["scontrol", "show", "config"]) or ""
+    text = output("scontrol", "show", "config")
     pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
     return {name.strip(): value.strip() for name, _, value in pairs}

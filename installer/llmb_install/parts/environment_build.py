@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmb_common.errors import EnvironmentLacks
+from llmb_common.programs import ask
 from llmb_install.parts.lock_files import HASHED, count_for_here, extract, lock_requirements
 from llmb_install.working import command
 from llmb_install.working.reporter import Reporter, Step
@@ -113,8 +113,12 @@ def _conda(environment: Environment) -> str:
 
 def _version(python: str) -> str:
     """``3.11`` of an interpreter."""
-    program = "import sys; print('%d.%d' % sys.version_info[:2])"
-    return subprocess.run([python, "-I", "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+    answer = ask([python, "-I", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], 60)
+    if not answer.ok:
+        raise EnvironmentLacks(
+            f"{python} does not say its version: {answer.complaint}", remedy="run the installer with another Python"
+        )
+    return answer.output.strip()
 
 
 def _install(build: _Build) -> None:
@@ -210,19 +214,11 @@ def _smoke_argv(environment: Environment, folder: Path) -> list[str]:
 
 def smoke_problem(environment: Environment) -> str | None:
     """Why the environment's packages do not import, or None when they do."""
-    try:
-        done = subprocess.run(
-            _smoke_argv(environment, environment.folder),
-            env=_child_environment(),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{environment.link} does not run: {error}"
-    lines = done.stderr.strip().splitlines()
-    return None if done.returncode == 0 else f"{environment.link} does not import: {lines[-1] if lines else '?'}"
+    answer = ask(_smoke_argv(environment, environment.folder), 300, env=_child_environment())
+    if answer.problem:
+        return f"{environment.link} does not run: {answer.why}"
+    lines = answer.errors.strip().splitlines()
+    return None if answer.ok else f"{environment.link} does not import: {lines[-1] if lines else '?'}"
 
 
 class _PipProgress:

@@ -17,13 +17,13 @@ import os
 import re
 import secrets
 import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks, LLMBError
 from llmb_common.files import write_json
+from llmb_common.programs import ask
 from llmb_install.parts import environment_build, package_records
 from llmb_install.parts.receipts import read_receipt
 from llmb_install.working.reporter import Reporter, Step, size
@@ -90,7 +90,7 @@ class Environment:
 
     def _is_built(self) -> bool:
         folder = self.folder
-        return self._fits(folder) and _runs(folder / "bin" / "python")
+        return self._fits(folder) and ask([str(folder / "bin" / "python"), "-I", "-S", "-c", ""], 60).ok
 
     def _fits(self, folder: Path) -> bool:
         receipt = read_receipt(folder / RECEIPT)
@@ -232,13 +232,6 @@ def installed_packages(folder: Path) -> list[str]:
 
 def _site_packages(folder: Path, pattern: str) -> Iterator[Path]:
     return folder.glob(f"lib/python3.*/site-packages/{pattern}")
-
-
-def _runs(interpreter: Path) -> bool:
-    try:
-        return subprocess.run([interpreter, "-I", "-S", "-c", ""], timeout=60, check=False).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False
 
 
 def _disk_usage(folder: Path) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.files import fsync_folder, sha256_of, write_json
+from llmb_common.programs import ask
 from llmb_install.parts import enroot_errors, enroot_settings
 from llmb_install.parts.receipts import read_receipt
 from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock
@@ -266,7 +266,6 @@ def _require_space(image: Image, env: Mapping[str, str]) -> None:
 def _free_bytes(folder: Path, prefix: Sequence[str]) -> int | None:
     if not prefix:
         return free_bytes(folder)
-    argv = [*prefix, "df", "-Pk", str(folder)]
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=600)
-    fields = done.stdout.splitlines()[-1].split() if done.returncode == 0 and done.stdout.strip() else []
+    answer = ask([*prefix, "df", "-Pk", str(folder)], 600)
+    fields = answer.output.splitlines()[-1].split() if answer.ok and answer.output.strip() else []
     return int(fields[3]) * 1024 if len(fields) >= 4 and fields[3].isdigit() else None

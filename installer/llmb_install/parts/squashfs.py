@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import struct
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
+from llmb_common.programs import MOST_BYTES, Answer, ask
 
 _SUPERBLOCK = struct.Struct("<4sIIIIHHHHHHQQ")
 _ELF_MACHINES = {62: "x86_64", 183: "aarch64"}
 _PROGRAM_FOLDERS = ("bin", "usr/bin", "usr/sbin", "sbin", "usr/local/bin")
 _USUAL = ("bash", "dash", "sh", "env", "cat", "ls")
 _TRIES = 20
+_HEAD = 20
+"""Bytes of a program that say which machine it is for."""
+_SECONDS = 1800.0
 
 
 class BadImage(Exception):
@@ -65,41 +68,40 @@ class Inspector:
         check sum: of those only the hash in a receipt can tell that they are what was imported.
         """
         done = self._unsquashfs("-quiet", "-no-progress", "-pf", "/dev/null", str(path))
-        if done.returncode != 0:
-            cause = done.stderr.decode(errors="replace").strip().splitlines()
+        if not done.ok:
+            cause = done.errors.strip().splitlines()
             raise BadImage(f"its content cannot be read ({cause[0] if cause else 'unsquashfs failed'})")
 
     def _listing(self, path: Path) -> list[str]:
         done = self._unsquashfs("-l", "-d", "", str(path))
-        names = done.stdout.decode(errors="replace").splitlines()
-        if done.returncode != 0 or not names:
-            cause = done.stderr.decode(errors="replace").strip().splitlines()
+        names = done.output.splitlines()
+        if not done.ok or not names:
+            cause = done.errors.strip().splitlines()
             raise BadImage(f"its content cannot be listed ({cause[-1] if cause else 'unsquashfs failed'})")
         return names
 
     def _architecture(self, path: Path, names: list[str]) -> str:
         programs = sorted(filter(_may_be_program, names), key=lambda name: name.rpartition("/")[2] not in _USUAL)
         for name in programs[:_TRIES]:
-            head = self._unsquashfs("-cat", str(path), name.lstrip("/")).stdout[:20]
+            head = self._unsquashfs("-cat", str(path), name.lstrip("/"), most=_HEAD).stdout
             if head[:4] == b"\x7fELF":
                 machine = int.from_bytes(head[18:20], "little")
                 return _ELF_MACHINES.get(machine, f"an unknown architecture (ELF machine {machine})")
         raise BadImage("it holds no program in bin or usr/bin, so it is not a container image")
 
-    def _unsquashfs(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-        argv = [*self._prefix, "unsquashfs", *arguments]
-        try:
-            return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=1800, check=False)
-        except FileNotFoundError as error:
+    def _unsquashfs(self, *arguments: str, most: int = MOST_BYTES) -> Answer:
+        """Its answer, cut after ``most`` bytes. Raises EnvironmentLacks where it cannot run or hangs."""
+        answer = ask([*self._prefix, "unsquashfs", *arguments], _SECONDS, most=most)
+        if answer.problem == "no-program":
             raise EnvironmentLacks(
-                f"{error.filename} was not found; it is needed to check container images",
+                f"{answer.why}; it is needed to check container images",
                 remedy="install squashfs-tools, or import on a compute node with --install-method srun",
-            ) from error
-        except subprocess.TimeoutExpired as error:
+            )
+        if answer.problem == "no-answer":
             raise EnvironmentLacks(
-                f"unsquashfs did not answer within {error.timeout:.0f} s",
-                remedy="check the file system that holds the images, then run the same command again",
-            ) from error
+                answer.why, remedy="check the file system that holds the images, then run the same command again"
+            )
+        return answer
 
 
 def _may_be_program(name: str) -> bool:

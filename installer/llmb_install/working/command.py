@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from llmb_common.errors import Interrupted
+from llmb_common.programs import end_group
 from llmb_install.working.reporter import Reporter
 
 _TAIL = 15
@@ -92,7 +90,7 @@ def run(
                 on_line(text)
         status = process.wait()
     except BaseException:
-        _stop(process, patience)
+        end_group(process, patience)
         raise
     finally:
         if process.stdout is not None:
@@ -111,7 +109,7 @@ def stop_all() -> None:
     with _guard:
         processes = list(_running)
     for process in processes:
-        _stop(process, 5.0)
+        end_group(process, 5.0)
 
 
 def _start(argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None) -> subprocess.Popen[str]:
@@ -147,24 +145,3 @@ def _start(argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None)
 def _forget(process: subprocess.Popen[str]) -> None:
     with _guard:
         os.close(_running.pop(process))
-
-
-def _stop(process: subprocess.Popen[str], patience: float) -> None:
-    """End the whole process group: politely, then not."""
-    for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, 5.0)):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            process.poll()
-            if not _group_exists(process.pid):
-                return
-            time.sleep(0.05)
-
-
-def _group_exists(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True

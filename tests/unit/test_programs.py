@@ -1,0 +1,140 @@
+"""Programs that are asked: an answer in any case, soon, in plain C, and nothing left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from llmb_common.programs import ask, clean_environment
+
+
+def sh(script: str, seconds: float = 60, most: int = 1 << 20):
+    return ask(["sh", "-c", script], seconds, most=most)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for(path: Path) -> str:
+    while not (path.is_file() and path.read_text().strip()):
+        time.sleep(0.02)
+    return path.read_text().strip()
+
+
+def test_both_streams_and_the_status_are_the_answer():
+    answer = sh("echo out; echo one >&2; echo two >&2; exit 3")
+
+    assert (answer.status, answer.ok, answer.problem) == (3, False, "")
+    assert (answer.output, answer.errors, answer.complaint) == ("out\n", "one\ntwo\n", "one")
+
+
+def test_a_program_without_words_complains_with_its_status():
+    assert sh("exit 4").complaint == "exit status 4"
+    assert sh("kill -9 $$").status == -signal.SIGKILL
+
+
+def test_much_on_both_streams_at_once_does_not_block():
+    answer = sh("head -c 300000 /dev/zero; head -c 300000 /dev/zero >&2; head -c 300000 /dev/zero")
+
+    assert answer.ok
+    assert (len(answer.stdout), len(answer.stderr)) == (600_000, 300_000)
+
+
+def test_bytes_that_are_no_text_are_replaced():
+    answer = sh(r"printf 'a\377b'")
+
+    assert answer.stdout == b"a\xffb"
+    assert answer.output == "a�b"
+
+
+@pytest.mark.parametrize(
+    ("argv", "why"),
+    [
+        (["no-such-program"], "cannot run no-such-program: No such file or directory"),
+        (["/etc/passwd"], "cannot run /etc/passwd: Permission denied"),
+        (["echo", "a\0b"], "cannot run echo: embedded null byte"),
+    ],
+)
+def test_what_cannot_be_started_is_an_answer_too(argv: list[str], why: str):
+    answer = ask(argv, 60)
+
+    assert (answer.status, answer.ok, answer.problem, answer.why) == (None, False, "no-program", why)
+    assert answer.complaint == why
+
+
+def test_after_its_time_it_ends_with_everything_that_it_has_started(tmp_path: Path):
+    pids = tmp_path / "pids"
+    script = f"trap '' TERM; (trap '' TERM; sleep 600) & echo $! > {pids}; echo $$ >> {pids}; echo so far; wait"
+
+    answer = sh(script, seconds=1.0)
+
+    assert (answer.status, answer.problem, answer.output) == (None, "no-answer", "so far\n")
+    assert answer.why == "sh did not answer in 1 s"
+    assert not any(is_running(int(pid)) for pid in pids.read_text().split())
+
+
+def test_one_that_closes_its_streams_and_goes_on_is_ended_too(tmp_path: Path):
+    answer = sh(f"echo $$ > {tmp_path / 'pid'}; exec sleep 600 >&- 2>&-", seconds=0.5)
+
+    assert answer.problem == "no-answer"
+    assert not is_running(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.parametrize("stream", [1, 2])
+def test_one_that_does_not_stop_printing_is_ended(stream: int):
+    answer = sh(f"yes >&{stream}", most=1000)
+
+    assert (answer.status, answer.problem, answer.why) == (None, "too-long", "sh printed more than 1000 bytes")
+    assert len(answer.stdout + answer.stderr) == 1000
+
+
+def test_it_gets_no_input():
+    assert sh("cat").output == ""
+
+
+def test_it_does_not_inherit_another_job_or_language(monkeypatch: pytest.MonkeyPatch):
+    left = ("SLURM_JOB_ID", "SBATCH_ACCOUNT", "SRUN_CPUS_PER_TASK", "SQUEUE_FORMAT", "SINFO_FORMAT", "SACCT_FORMAT")
+    for name in (*left, "SLURM_CONF", "SLURM_JWT", "OTHER"):
+        monkeypatch.setenv(name, "set")
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+
+    said = dict(line.partition("=")[::2] for line in sh("env").output.splitlines())
+
+    assert not {name for name in left if name in said}
+    assert (said["SLURM_CONF"], said["SLURM_JWT"], said["OTHER"], said["LC_ALL"]) == ("set", "set", "set", "C")
+
+
+def test_an_environment_of_its_own_replaces_the_caller_s(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OTHER", "set")
+
+    assert ask(["env"], 60, env={"PATH": os.environ["PATH"], "MINE": "1"}).output == (
+        f"PATH={os.environ['PATH']}\nMINE=1\n"
+    )
+    assert clean_environment()["OTHER"] == "set"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_caller_leaves_nothing_running(number: signal.Signals, tmp_path: Path):
+    asking = (
+        "import signal, sys\n"
+        "from llmb_common.programs import ask\n"
+        "for number in (signal.SIGINT, signal.SIGTERM): signal.signal(number, signal.default_int_handler)\n"
+        "ask(['sh', '-c', 'echo $$ > ' + sys.argv[1] + '; sleep 600'], 600)\n"
+    )
+    caller = subprocess.Popen([sys.executable, "-c", asking, str(tmp_path / "pid")], stderr=subprocess.DEVNULL)
+    pid = int(wait_for(tmp_path / "pid"))
+
+    caller.send_signal(number)
+    caller.wait(60)
+
+    assert not is_running(pid)
