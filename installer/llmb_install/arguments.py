@@ -13,6 +13,7 @@ from typing import NoReturn
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_install.answers import used_folder
 from llmb_install.answers.questions import QUESTIONS, Given
+from llmb_install.parts.credentials import KEPT
 
 DEFAULT_FOLDER = "llmb_install"
 COMMANDS = {
@@ -26,8 +27,6 @@ COMMANDS = {
     "doctor": "check this site and say what to fix",
 }
 SECRET_FLAGS = {"--hf-token": "HF_TOKEN", "--ngc-api-key": "NGC_API_KEY"}
-KEPT = "LLMB_INSTALL_KEEPS"
-"""The variable that names the secrets which came as flags: those are kept in a file, others are only used."""
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):

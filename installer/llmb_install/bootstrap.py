@@ -15,19 +15,10 @@ from llmb_install import arguments
 from llmb_install.answers import checks as answer_checks
 from llmb_install.answers import questions, used_folder
 from llmb_install.guard import guarded
-from llmb_install.parts import environments, pythons
+from llmb_install.parts.tool import TOOL_BYTES, tool_environment
 from llmb_install.working.install_lock import install_lock
 from llmb_install.working.reporter import Reporter
 from llmb_install.working.space import require_space
-
-TOOL_BYTES = 150_000_000
-"""What the tool's environment takes, with some room."""
-
-TOOL_IMPORTS = (
-    *("msgspec", "yaml", "click", "rich", "filelock"),
-    *("questionary", "ruamel.yaml", "requests", "huggingface_hub", "stamina"),
-)
-"""The modules of every dependency in pyproject.toml: one that is missing must show before a command needs it."""
 
 
 def bootstrap(clone: Path, argv: Sequence[str]) -> int:
@@ -50,16 +41,16 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
             used_folder.require_free(install, agreed=asked.into_used_folder)
     home = install
     environment = tool_environment(clone, home)
-    usable = environments.is_usable(environment)
+    usable = environment.is_usable()
     if not usable and not _builds_in_place(asked, install):
         home = scratch_home()
         environment = tool_environment(clone, home)
-        usable = environments.is_usable(environment)
+        usable = environment.is_usable()
     if not usable:
         require_space(home, TOOL_BYTES, "LLMB's own environment")
         with Reporter(home / ".llmb" / "logs", verbose=asked.verbose) as reporter, install_lock(home, reporter):
             reporter.note(f"LLMB's own environment is made first, once, in {environment.link.parent}: about a minute")
-            environments.ensure(environment, reporter, must_import=True)
+            environment.ensure(reporter, must_import=True)
     os.environ["LLMB_REPO"] = str(clone)
     # Not through the link: another clone's bootstrap may move that one at any moment.
     interpreter = str(environment.folder / "bin" / "python")
@@ -94,17 +85,3 @@ def scratch_home() -> Path:
     """Where the tool's environment goes while there is no installation for it: the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "llmb"
-
-
-def tool_environment(clone: Path, install: Path) -> environments.Environment:
-    """The environment of the tool: the clone itself, editable, with its dependencies as locked."""
-    python = pythons.find_python(pythons.is_tool_python)
-    assert python is not None, "the caller runs on such a Python"
-    return environments.Environment(
-        link=install / "venvs" / "llmb",
-        python=python,
-        lock=clone / "installer" / "locks" / "tool.txt",
-        smoke=("llmb_common", "llmb_install", "llmb_run", *TOOL_IMPORTS),
-        editable=clone,
-        extras="install",
-    )

@@ -101,7 +101,7 @@ def quick_environment() -> None:
         (folder / "bin" / "python").symlink_to(sys.executable)
 
     environment_build.build = build
-    environment_build.smoke_problem = lambda environment: None
+    environment_build.smoke_problem = lambda environment, folder: None
 
 
 def main() -> int:

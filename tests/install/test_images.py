@@ -43,7 +43,7 @@ def reporter(tmp_path: Path) -> Iterator[Reporter]:
 
 
 def ensure(image: Image, reporter: Reporter, env: dict[str, str]) -> bool:
-    return images.ensure(image, reporter, env, space_check=False)
+    return replace(image, env=env, space_check=False).ensure(reporter)
 
 
 def files_in(folder: Path) -> list[str]:
@@ -115,7 +115,7 @@ def test_space_is_checked_first(
 ) -> None:
     monkeypatch.setattr(images, "UNPACKED_BYTES", 10**18)
     with pytest.raises(EnvironmentLacks, match=r"needs about \d+.* TB in .*tmp, and .* are free") as caught:
-        images.ensure(image, reporter, env)
+        replace(image, env=env).ensure(reporter)
     assert "ENROOT_TEMP_PATH" in caught.value.remedy
 
 

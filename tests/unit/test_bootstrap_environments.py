@@ -35,7 +35,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     lock = folder / "lock.txt"
     lock.write_text("# nothing\n")
     environment = Environment(folder / "venv", sys.executable, lock, smoke=("json", "pip"))
-    assert environments.ensure(environment, Reporter(None))
+    assert environment.ensure(Reporter(None))
     return environment
 
 
@@ -50,7 +50,7 @@ def taken_away(path: Path) -> Iterator[Path]:
 
 def test_a_complete_environment_is_left_alone(built: Environment) -> None:
     before = (built.folder / RECEIPT).stat().st_mtime_ns
-    assert not environments.ensure(built, Reporter(None))
+    assert not built.ensure(Reporter(None))
     assert (built.folder / RECEIPT).stat().st_mtime_ns == before
 
 
@@ -72,23 +72,23 @@ def test_verify_names_a_module_that_was_deleted_or_changed(built: Environment) -
     module = next(built.folder.glob("lib/python3.*/site-packages/pip/_internal/configuration.py"))
     with taken_away(module) as aside:
         assert built.is_complete(), "its quick look does not see it: nobody reads 1.8 GB at each start"
-        assert environments.verify(built) == f"{built.link} is damaged: pip/_internal/configuration.py is missing"
+        assert built.verify() == f"{built.link} is damaged: pip/_internal/configuration.py is missing"
         module.write_bytes(aside.read_bytes() + b"\n")
-        assert environments.verify(built) == f"{built.link} is damaged: pip/_internal/configuration.py has changed"
-    assert environments.verify(built) is None
+        assert built.verify() == f"{built.link} is damaged: pip/_internal/configuration.py has changed"
+    assert built.verify() is None
 
 
 def test_where_imports_count_a_package_without_its_modules_is_built_again(tmp_path: Path) -> None:
     lock = tmp_path / "lock.txt"
     lock.write_text("# nothing\n")
     made = Environment(tmp_path / "venv", sys.executable, lock, smoke=("pip",))
-    assert environments.ensure(made, Reporter(None))
+    assert made.ensure(Reporter(None))
     damaged = made.folder
     shutil.rmtree(next(damaged.glob("lib/python3.*/site-packages/pip")))
     assert made.is_complete()
-    assert not environments.is_usable(made)
-    assert environments.ensure(made, Reporter(None), must_import=True)
-    assert environments.is_usable(made)
+    assert not made.is_usable()
+    assert made.ensure(Reporter(None), must_import=True)
+    assert made.is_usable()
     assert made.folder != damaged
     assert not damaged.exists()
 
@@ -122,7 +122,7 @@ def test_an_index_that_is_not_reached_is_named_as_the_cause(tmp_path: Path, monk
     monkeypatch.setenv("PIP_INDEX_URL", "http://localhost:1/simple")
     monkeypatch.setenv("PIP_RETRIES", "1")
     with pytest.raises(EnvironmentLacks, match=r"the package index was not reached: \[Errno 111\] Connection refused"):
-        environments.ensure(Environment(tmp_path / "venv", sys.executable, lock, ()), Reporter(None))
+        Environment(tmp_path / "venv", sys.executable, lock, ()).ensure(Reporter(None))
     assert not list(tmp_path.glob("venv-*")), "a failed build leaves nothing"
 
 
@@ -159,7 +159,7 @@ def test_an_update_that_fails_leaves_the_old_environment_in_use(built: Environme
     lock = tmp_path / "lock.txt"
     lock.write_text("./no-such-package-here\n")
     with pytest.raises(EnvironmentLacks, match="no-such-package-here") as caught:
-        environments.ensure(Environment(built.link, built.python, lock, built.smoke), Reporter(None))
+        Environment(built.link, built.python, lock, built.smoke).ensure(Reporter(None))
     assert "run the same command again" in caught.value.remedy
     assert built.is_complete()
 
@@ -173,7 +173,7 @@ def test_the_receipt_says_what_is_inside(built: Environment) -> None:
 def test_what_does_not_import_is_no_environment(tmp_path: Path, built: Environment, reporter: Reporter) -> None:
     lacking = Environment(tmp_path / "venv", sys.executable, built.lock, smoke=("no_such_module",))
     with pytest.raises(EnvironmentLacks, match="No module named 'no_such_module'"):
-        environments.ensure(lacking, reporter)
+        lacking.ensure(reporter)
     assert not lacking.link.exists()
     assert not (lacking.folder / RECEIPT).exists()
 
@@ -183,13 +183,13 @@ def test_another_lock_builds_beside_and_then_moves_the_link(built: Environment, 
     lock.write_text("# other\n")
     changed = Environment(built.link, built.python, lock, built.smoke)
     assert not changed.is_complete()
-    assert environments.ensure(changed, Reporter(None))
+    assert changed.ensure(Reporter(None))
     assert changed.is_complete()
     assert built.link.resolve() == changed.folder
     # The old one stays for jobs that still use it, until somebody tidies up.
     old = built.folder
     assert (old / RECEIPT).exists()
-    assert environments.prune(changed) == [old]
+    assert changed.prune() == [old]
     assert not old.exists()
 
 
@@ -216,7 +216,7 @@ def test_uv_and_conda_make_it_where_they_are_asked_for(
     )
     stand_in.chmod(0o755)
     monkeypatch.setenv("PATH", f"{stand_in.parent}:/usr/bin:/bin")
-    assert environments.ensure(made, reporter)
+    assert made.ensure(reporter)
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     wanted = arguments.format(python=sys.executable, folder=made.folder, v=version)
     assert (tmp_path / "said").read_text().splitlines()[0] == wanted
@@ -228,7 +228,7 @@ def test_an_environment_maker_that_is_not_there_is_named(tmp_path: Path, monkeyp
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     for kind, said in (("conda", "neither conda, mamba nor micromamba"), ("uv", "uv was not found")):
         with pytest.raises(EnvironmentLacks, match=said) as caught:
-            environments.ensure(Environment(tmp_path / kind, sys.executable, lock, (), kind=kind), Reporter(None))
+            Environment(tmp_path / kind, sys.executable, lock, (), kind=kind).ensure(Reporter(None))
         assert "venv" in caught.value.remedy
 
 

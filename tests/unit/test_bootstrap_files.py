@@ -14,8 +14,9 @@ import pytest
 from llmb_common.errors import ConfigError
 from llmb_common.site.cluster import load_cluster_config
 from llmb_install.parts.site_config import absent_keys, apply_site_values, site_values_are_applied, update_site_config
-from llmb_install.parts.wrappers import write_wrappers
+from llmb_install.parts.wrappers import Commands
 from llmb_install.working.leftovers import remove_leftovers
+from llmb_install.working.reporter import Reporter
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def install(tmp_path: Path) -> Path:
     interpreter.parent.mkdir(parents=True)
     interpreter.write_text('#!/bin/sh\nprintf "%s|" "$LLMB_INSTALL" "$5" "$6"\n')
     interpreter.chmod(0o755)
-    write_wrappers(folder)
+    Commands(folder / "bin").ensure(Reporter(None))
     return folder
 
 
@@ -77,7 +78,7 @@ def test_a_moved_clone_and_a_lost_package_are_said_with_what_to_do(tmp_path: Pat
     (packages / "llmb-0.dist-info").mkdir()
     note = {"url": (clone).as_uri(), "dir_info": {"editable": True}}
     (packages / "llmb-0.dist-info" / "direct_url.json").write_text(json.dumps(note))
-    write_wrappers(home)
+    Commands(home / "bin").ensure(Reporter(None))
     again = f"installer.py update --install-path {shlex.quote(str(home))}"
     done = subprocess.run([str(home / "bin" / command)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (
@@ -153,9 +154,9 @@ def test_without_its_python_the_command_says_what_to_do(install: Path) -> None:
 
 def test_the_wrappers_are_clean_shell_and_written_once(install: Path) -> None:
     subprocess.run([str(Path(sys.executable).with_name("shellcheck")), str(install / "bin" / "llmb-run")], check=True)
-    assert not write_wrappers(install)
+    assert not Commands(install / "bin").ensure(Reporter(None))
     (install / "bin" / "llmb-install").unlink()
-    assert write_wrappers(install)
+    assert Commands(install / "bin").ensure(Reporter(None))
 
 
 def test_a_new_site_config_is_read_back(tmp_path: Path) -> None:

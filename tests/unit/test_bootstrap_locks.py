@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_install.parts import environments
 from llmb_install.parts.environments import Environment
 from llmb_install.parts.lock_files import count_for_here, lock_requirements, with_hashes
 from llmb_install.working.reporter import Reporter
@@ -110,8 +109,8 @@ def test_a_file_with_another_content_is_not_installed(
     lock.write_text("tiny==1.0\n" if case == "no hash" else f"tiny==1.0 \\\n    --hash=sha256:{digest}\n")
     environment = Environment(tmp_path / "venv", sys.executable, lock, smoke=("tiny",))
     if case == "right":
-        assert environments.ensure(environment, Reporter(None))
+        assert environment.ensure(Reporter(None))
         return
     with pytest.raises(EnvironmentLacks, match="DO NOT MATCH THE HASHES" if case == "changed" else "(?i)hashes are"):
-        environments.ensure(environment, Reporter(None))
+        environment.ensure(Reporter(None))
     assert not environment.is_complete()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_install.bootstrap import TOOL_IMPORTS
+from llmb_install.parts.tool import TOOL_IMPORTS
 
 CLONE = Path(__file__).resolve().parents[2]
 INSTALLER = CLONE / "installer.py"

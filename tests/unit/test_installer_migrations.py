@@ -11,8 +11,8 @@ from ruamel.yaml import YAML
 
 from llmb_common.errors import ConfigError
 from llmb_common.site.cluster import FILE_NAME, load_cluster_config
-from llmb_install.doctor import migrations
-from llmb_install.doctor.migrations import Migration
+from llmb_install.parts import migrations
+from llmb_install.parts.migrations import Migration
 from llmb_install.parts.site_config import apply_site_values, site_values_are_applied, update_site_config
 
 

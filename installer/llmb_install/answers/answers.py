@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +20,7 @@ from llmb_common.secrets import Secret
 from llmb_common.strict_yaml import Lines, convert, load_text, read_text
 from llmb_install.answers.checks import check
 from llmb_install.answers.questions import PATHS, QUESTIONS, Given, expand_workloads, on_slurm
+from llmb_install.parts.credentials import Secrets
 
 _SECRETS = ("hf_token", "ngc_api_key")
 
@@ -59,28 +59,6 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def uses_images(self) -> bool:
         return self.on_slurm and self.runtime != "none"
-
-
-@dataclass(frozen=True)
-class Secrets:
-    """What must be in no file but its own: a Hugging Face token, an NGC key."""
-
-    hf_token: Secret | None = None
-    ngc_api_key: Secret | None = None
-    keep: frozenset[str] = frozenset()
-    """The fields that the user has given to LLMB, by a flag, a play file or an answer: they are stored. What only the
-    environment has is used from there."""
-    ngc_variable: str = ""
-    """The variable that has the NGC key, if one has."""
-
-    def updated(self, new: Secrets) -> Secrets:
-        """The secrets of both; ``new`` wins."""
-        return Secrets(
-            hf_token=new.hf_token or self.hf_token,
-            ngc_api_key=new.ngc_api_key or self.ngc_api_key,
-            keep=self.keep | new.keep,
-            ngc_variable=self.ngc_variable,
-        )
 
 
 def read_play(path: Path) -> tuple[Given, Secrets, Lines]:

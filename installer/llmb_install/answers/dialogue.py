@@ -15,12 +15,13 @@ from llmb_common.secrets import Secret
 from llmb_common.words import is_slurm_name
 from llmb_install.answers import answers as answers_module
 from llmb_install.answers import draft, used_folder
-from llmb_install.answers.answers import Answers, Secrets
+from llmb_install.answers.answers import Answers
 from llmb_install.answers.checks import engine_problem, folder_problem, path_problem
 from llmb_install.answers.keyboard import Back, forget_keys, with_way_back
 from llmb_install.answers.questions import PATHS, QUESTIONS, Given, Question, merged, plain, uses_images
 from llmb_install.answers.suggestions import OTHER, choices_of, suggestions
 from llmb_install.detect import Site
+from llmb_install.parts.credentials import Secrets
 from llmb_install.working.reporter import size
 from llmb_install.working.space import free_bytes
 

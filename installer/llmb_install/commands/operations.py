@@ -20,14 +20,16 @@ from llmb_common.recipes.recipe import Recipe
 from llmb_install import arguments
 from llmb_install.answers import answers as answers_module
 from llmb_install.answers import site_checks, used_folder
-from llmb_install.answers.answers import Answers, Secrets
+from llmb_install.answers.answers import Answers
 from llmb_install.answers.checks import check_paths
 from llmb_install.answers.questions import QUESTIONS, Given, expand_workloads, merged, missing, plain
 from llmb_install.answers.stored import load_recipes, required_answers, stored_answers
 from llmb_install.commands import removal
 from llmb_install.installation import Installation
-from llmb_install.parts import credentials, environments, images
+from llmb_install.parts import credentials
+from llmb_install.parts.credentials import Secrets
 from llmb_install.working import steps
+from llmb_install.working.artefact import Artefact, Replaceable
 from llmb_install.working.install_lock import install_lock
 from llmb_install.working.leftovers import remove_leftovers
 from llmb_install.working.reporter import Reporter, size
@@ -86,7 +88,7 @@ def remove(asked: argparse.Namespace, clone: Path, path: Path) -> int:
             removal.finish(before, reporter)
         removal.begin(path, unwanted)
         # Only what records the choice: something else that is missing is not this command's business.
-        steps.run_missing([step for step in after.steps() if step.id in ("answers", "site-config")], reporter)
+        steps.make_missing([part for part in after.artefacts() if part.id in ("answers", "site-config")], reporter)
         removal.finish(after, reporter)
         for name in removed:
             reporter.note(f"{name} is removed; its results stay in {before.workload_folder(name)}")
@@ -104,7 +106,7 @@ def update(asked: argparse.Namespace, clone: Path, path: Path) -> int:
     status = carry_out(asked, installation)
     with Reporter(path / ".llmb" / "logs", verbose=asked.verbose) as reporter, install_lock(path, reporter):
         for environment in installation.environments():
-            for folder in environments.prune(environment):
+            for folder in environment.prune():
                 reporter.note(f"removed {folder}")
     return status
 
@@ -128,11 +130,11 @@ def list_workloads(asked: argparse.Namespace, clone: Path) -> int:
 
 def carry_out(asked: argparse.Namespace, installation: Installation) -> int:
     """Run what is missing, or say what that is for ``--dry-run``. With nothing to do, nothing is written."""
-    all_steps = installation.steps()
-    todo = [step for step in all_steps if not step.done()]
+    artefacts = installation.artefacts()
+    todo = steps.missing(artefacts)
     result: dict[str, Any] = {"command": asked.command, "ok": True, "install_path": str(installation.path)}
     if asked.dry_run:
-        rows = [{"step": s.id, "does": s.shows, "download": s.download, "disk": s.disk} for s in todo]
+        rows = [{"step": a.id, "does": a.show(), "download": a.download, "disk": a.disk} for a in todo]
         _say(asked, {**result, "dry_run": True, "todo": rows}, _dry_run_text(installation, todo))
         return 0
     ran: list[str] = []
@@ -145,7 +147,7 @@ def carry_out(asked: argparse.Namespace, installation: Installation) -> int:
             try:
                 remove_leftovers(installation.path)
                 removal.finish(installation, reporter)
-                ran = steps.run_missing(all_steps, reporter)
+                ran = steps.make_missing(artefacts, reporter)
             except BaseException:
                 reporter.say_where_the_log_is()
                 raise
@@ -184,7 +186,7 @@ def describe(installation: Installation) -> str:
     secrets = installation.secrets
     lines += [f"  {'hf_token':16}given"] if secrets.hf_token else []
     lines += [f"  {'ngc_api_key':16}given"] if secrets.ngc_api_key else []
-    todo = [step for step in installation.steps() if not step.done()]
+    todo = steps.missing(installation.artefacts())
     free = f"{size(free_bytes(installation.path))} free in {installation.path}"
     return "\n".join(["", *lines, "", f"  {_estimate(todo)}; {free}", ""])
 
@@ -279,26 +281,22 @@ def _checked(asked: argparse.Namespace, answers: Answers) -> Answers:
 
 
 def _discard_damaged(installation: Installation, reporter: Reporter) -> None:
-    """What the thorough check finds damaged is removed, so that its step builds it again."""
-    for image in installation.images():
-        if image.is_complete() and (problem := image.verify()):
-            reporter.note(f"{problem}: importing it again")
-            images.discard(image)
-    for environment in installation.environments():
-        if environment.is_complete() and (problem := environments.verify(environment)):
-            reporter.note(f"{problem}: building it again")
-            environments.discard(environment.folder)
+    """What the thorough check finds damaged is removed, so that it is made again."""
+    for part in installation.artefacts():
+        if isinstance(part, Replaceable) and part.is_complete() and (problem := part.verify()):
+            reporter.note(f"{problem}: making it again")
+            part.discard()
 
 
-def _dry_run_text(installation: Installation, todo: list[steps.Step]) -> str:
+def _dry_run_text(installation: Installation, todo: list[Artefact]) -> str:
     if not todo:
         return f"nothing to do: {installation.path} is complete"
-    lines = [f"{step.id}\n    {step.shows}" for step in todo]
+    lines = [f"{artefact.id}\n    {artefact.show()}" for artefact in todo]
     return "\n".join([*lines, _estimate(todo)])
 
 
-def _estimate(todo: list[steps.Step]) -> str:
-    download, disk = sum(step.download for step in todo), sum(step.disk for step in todo)
+def _estimate(todo: list[Artefact]) -> str:
+    download, disk = sum(part.download for part in todo), sum(part.disk for part in todo)
     steps_to_do = f"{len(todo)} step{'s' if len(todo) > 1 else ''} to do"
     return f"{steps_to_do}, about {size(download)} to download and {size(disk)} of disk" if disk else steps_to_do
 

@@ -15,15 +15,12 @@ from llmb_common.timing.iterations import iterations_in
 from llmb_install.answers.answers import Answers, complete
 from llmb_install.answers.stored import load_recipes, stored_answers
 from llmb_install.installation import Installation
-from llmb_install.parts import environments
-from llmb_install.parts.engine import ENGINE_BYTES
 from llmb_install.parts.site_config import update_site_config
 from llmb_install.working import command
 from llmb_install.working.install_lock import install_lock
 from llmb_install.working.leftovers import remove_leftovers
 from llmb_install.working.reporter import Reporter
-from llmb_install.working.space import require_space
-from llmb_install.working.steps import run_missing
+from llmb_install.working.steps import make_missing
 
 WORKLOAD = "pretrain_llama3.1"
 RANKS = 2
@@ -58,16 +55,14 @@ def _answers(clone: Path, install: Path) -> Answers:
 
 
 def _install(installation: Installation, reporter: Reporter) -> None:
-    """The steps of a CPU installation. One that was made for something else only gets the engine beside."""
+    """Make a CPU installation. One that was made for something else only gets the engine beside."""
     remove_leftovers(installation.path)
     if installation.needs_engine():
-        if "engine-cpu" not in run_missing(installation.steps(), reporter):
+        if "engine-cpu" not in make_missing(installation.artefacts(), reporter):
             reporter.note("    ok  the CPU engine is there already")
         return
     engine = installation.engine()
-    if not engine.is_complete():
-        require_space(installation.path, ENGINE_BYTES, "the CPU engine")
-    environments.ensure(engine, reporter)
+    engine.ensure(reporter)
     update_site_config(installation.path, {"engine": {"python": str(engine.interpreter)}})
 
 

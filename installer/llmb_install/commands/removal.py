@@ -10,7 +10,6 @@ from pathlib import Path
 
 from llmb_common.files import write_json
 from llmb_install.installation import Installation
-from llmb_install.parts import images
 from llmb_install.parts.images import Image
 from llmb_install.parts.receipts import read_receipt
 from llmb_install.working.reporter import Reporter
@@ -38,6 +37,6 @@ def finish(installation: Installation, reporter: Reporter) -> None:
     for name in names if isinstance(names, list) else ():
         path = folder / Path(str(name)).name
         if path not in needed:
-            images.discard(Image("", path, installation.answers.arch, installation.path / ".llmb" / "receipts"))
+            Image("", path, installation.answers.arch, installation.path / ".llmb" / "receipts").discard()
             reporter.note(f"removed {path}")
     note.unlink(missing_ok=True)

@@ -56,7 +56,7 @@ def verify(asked: argparse.Namespace, clone: Path, path: Path) -> int:
     """The thorough check of every part; CheckFailed when one is not right."""
     installation = Installation(clone, required_answers(path))
     reporter = Reporter(None, verbose=asked.verbose)
-    found = steps.verify_all(installation.steps(), reporter)
+    found = steps.verify_all(installation.artefacts(), reporter)
     if asked.json:
         ok = not any(found.values())
         print(json.dumps({"schema": 1, "ok": ok, "command": "verify", "parts": found}, indent=2))

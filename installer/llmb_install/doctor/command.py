@@ -15,9 +15,9 @@ from llmb_common.printable import printable_lines
 from llmb_common.site.cluster import FILE_NAME, ClusterConfig, load_cluster_config
 from llmb_common.words import is_slurm_name
 from llmb_install.detect import detect_site
-from llmb_install.doctor import migrations
 from llmb_install.doctor.checks import Check, all_checks
 from llmb_install.doctor.facts import gather
+from llmb_install.parts import migrations
 from llmb_install.working.reporter import Reporter
 
 _MARKS = {"ok": "ok", "doubt": "doubt", "blocks": "BLOCKS"}

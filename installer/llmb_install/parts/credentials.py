@@ -6,21 +6,47 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.files import read_json, write_atomic, write_json
 from llmb_common.secrets import Secret
-from llmb_install.answers.answers import Secrets
-from llmb_install.arguments import KEPT
 from llmb_install.parts import netrc_text
 from llmb_install.parts.enroot_settings import config_folder
 
 NGC_HOSTS = ("nvcr.io", "authn.nvidia.com")
 """NGC hands out its tokens on another host than the images: Enroot needs the key for both."""
 
+REGISTRY = "registry-credentials"
+"""The id of the artefact that images need to be imported."""
+
+KEPT = "LLMB_INSTALL_KEEPS"
+"""The variable that names the secrets which came as flags: those are kept in a file, others are only used."""
 
 _NOTE = Path(".llmb") / "credentials.json"
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """What must be in no file but its own: a Hugging Face token, an NGC key."""
+
+    hf_token: Secret | None = None
+    ngc_api_key: Secret | None = None
+    keep: frozenset[str] = frozenset()
+    """The fields that the user has given to LLMB, by a flag, a play file or an answer: they are stored. What only the
+    environment has is used from there."""
+    ngc_variable: str = ""
+    """The variable that has the NGC key, if one has."""
+
+    def updated(self, new: Secrets) -> Secrets:
+        """The secrets of both; ``new`` wins."""
+        return Secrets(
+            hf_token=new.hf_token or self.hf_token,
+            ngc_api_key=new.ngc_api_key or self.ngc_api_key,
+            keep=self.keep | new.keep,
+            ngc_variable=self.ngc_variable,
+        )
 
 
 def enroot_credentials_path(env: Mapping[str, str]) -> Path:
@@ -155,10 +181,12 @@ def loose_secret_files(install: Path, env: Mapping[str, str]) -> list[Path]:
     return [path for path in paths if _is_loose(path)]
 
 
-def close_secret_files(install: Path, env: Mapping[str, str]) -> None:
-    """Let only their owner read them."""
-    for path in loose_secret_files(install, env):
+def close_secret_files(install: Path, env: Mapping[str, str]) -> bool:
+    """Let only their owner read them. Returns whether that was not so."""
+    loose = loose_secret_files(install, env)
+    for path in loose:
         path.chmod(0o600)
+    return bool(loose)
 
 
 def _is_loose(path: Path) -> bool:

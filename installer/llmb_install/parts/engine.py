@@ -6,11 +6,15 @@ import os
 import platform
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_install.parts import pythons
 from llmb_install.parts.environments import Environment
+from llmb_install.working.artefact import Artefact
+from llmb_install.working.reporter import Reporter
+from llmb_install.working.space import require_space
 
 ENGINE_BYTES = 3_000_000_000
 """Free space to ask for: 1.8 GB when installed, and what is unpacked on the way."""
@@ -18,7 +22,57 @@ ENGINE_BYTES = 3_000_000_000
 _MINIMUM_GLIBC = (2, 31)
 
 
-def cpu_engine(clone: Path, install: Path, kind: str = "venv") -> Environment:
+@dataclass(frozen=True)
+class Engine(Environment):
+    """``venvs/engine-cpu``."""
+
+    space_check: bool = True
+
+    @property
+    def download(self) -> int:
+        return 420_000_000
+
+    @property
+    def disk(self) -> int:
+        return 1_800_000_000
+
+    def require_room(self) -> None:
+        if self.space_check:
+            require_space(self.link.parent.parent, ENGINE_BYTES, "the CPU engine")
+
+
+@dataclass(frozen=True)
+class OwnEngine(Artefact):
+    """The Python of an environment that somebody else made, with torch and Megatron-Bridge."""
+
+    python: Path
+
+    @property
+    def id(self) -> str:
+        return "engine"
+
+    def is_complete(self) -> bool:
+        return self.verify() is None
+
+    def ensure(self, reporter: Reporter) -> bool:
+        """Raises EnvironmentLacks where it is missing: it is not ours to make."""
+        if self.is_complete():
+            return False
+        raise EnvironmentLacks(
+            f"the training engine {self.python} is not a program that can be run",
+            remedy="give --engine-python the Python of an environment with torch and Megatron-Bridge",
+        )
+
+    def verify(self) -> str | None:
+        if self.python.is_file() and os.access(self.python, os.X_OK):
+            return None
+        return f"{self.python} is not a program"
+
+    def show(self) -> str:
+        return f"use the engine {self.python}"
+
+
+def cpu_engine(clone: Path, install: Path, kind: str = "venv", *, space_check: bool = True) -> Engine:
     """The environment ``venvs/engine-cpu``. Raises EnvironmentLacks where its packages have no build for this machine
     or no Python 3.10 to 3.12 is found."""
     _require_builds()
@@ -29,13 +83,14 @@ def cpu_engine(clone: Path, install: Path, kind: str = "venv") -> Environment:
             f"(this is Python {platform.python_version()})",
             remedy=pythons.how_to_get("the CPU engine", "3.10 to 3.12", "./installer.py --quickstart"),
         )
-    return Environment(
+    return Engine(
         link=install / "venvs" / "engine-cpu",
         python=python,
         lock=clone / "installer" / "locks" / "engine-cpu.txt",
         # Megatron-Bridge itself imports only behind LLMB's CPU backend; the training run is its test.
         smoke=("torch", "megatron.core", "nvidia_resiliency_ext", "transformers"),
         kind=kind,
+        space_check=space_check,
     )
 
 

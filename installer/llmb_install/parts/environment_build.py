@@ -11,16 +11,12 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.programs import ask
 from llmb_install.parts.lock_files import HASHED, count_for_here, extract, lock_requirements
 from llmb_install.working import command
 from llmb_install.working.reporter import Reporter, Step
-
-if TYPE_CHECKING:
-    from llmb_install.parts.environments import Environment
 
 CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 """PyTorch's own index of CPU builds: the last resort, after pip as configured here and uv."""
@@ -33,7 +29,30 @@ _BROKEN = re.compile(
 """pip's warning before it tries again, of which it says nothing more at the end."""
 
 
-def build(environment: Environment, folder: Path, reporter: Reporter, step: Step) -> None:
+@dataclass(frozen=True)
+class Content:
+    """What an environment is made of.
+
+    ``lock``: pinned requirements with their hashes. Exactly those are installed and nothing else; then, where there is
+    one, the project folder ``editable``, whose dependencies (with ``extras``) and build backend the lock has.
+    ``smoke``: modules that must import at the end. ``link`` leads to the environment once it is complete.
+    """
+
+    link: Path
+    python: str
+    lock: Path
+    smoke: tuple[str, ...]
+    editable: Path | None = None
+    extras: str = ""
+    kind: str = "venv"
+    """Who makes it: ``venv``, ``uv`` or ``conda``."""
+
+    @property
+    def name(self) -> str:
+        return self.link.name
+
+
+def build(environment: Content, folder: Path, reporter: Reporter, step: Step) -> None:
     """Make the environment in ``folder``, where nothing is yet. Raises EnvironmentLacks with the cause."""
     build = _Build(environment, folder, reporter, step)
     _create(build)
@@ -45,7 +64,7 @@ def build(environment: Environment, folder: Path, reporter: Reporter, step: Step
 class _Build:
     """One build: what is made, where, and who is told."""
 
-    environment: Environment
+    environment: Content
     folder: Path
     reporter: Reporter
     step: Step
@@ -101,7 +120,7 @@ def _made(build: _Build, argv: list[str]) -> command.Finished:
         ) from error
 
 
-def _conda(environment: Environment) -> str:
+def _conda(environment: Content) -> str:
     found = next((path for name in ("conda", "mamba", "micromamba") if (path := shutil.which(name))), None)
     if found is None:
         raise EnvironmentLacks(
@@ -206,15 +225,15 @@ def _smoke_test(build: _Build) -> None:
         )
 
 
-def _smoke_argv(environment: Environment, folder: Path) -> list[str]:
+def _smoke_argv(environment: Content, folder: Path) -> list[str]:
     program = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
     # -I: a json.py in the current folder is not the environment's.
     return [str(folder / "bin" / "python"), "-I", "-c", program, *environment.smoke]
 
 
-def smoke_problem(environment: Environment) -> str | None:
-    """Why the environment's packages do not import, or None when they do."""
-    answer = ask(_smoke_argv(environment, environment.folder), 300, env=_child_environment())
+def smoke_problem(environment: Content, folder: Path) -> str | None:
+    """Why the packages of the environment in ``folder`` do not import, or None when they do."""
+    answer = ask(_smoke_argv(environment, folder), 300, env=_child_environment())
     if answer.problem:
         return f"{environment.link} does not run: {answer.why}"
     lines = answer.errors.strip().splitlines()

@@ -25,33 +25,24 @@ from llmb_common.errors import EnvironmentLacks, LLMBError
 from llmb_common.files import write_json
 from llmb_common.programs import ask
 from llmb_install.parts import environment_build, package_records
+from llmb_install.parts.environment_build import Content
 from llmb_install.parts.receipts import read_receipt
+from llmb_install.working.artefact import Replaceable
 from llmb_install.working.reporter import Reporter, Step, size
 
 RECEIPT = ".llmb-receipt.json"
 
 
 @dataclass(frozen=True)
-class Environment:
-    """What an environment is made of.
-
-    ``lock``: pinned requirements with their hashes. Exactly those are installed and nothing else; then, where there is
-    one, the project folder ``editable``, whose dependencies (with ``extras``) and build backend the lock has.
-    ``smoke``: modules that must import at the end.
-    """
-
-    link: Path
-    python: str
-    lock: Path
-    smoke: tuple[str, ...]
-    editable: Path | None = None
-    extras: str = ""
-    kind: str = "venv"
-    """Who makes it: ``venv``, ``uv`` or ``conda``."""
+class Environment(Content, Replaceable):
+    """An environment of an installation."""
 
     @property
-    def name(self) -> str:
-        return self.link.name
+    def id(self) -> str:
+        return self.name
+
+    def show(self) -> str:
+        return f"{self.kind} environment {self.link} with Python {self.python} from {self.lock}"
 
     @property
     def folder(self) -> Path:
@@ -85,6 +76,52 @@ class Environment:
         """Whether the receipt fits, the interpreter runs, and no installed package has gone since."""
         return self._is_linked() and self._is_built()
 
+    def is_usable(self) -> bool:
+        """Whether it is complete and what it is for imports: a second's work, for those who rely on it now."""
+        return self.is_complete() and self._smoke_problem() is None
+
+    def ensure(self, reporter: Reporter, *, must_import: bool = False) -> bool:
+        """Build or link it unless it is complete. ``must_import``: the receipt does not suffice.
+
+        Raises EnvironmentLacks with the cause (the tail of pip's output) and what to do.
+        """
+        imports = not must_import or self._smoke_problem() is None
+        if imports and self.is_complete():
+            return False
+        if imports and self._is_built():
+            folder = self.folder
+        else:
+            self.require_room()
+            with reporter.step(f"environment {self.name}") as step:
+                folder = _build(self, reporter, step)
+        _point(self.link, folder.name)
+        _discard_others(self, folder)
+        return True
+
+    def require_room(self) -> None:
+        """Raise EnvironmentLacks where the disk has no room to build it."""
+
+    def verify(self) -> str | None:
+        """The receipt's check, every file's hash, and a real import; what is wrong, or None."""
+        if not self.is_complete():
+            return f"{self.link} is missing, unfinished or changed"
+        if damage := package_records.summary(package_records.damaged_files(self.folder)):
+            return f"{self.link} is damaged: {damage}"
+        return self._smoke_problem()
+
+    def discard(self) -> None:
+        discard(self.folder)
+
+    def prune(self) -> list[Path]:
+        """Remove earlier builds that the link has left behind; returns them."""
+        old = [folder for folder in _builds(self) if folder != self.folder]
+        for folder in old:
+            discard(folder)
+        return old
+
+    def _smoke_problem(self) -> str | None:
+        return environment_build.smoke_problem(self, self.folder)
+
     def _is_linked(self) -> bool:
         return self.link.is_symlink() and self.link.readlink() == Path(self.folder.name)
 
@@ -99,30 +136,6 @@ class Environment:
         return bool(receipt.get("packages") == installed_packages(folder))
 
 
-def is_usable(environment: Environment) -> bool:
-    """Whether it is complete and everything that it is for imports: a second's work, for those who rely on it now."""
-    return environment.is_complete() and environment_build.smoke_problem(environment) is None
-
-
-def ensure(environment: Environment, reporter: Reporter, *, must_import: bool = False) -> bool:
-    """Build ``environment`` unless it is complete. Returns whether it had to be built or linked.
-
-    ``must_import``: the receipt does not suffice. Raises EnvironmentLacks with the cause (the tail of pip's output) and
-    what to do.
-    """
-    imports = not must_import or environment_build.smoke_problem(environment) is None
-    if imports and environment.is_complete():
-        return False
-    if imports and environment._is_built():
-        folder = environment.folder
-    else:
-        with reporter.step(f"environment {environment.name}") as step:
-            folder = _build(environment, reporter, step)
-    _point(environment.link, folder.name)
-    _discard_others(environment, folder)
-    return True
-
-
 def _discard_others(environment: Environment, kept: Path) -> None:
     """Remove builds that were never finished, and damaged ones of the same content."""
     same = _builds(environment, environment.inputs()[:8])
@@ -131,23 +144,6 @@ def _discard_others(environment: Environment, kept: Path) -> None:
             # What resists, because somebody still writes there, is removed another time.
             with contextlib.suppress(EnvironmentLacks):
                 discard(folder)
-
-
-def verify(environment: Environment) -> str | None:
-    """The receipt's check, every file's hash, a real import of what the environment is for; what is wrong, or None."""
-    if not environment.is_complete():
-        return f"{environment.link} is missing, unfinished or changed"
-    if damage := package_records.summary(package_records.damaged_files(environment.folder)):
-        return f"{environment.link} is damaged: {damage}"
-    return environment_build.smoke_problem(environment)
-
-
-def prune(environment: Environment) -> list[Path]:
-    """Remove earlier builds that the link has left behind; returns them."""
-    old = [folder for folder in _builds(environment) if folder != environment.folder]
-    for folder in old:
-        discard(folder)
-    return old
 
 
 def _builds(environment: Environment, content: str = "[0-9a-f]{8}") -> list[Path]:

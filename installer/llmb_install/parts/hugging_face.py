@@ -10,6 +10,7 @@ from llmb_common.errors import EnvironmentLacks
 from llmb_common.files import write_json
 from llmb_common.secrets import Secret
 from llmb_install.parts.receipts import read_receipt
+from llmb_install.working.artefact import Artefact
 from llmb_install.working.reporter import Reporter, size
 
 PATTERNS = ("config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json", "*.tiktoken")
@@ -34,17 +35,33 @@ def check_token(token: Secret) -> str:
     return "Hugging Face does not know this token; copy it again or leave it out" if answer.status_code == 401 else ""
 
 
-class ModelFiles:
+class ModelFiles(Artefact):
     """The small files of one repository, in ``<install>/hugging_face`` (a cache folder of huggingface_hub).
 
     ``source`` is ``owner/name@commit``: what its owner changes later is not what the recipe was tested with.
     """
 
-    def __init__(self, source: str, install: Path) -> None:
+    def __init__(self, source: str, install: Path, token: Secret | None = None) -> None:
         repository, _, self.revision = source.partition("@")
         self.repository = repository
         self.cache = install / "hugging_face"
+        self._token = token
         self._receipt = install / ".llmb" / "receipts" / f"hugging_face+{repository.replace('/', '+')}.json"
+
+    @property
+    def id(self) -> str:
+        return f"hugging-face {self.repository}"
+
+    @property
+    def download(self) -> int:
+        return 20_000_000
+
+    @property
+    def disk(self) -> int:
+        return 20_000_000
+
+    def show(self) -> str:
+        return f"fetch tokenizer and configuration of {self.repository} to {self.cache}"
 
     def is_complete(self) -> bool:
         """Whether every file of the receipt is there with its size."""
@@ -57,10 +74,12 @@ class ModelFiles:
             p.is_file() and p.stat().st_size == n for p, n in zip(found, files.values(), strict=True)
         )
 
-    def fetch(self, reporter: Reporter, token: Secret | None) -> None:
+    def ensure(self, reporter: Reporter) -> bool:
         """Download, then look at the result without the network. Raises EnvironmentLacks with the page to visit."""
+        if self.is_complete():
+            return False
         with reporter.step(f"files of {self.repository}") as step:
-            snapshot = Path(self._download(token))
+            snapshot = Path(self._download())
             self._offline()
             files = {
                 str(p.relative_to(self.cache)): p.stat().st_size for p in sorted(snapshot.rglob("*")) if p.is_file()
@@ -74,6 +93,7 @@ class ModelFiles:
             receipt = {"schema": 1, "repository": self.repository, "revision": self.revision, "files": files}
             write_json(self._receipt, receipt)
             step.update(f"{len(files)} files, {size(sum(files.values()))}")
+        return True
 
     def verify(self) -> str | None:
         if not self.is_complete():
@@ -103,12 +123,13 @@ class ModelFiles:
                 remedy="run llmb-install update, which fetches them again",
             ) from error
 
-    def _download(self, token: Secret | None) -> str:
+    def _download(self) -> str:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
         from huggingface_hub.utils.tqdm import disable_progress_bars
 
         disable_progress_bars()
+        token = self._token
         page = f"{os.environ.get('HF_ENDPOINT', 'https://huggingface.co')}/{self.repository}"
         try:
             for attempt in _attempts():

@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from llmb_install.parts import enroot_errors, enroot_settings
 from llmb_install.parts.receipts import read_receipt
 from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock
 from llmb_install.working import command
+from llmb_install.working.artefact import Replaceable
 from llmb_install.working.install_lock import install_lock
 from llmb_install.working.reporter import Reporter, Step, size
 from llmb_install.working.space import free_bytes
@@ -36,11 +38,11 @@ _IMPORT_SECONDS = 7200.0
 
 
 @dataclass(frozen=True)
-class Image:
+class Image(Replaceable):
     """One image of an installation.
 
     ``source``: ``nvcr.io#nvidia/nemo:26.02.01``. ``prefix``: put before commands that should run on a compute node.
-    ``receipts``: folder for the receipt where the image's own cannot be written.
+    ``receipts``: folder for the receipt where the image's own cannot be written. ``env``: Enroot's environment.
     """
 
     source: str
@@ -48,6 +50,15 @@ class Image:
     architecture: str
     receipts: Path
     prefix: tuple[str, ...] = ()
+    space_check: bool = True
+    env: Mapping[str, str] = field(default_factory=lambda: os.environ, compare=False)
+    needs: tuple[str, ...] = ()
+    download: int = IMAGE_BYTES
+    disk: int = IMAGE_BYTES
+
+    @property
+    def id(self) -> str:
+        return f"image {self.path.name}"
 
     @property
     def is_private(self) -> bool:
@@ -91,44 +102,44 @@ class Image:
             return f"{self.path} is not the file of its receipt"
         return None if sha256_of(self.path) == receipt.get("sha256") else f"{self.path} has changed since its import"
 
+    def ensure(self, reporter: Reporter) -> bool:
+        """Import it unless it is complete; a whole image without a receipt is adopted.
+
+        Raises EnvironmentLacks with the cause that Enroot did not always say.
+        """
+        if self.is_complete():
+            return False
+        with reporter.step(f"image {self.path.name}") as step:
+            if _adopt(self, reporter, step):
+                return True
+            _require_writable(self)
+            shared = install_lock(self.path.parent, reporter, patience=_IMPORT_SECONDS)
+            with nullcontext() if self.is_private else shared:
+                # Another installation may have imported it while we waited.
+                if not self.is_complete():
+                    if self.space_check:
+                        _require_space(self)
+                    _import(self, reporter, step)
+        return True
+
+    def show(self) -> str:
+        return shlex.join(self.import_command(self.path))
+
+    def import_command(self, output: Path) -> list[str]:
+        """The command that imports it to ``output``."""
+        argv = ["enroot", "import", "--output", str(output), "--arch", self.architecture, f"docker://{self.source}"]
+        return [*self.prefix, *argv]
+
+    def discard(self) -> None:
+        self.receipt_path().unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
+
     def _superblock_is_fine(self) -> bool:
         try:
             check_superblock(self.path)
         except (BadImage, OSError):
             return False
         return True
-
-
-def ensure(image: Image, reporter: Reporter, env: Mapping[str, str], *, space_check: bool = True) -> bool:
-    """Import ``image`` unless it is complete; a whole image without a receipt is adopted. Returns whether it changed.
-
-    Raises EnvironmentLacks with the cause that Enroot did not always say.
-    """
-    if image.is_complete():
-        return False
-    with reporter.step(f"image {image.path.name}") as step:
-        if _adopt(image, reporter, step):
-            return True
-        _require_writable(image)
-        with nullcontext() if image.is_private else install_lock(image.path.parent, reporter, patience=_IMPORT_SECONDS):
-            # Another installation may have imported it while we waited.
-            if not image.is_complete():
-                if space_check:
-                    _require_space(image, env)
-                _import(image, reporter, env, step)
-    return True
-
-
-def import_command(image: Image, output: Path) -> list[str]:
-    """The command that imports ``image`` to ``output``, as shown by a dry run too."""
-    argv = ["enroot", "import", "--output", str(output), "--arch", image.architecture, f"docker://{image.source}"]
-    return [*image.prefix, *argv]
-
-
-def discard(image: Image) -> None:
-    """Remove an image: its receipt first, so that a kill in between leaves nothing that looks complete."""
-    image.receipt_path().unlink(missing_ok=True)
-    image.path.unlink(missing_ok=True)
 
 
 def _adopt(image: Image, reporter: Reporter, step: Step) -> bool:
@@ -171,13 +182,13 @@ def _require_agreement(image: Image, receipt: Mapping[str, object]) -> None:
         raise BadImage("its content is not what its receipt says")
 
 
-def _import(image: Image, reporter: Reporter, env: Mapping[str, str], step: Step) -> None:
-    folder = image.path.parent
+def _import(image: Image, reporter: Reporter, step: Step) -> None:
+    folder, env = image.path.parent, image.env
     _remove_leftovers(image)
     fresh = folder / f".{image.path.name}.{os.getpid()}.{secrets.token_hex(4)}.part"
     watch = enroot_errors.Watch(step, fresh, enroot_settings.cache_folder(env))
     try:
-        done = command.run(import_command(image, fresh), reporter, env=env, on_line=watch)
+        done = command.run(image.import_command(fresh), reporter, env=env, on_line=watch)
         if done.status != 0:
             raise enroot_errors.explain(image.source, done, watch, env, remote=bool(image.prefix))
         if not fresh.is_file():
@@ -247,11 +258,15 @@ def _require_writable(image: Image) -> None:
         )
 
 
-def _require_space(image: Image, env: Mapping[str, str]) -> None:
+def _require_space(image: Image) -> None:
     """Room for the image, and for its unpacked layers where Enroot unpacks them."""
     wanted: Sequence[tuple[Path, int, str]] = (
         (image.path.parent, IMAGE_BYTES, "choose another --image-folder"),
-        (enroot_settings.temporary_folder(env), UNPACKED_BYTES, "set ENROOT_TEMP_PATH to a folder with more room"),
+        (
+            enroot_settings.temporary_folder(image.env),
+            UNPACKED_BYTES,
+            "set ENROOT_TEMP_PATH to a folder with more room",
+        ),
     )
     for folder, needed, remedy in wanted:
         free = _free_bytes(folder, image.prefix)

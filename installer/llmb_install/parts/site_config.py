@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from llmb_common.errors import ConfigError, RecordError
 from llmb_common.files import read_json, write_atomic, write_json
 from llmb_common.site.cluster import FILE_NAME, load_cluster_config
 from llmb_common.strict_yaml import load_text, read_text
-from llmb_install.doctor import migrations
+from llmb_install.parts import migrations
+from llmb_install.working.artefact import Artefact
+from llmb_install.working.reporter import Reporter
 
 _RECORD = Path(".llmb") / "site-config.json"
 _HEADER = "# What LLMB knows about this machine. Written by the installer; edit freely, comments survive.\n"
@@ -60,6 +63,40 @@ def site_values_are_applied(install: Path, values: Mapping[str, Any]) -> bool:
     if not path.is_file() or not migrations.is_current(path):
         return False
     return _applied(install) == values and not _absent(install, values)
+
+
+@dataclass(frozen=True)
+class SiteConfig(Artefact):
+    """``cluster_config.yaml``, with ``values`` from the answers."""
+
+    install: Path
+    values: Mapping[str, Any]
+    needs: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        return "site-config"
+
+    def is_complete(self) -> bool:
+        return site_values_are_applied(self.install, self.values)
+
+    def ensure(self, reporter: Reporter) -> bool:
+        if self.is_complete():
+            return False
+        apply_site_values(self.install, self.values)
+        return True
+
+    def verify(self) -> str | None:
+        path = self.install / FILE_NAME
+        if not path.is_file():
+            return f"{path} is missing"
+        load_cluster_config(self.install)
+        if lacking := absent_keys(self.install, self.values):
+            return f"{path} lacks {', '.join(lacking)} (to do without one, write null)"
+        return None if self.is_complete() else f"{path} is not up to date"
+
+    def show(self) -> str:
+        return f"write {self.install / FILE_NAME}"
 
 
 def absent_keys(install: Path, values: Mapping[str, Any]) -> list[str]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from llmb_common.files import write_atomic
+from llmb_install.working.artefact import Artefact
+from llmb_install.working.reporter import Reporter
 
 COMMANDS = {"llmb-run": "llmb_run", "llmb-install": "llmb_install"}
 
@@ -80,17 +83,32 @@ def wrapper_text(command: str) -> str:
     return _SCRIPT.format(command=command, which=_WHICH[command], program=program)
 
 
-def write_wrappers(install: Path) -> bool:
-    """Write both commands where they are missing or different. Returns whether anything was written."""
-    folder = install / "bin"
-    written = False
-    for command in COMMANDS:
-        path = folder / command
-        if not is_current(path):
-            folder.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, wrapper_text(command), mode=0o755)
-            written = True
-    return written
+@dataclass(frozen=True)
+class Commands(Artefact):
+    """Both commands, in ``folder``."""
+
+    folder: Path
+
+    @property
+    def id(self) -> str:
+        return "commands"
+
+    def is_complete(self) -> bool:
+        return all(is_current(self.folder / name) for name in COMMANDS)
+
+    def ensure(self, reporter: Reporter) -> bool:
+        """Write those that are missing or different."""
+        wanted = [name for name in COMMANDS if not is_current(self.folder / name)]
+        for name in wanted:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_atomic(self.folder / name, wrapper_text(name), mode=0o755)
+        return bool(wanted)
+
+    def verify(self) -> str | None:
+        return None if self.is_complete() else f"a command in {self.folder} is missing or changed"
+
+    def show(self) -> str:
+        return f"write {', '.join(str(self.folder / name) for name in COMMANDS)}"
 
 
 def is_ours(path: Path) -> bool:

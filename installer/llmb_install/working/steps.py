@@ -1,47 +1,33 @@
-"""The engine: a graph of steps that may run any number of times.
+"""Making what is missing of an installation, any number of times.
 
-A step looks at what is there (``done``), not at what was once noted, so that running again does exactly what is
-missing. Steps that do not need each other run side by side. A failed step lets the others that run finish, then its
-error is raised; nothing new is begun.
+Artefacts that do not need each other are made side by side. When one fails, those that are being made are finished,
+then its error is raised; nothing new is begun.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 
 from llmb_common.errors import CheckFailed, LLMBError
 from llmb_install.working import command
+from llmb_install.working.artefact import Artefact
 from llmb_install.working.reporter import Reporter
 
 _SIDE_BY_SIDE = 3
 
 
-@dataclass(frozen=True)
-class Step:
-    """One idempotent piece of an installation.
+def missing(artefacts: Iterable[Artefact]) -> list[Artefact]:
+    """Those that are not complete."""
+    return [artefact for artefact in artefacts if not artefact.is_complete()]
 
-    ``done``: a quick look, without writing, network or lock. ``verify``: the thorough look; what is wrong, or None.
-    ``shows``: what it would do, for a dry run. ``download`` and ``disk``: bytes, estimated.
+
+def make_missing(artefacts: Iterable[Artefact], reporter: Reporter) -> list[str]:
+    """Make what is missing, each artefact after those it needs. Returns the ids of those that were made.
+
+    Raises the error of the first that failed; Ctrl-C ends every program that one of them has started.
     """
-
-    id: str
-    done: Callable[[], bool]
-    run: Callable[[Reporter], object]
-    verify: Callable[[], str | None]
-    needs: tuple[str, ...] = ()
-    shows: str = ""
-    download: int = 0
-    disk: int = 0
-
-
-def run_missing(steps: Sequence[Step], reporter: Reporter) -> list[str]:
-    """Run the steps that are not done, each after those it needs. Returns the ids of those that ran.
-
-    Raises the error of the first step that failed; Ctrl-C ends every program that a step has started.
-    """
-    waiting = {step.id: step for step in steps if not step.done()}
+    waiting = {artefact.id: artefact for artefact in missing(artefacts)}
     ran: list[str] = []
     errors: list[BaseException] = []
     running: dict[Future[object], str] = {}
@@ -49,10 +35,10 @@ def run_missing(steps: Sequence[Step], reporter: Reporter) -> list[str]:
         try:
             while running or (waiting and not errors):
                 blocked = set(waiting) | set(running.values())
-                for step in [] if errors else [s for s in waiting.values() if not blocked & set(s.needs)]:
-                    running[pool.submit(step.run, reporter)] = waiting.pop(step.id).id
+                for ready in [] if errors else [a for a in waiting.values() if not blocked & set(a.needs)]:
+                    running[pool.submit(ready.ensure, reporter)] = waiting.pop(ready.id).id
                 if not running:
-                    raise AssertionError(f"steps that wait for each other: {', '.join(waiting)}")
+                    raise AssertionError(f"artefacts that wait for each other: {', '.join(waiting)}")
                 finished, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in finished:
                     name = running.pop(future)
@@ -72,17 +58,17 @@ def run_missing(steps: Sequence[Step], reporter: Reporter) -> list[str]:
     return ran
 
 
-def verify_all(steps: Sequence[Step], reporter: Reporter) -> dict[str, str | None]:
-    """The thorough look at every step: what is wrong with each, or None."""
+def verify_all(artefacts: Iterable[Artefact], reporter: Reporter) -> dict[str, str | None]:
+    """The thorough look at every artefact: what is wrong with each, or None."""
     found: dict[str, str | None] = {}
-    for step in steps:
-        with reporter.step(f"checking {step.id}") as shown:
+    for artefact in artefacts:
+        with reporter.step(f"checking {artefact.id}") as shown:
             try:
-                found[step.id] = step.verify()
+                found[artefact.id] = artefact.verify()
             except (LLMBError, OSError) as error:
-                found[step.id] = str(error)
-            shown.update(found[step.id] or "")
-            shown.is_wrong = bool(found[step.id])
+                found[artefact.id] = str(error)
+            shown.update(found[artefact.id] or "")
+            shown.is_wrong = bool(found[artefact.id])
     return found
 
 

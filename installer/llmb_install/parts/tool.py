@@ -1,0 +1,51 @@
+"""The tool's own environment: llmb-run, llmb-install and what they import."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmb_install.parts import pythons
+from llmb_install.parts.environments import Environment
+
+TOOL_BYTES = 150_000_000
+"""What the tool's environment takes, with some room."""
+
+TOOL_IMPORTS = (
+    *("msgspec", "yaml", "click", "rich", "filelock"),
+    *("questionary", "ruamel.yaml", "requests", "huggingface_hub", "stamina"),
+)
+"""The modules of every dependency in pyproject.toml: one that is missing must show before a command needs it."""
+
+
+@dataclass(frozen=True)
+class Tool(Environment):
+    """``venvs/llmb``: the clone itself, editable, with its dependencies as locked."""
+
+    @property
+    def id(self) -> str:
+        return "tool"
+
+    @property
+    def download(self) -> int:
+        return 15_000_000
+
+    @property
+    def disk(self) -> int:
+        return TOOL_BYTES
+
+    def show(self) -> str:
+        return f"environment {self.link} with LLMB from {self.editable}"
+
+
+def tool_environment(clone: Path, install: Path) -> Tool:
+    python = pythons.find_python(pythons.is_tool_python)
+    assert python is not None, "the caller runs on such a Python"
+    return Tool(
+        link=install / "venvs" / "llmb",
+        python=python,
+        lock=clone / "installer" / "locks" / "tool.txt",
+        smoke=("llmb_common", "llmb_install", "llmb_run", *TOOL_IMPORTS),
+        editable=clone,
+        extras="install",
+    )

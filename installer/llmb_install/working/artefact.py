@@ -1,0 +1,59 @@
+"""What an installation consists of: artefacts, each of which says what it is, whether it is there, and makes itself.
+
+Standard library only: the first stage makes one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from llmb_install.working.reporter import Reporter
+
+
+class Artefact(ABC):
+    """One part of an installation. It looks at what is there, not at what was once noted, so that a command that was
+    killed is repaired by giving it again."""
+
+    @property
+    @abstractmethod
+    def id(self) -> str:
+        """Its name in messages and in ``--json``."""
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The ids of those that must be there before."""
+        return ()
+
+    @property
+    def download(self) -> int:
+        """Bytes to download, estimated."""
+        return 0
+
+    @property
+    def disk(self) -> int:
+        """Bytes on disk, estimated."""
+        return 0
+
+    @abstractmethod
+    def is_complete(self) -> bool:
+        """A quick look, without writing, network or lock."""
+
+    @abstractmethod
+    def ensure(self, reporter: Reporter) -> bool:
+        """Make it unless it is complete. Returns whether anything changed."""
+
+    @abstractmethod
+    def verify(self) -> str | None:
+        """The thorough look: what is wrong, or None."""
+
+    @abstractmethod
+    def show(self) -> str:
+        """What ``ensure`` would do, for a dry run."""
+
+
+class Replaceable(Artefact):
+    """An artefact that is removed when it is damaged, because ``ensure`` believes what is complete."""
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Remove it: its receipt first, so that a kill in between leaves nothing that looks complete."""

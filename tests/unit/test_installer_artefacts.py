@@ -1,0 +1,165 @@
+"""Artefacts of an installation: what is missing is made once, what is right stays, and damage is seen."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from llmb_common.errors import EnvironmentLacks
+from llmb_common.secrets import Secret
+from llmb_install.answers.answers import complete
+from llmb_install.answers.stored import load_recipes
+from llmb_install.installation import Installation
+from llmb_install.parts.credentials import Secrets
+from llmb_install.parts.engine import OwnEngine
+from llmb_install.parts.folders import AnswersFile, WorkloadFolders
+from llmb_install.parts.secret_files import ClosedFiles, HuggingFaceToken, RegistryKey, RegistryReference
+from llmb_install.parts.site_config import SiteConfig
+from llmb_install.parts.wrappers import Commands
+from llmb_install.working import steps
+from llmb_install.working.artefact import Artefact
+from llmb_install.working.reporter import Reporter
+
+CLONE = Path(__file__).resolve().parents[2]
+
+ARTEFACTS: dict[str, Callable[[Path], Artefact]] = {
+    "answers": lambda home: AnswersFile(home / ".llmb" / "answers.yaml", "schema: 1\n"),
+    "workloads": lambda home: WorkloadFolders((home / "workloads" / "a", home / "workloads" / "b")),
+    "commands": lambda home: Commands(home / "bin"),
+    "hugging-face-token": lambda home: HuggingFaceToken(home, Secret("hf_abc")),
+    "key": lambda home: RegistryKey(home, Secret("nvapi-abc")),
+    "reference": lambda home: RegistryReference(home, "NGC_API_KEY"),
+    "site-config": lambda home: SiteConfig(home, {"cluster_type": "local", "gpu_type": "cpu"}),
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ENROOT_CONFIG_PATH", str(tmp_path / "home" / "enroot"))
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize("name", ARTEFACTS)
+def test_it_is_made_once_and_made_again_when_it_is_gone(name: str, home: Path):
+    artefact = ARTEFACTS[name](home)
+    assert not artefact.is_complete()
+    assert artefact.verify()
+    assert not home.exists(), "looking writes nothing"
+
+    assert artefact.ensure(Reporter(None))
+
+    assert artefact.is_complete()
+    assert artefact.verify() is None
+    before = {path: path.stat().st_mtime_ns for path in home.rglob("*")}
+    assert not artefact.ensure(Reporter(None))
+    assert {path: path.stat().st_mtime_ns for path in home.rglob("*")} == before
+
+    shutil.rmtree(home)
+    assert not artefact.is_complete()
+    assert artefact.ensure(Reporter(None))
+
+
+def test_files_with_secrets_are_closed_to_others(home: Path):
+    token = HuggingFaceToken(home, Secret("hf_abc"))
+    token.ensure(Reporter(None))
+    (home / ".llmb" / "hf_token").chmod(0o644)
+    closed = ClosedFiles(home)
+    assert closed.verify() == f"others can read {home}/.llmb/hf_token"
+
+    assert closed.ensure(Reporter(None))
+
+    assert stat.S_IMODE((home / ".llmb" / "hf_token").stat().st_mode) == 0o600
+    assert closed.is_complete()
+    assert not closed.ensure(Reporter(None))
+
+
+def test_an_engine_of_the_user_is_used_but_never_made(tmp_path: Path):
+    assert not OwnEngine(Path(sys.executable)).ensure(Reporter(None))
+    lacking = OwnEngine(tmp_path / "python")
+    assert lacking.verify() == f"{tmp_path}/python is not a program"
+    with pytest.raises(EnvironmentLacks, match="is not a program that can be run"):
+        lacking.ensure(Reporter(None))
+
+
+def _installation(path: Path, secrets: Secrets | None = None, **more: object) -> Installation:
+    recipes = load_recipes(CLONE)
+    given = {"install_path": str(path), "workloads": ["pretrain_llama3.1", "pretrain_grok1"], **more}
+    return Installation(CLONE, complete(given, recipes), secrets)
+
+
+SLURM = {"cluster_type": "slurm", "account": "bench", "gpu_partition": "gpu", "gpu_type": "h100"}
+
+
+def test_an_installation_is_its_artefacts(home: Path):
+    key = Secrets(ngc_api_key=Secret("nvapi-abc"), keep=frozenset({"ngc_api_key"}))
+    on_slurm = _installation(home, key, **SLURM, hugging_face=True).artefacts()
+    on_cpus = _installation(home, cluster_type="local", gpu_type="cpu").artefacts()
+
+    ids = [artefact.id for artefact in on_slurm]
+    assert len(set(ids)) == len(ids)
+    assert [name for name in ids if " " not in name] == [
+        *("answers", "registry-credentials", "secret-files", "workloads", "tool", "commands", "site-config"),
+    ]
+    (image,) = [artefact for artefact in on_slurm if artefact.id.startswith("image ")]
+    assert image.needs == ("registry-credentials",)
+    assert any(name.startswith("hugging-face ") for name in ids)
+    assert [artefact.id for artefact in on_cpus] == [
+        *("answers", "secret-files", "workloads", "tool", "commands", "engine-cpu", "site-config"),
+    ]
+    assert on_cpus[-1].needs == ("engine-cpu",)
+    assert all(artefact.show() for artefact in [*on_slurm, *on_cpus])
+
+
+class _Noted(Artefact):
+    """Notes when it is made."""
+
+    def __init__(self, name: str, made: list[str], needs: tuple[str, ...] = (), fails: bool = False) -> None:
+        self._id, self._made, self._needs, self._fails = name, made, needs, fails
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return self._needs
+
+    def is_complete(self) -> bool:
+        return self._id in self._made
+
+    def ensure(self, reporter: Reporter) -> bool:
+        if self._fails:
+            raise EnvironmentLacks(f"{self._id} fails")
+        self._made.append(self._id)
+        return True
+
+    def verify(self) -> str | None:
+        return None if self.is_complete() else "not made"
+
+    def show(self) -> str:
+        return "note it"
+
+
+def test_each_is_made_after_those_it_needs_and_only_what_is_missing():
+    made = ["there"]
+    artefacts = [_Noted("last", made, ("middle",)), _Noted("middle", made, ("there", "first")), _Noted("first", made)]
+    artefacts.append(_Noted("there", made))
+
+    assert steps.make_missing(artefacts, Reporter(None)) == ["first", "middle", "last"]
+    assert made == ["there", "first", "middle", "last"]
+    assert steps.make_missing(artefacts, Reporter(None)) == []
+
+
+def test_after_a_failure_nothing_new_is_begun():
+    made: list[str] = []
+    artefacts = [_Noted("bad", made, fails=True), _Noted("next", made, ("bad",)), _Noted("beside", made)]
+
+    with pytest.raises(EnvironmentLacks, match="bad fails"):
+        steps.make_missing(artefacts, Reporter(None))
+
+    assert made == ["beside"]
