@@ -46,10 +46,17 @@ class _Parser(argparse.ArgumentParser):
         raise RequestError(message + near, remedy=f"see {self.prog} --help")
 
 
+def command_in(argv: Sequence[str]) -> str:
+    """The command that ``argv`` names, or the default."""
+    return argv[0] if argv and argv[0] in COMMANDS else "install"
+
+
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments as a namespace. ``--help`` prints and raises SystemExit(0); mistakes are RequestError."""
     words = list(argv)
-    command = words.pop(0) if words and words[0] in COMMANDS else "install"
+    command = command_in(words)
+    if words[:1] == [command]:
+        words.pop(0)
     if command == "install" and words and not words[0].startswith("-"):
         raise RequestError(
             f"there is no command {words[0]!r}{did_you_mean(words[0], COMMANDS)}",

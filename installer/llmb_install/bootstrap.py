@@ -26,7 +26,7 @@ def bootstrap(clone: Path, argv: Sequence[str]) -> int:
 
     Returns an exit status only when that failed: otherwise this process becomes ``llmb-install``.
     """
-    return guarded(lambda: _bootstrap(clone, argv), as_json="--json" in argv)
+    return guarded(lambda: _bootstrap(clone, argv), command=arguments.command_in(argv), as_json="--json" in argv)
 
 
 def _bootstrap(clone: Path, argv: Sequence[str]) -> int:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import sys
 from collections.abc import Callable
 
+from llmb_common.envelope import Result, print_result
 from llmb_common.errors import EnvironmentLacks, Interrupted, LLMBError
-from llmb_common.printable import printable_lines
 
 _AGAIN = "run the same command again to go on"
 
 
-def guarded(work: Callable[[], int], *, as_json: bool = False) -> int:
+def guarded(work: Callable[[], int], *, command: str = "install", as_json: bool = False) -> int:
     """``work()``'s exit status, or that of the error it raised: 130 for Ctrl-C and SIGTERM, 3 for a file that cannot
-    be written, and so on. ``as_json``: the error also as JSON on standard output."""
+    be written, and so on. ``as_json``: the error also in the envelope of ``command``."""
     signal.signal(signal.SIGTERM, _interrupt)
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -25,18 +23,12 @@ def guarded(work: Callable[[], int], *, as_json: bool = False) -> int:
     try:
         return work()
     except LLMBError as error:
-        return _report(error, as_json)
+        problem = error
     except OSError as error:
-        return _report(_explained(error), as_json)
+        problem = _explained(error)
     except KeyboardInterrupt:
-        return _report(Interrupted("interrupted", remedy=_AGAIN), as_json)
-
-
-def _report(error: LLMBError, as_json: bool) -> int:
-    print(printable_lines(f"error: {error}"), file=sys.stderr)
-    if as_json:
-        print(json.dumps({"schema": 1, "ok": False, "error": error.as_dict()}, indent=2))
-    return error.exit_status
+        problem = Interrupted("interrupted", remedy=_AGAIN)
+    return print_result(command, Result(error=problem), as_json=as_json)
 
 
 def _explained(error: OSError) -> LLMBError:

@@ -8,18 +8,19 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from llmb_common.envelope import Result, print_result
 from llmb_common.errors import EnvironmentLacks
 from llmb_install import arguments
 from llmb_install.answers import used_folder
 from llmb_install.guard import guarded
 
-Command = Callable[[argparse.Namespace, Path, Path], int]
+Command = Callable[[argparse.Namespace, Path, Path], Result]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     words = sys.argv[1:] if argv is None else argv
-    return guarded(lambda: _dispatch(words), as_json="--json" in words)
+    return guarded(lambda: _dispatch(words), command=arguments.command_in(words), as_json="--json" in words)
 
 
 def _dispatch(argv: Sequence[str]) -> int:
@@ -28,10 +29,16 @@ def _dispatch(argv: Sequence[str]) -> int:
     asked = arguments.parse(words)
     clone = Path(os.environ.get("LLMB_REPO") or Path(__file__).resolve().parents[2])
     install = arguments.install_path(asked, clone)
+    result = _command(asked, clone, install)(asked, clone, install)
+    return print_result(asked.command, result, as_json=asked.json)
+
+
+def _command(asked: argparse.Namespace, clone: Path, install: Path) -> Command:
+    """What to call. Raises EnvironmentLacks where it needs a clone and there is none."""
     if asked.command == "doctor":
         from llmb_install.doctor.command import doctor
 
-        return doctor(asked, clone, install)
+        return doctor
     if not (clone / "pyproject.toml").is_file():
         raise EnvironmentLacks(
             f"{clone} is not a clone of the repository, and the installer works from one",
@@ -40,13 +47,12 @@ def _dispatch(argv: Sequence[str]) -> int:
     if asked.command in ("list", "verify", "uninstall"):
         from llmb_install.commands import upkeep
 
-        act: Command = {"list": upkeep.show, "verify": upkeep.verify, "uninstall": upkeep.uninstall}[asked.command]
-        return act(asked, clone, install)
+        return {"list": upkeep.show, "verify": upkeep.verify, "uninstall": upkeep.uninstall}[asked.command]
     if asked.command == "install" and asked.quickstart:
         from llmb_install.commands.quickstart import quickstart
 
         used_folder.require_free(install, agreed=asked.into_used_folder)
-        return quickstart(clone, install, verbose=asked.verbose)
+        return quickstart
     from llmb_install.commands import operations
 
-    return operations.COMMANDS[asked.command](asked, clone, install)
+    return operations.COMMANDS[asked.command]

@@ -70,6 +70,6 @@ def test_the_installer_finds_it_and_doctor_names_the_setting(cluster: SlurmClust
     for mpi, level in (("pmix", "blocks"), ("none", "ok")):
         (install / "cluster_config.yaml").write_text(f"cluster_type: slurm\nslurm: {{mpi: {mpi}}}\n")
         shown = llmb_install("doctor", "--install-path", str(install), "--no-compute-node", "--json")
-        checks = {check["name"]: check for check in json.loads(shown.stdout)["checks"]}
+        checks = {check["name"]: check for check in json.loads(shown.stdout)["data"]["checks"]}
         assert checks[f"srun --mpi={mpi}"]["level"] == level
         assert ("slurm.mpi: none" in checks[f"srun --mpi={mpi}"]["remedy"]) == (level == "blocks")

@@ -38,7 +38,7 @@ def test_all_four_workloads_through_srun(site: World, slurm: SlurmCluster) -> No
     log = next((site.install / ".llmb" / "logs").iterdir()).read_text()
     assert "srun --account bench --partition batch --nodes=1 --ntasks=1" in log
     done = site.run("list", "--json", "--install-path", str(site.install), program=["llmb-install"])
-    assert [row["image_complete"] for row in json.loads(done.stdout)["workloads"]] == [True] * 4
+    assert [row["image_complete"] for row in json.loads(done.stdout)["data"]["workloads"]] == [True] * 4
 
 
 def test_a_partition_that_does_not_exist_is_refused_at_once(site: World) -> None:
@@ -82,7 +82,7 @@ def test_doctor_on_this_cluster(site: World, slurm: SlurmCluster) -> None:
     install(site, "--gres")
     site.env["LLMB_INSTALL"] = str(site.install)
     done = site.run("doctor", "--json", program=[sys.executable, "-m", "llmb_install"])
-    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    checks = {check["name"]: check for check in json.loads(done.stdout)["data"]["checks"]}
     assert checks["Slurm controller"]["level"] == "ok"
     assert checks["srun --mpi=pmix"]["level"] == "ok"
     assert checks["Pyxis"]["level"] == "ok"

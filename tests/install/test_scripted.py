@@ -78,7 +78,7 @@ def test_the_launcher_finds_the_image(installed: World) -> None:
 
 
 def test_list_verify_and_their_json(installed: World) -> None:
-    rows = json.loads(command(installed, "list", "--json").stdout)["workloads"]
+    rows = json.loads(command(installed, "list", "--json").stdout)["data"]["workloads"]
     assert [row["workload"] for row in rows if row["installed"] and row["image_complete"]] == WORKLOADS
     done = command(installed, "verify")
     assert (done.returncode, done.stdout) == (0, f"{installed.install}: all 7 parts are right\n")
@@ -96,7 +96,9 @@ def test_verify_finds_a_changed_byte_and_update_repairs_it(installed: World) -> 
     os.utime(installed.image, ns=(times.st_atime_ns, times.st_mtime_ns))
     done = command(installed, "verify", "--json")
     assert done.returncode == 1
-    parts = json.loads(done.stdout)["parts"]
+    said = json.loads(done.stdout)
+    assert (said["command"], said["ok"], said["error"]["code"]) == ("verify", False, "failed")
+    parts = said["data"]["parts"]
     assert [name for name, problem in parts.items() if problem] == [f"image {installed.image.name}"]
     done = command(installed, "update", "--no-space-check")
     assert done.returncode == 0, done.stderr
@@ -254,7 +256,7 @@ def test_record_and_play(installed: World, tmp_path: Path) -> None:
     answers.write_text(text.replace(str(installed.install), str(tmp_path / "elsewhere")))
     done = installed.run("--play", str(answers), "--dry-run", "--json")
     assert done.returncode == 0, done.stderr
-    plan = json.loads(done.stdout)
+    plan = json.loads(done.stdout)["data"]
     assert plan["install_path"] == str(tmp_path / "elsewhere")
     assert [row["step"] for row in plan["todo"]][-1] == "site-config"
     assert not (tmp_path / "elsewhere").exists()

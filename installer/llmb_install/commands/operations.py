@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from llmb_common.envelope import Result
 from llmb_common.errors import RequestError
 from llmb_common.files import write_atomic
-from llmb_common.printable import printable_lines
 from llmb_common.recipes.recipe import Recipe
 from llmb_install import arguments
 from llmb_install.answers import answers as answers_module
@@ -40,15 +39,15 @@ LLMB installer. Enter takes what is marked, Shift-Tab goes back; Ctrl-C leaves a
 Nothing is installed before the summary at the end. Looking at this machine ..."""
 
 
-def install(asked: argparse.Namespace, clone: Path, path: Path) -> int:
+def install(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
     """The default command: answers from a play file, flags, the installation itself, or the user; then the steps."""
     if asked.list_workloads:
-        return list_workloads(asked, clone)
+        return list_workloads(clone)
     answers, secrets = _gather(asked, clone, path)
     if asked.record:
         write_atomic(Path(asked.record), answers_module.to_yaml(answers))
-        print(f"recorded in {asked.record}; install with: ./installer.py --play {asked.record}", file=sys.stderr)
-        return 0
+        told = f"recorded in {asked.record}; install with: ./installer.py --play {asked.record}"
+        return Result({"recorded": asked.record}, remarks=[told])
     check_paths(_as_given(answers))
     if not asked.no_site_check:
         _check_site(answers, clone, path, asked)
@@ -56,14 +55,14 @@ def install(asked: argparse.Namespace, clone: Path, path: Path) -> int:
     return carry_out(asked, Installation(clone, answers, secrets))
 
 
-def add(asked: argparse.Namespace, clone: Path, path: Path) -> int:
+def add(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Add workloads to the installation."""
     old = required_answers(path)
     new = expand_workloads(asked.workloads, load_recipes(clone))
     return _with(asked, clone, old, workloads=tuple(sorted({*old.workloads, *new})))
 
 
-def remove(asked: argparse.Namespace, clone: Path, path: Path) -> int:
+def remove(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Take workloads out of the installation: images that nothing else needs go, results stay."""
     old = required_answers(path)
     known = {*load_recipes(clone), *old.workloads}
@@ -92,27 +91,26 @@ def remove(asked: argparse.Namespace, clone: Path, path: Path) -> int:
         removal.finish(after, reporter)
         for name in removed:
             reporter.note(f"{name} is removed; its results stay in {before.workload_folder(name)}")
-    _say(asked, {"command": "remove", "ok": True, "workloads": list(after.answers.workloads)}, "")
-    return 0
+    return Result({"install_path": str(path), "workloads": list(after.answers.workloads)})
 
 
-def update(asked: argparse.Namespace, clone: Path, path: Path) -> int:
+def update(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Repair what is damaged, build what the clone asks for now, remove what that leaves over."""
     installation = Installation(clone, _checked(asked, required_answers(path)), credentials.from_environment())
     if asked.dry_run:
         return carry_out(asked, installation)
     with Reporter(path / ".llmb" / "logs", verbose=asked.verbose) as reporter, install_lock(path, reporter):
         _discard_damaged(installation, reporter)
-    status = carry_out(asked, installation)
+    result = carry_out(asked, installation)
     with Reporter(path / ".llmb" / "logs", verbose=asked.verbose) as reporter, install_lock(path, reporter):
         for environment in installation.environments():
             for folder in environment.prune():
                 reporter.note(f"removed {folder}")
-    return status
+    return result
 
 
-def list_workloads(asked: argparse.Namespace, clone: Path) -> int:
-    """The workloads that can be installed, on standard output."""
+def list_workloads(clone: Path) -> Result:
+    """The workloads that can be installed."""
     recipes = load_recipes(clone)
     rows = [
         {
@@ -123,20 +121,18 @@ def list_workloads(asked: argparse.Namespace, clone: Path) -> int:
         }
         for name, recipe in sorted(recipes.items())
     ]
-    text = "\n".join(f"{r['workload']:28}{r['title']:20}{r['image']}" for r in rows)
-    _say(asked, {"command": "install", "ok": True, "workloads": rows}, text)
-    return 0
+    text = "".join(f"{r['workload']:28}{r['title']:20}{r['image']}\n" for r in rows)
+    return Result({"workloads": rows}, text)
 
 
-def carry_out(asked: argparse.Namespace, installation: Installation) -> int:
+def carry_out(asked: argparse.Namespace, installation: Installation) -> Result:
     """Run what is missing, or say what that is for ``--dry-run``. With nothing to do, nothing is written."""
     artefacts = installation.artefacts()
     todo = steps.missing(artefacts)
-    result: dict[str, Any] = {"command": asked.command, "ok": True, "install_path": str(installation.path)}
+    data: dict[str, Any] = {"install_path": str(installation.path)}
     if asked.dry_run:
         rows = [{"step": a.id, "does": a.show(), "download": a.download, "disk": a.disk} for a in todo]
-        _say(asked, {**result, "dry_run": True, "todo": rows}, _dry_run_text(installation, todo))
-        return 0
+        return Result({**data, "dry_run": True, "todo": rows}, _dry_run_text(installation, todo))
     ran: list[str] = []
     if todo or removal.is_pending(installation.path):
         reporter = Reporter(installation.path / ".llmb" / "logs", verbose=asked.verbose)
@@ -151,17 +147,18 @@ def carry_out(asked: argparse.Namespace, installation: Installation) -> int:
             except BaseException:
                 reporter.say_where_the_log_is()
                 raise
-    text = f"nothing to do: {installation.path} is complete" if not ran else _done_text(installation)
-    _say(asked, {**result, "ran": ran, "complete": True}, text)
-    for image in installation.unused_images():
-        told = f"{image} ({size(image.stat().st_size)}) is of an earlier release, and no workload needs it now"
-        print(f"{told}: remove it once no queued job uses it", file=sys.stderr)
+    text = f"nothing to do: {installation.path} is complete\n" if not ran else _done_text(installation)
+    remarks = [
+        f"{image} ({size(image.stat().st_size)}) is of an earlier release, and no workload needs it now: "
+        "remove it once no queued job uses it"
+        for image in installation.unused_images()
+    ]
     if ran and asked.command == "install":
-        _say_what_next(installation)
-    return 0
+        remarks += _what_next(installation)
+    return Result({**data, "ran": ran, "complete": True}, text, remarks=remarks)
 
 
-def _say_what_next(installation: Installation) -> None:
+def _what_next(installation: Installation) -> Iterator[str]:
     folder = shlex.quote(str(installation.path))
     check = "llmb-install doctor; " if installation.answers.on_slurm else ""
     umask = os.umask(0)
@@ -170,12 +167,11 @@ def _say_what_next(installation: Installation) -> None:
         parts = " ".join(
             f"{folder}/{name}" for name in ("bin", "venvs", "images") if (installation.path / name).is_dir()
         )
-        print(
+        yield (
             f"note: only you can use this, because of umask {umask:03o}; for colleagues: "
-            f"chmod go+rX {folder}; chmod -R go+rX {parts}",
-            file=sys.stderr,
+            f"chmod go+rX {folder}; chmod -R go+rX {parts}"
         )
-    print(f'next: export LLMB_INSTALL={folder} PATH={folder}/bin:"$PATH"; {check}llmb-run list', file=sys.stderr)
+    yield f'next: export LLMB_INSTALL={folder} PATH={folder}/bin:"$PATH"; {check}llmb-run list'
 
 
 def describe(installation: Installation) -> str:
@@ -191,7 +187,7 @@ def describe(installation: Installation) -> str:
     return "\n".join(["", *lines, "", f"  {_estimate(todo)}; {free}", ""])
 
 
-COMMANDS: dict[str, Callable[[argparse.Namespace, Path, Path], int]] = {
+COMMANDS: dict[str, Callable[[argparse.Namespace, Path, Path], Result]] = {
     "install": install,
     "add": add,
     "remove": remove,
@@ -271,7 +267,7 @@ def _as_given(answers: Answers) -> Given:
     return data
 
 
-def _with(asked: argparse.Namespace, clone: Path, old: Answers, **changes: Any) -> int:
+def _with(asked: argparse.Namespace, clone: Path, old: Answers, **changes: Any) -> Result:
     new = _checked(asked, msgspec.structs.replace(old, **changes))
     return carry_out(asked, Installation(clone, new, credentials.from_environment()))
 
@@ -290,9 +286,9 @@ def _discard_damaged(installation: Installation, reporter: Reporter) -> None:
 
 def _dry_run_text(installation: Installation, todo: list[Artefact]) -> str:
     if not todo:
-        return f"nothing to do: {installation.path} is complete"
+        return f"nothing to do: {installation.path} is complete\n"
     lines = [f"{artefact.id}\n    {artefact.show()}" for artefact in todo]
-    return "\n".join([*lines, _estimate(todo)])
+    return "\n".join([*lines, _estimate(todo), ""])
 
 
 def _estimate(todo: list[Artefact]) -> str:
@@ -302,12 +298,4 @@ def _estimate(todo: list[Artefact]) -> str:
 
 
 def _done_text(installation: Installation) -> str:
-    return f"installed in {installation.path}: {', '.join(installation.answers.workloads)}"
-
-
-def _say(asked: argparse.Namespace, result: dict[str, Any], text: str) -> None:
-    """The result on standard output: JSON with ``--json``, else ``text``."""
-    if asked.json:
-        print(json.dumps({"schema": 1, **result}, indent=2))
-    elif text:
-        print(printable_lines(text))
+    return f"installed in {installation.path}: {', '.join(installation.answers.workloads)}\n"

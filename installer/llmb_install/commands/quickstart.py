@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shlex
 import sys
 from pathlib import Path
 
+from llmb_common.envelope import Result
 from llmb_common.errors import CheckFailed
-from llmb_common.programs import ask
+from llmb_common.programs import Answer, ask
 from llmb_common.request.read import VARIABLES
 from llmb_common.timing.iterations import iterations_in
 from llmb_install.answers.answers import Answers, complete
@@ -29,24 +31,35 @@ _ENDING = 45.0
 """Seconds for a training run to end in order after Ctrl-C."""
 
 
-def quickstart(clone: Path, install: Path, *, verbose: bool) -> int:
-    """Install the CPU engine and this machine's settings under ``install``, train, print the table on stdout.
+def quickstart(asked: argparse.Namespace, clone: Path, install: Path) -> Result:
+    """Install the CPU engine and this machine's settings under ``install``, and train; the table of the run.
 
-    Raises EnvironmentLacks for what the machine lacks, CheckFailed when the run did not succeed.
+    Raises EnvironmentLacks for what the machine lacks, CheckFailed when the run left no results.
     """
     installation = Installation(clone, stored_answers(install) or _answers(clone, install))
-    with Reporter(install / ".llmb" / "logs", verbose=verbose) as reporter:
+    with Reporter(install / ".llmb" / "logs", verbose=asked.verbose) as reporter:
         reporter.note(f"LLMB quickstart in {install}")
         try:
             with install_lock(install, reporter):
                 _install(installation, reporter)
             run_folder = _train(clone, install, reporter)
-            _print_table(clone, install, run_folder, reporter)
+            table = _table(clone, install, run_folder)
         except BaseException:
             reporter.say_where_the_log_is()
             raise
-        _say_what_next(install, reporter)
-    return 0
+        for line in table.output.splitlines():
+            reporter.log(line)
+        print(table.errors, end="", file=sys.stderr, flush=True)
+        if not table.ok or not re.search(r"\bSuccess\b", table.output):
+            reporter.say_where_the_log_is()
+            error = CheckFailed("the run did not succeed", remedy=f"look at its log in {run_folder}")
+            return Result(text=table.output, error=error)
+    llmb_run = shlex.quote(str(install / "bin" / "llmb-run"))
+    remarks = [
+        f"installed in {install}; log: {reporter.log_path}",
+        f"next: export LLMB_INSTALL={shlex.quote(str(install))}; {llmb_run} list",
+    ]
+    return Result(text=table.output, remarks=remarks)
 
 
 def _answers(clone: Path, install: Path) -> Answers:
@@ -113,19 +126,7 @@ def _run_folders(experiments: Path) -> list[Path]:
     return [record.parent for record in experiments.glob("*/*/run.json")]
 
 
-def _print_table(clone: Path, install: Path, run_folder: Path, reporter: Reporter) -> None:
-    """The documented table, on standard output. Raises CheckFailed when the run is not in it as a success."""
+def _table(clone: Path, install: Path, run_folder: Path) -> Answer:
+    """The documented table, from the documented script."""
     parser = clone / "common" / "parse_train_timing_mbridge.sh"
-    answer = ask(["bash", str(parser), str(run_folder)], 120, env=_environment(clone, install))
-    print(answer.output, end="", flush=True)
-    print(answer.errors, end="", file=sys.stderr, flush=True)
-    for line in answer.output.splitlines():
-        reporter.log(line)
-    if not answer.ok or not re.search(r"\bSuccess\b", answer.output):
-        raise CheckFailed("the run did not succeed", remedy=f"look at its log in {run_folder}")
-
-
-def _say_what_next(install: Path, reporter: Reporter) -> None:
-    reporter.note(f"installed in {install}; log: {reporter.log_path}")
-    llmb_run = shlex.quote(str(install / "bin" / "llmb-run"))
-    reporter.note(f"next: export LLMB_INSTALL={shlex.quote(str(install))}; {llmb_run} list")
+    return ask(["bash", str(parser), str(run_folder)], 120, env=_environment(clone, install))

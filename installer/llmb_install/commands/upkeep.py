@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
+from llmb_common.envelope import Result
 from llmb_common.errors import RequestError
 from llmb_install.answers.keyboard import forget_keys
 from llmb_install.answers.stored import ANSWERS_FILE, load_recipes, required_answers, stored_answers
@@ -21,7 +21,7 @@ from llmb_install.working.leftovers import remove_leftovers
 from llmb_install.working.reporter import Reporter
 
 
-def show(asked: argparse.Namespace, clone: Path, path: Path) -> int:
+def show(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
     """What is installed and what could be."""
     answers = stored_answers(path)
     recipes = load_recipes(clone)
@@ -39,34 +39,26 @@ def show(asked: argparse.Namespace, clone: Path, path: Path) -> int:
                 "image_complete": image.is_complete() if image else None,
             }
         )
-    if asked.json:
-        envelope = {"schema": 1, "ok": True, "command": "list", "install_path": str(path), "workloads": rows}
-        print(json.dumps(envelope, indent=2))
-        return 0
-    print(f"{path}" if answers else f"{path}: no installation")
+    lines = [f"{path}" if answers else f"{path}: no installation"]
     for row in rows:
         state = "installed" if row["installed"] else "-"
         if row["installed"] and row["image_complete"] is False:
             state = "image missing"
-        print(f"  {row['workload']:28}{row['title']:20}{state}")
-    return 0
+        lines.append(f"  {row['workload']:28}{row['title']:20}{state}")
+    return Result({"install_path": str(path), "workloads": rows}, "\n".join([*lines, ""]))
 
 
-def verify(asked: argparse.Namespace, clone: Path, path: Path) -> int:
-    """The thorough check of every part; CheckFailed when one is not right."""
+def verify(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
+    """The thorough check of every part; the result has CheckFailed when one is not right."""
     installation = Installation(clone, required_answers(path))
     reporter = Reporter(None, verbose=asked.verbose)
     found = steps.verify_all(installation.artefacts(), reporter)
-    if asked.json:
-        ok = not any(found.values())
-        print(json.dumps({"schema": 1, "ok": ok, "command": "verify", "parts": found}, indent=2))
-        return 0 if ok else 1
-    steps.raise_if_any(found)
-    print(f"{path}: all {len(found)} parts are right")
-    return 0
+    error = steps.problem_in(found)
+    text = "" if error else f"{path}: all {len(found)} parts are right\n"
+    return Result({"install_path": str(path), "parts": found}, text, error=error)
 
 
-def uninstall(asked: argparse.Namespace, clone: Path, path: Path) -> int:
+def uninstall(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Remove what the installer has made. Results (``workloads/``) stay unless ``--results-too`` says otherwise; what
     others have put beside it stays in any case."""
     if not (path / ANSWERS_FILE).is_file():  # readable or not: a damaged installation can be removed too
@@ -90,13 +82,8 @@ def uninstall(asked: argparse.Namespace, clone: Path, path: Path) -> int:
         if not any(path.iterdir()):
             path.rmdir()
     stays = sorted(entry.name for entry in path.iterdir()) if path.exists() else []
-    if asked.json:
-        removed = [str(target) for target in targets]
-        result = {"schema": 1, "ok": True, "command": "uninstall", "removed": removed, "stays": stays}
-        print(json.dumps(result, indent=2))
-    elif stays:
-        print(f"removed; what stays in {path}: {', '.join(stays)}")
-    return 0
+    data = {"install_path": str(path), "removed": [str(target) for target in targets], "stays": stays}
+    return Result(data, f"removed; what stays in {path}: {', '.join(stays)}\n" if stays else "")
 
 
 def _remove(target: Path) -> None:

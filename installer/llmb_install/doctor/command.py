@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 from pathlib import Path
 
 import msgspec
 
 from llmb_common.cluster_types import LOCAL, SLURM, traits_of
+from llmb_common.envelope import Result
 from llmb_common.errors import RequestError
-from llmb_common.printable import printable_lines
 from llmb_common.site.cluster import FILE_NAME, ClusterConfig, load_cluster_config
 from llmb_common.words import is_slurm_name
 from llmb_install.detect import detect_site
@@ -23,8 +22,8 @@ from llmb_install.working.reporter import Reporter
 _MARKS = {"ok": "ok", "doubt": "doubt", "blocks": "BLOCKS"}
 
 
-def doctor(asked: argparse.Namespace, clone: Path, install: Path) -> int:
-    """Print the report; 1 when something blocks."""
+def doctor(asked: argparse.Namespace, clone: Path, install: Path) -> Result:
+    """The report; exit status 1 when something blocks."""
     if (install / FILE_NAME).is_file():
         migrations.schema_of(install / FILE_NAME)
     config = _with_flags(load_cluster_config(install), asked)
@@ -34,12 +33,8 @@ def doctor(asked: argparse.Namespace, clone: Path, install: Path) -> int:
         facts = gather(config, install, ask_node=not asked.no_compute_node)
     checks = all_checks(facts)
     blocked = any(check.level == "blocks" for check in checks)
-    if asked.json:
-        rows = [dataclasses.asdict(check) for check in checks]
-        print(json.dumps({"schema": 1, "ok": not blocked, "command": "doctor", "checks": rows}, indent=2))
-    else:
-        print(printable_lines("\n".join(_lines(checks))))
-    return 1 if blocked else 0
+    rows = [dataclasses.asdict(check) for check in checks]
+    return Result({"checks": rows}, "\n".join([*_lines(checks), ""]), status=int(blocked))
 
 
 def _with_flags(config: ClusterConfig, asked: argparse.Namespace) -> ClusterConfig:

@@ -72,11 +72,12 @@ def verify_all(artefacts: Iterable[Artefact], reporter: Reporter) -> dict[str, s
     return found
 
 
-def raise_if_any(found: dict[str, str | None]) -> None:
-    bad = {name: problem for name, problem in found.items() if problem}
-    if bad:
-        lines = "\n".join(f"    {name}: {problem}" for name, problem in bad.items())
-        raise CheckFailed(
-            f"{len(bad)} of {len(found)} parts of the installation are not right:\n{lines}",
-            remedy="run llmb-install update, which repairs what is missing or damaged",
-        )
+def problem_in(found: dict[str, str | None]) -> CheckFailed | None:
+    """The error that names what ``verify_all`` found wrong, if anything."""
+    bad = [f"    {name}: {problem}" for name, problem in found.items() if problem]
+    if not bad:
+        return None
+    return CheckFailed(
+        "\n".join([f"{len(bad)} of {len(found)} parts of the installation are not right:", *bad]),
+        remedy="run llmb-install update, which repairs what is missing or damaged",
+    )
