@@ -15,9 +15,9 @@ from llmb_train.settings import refusals
 GPU = Engine(device="cuda", transformer_engine=True)
 
 
-def refusal(**changes: Any) -> str:
+def refusal(name: str = "llama3", **changes: Any) -> str:
     with pytest.raises(JobError) as caught:
-        refusals.check(parse_job(make_job(device="cuda", **changes)), GPU)
+        refusals.check(parse_job(make_job(name, device="cuda", **changes)), GPU)
     return str(caught.value)
 
 
@@ -50,3 +50,11 @@ def test_fsdp_with_cuda_graphs_is_refused_with_what_the_engine_lacks(
     assert why in message
     for alone in ({"parallelism": {"fsdp": True}}, {"performance": {"cuda_graph": True}}):
         refusals.check(parse_job(make_job(device="cuda", **alone)), GPU)
+
+
+def test_attention_chunks_must_not_be_cut() -> None:
+    """Those of this Llama 4 have 64 tokens."""
+    assert "sequence_length 100 is not a multiple of attention_chunk 64" in refusal("llama4", sequence_length=100)
+    cut = {"world_size": 2, "parallelism": {"cp": 2}, "sequence_length": 128}
+    assert "context parallelism would cut the attention chunks of 64 tokens" in refusal("llama4", **cut)
+    refusals.check(parse_job(make_job("llama4", device="cuda", **{**cut, "sequence_length": 64})), GPU)

@@ -17,6 +17,7 @@ def check(job: Job, engine: Engine) -> None:
     """
     _check_engine(job, engine)
     _check_profile(job)
+    _check_attention_chunks(job)
     performance, p = job.performance, job.parallelism
     if performance.offload_layers and p.pp > 1:
         raise JobError("activation offload needs PP 1", remedy="set OFFLOAD_LAYERS=0 or PP=1")
@@ -65,6 +66,19 @@ def _check_engine(job: Job, engine: Engine) -> None:
             f"Megatron-FSDP cannot save or load a checkpoint on {where}",
             remedy="set FSDP=false, or leave checkpoints out",
         )
+
+
+def _check_attention_chunks(job: Job) -> None:
+    chunk, length = job.architecture.attention_chunk, job.sequence_length
+    if chunk is None or chunk >= length:
+        return  # one chunk is plain causal attention
+    if length % chunk:
+        raise JobError(
+            f"sequence_length {length} is not a multiple of attention_chunk {chunk}",
+            remedy="use a sequence of whole chunks, or no longer than one",
+        )
+    if job.parallelism.cp > 1:
+        raise JobError(f"context parallelism would cut the attention chunks of {chunk} tokens", remedy="set CP=1")
 
 
 def _why_fsdp_has_no_graphs() -> str:

@@ -1,4 +1,4 @@
-"""Fields of the model provider that all families share."""
+"""``architecture`` -> the fields of the model provider."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from llmb_train.job import Architecture, Job
 _NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
 
 
-def transformer_fields(job: Job, engine: Engine) -> dict[str, Any]:
+def fields(job: Job, engine: Engine) -> dict[str, Any]:
+    """Everything that the architecture says of the provider."""
+    return _transformer(job, engine) | _experts(job, engine)
+
+
+def _transformer(job: Job, engine: Engine) -> dict[str, Any]:
     """Sizes, attention, activation, norm and position embedding. No bias in linear layers and no dropout anywhere."""
     from megatron.core.activations import squared_relu
     from torch.nn.functional import silu
@@ -46,6 +51,7 @@ def transformer_fields(job: Job, engine: Engine) -> dict[str, Any]:
         "add_bias_linear": False,
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
+        "attention_chunk_size": a.attention_chunk,
         # None leaves the choice of the attention kernel to Transformer Engine (Bridge 0.3.1).
         "attention_backend": None,
         # Weights made on the host do not depend on the layout; on GPUs the layers fill themselves in, which is faster.
@@ -60,7 +66,7 @@ def _without_rope(a: Architecture) -> list[int] | None:
     return [int(number % a.no_rope_interval == 0) for number in range(1, a.layers + 1)]
 
 
-def moe_fields(job: Job, engine: Engine) -> dict[str, Any]:
+def _experts(job: Job, engine: Engine) -> dict[str, Any]:
     """Experts and routing.
 
     ``drop`` is what the published runs did: each expert takes its capacity and no more, padded to it. ``balanced`` is
