@@ -11,12 +11,12 @@ from llmb_train.ranks import first_rank
 
 
 def main(arguments: list[str]) -> int:
-    """Exit status: 0 trained, 1 training failed, 2 the job is wrong, 3 the engine lacks something."""
+    """Train the job. Exit status: 0 trained, 1 training failed, 2 the job is wrong, 3 the engine lacks something."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
         print("usage: python -m llmb_train job.json", file=sys.stderr)
         return 0 if arguments in (["-h"], ["--help"]) else 2
     try:
-        # Reading the job first: a wrong one is reported in milliseconds, not after seconds of importing torch.
+        # The job first: a wrong one is reported in milliseconds, not after seconds of importing torch.
         from llmb_train.job import load_job
 
         job = load_job(Path(arguments[0]))
@@ -24,7 +24,8 @@ def main(arguments: list[str]) -> int:
 
         run(job)
     except TrainError as error:
-        # A wrong job is wrong on all ranks, and a thousand copies hide the message; a lacking node speaks for itself.
+        # A wrong job is wrong on all ranks, and a thousand copies hide the message; a node that lacks something must
+        # say so itself.
         lacking = isinstance(error, EngineError) and not isinstance(error, WrongEngine)
         if first_rank(os.environ) or lacking:
             kind = "error" if error.exit_status else "notice"

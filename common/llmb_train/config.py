@@ -26,7 +26,7 @@ def build_config(job: Job, engine: Engine) -> Any:
     """The complete configuration of one run.
 
     Raises:
-        JobError: the job asks for something this engine would ignore, or for columns that exclude each other.
+        JobError: the job asks for something this engine would ignore, or for columns that cannot be combined.
     """
     from megatron.bridge.training.config import (
         ConfigContainer,

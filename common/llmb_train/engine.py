@@ -1,4 +1,4 @@
-"""What this process has to train with: the device, Transformer Engine or not, and which versions."""
+"""What this process trains with: the device, with or without Transformer Engine, and which versions."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class Engine:
 
 
 def find(device: Device) -> Engine:
-    """What there is to train with. Imports nothing.
+    """Find out what there is to train with, without importing it.
 
     Raises:
-        EngineError: Megatron-Bridge is missing, or its version is one that LLMB's settings or patches do not fit.
+        EngineError: Megatron-Bridge is missing, or LLMB's settings or patches do not fit its version.
     """
     if not importable("megatron.bridge"):
         raise EngineError(
             "Megatron-Bridge is not installed in this Python",
             remedy="run inside the recipe's container, or install the CPU engine with ./installer.py --quickstart",
         )
-    # A container built for GPUs can be asked for a CPU run too; the emulation stands in for the device only.
+    # A GPU container can run a CPU job too: the emulation stands in for the device only.
     have_te = device == "cuda" and importlib.util.find_spec("transformer_engine") is not None
     if have_te:
         require_configured_versions(os.environ)
@@ -66,6 +66,6 @@ def require_patched_versions(device: Device) -> None:
             why = "a CPU" if device == "cpu" else "a GPU without Transformer Engine"
             raise EngineError(
                 f"{package} {found or '(not installed)'} cannot train on {why}: "
-                f"the patches for that are written for {' and '.join(known)}",
+                f"LLMB's patches for that are written for {' and '.join(known)}",
                 remedy=f"install {package}=={known[-1]} (./installer.py --quickstart does), or use a GPU container",
             )

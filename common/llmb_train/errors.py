@@ -2,13 +2,14 @@
 
 ::
 
-    TrainError             never raised itself
+    TrainError             never raised as such
       JobError         2   job.json, or what it asks for, is wrong
       EngineError      3   the engine (Python packages, device, ranks) lacks something
-        WrongEngine    3   all ranks have the same one, which does not fit
-      NothingLeft      0   a resumed job finds that all its steps are trained
+        WrongEngine    3   the engine, which all ranks share, does not fit
+      NothingLeft      0   a resumed job finds all its steps trained
 
-``llmb_train`` runs inside a container without ``llmb_common``, so it has its own small tree with the same exit status.
+``llmb_train`` runs inside a container without ``llmb_common``, so it has a small tree of its own, with the same exit
+statuses.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import ClassVar
 
 
 class TrainError(Exception):
-    """Root of the tree. ``str()`` is the message and the remedy, ready for a job log."""
+    """The root. ``str()`` gives the message and the remedy, ready for a job log."""
 
     exit_status: ClassVar[int] = 1
 
@@ -39,7 +40,7 @@ class EngineError(TrainError):
 
 
 class WrongEngine(EngineError):
-    """Not a lack of one node: the image is the same on all of them."""
+    """Not the fault of one node: all of them run the same image."""
 
 
 class NothingLeft(TrainError):

@@ -1,7 +1,7 @@
 """``job.json`` as frozen dataclasses, and the strict loader.
 
-The file is written by ``llmb_common.job`` and read by every rank. Unknown keys, missing keys and wrong types are
-errors that name the key, because a key that nothing reads is a setting that silently does nothing.
+The file is written by ``llmb_common.rendering.job`` and read by every rank. Unknown keys, missing keys and wrong types
+are errors that name the key, because a key that nothing reads is a setting that silently does nothing.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def parse_job(content: Any, where: str = "job.json") -> Job:
     """Check ``content`` (parsed JSON) against the schema.
 
     Raises:
-        JobError: an unknown or missing key, a wrong type, another schema number, or columns that exclude each other.
+        JobError: an unknown or missing key, a wrong type, another schema number, or columns that cannot be combined.
     """
     if not isinstance(content, dict):
         raise JobError(f"{where}: expected a JSON object, found {type(content).__name__}")
@@ -184,7 +184,7 @@ def load_job(path: Path) -> Job:
     """Read and check ``path``.
 
     Raises:
-        JobError: the file is missing or not JSON, or see ``parse_job``.
+        JobError: the file is missing or not JSON, or as in ``parse_job``.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -198,7 +198,7 @@ def load_job(path: Path) -> Job:
 
 
 def _check(job: Job, where: str) -> None:
-    """What the types cannot say. The plan checks divisibility with better messages; these guard hand-written files."""
+    """What the types cannot say. Planning checks divisibility with better messages; this guards hand-written files."""
     p, moe = job.parallelism, job.architecture.moe
     for name, value in (("tp", p.tp), ("pp", p.pp), ("cp", p.cp), ("vp", p.vp), ("ep", p.ep), ("etp", p.etp)):
         if value is not None and value < 1:
@@ -209,27 +209,27 @@ def _check(job: Job, where: str) -> None:
     if job.world_size < 1 or job.world_size % model_parallel:
         raise JobError(
             f"{where}: world_size {job.world_size} is not a multiple of tp * pp * cp = {model_parallel}",
-            remedy="use a number of ranks that TP * PP * CP divides",
+            remedy="use a number of ranks that is a multiple of TP * PP * CP",
         )
     if job.batch.gbs % (job.batch.mbs * job.data_parallel):
         raise JobError(
             f"{where}: batch.gbs {job.batch.gbs} is not a multiple of mbs * DP = {job.batch.mbs} * {job.data_parallel}",
         )
     if p.vp is not None and p.vp > 1 and p.pp == 1:
-        raise JobError(f"{where}: parallelism.vp is {p.vp} with pp 1", remedy="virtual stages need pp > 1")
+        raise JobError(f"{where}: parallelism.vp is {p.vp} with pp 1", remedy="virtual pipeline stages need pp > 1")
     if p.cp > 1 and job.sequence_length % (2 * p.cp):
         raise JobError(f"{where}: sequence_length {job.sequence_length} is not a multiple of 2 * cp = {2 * p.cp}")
     if moe is None and (p.ep or 1) > 1:
         raise JobError(f"{where}: parallelism.ep is {p.ep}, but the architecture has no experts")
     if moe is not None and moe.experts % (p.ep or 1):
-        raise JobError(f"{where}: {moe.experts} experts are not a multiple of ep = {p.ep}")
+        raise JobError(f"{where}: the number of experts, {moe.experts}, is not a multiple of ep = {p.ep}")
     if moe is not None and job.performance.moe_routing is None:
         raise JobError(
             f"{where}: performance.moe_routing is null for a model with experts",
             remedy='use "drop" (as published) or "balanced"',
         )
     if (job.precision.dtype == "fp8") != (job.precision.fp8_recipe is not None):
-        raise JobError(f"{where}: precision.fp8_recipe belongs to dtype fp8 and to no other")
+        raise JobError(f"{where}: precision.fp8_recipe must be set for dtype fp8, and only for it")
     if job.steps.train < 1 or (job.steps.exit_after is not None and job.steps.exit_after < 1):
         raise JobError(f"{where}: steps.train and steps.exit_after must be at least 1")
     if job.data_workers < 0:

@@ -1,4 +1,4 @@
-"""What the job itself can see of its machine, printed once so that the run's record can keep it."""
+"""What the job itself sees of its machine, printed once for the run's record."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Who am I among the ranks: from ``torchrun``'s variables, or else from Slurm's.
+"""Which rank this process is: from ``torchrun``'s variables, or else from Slurm's.
 
 The rest of the program, Megatron-Bridge and torch read ``RANK``, ``LOCAL_RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and
-``MASTER_PORT``, so Slurm's answer is written into these.
+``MASTER_PORT``, so what Slurm says is written into these.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Rank:
 
 
 def find_rank(environ: Mapping[str, str]) -> Rank:
-    """This process's place in the job.
+    """This process's place among the job's ranks.
 
     Raises:
         EngineError: neither set of variables is complete, or one is not a number.
@@ -52,19 +52,22 @@ def find_rank(environ: Mapping[str, str]) -> Rank:
             remedy="start it with torchrun or srun, or set RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 for one rank",
         )
     if not 0 <= rank < world_size:
-        raise EngineError(f"rank {rank} does not exist in a world of {world_size}")
+        raise EngineError(f"rank {rank} is out of range for a world size of {world_size}")
     return Rank(rank, local_rank, world_size, _master_addr(environ, world_size), _master_port(environ))
 
 
 def first_rank(environ: Mapping[str, str]) -> bool:
-    """Whether this is rank 0, as far as can be said before the variables are checked."""
+    """Whether this is rank 0, as far as can be told before the variables are checked."""
     return environ.get("RANK", environ.get("SLURM_PROCID", "0")) == "0"
 
 
 def first_host(hostlist: str) -> str:
     """First host of a Slurm host list: ``n[09-10,12],m1`` -> ``n09``, ``rack[1-2]n[1-2]`` -> ``rack1n1``.
 
-    ``scontrol show hostnames`` would say it, but there is no scontrol inside a container.
+    ``scontrol show hostnames`` would do, but there is no scontrol inside a container.
+
+    Raises:
+        EngineError: no host can be read from it.
     """
     first = re.match(r"(?:[^,\[\]]|\[[^\]]*\])+", hostlist.strip())
     if first is None:
@@ -81,7 +84,7 @@ def _master_addr(environ: Mapping[str, str], world_size: int) -> str:
     if world_size == 1:
         return "127.0.0.1"
     raise EngineError(
-        "nobody says where rank 0 is: MASTER_ADDR, SLURM_STEP_NODELIST and SLURM_JOB_NODELIST are unset",
+        "the address of rank 0 is unknown: MASTER_ADDR, SLURM_STEP_NODELIST and SLURM_JOB_NODELIST are all unset",
         remedy="set MASTER_ADDR to the host of rank 0",
     )
 
@@ -89,7 +92,7 @@ def _master_addr(environ: Mapping[str, str], world_size: int) -> str:
 def _master_port(environ: Mapping[str, str]) -> int:
     if environ.get("MASTER_PORT"):
         return _number(environ, "MASTER_PORT")
-    # Every rank must arrive at the same port, and two jobs on one node at different ones.
+    # All ranks must come to the same port, and two jobs on one node to different ones.
     if "SLURM_JOB_ID" in environ:
         return _PORT_BASE + _number(environ, "SLURM_JOB_ID") % _PORT_COUNT
     return _PORT_BASE

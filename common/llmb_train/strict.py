@@ -1,4 +1,4 @@
-"""JSON values -> frozen dataclasses, without guessing: the container has no validation library to rely on."""
+"""JSON values -> frozen dataclasses, without guessing: there may be no validation library in the container."""
 
 from __future__ import annotations
 

@@ -16,10 +16,10 @@ from llmb_train.settings import refusals
 def run(job: Job) -> None:
     """Train ``job`` as the rank that the environment says.
 
-    Ends by ``SystemExit(0)`` where the run saves checkpoints: that is how Megatron-Bridge leaves its loop.
+    A run that saves checkpoints ends with ``SystemExit(0)``: that is how Megatron-Bridge leaves its loop.
 
     Raises:
-        TrainError: the job or this machine is not fit; nothing was trained.
+        TrainError: the job is wrong or this machine lacks something; nothing was trained.
     """
     rank = find_rank(os.environ)
     if rank.world_size != job.world_size:
@@ -48,7 +48,7 @@ def run(job: Job) -> None:
 
 
 def _sigterm_handler() -> Any:
-    """Bridge 0.3.x makes its handler for ``exit_signal_handler`` and never installs it: SIGTERM, which announces a
+    """Bridge 0.3.x creates its handler for ``exit_signal_handler`` and never installs it: SIGTERM, which announces a
     time limit or a preemption, would end the job with nothing saved."""
     from megatron.bridge.training.callbacks import Callback
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from llmb_train.errors import WrongEngine
 
 SWITCH = "LLMB_ENGINE_CHECK"
-"""``off`` in the environment of a rank: train with whatever Megatron there is."""
+"""``off`` in a rank's environment: train with whatever Megatron is there."""
 
 CONTAINER = "nvcr.io#nvidia/nemo:26.02.01"
 """The recipes' image; holds Megatron-Bridge 0.3.1 and megatron-core 0.16.1."""
@@ -39,7 +39,7 @@ _MODULES = {
 
 
 def package_version(name: str) -> str | None:
-    """Version of what ``import`` would find for the distribution ``name``, or None where it cannot be told.
+    """The version that ``import`` would find of the distribution ``name``, or None where it cannot be determined.
 
     A container may hold a package as a source tree, without a distribution's metadata or with another one's: what the
     tree says of itself comes first.
@@ -73,12 +73,12 @@ def require_configured_versions(environment: Mapping[str, str]) -> None:
     whose = f", as in NVIDIA's container nemo:{container}" if container else ""
     raise WrongEngine(
         f"LLMB's settings are written for {wanted}; here is {named}{whose}",
-        remedy=f"use the container {CONTAINER} (unset RUN_CONF_IMAGE), or set {SWITCH}=off to try this one",
+        remedy=f"use the container {CONTAINER} (unset RUN_CONF_IMAGE), or set {SWITCH}=off to try this one anyway",
     )
 
 
 def is_configured(name: str, version: str | None) -> bool:
-    """Whether LLMB's settings are written for this release: not for a preview of it."""
+    """Whether LLMB's settings are written for this release; a pre-release is not one."""
     return version is not None and re.fullmatch(rf"{re.escape(_CONFIGURED[name])}\.\d+(\+.*)?", version) is not None
 
 

@@ -37,8 +37,8 @@ def test_integers_stand_for_floats_but_never_for_switches() -> None:
         ({"schema": 2}, "schema is 2, this llmb_train reads schema 1"),
         ({"family": "llama2"}, "family is 'llama2', expected one of 'llama3'"),
         ({"architecture": {"moe": {"experts": 8}}}, "missing key architecture.moe.top_k"),
-        ({"precision": {"dtype": "fp8"}}, "precision.fp8_recipe belongs to dtype fp8"),
-        ({"precision": {"fp8_recipe": "mx"}}, "precision.fp8_recipe belongs to dtype fp8"),
+        ({"precision": {"dtype": "fp8"}}, "precision.fp8_recipe must be set for dtype fp8"),
+        ({"precision": {"fp8_recipe": "mx"}}, "precision.fp8_recipe must be set for dtype fp8"),
         ({"world_size": 3, "parallelism": {"tp": 2}}, r"world_size 3 is not a multiple of tp \* pp \* cp = 2"),
         ({"batch": {"mbs": 3}}, r"batch.gbs 8 is not a multiple of mbs \* DP = 3 \* 1"),
         ({"parallelism": {"vp": 2}}, "parallelism.vp is 2 with pp 1"),
@@ -59,7 +59,7 @@ def test_a_wrong_job_says_what_is_wrong(changes: dict[str, Any], message: str) -
 def test_experts_need_a_routing_and_must_divide() -> None:
     with pytest.raises(JobError, match=r"performance\.moe_routing is null"):
         parse_job(make_job("grok1", performance={"moe_routing": None}))
-    with pytest.raises(JobError, match="4 experts are not a multiple of ep = 3"):
+    with pytest.raises(JobError, match="the number of experts, 4, is not a multiple of ep = 3"):
         parse_job(make_job("grok1", parallelism={"ep": 3}))
 
 

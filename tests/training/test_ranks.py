@@ -65,8 +65,8 @@ def test_first_host_of_a_list(hostlist: str, first: str) -> None:
         ({}, "neither RANK nor SLURM_PROCID is set"),
         ({"RANK": "0", "LOCAL_RANK": "0"}, "WORLD_SIZE is ''"),
         ({**SLURM, "SLURM_NTASKS": "many"}, "SLURM_NTASKS is 'many', expected a number"),
-        ({"RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}, "rank 2 does not exist in a world of 2"),
-        ({"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}, "nobody says where rank 0 is"),
+        ({"RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}, "rank 2 is out of range for a world size of 2"),
+        ({"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}, "the address of rank 0 is unknown"),
     ],
 )
 def test_a_process_that_cannot_know_its_place_says_so(environ: dict[str, str], message: str) -> None:

@@ -46,7 +46,7 @@ def test_fsdp_with_cuda_graphs_is_refused_with_what_the_engine_lacks(
 ) -> None:
     monkeypatch.setattr(refusals, "package_version", lambda name: core)
     message = refusal(parallelism={"fsdp": True}, performance={"cuda_graph": True})
-    assert "Megatron-FSDP and CUDA graphs exclude each other" in message
+    assert "Megatron-FSDP and CUDA graphs cannot be combined" in message
     assert why in message
     for alone in ({"parallelism": {"fsdp": True}}, {"performance": {"cuda_graph": True}}):
         refusals.check(parse_job(make_job(device="cuda", **alone)), GPU)

@@ -120,10 +120,10 @@ def test_torch_profiler_writes_a_trace_per_rank(engine: Engine, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"precision": {"dtype": "fp8", "fp8_recipe": "cs"}}, "fp8 does not exist on a CPU"),
-        ({"precision": {"dtype": "nvfp4"}}, "nvfp4 does not exist on a CPU"),
-        ({"performance": {"cuda_graph": True}}, "CUDA graphs do not exist on a CPU"),
-        ({"performance": {"offload_layers": 1}}, "activation offload does not exist on a CPU"),
+        ({"precision": {"dtype": "fp8", "fp8_recipe": "cs"}}, "fp8 is not available on a CPU"),
+        ({"precision": {"dtype": "nvfp4"}}, "nvfp4 is not available on a CPU"),
+        ({"performance": {"cuda_graph": True}}, "CUDA graphs are not available on a CPU"),
+        ({"performance": {"offload_layers": 1}}, "activation offload is not available on a CPU"),
         (
             {"parallelism": {"fsdp": True}, "checkpoint": {"save": "/x"}},
             "Megatron-FSDP cannot save or load a checkpoint",

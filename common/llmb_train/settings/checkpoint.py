@@ -17,7 +17,7 @@ _ITERATION = re.compile(r"iter_(\d+)")
 
 @dataclass(frozen=True)
 class Loaded:
-    """The checkpoint a run starts from: the folder that holds ``iter_*`` folders, and the step to take of it."""
+    """The checkpoint a run starts from: the folder that holds the ``iter_*`` folders, and which step of them."""
 
     folder: Path
     step: int
@@ -25,14 +25,14 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Span:
-    """Steps of this run: it begins after ``first`` finished steps and ends when ``last`` are finished."""
+    """Steps of this run: it starts after ``first`` finished steps and ends when ``last`` are finished."""
 
     first: int
     last: int
 
 
 def find_checkpoint(load: str) -> Loaded:
-    """Resolve ``checkpoint.load``: a folder of checkpoints (its latest is taken) or one ``iter_0000050`` of them.
+    """Resolve ``checkpoint.load``: a folder of checkpoints (the latest is taken), or one ``iter_0000050`` in it.
 
     Raises:
         JobError: there is no checkpoint. Megatron-Bridge would start from random weights and say nothing.
@@ -47,23 +47,27 @@ def find_checkpoint(load: str) -> Loaded:
         if not text.isdigit():
             raise JobError(
                 f"there is no checkpoint in {path}: {_TRACKER} is missing or does not name a step",
-                remedy="set LOAD_CHECKPOINT_PATH to a folder that holds iter_* folders, or to one of these",
+                remedy="set LOAD_CHECKPOINT_PATH to a folder that holds iter_* folders, or to one of them",
             )
         folder, step = path, int(text)
     content = folder / f"iter_{step:07d}"
     if not any(content.glob("*.distcp")):
         raise JobError(
-            f"{content} holds no *.distcp file: not a Megatron checkpoint, or one whose saving did not finish",
-            remedy="set LOAD_CHECKPOINT_PATH to a finished checkpoint",
+            f"{content} holds no *.distcp file: not a Megatron checkpoint, or one that was not saved completely",
+            remedy="set LOAD_CHECKPOINT_PATH to a complete checkpoint",
         )
     return Loaded(folder, step)
 
 
 def loaded(job: Job) -> Loaded | None:
-    """The checkpoint of ``job.checkpoint.load``, or None for a run from scratch. Raises as ``find_checkpoint``.
+    """The checkpoint of ``job.checkpoint.load``, or None for a run from scratch.
 
-    A job that goes on (``LLMB_RESUME=1``: requeued, or a later link of a chain) takes the newest one in
-    ``checkpoint.save`` instead, where there is one. Raises NothingLeft when that is of the last step.
+    A job that continues (``LLMB_RESUME=1``: requeued, or a later link of a chain) takes the newest one in
+    ``checkpoint.save`` instead, where there is one.
+
+    Raises:
+        JobError: as ``find_checkpoint``.
+        NothingLeft: the newest one is of the last step.
     """
     save = job.checkpoint.save
     if save is not None and os.environ.get("LLMB_RESUME") == "1" and (Path(save) / _TRACKER).is_file():
@@ -78,19 +82,22 @@ def span(job: Job, start: Loaded | None) -> Span:
     """First and last step of the run.
 
     ``steps.exit_after`` counts from the loaded checkpoint; without it the run ends at ``steps.train``.
+
+    Raises:
+        JobError: the checkpoint is of the last step or a later one.
     """
     first = start.step if start else 0
     last = first + job.steps.exit_after if job.steps.exit_after is not None else job.steps.train
     if last <= first:
         raise JobError(
             f"the checkpoint is from step {first} and the run ends at step {last}: there is nothing to train",
-            remedy="set MAX_STEPS above the checkpoint's step, or leave it to train one step after loading",
+            remedy="set MAX_STEPS above the checkpoint's step, or leave it unset to train one step after loading",
         )
     return Span(first, last)
 
 
 def checkpoint_config(job: Job, start: Loaded | None) -> Any:
-    """Synchronous saving in torch's distributed format (DTensors for FSDP), loadable at another TP or PP."""
+    """Saved synchronously in torch's distributed format (DTensors for FSDP), loadable at another TP or PP."""
     from megatron.bridge.training.config import CheckpointConfig
 
     return CheckpointConfig(

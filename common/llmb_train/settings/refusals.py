@@ -1,4 +1,4 @@
-"""What a job may ask for that this engine would ignore, or stop over later with an obscure assertion."""
+"""What a job may ask for that this engine would silently ignore, or stop at later with an obscure assertion."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ def check(job: Job, engine: Engine) -> None:
     """Refuse what cannot take effect. Imports neither torch nor Megatron.
 
     Raises:
-        JobError: names the column and what to do; or there is no checkpoint to load.
+        JobError: names the column and the remedy; or there is no checkpoint to load.
+        NothingLeft: see ``checkpoint.loaded``.
     """
     _check_engine(job, engine)
     _check_profile(job)
     _check_attention_chunks(job)
     performance, p = job.performance, job.parallelism
     if performance.offload_layers and p.pp > 1:
-        raise JobError("activation offload needs PP 1", remedy="set OFFLOAD_LAYERS=0 or PP=1")
+        raise JobError("activation offload needs PP=1", remedy="set OFFLOAD_LAYERS=0 or PP=1")
     if performance.offload_layers and performance.recompute_layers:
         raise JobError(
-            "activation offload and recomputation exclude each other",
+            "activation offload and recomputation cannot be combined",
             remedy="set OFFLOAD_LAYERS=0 or RECOMPUTE_LAYERS=0",
         )
     if performance.offload_layers and performance.cuda_graph:
-        raise JobError("CUDA graphs and activation offload exclude each other", remedy="set CUDA_GRAPH=false")
+        raise JobError("CUDA graphs and activation offload cannot be combined", remedy="set CUDA_GRAPH=false")
     if performance.cuda_graph and performance.moe_routing == "balanced":
         raise JobError(
-            "CUDA graphs need a fixed number of tokens per expert, and dropless routing has none",
+            "CUDA graphs need a fixed number of tokens per expert, which dropless routing does not have",
             remedy="set MOE_ROUTING=drop or CUDA_GRAPH=false",
         )
     if p.fsdp and p.pp > 1:
-        raise JobError("Megatron-FSDP and pipeline stages exclude each other", remedy="set FSDP=false or PP=1")
+        raise JobError("Megatron-FSDP and pipeline stages cannot be combined", remedy="set FSDP=false or PP=1")
     if p.fsdp and performance.cuda_graph:
         raise JobError(
-            f"Megatron-FSDP and CUDA graphs exclude each other: {_why_fsdp_has_no_graphs()}",
+            f"Megatron-FSDP and CUDA graphs cannot be combined: {_why_fsdp_has_no_graphs()}",
             remedy="set CUDA_GRAPH=false or FSDP=false",
         )
 
@@ -47,24 +48,24 @@ def _check_engine(job: Job, engine: Engine) -> None:
         return
     where = "a CPU" if engine.device == "cpu" else "a GPU without Transformer Engine"
     performance = job.performance
-    # Not an error in Megatron: the local layers would train in bf16 and call it FP8.
+    # Not an error in Megatron: the local layers would train in bf16 and report it as FP8.
     if job.precision.dtype != "bf16":
         raise JobError(
-            f"{job.precision.dtype} does not exist on {where}: the run would silently be bf16",
+            f"{job.precision.dtype} is not available on {where}: the run would silently use bf16",
             remedy="set DTYPE=bf16, or run in the recipe's container",
         )
     if performance.cuda_graph:
-        raise JobError(f"CUDA graphs do not exist on {where}", remedy="set CUDA_GRAPH=false")
+        raise JobError(f"CUDA graphs are not available on {where}", remedy="set CUDA_GRAPH=false")
     if performance.offload_layers:
         raise JobError(
-            f"activation offload does not exist on {where}: it is Transformer Engine's",
+            f"activation offload is not available on {where}: it needs Transformer Engine",
             remedy="set OFFLOAD_LAYERS=0",
         )
     if job.parallelism.fsdp and job.checkpoint.used:
-        # megatron-core 0.16 waits for ever: torch's AdamW has no state where a rank's shard of a parameter is empty.
+        # megatron-core 0.16 hangs: torch's AdamW has no state where a rank's shard of a parameter is empty.
         raise JobError(
             f"Megatron-FSDP cannot save or load a checkpoint on {where}",
-            remedy="set FSDP=false, or leave checkpoints out",
+            remedy="set FSDP=false, or run without checkpoints",
         )
 
 
@@ -82,7 +83,7 @@ def _check_attention_chunks(job: Job) -> None:
 
 
 def _why_fsdp_has_no_graphs() -> str:
-    """What the installed megatron-core lacks, by its sources at the tags core_v0.16.0 to core_v0.19.0.
+    """What the installed megatron-core lacks, according to its source at the tags core_v0.16.0 to core_v0.19.0.
 
     0.16 starts an all-gather in each optimizer step (``distrib_optimizer.py:2609``, ``megatron_fsdp.py:1117``) that the
     captured forward waits for: the run dies at the capture. 0.17 can leave it out
@@ -105,8 +106,8 @@ def _check_profile(job: Job) -> None:
     last = checkpoint.span(job, checkpoint.loaded(job)).last
     if job.profile is not None and job.profile.stop > last:
         raise JobError(
-            f"the profile stops at step {job.profile.stop}, the run already at step {last}",
-            remedy="set PROFILE_STOP_STEP to at most the last step",
+            f"the profile stops at step {job.profile.stop}, but the run ends at step {last}",
+            remedy="set PROFILE_STOP_STEP to the last step or an earlier one",
         )
 
 
@@ -114,24 +115,26 @@ def notices(job: Job, engine: Engine) -> list[str]:
     """What the reader of the log must know about this run, one sentence each."""
     lines = []
     lines += [
-        f"{name} {version or '(of unknown version)'}: LLMB's settings are untried with it (LLMB_ENGINE_CHECK=off)"
+        f"{name} {version or '(of unknown version)'}: LLMB's settings are not tested with it (LLMB_ENGINE_CHECK=off)"
         for name in ("megatron-bridge", "megatron-core")
         if not is_configured(name, version := package_version(name))
     ]
     if engine.device == "cpu":
-        lines.append("trained on a CPU: the times say nothing about a GPU, and MODEL_TFLOP/s counts no peak")
+        lines.append("trained on a CPU: the times say nothing about a GPU, and there is no peak for an MFU")
     elif not engine.transformer_engine:
         lines.append(
             "no Transformer Engine: megatron-core's local layers, bf16 only, "
-            "without fused attention, grouped GEMM and TP overlap; slower than the published runs"
+            "without fused attention, grouped GEMM or TP overlap; slower than the published runs"
         )
     if engine.device == "cpu" and job.profile is not None and job.profile.tool == "nsys":
         lines.append("nsys starts its capture on a CUDA call, and a CPU run makes none: the profile stays empty")
     if job.performance.moe_routing == "balanced":
-        lines.append("MoE routing is dropless and forced to balance: do not compare with published drop-mode results")
+        lines.append(
+            "MoE routing is dropless and force-balanced: do not compare with the published results, which drop tokens"
+        )
     if engine.device == "cuda" and job.architecture.moe is not None and overlap.gather_in_optimizer_step(job):
         lines.append(
             "the experts of each rank's first pipeline chunk are gathered one update late (megatron-core's gather in "
-            "the optimizer step): as in the published runs, and the losses are not those of a run with checkpoints"
+            "the optimizer step), as in the published runs: the losses differ from those of a run with checkpoints"
         )
     return lines
