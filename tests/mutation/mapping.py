@@ -1,0 +1,153 @@
+"""Which unit test executes which line of the code, in itself or in the programs that it starts.
+
+Recorded once for each file of tests, and again when it, the code, or what tests share has changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from mutation.mutants import Mutant
+from mutation.trees import SOURCES, Call, Trees, tracked_files
+
+SECONDS = 1800.0
+"""How long one file of tests may take."""
+
+
+class Coverage:
+    """Tests by line, how long each takes, and which fail without any mutant."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.failed: set[str] = set()
+        self._tests: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+        self._texts: dict[str, list[str]] = {}
+
+    def add(self, recorded: dict[str, Any], root: Path) -> None:
+        self.seconds.update(recorded["seconds"])
+        self.failed.update(recorded["failed"])
+        for file, lines in recorded["lines"].items():
+            if file not in self._texts and (root / file).is_file():
+                self._texts[file] = (root / file).read_text(encoding="utf-8").splitlines()
+            for line, tests in lines.items():
+                self._tests[file][int(line)].update(test for test in tests if test not in self.failed)
+
+    def tests_of(self, mutant: Mutant) -> list[str]:
+        """The tests that execute the mutant, the quickest first.
+
+        A constant is executed by importing it: those tests count that execute a line where its name stands, or else
+        its file.
+        """
+        found: set[str] = set()
+        for line in mutant.lines:
+            found |= self._tests[mutant.file][line]
+        if mutant.names:
+            wanted = re.compile(rf"\b({'|'.join(map(re.escape, mutant.names))})\b")
+            for file, lines in self._texts.items():
+                for number, text in enumerate(lines, 1):
+                    if text[:1].isspace() and wanted.search(text):
+                        found |= self._tests[file].get(number, set())
+        if not found and not mutant.lines:
+            found.update(*self._tests[mutant.file].values())
+        return sorted(found, key=lambda test: (self.seconds.get(test, 0.0), test))
+
+
+def map_tests(trees: Trees, tests: str, say: Callable[[str], None]) -> Coverage:
+    """Run each file below ``tests`` that was not recorded yet; results stay in .test/mutation."""
+    names = [name for name in tracked_files(trees.root) if name.endswith((".py", ".sh", ".yaml", ".json"))]
+    files = [name for name in names if name.startswith(f"{tests}/") and Path(name).name.startswith("test_")]
+    ours = ("tests/mutation/", "tests/mutate.py")
+    shared = [name for name in names if not Path(name).name.startswith("test_") and not name.startswith(ours)]
+    folder = trees.root / ".test" / "mutation" / _digest(trees.root, shared)
+    folder.mkdir(parents=True, exist_ok=True)
+    records = {name: folder / f"{Path(name).stem}-{_digest(trees.root, [name])}.json" for name in files}
+    missing = [name for name in files if not records[name].is_file()]
+    if missing:
+        say(f"recording which lines {len(missing)} of {len(files)} files of tests execute")
+    calls = [
+        Call([name], SECONDS, around=lambda tree, to=records[name]: _recorded(trees.root, tree, to)) for name in missing
+    ]
+    for number, status in trees.run(calls):
+        if not records[missing[number]].is_file():
+            say(f"{missing[number]}: left out, pytest ended with status {status} before it was recorded")
+    coverage = Coverage()
+    for path in records.values():
+        if path.is_file():
+            coverage.add(json.loads(path.read_text()), trees.root)
+    if coverage.failed:
+        say(f"left out, as they fail while they are recorded: {', '.join(sorted(coverage.failed))}")
+    return coverage
+
+
+def _digest(root: Path, names: list[str]) -> str:
+    digest = hashlib.sha256()
+    for name in names:
+        digest.update(name.encode() + b"\0" + (root / name).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+class _Recorder:
+    """A plugin of pytest: each test is a context of its own in the recorded lines."""
+
+    def __init__(self, coverage: Any) -> None:
+        self.coverage = coverage
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.failed: set[str] = set()
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.coverage.switch_context(nodeid)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self.seconds[report.nodeid] += report.duration
+        if report.outcome == "failed":
+            self.failed.add(report.nodeid)
+
+
+@contextlib.contextmanager
+def _recorded(root: Path, tree: Path, to: Path) -> Iterator[list[Any]]:
+    """Record what this process executes, and its children, whose context pytest tells them in PYTEST_CURRENT_TEST."""
+    from coverage import Coverage as Recording
+
+    data = tree.parent / f"coverage-{to.stem}"
+    sources = "".join(f"\n  {tree / source}" for source in SOURCES)
+    settings = tree.parent / f"{to.stem}.ini"
+    text = f"[run]\ndata_file = {data}\nparallel = true\nsource ={sources}\n"
+    settings.write_text(text)
+    children = settings.with_suffix(".children.ini")
+    children.write_text(text + "context = ${PYTEST_CURRENT_TEST-}\n")
+    os.environ["COVERAGE_PROCESS_START"] = str(children)
+    recording = Recording(config_file=str(settings))
+    recorder = _Recorder(recording)
+    recording.start()
+    try:
+        yield [recorder]
+    finally:
+        recording.stop()
+    recording.save()
+    recording.combine()
+    lines: dict[str, dict[int, list[str]]] = {}
+    found = recording.get_data()
+    for file in found.measured_files():
+        contexts = {
+            line: sorted({_test(name) for name in names if name} & recorder.seconds.keys())
+            for line, names in found.contexts_by_lineno(file).items()
+        }
+        lines[str(Path(file).relative_to(tree))] = {line: tests for line, tests in contexts.items() if tests}
+    value = {"seconds": recorder.seconds, "failed": sorted(recorder.failed), "lines": lines}
+    temporary = to.with_suffix(f".{time.time_ns()}")
+    temporary.write_text(json.dumps(value))
+    temporary.replace(to)
+
+
+def _test(context: str) -> str:
+    """``file::test[parameter] (call)``, as pytest tells children, is ``file::test[parameter]``."""
+    return re.sub(r" \((setup|call|teardown)\)$", "", context.strip("|"))

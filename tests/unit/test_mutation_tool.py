@@ -1,0 +1,145 @@
+"""tests/mutate.py: which changes it makes, which tests it asks, and what it says of a survivor."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mutation.excused import Excuses
+from mutation.mutants import Mutant, mutants_of
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def changes(tmp_path: Path, code: str) -> list[str]:
+    (tmp_path / "m.py").write_text(code)
+    return [mutant.change for mutant in mutants_of(tmp_path, "m.py")]
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("x = a < b", ["a < b -> a <= b"]),
+        ("x = a is None", ["a is None -> a is not None"]),
+        ("x = a and b", ["a and b -> a or b"]),
+        ("x = not a", ["not a -> a"]),
+        ("x = a + b", ["a + b -> a - b"]),
+        ("x = O_RDWR | O_EXCL", ["O_RDWR | O_EXCL -> O_RDWR"]),
+        ("x = a if b else c", ["a if b else c -> c if b else a"]),
+        ("x = 3", ["3 -> 4"]),
+        ("x = True", ["True -> False"]),
+        ("x = 'word'", ["'word' -> 'wordX'"]),
+        ("x = quote(a)", ["quote(a) -> a"]),
+        ("x = f'a {quote(b)}'", ["f'a {quote(b)}' -> f'a {b}'"]),
+        ("f(a, mode=b)", ["f(a, mode=b) -> pass", "f(a, mode=b) -> f(a)"]),
+        ("if a:\n    x = b", ["if a -> if not a"]),
+    ],
+)
+def test_a_mutant_is_one_small_change(tmp_path: Path, code: str, expected: list[str]) -> None:
+    assert changes(tmp_path, code) == expected
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "'''A docstring.'''",
+        "x = 'words of a message'",
+        "x: Literal['a'] = y",
+        "from a import b",
+        "__all__ = ('a', 'b')",
+        "while True:\n    x = y",
+        "x = open(a, encoding=b)",
+        "x = os.O_RDONLY | os.O_CLOEXEC",
+    ],
+)
+def test_what_no_test_should_see_is_left_alone(tmp_path: Path, code: str) -> None:
+    assert [change for change in changes(tmp_path, code) if "True" not in change] == []
+
+
+def test_the_rest_of_the_file_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text("# größe\ndef f(a):\n    return g('ü', a < 1)  # why\n")
+    texts = [mutant.text for mutant in mutants_of(tmp_path, "m.py")]
+    assert "# größe\ndef f(a):\n    return g('ü', (a <= 1))  # why\n" in texts
+
+
+CODE = """LIMIT = 3
+
+
+def most(values):
+    if len(values) > LIMIT:
+        print("many", len(values))
+    return max(values)
+"""
+TEST = """import subprocess, sys
+from thing.code import most
+
+
+def test_here():
+    assert most([1, 2]) == 2
+
+
+def test_in_a_program():
+    subprocess.run([sys.executable, "-c", "from thing.code import most; most([1, 2, 3, 4])"], check=True)
+
+
+def test_that_fails_anyway():
+    assert most([1]) == 2
+"""
+
+
+def test_survivors_are_shown_with_their_place_and_the_working_tree_stays_as_it_is(tmp_path: Path) -> None:
+    code, test = tmp_path / "common" / "thing" / "code.py", tmp_path / "tests" / "unit" / "test_code.py"
+    for path, text in ((code, CODE), (code.with_name("__init__.py"), ""), (test, TEST)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    excused = tmp_path / "tests" / "mutation" / "excused.yaml"
+    excused.parent.mkdir()
+    excused.write_text("- {where: common/thing/code.py most, change: len(values) -> values, reason: just an example}\n")
+    (tmp_path / ".gitignore").write_text(".test\n")
+    for command in (
+        ["init", "-q"],
+        ["add", "--all"],
+        ["-c", "user.name=a", "-c", "user.email=a", "commit", "-qm", "a"],
+    ):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COVERAGE_"))}
+    done = subprocess.run(
+        [sys.executable, str(TESTS / "mutate.py"), "--root", str(tmp_path), "--jobs=1", "--at-least=90", "thing.code"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "test_code.py::test_that_fails_anyway" in done.stderr
+    killed = "max(values) -> values"
+    assert killed not in done.stdout
+    # Executed in a program that a test starts, and by no test itself.
+    assert "survived   common/thing/code.py:6 most: 'many' -> 'manyX'   [1 tests]" in done.stdout
+    assert "survived   common/thing/code.py:1 : 3 -> 4   [2 tests]" in done.stdout
+    assert "len(values) -> values" not in done.stdout
+    assert done.stdout.splitlines()[-1].endswith("2 excused")
+    assert done.returncode == 1, "under the rate that was asked for"
+    assert code.read_text() == CODE
+
+
+def test_an_excuse_is_for_one_change_of_one_function_and_says_when_it_is_out_of_date(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text("def f(a):\n    return a < 1\n\n\ndef g(a):\n    return a < 1\n")
+    mutants: list[Mutant] = mutants_of(tmp_path, "m.py")
+    (tmp_path / "excused.yaml").write_text(
+        "- {where: m.py f, change: a < 1 -> a <= 1, reason: never 1}\n"
+        "- {where: m.py f, change: a < 2 -> a <= 2, reason: never 2}\n"
+        "- {where: other.py f, change: a -> b, reason: of another file}\n"
+    )
+    excuses = Excuses(tmp_path / "excused.yaml")
+    assert [mutant.place for mutant in mutants if excuses.excuse(mutant)] == ["m.py f"]
+    assert excuses.stale(mutants) == ["m.py f: a < 2 -> a <= 2"]
+
+
+def test_an_excuse_without_a_reason_is_none(tmp_path: Path) -> None:
+    (tmp_path / "excused.yaml").write_text("- {where: m.py f, change: a -> b, reason: ''}\n")
+    with pytest.raises(SystemExit, match="with a reason"):
+        Excuses(tmp_path / "excused.yaml")
