@@ -1,0 +1,175 @@
+"""A process is its pid, its start and its boot together; nothing else is ever signalled."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from llmb_common import process
+from llmb_common.process import (
+    ProcessId,
+    end_processes,
+    identify,
+    is_alive,
+    is_ours_to_end,
+    runs_with,
+    send,
+    with_variable,
+)
+
+STUBBORN = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
+)
+OBEDIENT = "import time; print('ready', flush=True); time.sleep(600)"
+
+
+@pytest.fixture
+def started() -> Iterator[list[subprocess.Popen[str]]]:
+    children: list[subprocess.Popen[str]] = []
+    yield children
+    for child in children:
+        child.kill()
+        child.wait()
+        assert child.stdout is not None
+        child.stdout.close()
+
+
+def start(started: list[subprocess.Popen[str]], program: str, *arguments: str, **env: str) -> ProcessId:
+    """A child that has come as far as it says "ready"."""
+    command = [sys.executable, "-c", program, *arguments]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **env})
+    started.append(child)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    found = identify(child.pid)
+    assert found is not None
+    return found
+
+
+def test_a_process_is_known_by_host_pid_start_and_boot() -> None:
+    me = identify()
+    assert me == identify(os.getpid())
+    assert me is not None
+    assert (me.host, me.pid) == (platform.node(), os.getpid())
+    assert me.boot == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    # proc(5): field 22, the time the process started after boot, in clock ticks.
+    fields = Path("/proc/self/stat").read_text().rpartition(") ")[2].split()
+    assert me.start == fields[22 - 3]
+    assert is_alive(me)
+
+
+def test_an_odd_name_does_not_shift_the_fields(started: list[subprocess.Popen[str]], tmp_path: Path) -> None:
+    program = tmp_path / "a) R 1 (b c"
+    program.symlink_to("/bin/sleep")
+    started.append(subprocess.Popen([str(program), "600"], stdout=subprocess.PIPE, text=True))
+    name = Path(f"/proc/{started[0].pid}/comm")
+    while name.read_text() != "a) R 1 (b c\n":
+        time.sleep(0.01)
+    found = identify(started[0].pid)
+    assert found is not None
+    assert is_alive(found)
+    assert found.start.isdigit()
+    assert int(found.start) >= int(getattr(identify(), "start"))  # noqa: B009
+
+
+@pytest.mark.parametrize("change", [{"start": "1"}, {"boot": "of-yesterday"}])
+def test_the_same_pid_after_a_restart_is_another_process(change: dict[str, str]) -> None:
+    me = identify()
+    assert me is not None
+    other = msgspec.structs.replace(me, **change)
+    assert is_alive(other) is False
+    assert send(other, signal.SIGKILL) is False  # or this test would be the last
+
+
+def test_of_another_machine_nothing_is_known() -> None:
+    me = identify()
+    assert me is not None
+    assert is_alive(msgspec.structs.replace(me, host="elsewhere")) is None
+    assert send(msgspec.structs.replace(me, host="elsewhere"), signal.SIGKILL) is False
+
+
+def test_one_that_has_ended_is_nobody_even_before_it_is_collected(started: list[subprocess.Popen[str]]) -> None:
+    child = start(started, OBEDIENT)
+    assert send(child, signal.SIGKILL)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert is_alive(child) is False, "a zombie runs nothing"
+    assert identify(child.pid) is None
+    assert send(child, signal.SIGTERM) is False
+    started[0].wait()
+    assert identify(child.pid) is None
+    assert send(child, signal.SIGTERM) is False
+
+
+def test_neither_the_system_nor_ourselves_are_ours_to_end(started: list[subprocess.Popen[str]]) -> None:
+    child = start(started, OBEDIENT)
+    assert is_ours_to_end(child.pid)
+    for pid in (-1, 0, 1, os.getpid(), os.getpgid(0)):
+        assert not is_ours_to_end(pid), pid
+    assert not is_ours_to_end(2**22 + 1), "no such process"
+
+
+def test_a_process_of_another_user_is_not_ours_to_end(
+    started: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = start(started, OBEDIENT)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert not is_ours_to_end(child.pid)
+    assert with_variable("PATH", os.environ["PATH"]) == []
+
+
+def test_processes_are_found_by_an_argument_as_a_whole(started: list[subprocess.Popen[str]], tmp_path: Path) -> None:
+    start(started, OBEDIENT, str(tmp_path))
+    assert runs_with(str(tmp_path))
+    assert not runs_with(str(tmp_path)[:-1])
+    assert not runs_with(str(tmp_path / "other"))
+
+
+def test_processes_are_found_by_what_they_were_started_with(
+    started: list[subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    child = start(started, OBEDIENT, LLMB_RUN_DIR=str(tmp_path))
+    assert with_variable("LLMB_RUN_DIR", str(tmp_path)) == [child]
+    assert with_variable("LLMB_RUN_DIR", str(tmp_path)[:-1]) == []
+    assert with_variable("RUN_DIR", str(tmp_path)) == []
+
+
+def test_a_process_that_obeys_is_told_once_and_politely(started: list[subprocess.Popen[str]]) -> None:
+    leader, member = start(started, OBEDIENT), start(started, OBEDIENT)
+    told: list[tuple[int, signal.Signals]] = []
+
+    def members() -> list[ProcessId]:
+        return [member] if is_alive(member) else []
+
+    with pytest.MonkeyPatch.context() as patch:
+
+        def noted(whom: ProcessId, number: signal.Signals) -> bool:
+            told.append((whom.pid, number))
+            return send(whom, number)
+
+        patch.setattr(process, "send", noted)
+        end_processes(leader, members, patience=60)
+    assert told == [(leader.pid, signal.SIGTERM), (member.pid, signal.SIGTERM)], "the leader first, and alone"
+    assert [child.wait() for child in started] == [-signal.SIGTERM] * 2
+
+
+@pytest.mark.parametrize("hurry", [True, False])
+def test_one_that_does_not_is_killed_when_patience_ends(started: list[subprocess.Popen[str]], hurry: bool) -> None:
+    leader, member = start(started, STUBBORN), start(started, STUBBORN)
+    end_processes(leader, lambda: [member], patience=3600 if hurry else 0.2, hurry=lambda: hurry)
+    assert [child.wait() for child in started] == [-signal.SIGKILL] * 2
+
+
+def test_patience_is_for_a_leader_that_saves(started: list[subprocess.Popen[str]]) -> None:
+    saves = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), sys.exit(7)))\n"
+    leader = start(started, saves + "print('ready', flush=True)\ntime.sleep(600)")
+    end_processes(leader, lambda: [], patience=60)
+    assert started[0].wait() == 7
