@@ -1,0 +1,274 @@
+"""How Slurm is asked, and how its answers are read, with commands that say exactly what a test wants."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from llmb_common.errors import SchedulerError
+from llmb_common.slurm import query
+from llmb_common.slurm.command import Answer, run_slurm
+from llmb_common.slurm.query import JobInfo, in_accounting, in_queue
+from llmb_common.slurm.states import ENDED_STATES, LIVE_STATES, base_state, is_live, is_waiting
+
+SHELL = "#!/bin/bash\n"
+
+
+class Commands:
+    """Programs named as Slurm's, in front of PATH; each call's arguments and environment are noted."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        folder.mkdir()
+        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    def answer(self, program: str, text: str = "", errors: str = "", status: int = 0) -> None:
+        (self.folder / f"{program}.out").write_text(text)
+        (self.folder / f"{program}.err").write_text(errors)
+        path = self.folder / program
+        path.write_text(
+            f'{SHELL}printf "%s\\0" "$@" > "$0.call$(ls "$0".call* 2> /dev/null | wc -l)"\n'
+            f'env > "$0.env"\ncat "$0.out"\ncat "$0.err" >&2\nexit {status}\n'
+        )
+        path.chmod(0o755)
+
+    def calls(self, program: str) -> list[list[str]]:
+        found = sorted(self.folder.glob(f"{program}.call*"), key=lambda path: int(path.suffix[5:]))
+        return [path.read_text().split("\0")[:-1] for path in found]
+
+    def environment(self, program: str) -> dict[str, str]:
+        lines = (self.folder / f"{program}.env").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
+    monkeypatch.setattr(query, "FIRST_DELAY", 0.001)
+    return Commands(tmp_path / "bin", monkeypatch)
+
+
+def test_another_jobs_variables_and_options_do_not_reach_slurm(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = ("SLURM_JOB_ID", "SLURM_NTASKS", "SBATCH_QOS", "SRUN_CPUS_PER_TASK", "SQUEUE_FORMAT", "SACCT_FORMAT")
+    kept = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS", "SSH_AUTH_SOCK")
+    for name in (*hidden, "SCANCEL_VERBOSE", *kept):
+        monkeypatch.setenv(name, "set")
+    commands.answer("scancel")
+    run_slurm(["scancel"], 30, {"SLURM_TIME_FORMAT": "%s"})
+    seen = commands.environment("scancel")
+    assert [name for name in (*hidden, "SCANCEL_VERBOSE") if name in seen] == []
+    assert {name: seen.get(name) for name in kept} == dict.fromkeys(kept, "set")
+    assert seen["SLURM_TIME_FORMAT"] == "%s"
+    assert "SLURM_TIME_FORMAT" not in os.environ
+
+
+def test_a_command_that_does_not_answer_is_an_error_of_its_own(commands: Commands) -> None:
+    (commands.folder / "squeue").write_text(f"{SHELL}exec sleep 600\n")
+    (commands.folder / "squeue").chmod(0o755)
+    with pytest.raises(SchedulerError, match=r"squeue did not answer in 0\.2 s") as caught:
+        run_slurm(["squeue", "--me"], 0.2)
+    assert (caught.value.code, caught.value.remedy) == ("no-answer", "try again later")
+
+
+def test_so_is_one_that_is_not_there() -> None:
+    with pytest.raises(SchedulerError, match=r"cannot run no-such-squeue: No such file or directory") as caught:
+        run_slurm(["no-such-squeue"], 5)
+    assert (caught.value.code, caught.value.remedy) == ("no-program", "run on a login node of the cluster")
+
+
+def test_an_answer_is_text_whatever_its_bytes_and_nothing_is_read_from_us(commands: Commands) -> None:
+    (commands.folder / "sinfo").write_text(f"{SHELL}cat\nprintf 'a\\xff'\nprintf 'warned' >&2\nexit 3\n")
+    (commands.folder / "sinfo").chmod(0o755)
+    assert run_slurm(["sinfo"], 30) == Answer(3, "a\ufffd", "warned")
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (Answer(1, "out", "  first\nsecond\n"), "first"),
+        (Answer(1, "only out\n", ""), "only out"),
+        (Answer(9, "", ""), "exit status 9"),
+        (Answer(1, "", "x" * 400), "x" * 300),
+    ],
+)
+def test_a_complaint_is_one_line(answer: Answer, complaint: str) -> None:
+    assert answer.complaint == complaint
+
+
+ROW = "7|RUNNING|100|200|N/A|gpu[1-2]|llmb.a|None"
+
+
+def test_the_queue_is_asked_once_for_all_names_and_for_ended_jobs_too(commands: Commands) -> None:
+    commands.answer("squeue", f"{ROW}\n9|PENDING|300|N/A|N/A||llmb.b|Priority\n")
+    assert in_queue(["llmb.b", "llmb.a", "llmb.b"]) == {
+        ("llmb.a", None): [JobInfo("7", "llmb.a", "RUNNING", 100.0, 200.0, None, "gpu[1-2]")],
+        ("llmb.b", None): [JobInfo("9", "llmb.b", "PENDING", 300.0, None, None, "", reason="Priority")],
+    }
+    (call,) = commands.calls("squeue")
+    assert call == [
+        *("--noheader", "--all", "--states=all", "--array", "--name=llmb.a,llmb.b"),
+        "--format=%i|%T|%V|%S|%e|%N|%j|%r",
+    ]
+    seen = commands.environment("squeue")
+    assert (seen["SLURM_TIME_FORMAT"], seen["SLURM_BITSTR_LEN"], seen["LC_ALL"]) == ("%s", "0", "C")
+
+
+def test_many_names_are_several_questions(commands: Commands) -> None:
+    commands.answer("squeue")
+    in_queue(f"llmb.{number:04d}" for number in range(401))
+    asked = [call[4].removeprefix("--name=").split(",") for call in commands.calls("squeue")]
+    assert [len(names) for names in asked] == [400, 1]
+    assert asked[1] == ["llmb.0400"]
+    assert in_queue([]) == {}
+    assert len(commands.calls("squeue")) == 2
+
+
+def test_accounting_is_asked_from_a_little_before_the_submission(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    query.time.tzset()
+    commands.answer("sacct", "7|CANCELLED by 0|100|Unknown|500|None assigned|llmb.a|0:15\n")
+    assert in_accounting(["llmb.a"], since=1_000_000_300) == {
+        ("llmb.a", None): [JobInfo("7", "llmb.a", "CANCELLED", 100.0, None, 500.0, "", exit_code="0:15")]
+    }
+    (call,) = commands.calls("sacct")
+    assert call == [
+        *("--allocations", "--parsable2", "--noheader", "--allusers", "--starttime=2001-09-09T01:46:40"),
+        *("--name=llmb.a", "--format=JobID,State,Submit,Start,End,NodeList,JobName,ExitCode"),
+    ]
+
+
+def test_a_site_without_accounting_says_so_once(commands: Commands) -> None:
+    commands.answer("sacct", errors="Slurm accounting storage is disabled", status=1)
+    assert in_accounting(["a"], 0) is None
+    assert len(commands.calls("sacct")) == 1
+
+
+def test_so_does_one_without_the_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert in_accounting(["a"], 0) is None
+    with pytest.raises(SchedulerError, match="cannot run squeue"):
+        in_queue(["a"])
+
+
+def test_a_question_is_asked_three_times_with_growing_delay(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(query, "time", SimpleNamespace(sleep=waited.append, monotonic=time.monotonic))
+    monkeypatch.setattr(query, "FIRST_DELAY", 1.5)
+    commands.answer("squeue", errors="slurm_load_jobs error: Socket timed out\nmore", status=1)
+    with pytest.raises(SchedulerError, match=r"^squeue: slurm_load_jobs error: Socket timed out\n") as caught:
+        in_queue(["a"])
+    assert caught.value.code == "unknown"
+    assert "the jobs are not affected" in caught.value.remedy
+    assert (len(commands.calls("squeue")), waited) == (3, [1.5, 3.0])
+
+
+def test_an_answer_at_the_second_try_is_an_answer(commands: Commands) -> None:
+    once = commands.folder / "once"
+    (commands.folder / "squeue").write_text(f'{SHELL}[[ -e {once} ]] || {{ touch {once}; exit 1; }}\necho "{ROW}"\n')
+    (commands.folder / "squeue").chmod(0o755)
+    assert ("llmb.a", None) in in_queue(["llmb.a"])
+
+
+def test_who_waited_long_already_is_not_asked_again(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm's own commands try for some ten seconds before they give up."""
+    times = iter([100.0, 100.0 + query.RETRY_SECONDS])
+    monkeypatch.setattr(query.time, "monotonic", lambda: next(times))
+    commands.answer("squeue", status=1)
+    with pytest.raises(SchedulerError, match="exit status 1"):
+        in_queue(["a"])
+    assert len(commands.calls("squeue")) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "7|RUNNING|1|1|1|n|name",
+        "7|RUNNING|1|1|1|n|name|None|more",
+        "x7|RUNNING|1|1|1|n|name|None",
+        "7_x|RUNNING|1|1|1|n|name|None",
+        "7|not a state|1|1|1|n|name|None",
+        "7|R|1|1|1|n|name|None",
+        "<html>",
+        "",
+    ],
+)
+def test_a_line_that_cannot_be_read_makes_the_whole_answer_none(commands: Commands, line: str) -> None:
+    commands.answer("squeue", f"{ROW}\n{line}\n{ROW}\n")
+    with pytest.raises(SchedulerError, match=r"squeue gave a (line|state) that cannot be read") as caught:
+        in_queue(["llmb.a"])
+    assert caught.value.code == "unknown"
+    assert repr(line.split("|")[1] if "state" in caught.value.message else line) in caught.value.message
+
+
+def places(commands: Commands, *ids: str) -> list[tuple[str, Any]]:
+    commands.answer("squeue", "".join(f"{job}|PENDING|1|0|0||a|None\n" for job in ids))
+    return [(info.job_id, place[1]) for place, found in in_queue(["a"]).items() for info in found]
+
+
+def test_tasks_that_wait_together_are_told_apart(commands: Commands) -> None:
+    assert places(commands, "7_[0-2,5%4]") == [("7_0", 0), ("7_1", 1), ("7_2", 2), ("7_5", 5)]
+    assert places(commands, "7_[1-7:3]") == [("7_1", 1), ("7_4", 4), ("7_7", 7)]
+    assert places(commands, "7_12") == [("7_12", 12)]
+    assert places(commands, "7") == [("7", None)]
+    assert places(commands, "7+1") == [("7+1", None)]
+
+
+def test_jobs_of_one_name_are_in_the_order_of_their_ids_and_the_last_line_counts(commands: Commands) -> None:
+    commands.answer("squeue", "".join(f"{job}|{state}|1|0|5||a|None\n" for job, state in (
+        ("100", "PENDING"), ("9", "FAILED"), ("20+1", "PENDING"), ("100", "RUNNING"),
+    )))  # fmt: skip
+    (found,) = in_queue(["a"]).values()
+    assert [(info.job_id, info.state, info.started) for info in found] == [
+        *(("9", "FAILED", None), ("20+1", "PENDING", None), ("100", "RUNNING", None)),
+    ]
+
+
+def test_a_state_of_a_newer_slurm_is_kept_and_counts_as_alive(commands: Commands) -> None:
+    commands.answer("squeue", "7|HYPER_RUNNING|1|1|0||a|None\n")
+    ((info,),) = in_queue(["a"]).values()
+    assert info.state == "HYPER_RUNNING"
+    assert is_live(info.state)
+    assert not is_waiting(info.state)
+
+
+# The states of squeue(1) and sacct(1), by what they mean for whoever waits for the job.
+WAITING = "PENDING REQUEUED REQUEUE_FED REQUEUE_HOLD SPECIAL_EXIT RESV_DEL_HOLD SUSPENDED EXPEDITING"
+RUNNING = """CONFIGURING POWER_UP_NODE RUNNING RESIZING SIGNALING STAGE_OUT STOPPED COMPLETING UPDATE_DB LAUNCH_FAILED
+RECONFIG_FAIL"""
+ENDED = "COMPLETED FAILED BOOT_FAIL CANCELLED DEADLINE NODE_FAIL OUT_OF_MEMORY PREEMPTED REVOKED TIMEOUT"
+
+
+def test_every_state_means_waiting_running_or_ended() -> None:
+    for state in (*WAITING.split(), "SUBMITTING", "SUBMITTED"):
+        assert (is_waiting(state), is_live(state)) == (True, True), state
+    for state in RUNNING.split():
+        assert (is_waiting(state), is_live(state)) == (False, True), state
+    for state in (*ENDED.split(), "NOT_SUBMITTED", "LOST"):
+        assert (is_waiting(state), is_live(state)) == (False, False), state
+    assert {*WAITING.split(), *RUNNING.split(), "SUBMITTING", "SUBMITTED"} == LIVE_STATES
+    assert {*ENDED.split(), "NOT_SUBMITTED", "LOST"} == ENDED_STATES
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("CANCELLED by 1000", "CANCELLED"),
+        ("CANCELLED+", "CANCELLED"),
+        (" running ", "RUNNING"),
+        ("OUT_OF_ME+", None),
+        ("LOST", None),
+        ("", None),
+    ],
+)
+def test_states_are_read_in_all_their_spellings(text: str, state: str | None) -> None:
+    assert base_state(text) == state
