@@ -64,7 +64,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="which sample (1)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="mutants at a time")
     parser.add_argument("--at-least", type=float, default=0.0, metavar="PERCENT", help="exit status 1 below this rate")
-    parser.add_argument("--budget", type=float, default=10.0, metavar="SECONDS", help="tests for one mutant (10)")
+    parser.add_argument(
+        "--budget", type=float, default=10.0, metavar="SECONDS", help="CPU time of tests for one mutant (10)"
+    )
     parser.add_argument("--again", type=Path, metavar="FILE", help="only the survivors in this earlier output")
     parser.add_argument("--root", type=Path, default=Path(__file__).parents[2], help=argparse.SUPPRESS)
     parser.add_argument("--tests", default="tests/unit", help=argparse.SUPPRESS)
@@ -138,7 +140,7 @@ def _fates(trees: Trees, coverage: Coverage, mutants: list[Mutant], budget: floa
 
 
 def _call(mutant: Mutant, tests: list[str], budget: float) -> Call:
-    return Call(["-x", *tests], 60 + 4 * budget, mutant.file, mutant.text)
+    return Call(["-x", *tests], 60 + 12 * budget, mutant.file, mutant.text)
 
 
 def _within(coverage: Coverage, tests: list[str], budget: float) -> list[str]:

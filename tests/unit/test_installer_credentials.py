@@ -1,0 +1,182 @@
+"""Keys and tokens on disk: what Enroot finds, who may read it, and what is taken back in the end."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from llmb_common.errors import RequestError
+from llmb_common.secrets import Secret
+from llmb_install.parts.credentials import (
+    close_secret_files,
+    has_ngc_credentials,
+    hf_token_is_stored,
+    loose_secret_files,
+    ngc_key_is_stored,
+    refer_to_ngc_key,
+    remove_ngc_key,
+    store_hf_token,
+    store_ngc_key,
+    stored_hf_token,
+)
+
+KEY = Secret("nvapi-abc")
+LINES = """machine nvcr.io login $oauthtoken password nvapi-abc
+machine authn.nvidia.com login $oauthtoken password nvapi-abc
+"""
+SOMEBODYS = "# mine\nmachine registry.site login me password p\n"
+
+
+@pytest.fixture
+def install(tmp_path: Path) -> Path:
+    folder = tmp_path / "install"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    return {"HOME": str(tmp_path / "home"), "ENROOT_CONFIG_PATH": str(tmp_path / "enroot")}
+
+
+@pytest.fixture
+def file(env: dict[str, str]) -> Path:
+    return Path(env["ENROOT_CONFIG_PATH"]) / ".credentials"
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_key_is_stored_for_both_hosts_and_for_its_owner_alone(install: Path, env: dict[str, str], file: Path) -> None:
+    umask = os.umask(0)
+    try:
+        assert store_ngc_key(KEY, env, install)
+    finally:
+        os.umask(umask)
+    assert file.read_text() == LINES
+    assert (mode(file), mode(file.parent)) == (0o600, 0o700)
+    assert ngc_key_is_stored(KEY, env)
+    assert has_ngc_credentials(env)
+    assert not store_ngc_key(KEY, env, install), "a second time there is nothing to do"
+    notes = list((install / ".llmb").iterdir())
+    assert [mode(note) for note in notes] == [0o600]
+    assert not any("nvapi" in note.read_text() for note in notes), "the installation keeps a hash, not the key"
+
+
+def test_other_lines_of_the_file_stay_and_an_old_key_goes(install: Path, env: dict[str, str], file: Path) -> None:
+    file.parent.mkdir()
+    file.write_text(SOMEBODYS + "machine nvcr.io login $oauthtoken password old")
+    assert not ngc_key_is_stored(KEY, env)
+    store_ngc_key(KEY, env, install)
+    assert file.read_text() == SOMEBODYS + LINES
+
+
+@pytest.mark.parametrize("key", ["", " ", "nvapi abc", "nvapi-abc\n", "$NGC_API_KEY", "\tnvapi"])
+def test_what_enroot_would_misread_is_refused_before_anything_is_written(
+    install: Path, env: dict[str, str], file: Path, key: str
+) -> None:
+    with pytest.raises(RequestError, match="not an NGC API key") as caught:
+        store_ngc_key(Secret(key), env, install)
+    assert "copy the key again" in caught.value.remedy
+    assert not file.exists()
+    assert list(install.iterdir()) == []
+
+
+@pytest.mark.parametrize("wide", [0o644, 0o640, 0o604, 0o660])
+def test_a_key_that_others_can_read_counts_as_not_stored_and_is_closed(
+    install: Path, env: dict[str, str], file: Path, wide: int
+) -> None:
+    store_ngc_key(KEY, env, install)
+    store_hf_token(Secret("hf_abc"), install)
+    token = install / ".llmb" / "hf_token"
+    assert loose_secret_files(install, env) == []
+    for path in (file, token):
+        path.chmod(wide)
+    assert not ngc_key_is_stored(KEY, env)
+    assert not hf_token_is_stored(Secret("hf_abc"), install)
+    assert loose_secret_files(install, env) == [token, file]
+    close_secret_files(install, env)
+    assert (mode(file), mode(token)) == (0o600, 0o600)
+    assert loose_secret_files(install, env) == []
+    assert ngc_key_is_stored(KEY, env)
+
+
+def test_a_file_that_this_installation_did_not_write_is_not_its_affair(
+    install: Path, env: dict[str, str], file: Path
+) -> None:
+    file.parent.mkdir()
+    file.write_text(SOMEBODYS)
+    file.chmod(0o644)
+    assert loose_secret_files(install, env) == []
+    close_secret_files(install, env)
+    assert mode(file) == 0o644
+
+
+def test_a_key_of_one_host_alone_is_not_enough(env: dict[str, str], file: Path) -> None:
+    file.parent.mkdir()
+    for line in LINES.splitlines(True):
+        file.write_text(line)
+        file.chmod(0o600)
+        assert not ngc_key_is_stored(KEY, env)
+        assert not has_ngc_credentials(env)
+    file.write_text(LINES)
+    assert ngc_key_is_stored(KEY, env)
+    assert not ngc_key_is_stored(Secret("nvapi-other"), env)
+
+
+def test_a_key_in_the_environment_is_named_and_not_copied(install: Path, env: dict[str, str], file: Path) -> None:
+    assert refer_to_ngc_key("NGC_API_KEY", env, install)
+    assert file.read_text() == LINES.replace("nvapi-abc", "$NGC_API_KEY")
+    assert not refer_to_ngc_key("NGC_API_KEY", env, install)
+
+
+def test_credentials_that_are_there_are_kept_beside_the_name(install: Path, env: dict[str, str], file: Path) -> None:
+    theirs = "machine nvcr.io login $oauthtoken password theirs\n"
+    file.parent.mkdir()
+    file.write_text(theirs)
+    assert refer_to_ngc_key("NGC_API_KEY", env, install)
+    assert file.read_text() == theirs + LINES.splitlines(True)[1].replace("nvapi-abc", "$NGC_API_KEY")
+
+
+def test_what_was_stored_is_taken_back(install: Path, env: dict[str, str], file: Path) -> None:
+    assert remove_ngc_key(install) is None, "nothing was stored yet"
+    store_ngc_key(KEY, env, install)
+    assert remove_ngc_key(install) == file
+    assert not file.exists(), "nothing else was in it"
+    assert remove_ngc_key(install) is None
+
+
+def test_and_only_that(install: Path, env: dict[str, str], file: Path) -> None:
+    file.parent.mkdir()
+    file.write_text(SOMEBODYS)
+    store_ngc_key(KEY, env, install)
+    file.write_text(
+        file.read_text().replace("nvcr.io login $oauthtoken password nvapi-abc", "nvcr.io login a password b")
+    )
+    assert remove_ngc_key(install) == file
+    assert file.read_text() == SOMEBODYS + "machine nvcr.io login a password b\n"
+    assert mode(file) == 0o600
+    assert remove_ngc_key(install) is None
+
+
+def test_a_token_is_kept_for_its_owner_alone(install: Path) -> None:
+    assert stored_hf_token(install) is None
+    umask = os.umask(0)
+    try:
+        assert store_hf_token(Secret("hf_abc"), install)
+    finally:
+        os.umask(umask)
+    assert mode(install / ".llmb" / "hf_token") == 0o600
+    assert not store_hf_token(Secret("hf_abc"), install)
+    kept = stored_hf_token(install)
+    assert kept is not None
+    assert kept.reveal() == "hf_abc"
+    assert store_hf_token(Secret("hf_new"), install)
+    assert hf_token_is_stored(Secret("hf_new"), install)
+    assert not hf_token_is_stored(Secret("hf_abc"), install)
+    (install / ".llmb" / "hf_token").write_text("\n")
+    assert stored_hf_token(install) is None

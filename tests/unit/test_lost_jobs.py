@@ -1,0 +1,59 @@
+"""When a job that nobody knows any more is given up: not at once, as accounting lags behind, and not for ever."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from llmb_common.observe import observe
+from llmb_common.runs.record import RunRecord, load_record
+from llmb_common.submission.submit import submit
+from support.fake_slurm import FakeSlurm
+from support.run_site import RECIPE, RunSite
+
+
+@pytest.fixture
+def record(tmp_path: Path, fake: FakeSlurm) -> RunRecord:
+    """A submitted run that neither the queue nor accounting knows."""
+    record = submit(RunSite(tmp_path, "slurm").plan(), RECIPE)
+    fake.change("1", known=[])
+    return record
+
+
+def look(record: RunRecord) -> RunRecord:
+    (seen,) = observe([record])
+    return seen.record
+
+
+def test_a_job_that_is_missing_is_noted_and_lives_on(record: RunRecord) -> None:
+    before = time.time()
+    seen = look(record)
+    assert seen.state == "SUBMITTED"
+    assert seen.missing_since is not None
+    assert before - 1 <= seen.missing_since <= time.time() + 1
+    assert load_record(record.paths.folder).missing_since == seen.missing_since
+    assert look(seen).missing_since == seen.missing_since, "from the first time on"
+
+
+@pytest.mark.parametrize(("minutes", "state"), [(1, "SUBMITTED"), (9, "SUBMITTED"), (11, "LOST"), (60 * 24, "LOST")])
+def test_it_is_lost_after_ten_minutes(record: RunRecord, minutes: int, state: str) -> None:
+    seen = look(replace(record, missing_since=time.time() - 60 * minutes))
+    assert seen.state == state
+    if state == "LOST":
+        assert seen.detail == "the scheduler has forgotten the job, and it left no end record"
+
+
+def test_a_scheduler_that_does_not_answer_has_forgotten_nothing(record: RunRecord, fake: FakeSlurm) -> None:
+    fake.say("squeue", "error")
+    fake.say("sacct", "error")
+    (seen,) = observe([replace(record, missing_since=time.time() - 3600)])
+    assert (seen.record.state, "Socket timed out" in seen.unknown) == ("SUBMITTED", True)
+
+
+def test_a_job_that_is_seen_again_is_missing_no_more(record: RunRecord, fake: FakeSlurm) -> None:
+    seen = look(record)
+    fake.change("1", known=["sacct"], state="RUNNING")
+    assert look(seen).missing_since is None
