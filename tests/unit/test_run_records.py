@@ -1,0 +1,230 @@
+"""run.json: what it holds, how it changes, and what of it is not believed."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from llmb_common import __version__
+from llmb_common.errors import RecordError
+from llmb_common.files import sha256_of, sha256_of_tree
+from llmb_common.planning.job_plan import plan_as_dict
+from llmb_common.runs.manifest import make_manifest
+from llmb_common.runs.record import ArrayTask, RunRecord, Submission, load_record, update_record
+from llmb_common.submission.create import create_run
+from support.run_site import RECIPE, RunSite
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    folder = tmp_path / "clone" / "llmb_train"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "__init__.py").write_text("")
+    (folder / "sub" / "a.py").write_text("x = 1\n")
+    return folder
+
+
+@pytest.fixture
+def record(tmp_path: Path, code: Path) -> RunRecord:
+    plan = RunSite(tmp_path, "slurm").plan(NCCL_ALGO="Ring")
+    return create_run(plan, code, make_manifest(plan, RECIPE, code), Submission(key="k", options=("--hold",)))
+
+
+def content(record: RunRecord) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(record.paths.record.read_text())
+    return value
+
+
+def test_a_new_run_is_on_disk_as_it_was_asked_for(record: RunRecord) -> None:
+    value = content(record)
+    assert (value["schema"], value["state"], value["job_id"], value["results"]) == (1, "SUBMITTING", None, None)
+    assert value["run_id"] == record.paths.run_id
+    assert value["name"] == record.paths.folder.name
+    assert value["experiment_name"] == record.paths.folder.parent.name
+    assert (value["workload"], value["executor"]) == (record.plan.workload, "slurm")
+    assert value["plan"] == json.loads(json.dumps(plan_as_dict(record.plan)))
+    assert value["submission"] == {"key": "k", "options": ["--hold"], "chain": "", "link": 0, "task": None}
+    assert load_record(record.paths.folder) == record
+
+
+def test_its_manifest_says_what_is_needed_to_repeat_it(record: RunRecord, code: Path) -> None:
+    manifest = content(record)["manifest"]
+    assert manifest["llmb"] == __version__
+    assert (manifest["python"], manifest["host"]) == (platform.python_version(), platform.node())
+    assert manifest["command"] == [Path(sys.argv[0]).name, *sys.argv[1:]]
+    assert manifest["recipe_sha256"] == sha256_of(RECIPE / "recipe.yaml")
+    assert manifest["code_sha256"] == sha256_of_tree(code, "**/*.py")
+    assert manifest["environment_overrides"] == {"NCCL_ALGO": "Ring"}
+    assert manifest["image"] is None
+
+
+def test_states_follow_each_other_in_time_and_each_is_said_once(record: RunRecord) -> None:
+    assert (record.state, record.detail) == ("SUBMITTING", "")
+    now = record.state_time
+    waits = record.with_state("PENDING", "Priority", since=now + 10.00049)
+    assert (waits.state, waits.detail, waits.state_time) == ("PENDING", "Priority", now + 10)
+    assert waits.with_state("PENDING", since=now + 20) is waits
+    assert waits.with_state("PENDING", "Priority", since=now + 20) is waits
+    assert waits.with_state("PENDING", "Resources", since=now + 20).detail == "Resources"
+    early = waits.with_state("RUNNING", since=now - 100)
+    assert early.state_time == waits.state_time, "another machine's clock is late; history stays in order"
+    assert (early.created, record.created) == (now, now)
+    assert abs(waits.with_state("FAILED", since=None).state_time - max(time.time(), waits.state_time)) < 3600
+
+
+def test_a_change_is_written_under_a_lock_and_only_where_there_is_one(record: RunRecord) -> None:
+    changed = update_record(record.paths.folder, lambda found: found.with_state("SUBMITTED"))
+    assert load_record(record.paths.folder) == changed
+    assert changed.state == "SUBMITTED"
+    before = record.paths.record.stat().st_ino
+    update_record(record.paths.folder, lambda found: found)
+    assert record.paths.record.stat().st_ino == before
+
+
+def test_a_run_that_was_moved_is_not_written_to(record: RunRecord) -> None:
+    folder = record.paths.folder
+    moved = folder.with_name(f"{folder.name}-1")
+    folder.rename(moved)
+    value = json.loads((moved / "run.json").read_text())
+    assert load_record(moved).paths.folder == moved, "it can be looked at"
+    elsewhere = moved.parent.parent / "other"
+    elsewhere.mkdir()
+    again = elsewhere / moved.name
+    moved.rename(again)
+    with pytest.raises(RecordError, match="was moved: its record is of") as caught:
+        update_record(again, lambda found: found.with_state("SUBMITTED"))
+    assert caught.value.remedy == "move it back"
+    assert json.loads((again / "run.json").read_text()) == value
+
+
+LATE, EARLY = 1e11, -1.0
+BAD: list[dict[str, Any]] = [
+    {"run_id": "../x"},
+    {"run_id": "x" * 33},
+    {"run_id": ""},
+    {"run_id": 7},
+    {"job_id": "7;scancel"},
+    {"job_id": "7_"},
+    {"job_id": 7},
+    {"experiment_name": "../x"},
+    {"experiment_name": "another"},
+    {"states": [{"state": 1, "time": 1.0, "detail": ""}]},
+    {"states": [{"state": "FAILED", "time": 1.0, "detail": None}]},
+    {"states": [{"state": "FAILED", "time": EARLY, "detail": ""}]},
+    {"states": [{"state": "FAILED", "time": LATE, "detail": ""}]},
+    {"states": [{"state": "FAILED", "time": True, "detail": ""}]},
+    {"states": [{"state": "FAILED", "time": "1", "detail": ""}]},
+    {"states": [{"state": "FAILED", "time": math.nan, "detail": ""}]},
+    {"states": "FAILED"},
+    {"missing_since": EARLY},
+    {"missing_since": "now"},
+    {"manifest": []},
+    {"results": []},
+    {"submission": {}, "plan": {}},
+    {"submission": {"kee": ""}},
+    {"process": {"pid": 1}},
+    {"plan": {}},
+]
+
+
+@pytest.mark.parametrize("changes", BAD, ids=lambda changes: json.dumps(changes)[:60])
+def test_a_record_that_nobody_here_wrote_is_refused(record: RunRecord, changes: dict[str, Any]) -> None:
+    text = json.dumps({**content(record), **changes})
+    with pytest.raises(RecordError, match="is not a run record") as caught:
+        load_record(record.paths.folder, text.encode())
+    assert str(record.paths.folder) in caught.value.message
+    assert "remove the run's folder" in caught.value.remedy
+
+
+GOOD: list[dict[str, Any]] = [
+    {"run_id": "A" * 32},
+    {"job_id": "7"},
+    {"job_id": "7_12"},
+    {"results": {}},
+    {"missing_since": 0},
+    {"states": [{"state": "FAILED", "time": 0, "detail": "x"}]},
+    {"states": []},
+]
+
+
+@pytest.mark.parametrize("changes", GOOD, ids=json.dumps)
+def test_one_that_could_be_ours_is_read(record: RunRecord, changes: dict[str, Any]) -> None:
+    found = load_record(record.paths.folder, json.dumps({**content(record), **changes}).encode())
+    assert found.plan == record.plan
+
+
+@pytest.mark.parametrize(
+    "key", ["schema", "run_id", "experiment_name", "job_id", "states", "plan", "manifest", "results"]
+)
+def test_nothing_in_it_may_be_missing(record: RunRecord, key: str) -> None:
+    value = content(record)
+    del value[key]
+    with pytest.raises(RecordError, match="is not a run record"):
+        load_record(record.paths.folder, json.dumps(value).encode())
+
+
+def test_another_versions_record_says_so(record: RunRecord) -> None:
+    value = {**content(record), "schema": 2}
+    with pytest.raises(RecordError, match="has schema 2, this version reads 1"):
+        load_record(record.paths.folder, json.dumps(value).encode())
+
+
+def test_a_record_in_another_runs_folder_is_refused(record: RunRecord) -> None:
+    folder = record.paths.folder
+    for name in ("another_1763776628", f"{record.paths.experiment_name}_", "x"):
+        with pytest.raises(RecordError, match="is not a run record"):
+            load_record(folder.with_name(name), json.dumps(content(record)).encode())
+
+
+def test_a_record_is_not_read_through_a_link(record: RunRecord, tmp_path: Path) -> None:
+    record.paths.record.rename(tmp_path / "elsewhere.json")
+    with pytest.raises(RecordError, match=r"cannot read .*run\.json: No such file"):
+        load_record(record.paths.folder)
+    record.paths.record.symlink_to(tmp_path / "elsewhere.json")
+    with pytest.raises(RecordError, match="cannot read"):
+        load_record(record.paths.folder)
+
+
+def test_a_lock_that_everybody_could_hold_is_closed(record: RunRecord) -> None:
+    lock = record.paths.folder / ".lock"
+    lock.touch()
+    lock.chmod(0o666)
+    update_record(record.paths.folder, lambda found: found)
+    assert lock.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_lock_that_is_no_file_or_is_shared_is_refused(record: RunRecord, tmp_path: Path) -> None:
+    lock = record.paths.folder / ".lock"
+    lock.unlink(missing_ok=True)
+    (tmp_path / "other").touch()
+    os.link(tmp_path / "other", lock)
+    with pytest.raises(RecordError, match="cannot write in"):
+        update_record(record.paths.folder, lambda found: found)
+    lock.unlink()
+    os.mkfifo(lock)
+    with pytest.raises(RecordError, match="cannot write in"):
+        update_record(record.paths.folder, lambda found: found)
+
+
+def test_a_run_alone_is_no_task_of_an_array() -> None:
+    submission = Submission(key="k", task=ArrayTask("a", 3))
+    assert submission.alone() == Submission(key="k")
+
+
+def test_a_record_that_was_not_saved_changes_nothing_on_disk(record: RunRecord) -> None:
+    before = record.paths.record.read_bytes()
+    changed = replace(record, job_id="9")
+    assert record.paths.record.read_bytes() == before
+    changed.save()
+    assert content(record)["job_id"] == "9"
+    assert msgspec.json.decode(record.paths.record.read_bytes()) == content(record)
