@@ -11,7 +11,7 @@ import json
 import os
 import re
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,18 @@ class Coverage:
         if not found and not mutant.lines:
             found.update(*self._tests[mutant.file].values())
         return sorted(found, key=lambda test: (self.seconds.get(test, 0.0), test))
+
+    def in_two_rounds(self, tests: list[str]) -> list[list[str]]:
+        """``tests`` of the two files of which they are the largest part, and the others; no round is empty."""
+        part = Counter(map(_file, tests))
+        whole = Counter(map(_file, self.seconds))
+        first = sorted(part, key=lambda file: (-part[file] / whole[file], file))[:2]
+        rounds = [[test for test in tests if (_file(test) in first) is wanted] for wanted in (True, False)]
+        return [tests for tests in rounds if tests]
+
+
+def _file(test: str) -> str:
+    return test.partition("::")[0]
 
 
 def map_tests(trees: Trees, tests: str, say: Callable[[str], None]) -> Coverage:
