@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# Sourced by launch.sh and the log parsers: finds a Python and runs the library that lies beside this file with it.
+# Sourced by launch.sh and the log parsers: finds a Python and uses it to run the library next to this file.
 #
 #   run_library llmb_common.launch    [argument...]     a Python that has LLMB's dependencies
 #   run_parser  llmb_common.timing.cli [argument...]    any Python 3.10 or newer: the parsers need nothing else
 #
-# The order: LLMB_PYTHON, the active environment, LLMB_INSTALL, the quickstart's default place, python3.
+# Tried in this order: LLMB_PYTHON, the active environment, LLMB_INSTALL, the quickstart's default folder, python3.
 
-# The library of this clone comes first, whatever lies in the current folder, in PYTHONPATH or is installed.
+# This clone's library comes first, whatever is in the current folder, on PYTHONPATH or installed.
 llmb_start='
 import sys
 sys.path[0] = sys.argv.pop(1)
@@ -31,11 +31,11 @@ run_parser() {
   exec "$python" -E -S -c "$llmb_start" "$common" "$1" "${0##*/}" "${@:2}"
 }
 
-# find_python PREDICATE WHAT REMEDY: sets `python` to the first candidate that suits, and `common` to this folder.
+# find_python PREDICATE WHAT REMEDY: sets `python` to the first suitable candidate, and `common` to this folder.
 find_python() {
   local candidate candidates
   common=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
-  if [[ -n ${LLMB_PYTHON:-} ]]; then # asked for by name: no other will do
+  if [[ -n ${LLMB_PYTHON:-} ]]; then # explicitly requested: do not fall back to another
     python=$LLMB_PYTHON
     if is_python "$python"; then return; fi
     printf 'error: LLMB_PYTHON=%s is not Python 3.10 or newer\n' "$LLMB_PYTHON" >&2
@@ -54,11 +54,11 @@ find_python() {
     if "$1" "$python"; then return; fi
   done
   if [[ -n ${LLMB_INSTALL:-} && -d $LLMB_INSTALL && ! (-x $LLMB_INSTALL && -r $LLMB_INSTALL) ]]; then
-    printf 'error: LLMB_INSTALL=%s is closed to you\n' "$LLMB_INSTALL" >&2
-    printf '  -> ask its owner to open it (docs/administrators.md), or make an installation of your own\n' >&2
+    printf 'error: LLMB_INSTALL=%s is not accessible to you\n' "$LLMB_INSTALL" >&2
+    printf '  -> ask its owner for access (docs/administrators.md), or create your own installation\n' >&2
     exit 3
   fi
-  printf 'error: no Python %s found (looked at: %s)\n  -> %s\n' "$2" "${candidates[*]}" "$3" >&2
+  printf 'error: no Python %s found (tried: %s)\n  -> %s\n' "$2" "${candidates[*]}" "$3" >&2
   exit 3
 }
 
@@ -66,7 +66,8 @@ is_python() {
   "$1" -E -S -c 'import sys; sys.exit(sys.version_info < (3, 10))' > /dev/null 2>&1
 }
 
-# Whether a Python has the distribution, seen in its site-packages: starting it to ask would cost more than planning.
+# Whether a Python has LLMB installed, judging by its site-packages: starting it to find out would take longer than
+# planning.
 has_llmb() {
   local found
   found=$(compgen -G "$(dirname -- "$1")/../lib/python3*/site-packages/llmb-*.dist-info" || true)

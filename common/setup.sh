@@ -1,11 +1,11 @@
 # shellcheck shell=bash
-# Sourced by the setup.sh of every recipe: prepares the recipe under LLMB_INSTALL, without questions.
+# Sourced by every recipe's setup.sh: prepares the recipe under LLMB_INSTALL, without asking questions.
 #
 #   set_up_recipe RECIPE_FOLDER [argument...]
 #
-# The first time it makes the installation, with what the documented variables say (SBATCH_ACCOUNT, SBATCH_PARTITION,
-# GPU_TYPE, CLUSTER_TYPE) or the Slurm job that it runs in; then it adds the recipe to it. Arguments go on to the
-# installer: ./setup.sh --gres --image-folder /shared/images. Nothing needs to be installed but a Python.
+# The first time, it creates the installation from the documented variables (SBATCH_ACCOUNT, SBATCH_PARTITION, GPU_TYPE,
+# CLUSTER_TYPE) or the Slurm job it runs in; after that, it adds the recipe to the installation. Arguments are passed on
+# to the installer: ./setup.sh --gres --image-folder /shared/images. It needs nothing but a Python.
 
 set_up_recipe() {
   local recipe=$1 clone workload python
@@ -24,7 +24,7 @@ set_up_recipe() {
   printf 'setup.sh: %s/installer.py' "$clone" >&2
   printf ' %q' "${words[@]}" >&2
   printf '\n' >&2
-  # Never a dialogue: what is missing is listed.
+  # Without a terminal the installer never asks: it lists what is missing.
   exec "$python" "$clone/installer.py" "${words[@]}" < /dev/null
 }
 
@@ -45,8 +45,8 @@ require_install_folder() {
   setup_failed "LLMB_INSTALL is not set" "export LLMB_INSTALL=/path/on/the/shared/file/system" 2
 }
 
-# first_answers [argument...]: sets `answers` to the flags of a first installation. Those of the user, which come after
-# them, win.
+# first_answers [argument...]: sets `answers` to the flags of a first installation. The user's own flags come after them
+# and take precedence.
 first_answers() {
   local kind=${CLUSTER_TYPE:-} account partition word
   if [[ -z $kind ]]; then
@@ -70,7 +70,7 @@ first_answers() {
   fi
 }
 
-# Any Python that starts: the installer goes on with a newer one where this one is too old.
+# Any Python that starts: if it is too old, the installer finds a newer one.
 some_python() {
   local candidate
   for candidate in ${LLMB_PYTHON:+"$LLMB_PYTHON"} python3 python3.11 python3.12 python3.10 python3.13 python3.14; do

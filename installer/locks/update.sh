@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Make tool.txt and engine-cpu.txt anew: exact releases with the SHA-256 of every file that the package index has of them.
-#   installer/locks/update.sh              releases stay as they are locked; new ones are added
-#   installer/locks/update.sh --upgrade    the tool's move to the newest that pyproject.toml allows
-# Needs uv. Nothing in the files names an index: the hashes hold wherever the packages come from.
+# Regenerates tool.txt and engine-cpu.txt: exact releases, with the SHA-256 of every file in the package index.
+#   installer/locks/update.sh              keeps the locked releases and adds new packages
+#   installer/locks/update.sh --upgrade    upgrades the tool's packages to the newest that pyproject.toml allows
+# Needs uv. The files do not name an index: the hashes hold wherever the packages come from.
 set -euo pipefail
 
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")"

@@ -93,7 +93,7 @@ def test_under_umask_077_it_is_private_and_both_are_told(site: World) -> None:
     assert "note: only you can use this, because of umask 077; for colleagues: chmod go+rX" in done.stderr
     done = colleague(site, private, "./launch.sh", JOB_TOTAL_GPUS="8", MODEL_SIZE="smoke")
     assert (done.returncode, done.stdout) == (3, "")
-    assert f"error: LLMB_INSTALL={private} is closed to you\n  -> ask its owner to open it" in done.stderr
+    assert f"error: LLMB_INSTALL={private} is not accessible to you\n  -> ask its owner for access" in done.stderr
 
     subprocess.run(["chmod", "go+rX", str(private)], check=True)
     subprocess.run(["chmod", "-R", "go+rX", str(private / "bin"), str(private / "venvs")], check=True)

@@ -76,7 +76,7 @@ def test_a_spool_copy_finds_the_recipe_where_sbatch_was_called(install: Path, tm
     assert "pretrain_nemotron4" in run(script, install, **variables).stdout.splitlines()
     elsewhere = run(script, install, **{**variables, "SLURM_SUBMIT_DIR": str(tmp_path)})
     assert elsewhere.returncode == 2
-    assert f"no recipe of a clone in {tmp_path}" in elsewhere.stderr
+    assert f"{tmp_path} is not a recipe folder in a clone" in elsewhere.stderr
 
 
 def test_an_old_python_is_good_enough_to_begin(install: Path):
