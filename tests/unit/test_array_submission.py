@@ -59,7 +59,7 @@ def states(records: list[RunRecord]) -> list[str]:
 # What becomes an array
 
 
-def test_jobs_that_are_alike_are_one_array_in_the_order_asked_for(site: RunSite, fake: FakeSlurm) -> None:
+def test_identical_jobs_become_one_array_in_the_requested_order(site: RunSite, fake: FakeSlurm) -> None:
     a, b = Job(site.plan(), RECIPE), Job(site.plan(MAX_STEPS="9"), RECIPE)
     records = start([a, b, a, b, b, Job(site.plan(MAX_STEPS="10"), RECIPE)])
     assert [record.plan.max_steps for record in records] == [a.plan.max_steps, 9, a.plan.max_steps, 9, 9, 10]
@@ -95,17 +95,17 @@ def test_arrays_can_be_switched_off(site: RunSite, fake: FakeSlurm) -> None:
         ("MaxJobCount = 10000", 0),
     ],
 )
-def test_how_large_an_array_may_be(fake: FakeSlurm, answer: str, size: int) -> None:
+def test_the_maximum_size_of_an_array(fake: FakeSlurm, answer: str, size: int) -> None:
     (fake.bin / "scontrol").write_text(f"#!/bin/sh\nprintf '%s\\n' 'Configuration data' '{answer}'\n")
     assert slurm_array.largest_array() == size
 
 
-def test_a_controller_that_does_not_say_gets_no_array(site: RunSite, fake: FakeSlurm) -> None:
+def test_a_controller_that_does_not_report_its_limits_gets_no_array(site: RunSite, fake: FakeSlurm) -> None:
     (fake.bin / "scontrol").write_text("#!/bin/sh\necho 'MaxArraySize = 9'; echo 'timed out' >&2; exit 1\n")
     assert sorted(map(str, job_ids(start([Job(site.plan(), RECIPE)] * 2)))) == ["1", "2"]
 
 
-def test_a_path_that_slurm_or_the_shell_would_read_otherwise(
+def test_a_path_that_slurm_or_the_shell_would_misread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake: FakeSlurm
 ) -> None:
     """The links lead to the runs, whatever the installation is called."""
@@ -143,7 +143,7 @@ def test_where_arrays_are_refused_each_run_is_submitted_alone(site: RunSite, fak
     assert list(site.install.glob("workloads/*/experiments/*/.array-*")) == []
 
 
-def test_a_refusal_that_is_not_for_the_array_is_asked_for_once(site: RunSite, fake: FakeSlurm) -> None:
+def test_a_refusal_unrelated_to_arrays_is_not_retried(site: RunSite, fake: FakeSlurm) -> None:
     (fake.bin / "sbatch").write_text(
         f"#!/bin/sh\necho \"$1\" >> {fake.folder}/asked\necho 'error: invalid partition specified' >&2; exit 1\n"
     )
@@ -158,7 +158,9 @@ def test_a_lost_answer_of_an_accepted_array(site: RunSite, fake: FakeSlurm) -> N
     assert job_ids(start([Job(site.plan(), RECIPE)] * 3)) == ["1_0", "1_1", "1_2"]
 
 
-def test_a_lost_answer_and_nobody_to_ask(site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_answer_with_no_scheduler_to_query(
+    site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake.say("sbatch", "error")
     fake.say("squeue", "error")
     fake.say("sacct", "disabled")
@@ -176,7 +178,7 @@ def test_a_lost_answer_and_nobody_to_ask(site: RunSite, fake: FakeSlurm, monkeyp
     assert len(fake.jobs()) == 2
 
 
-def test_runs_that_were_given_up_meanwhile_are_not_submitted(
+def test_runs_abandoned_in_the_meantime_are_not_submitted(
     site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Making many runs took so long that another process took the first for given up, and submitted it."""
@@ -218,7 +220,7 @@ def test_waiting_tasks_are_one_row_in_accounting(site: RunSite, fake: FakeSlurm)
     assert [bool(item.unknown) for item in seen] == [True, False, True, True], "accounting may lag behind an end"
 
 
-def test_accounting_may_show_a_task_as_waiting_for_ever(site: RunSite, fake: FakeSlurm) -> None:
+def test_accounting_may_show_a_task_as_pending_forever(site: RunSite, fake: FakeSlurm) -> None:
     """The queue has answered, and does not know it: it was cancelled."""
     records = start([Job(site.plan(), RECIPE)] * 2)
     fake.change("1_1", known=["sacct"])
@@ -253,7 +255,7 @@ def test_an_array_that_was_cancelled_as_a_whole(site: RunSite, fake: FakeSlurm) 
     assert states(records) == ["COMPLETED", "CANCELLED", "CANCELLED"]
 
 
-def test_a_task_that_started_is_not_taken_for_cancelled_with_the_others(site: RunSite, fake: FakeSlurm) -> None:
+def test_a_started_task_does_not_count_as_cancelled_with_the_others(site: RunSite, fake: FakeSlurm) -> None:
     """The controller has purged task 0, which had ended, before the rest of the array was cancelled."""
     records = start([Job(site.plan(), RECIPE)] * 2)
     event = '{"event":"%s","time":5,"job_id":"1_0","pid":7,"restart":0,"nodes":"n1","exit_code":%s}\n'

@@ -63,7 +63,7 @@ def test_without_a_receipt_or_with_half_of_one_it_is_not_complete(built: Environ
     assert built.is_complete()
 
 
-def test_a_package_that_went_missing_is_noticed(built: Environment) -> None:
+def test_a_missing_package_is_detected(built: Environment) -> None:
     with taken_away(next(built.folder.glob("lib/python3.*/site-packages/pip-*.dist-info"))):
         assert not built.is_complete()
 
@@ -78,7 +78,7 @@ def test_verify_names_a_module_that_was_deleted_or_changed(built: Environment) -
     assert built.verify() is None
 
 
-def test_where_imports_count_a_package_without_its_modules_is_built_again(tmp_path: Path) -> None:
+def test_a_package_without_its_modules_is_rebuilt_if_imports_matter(tmp_path: Path) -> None:
     lock = tmp_path / "lock.txt"
     lock.write_text("# nothing\n")
     made = Environment(tmp_path / "venv", sys.executable, lock, smoke=("pip",))
@@ -94,7 +94,7 @@ def test_where_imports_count_a_package_without_its_modules_is_built_again(tmp_pa
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount what cannot be removed")
-def test_what_a_killed_build_left_or_still_writes_disturbs_nobody(built: Environment, tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_build_do_no_harm(built: Environment, tmp_path: Path) -> None:
     """A folder that cannot be removed, as one in which somebody else still writes, is left for another time."""
     left = built.new_folder()
     (left / "lib").mkdir(parents=True)
@@ -114,7 +114,7 @@ def test_the_same_folder_by_another_name_is_the_same_environment(built: Environm
     assert replace(built, link=tmp_path / "elsewhere" / built.link.name).is_complete()
 
 
-def test_an_index_that_is_not_reached_is_named_as_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_index_is_named_as_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """pip itself only says that no version fits, or that versions are in conflict."""
     lock = tmp_path / "lock.txt"
     lock.write_text("no-such-package-here==1\n")
@@ -144,13 +144,13 @@ def test_an_index_that_is_not_reached_is_named_as_the_cause(tmp_path: Path, monk
         ("ReadTimeoutError(\"HTTPSConnectionPool(host='x'): Read timed out. (read timeout=15)\")", "Read timed out"),
     ],
 )
-def test_what_pip_says_of_the_network_before_it_tries_again(line: str, why: str) -> None:
+def test_pips_network_warnings_before_it_retries(line: str, why: str) -> None:
     progress = _PipProgress(Path("/nowhere"), Step("x"), "packages", 1)
     progress(f"WARNING: Retrying (Retry(total=0)) after connection broken by '{line}': /simple/x/")
     assert progress.unreachable.startswith(why)
 
 
-def test_an_interpreter_that_is_gone_is_noticed(built: Environment) -> None:
+def test_a_missing_interpreter_is_detected(built: Environment) -> None:
     with taken_away(built.folder / "bin" / "python"):
         assert not built.is_complete()
 
@@ -170,7 +170,9 @@ def test_the_receipt_says_what_is_inside(built: Environment) -> None:
     assert any(package.startswith("pip-") for package in receipt["packages"])
 
 
-def test_what_does_not_import_is_no_environment(tmp_path: Path, built: Environment, reporter: Reporter) -> None:
+def test_an_environment_that_does_not_import_is_not_used(
+    tmp_path: Path, built: Environment, reporter: Reporter
+) -> None:
     lacking = Environment(tmp_path / "venv", sys.executable, built.lock, smoke=("no_such_module",))
     with pytest.raises(EnvironmentLacks, match="No module named 'no_such_module'"):
         lacking.ensure(reporter)
@@ -178,7 +180,9 @@ def test_what_does_not_import_is_no_environment(tmp_path: Path, built: Environme
     assert not (lacking.folder / RECEIPT).exists()
 
 
-def test_another_lock_builds_beside_and_then_moves_the_link(built: Environment, tmp_path: Path) -> None:
+def test_a_different_lock_file_builds_a_second_environment_and_then_switches_the_link(
+    built: Environment, tmp_path: Path
+) -> None:
     lock = tmp_path / "lock.txt"
     lock.write_text("# other\n")
     changed = Environment(built.link, built.python, lock, built.smoke)
@@ -200,7 +204,7 @@ def test_another_lock_builds_beside_and_then_moves_the_link(built: Environment, 
         ("conda", "mamba", "create --yes --prefix {folder} python={v} pip"),
     ],
 )
-def test_uv_and_conda_make_it_where_they_are_asked_for(
+def test_uv_and_conda_create_the_environment_on_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reporter: Reporter, kind: str, program: str, arguments: str
 ) -> None:
     """Neither is on every machine: a stand-in notes its arguments and makes the environment with venv."""
@@ -222,7 +226,7 @@ def test_uv_and_conda_make_it_where_they_are_asked_for(
     assert (tmp_path / "said").read_text().splitlines()[0] == wanted
 
 
-def test_an_environment_maker_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_environment_tool_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = tmp_path / "lock.txt"
     lock.write_text("# nothing\n")
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
@@ -232,7 +236,7 @@ def test_an_environment_maker_that_is_not_there_is_named(tmp_path: Path, monkeyp
         assert "venv" in caught.value.remedy
 
 
-def test_a_python_that_only_its_owner_can_reach_is_told(built: Environment) -> None:
+def test_a_python_that_only_its_owner_can_run_is_reported(built: Environment) -> None:
     top = Path(tempfile.mkdtemp())  # tmp_path is closed to others altogether
     top.chmod(0o755)
     home = top / "home"

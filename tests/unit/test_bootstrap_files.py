@@ -52,7 +52,7 @@ def test_an_installation_that_the_user_named_wins(install: Path) -> None:
     assert run(install / "bin" / "llmb-run", "x", "y", LLMB_INSTALL="/other").startswith("/other|")
 
 
-def test_llmb_install_acts_on_the_installation_that_it_stands_in(install: Path, tmp_path: Path) -> None:
+def test_llmb_install_acts_on_its_own_installation(install: Path, tmp_path: Path) -> None:
     """Removing or changing another one than the command's own would be a surprise."""
     other = tmp_path / "other"
     other.mkdir()
@@ -70,7 +70,7 @@ def test_llmb_install_acts_on_the_installation_that_it_stands_in(install: Path, 
 
 
 @pytest.mark.parametrize("command", ["llmb-run", "llmb-install"])
-def test_a_moved_clone_and_a_lost_package_are_said_with_what_to_do(tmp_path: Path, command: str) -> None:
+def test_a_moved_clone_and_a_missing_package_are_reported_with_a_remedy(tmp_path: Path, command: str) -> None:
     """A real environment, without pip, that knows its clone as an editable installation does."""
     home, clone = tmp_path / "it's here", tmp_path / "the clone"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home / "venvs" / "llmb")], check=True)
@@ -122,7 +122,7 @@ def test_leftovers_of_somebody_else_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", ["", "# was here\n", "schema: 1\ncluster_type: slurm\nslurm: {account: ann}\n"])
-def test_keys_that_are_gone_come_back_and_what_was_changed_stays(tmp_path: Path, left: str) -> None:
+def test_deleted_keys_come_back_and_edited_ones_stay(tmp_path: Path, left: str) -> None:
     values = {"cluster_type": "slurm", "gpu_type": "h100", "slurm": {"account": "bench", "gpu_partition": "gpu"}}
     apply_site_values(tmp_path, values)
     path = tmp_path / "cluster_config.yaml"
@@ -138,7 +138,7 @@ def test_keys_that_are_gone_come_back_and_what_was_changed_stays(tmp_path: Path,
     assert path.read_text().startswith(left.partition("\n")[0])
 
 
-def test_null_says_that_a_key_is_not_wanted(tmp_path: Path) -> None:
+def test_null_leaves_a_key_unset(tmp_path: Path) -> None:
     apply_site_values(tmp_path, {"cluster_type": "slurm", "slurm": {"account": "bench"}})
     path = tmp_path / "cluster_config.yaml"
     path.write_text(path.read_text().replace("account: bench", "account: null"))
@@ -166,7 +166,7 @@ def test_a_new_site_config_is_read_back(tmp_path: Path) -> None:
     assert (config.cluster_type, config.repo, config.engine.python) == ("local", "/clone", python)
 
 
-def test_comments_and_choices_survive_and_nothing_to_do_means_no_write(tmp_path: Path) -> None:
+def test_comments_and_choices_survive_and_an_unchanged_file_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "cluster_config.yaml"
     path.write_text("schema: 1\n# ask Ann before changing\ncluster_type: slurm # big\nslurm: {account: bench}\n")
     assert update_site_config(tmp_path, {"repo": "/clone", "slurm": {"gres": True}})

@@ -37,7 +37,7 @@ def holder(install: Path) -> subprocess.Popen[str]:
     return process
 
 
-def test_the_second_waits_says_for_whom_and_gives_up(tmp_path: Path) -> None:
+def test_the_second_installer_waits_names_the_first_and_gives_up(tmp_path: Path) -> None:
     with holder(tmp_path) as other:
         said = io.StringIO()
         with (
@@ -68,13 +68,13 @@ def write_owner(install: Path, **changes: str | int) -> Path:
     return path
 
 
-def test_where_flock_lies_the_lease_of_another_host_still_holds(tmp_path: Path) -> None:
+def test_a_lease_of_another_host_holds_even_where_flock_does_nothing(tmp_path: Path) -> None:
     write_owner(tmp_path, host="login2")
     with pytest.raises(EnvironmentLacks, match="on login2"), install_lock(tmp_path, quiet(), patience=0.3):
         pytest.fail("two at once")
 
 
-def test_a_lease_of_another_host_that_stands_still_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stale_lease_of_another_host_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SILENCE", 0.3)
     write_owner(tmp_path, host="login2")
     with install_lock(tmp_path, quiet(), patience=5):
@@ -100,7 +100,7 @@ def test_an_unreadable_lease_expires_too(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_somebody_elses_installation_is_named_as_such(tmp_path: Path) -> None:
+def test_an_installation_of_another_user_is_reported_as_such(tmp_path: Path) -> None:
     folder = Path(tempfile.mkdtemp())  # tmp_path cannot even be entered by others
     folder.chmod(0o755)
     try:

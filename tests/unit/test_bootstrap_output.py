@@ -37,7 +37,7 @@ def test_steps_are_plain_lines_without_a_terminal(tmp_path: Path) -> None:
     assert "ok  fetching: 3 of 4" in reporter.log_path.read_text()
 
 
-def test_a_long_step_without_a_terminal_says_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_step_without_a_terminal_reports_that_it_is_still_running(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_FIRST_PLAIN", 0.01)
     monkeypatch.setattr(module, "_REFRESH_PLAIN", 0.01)
     shown = io.StringIO()
@@ -110,7 +110,7 @@ def test_a_program_and_its_children_die_with_a_killed_installer(tmp_path: Path) 
     wait_for(lambda: all(is_gone(note) for note in notes))
 
 
-def test_ctrl_c_ends_also_a_child_that_does_not_listen(tmp_path: Path) -> None:
+def test_ctrl_c_also_ends_a_child_that_ignores_it(tmp_path: Path) -> None:
     installer, notes = start_family(tmp_path)
     with installer:
         installer.send_signal(signal.SIGINT)
@@ -118,7 +118,7 @@ def test_ctrl_c_ends_also_a_child_that_does_not_listen(tmp_path: Path) -> None:
     assert all(is_gone(note) for note in notes)
 
 
-def test_a_program_that_a_signal_ended_says_so() -> None:
+def test_a_program_killed_by_a_signal_is_reported_as_such() -> None:
     assert command.run(["sh", "-c", "kill -KILL $$"], Reporter(None)).status == -signal.SIGKILL
     assert command.run(["sh", "-c", "kill -SEGV $$"], Reporter(None)).status == -signal.SIGSEGV
 

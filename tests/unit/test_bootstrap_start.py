@@ -29,13 +29,13 @@ def test_the_symlink_at_the_root_is_the_executable_installer() -> None:
 
 
 @pytest.mark.parametrize("name", ["installer.py", "llmb_install/parts/pythons.py", "llmb_install/__init__.py"])
-def test_what_an_old_python_reads_is_python_3_6(name: str) -> None:
+def test_what_an_old_python_parses_is_valid_python_3_6(name: str) -> None:
     tree = ast.parse((CLONE / "installer" / name).read_text(), feature_version=(3, 6))
     future = [node.names[0].name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     assert "annotations" not in future, "Python 3.6 refuses that import"
 
 
-def test_a_real_python_3_6_goes_on_with_a_newer_one_or_says_what_to_do(tmp_path: Path) -> None:
+def test_a_real_python_3_6_hands_over_to_a_newer_one_or_says_what_to_do(tmp_path: Path) -> None:
     managed = Path(os.environ.get("PYENV_ROOT", "/nowhere")) / "versions"
     names = ["python3.6", "/usr/libexec/platform-python", *map(str, managed.glob("3.6.*/bin/python"))]
     program = "import sys; sys.exit(sys.version_info[:2] != (3, 6))"
@@ -70,7 +70,7 @@ def start_as_old_python(path: Path) -> subprocess.CompletedProcess[str]:
     return call(sys.executable, "-I", "-c", program, str(INSTALLER), "--help", env=env)
 
 
-def test_an_old_python_goes_on_with_a_newer_one_on_path(tmp_path: Path) -> None:
+def test_an_old_python_hands_over_to_a_newer_one_on_path(tmp_path: Path) -> None:
     (tmp_path / "broken").mkdir()
     shim = tmp_path / "python3.11"
     shim.write_text("#!/bin/sh\necho 'shim: not installed' >&2\nexit 127\n")
@@ -88,7 +88,7 @@ def test_an_old_python_alone_says_what_to_do(tmp_path: Path) -> None:
     assert "apt-get install python3.11 python3.11-venv" in done.stderr
 
 
-def test_uv_is_offered_where_it_is(tmp_path: Path) -> None:
+def test_uv_is_offered_if_it_is_installed(tmp_path: Path) -> None:
     uv = tmp_path / "uv"
     uv.write_text("#!/bin/sh\nexit 1\n")
     uv.chmod(0o755)
@@ -98,7 +98,7 @@ def test_uv_is_offered_where_it_is(tmp_path: Path) -> None:
     assert "apt-get" not in done.stderr
 
 
-def test_mistakes_are_answered_before_anything_is_installed(tmp_path: Path) -> None:
+def test_mistakes_are_reported_before_anything_is_installed(tmp_path: Path) -> None:
     done = call(sys.executable, str(INSTALLER), "--quikstart", "--install-path", str(tmp_path / "new"))
     assert done.returncode == 2
     assert "--quikstart (did you mean '--quickstart'?)" in done.stderr
@@ -106,7 +106,7 @@ def test_mistakes_are_answered_before_anything_is_installed(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("module", ["llmb_install.bootstrap", "llmb_install.guard"])
-def test_ctrl_c_while_it_still_starts_is_no_traceback(module: str) -> None:
+def test_ctrl_c_during_start_up_gives_no_traceback(module: str) -> None:
     program = (
         "import os, runpy, signal, sys\n"
         "class Interrupt:\n"

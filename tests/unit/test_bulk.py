@@ -84,7 +84,7 @@ def test_a_mistake_in_the_short_form_has_its_line(tmp_path: Path, place: Place, 
 
 
 @given(st.text(alphabet="()[],'\"#:abfp816 \n_.-$\\{}", max_size=60))
-def test_the_short_form_never_fails_but_with_an_error_of_ours(text: str) -> None:
+def test_the_short_form_only_ever_fails_with_one_of_our_errors(text: str) -> None:
     with contextlib.suppress(ConfigError):
         parse_text("pretrain_grok1:\n" + text, "tasks", Place(Path("/nonexistent")))
 

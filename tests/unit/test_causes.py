@@ -131,7 +131,7 @@ def test_exit_code_7_after_the_last_iteration_is_a_failure_everywhere(cli: Cli) 
     assert (parsed.returncode, " Failed " in parsed.stdout) == (1, True)
 
 
-def test_show_reads_the_batch_log_beside_an_empty_training_log(cli: Cli) -> None:
+def test_show_reads_the_batch_log_if_the_training_log_is_empty(cli: Cli) -> None:
     record = make_run(cli.install, state="FAILED", log="")
     record.paths.batch_log.write_text(NO_PMIX)
     assert "log says   srun: error: Invalid MPI type 'pmix'" in cli("show", record.paths.run_id).out

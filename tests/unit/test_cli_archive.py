@@ -145,7 +145,7 @@ def test_the_training_code_is_packed_when_it_is_what_was_planned(cli: Cli, tmp_p
     assert "code.zip (--unmasked packs it)" in done.err
 
 
-def test_an_archive_is_never_overwritten_unasked_nor_left_half_written(cli: Cli, tmp_path: Path) -> None:
+def test_an_archive_is_never_overwritten_without_asking_or_left_half_written(cli: Cli, tmp_path: Path) -> None:
     make_run(cli.install, log=steady_log(5741.47))
     path = tmp_path / "out" / "runs.tar.gz"
     path.parent.mkdir()

@@ -24,7 +24,7 @@ def file_name(page: tuple[str, ...]) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=" ".join)
-def test_help_is_as_printed_before(cli: Cli, page: tuple[str, ...]) -> None:
+def test_help_matches_the_golden_text(cli: Cli, page: tuple[str, ...]) -> None:
     done = cli(*page, "--help")
     assert (done.status, done.err) == (0, "")
     check_golden(file_name(page), done.out)

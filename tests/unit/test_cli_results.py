@@ -96,7 +96,7 @@ def test_a_run_without_the_published_clock_boost_says_so(tmp_path: Path, boost: 
     assert judge_result(record.plan, NEMOTRON, timing).text == text
 
 
-def test_an_h200_is_no_h100(tmp_path: Path) -> None:
+def test_an_h200_is_not_an_h100(tmp_path: Path) -> None:
     published = {"MODEL_SIZE": "70b", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "64"}
     assert published_result(plan_for(tmp_path, GPU_TYPE="h100", **published), LLAMA) is not None
     assert published_result(plan_for(tmp_path, GPU_TYPE="h200", **published), LLAMA) is None
@@ -217,7 +217,7 @@ def test_another_window(cli: Cli) -> None:
     assert cli("results", "--window", "14-5").status == 2
 
 
-def test_a_damaged_record_is_said_and_the_log_still_read(cli: Cli) -> None:
+def test_a_damaged_record_is_reported_and_the_log_is_still_read(cli: Cli) -> None:
     record = make_run(cli.install, log=steady_log(5741.47))
     record.paths.record.write_text("{")
     done = cli("results", record.paths.folder)

@@ -90,7 +90,7 @@ def test_a_detached_job_is_watched_waited_for_and_ended(here: Cli) -> None:
     assert "no run is live" in here("watch").err
 
 
-def test_cancel_ends_nothing_unasked(here: Cli) -> None:
+def test_cancel_without_arguments_cancels_nothing(here: Cli) -> None:
     assert here("cancel").status == 2
     assert here("cancel", "--all").status == 0
 
@@ -249,7 +249,7 @@ def test_the_script_in_an_envelope(cli: Cli) -> None:
     assert data["path"] == str(record.paths.script)
 
 
-def test_many_runs_of_a_second_have_names_of_that_second(cli: Cli) -> None:
+def test_runs_created_in_the_same_second_have_distinct_names(cli: Cli) -> None:
     before = int(time.time())
     records = [make_run(cli.install) for _ in range(12)]
     names = [record.paths.name for record in records]

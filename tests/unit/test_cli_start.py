@@ -133,7 +133,7 @@ def test_without_an_installation_the_message_says_how_to_get_one(
     assert f"export LLMB_RUN_DIR={tmp_path}/workloads" in done.out
 
 
-def test_an_installation_that_is_not_there_starts_nothing(cli: Cli) -> None:
+def test_a_missing_installation_starts_nothing(cli: Cli) -> None:
     done = cli(*DOCUMENTED, GPU_TYPE="gb200", CLUSTER_TYPE="slurm", LLMB_INSTALL="/nonexistent/install")
     assert (done.status, done.out) == (2, "")
     assert "/nonexistent/install does not exist" in done.err
@@ -176,7 +176,7 @@ def test_one_impossible_combination_stops_all_unless_told_otherwise(cli: Cli) ->
     assert "note: skipped: pretrain_grok1 8b fp8 128 GPUs" in done.err
 
 
-def test_a_size_that_no_workload_has_is_a_slip_even_then(cli: Cli) -> None:
+def test_a_size_that_no_workload_has_is_a_mistake_even_with_skip_unsupported(cli: Cli) -> None:
     done = cli("submit", "-w", "llama3.1", "-s", "8b,71b", "--scale", "64", "--skip-unsupported", "--dry-run")
     assert (done.status, "(did you mean '70b'?)" in done.err) == (2, True)
 
@@ -212,7 +212,7 @@ def test_notices_go_to_stderr_and_into_the_envelope(cli: Cli) -> None:
     assert several.err.count("MODEL_SIZE is smoke") == 1
 
 
-def test_a_reader_that_goes_away_is_no_error(cli: Cli) -> None:
+def test_a_closed_pipe_is_not_an_error(cli: Cli) -> None:
     command = f"set -o pipefail; {sys.executable} -m llmb_run list | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], env={"PATH": os.environ["PATH"]}, capture_output=True, text=True)
     assert done.stdout.strip() in ("0", "1")  # 0: it was faster than its reader
@@ -259,7 +259,7 @@ def test_list_shows_what_is_documented_and_what_is_installed(cli: Cli) -> None:
     assert "128,256,512" in cli("list", "-w", "llama3.1", "--gpu-type", "gb200").out
 
 
-def test_a_recipe_that_cannot_be_read_is_left_out_and_said(cli: Cli, tmp_path: Path) -> None:
+def test_an_unreadable_recipe_is_skipped_with_a_notice(cli: Cli, tmp_path: Path) -> None:
     for name, text in (("good", (ROOT / "grok1" / "recipe.yaml").read_text()), ("bad", "schema: 1\nnmae: x\n")):
         (tmp_path / "repo" / name).mkdir(parents=True)
         (tmp_path / "repo" / name / "recipe.yaml").write_text(text)

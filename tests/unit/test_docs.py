@@ -110,6 +110,6 @@ def documented_launches() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("where", "command"), documented_launches())
-def test_no_documented_command_holds_a_variable_that_is_not_read(where: str, command: str) -> None:
+def test_no_documented_command_sets_a_variable_that_is_not_read(where: str, command: str) -> None:
     words = [word for word in shlex.split(command) if "=" in word]
     assert read_request({"LLMB_INSTALL": "/x", **dict(word.split("=", 1) for word in words)}).unread == {}

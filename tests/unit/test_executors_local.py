@@ -126,7 +126,7 @@ def test_cancelled(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
     assert look(record).record == record
 
 
-def test_killed_without_a_word(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_without_a_trace(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
     record = running(site, monkeypatch)
     assert record.process is not None
     kill_everything_of(record)
@@ -184,7 +184,7 @@ def test_a_run_ends_with_the_command_that_follows_it(
     assert look(told).record.state == "CANCELLED", "also where nobody was left to write it"
 
 
-def test_ranks_that_do_not_listen_end_too(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_ignore_sigterm_end_too(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are in sessions of their own, as those of torchrun are; a second Ctrl-C spares the wait."""
     engine = site.engine.read_text().replace("trap '", "trap '' TERM HUP INT # ")
     rank = "#!/bin/bash\n[[ -n ${DEAF:-} ]] || DEAF=1 setsid --wait $0\n"

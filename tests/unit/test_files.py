@@ -16,7 +16,7 @@ from llmb_common.secrets import Secret, is_secret_name
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_the_mode_is_the_asked_one_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+def test_the_mode_is_as_requested_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
         write_atomic(tmp_path / "f", "x", mode=0o600)
@@ -27,7 +27,7 @@ def test_the_mode_is_the_asked_one_whatever_the_umask(tmp_path: Path, umask: int
     assert (tmp_path / "g").stat().st_mode & 0o777 == 0o644
 
 
-def test_a_write_that_fails_keeps_the_old_file_and_leaves_no_litter(tmp_path: Path) -> None:
+def test_a_failed_write_keeps_the_old_file_and_leaves_no_temporary_file(tmp_path: Path) -> None:
     target = tmp_path / "f"
     target.write_text("old")
     with pytest.raises(RecordError, match="cannot write"):
@@ -84,7 +84,7 @@ def test_names_of_secrets_are_known(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SETTINGS.split())
-def test_names_of_settings_are_no_secrets(name: str) -> None:
+def test_names_of_settings_are_not_secrets(name: str) -> None:
     assert not is_secret_name(name)
 
 

@@ -124,7 +124,7 @@ def test_cancel_all_ends_ones_own_runs_and_leaves_others(shared: Path, cli: Cli)
 
 
 @pytest.mark.parametrize("alike", [False, True])
-def test_a_refusal_keeps_no_other_run_from_being_ended(
+def test_one_refusal_does_not_stop_the_other_cancellations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alike: bool
 ) -> None:
     """Of three runs, Slurm will not end the second: as jobs of their own, and as tasks named to one scancel."""
@@ -273,7 +273,7 @@ def test_the_lock_is_opened_without_following_or_waiting(cli: Cli, tmp_path: Pat
     assert precious.read_text() == "data"
 
 
-def test_who_holds_the_lock_does_not_stop_us_for_ever(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_holds_the_lock_cannot_block_us_forever(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     record = make_run(cli.install, state="PENDING")
     monkeypatch.setattr("llmb_common.runs.lock.LOCK_SECONDS", 0.1)
     holder = (

@@ -242,7 +242,7 @@ def test_the_profile_has_the_name_that_the_plan_gives_it(
     assert Path(nsys.cwd).name == plan.experiment_name
 
 
-def test_ranks_that_are_not_to_be_profiled_are_not(site_of: Callable[[str], Site]) -> None:
+def test_only_the_requested_ranks_are_profiled(site_of: Callable[[str], Site]) -> None:
     site = site_of("pyxis")
     plan = site.plan(ENABLE_PROFILE="true", MAX_STEPS="50", PROFILE_RANKS="1,3-5")
     site.run(plan)
@@ -276,7 +276,7 @@ def test_slurm_reads_every_option_as_it_was_meant(site_of: Callable[[str], Site]
     assert file_of(str(options["output"])) == str(paths.batch_log)
 
 
-def test_what_was_not_asked_for_is_not_said_to_slurm(site_of: Callable[[str], Site]) -> None:
+def test_slurm_is_given_no_options_that_were_not_requested(site_of: Callable[[str], Site]) -> None:
     plan = site_of("none").plan(ADDITIONAL_SLURM_PARAMS="no-requeue")
     options = options_of(render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name)))
     absent = {"account", "partition", "gres", "segment", "cpus-per-task", "signal", "requeue", "comment"}
@@ -313,7 +313,7 @@ def test_the_rendezvous_is_the_address_of_the_node(site_of: Callable[[str], Site
 
 
 @pytest.mark.parametrize(("again", "restarts", "resume"), [(False, "0", "0"), (False, "2", "1"), (True, "0", "1")])
-def test_a_requeued_job_and_a_link_of_a_chain_go_on_from_the_checkpoint(
+def test_a_requeued_job_and_a_link_of_a_chain_resume_from_the_checkpoint(
     site_of: Callable[[str], Site], again: bool, restarts: str, resume: str
 ) -> None:
     site = site_of("none")
@@ -384,7 +384,7 @@ def test_a_task_of_an_array_runs_the_script_to_which_its_link_leads(site_of: Cal
         ("enroot", {"mounts": ("/a:/b c",)}, "white space, which Enroot does not accept"),
     ],
 )
-def test_what_cannot_be_said_is_refused(
+def test_values_that_cannot_be_expressed_are_refused(
     site_of: Callable[[str], Site], runtime: str, change: dict[str, Any], words: str
 ) -> None:
     plan = renamed(site_of(runtime).plan(), **change)

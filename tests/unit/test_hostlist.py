@@ -32,7 +32,7 @@ def test_expand(text: str, names: list[str]) -> None:
     "text",
     ["n[1-", "n1]", "n[2-1]", "n[a-b]", "n[1-2][", "n[]", "a,,b", "n[1,]", "a b", "n[[1-2]-3]", "n[1-999999999]"],
 )
-def test_what_is_no_host_list_is_refused(text: str) -> None:
+def test_text_that_is_not_a_host_list_is_refused(text: str) -> None:
     with pytest.raises(RequestError):
         expand(text)
 

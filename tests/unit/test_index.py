@@ -106,7 +106,7 @@ def test_removed_folders_leave_the_index(runs: Runs) -> None:
 
 
 @pytest.mark.parametrize("damage", ["absent", "garbage", "empty", "truncated", "other schema", "newer"])
-def test_a_damaged_index_is_made_anew(runs: Runs, damage: str) -> None:
+def test_a_damaged_index_is_rebuilt(runs: Runs, damage: str) -> None:
     ids = {runs.make().paths.run_id, runs.make("RUNNING").paths.run_id}
     assert set(runs.ids()) == ids
     file = database.index_file(runs.install)
@@ -146,7 +146,7 @@ def test_a_run_with_a_damaged_record_is_shown(runs: Runs) -> None:
     assert [row.state for row in find_runs(runs.install)] == ["COMPLETED"]
 
 
-def test_folders_in_the_making_and_other_folders_are_no_runs(runs: Runs) -> None:
+def test_unfinished_and_unrelated_folders_are_not_runs(runs: Runs) -> None:
     record = runs.make()
     (record.paths.folder.parent / ".making-x_1").mkdir()
     (record.paths.folder.parent / "notes").mkdir()
@@ -159,7 +159,7 @@ def test_a_workload_folder_outside_the_installation(runs: Runs, tmp_path: Path) 
     assert rebuild(runs.install) == 1, "a rebuild remembers where it is"
 
 
-def test_several_processes_make_the_index_at_once(runs: Runs) -> None:
+def test_several_processes_build_the_index_at_once(runs: Runs) -> None:
     """The one that comes second must not take a half-made index for a damaged one."""
     record = runs.make(noted=False)
     for _ in range(5):
@@ -194,7 +194,7 @@ def test_find_run(runs: Runs) -> None:
         find_run(runs.install, "%")
 
 
-def test_several_runs_of_one_beginning_are_named(runs: Runs) -> None:
+def test_an_ambiguous_run_id_lists_the_matches(runs: Runs) -> None:
     ids = {runs.make().paths.run_id[0] for _ in range(17)}
     assert len(ids) < 17, "two of 17 begin with the same hexadecimal digit"
     found = [row.run_id for row in find_runs(runs.install)]

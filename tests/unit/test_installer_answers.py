@@ -89,7 +89,7 @@ def test_a_secret_in_a_play_file_is_set_apart(tmp_path: Path) -> None:
         ("# none", r"play.yaml:1: the key 'schema' is missing"),
     ],
 )
-def test_a_play_file_from_another_age_is_refused(tmp_path: Path, line: str, message: str) -> None:
+def test_a_play_file_with_another_schema_is_refused(tmp_path: Path, line: str, message: str) -> None:
     path = tmp_path / "play.yaml"
     path.write_text(f"{line}\n" + "".join(f"{key}: {value}\n" for key, value in SLURM.items()))
     with pytest.raises(ConfigError, match=message):
@@ -145,7 +145,7 @@ def test_choices_may_be_written_in_capitals() -> None:
     assert (answers.gpu_type, answers.arch, answers.runtime) == ("gb200", "aarch64", "pyxis")
 
 
-def test_an_answer_that_changes_takes_those_with_it_that_came_from_it() -> None:
+def test_changing_an_answer_resets_the_answers_that_depend_on_it() -> None:
     old = {**SLURM, "arch": "x86_64", "cpu_partition": "gpu", "runtime": "pyxis", "install_method": "local"}
     assert "arch" not in merged(old, {"gpu_type": "gb200"})
     assert merged(old, {"gpu_type": "gb200", "arch": "x86_64"})["arch"] == "x86_64"
@@ -208,14 +208,14 @@ def test_a_secret_without_a_value_does_not_swallow_the_next_flag(words: list[str
         (["verfy"], "there is no command 'verfy' (did you mean 'verify'?)"),
     ],
 )
-def test_a_variable_that_is_not_set_is_no_argument(words: list[str], message: str) -> None:
+def test_an_unset_variable_is_not_an_argument(words: list[str], message: str) -> None:
     with pytest.raises(RequestError) as caught:
         arguments.parse(words)
     assert caught.value.message == message
     assert caught.value.remedy
 
 
-def test_quickstart_takes_nothing_beside_it() -> None:
+def test_quickstart_cannot_be_combined_with_other_flags() -> None:
     with pytest.raises(RequestError, match="--quickstart decides everything itself: --gpu-type"):
         arguments.parse(["--quickstart", "--gpu-type", "h100"])
     assert arguments.parse(["--quickstart", "--install-path", "/x", "--verbose"]).quickstart

@@ -70,7 +70,7 @@ def node(**changes: list[str]) -> Facts:
     return replace(GOOD, node=replace(NODE, values={**NODE.values, **changes}))
 
 
-def test_a_good_site_has_nothing_to_complain_of() -> None:
+def test_a_good_site_has_no_findings() -> None:
     assert bad(GOOD) == {}
     assert len(all_checks(GOOD)) > 15
 
@@ -122,7 +122,7 @@ def test_each_fault_is_named_with_its_remedy(facts: Facts, name: str, level: str
     assert remedy in found[name].remedy
 
 
-def test_a_site_without_pmix_that_says_so_has_nothing_to_complain_of() -> None:
+def test_a_site_configured_without_pmix_has_no_findings() -> None:
     facts = replace(settings(mpi="none"), mpi_types=("none", "pmi2"))
     assert bad(facts) == {}
     assert "srun --mpi=none" in {check.name for check in all_checks(facts)}
@@ -155,7 +155,7 @@ def test_time_limits() -> None:
     assert [limit_minutes(text) for text in texts] == [30, 240, 1440, None]
 
 
-def test_sruns_own_words_are_the_reason_why_no_node_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sruns_own_message_explains_why_no_node_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = "srun: error: Unable to allocate resources: Invalid account or account/partition combination specified"
     (tmp_path / "srun").write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
     (tmp_path / "srun").chmod(0o755)

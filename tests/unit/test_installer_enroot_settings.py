@@ -34,7 +34,7 @@ def test_the_administrators_choice_counts(conf: Path, line: str, folder: str) ->
     assert enroot_settings.temporary_folder({"USER": "ann"}) == Path(folder)
 
 
-def test_a_variable_wins_then_the_file_then_what_is_dropped_in_beside_it(conf: Path) -> None:
+def test_a_variable_wins_over_the_file_and_the_file_over_its_drop_ins(conf: Path) -> None:
     (conf.parent / "enroot.conf.d").mkdir()
     (conf.parent / "enroot.conf.d" / "10-site.conf").write_text("ENROOT_CACHE_PATH /b\nENROOT_CONFIG_PATH /c\n")
     conf.write_text("ENROOT_CACHE_PATH /a\n")

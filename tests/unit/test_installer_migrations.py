@@ -55,7 +55,7 @@ def test_a_renamed_key_moves_with_its_comment(tmp_path: Path, monkeypatch: pytes
     assert load_cluster_config(tmp_path).slurm.gpu_partition == "batch"
 
 
-def test_each_release_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_migrations_run_one_release_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     def noted(number: int) -> Callable[[Any], None]:
         return lambda document: document["seen"].append(number)
 

@@ -27,7 +27,7 @@ NGC = ("nvcr.io",)
         ("macdef init\nmachine nvcr.io\n\nmachine nvcr.io password x\n", "macdef init\nmachine nvcr.io\n\n"),
     ],
 )  # fmt: skip
-def test_an_entry_goes_whole_and_alone(text: str, kept: str) -> None:
+def test_an_entry_is_removed_whole_and_no_other_with_it(text: str, kept: str) -> None:
     assert without(text, NGC) == kept
 
 

@@ -166,7 +166,7 @@ def test_notices_are_on_stderr_and_leave_stdout_to_the_script() -> None:
     assert done.stderr.startswith("note: SBATCH_QOS: not passed to sbatch")
 
 
-def test_a_checkpoint_that_is_none_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_something_that_is_not_a_checkpoint_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     given = {"LLMB_INSTALL": str(tmp_path), "CLUSTER_TYPE": "local", "GPU_TYPE": "cpu"}
     done = launch("llama3.1", LOAD_CHECKPOINT_PATH=str(tmp_path / "empty"), **given)

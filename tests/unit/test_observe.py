@@ -46,7 +46,7 @@ def job_says(record: RunRecord, *events: dict[str, object] | str) -> None:
     record.paths.events.write_text("\n".join(lines) + "\n")
 
 
-def test_every_state_of_slurm_is_taken_over_in_its_words(record: RunRecord, fake: FakeSlurm) -> None:
+def test_every_slurm_state_is_reported_in_slurms_own_words(record: RunRecord, fake: FakeSlurm) -> None:
     for state in STATES:
         fake.change("1", state=state)
         (finding,) = slurm_runs.look_at_slurm([record]).values()
@@ -54,7 +54,7 @@ def test_every_state_of_slurm_is_taken_over_in_its_words(record: RunRecord, fake
         assert finding.apply(record).state == state
 
 
-def test_a_run_that_may_not_be_written_is_as_the_scheduler_says(record: RunRecord, fake: FakeSlurm) -> None:
+def test_a_run_we_may_not_write_to_still_shows_the_schedulers_state(record: RunRecord, fake: FakeSlurm) -> None:
     """A colleague's: the answer is no less certain."""
     (record.paths.folder / ".lock").unlink()
     (record.paths.folder / ".lock").mkdir()
@@ -73,7 +73,7 @@ def test_the_table_of_states() -> None:
     assert is_live("A_STATE_OF_A_NEWER_SLURM")
 
 
-def test_a_state_of_a_newer_slurm_lives_on(record: RunRecord, fake: FakeSlurm) -> None:
+def test_a_state_of_a_newer_slurm_counts_as_live(record: RunRecord, fake: FakeSlurm) -> None:
     fake.change("1", state="TELEPORTING")
     seen = look(record)
     assert (seen.record.state, seen.unknown) == ("TELEPORTING", "")
@@ -116,7 +116,7 @@ def test_a_queue_without_an_answer_and_accounting_that_lags(record: RunRecord, f
     assert look(record).record.state == "TIMEOUT"
 
 
-def test_rows_that_come_twice_are_one_job(record: RunRecord, fake: FakeSlurm) -> None:
+def test_duplicate_rows_are_one_job(record: RunRecord, fake: FakeSlurm) -> None:
     fake.say("squeue", "twice")
     fake.change("1", state="RUNNING")
     assert look(record).record.state == "RUNNING"
@@ -163,7 +163,7 @@ def test_a_failure_is_not_believed_while_slurm_may_be_requeueing_the_job(record:
     assert (seen.record.state, bool(seen.unknown)) == ("SUBMITTED", True)
 
 
-def test_a_requeued_job_starts_a_new_account(record: RunRecord) -> None:
+def test_a_requeued_job_starts_a_new_record_of_events(record: RunRecord) -> None:
     job_says(
         record,
         {"event": "start", "time": 1.0, "restart": 0, "nodes": "n1"},
@@ -202,7 +202,7 @@ def test_ended_runs_are_not_asked_about(record: RunRecord, fake: FakeSlurm) -> N
     assert len(fake.calls("squeue")) == asked
 
 
-def test_many_runs_are_one_question(tmp_path: Path, fake: FakeSlurm) -> None:
+def test_many_runs_take_one_query(tmp_path: Path, fake: FakeSlurm) -> None:
     site = RunSite(tmp_path, "slurm")
     records = [submit(site.plan(), RECIPE) for _ in range(5)]
     asked = len(fake.calls("squeue"))
@@ -220,7 +220,7 @@ def test_a_writer_in_between_is_not_overwritten(record: RunRecord, fake: FakeSlu
     assert load_record(record.paths.folder).state == "CANCELLED"
 
 
-def test_waiting_gives_up_after_many_questions_without_an_answer(
+def test_waiting_gives_up_after_many_unanswered_queries(
     record: RunRecord, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("llmb_common.observe.waiting.TOLERATED", 2)

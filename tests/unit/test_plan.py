@@ -205,7 +205,7 @@ def test_a_resumed_job_trains_one_step_and_warns_below_the_tested_scale() -> Non
 
 
 @pytest.mark.parametrize("variables", [{"ENABLE_CHECKPOINT": "true"}, {"LOAD_CHECKPOINT_PATH": "/install/c"}])
-def test_checkpoints_that_nvidias_launchers_refuse_are_warned_of(variables: dict[str, str]) -> None:
+def test_checkpoints_that_nvidias_launchers_refuse_cause_a_warning(variables: dict[str, str]) -> None:
     for size, gpus, warned in (("405b", "1024", True), ("70b", "128", True), ("8b", "16", False)):
         p = plan(MODEL_SIZE=size, JOB_TOTAL_GPUS=gpus, GPU_TYPE="h100", **variables)
         assert any("known NCCL error" in note for note in p.preflight.warnings) is warned
@@ -219,7 +219,7 @@ def test_ranks_of_a_profile_may_be_a_range_far_beyond_the_job() -> None:
     assert p.profile.ranks == (0, 126, 127)
 
 
-def test_mxfp8_is_blackwells() -> None:
+def test_mxfp8_needs_blackwell() -> None:
     assert plan(JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", FP8_RECIPE="MX").fp8_recipe == "mx"
     assert "MXFP8 needs gb300, gb200, b300, b200" in refusal(JOB_TOTAL_GPUS="1024", GPU_TYPE="h100", FP8_RECIPE="mx")
 
@@ -241,7 +241,7 @@ def test_8b_runs_with_fsdp_or_with_cuda_graphs_and_not_with_both(gpu: str, varia
     assert "CUDA_GRAPH and FSDP exclude each other" in refusal(**row, **variables)
 
 
-def test_slurm_variables_without_effect_are_named_with_the_way_to_say_them() -> None:
+def test_slurm_variables_without_effect_are_reported_with_the_option_to_use() -> None:
     p = plan(JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", SBATCH_QOS="high")
     assert any("SBATCH_QOS" in note and "ADDITIONAL_SLURM_PARAMS" in note for note in p.preflight.warnings)
 
@@ -321,7 +321,7 @@ def test_an_image_file_is_an_absolute_path_for_pyxis_reads_others_as_names(image
         {"LOAD_CHECKPOINT_PATH": "/install/c", "MAX_STEPS": "100"},
     ],
 )
-def test_only_the_published_job_is_held_against_the_published_time(variables: dict[str, str]) -> None:
+def test_only_the_published_job_is_compared_with_the_published_time(variables: dict[str, str]) -> None:
     grok = {"recipe": "grok1", "JOB_TOTAL_GPUS": "128"}
     published = plan(**grok, FP8_RECIPE="ds", MOE_ROUTING="drop", ENABLE_VBOOST="true", NCCL_IB_HCA="mlx5")
     assert published.preflight.reference_step_seconds == 5.298

@@ -44,7 +44,7 @@ def launches() -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("item", launches(), ids=lambda item: f"{item['source']}: {item['command']}")
 @pytest.mark.parametrize("gpu_type", [None, "h100"], ids=["site-says-nothing", "site-of-h100"])
-def test_a_documented_command_runs_as_its_document_or_says_what_it_does(
+def test_a_documented_command_runs_as_documented_or_says_what_it_does_instead(
     item: dict[str, str], gpu_type: str | None
 ) -> None:
     variables = dict(word.split("=", 1) for word in shlex.split(item["command"]) if "=" in word)
@@ -60,7 +60,7 @@ def test_a_documented_command_runs_as_its_document_or_says_what_it_does(
         assert meant in said
 
 
-def test_a_scale_that_only_the_older_document_has_is_said_to_run_as_that() -> None:
+def test_a_scale_that_only_the_older_readme_has_runs_as_that_with_a_notice() -> None:
     job = {"JOB_TOTAL_GPUS": "512", "GPU_TYPE": "h100"}
     p = plan("llama3.1", **job)
     (note,) = p.preflight.warnings
@@ -93,7 +93,7 @@ def test_where_only_one_generation_has_the_job_nothing_is_said() -> None:
         ),
     ],
 )
-def test_what_would_be_ignored_is_said(variables: dict[str, str], note: str) -> None:
+def test_anything_ignored_is_reported(variables: dict[str, str], note: str) -> None:
     assert notes(**variables) == (note,)
 
 
@@ -102,7 +102,7 @@ def test_steps_that_reach_the_window_or_were_not_chosen_need_no_word(variables: 
     assert notes(**variables) == ()
 
 
-def test_documented_ranks_beyond_a_small_job_are_nobodys_slip() -> None:
+def test_documented_ranks_beyond_a_small_job_cause_no_warning() -> None:
     p = plan("llama3.1", MODEL_SIZE="8b", JOB_TOTAL_GPUS="8", GPU_TYPE="h100", DTYPE="bf16", ENABLE_PROFILE="true")
     assert p.preflight.warnings == ()
 
@@ -112,13 +112,13 @@ def test_a_smoke_run_has_no_window_to_miss() -> None:
     assert not [n for n in plan("grok1", machine=local, MAX_STEPS="3").preflight.warnings if "MAX_STEPS" in n]
 
 
-def test_the_number_of_gpus_under_another_name_stands_in_the_error() -> None:
+def test_the_error_mentions_a_gpu_count_given_under_another_name() -> None:
     message = refusal("llama3.1", GPU_TYPE="gb200", GPUS="128")
     assert "JOB_TOTAL_GPUS is not set (GPUS=128 is: did you mean JOB_TOTAL_GPUS=128?)" in message
     assert "documented: 128, 256, 512" in message
 
 
-def test_a_gpu_type_of_the_site_is_called_the_sites() -> None:
+def test_a_gpu_type_from_the_site_is_attributed_to_the_site() -> None:
     site = ClusterConfig(gpu_type="gb300")
     assert "gb300 (gpu_type in cluster_config.yaml)" in refusal("llama4", site, JOB_TOTAL_GPUS="128")
     assert "cluster_config" not in refusal("llama4", site, JOB_TOTAL_GPUS="128", GPU_TYPE="gb300")

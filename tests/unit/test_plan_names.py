@@ -75,7 +75,7 @@ def test_no_two_overrides_of_one_column_or_of_two_share_a_name() -> None:
     assert len({name(**OLD, **override) for override in overrides}) == len(overrides)
 
 
-def test_a_batch_of_ones_own_on_a_scale_that_has_none_is_named() -> None:
+def test_a_custom_batch_at_an_undocumented_scale_is_in_the_name() -> None:
     given = {
         "JOB_TOTAL_GPUS": "640",
         "FORCE": "true",

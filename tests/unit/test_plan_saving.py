@@ -61,7 +61,7 @@ def test_the_rate_is_5_gb_per_second_unless_the_site_says_another(tmp_path: Path
         load_cluster_config(tmp_path)
 
 
-def test_slurm_cannot_be_told_more_than_65535_seconds() -> None:
+def test_the_signal_is_at_most_65535_seconds_early() -> None:
     assert save_seconds(405_000_000_000, 0.01) == 65535
 
 

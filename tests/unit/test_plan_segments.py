@@ -52,7 +52,7 @@ def test_other_gpus_have_no_racks(gpu_type: str) -> None:
     assert segment_line(plan(GPU_TYPE=gpu_type, JOB_TOTAL_GPUS="64")) is None
 
 
-def test_an_unlucky_number_of_nodes_is_told_the_next_better_one() -> None:
+def test_an_awkward_node_count_gets_a_better_one_suggested() -> None:
     p = plan(GPU_TYPE="gb200", JOB_TOTAL_GPUS="76")
     (note,) = (note for note in p.preflight.warnings if "segment" in note)
     assert "19 nodes divide only into segments of 1" in note
@@ -106,7 +106,7 @@ def test_nodes_of_more_gpus_are_no_racks() -> None:
 
 
 @pytest.mark.parametrize("who", ["user", "site"])
-def test_the_word_of_the_user_or_the_site_is_the_last(who: str) -> None:
+def test_the_user_and_the_site_have_the_last_word(who: str) -> None:
     site = ClusterConfig(slurm=SlurmSettings(additional_params="segment=4"))
     asked = {"ADDITIONAL_SLURM_PARAMS": "segment=4"} if who == "user" else {}
     p = plan(NEW, site if who == "site" else None, GPU_TYPE="gb200", JOB_TOTAL_GPUS="76", **asked)

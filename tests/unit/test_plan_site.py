@@ -90,7 +90,7 @@ def test_a_mistake_is_one_message_with_the_file_and_the_key(tmp_path: Path, text
     assert caught.value.exit_status == 2
 
 
-def test_a_file_that_cannot_be_looked_for_or_read_is_no_traceback(tmp_path: Path) -> None:
+def test_an_inaccessible_file_gives_no_traceback(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="correct LLMB_INSTALL"):
         load_cluster_config(Path("/" + "x" * 5000))
     (tmp_path / "cluster_config.yaml").mkdir()

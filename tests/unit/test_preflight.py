@@ -94,6 +94,6 @@ def test_every_save_counts_the_one_at_the_end_too(tmp_path: Path, interval: int,
 
 
 @pytest.mark.parametrize("setting", [{"enabled": True, "save": "/" + "x" * 5000}, {"load": "/" + "x" * 5000}])
-def test_a_place_that_cannot_be_looked_at_is_no_traceback(tmp_path: Path, setting: dict[str, object]) -> None:
+def test_an_inaccessible_folder_gives_no_traceback(tmp_path: Path, setting: dict[str, object]) -> None:
     with pytest.raises(EnvironmentLacks, match="cannot look at"):
         check_disk(plan(tmp_path, **setting))

@@ -32,7 +32,7 @@ def is_harmless(text: str) -> bool:
 
 @settings(deadline=None)
 @given(st.text())
-def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
+def test_nothing_that_a_terminal_acts_on_is_left(text: str) -> None:
     assert printable(text).replace("\t", "").isprintable()
     assert is_harmless(printable_lines(text))
     assert printable_lines(printable_lines(text)) == printable_lines(text)
@@ -131,7 +131,7 @@ def test_a_tables_cell_is_one_line() -> None:
         (None, None),
     ],
 )
-def test_a_spreadsheet_takes_no_name_for_a_formula(value: object, cell: object) -> None:
+def test_no_name_becomes_a_formula_in_a_spreadsheet(value: object, cell: object) -> None:
     assert csv_cell(value) == cell
 
 

@@ -48,7 +48,7 @@ def test_the_readmes_worked_examples_are_right_to_the_last_digit(name: str) -> N
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_large_numbers_in_prose_are_generated_or_of_the_document(name: str) -> None:
+def test_large_numbers_in_the_text_are_generated_or_printed_by_nvidia(name: str) -> None:
     """``8.918E+14`` stood where the recipe gives 8.920E+14, and no test saw it."""
     text = (ROOT / name / "README.md").read_text()
     typed = set(re.findall(r"[0-9.]+E\+[0-9]+", re.sub(r"<!-- figure: .*?<!-- end -->", "", text, flags=re.DOTALL)))
@@ -89,7 +89,7 @@ def test_a_wrong_mark_is_an_error(text: str, message: str) -> None:
         fill_figures(text, LLAMA, "README.md")
 
 
-def test_an_outdated_figure_is_made_anew_with_the_tables() -> None:
+def test_an_outdated_figure_is_regenerated_with_the_tables() -> None:
     assert fill("<!-- figure: flops 70b -->3.946E+15<!-- end -->", LLAMA, "x") == (
         "<!-- figure: flops 70b -->3.944E+15<!-- end -->"
     )

@@ -44,7 +44,7 @@ def test_the_proxies_are_405b_with_fewer_layers(size: str):
 
 
 @pytest.mark.parametrize(("recipe", "smoke"), SMOKE, ids=ids)
-def test_smoke_is_the_same_kind_of_model(recipe: Recipe, smoke: Model):
+def test_smoke_has_the_same_architecture(recipe: Recipe, smoke: Model):
     real = recipe.model(recipe.defaults.model_size).architecture
     kind = ("activation", "gated", "norm", "norm_epsilon", "zero_centered_gamma", "rope_base", "rope_scaling",
             "rotary_percent", "rope_interleaved", "no_rope_interval", "tied_embeddings")  # fmt: skip

@@ -61,7 +61,7 @@ def test_without_slurm_it_is_this_machine(install: Path):
     assert words[5:] == ["--cluster-type", "local", "--gpu-type", "cpu"]
 
 
-def test_an_installation_that_is_there_gets_the_recipe(install: Path):
+def test_an_existing_installation_gets_the_recipe(install: Path):
     (install / ".llmb").mkdir(parents=True)
     (install / ".llmb" / "answers.yaml").touch()
     words = run(ROOT / "llama4" / "setup.sh", install, "--no-space-check", GPU_TYPE="h100").stdout.splitlines()
@@ -79,7 +79,7 @@ def test_a_spool_copy_finds_the_recipe_where_sbatch_was_called(install: Path, tm
     assert f"{tmp_path} is not a recipe folder in a clone" in elsewhere.stderr
 
 
-def test_an_old_python_is_good_enough_to_begin(install: Path):
+def test_an_old_python_is_good_enough_to_start(install: Path):
     """A python3 that does not start, as a version manager's shim, is passed over."""
     broken = install.parent / "bin" / "python3"
     broken.rename(broken.with_name("python3.11"))
@@ -97,7 +97,7 @@ def test_an_old_python_is_good_enough_to_begin(install: Path):
         ({"LLMB_INSTALL": "/x", "PATH": "{tools}"}, 3, "no Python found on PATH"),
     ],
 )
-def test_what_is_missing_is_said(tmp_path: Path, variables: dict[str, str], status: int, message: str):
+def test_anything_missing_is_reported(tmp_path: Path, variables: dict[str, str], status: int, message: str):
     for name in ("bash", "dirname", "readlink", "sed", "env"):
         (tmp_path / name).symlink_to(shutil.which(name) or "")
     done = run(ROOT / "llama3.1" / "setup.sh", None, **{k: v.format(tools=tmp_path) for k, v in variables.items()})

@@ -57,7 +57,7 @@ def test_readme_shows_every_documented_command(example: dict[str, str]):
     assert example["command"] in commands
 
 
-def test_an_outdated_table_is_found_and_written_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_an_outdated_table_is_found_and_regenerated(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     folder = tmp_path / "grok1"
     shutil.copytree(ROOT / "grok1", folder)
     recipe = folder / "recipe.yaml"
@@ -69,7 +69,7 @@ def test_an_outdated_table_is_found_and_written_anew(tmp_path: Path, capsys: pyt
     assert main(["--check", str(folder)]) == 0
 
 
-def test_a_corrected_figure_stands_with_the_printed_one_and_the_reason():
+def test_a_corrected_figure_comes_with_the_printed_one_and_the_reason():
     text = fill("<!-- table: results nemo2 gb200 -->\n<!-- end -->\n", load_recipe(ROOT / "llama4"), "README.md")
     assert "**37.43** (printed 18.71)" in text
     assert "- [1] NVIDIA's 25.05.05 README divides the BF16 run by the FP8 peak" in text

@@ -71,7 +71,7 @@ def test_a_shorter_name_with_a_fitting_value_is_remembered_for_a_remark(name: st
     assert read_request({name: value}).unread == {meant: f"{name}={value}"}
 
 
-def test_a_shorter_name_is_no_ones_business_where_it_is_another_programs_or_the_right_one_is_set() -> None:
+def test_a_shorter_name_is_ignored_if_it_belongs_to_another_program_or_the_right_one_is_set() -> None:
     others = {"PROFILE": "/home/x/.profile", "CHECKPOINT": "/ckpt", "GPUS": "0,1", "STEPS": "all", "NCCLTRACE": "false"}
     assert read_request(others).unread == {}
     assert read_request({"PROFILE": "true", "ENABLE_PROFILE": "false"}).unread == {}
@@ -157,7 +157,7 @@ def test_values_that_would_surprise_later_are_refused_at_once(variables: dict[st
     assert caught.value.remedy
 
 
-def test_the_same_value_said_twice_is_no_contradiction() -> None:
+def test_the_same_value_given_twice_is_not_a_contradiction() -> None:
     assert read_request({"GPUS_PER_NODE": "4", "SBATCH_GPUS_PER_NODE": "h100:4"}).gpus_per_node == 4
 
 

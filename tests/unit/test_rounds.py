@@ -60,7 +60,7 @@ def with_room_for_two(cli: Cli) -> Done:
 
 @pytest.mark.parametrize("more", [(), ("--no-array",)])
 @pytest.mark.parametrize("at", [3, 12, 30, 50, 75])
-def test_killed_and_given_again(cluster: Cli, fake: FakeSlurm, at: int, more: tuple[str, ...]) -> None:
+def test_killed_and_run_again(cluster: Cli, fake: FakeSlurm, at: int, more: tuple[str, ...]) -> None:
     command = (*FIVE, *more)
     assert run_and_crash(lambda: main(list(command)), at, cluster.install)
     done = cluster(*command)
@@ -71,7 +71,7 @@ def test_killed_and_given_again(cluster: Cli, fake: FakeSlurm, at: int, more: tu
     assert len(fake.jobs()) == 10, "all are submitted: the same command is a new request"
 
 
-def test_again_does_not_go_on(cluster: Cli, fake: FakeSlurm) -> None:
+def test_again_does_not_resume(cluster: Cli, fake: FakeSlurm) -> None:
     with_room_for_two(cluster)
     assert cluster(*FIVE, "--again").status == 0
     assert len(fake.jobs()) == 2 + 5
@@ -98,7 +98,7 @@ def test_a_disk_that_is_full_for_a_while(cluster: Cli, fake: FakeSlurm) -> None:
     assert len(fake.jobs()) == 5
 
 
-def test_a_chain_killed_and_given_again(cluster: Cli, fake: FakeSlurm) -> None:
+def test_a_chain_killed_and_run_again(cluster: Cli, fake: FakeSlurm) -> None:
     chain = (*FIVE[:-2], "--resume-chain", "3")
     assert run_and_crash(lambda: main(list(chain)), 50, cluster.install)
     assert len(fake.jobs()) in (1, 2)
@@ -106,7 +106,7 @@ def test_a_chain_killed_and_given_again(cluster: Cli, fake: FakeSlurm) -> None:
     assert len(fake.jobs()) == 3
 
 
-def test_a_task_file_given_twice_at_once(cluster: Cli, fake: FakeSlurm, tmp_path: Path) -> None:
+def test_a_task_file_run_twice_at_once(cluster: Cli, fake: FakeSlurm, tmp_path: Path) -> None:
     """The second waits for the first, and then finds every job on record."""
     tasks = tmp_path / "tasks"
     tasks.write_text("pretrain_llama3.1_smoke:\n(bf16, 1, 6)\n")
@@ -121,7 +121,7 @@ def test_a_task_file_given_twice_at_once(cluster: Cli, fake: FakeSlurm, tmp_path
     assert left_behind(cluster) == []
 
 
-def test_who_waits_goes_on_when_the_other_is_killed(cluster: Cli, fake: FakeSlurm) -> None:
+def test_the_waiting_process_continues_when_the_other_is_killed(cluster: Cli, fake: FakeSlurm) -> None:
     fake.say("sbatch", "slow")
     first = start(lambda: main([*FIVE, "--no-array"]))
     wait_until(lambda: len(fake.jobs()) > 0, "the first job", timeout=30)
@@ -132,7 +132,7 @@ def test_who_waits_goes_on_when_the_other_is_killed(cluster: Cli, fake: FakeSlur
     assert len(fake.jobs()) == 5
 
 
-def test_what_nobody_went_on_with_is_removed(cluster: Cli) -> None:
+def test_leftovers_that_nobody_resumed_are_removed(cluster: Cli) -> None:
     with_room_for_two(cluster)
     (file,) = (path for folder in left_behind(cluster) for path in folder.iterdir())
     os.utime(file, (0, 0))

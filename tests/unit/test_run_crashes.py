@@ -154,7 +154,7 @@ def test_no_answer_and_no_job_is_submitted_again_when_that_is_certain(
 
 
 @pytest.mark.parametrize("how", ["error", "garbage", "half"])
-def test_nothing_is_submitted_while_nobody_can_be_asked(site: RunSite, fake: FakeSlurm, how: str) -> None:
+def test_nothing_is_submitted_while_the_scheduler_does_not_answer(site: RunSite, fake: FakeSlurm, how: str) -> None:
     fake.say("sbatch", "lost")
     fake.say("squeue", how)
     fake.say("sacct", "disabled")
@@ -198,7 +198,9 @@ def test_a_refusal_leaves_nothing(site: RunSite, fake: FakeSlurm) -> None:
     assert find_runs(site.install) == []
 
 
-def test_another_process_at_it_is_left_alone(site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_another_process_is_submitting_is_left_alone(
+    site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A submission whose process lives is not taken over, not even by the very same request."""
     monkeypatch.setattr(slurm_runs, "LOCAL_GRACE_SECONDS", 30)
     fake.say("sbatch", "error")

@@ -98,7 +98,7 @@ def test_script_of_every_row(recipe: Recipe, row: Row, dtype: str) -> None:
     check_golden(f"scripts/{recipe.name}/{script_name(row, dtype)}.txt", own_part(script))
 
 
-def test_what_is_its_own_shows_every_difference_in_the_rest() -> None:
+def test_the_stored_differences_cover_everything_but_the_head() -> None:
     changed = reference().replace("--kill-on-bad-exit=1", "--kill-on-bad-exit=0")
     assert "\n-  --kill-on-bad-exit=1 \\\n+  --kill-on-bad-exit=0 \\\n" in own_part(changed)
     assert own_part(reference()).endswith(f"# From here on as in {REFERENCE}\n")
@@ -175,7 +175,7 @@ def test_no_script_is_left_over() -> None:
 
 
 @pytest.mark.parametrize("folder", ["/lustre/a,b", "/lustre/a:b", "/lustre/a\\b"])
-def test_a_folder_that_slurm_or_pyxis_cannot_say_is_refused(folder: str) -> None:
+def test_a_folder_that_slurm_or_pyxis_cannot_express_is_refused(folder: str) -> None:
     plan = plan_of(RECIPES["llama3.1"], LLMB_INSTALL=folder, GPU_TYPE="gb200", JOB_TOTAL_GPUS="128")
     with pytest.raises(RequestError):
         script_of(plan)

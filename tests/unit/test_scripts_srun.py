@@ -140,7 +140,7 @@ def test_enroot_gets_by_name_what_is_set_on_the_node_and_nothing_else(tmp_path: 
     ]
 
 
-def test_mounts_are_said_as_enroot_reads_them(tmp_path: Path) -> None:
+def test_mounts_are_written_the_way_enroot_reads_them(tmp_path: Path) -> None:
     site = ("/data:/data:ro", "/opt/b:/b", "/scratch", "/m:/n:ro+noexec")
     entered = Entered(tmp_path, plan(mounts=site, variables={}, runtime="enroot"))
     assert entered.values("--mount") == [

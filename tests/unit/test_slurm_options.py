@@ -46,7 +46,7 @@ def test_an_option_of_the_job_script_is_refused_with_what_to_use(option: str, in
 @pytest.mark.parametrize(
     "short", ["outp", "job-nam", "arr", "er", "nod", "node", "n", "o", "wra", "ntasks-per-no", "e"]
 )
-def test_the_beginning_of_such_an_option_is_refused_too(short: str) -> None:
+def test_an_abbreviation_of_such_an_option_is_refused_too(short: str) -> None:
     """sbatch takes it for the option (seen with 22.05); real options that begin alike are not concerned."""
     error = refusal(f"{short}=2")
     assert "is set by the job script" in error.message
@@ -54,7 +54,7 @@ def test_the_beginning_of_such_an_option_is_refused_too(short: str) -> None:
 
 
 @pytest.mark.parametrize("letter", "NnJoeaWhV")
-def test_nor_do_letters_go_round_it(letter: str) -> None:
+def test_short_options_do_not_get_round_it_either(letter: str) -> None:
     options = ("nodes", "ntasks", "job-name", "output", "error", "array", "wait", "help", "version")
     option = dict(zip("NnJoeaWhV", options, strict=True))[letter]
     assert refusal(f"-{letter}=2").message == f"here: --{option} is set by the job script"
@@ -68,7 +68,7 @@ WITH_VALUE = {
 
 
 @pytest.mark.parametrize(("letter", "option"), WITH_VALUE.items())
-def test_letters_are_written_out_and_need_their_value(letter: str, option: str) -> None:
+def test_short_options_are_expanded_and_need_their_value(letter: str, option: str) -> None:
     assert parse(f"-{letter}=v1") == {option: "v1"}
     assert refusal(letter).message == f"here: --{option} needs a value"
 
@@ -77,11 +77,11 @@ def test_letters_are_written_out_and_need_their_value(letter: str, option: str) 
     ("letter", "option"),
     [("H", "hold"), ("O", "overcommit"), ("Q", "quiet"), ("k", "no-kill"), ("s", "oversubscribe"), ("v", "verbose")],
 )
-def test_letters_that_are_flags(letter: str, option: str) -> None:
+def test_short_options_that_are_flags(letter: str, option: str) -> None:
     assert parse(f"-{letter}") == {option: None}
 
 
-def test_what_users_write_is_read_as_it_stands() -> None:
+def test_options_are_read_as_written() -> None:
     text = " nodelist=n[1-2],m3 ;--exclusive=user;; constraint=gpu&memory;comment= a = b ;qos=low;qos=low;"
     assert list(parse(text).items()) == [
         ("nodelist", "n[1-2],m3"),
@@ -114,7 +114,7 @@ def test_what_users_write_is_read_as_it_stands() -> None:
         ("exclusive;exclusive=user", "--exclusive is given twice"),
     ],
 )
-def test_what_is_no_option_is_named(text: str, words: str) -> None:
+def test_anything_that_is_not_an_option_is_named(text: str, words: str) -> None:
     error = refusal(text)
     assert words in error.message
     assert error.remedy
@@ -180,7 +180,7 @@ def test_a_backslash_would_switch_slurms_patterns_off() -> None:
         ("nodelist=n1,exclusive", "exclusive", "nodelist=n1;exclusive"),
     ],
 )
-def test_a_comma_between_two_options_is_no_part_of_a_value(text: str, second: str, remedy: str) -> None:
+def test_a_comma_between_two_options_is_not_part_of_a_value(text: str, second: str, remedy: str) -> None:
     error = refusal(text)
     assert f"contains a second option, {second!r}" in error.message
     assert error.remedy.endswith(remedy)

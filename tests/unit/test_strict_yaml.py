@@ -91,7 +91,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 @given(st.text(max_size=60))
-def test_no_text_escapes_as_another_exception(text: str) -> None:
+def test_no_text_raises_any_other_exception(text: str) -> None:
     with contextlib.suppress(ConfigError):
         load_text(text, "x")
 
@@ -105,7 +105,7 @@ def test_no_text_escapes_as_another_exception(text: str) -> None:
         ("[" * 5000 + "]" * 5000, "nested too deeply|not valid YAML"),
     ],
 )
-def test_what_no_one_can_mean_is_an_error_and_no_traceback(text: str, words: str) -> None:
+def test_nonsense_is_an_error_and_not_a_traceback(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         load_text(text, "f.yaml")
 
@@ -118,7 +118,7 @@ def bomb(levels: int) -> str:
 
 
 @pytest.mark.parametrize("levels", [6, 30])
-def test_aliases_of_aliases_are_refused_before_they_are_written_out(levels: int) -> None:
+def test_nested_aliases_are_refused_before_they_are_expanded(levels: int) -> None:
     with pytest.raises(ConfigError, match="its aliases expand to more than"):
         load_text(bomb(levels), "tasks.yaml")
 

@@ -60,7 +60,7 @@ def test_after_an_ended_run_is_now(site: RunSite, fake: FakeSlurm) -> None:
     assert options_of(fake) == []
 
 
-def test_after_what_is_no_run(site: RunSite, fake: FakeSlurm) -> None:
+def test_after_something_that_is_not_a_run(site: RunSite, fake: FakeSlurm) -> None:
     with pytest.raises(RequestError, match="no run 'nope'"):
         submit(site.plan(), RECIPE, Options(after=("nope",)))
     assert fake.jobs() == []
@@ -97,7 +97,7 @@ def test_exclusions_have_a_reason_and_an_end(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("nodes", "reason", "days"), [("", "x", None), ("n[", "x", None), ("n1", " ", None), ("n1", "x", -1)]
 )
-def test_what_is_no_exclusion(tmp_path: Path, nodes: str, reason: str, days: float | None) -> None:
+def test_text_that_is_not_an_exclusion(tmp_path: Path, nodes: str, reason: str, days: float | None) -> None:
     with pytest.raises(RequestError):
         exclude_nodes(tmp_path, nodes, reason, days=days)
 
@@ -110,7 +110,7 @@ def test_a_damaged_exclusion_list_stops_submissions(site: RunSite, fake: FakeSlu
     assert fake.jobs() == []
 
 
-def test_a_chain_saves_in_one_place_and_goes_on_from_there(site: RunSite, fake: FakeSlurm) -> None:
+def test_a_chain_saves_in_one_place_and_resumes_from_there(site: RunSite, fake: FakeSlurm) -> None:
     records = submit_chain(site.plan(ENABLE_CHECKPOINT="true"), RECIPE, 3, Options(key="long"))
     assert [options_of(fake, number) for number in range(3)] == [
         [],
@@ -128,19 +128,19 @@ def test_a_chain_saves_in_one_place_and_goes_on_from_there(site: RunSite, fake: 
 
 
 @pytest.mark.parametrize(("links", "plan"), [(1, {"ENABLE_CHECKPOINT": "true"}), (2, {})])
-def test_what_is_no_chain(site: RunSite, fake: FakeSlurm, links: int, plan: dict[str, str]) -> None:
+def test_requests_that_are_not_a_chain(site: RunSite, fake: FakeSlurm, links: int, plan: dict[str, str]) -> None:
     with pytest.raises(RequestError):
         submit_chain(site.plan(**plan), RECIPE, links)
     assert fake.jobs() == []
 
 
-def test_a_requeued_job_goes_on_only_where_it_saves(site: RunSite) -> None:
+def test_a_requeued_job_resumes_only_if_it_saves_checkpoints(site: RunSite) -> None:
     plain, saving = submit(site.plan(), RECIPE), submit(site.plan(ENABLE_CHECKPOINT="true"), RECIPE)
     assert "LLMB_RESUME" not in plain.paths.script.read_text()
     assert "export LLMB_RESUME=$((restarts > 0))\n" in saving.paths.script.read_text()
 
 
-def test_requeue_is_said_and_the_user_has_the_last_word(site: RunSite) -> None:
+def test_requeue_is_requested_and_the_user_has_the_last_word(site: RunSite) -> None:
     script = submit(site.plan(), RECIPE).paths.script.read_text()
     assert "#SBATCH --requeue\n" in script
     script = submit(site.plan(ADDITIONAL_SLURM_PARAMS="no-requeue"), RECIPE).paths.script.read_text()

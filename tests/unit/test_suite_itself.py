@@ -38,7 +38,7 @@ def test_an_update_of_golden_files_is_announced_at_the_end() -> None:
     assert "1 passed" in last
 
 
-def test_an_update_of_golden_files_is_no_test_for_ci() -> None:
+def test_ci_refuses_to_update_golden_files() -> None:
     done = run_pytest(*A_GOLDEN_TEST, LLMB_TEST_UPDATE_GOLDEN="1", CI="true")
     assert done.returncode == 4
     assert "unset it where CI=true" in done.stderr
@@ -61,7 +61,9 @@ def test_a_group_is_run_by_one_worker() -> None:
     assert {file: len(names) for file, names in workers.items()} == {"test_files": 1, "test_flops": 1}
 
 
-def test_leftovers_of_an_owner_without_a_name_are_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_of_an_owner_without_a_name_are_not_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(processes.tempfile, "gettempdir", lambda: str(tmp_path))
     gone = subprocess.Popen(["true"])
     gone.wait()

@@ -138,7 +138,7 @@ def test_a_name_that_the_terminals_encoding_lacks(experiments):
     assert len(done.stdout.splitlines()) == 6
 
 
-def test_a_reader_that_goes_away_is_no_traceback(experiments):
+def test_a_closed_pipe_gives_no_traceback(experiments):
     for number in range(2000):
         (experiments / f"log-{number}.out").write_text("")
     command = f"{MBRIDGE} {experiments} --format=json | head -1"

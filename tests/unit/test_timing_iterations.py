@@ -107,7 +107,7 @@ def test_a_cut_nemo_log_never_invents_a_number(read):
 @pytest.mark.parametrize(
     "value", ["", "-5.0", "0.0", "nan", "inf", "1e999", "5,741.5", "1_0.0", "0x10", "12.3.4", "٣.٠"]
 )
-def test_a_time_that_is_none_is_a_damaged_record(read, value):
+def test_a_malformed_time_is_a_damaged_record(read, value):
     content = read(mbridge_line(1) + mbridge_line(2, milliseconds=value) + mbridge_line(3))
     assert (indices(content), content.damaged) == ([1, 3], 1)
 

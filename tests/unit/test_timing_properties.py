@@ -57,7 +57,7 @@ def test_any_bytes_are_a_failed_run_and_every_output_is_well_formed(content):
 
 @settings(max_examples=200)
 @given(engines, st.data())
-def test_a_log_cut_before_its_last_time_is_no_success(engine, data):
+def test_a_log_cut_before_its_last_time_is_not_a_success(engine, data):
     text = "".join(LOGS[engine]).encode()
     # The last record is complete with its last field (Megatron-Bridge) or with its time (NeMo, more follows).
     needed = len(text) - 1 if engine == "mbridge" else text.rindex(b"2.693 ") + len("2.693 |")
@@ -68,7 +68,7 @@ def test_a_log_cut_before_its_last_time_is_no_success(engine, data):
 
 @settings(max_examples=150)
 @given(engines, st.data())
-def test_a_log_without_a_needed_record_is_no_success_whatever_else_it_holds(engine, data):
+def test_a_log_without_a_needed_record_is_never_a_success(engine, data):
     lines = list(LOGS[engine])
     needed = [line for line in lines if "iteration " in line][-4:]  # the window and the last step
     lines.remove(data.draw(st.sampled_from(needed)))
@@ -84,7 +84,7 @@ def test_a_log_without_a_needed_record_is_no_success_whatever_else_it_holds(engi
     st.sampled_from(["nan", "NAN", "inf"]),
     st.data(),
 )
-def test_a_run_with_nan_is_no_success_whatever_else_its_log_holds(bad, where, value, data):
+def test_a_run_with_nan_is_never_a_success(bad, where, value, data):
     fields = {"loss": None} if where == "hidden" else {where: value}
     lines = [mbridge_line(index, 5, **(fields if index == bad else {})) for index in range(1, 6)]
     for _ in range(data.draw(st.integers(0, 4))):

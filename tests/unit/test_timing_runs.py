@@ -63,7 +63,7 @@ def test_a_log_itself(tmp_path):
     assert names(put(tmp_path / "log-x.out")) == ["x"]
 
 
-def test_equal_names_are_told_apart_by_their_paths(tmp_path):
+def test_equal_names_are_distinguished_by_their_paths(tmp_path):
     put(tmp_path / "one" / "log-x.out")
     put(tmp_path / "two" / "log-x.out")
     assert names(tmp_path) == ["one/log-x.out", "two/log-x.out"]
@@ -81,7 +81,7 @@ def test_checkpoints_and_code_are_not_searched(tmp_path):
     assert names(tmp_path) == []
 
 
-def test_a_run_folder_in_the_making_is_no_run(tmp_path):
+def test_an_unfinished_run_folder_is_not_a_run(tmp_path):
     put(tmp_path / "a" / ".making-x" / "job.json", "{}")
     assert names(tmp_path) == []
 

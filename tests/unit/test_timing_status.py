@@ -55,7 +55,7 @@ def test_a_complete_healthy_run_is_a_success(judge):
     ],
 )
 @pytest.mark.parametrize("index", [1, 40, 50])
-def test_a_number_that_is_none_fails_the_run_wherever_it_is(judge, fields, reason, index):
+def test_nan_or_inf_anywhere_fails_the_run(judge, fields, reason, index):
     assert verdict(judge(replaced_line(index, **fields))) == ("Failed", reason, index)
 
 
@@ -74,7 +74,7 @@ def test_a_skipped_step_matters_in_the_window_only(judge):
 
 
 @pytest.mark.parametrize("last", [1, 20, 44, 45, 49])
-def test_a_run_killed_before_its_last_step_is_no_success(judge, last):
+def test_a_run_killed_before_its_last_step_is_not_a_success(judge, last):
     timing = judge(mbridge_log(range(1, last + 1)))
     assert verdict(timing) == ("Failed", "ended_early", last)
     # The figures of a full window stand, for whoever wants them; those of a part of it do not.
@@ -92,7 +92,7 @@ def test_a_missing_iteration_outside_of_the_window_does_not_matter(judge):
     assert verdict(judge(mbridge_log().replace(mbridge_line(34), ""))) == ("Success", "", None)
 
 
-def test_a_garbled_window_iteration_is_incomplete_and_said(judge):
+def test_a_garbled_window_iteration_is_incomplete_and_reported(judge):
     timing = judge(mbridge_log().replace(mbridge_line(40), mbridge_line(40, milliseconds="57\x0041.5")))
     assert verdict(timing) == ("Incomplete", "missing_iteration", 40)
     assert timing.notices == ("1 damaged records left out",)
@@ -149,14 +149,14 @@ def events(*names_and_codes: tuple[str, int | None]) -> str:
 
 
 @pytest.mark.parametrize("state", ["FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "LOST"])
-def test_a_complete_log_of_a_run_that_ended_badly_is_no_success(judge, state):
+def test_a_complete_log_of_a_run_that_ended_badly_is_not_a_success(judge, state):
     record = {"state": state, "states": [{"state": state, "detail": "exit code 7"}]}
     timing = judge(mbridge_log(), record=record)
     assert verdict(timing) == ("Failed", "ended_badly", 50)
     assert timing.status.message == f"every iteration is there, but the run ended as {state}, exit code 7"
 
 
-def test_how_a_run_ended_is_said_with_where_its_log_ends(judge):
+def test_how_a_run_ended_is_reported_with_where_its_log_ends(judge):
     record = {"state": "TIMEOUT", "states": [{"state": "TIMEOUT", "detail": ""}]}
     assert (
         judge(mbridge_log(range(1, 21)), record=record).status.message == "the log ends at iteration 20 of 50 (TIMEOUT)"
@@ -200,11 +200,11 @@ def test_a_damaged_record_does_not_hide_the_run(judge, document):
     assert verdict(judge(mbridge_log(), job=document, record=document)) == ("Success", "", None)
 
 
-def test_a_damaged_record_is_said(judge):
+def test_a_damaged_record_is_reported(judge):
     assert "job.json cannot be read" in judge(mbridge_log(), job="{").notices[0]
 
 
-def test_a_restart_is_said_and_one_inside_the_window_too(judge):
+def test_a_restart_is_reported_and_one_inside_the_window_too(judge):
     timing = judge(mbridge_log(range(1, 41)) + mbridge_log(range(38, 51)))
     assert verdict(timing) == ("Success", "", None)
     assert timing.notices == (
@@ -214,7 +214,7 @@ def test_a_restart_is_said_and_one_inside_the_window_too(judge):
 
 
 @pytest.mark.parametrize("make", ["folder", "dangling link", "link to itself", "fifo"])
-def test_a_log_that_is_no_plain_file_is_a_failed_run(tmp_path: Path, make):
+def test_a_log_that_is_not_a_regular_file_is_a_failed_run(tmp_path: Path, make):
     log = tmp_path / "log-x.out"
     if make == "folder":
         log.mkdir()

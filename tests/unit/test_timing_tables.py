@@ -37,7 +37,7 @@ def table(timings, style: str, output="table", *, full_names: bool = False) -> s
     return render(timings, STYLES[style], STYLES[style].window, output, full_names=full_names)
 
 
-def test_the_table_of_the_llama31_document(timing):
+def test_the_table_of_the_llama31_readme(timing):
     times, tflops = spread(5741.47, 68.67, 10), spread(1636.8, 20.89, 10)
     lines = [mbridge_line(index) for index in range(1, 51)]
     for index, (milliseconds, value) in enumerate(zip(times, tflops, strict=True), start=35):
@@ -47,7 +47,7 @@ def test_the_table_of_the_llama31_document(timing):
     assert printed == (DATA / "table_llama31.txt").read_text()
 
 
-def test_the_table_of_the_grok1_document(timing):
+def test_the_table_of_the_grok1_readme(timing):
     times, tflops = spread(7.382, 0.04, 34), spread(1192.94, 6.53, 34)
     lines = [nemo_line(index) for index in range(50)]
     for index, (seconds, value) in enumerate(zip(times, tflops, strict=True), start=11):

@@ -52,12 +52,12 @@ def quoted(text: str) -> str:
 
 
 @pytest.mark.parametrize("name", [*NO_NAMES, ""])
-def test_what_no_shell_and_no_slurm_should_see_is_no_name(name: str) -> None:
+def test_text_that_a_shell_or_slurm_would_interpret_is_not_a_name(name: str) -> None:
     assert not is_slurm_name(name)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names_that_sites_have_are_names_everywhere(tmp_path: Path, name: str) -> None:
+def test_names_that_sites_use_are_accepted_everywhere(tmp_path: Path, name: str) -> None:
     assert config(tmp_path, f"slurm: {{account: {quoted(name)}}}").slurm.account == name
     assert read_request({"SBATCH_PARTITION": name}).partition == name
     check(answers(account=name, cpu_partition=name), RECIPES)
@@ -143,7 +143,7 @@ def test_no_variable_of_the_job_scripts_can_be_set_from_outside() -> None:
 
 
 @pytest.mark.parametrize("value", ["a\nb", "\x00", "\udc80"])
-def test_a_value_that_is_no_line_is_refused(value: str) -> None:
+def test_a_value_of_several_lines_is_refused(value: str) -> None:
     with pytest.raises(LLMBError, match=r"--env: A (contains|is not)"):
         check_job_variable("A", value, "--env")
 
@@ -168,7 +168,7 @@ def test_what_each_runtime_can_mount(path: str, pyxis: bool, enroot: bool) -> No
 
 
 @pytest.mark.parametrize("mount", ["data", "/a:b", "/a:/b:ro:x", "/a:/b:$(x)", "/a:/b:", ":/a", "/a:/b:ro nosuid"])
-def test_what_is_no_mount_is_refused_everywhere(tmp_path: Path, mount: str) -> None:
+def test_text_that_is_not_a_mount_is_refused_everywhere(tmp_path: Path, mount: str) -> None:
     with pytest.raises(ConfigError, match="is not a mount"):
         config(tmp_path, f"mounts: [{quoted(mount)}]")
     with pytest.raises(RequestError, match="is not a mount"):
@@ -192,6 +192,6 @@ def test_gres_types(text: str, kind: str | None) -> None:
 
 
 @pytest.mark.parametrize("text", ["a:b:8", "-x:8", "gpu::8", "a;b:8", "8:gpu", "0", "gpu:a$b:8"])
-def test_what_is_no_gres(text: str) -> None:
+def test_text_that_is_not_a_gres(text: str) -> None:
     with pytest.raises(RequestError, match="holds no number of GPUs"):
         read_request({"SBATCH_GPUS_PER_NODE": text})
