@@ -1,4 +1,4 @@
-"""Runs that are alike, as one job array on a real Slurm: each ends in its own state, with its own logs and events."""
+"""Identical runs as one job array on a real Slurm: each ends in its own state, with its own logs and events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The test cluster is what the other tests take it for: real Slurm, real images, honest failures."""
+"""The test cluster is what the other tests assume: real Slurm, real images, real failures."""
 
 from __future__ import annotations
 

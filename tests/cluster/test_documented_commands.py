@@ -1,4 +1,4 @@
-"""Every job of the documents, by the command as printed: its script, and what a large cluster says to it."""
+"""Every job in NVIDIA's READMEs, by its printed command: the script, and the response of a large cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""launch.sh against a real Slurm: training on several nodes, containers, switches, the scheduler's word on big jobs."""
+"""launch.sh against a real Slurm: training on several nodes, containers, switches, and big jobs that the scheduler
+accepts."""
 
 from __future__ import annotations
 

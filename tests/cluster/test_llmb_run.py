@@ -1,4 +1,4 @@
-"""llmb-run on a real Slurm: what a user types, from start to result, and what they are told when things go wrong."""
+"""llmb-run on a real Slurm: what a user types, from start to result, and what they see when things go wrong."""
 
 from __future__ import annotations
 

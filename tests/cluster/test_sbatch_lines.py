@@ -1,4 +1,4 @@
-"""What the real sbatch makes of the lines that the job script's head is made of."""
+"""How the real sbatch reads the lines in the head of a job script."""
 
 from __future__ import annotations
 

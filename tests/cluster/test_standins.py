@@ -1,4 +1,4 @@
-"""The stand-ins for enroot and nsys say and do what the real ones say and do."""
+"""The stand-ins for enroot and nsys behave like the real ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Slurm that was built without PMIx: jobs train all the same, and installer and doctor find it out."""
+"""A Slurm built without PMIx: jobs train anyway, and installer and doctor notice."""
 
 from __future__ import annotations
 

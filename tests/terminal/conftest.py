@@ -1,4 +1,4 @@
-"""What the terminal tests need: tmux, and an installation whose jobs a test directs."""
+"""Fixtures of the terminal tests: tmux, and an installation whose jobs a test controls."""
 
 from __future__ import annotations
 

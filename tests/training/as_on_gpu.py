@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 CLAIMED_TRANSFORMER_ENGINE = "2.12.0"
-"""What NVIDIA's container for Megatron-Bridge 0.3.0 has."""
+"""The versions in NVIDIA's container for Megatron-Bridge 0.3.0."""
 
 
 def prepare(device: str) -> Any:

@@ -1,4 +1,4 @@
-"""Fixtures of the training tests. Training runs in processes of the engine's Python, never in pytest's own."""
+"""Fixtures of the training tests. Training runs in processes of the engine's Python, never in pytest's."""
 
 from __future__ import annotations
 

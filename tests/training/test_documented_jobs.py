@@ -1,4 +1,4 @@
-"""Every documented configuration against the real Megatron-Bridge: its own validation, and the real model's size."""
+"""Every published configuration against the real Megatron-Bridge: its own validation, and the real model size."""
 
 from __future__ import annotations
 

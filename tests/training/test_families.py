@@ -1,4 +1,4 @@
-"""Model families in layouts that their recipes' smoke sizes do not use: train, save, and resume where they were."""
+"""Model families in layouts that their smoke sizes do not use: train, save, and resume where they stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""job.json is read strictly: what nothing reads, and what is missing, is an error that names the key."""
+"""job.json is read strictly: an unknown or missing key is an error that names it."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import pytest
 from training_jobs import Engine, TrainingRun, make_job
 
 LOSS_TOLERANCE = 1e-4
-"""bf16 sums in another order: 3e-5 was seen for TP 2, less for the others."""
+"""bf16 sums in a different order: 3e-5 was observed for TP 2, less for the others."""
 GRAD_NORM_TOLERANCE = 2e-3
 
 

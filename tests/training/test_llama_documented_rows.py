@@ -82,7 +82,7 @@ MEANT: list[tuple[str, set[str], tuple[str, ...]]] = [
         ("ddp.fsdp_double_buffer",),
     ),
 ]
-"""Reason, the rows that it holds for, the fields that differ there."""
+"""Reason, the rows it applies to, the fields that differ there."""
 
 
 def _name(case: tuple[dict[str, Any], str, int]) -> str:

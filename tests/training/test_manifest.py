@@ -1,4 +1,4 @@
-"""The driver's version is read from the kernel, which a container sees too; without a driver it is null."""
+"""The driver's version is read from the kernel, which is visible in a container too; without a driver it is null."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models are the benchmarked ones: exact parameter counts, and the layers of our own compute what they say."""
+"""The models are the benchmarked ones: exact parameter counts, and our own layers compute what they claim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank knows its place from torchrun's variables or from Slurm's, in a container without scontrol too."""
+"""A rank finds its place from torchrun's variables or from Slurm's, even in a container without scontrol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank refuses before it imports torch, as it would on a GPU with Transformer Engine. Needs no engine."""
+"""What a rank rejects before it imports torch, as it would on a GPU with Transformer Engine. Needs no engine."""
 
 from __future__ import annotations
 

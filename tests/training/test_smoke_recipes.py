@@ -1,4 +1,4 @@
-"""The smoke size of every recipe through launch.sh: trained, profiled, saved, and resumed to the very same loss."""
+"""The smoke size of every recipe through launch.sh: trained, profiled, saved, and resumed to exactly the same loss."""
 
 from __future__ import annotations
 

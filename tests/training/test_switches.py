@@ -1,4 +1,4 @@
-"""What a run does besides training: saves on SIGTERM, profiles, refuses what it cannot do."""
+"""What a run does besides training: saves on SIGTERM, profiles, rejects what it cannot do."""
 
 from __future__ import annotations
 

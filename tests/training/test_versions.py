@@ -1,4 +1,4 @@
-"""Which Megatron is there, told without importing it, and refused before anything is."""
+"""Which Megatron is installed, detected without importing it, and rejected before anything is imported."""
 
 from __future__ import annotations
 

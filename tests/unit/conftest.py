@@ -21,7 +21,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
-    """A scripted Slurm in front of PATH, which answers at once."""
+    """A scripted Slurm at the front of PATH, which answers immediately."""
     fake = FakeSlurm(tmp_path / "fake")
     monkeypatch.setenv("PATH", fake.path())
     monkeypatch.setattr("llmb_common.slurm.query.FIRST_DELAY", 0.01)

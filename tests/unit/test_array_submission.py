@@ -1,4 +1,4 @@
-"""Job arrays against the scripted Slurm: what becomes one, what does not, and what is made of Slurm's rows."""
+"""Job arrays against the scripted Slurm: which runs become one, which do not, and how Slurm's rows are read."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_a_lost_answer_with_no_scheduler_to_query(
 def test_runs_abandoned_in_the_meantime_are_not_submitted(
     site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Making many runs took so long that another process took the first for given up, and submitted it."""
+    """Creating many runs took so long that another process considered the first one abandoned and submitted it."""
     monkeypatch.setattr(slurm_array, "FRESH_SECONDS", -1)
     whole = create_run
     made: list[RunRecord] = []
@@ -221,7 +221,7 @@ def test_waiting_tasks_are_one_row_in_accounting(site: RunSite, fake: FakeSlurm)
 
 
 def test_accounting_may_show_a_task_as_pending_forever(site: RunSite, fake: FakeSlurm) -> None:
-    """The queue has answered, and does not know it: it was cancelled."""
+    """The queue has answered and does not know the task: it was cancelled."""
     records = start([Job(site.plan(), RECIPE)] * 2)
     fake.change("1_1", known=["sacct"])
     waiting, vanished = observe(records)
@@ -288,7 +288,7 @@ def test_tasks_are_cancelled_together_and_other_jobs_by_name(site: RunSite, fake
 
 
 def test_a_task_is_not_cancelled_unseen(site: RunSite, fake: FakeSlurm) -> None:
-    """Its number without its name may be another's by now."""
+    """A job id without its name may belong to another job by now."""
     records = start([Job(site.plan(), RECIPE)] * 2)
     fake.say("squeue", "error")
     fake.say("sacct", "error")

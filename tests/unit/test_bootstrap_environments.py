@@ -1,4 +1,4 @@
-"""Environments are built once, and again whenever the receipt does not fit what is there."""
+"""Environments are built once, and rebuilt whenever the receipt does not match what is there."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 @contextmanager
 def taken_away(path: Path) -> Iterator[Path]:
-    """``path`` is gone for a while; what stands in its place meanwhile is thrown away."""
+    """``path`` is gone for a while; whatever is put in its place meanwhile is discarded."""
     aside = path.with_name("aside")
     path.rename(aside)
     yield aside
@@ -95,7 +95,7 @@ def test_a_package_without_its_modules_is_rebuilt_if_imports_matter(tmp_path: Pa
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount what cannot be removed")
 def test_leftovers_of_a_killed_build_do_no_harm(built: Environment, tmp_path: Path) -> None:
-    """A folder that cannot be removed, as one in which somebody else still writes, is left for another time."""
+    """A folder that cannot be removed, such as one that somebody is still writing to, is left for another time."""
     left = built.new_folder()
     (left / "lib").mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "none", str(left / "lib")], check=True)
@@ -115,7 +115,7 @@ def test_the_same_folder_by_another_name_is_the_same_environment(built: Environm
 
 
 def test_an_unreachable_index_is_named_as_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """pip itself only says that no version fits, or that versions are in conflict."""
+    """pip itself only says that no version matches, or that versions conflict."""
     lock = tmp_path / "lock.txt"
     lock.write_text("no-such-package-here==1\n")
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
@@ -207,7 +207,7 @@ def test_a_different_lock_file_builds_a_second_environment_and_then_switches_the
 def test_uv_and_conda_create_the_environment_on_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reporter: Reporter, kind: str, program: str, arguments: str
 ) -> None:
-    """Neither is on every machine: a stand-in notes its arguments and makes the environment with venv."""
+    """Not every machine has them: a stand-in records its arguments and creates the environment with venv."""
     lock = tmp_path / "lock.txt"
     lock.write_text("# nothing\n")
     made = Environment(tmp_path / "made", sys.executable, lock, smoke=("pip",), kind=kind)

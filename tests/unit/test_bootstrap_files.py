@@ -21,7 +21,7 @@ from llmb_install.working.reporter import Reporter
 
 @pytest.fixture
 def install(tmp_path: Path) -> Path:
-    """An installation whose Python only says how it was called."""
+    """An installation whose Python only prints how it was called."""
     folder = tmp_path / 'an "odd" folder\'s $name'
     interpreter = folder / "venvs" / "llmb" / "bin" / "python"
     interpreter.parent.mkdir(parents=True)
@@ -53,7 +53,7 @@ def test_an_installation_that_the_user_named_wins(install: Path) -> None:
 
 
 def test_llmb_install_acts_on_its_own_installation(install: Path, tmp_path: Path) -> None:
-    """Removing or changing another one than the command's own would be a surprise."""
+    """Removing or changing an installation other than the command's own would be a surprise."""
     other = tmp_path / "other"
     other.mkdir()
     for named in (other, tmp_path / "not there"):

@@ -1,4 +1,4 @@
-"""Two installers never work in one folder at once, and a dead one is never waited for."""
+"""Two installers never work in the same folder at once, and nobody waits for a dead one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lock files: every package with hashes, no index named, and an environment that takes nothing else."""
+"""Lock files: every package has hashes, no index is named, and an environment accepts nothing else."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_every_package_is_pinned_and_hashed_and_no_index_is_named(name: str) -> 
 
 
 def test_the_tool_lock_covers_the_project_and_its_build_backend() -> None:
-    """A dependency that is added to pyproject.toml alone would be missing in every installation."""
+    """A dependency added only to pyproject.toml would be missing from every installation."""
     project = (ROOT / "pyproject.toml").read_text()
     runtime = re.search(r"^dependencies = \[(.*?)^\]", project, re.MULTILINE | re.DOTALL)
     install = re.search(r"^install = \[(.*?)\]", project, re.MULTILINE | re.DOTALL)
@@ -95,7 +95,7 @@ def wheel(folder: Path) -> Path:
 def test_a_file_with_another_content_is_not_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    """What a compromised index or a damaged download serves under the right name and release."""
+    """What a compromised index or a damaged download provides under the right name and version."""
     import hashlib
 
     path = wheel(tmp_path)

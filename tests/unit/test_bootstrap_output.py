@@ -1,4 +1,4 @@
-"""What is shown and logged: plain lines without a terminal, no secret anywhere, children that do not outlive us."""
+"""Output and logs: plain lines without a terminal, no secret anywhere, and no child process outlives us."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_command_gives_its_status_and_last_lines() -> None:
 
 
 _FAMILY = '(trap \'\' TERM HUP; echo $$BASHPID > "$0.a"; while :; do sleep 0.1; done) & echo $$ > "$0"; wait'
-"""A program with a child of its own, as ``python -m venv`` has ensurepip: one that does not listen to SIGTERM."""
+"""A program whose child ignores SIGTERM, as ensurepip under ``python -m venv`` may."""
 
 
 def is_gone(note: Path) -> bool:

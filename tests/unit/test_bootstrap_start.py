@@ -1,4 +1,4 @@
-"""installer.py starts with the standard library alone, also on old Pythons, and says what it needs."""
+"""installer.py starts with only the standard library, even on old Pythons, and says what it needs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_first_stage_imports_nothing_that_must_be_installed() -> None:
 
 
 def start_as_old_python(path: Path) -> subprocess.CompletedProcess[str]:
-    """Start the installer under a Python that believes to be 3.8, with ``path`` as its PATH."""
+    """Start the installer under a Python that claims to be 3.8, with ``path`` as its PATH."""
     program = (
         "import runpy, sys; sys.version_info = (3, 8, 18, 'final', 0); sys.argv = sys.argv[1:];"
         "runpy.run_path(sys.argv[0], run_name='__main__')"

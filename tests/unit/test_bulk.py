@@ -1,4 +1,4 @@
-"""Task files: both forms, their sweeps, defaults and overrides, and what a reader is told when one is wrong."""
+"""Task files: both forms, their sweeps, defaults and overrides, and the errors when one is wrong."""
 
 from __future__ import annotations
 

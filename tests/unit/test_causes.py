@@ -1,4 +1,4 @@
-"""The line of a failed run's logs that says why: real messages, in the order in which they come."""
+"""The log line that says why a run failed: real messages, in their real order."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 )
 @pytest.mark.parametrize("where", ["training", "batch"])
 def test_a_cause_is_found_in_either_log(tmp_path: Path, text: str, cause: str, where: str) -> None:
-    """Slurm and Pyxis write into one or the other; the training log is there from the start, and may stay empty."""
+    """Slurm and Pyxis write to one or the other; the training log exists from the start and may stay empty."""
     training, batch = tmp_path / "log-x.out", tmp_path / "sbatch_x.out"
     training.write_text(NCCL + text if where == "training" else "")
     batch.write_text(text if where == "batch" else "srun: error: gpu1: task 3: Exited with exit code 1\n")
@@ -112,7 +112,7 @@ def test_a_huge_log_is_read_in_little_memory(tmp_path: Path) -> None:
 
 
 def test_exit_code_7_after_the_last_iteration_is_a_failure_everywhere(cli: Cli) -> None:
-    """As seen: all 50 iterations, then CUDA out of memory, and every word about the run said success."""
+    """Seen: all 50 iterations, then CUDA out of memory, and the run was reported as a success everywhere."""
     record = make_run(cli.install, state="RUNNING", log=steady_log(50.0) + RANK_OUT_OF_MEMORY)
     record = record.with_state("FAILED", "exit code 7")
     record.save()

@@ -1,4 +1,4 @@
-"""archive: everything of the selected runs, hashes that hold, and no secret."""
+"""archive: everything about the selected runs, correct hashes, and no secrets."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_secrets_are_masked_by_what_they_look_like_and_by_their_names(cli: Cli, 
 
 
 def test_what_cannot_be_masked_stays_out_and_is_named(cli: Cli, tmp_path: Path) -> None:
-    """Nsight's reports hold the job's environment; a compressed log holds whatever the log does."""
+    """Nsight reports contain the job's environment; a compressed log contains whatever the log does."""
     record = make_run(cli.install, log=steady_log(5741.47))
     record.paths.profiles.mkdir()
     secret = f"NGC_KEY={KNOWN}".encode()

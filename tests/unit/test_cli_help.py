@@ -1,4 +1,4 @@
-"""Help texts: golden, complete, and the same words wherever a command is described."""
+"""Help texts: golden, complete, and with the same wording wherever a command is described."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_without_arguments_the_overview_is_printed(cli: Cli) -> None:
 
 @pytest.mark.parametrize("arguments", [["--help"], ["list"], ["single", "--help"], ["jobs", "--help"]])
 def test_nothing_heavy_is_imported_for_help_and_list(arguments: list[str]) -> None:
-    """Not even indirectly: each of these costs more than the command itself."""
+    """Not even indirectly: each of these takes longer to import than the command itself."""
     code = (
         "import sys; from llmb_run.main import main; main(sys.argv[1:]);"
         "heavy = {'rich', 'requests', 'questionary', 'huggingface_hub', 'sqlite3', 'jinja2', 'pydantic'};"

@@ -1,4 +1,4 @@
-"""Logs: whole, followed while they grow, by rank, by pattern; and the step that a run has reached."""
+"""Logs: in full, followed as they grow, by rank, by pattern; and the step a run has reached."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_following_an_ended_run_prints_its_end_and_returns(cli: Cli) -> None:
 
 
 class Writer:
-    """Stands for a job: at every pause of the reader it does the next thing; then the run has ended."""
+    """Plays the part of a job: at every pause of the reader it takes the next step; then the run has ended."""
 
     def __init__(self, path: Path, *steps: bytes | str) -> None:
         self.path, self.steps = path, list(steps)

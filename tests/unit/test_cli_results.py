@@ -1,4 +1,4 @@
-"""results: the documented table, the figures beside it, and a verdict only where like meets like."""
+"""results: the published table, the figures derived from it, and a verdict only for comparable runs."""
 
 from __future__ import annotations
 
@@ -119,7 +119,8 @@ def test_what_is_never_judged(cli: Cli) -> None:
 
 
 def test_the_figures_of_the_documented_example(cli: Cli) -> None:
-    """The Llama 3.1 document's example: 5.74147 s a step, 91,316 tokens/s (corrected), 36.75 % MFU, 126.75 days."""
+    """The example in the 25.10 README of Llama 3.1: 5.74147 s per step, 91,316 tokens/s (corrected), 36.75 % MFU,
+    126.75 days."""
     record = make_run(cli.install, log=steady_log(5741.47))
     done = cli("results", "--json")
     (run,) = done.data["runs"]

@@ -1,4 +1,4 @@
-"""A run's life through llmb-run without Slurm: start, jobs, show, wait, cancel, retry, repeat, and task files again."""
+"""The life of a run under llmb-run without Slurm: start, jobs, show, wait, cancel, retry, repeat, and task files."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_the_date_is_left_out_today() -> None:
 
 
 def test_live_runs_are_those_that_live_now(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The index knew both as waiting; one was cancelled since, with scancel."""
+    """The index has both as waiting; one has been cancelled since, with scancel."""
     fake = FakeSlurm(tmp_path / "fake")
     monkeypatch.setenv("PATH", fake.path())
     site = tmp_path / "site"

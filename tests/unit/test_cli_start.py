@@ -1,4 +1,4 @@
-"""single and submit: the same plans as launch.sh, mistakes named in the words of the command line."""
+"""single and submit: the same plans as launch.sh, with mistakes named in terms of the command line."""
 
 from __future__ import annotations
 

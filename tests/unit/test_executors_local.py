@@ -1,4 +1,4 @@
-"""Runs on this machine: the same words as on a cluster, whatever happens to the processes."""
+"""Runs on this machine: the same states as on a cluster, whatever happens to the processes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ COMMANDS = {
 def followed(
     site: RunSite, monkeypatch: pytest.MonkeyPatch, command: str = "single"
 ) -> tuple[subprocess.Popen[bytes], RunRecord]:
-    """A command in a process of its own, and the run that it follows, whose rank is at work."""
+    """A command in its own process, and the run that it follows, whose rank is running."""
     variables = site.variables(STANDIN_SECONDS="300", LLMB_PYTHON=sys.executable)
     process = subprocess.Popen(COMMANDS[command], env={**os.environ, **variables})
     wait_until(lambda: any("LLMB manifest" in log.read_text() for log in site.install.rglob("log-*")), "it", timeout=60)
@@ -67,7 +67,7 @@ def followed(
 
 
 def kill_everything_of(record: RunRecord) -> None:
-    """As a power cut would."""
+    """As after a power cut."""
     wait_until(lambda: not [send(process, signal.SIGKILL) for process in processes_of(record)], "the end", timeout=20)
 
 
@@ -77,7 +77,7 @@ def look(record: RunRecord) -> Observation:
 
 
 def running(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> RunRecord:
-    """A detached run whose rank is at work."""
+    """A detached run whose rank is running."""
     monkeypatch.setenv("STANDIN_SECONDS", "300")
     record = submit(site.plan(), RECIPE, DETACHED)
     wait_until(lambda: "LLMB manifest" in log_of(record), "the rank's first line", timeout=20)
@@ -139,7 +139,7 @@ def test_killed_without_a_trace(site: RunSite, monkeypatch: pytest.MonkeyPatch) 
 def test_after_a_restart_its_pid_means_nothing(
     site: RunSite, monkeypatch: pytest.MonkeyPatch, change: dict[str, str]
 ) -> None:
-    """A process with that pid lives, but it is another one: nothing of it is touched."""
+    """A process with that pid is alive, but it is a different one, and stays untouched."""
     record = running(site, monkeypatch)
     kill_everything_of(record)
     stranger = subprocess.Popen(["sleep", "600"], start_new_session=True)
@@ -185,7 +185,7 @@ def test_a_run_ends_with_the_command_that_follows_it(
 
 
 def test_ranks_that_ignore_sigterm_end_too(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are in sessions of their own, as those of torchrun are; a second Ctrl-C spares the wait."""
+    """They have their own sessions, like torchrun's; a second Ctrl-C skips the wait."""
     engine = site.engine.read_text().replace("trap '", "trap '' TERM HUP INT # ")
     rank = "#!/bin/bash\n[[ -n ${DEAF:-} ]] || DEAF=1 setsid --wait $0\n"
     site.engine.write_text(engine.replace("#!/bin/bash\n", rank))

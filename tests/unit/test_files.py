@@ -1,4 +1,4 @@
-"""Files appear whole, with their mode, or not at all."""
+"""Files appear complete and with the right mode, or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model FLOPs, throughput and MFU against the documents' worked examples and tables."""
+"""Model FLOPs, throughput and MFU against the worked examples and tables in NVIDIA's READMEs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAVERICK = architecture("llama4", "400b")
 
 
 def without_gqa(model: Architecture) -> Architecture:
-    """As the Nemotron-4 document counts: as if every head had its own keys and values."""
+    """As the Nemotron-4 README counts: as if every head had its own keys and values."""
     return msgspec.structs.replace(model, query_groups=model.heads)
 
 

@@ -1,4 +1,4 @@
-"""Runs of another user in a shared installation: seen, but never continued, executed, cancelled or written to."""
+"""Other users' runs in a shared installation: visible, but never resumed, executed, cancelled or written to."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def shared() -> Iterator[Path]:
 
 @pytest.fixture
 def slurm_site(shared: Path, monkeypatch: pytest.MonkeyPatch) -> RunSite:
-    """A shared installation, as a group-writable one is: anybody may put folders into ``workloads``."""
+    """A shared, group-writable installation: anybody may put folders into ``workloads``."""
     fake = FakeSlurm(shared / "slurm")
     monkeypatch.setenv("PATH", fake.path())
     site = RunSite(shared, "slurm")
@@ -56,7 +56,7 @@ def let_everybody_write(site: RunSite) -> None:
 
 
 def plant(site: RunSite, loot: Path, key: str = "") -> None:
-    """What an attacker does: an interrupted submission of the victim's next job, with a script of his own."""
+    """What an attacker does: fake an interrupted submission of the victim's next job, with the attacker's script."""
     code = pack_code(training_code())
     plan = site.plan()
 
@@ -92,7 +92,7 @@ def test_a_planted_run_is_not_adopted_and_its_script_does_not_run(slurm_site: Ru
 
 @needs_root
 def test_a_local_run_of_another_user_is_not_executed(shared: Path) -> None:
-    """The exact attack: a folder in workloads/, and the victim gives the same command."""
+    """The exact attack: a folder in workloads/, and the victim runs the same command."""
     site = RunSite(shared, "local")
     (site.install / "workloads").mkdir(mode=0o777)
     let_everybody_write(site)
@@ -127,7 +127,7 @@ def test_cancel_all_ends_ones_own_runs_and_leaves_others(shared: Path, cli: Cli)
 def test_one_refusal_does_not_stop_the_other_cancellations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alike: bool
 ) -> None:
-    """Of three runs, Slurm will not end the second: as jobs of their own, and as tasks named to one scancel."""
+    """Slurm refuses to cancel the second of three runs, both as separate jobs and as tasks in a single scancel."""
     fake = FakeSlurm(tmp_path / "fake")
     monkeypatch.setenv("PATH", fake.path())
     site = RunSite(tmp_path, "slurm")
@@ -174,7 +174,7 @@ def test_nothing_is_written_into_another_users_run(cli: Cli, shared: Path) -> No
 @needs_root
 @pytest.mark.parametrize("what", ["folder", "record"])
 def test_folder_and_record_must_both_be_ours(cli: Cli, what: str) -> None:
-    """A record of ours that was moved into a folder of theirs, and the reverse."""
+    """A record of ours moved into a folder of theirs, and the reverse."""
     record = make_run(cli.install, state="PENDING")
     os.chown(getattr(record.paths, what), OTHER, OTHER)
     with pytest.raises(RecordError, match="not to you"):
@@ -183,7 +183,7 @@ def test_folder_and_record_must_both_be_ours(cli: Cli, what: str) -> None:
 
 @needs_root
 def test_retry_and_repeat_start_nothing_of_another_users_record(cli: Cli) -> None:
-    """Its plan says which Python, image and mounts: they would be used with our rights."""
+    """Its plan names a Python, an image and mounts, which would be used with our privileges."""
     record = make_run(cli.install)
     os.chown(record.paths.folder, OTHER, OTHER)
     os.chown(record.paths.record, OTHER, OTHER)
@@ -239,7 +239,7 @@ def test_a_record_that_cannot_be_right_is_shown_as_unreadable(cli: Cli, field: s
 
 
 def test_a_copy_of_a_record_does_not_stand_in_for_the_run(cli: Cli) -> None:
-    """Its folder's row in the index was replaced by what lies elsewhere."""
+    """The row of its folder in the index was replaced by one that points elsewhere."""
     good = make_run(cli.install, state="COMPLETED")
     copy = good.paths.folder.with_name(f"{good.paths.experiment_name}x_1")
     copy.mkdir()
@@ -309,7 +309,7 @@ def test_what_was_changed_on_disk_is_not_started(tmp_path: Path, monkeypatch: py
 
 
 def test_cancel_signals_no_process_that_a_record_merely_names(tmp_path: Path) -> None:
-    """A record with the exact identity of a process that is not ours to end: root's first one, as a user sees it."""
+    """A record with the exact identity of a process that we must not end: init, as an ordinary user sees it."""
     site = RunSite(tmp_path, "local")
     record = create_run(site.plan(), pack_code(training_code()), {})
     process = identify(1)
@@ -363,7 +363,7 @@ def test_a_fifo_in_place_of_a_log_or_of_events_hangs_nobody(cli: Cli) -> None:
 
 @needs_root
 def test_two_ordinary_users_in_one_installation(shared: Path) -> None:
-    """One plants, the other gives the command: both without any right of root."""
+    """One plants the run, the other runs the command; neither is root."""
     site = RunSite(shared, "local")
     (site.install / "workloads").mkdir(mode=0o777)
     let_everybody_write(site)

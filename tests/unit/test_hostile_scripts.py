@@ -61,7 +61,7 @@ FOLDERS = {
 
 @dataclass
 class Site:
-    """A job of one runtime, planned and created under ``tmp``, in folders with the worst names it can have."""
+    """A job of one runtime, planned and created under ``tmp``, in folders with the worst possible names."""
 
     tmp: Path
     runtime: str
@@ -89,7 +89,7 @@ class Site:
         return create_run(plan, b"code", {})
 
     def run(self, plan: JobPlan, **env: str) -> tuple[RunPaths, Call]:
-        """Create the run and run its script: where it is, and its one rank."""
+        """Create the run and execute its script; returns its paths and its only rank."""
         paths = self.create(plan).paths
         done = self.stubs.run(paths.script, self.tmp, **env)
         assert done.returncode == 0, done.stderr

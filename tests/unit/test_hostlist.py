@@ -1,4 +1,4 @@
-"""Host lists mean what they mean to Slurm; ClusterShell is the second opinion."""
+"""Host lists mean what they mean to Slurm, cross-checked against ClusterShell."""
 
 from __future__ import annotations
 

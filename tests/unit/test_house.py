@@ -1,4 +1,4 @@
-"""Rules of the house that no linter knows. Each names the files that break it."""
+"""House rules that no linter checks. Each test names the files that break one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST_MODULE = 450
 
 
 def our_files() -> list[Path]:
-    """Files that git tracks, so that no scratch file of anybody matters; without git all but the ignored folders."""
+    """Files tracked by git, so that scratch files do not matter; without git, everything except the ignored folders."""
     listed = subprocess.run(
         ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached"],
         cwd=REPOSITORY,
@@ -92,7 +92,7 @@ def test_users_start_the_installer_at_the_root() -> None:
 
 
 def test_no_file_knows_where_it_was_written() -> None:
-    """Paths of one machine break on every other one."""
+    """Paths from one machine break on every other one."""
     wrong = re.compile(re.escape(str(REPOSITORY)) + r"(?![\w.-])|/(home|Users)/[a-z][\w-]*/(src|git|projects)/")
     assert names([path for path in FILES if path != Path(__file__) and wrong.search(text_of(path))]) == []
 
@@ -126,6 +126,6 @@ def test_the_wheel_carries_all_packages_and_recipes(tmp_path: Path) -> None:
 
 
 def test_no_two_test_files_share_a_name() -> None:
-    """Folders of tests are no packages: pytest would take the second file for the first and stop."""
+    """Test folders are not packages: pytest would mistake the second file for the first and stop."""
     seen = [path.name for path in FILES if path.name.startswith("test_") and path.suffix == ".py"]
     assert sorted(name for name in set(seen) if seen.count(name) > 1) == []

@@ -19,7 +19,7 @@ from support.run_site import RunSite
 
 
 class Runs:
-    """Makes runs without an executor, and notes them unless told not to."""
+    """Creates runs without an executor, and indexes them unless told not to."""
 
     def __init__(self, folder: Path) -> None:
         self.site = RunSite(folder, "local")
@@ -160,7 +160,7 @@ def test_a_workload_folder_outside_the_installation(runs: Runs, tmp_path: Path) 
 
 
 def test_several_processes_build_the_index_at_once(runs: Runs) -> None:
-    """The one that comes second must not take a half-made index for a damaged one."""
+    """The second process must not mistake a half-built index for a damaged one."""
     record = runs.make(noted=False)
     for _ in range(5):
         shutil.rmtree(database.index_file(runs.install).parent, ignore_errors=True)

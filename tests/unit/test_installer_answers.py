@@ -1,4 +1,4 @@
-"""Answers: strict, typed, the same from flags and play files; and what Slurm's and Enroot's lines mean."""
+"""Answers: strict, typed, the same from flags and play files; and parsing of Slurm's and Enroot's output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What doctor makes of a site: each fault is named, with what to do; a good site has none."""
+"""What doctor reports: each fault with its remedy, and nothing on a good site."""
 
 from __future__ import annotations
 

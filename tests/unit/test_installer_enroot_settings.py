@@ -1,4 +1,4 @@
-"""Enroot's own settings decide where there must be room, and where its credentials are."""
+"""Enroot's own settings decide where space is needed and where its credentials are."""
 
 from __future__ import annotations
 

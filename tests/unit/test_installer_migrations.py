@@ -1,4 +1,4 @@
-"""cluster_config.yaml of earlier and of later releases."""
+"""cluster_config.yaml from earlier and later releases."""
 
 from __future__ import annotations
 

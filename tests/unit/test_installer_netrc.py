@@ -1,4 +1,4 @@
-"""Credentials of NGC are replaced whole, and nobody else's with them."""
+"""NGC's credentials are replaced as a whole, and no others are touched."""
 
 from __future__ import annotations
 

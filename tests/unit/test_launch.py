@@ -1,4 +1,4 @@
-"""launch.sh as users call it: the documented commands, what goes to stdout, what is left behind."""
+"""launch.sh as users call it: the documented commands, what goes to stdout, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def launch(recipe: str, command: str = "./launch.sh", **variables: str) -> subpr
 
 
 def documented_commands() -> list[tuple[str, str]]:
-    """Every launch.sh command line of the recipes' READMEs that holds no placeholder."""
+    """Every launch.sh command in the recipes' READMEs without a placeholder."""
     found = []
     for recipe in RECIPES:
         for block in re.findall(r"```(?:bash|shell)\n(.*?)```", (ROOT / recipe / "README.md").read_text(), re.DOTALL):

@@ -1,4 +1,4 @@
-"""The commit on record: of one's own clone, of a colleague's, of none."""
+"""The recorded commit: of your own clone, of a colleague's, or without any clone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_ones_own_clone(clone: Path) -> None:
 
 
 def test_a_colleagues_clone_has_a_commit_and_runs_nothing(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``git status`` would start what the clone's configuration names."""
+    """``git status`` would run programs that the clone's configuration names."""
     commit, ran = head_of(clone), clone.parent / "ran"
     subprocess.run(["git", "-C", str(clone), "config", "core.fsmonitor", f"touch {ran}; false"], check=True)
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # git's own switch for this

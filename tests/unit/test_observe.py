@@ -1,4 +1,4 @@
-"""What is made of the scheduler's answers, and of none."""
+"""How the scheduler's answers are interpreted, including no answer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
 
 @pytest.fixture
 def record(tmp_path: Path, fake: FakeSlurm) -> RunRecord:
-    """A submitted run; its job is "1" and waits."""
+    """A submitted run; its job is "1", and pending."""
     return submit(RunSite(tmp_path, "slurm").plan(), RECIPE)
 
 
@@ -41,7 +41,7 @@ def look(record: RunRecord) -> Observation:
 
 
 def job_says(record: RunRecord, *events: dict[str, object] | str) -> None:
-    """Write what the job's script writes; a string goes in as it is."""
+    """Write what the job's script writes; a string is written as it is."""
     lines = [event if isinstance(event, str) else json.dumps({"job_id": "1", "pid": 7, **event}) for event in events]
     record.paths.events.write_text("\n".join(lines) + "\n")
 
@@ -55,7 +55,7 @@ def test_every_slurm_state_is_reported_in_slurms_own_words(record: RunRecord, fa
 
 
 def test_a_run_we_may_not_write_to_still_shows_the_schedulers_state(record: RunRecord, fake: FakeSlurm) -> None:
-    """A colleague's: the answer is no less certain."""
+    """A colleague's run: the answer is just as certain."""
     (record.paths.folder / ".lock").unlink()
     (record.paths.folder / ".lock").mkdir()
     fake.change("1", state="RUNNING")
@@ -107,7 +107,7 @@ def test_a_broken_answer_changes_nothing(record: RunRecord, fake: FakeSlurm, how
 
 
 def test_a_queue_without_an_answer_and_accounting_that_lags(record: RunRecord, fake: FakeSlurm) -> None:
-    """Accounting alone may say that a job ended, for it does not invent an end."""
+    """Accounting alone is enough to know that a job ended, because it never invents an end."""
     fake.say("squeue", "error")
     fake.change("1", state="RUNNING")
     seen = look(record)
@@ -211,7 +211,7 @@ def test_many_runs_take_one_query(tmp_path: Path, fake: FakeSlurm) -> None:
 
 
 def test_a_writer_in_between_is_not_overwritten(record: RunRecord, fake: FakeSlurm) -> None:
-    """Another process recorded the end; what we saw before is older."""
+    """Another process recorded the end; what we saw earlier is older."""
     stale = record
     update_record(record.paths.folder, lambda found: found.with_state("CANCELLED", "by another"))
     fake.change("1", state="RUNNING")

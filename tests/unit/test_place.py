@@ -1,4 +1,4 @@
-"""Which installation a command is about when LLMB_INSTALL is not set: never one that somebody has put in our way."""
+"""Which installation a command uses when LLMB_INSTALL is not set: never one that somebody has planted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.other_user import OTHER
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a configuration that would be noticed: it is wrong."""
+    """A folder whose configuration is wrong, so reading it would be noticed."""
     (tmp_path / "cluster_config.yaml").write_text("schema: 1\nengine: {python: relative}\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LLMB_INSTALL", raising=False)

@@ -1,4 +1,4 @@
-"""What becomes of a request: documented columns, defaults, refusals."""
+"""From a request to a plan: documented columns, defaults, refusals."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_an_undocumented_scale_that_divides_is_accepted_by_force_and_noted() -> 
 
 
 def test_force_takes_the_row_whose_range_holds_the_scale() -> None:
-    """Between the documented scales the older rows know it, the newest row does not."""
+    """Only the older rows have this scale within their range; the newest does not."""
     p = plan(JOB_TOTAL_GPUS="1536", GPU_TYPE="h100", FORCE="true")
     assert (p.variant, p.gbs) == ("nemo2", 768)
 

@@ -1,4 +1,4 @@
-"""What DRY_RUN=json says of each documented configuration is what the document prints, or its correction."""
+"""For each published configuration, DRY_RUN=json says what NVIDIA's README prints, or its correction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CASES = list(documented_rows())
 
 
 def at(formula: int | str, gpus: int) -> int:
-    """``64``, ``GPUs``, ``GPUs/2`` or ``GPUs*16`` of a document at ``gpus``."""
+    """``64``, ``GPUs``, ``GPUs/2`` or ``GPUs*16`` from a README, evaluated at ``gpus``."""
     if isinstance(formula, int):
         return formula
     operation = formula.removeprefix("GPUs")

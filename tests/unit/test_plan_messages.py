@@ -1,4 +1,4 @@
-"""What a plan says of a request: nothing is ignored or chosen without a word, and only what would work is suggested."""
+"""Notices of a plan: nothing is ignored or chosen silently, and only what would work is suggested."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SLURM = Machine(cluster_type="slurm")
 COMMANDS = json.loads((ROOT / "tests" / "data" / "documents" / "commands.json").read_text())
 VARIANTS = {"llama3.1-mbridge.md": "mbridge"}
-"""The variant of each document; nemo2 where none is given."""
+"""The variant of each README; nemo2 if none is listed."""
 
 
 def plan(recipe: str, cluster: ClusterConfig | None = None, machine: Machine = SLURM, **variables: str) -> JobPlan:

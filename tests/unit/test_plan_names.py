@@ -1,4 +1,4 @@
-"""Names of runs: those of the documents for what they ran, and a suffix for everything else."""
+"""Names of runs: NVIDIA's names for the published configurations, and a suffix for everything else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layouts that Megatron takes or refuses, and what is said of the latter."""
+"""Layouts that Megatron accepts or rejects, and the error messages for the latter."""
 
 from __future__ import annotations
 

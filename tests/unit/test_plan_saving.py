@@ -1,4 +1,5 @@
-"""A job is told to save early enough for its checkpoint and the site's file system, and has time left to train."""
+"""A job is told to save early enough for the size of its checkpoint and the site's file system, and still has time to
+train."""
 
 from __future__ import annotations
 

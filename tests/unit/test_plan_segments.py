@@ -1,4 +1,4 @@
-"""--segment: every job on NVL72 racks asks for it, and is told where its node count is an unlucky one."""
+"""--segment: every job on NVL72 racks requests it, with a notice if its node count is an awkward one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cluster_config.yaml: a mistake is named with its key, and nothing in it can reach a script as something else."""
+"""cluster_config.yaml: a mistake is reported with its key, and no value changes its meaning in a script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the disk says before a job is submitted."""
+"""Checks of the disk before a job is submitted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def plan(folder: Path, size: str = "405b", **checkpoint: object) -> JobPlan:
 
 
 def checkpoint(folder: Path, step: int = 20) -> Path:
-    """What a run leaves behind: one folder a step, and which one is the last."""
+    """What a run leaves behind: one folder per saved step, and a note of the latest."""
     (folder / f"iter_{step:07d}").mkdir(parents=True)
     (folder / f"iter_{step:07d}" / "__0_0.distcp").touch()
     (folder / "latest_checkpointed_iteration.txt").write_text(f"{step}\n")
@@ -41,7 +41,7 @@ def test_a_checkpoint_needs_distcp_files(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_training_would_refuse_is_refused_here(tmp_path: Path) -> None:
-    """One whose saving was cut off, and those of NeMo 2, where the *.distcp files lie in weights/."""
+    """A checkpoint whose save was cut off, and those of NeMo 2, which keep the *.distcp files in weights/."""
     folder = checkpoint(tmp_path / "checkpoints")
     (folder / "latest_checkpointed_iteration.txt").unlink()
     with pytest.raises(RequestError, match="is missing or wrong"):

@@ -1,4 +1,4 @@
-"""No command sends a terminal what a log, a record or a file name holds: escape sequences, C1, bidirectional text."""
+"""No command passes escape sequences, C1 or bidirectional text from logs, records or file names to a terminal."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_lines_tabs_and_other_scripts_stay() -> None:
 
 @pytest.fixture
 def nasty_run(cli: Cli) -> str:
-    """A run whose record, log and batch log somebody has filled with escapes."""
+    """A run whose record, log and batch log are full of escape sequences."""
     record = make_run(cli.install, state="FAILED", log=f"{steady_log(5000.0, 20)}RuntimeError: {NASTY}\n{NASTY}\n")
     replace(record, manifest={**record.manifest, "host": NASTY}).with_state("TIMEOUT", NASTY).save()
     record.paths.batch_log.write_text(f"srun: error: {NASTY}\n")
@@ -136,7 +136,7 @@ def test_no_name_becomes_a_formula_in_a_spreadsheet(value: object, cell: object)
 
 
 def test_csv_of_logs_with_such_names(cli: Cli, tmp_path: Path) -> None:
-    """A folder of logs: their names are whatever somebody chose."""
+    """A folder of logs with arbitrary names."""
     log = tmp_path / "logs" / "=1+1" / "=1+1_1" / "log-a.out"
     log.parent.mkdir(parents=True)
     log.write_text(steady_log(5000.0))

@@ -1,4 +1,4 @@
-"""Every row and result of the published documents is in a recipe.yaml, column by column, or corrected with a reason."""
+"""Every row and result of NVIDIA's READMEs is in a recipe.yaml, column by column, or corrected with a reason."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def rows_for(item: dict[str, Any], dtype: str, gpus: int) -> list[Row]:
 
 
 def number(formula: int | str, gpus: int) -> int:
-    """``GPUs/2`` of the documents at ``gpus``."""
+    """``GPUs/2`` from a README, evaluated at ``gpus``."""
     if isinstance(formula, int):
         return formula
     text = formula.removeprefix("GPUs")
@@ -157,7 +157,7 @@ def decimals(value: float) -> int:
 
 
 def from_step_time(recipe: Recipe, result: Result) -> dict[str, float]:
-    """The figures that the document's own formulas give for the printed step time."""
+    """The figures that the README's own formulas give for the printed step time."""
     row = find_row(recipe, result)
     assert row is not None
     model = recipe.model(result.size)
@@ -184,7 +184,7 @@ LEAST_DECIMALS = {"tokens_per_second": 0, "mfu_percent": 1, "days_1t": 1, "tflop
 
 @pytest.mark.parametrize(("name", "result"), ALL_RESULTS, ids=lambda x: getattr(x, "source", x))
 def test_the_documents_formulas_give_each_figure_or_its_correction(name: str, result: Result):
-    """To the last printed digit, which the documents sometimes cut off rather than round."""
+    """To the last printed digit, which the READMEs sometimes truncate instead of rounding."""
     exact = from_step_time(recipe(name), result)
     for figure in FIGURES:
         value = result.value(figure)
@@ -195,7 +195,7 @@ def test_the_documents_formulas_give_each_figure_or_its_correction(name: str, re
 
 @pytest.mark.parametrize(("name", "result"), ALL_RESULTS, ids=lambda x: getattr(x, "source", x))
 def test_what_is_corrected_was_wrong(name: str, result: Result):
-    """A corrected figure differs from the printed one by more than rounding; the reason stands beside it."""
+    """A corrected figure differs from the printed one by more than rounding, and comes with a reason."""
     exact = from_step_time(recipe(name), result)
     lost_zeros = {"mfu_percent": 2}  # 39.50 and 32.90 of the documents are 39.5 and 32.9 as numbers
     for figure, right in result.corrected.items():

@@ -1,4 +1,4 @@
-"""Figures in the prose of the READMEs: the generated ones are sums that hold, the others what the recipes give."""
+"""Figures in the text of the READMEs: the generated ones add up, the others match the recipes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_readmes_worked_examples_are_right_to_the_last_digit(name: str) -> N
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_large_numbers_in_the_text_are_generated_or_printed_by_nvidia(name: str) -> None:
-    """``8.918E+14`` stood where the recipe gives 8.920E+14, and no test saw it."""
+    """``8.918E+14`` was printed where the recipe gives 8.920E+14, and no test noticed."""
     text = (ROOT / name / "README.md").read_text()
     typed = set(re.findall(r"[0-9.]+E\+[0-9]+", re.sub(r"<!-- figure: .*?<!-- end -->", "", text, flags=re.DOTALL)))
     of_the_documents = {"grok1": {"4.27E+15"}, "llama3.1": {"4.74E+14", "3.94E+15"}, "nemotron4": {"1.01E+16"}}
@@ -109,7 +109,7 @@ def used_by_llama(result: Result, layers: int | None) -> float:
 
 
 def printed_mfus(name: str, peaks: dict[str, float], nemotron: dict[str, float] = USED_BY_NEMOTRON) -> tuple[int, int]:
-    """How many of the document's MFUs these assumptions give to the last digit, and how many there are."""
+    """How many of the README's MFUs these assumptions reproduce to the last digit, and how many there are."""
     recipe = load_recipe(ROOT / name)
     right = []
     for result in recipe.results:

@@ -1,4 +1,4 @@
-"""A recipe.yaml that is wrong is refused, with the place and what to do."""
+"""A wrong recipe.yaml is rejected, with the location and the remedy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GOOD = (ROOT / "grok1" / "recipe.yaml").read_text()
 
 
 def broken(tmp_path: Path, old: str, new: str) -> tuple[Path, int]:
-    """The folder of a Grok-1 recipe with its first ``old`` replaced, and the line where that stands."""
+    """The folder of a Grok-1 recipe with its first ``old`` replaced, and the line number of that."""
     assert old in GOOD
     (tmp_path / "recipe.yaml").write_text(GOOD.replace(old, new, 1))
     return tmp_path, GOOD[: GOOD.index(old)].count("\n") + 1

@@ -1,4 +1,4 @@
-"""Architectures: exact parameter counts, and smoke sizes that can do what the real ones do."""
+"""Architectures: exact parameter counts, and smoke sizes that exercise what the real ones do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""setup.sh, the way into an installation without questions: which command of the installer it becomes."""
+"""setup.sh installs without asking questions: the installer command that it becomes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORKLOADS = {
 
 @pytest.fixture
 def install(tmp_path: Path) -> Path:
-    """An installation in the making, and a ``python3`` that says how it was called."""
+    """An unfinished installation, and a ``python3`` that prints how it was called."""
     python = tmp_path / "bin" / "python3"
     python.parent.mkdir()
     python.write_text('#!/bin/sh\n[ "$1" = -c ] || printf "%s\\n" "$@"\n')
@@ -80,7 +80,7 @@ def test_a_spool_copy_finds_the_recipe_where_sbatch_was_called(install: Path, tm
 
 
 def test_an_old_python_is_good_enough_to_start(install: Path):
-    """A python3 that does not start, as a version manager's shim, is passed over."""
+    """A python3 that does not start, such as a version manager's shim, is skipped."""
     broken = install.parent / "bin" / "python3"
     broken.rename(broken.with_name("python3.11"))
     broken.write_text("#!/bin/sh\nexit 127\n")

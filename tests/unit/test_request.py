@@ -1,4 +1,4 @@
-"""Variables as users type them, right and wrong."""
+"""Variables as users type them, correctly or not."""
 
 from __future__ import annotations
 

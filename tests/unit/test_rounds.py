@@ -1,4 +1,4 @@
-"""Several jobs by one command: killed, refused or given twice, it ends with exactly the jobs that were asked for."""
+"""Several jobs from one command: killed, refused or run twice, it ends with exactly the jobs that were requested."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def left_behind(cli: Cli) -> list[Path]:
 
 
 def with_room_for_two(cli: Cli) -> Done:
-    """Five runs are asked for, and there is room on the disk for two."""
+    """Five runs are requested, and there is disk space for two."""
     create, left = single.create_run, [None, None]
 
     def create_while_there_is_room(*arguments: Any) -> RunRecord:

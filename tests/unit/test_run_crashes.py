@@ -1,4 +1,4 @@
-"""Killed at every step of a submission: after the same command again, each run has exactly one job."""
+"""A submission killed at every step: after running the same command again, each run has exactly one job."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake: FakeSlurm) -> Ru
 
 
 def run_folders(site: RunSite) -> list[Path]:
-    """All run folders, also those that only a killed process knew of."""
+    """All run folders, including those that only a killed process knew about."""
     return [path for path in site.install.glob("workloads/*/experiments/*/*") if not path.name.startswith(".")]
 
 
@@ -70,7 +70,7 @@ def test_submit_killed_at_every_step(site: RunSite, fake: FakeSlurm) -> None:
 
 
 def test_sbatch_that_outlives_its_caller_is_waited_for(site: RunSite, fake: FakeSlurm) -> None:
-    """The caller is killed, ``sbatch`` goes on: the same command again must not be faster than it."""
+    """The caller is killed while ``sbatch`` continues: the same command must not overtake it."""
     plan = site.plan()
     fake.say("sbatch", "slow")
     assert run_and_crash_while("sbatch", lambda: submit(plan, RECIPE), to_its_end=False)
@@ -80,7 +80,7 @@ def test_sbatch_that_outlives_its_caller_is_waited_for(site: RunSite, fake: Fake
 
 
 def test_a_key_is_submitted_once(site: RunSite, fake: FakeSlurm) -> None:
-    """A task file is run again after a crash: what it had submitted stays as it is."""
+    """A task file run again after a crash leaves what it had submitted alone."""
     options = Options(key="sweep.yaml#1")
     steps = matrix(site, fake, lambda: submit(site.plan(), RECIPE, options))
     assert steps > 25
@@ -201,7 +201,7 @@ def test_a_refusal_leaves_nothing(site: RunSite, fake: FakeSlurm) -> None:
 def test_a_run_that_another_process_is_submitting_is_left_alone(
     site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A submission whose process lives is not taken over, not even by the very same request."""
+    """A submission whose process is alive is not taken over, not even by the same request."""
     monkeypatch.setattr(slurm_runs, "LOCAL_GRACE_SECONDS", 30)
     fake.say("sbatch", "error")
     with pytest.raises(SchedulerError):

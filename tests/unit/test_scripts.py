@@ -73,7 +73,7 @@ def reference() -> str:
 
 
 def own_part(script: str) -> str:
-    """The head of ``script``, and how what follows differs from the reference's, which every reader has at hand."""
+    """The head of ``script``, and how the rest differs from the reference script."""
     head, body = split(script)
     lines = difflib.unified_diff(split(reference())[1].splitlines(), body.splitlines(), lineterm="", n=2)
     # Without the numbers of lines: one more line in all scripts is one more line in one golden file.
@@ -167,7 +167,7 @@ def test_all_scripts_and_their_tasks_pass_bash_and_shellcheck(tmp_path: Path) ->
 
 
 def test_no_script_is_left_over() -> None:
-    """A golden file that no test writes any more would be checked for ever and mean nothing."""
+    """A golden file that no test writes any more would be checked forever and mean nothing."""
     expected = {f"{recipe.name}/{script_name(row, dtype)}.txt" for recipe, row, dtype in (p.values for p in ROWS)}
     expected |= {f"switches/{name}.txt" for name in SWITCHES} | {REFERENCE}
     folder = GOLDEN / "scripts"

@@ -1,4 +1,4 @@
-"""What the job script tells srun, Pyxis, Enroot and nsys: the parts of it that run, run here with stub commands."""
+"""What the job script tells srun, Pyxis, Enroot and nsys: its executable parts are run here with stub commands."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_the_rendezvous_port_is_below_those_of_outgoing_connections(job: int) ->
     ],
 )
 def test_nsys_of_each_rank_reads_the_counters_of_its_own_gpu(machine: Machine, rank: dict[str, str]) -> None:
-    """With ``all`` every rank of a node asks for every GPU, and only one of them can have it."""
+    """With ``all``, every rank on a node asks for every GPU, and only one of them can have it."""
     profiled = {"ENABLE_PROFILE": "true", "ENABLE_GPU_METRICS": "true"}
     (prefix,) = re.findall(r"^prefix\+=\(nsys .*\)$", script(plan(machine, variables=profiled)), re.MULTILINE)
     given = {"LLMB_RUN_DIR": "/r", "LLMB_EXPERIMENT": "e", "SLURM_JOB_ID": "7", "SLURM_NODEID": "1", **rank}
@@ -100,7 +100,7 @@ print(json.dumps({{"arguments": sys.argv[1:], "ignored": ignored}}))
 
 
 class Entered:
-    """What ``enroot`` was called with by the text that each task of ``p`` runs on its node."""
+    """The arguments that ``enroot`` gets from the text that each task of ``p`` runs on its node."""
 
     def __init__(self, folder: Path, p: JobPlan, **given: str) -> None:
         (folder / "enroot").write_text(STUB)

@@ -1,4 +1,4 @@
-"""Options for Slurm: what users may say, what the job script keeps to itself, and how ``#SBATCH`` lines carry it."""
+"""Slurm options: what users may set, what belongs to the job script, and how ``#SBATCH`` lines are written."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_an_option_of_the_job_script_is_refused_with_what_to_use(option: str, in
     "short", ["outp", "job-nam", "arr", "er", "nod", "node", "n", "o", "wra", "ntasks-per-no", "e"]
 )
 def test_an_abbreviation_of_such_an_option_is_refused_too(short: str) -> None:
-    """sbatch takes it for the option (seen with 22.05); real options that begin alike are not concerned."""
+    """sbatch accepts the abbreviation (seen with 22.05); real options that start the same are not affected."""
     error = refusal(f"{short}=2")
     assert "is set by the job script" in error.message
     parse("nodelist=n1;nodefile=/f;open-mode=truncate;exclusive;nice=5;no-kill;oversubscribe")

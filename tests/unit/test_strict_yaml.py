@@ -1,4 +1,4 @@
-"""YAML that means what it looks like, and says where it does not."""
+"""YAML without surprises, and with the line where there is one."""
 
 from __future__ import annotations
 

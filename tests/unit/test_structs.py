@@ -1,4 +1,4 @@
-"""Records are read by several threads at once, also for the first time in a process."""
+"""Records can be read by several threads at once, even for the first time in a process."""
 
 from __future__ import annotations
 

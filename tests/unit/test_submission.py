@@ -33,7 +33,7 @@ def site(tmp_path: Path, fake: FakeSlurm) -> RunSite:
 
 
 def options_of(fake: FakeSlurm, number: int = -1) -> list[str]:
-    """What the job was submitted with on the command line."""
+    """The command line that the job was submitted with."""
     options = fake.jobs()[number]["options"]
     assert isinstance(options, list)
     return [option for option in options if option != "--parsable"]

@@ -1,4 +1,5 @@
-"""What the suite promises of itself: golden updates never pass silently, Ctrl-C works anywhere, groups are whole."""
+"""What the suite promises about itself: golden updates never pass silently, Ctrl-C works anywhere, groups stay
+together."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def test_ci_refuses_to_update_golden_files() -> None:
 
 
 def test_tests_of_ctrl_c_work_where_it_is_ignored() -> None:
-    """As in a script's background job."""
+    """As in a background job of a script."""
     done = run_pytest("tests/unit/test_bootstrap_start.py", "-k", "ctrl_c", before="trap '' INT;")
     assert done.returncode == 0, done.stdout
 

@@ -1,4 +1,4 @@
-"""How a batch script judges the end of its step: run for real, with an srun that ends in one way or another."""
+"""How a batch script judges the end of its step: really run, with an srun that ends in various ways."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.runs import make_run
 
 
 def run_script(folder: Path, srun: str) -> tuple[int, list[tuple[str, int | None]]]:
-    """The exit code of a Slurm job's script whose step does ``srun`` (bash), and its record of events."""
+    """The exit code of a Slurm job script whose step runs ``srun`` (bash), and its record of events."""
     install = folder / "install"
     install.mkdir()
     record = make_run(install, state="SUBMITTED", log="")
@@ -58,6 +58,6 @@ def test_success_is_success(tmp_path: Path) -> None:
 
 
 def test_a_signal_is_recorded_before_the_end_also_when_the_step_had_it_first(tmp_path: Path) -> None:
-    """Slurm tells a step and its script one after the other; under load much later."""
+    """Slurm signals a step and its script one after the other, with a long gap under load."""
     srun = 'script=$PPID; (sleep 1; kill -TERM "$script") > /dev/null 2>&1 & exit 143'
     assert run_script(tmp_path, srun) == (143, [("start", None), ("signal", None), ("end", 143)])

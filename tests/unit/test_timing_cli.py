@@ -1,4 +1,4 @@
-"""The two scripts as users call them: options, exit statuses, messages, and the Python they find."""
+"""The two parser scripts as users call them: options, exit statuses, messages, and the Python they find."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def stand_in(path: Path, body: str) -> Path:
 
 
 def announcing(path: Path) -> Path:
-    """A Python that says where it lies, then does its work."""
+    """A Python that prints where it is, then does its work."""
     return stand_in(path, f'echo "from {path}" >&2\nexec {sys.executable} "$@"')
 
 

@@ -1,4 +1,4 @@
-"""Reading iteration records, whole and mutilated."""
+"""Reading iteration records, intact and damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every log, however mutilated: no crash, readable output, and never a false Success."""
+"""What holds for every log, however damaged: no crash, readable output, and never a false Success."""
 
 from __future__ import annotations
 

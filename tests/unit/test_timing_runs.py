@@ -1,4 +1,4 @@
-"""Finding runs: the documented layout, plain folders, and what died before it wrote anything."""
+"""Finding runs: the documented layout, plain folders, and runs that died before they wrote anything."""
 
 from __future__ import annotations
 

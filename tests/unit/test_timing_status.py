@@ -1,4 +1,4 @@
-"""What makes a run a Success, and what keeps it from being one."""
+"""What makes a run a Success, and what prevents it."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_how_a_run_ended_is_reported_with_where_its_log_ends(judge):
     ],
 )
 def test_the_job_itself_has_written_how_it_ended(judge, tmp_path, written, expected):
-    """Nobody may have asked the scheduler since: the record says RUNNING, or SUBMITTED, for ever."""
+    """Nobody may have queried the scheduler since, so the record says RUNNING, or SUBMITTED, forever."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "events.jsonl").write_text(written)
     assert verdict(judge(mbridge_log(), record={"state": "RUNNING"})) == expected

@@ -1,4 +1,4 @@
-"""The documented tables to the character; CSV and JSON that machines can read whatever the runs left behind."""
+"""NVIDIA's tables, character for character; CSV and JSON stay machine-readable whatever the runs left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a name in Slurm, a value of one line and a variable of a job may be, wherever one is given."""
+"""Valid Slurm names, single-line values and job variables, wherever they are given."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_ordinary_variables_are_taken(tmp_path: Path, name: str) -> None:
 
 
 def test_no_variable_of_the_job_scripts_can_be_set_from_outside() -> None:
-    """Whatever the scripts assign, except what a job may well bring along."""
+    """Every variable that the scripts assign, except those a job may bring along."""
     text = (GOLDEN / "scripts" / "reference.sbatch").read_text()
     for path in sorted(GOLDEN.glob("scripts/switches/*.txt")):  # their heads, and what they have beyond the reference
         text += "".join(f"{line.removeprefix('+')}\n" for line in path.read_text().splitlines())
