@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""How fast the index finds runs among 10,000: whole processes, over a bare start of Python.
+"""How fast the index finds runs among 10,000: whole processes, compared with a bare Python start.
 
     python benchmarks/index.py [--runs 10000] [--live 50] [--rounds 15]
 
-Makes the run folders in a temporary installation, as ``run.json`` files only. Also prints how long a rebuild takes.
-Exit status 1 if a question takes more than 0.1 s over a bare start, all rows aside. Commands: startup.py.
+Creates the run folders in a temporary installation, with nothing but a ``run.json`` in each. Also prints how long a
+rebuild takes. Exit status 1 if any query except the one for all rows takes more than 0.1 s over a bare start. For whole
+commands, see startup.py.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def measure(site: RunSite, rounds: int) -> int:
     commands = {
         "python -c pass": [sys.executable, "-c", "pass"],
         "newest 100": [sys.executable, "-c", find + "limit=100))", str(site.install)],
-        "those that live": [sys.executable, "-c", find + "live=True))", str(site.install)],
+        "live ones": [sys.executable, "-c", find + "live=True))", str(site.install)],
         "all": [sys.executable, "-c", find + "))", str(site.install)],
     }
     environment = {**os.environ, "LLMB_INSTALL": str(site.install)}

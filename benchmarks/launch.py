@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""How long ``DRY_RUN=true ./launch.sh`` and ``DRY_RUN=json ./launch.sh`` take, beside a bare Python start.
+"""How long ``DRY_RUN=true ./launch.sh`` and ``DRY_RUN=json ./launch.sh`` take, compared with a bare Python start.
 
-Whole processes, wall time, alternating so that a slower moment of the machine hits all alike. Prints medians and
+Whole processes, wall time, alternating so that a slow moment of the machine affects all of them. Prints medians and
 ratios; asserts nothing. ``python benchmarks/launch.py [runs]``
 """
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""How long the log parser takes on a huge log, against ``grep -c`` on the same file.
+"""How long the log parser takes on a huge log, compared with ``grep -c`` on the same file.
 
     python benchmarks/parse_log.py [--gigabytes 1] [--rounds 9]
 
-Writes a log of 50 iterations among NCCL trace lines (the same bytes every time) to a temporary folder, reads it once
-to fill the page cache, then runs both in turn. Exit status 1 if the parser takes more than 1.5 times as long as grep.
+Writes a log of 50 iterations among NCCL trace lines (the same bytes every time) to a temporary folder, reads it once to
+fill the page cache, then alternates between the two. Exit status 1 if the parser takes more than 1.5 times as long as
+grep.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How long llmb-run takes to say something, beside a bare Python start, with thousands of runs on record.
+"""How long llmb-run takes to respond, compared with a bare Python start, with thousands of runs on record.
 
     python benchmarks/startup.py [--runs 10000] [--rounds 21]
 
-Makes an installation with so many finished runs in a temporary folder, indexes it, then runs each command in turn with
-``python -c pass``: whole processes, wall time, alternating so that a slower moment of the machine hits all alike.
-Prints medians of wall time and of processor time (which a busy machine changes less); asserts nothing.
+Creates an installation with that many finished runs in a temporary folder, indexes it, then alternates between each
+command and ``python -c pass``, so that a slow moment of the machine affects all of them. Prints medians of wall time
+and of CPU time (which varies less on a busy machine) of whole processes; asserts nothing.
 """
 
 from __future__ import annotations
@@ -70,18 +70,18 @@ def main() -> None:
         start = time.perf_counter()
         count = rebuild(install)
         print(f"{count} runs on record, indexed in {time.perf_counter() - start:.1f} s")
-        # The index trusts what it has read only when it is a little older than the clock's grain.
+        # The index trusts a folder only if it was last changed a little before it was read: clocks are coarse.
         time.sleep(3)
         times = measure(install, options.rounds)
     bare = [statistics.median(column) for column in zip(*times["python -c pass"], strict=True)]
     for name, values in times.items():
         wall, cpu = (statistics.median(column) * 1000 for column in zip(*values, strict=True))
-        over = f"over bare: {wall - bare[0] * 1000:4.0f} ms wall, {cpu - bare[1] * 1000:4.0f} ms processor"
-        print(f"{name:26} {wall:4.0f} ms wall, {cpu:4.0f} ms processor   {over}")
+        over = f"over bare: {wall - bare[0] * 1000:4.0f} ms wall, {cpu - bare[1] * 1000:4.0f} ms CPU"
+        print(f"{name:26} {wall:4.0f} ms wall, {cpu:4.0f} ms CPU   {over}")
 
 
 def measure(install: Path, rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """Seconds of wall and of processor time of each round, by command."""
+    """Wall and CPU seconds of each round, by command."""
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in COMMANDS}
     for number in range(rounds + 1):
         for name, arguments in COMMANDS.items():
@@ -99,7 +99,7 @@ def measure(install: Path, rounds: int) -> dict[str, list[tuple[float, float]]]:
 
 
 def processor_seconds() -> float:
-    """Of all children that have ended."""
+    """CPU seconds of all children that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

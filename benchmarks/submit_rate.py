@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Submissions per second on a real Slurm, against a bare loop of ``sbatch`` in the same run.
+"""Submissions per second on a real Slurm, compared with a bare ``sbatch`` loop in the same run.
 
     python benchmarks/submit_rate.py [--jobs 1000] [--rounds 4]
 
-Three ways: each run alone, runs as job arrays, and the bare loop. Starts a cluster of its own (tests/support; needs
-root and Slurm). Jobs are held, so that none runs while the others are submitted. The three take turns, a part of the
-jobs each round; then one array of all. Exit status 1 if the rate of single jobs is below 0.8 of the bare one.
+Three ways: runs one by one, runs as job arrays, and the bare loop. Starts its own cluster (tests/support; needs root
+and Slurm). Jobs are held so that none starts while others are being submitted. The three alternate, with a share of the
+jobs in each round; a single array of all jobs comes last. Exit status 1 if the rate of single jobs is below 0.8 times
+the bare one.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from support.slurm_cluster import SlurmCluster  # noqa: E402
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Rate of submissions against bare sbatch.")
+    parser = argparse.ArgumentParser(description="Submission rate compared with bare sbatch.")
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=4)
     options = parser.parse_args()
@@ -63,7 +64,7 @@ def main() -> int:
 
 
 def submit_all(jobs: list[Job], *, arrays: bool) -> tuple[float, RunRecord]:
-    """Submit ``jobs``: seconds, and the first record."""
+    """Submit ``jobs``; returns the seconds it took and the first record."""
     begun = time.perf_counter()
     results = [result for _, result in submit_many(jobs, arrays=arrays)]
     spent = time.perf_counter() - begun

@@ -74,7 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Repeat what tests/run left out and which linters failed, where nobody can miss it."""
+    """Repeat what tests/run skipped and which linters failed, where nobody can miss it."""
     notes = Path(os.environ.get("LLMB_TEST_NOTES", os.devnull))
     text = notes.read_text() if notes.exists() else ""
     if UPDATING:
@@ -85,17 +85,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What starts first: support/groups.py."""
+    """The order in which tests start: support/groups.py."""
     arrange(items)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
-    """Which tests may run side by side: support/groups.py."""
+    """Which tests may run in parallel: support/groups.py."""
     return GroupScheduling(config, log)
 
 
 def _lacking(what: str, reason: str) -> None:
-    """Skip with the reason, or fail where tests/run has promised that everything is installed."""
+    """Skip with the reason, or fail if tests/run has promised that everything is installed."""
     if os.environ.get("LLMB_TEST_CLUSTER") == "required":
         pytest.fail(f"{what} required here (LLMB_TEST_CLUSTER=required), but: {reason}")
     pytest.skip(f"no {what}: {reason}")
@@ -132,20 +132,20 @@ def slurm(slurm_session: SlurmCluster) -> Iterator[SlurmCluster]:
 
 @pytest.fixture
 def slurm_accounting(slurm_accounting_session: SlurmCluster) -> Iterator[SlurmCluster]:
-    """As ``slurm``, with slurmdbd: accounts bench and other, QOS low, normal, high, debug."""
+    """Like ``slurm``, with slurmdbd: accounts bench and other, QOS low, normal, high, debug."""
     yield slurm_accounting_session
     slurm_accounting_session.cancel_everything()
 
 
 @pytest.fixture(scope="session")
 def slurm_simulated() -> Iterator[SlurmCluster]:
-    """2048 H100 and 2048 GB200 GPUs that only the scheduler knows: for ``sbatch --test-only``."""
+    """2048 H100 and 2048 GB200 GPUs that exist only in the scheduler, for ``sbatch --test-only``."""
     yield from _start(slurm_config.SIMULATED)
 
 
 @pytest.fixture(scope="session")
 def containers() -> None:
-    """For tests that run containers: the clusters' nodes can, or the test is skipped."""
+    """For tests that run containers: skips the test if the clusters' nodes cannot."""
     missing = what_is_missing(slurm_config.SMALL)
     if missing:
         _lacking("containers", missing)
@@ -160,7 +160,7 @@ def container_image(containers: None, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session")
 def engine_python() -> Path:
-    """The Python of the CPU training engine. Never skipped: without an engine nothing is said about training."""
+    """The Python of the CPU training engine. Never skips: without an engine the suite cannot test training."""
     named = os.environ.get("LLMB_TEST_ENGINE")
     work = Path(__file__).resolve().parents[1] / ".test"
     usual = [work / "install" / "venvs" / "engine-cpu" / "bin" / "python", work / "engine" / "bin" / "python"]
@@ -175,5 +175,5 @@ def engine_python() -> Path:
 
 @pytest.fixture(scope="session")
 def standins() -> Path:
-    """The folder with stand-ins for ``enroot`` and ``nsys``: put it in front of PATH."""
+    """The folder with stand-ins for ``enroot`` and ``nsys``; put it at the front of PATH."""
     return STANDINS

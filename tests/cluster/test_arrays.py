@@ -24,7 +24,7 @@ WHOLE_NODE = {"JOB_TOTAL_GPUS": "1", "GPUS_PER_NODE": "1"}
 
 
 class ArraySite(RunSite):
-    """A site on a test cluster; what a job does is said by the number of its task."""
+    """A site on a test cluster; what a job does depends on its task number."""
 
     def __init__(self, folder: Path, cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(folder, "slurm")
@@ -37,7 +37,7 @@ class ArraySite(RunSite):
         monkeypatch.setattr(batch, "training_code", lambda: code)
 
     def behave(self, **tasks: str) -> None:
-        """``task_2="STANDIN_EXIT=7"``: what is different for that task."""
+        """``task_2="STANDIN_EXIT=7"``: settings for that task only."""
         cases = "".join(f"  {name.removeprefix('task_')}) {what} ;;\n" for name, what in tasks.items())
         head, _, rest = self.engine.read_text().partition("\n")
         self.engine.write_text(f"{head}\ncase ${{SLURM_ARRAY_TASK_ID:-}} in\n{cases}esac\n{rest}")
@@ -76,7 +76,7 @@ def events_of(record: RunRecord) -> list[tuple[str, str]]:
 
 
 def log_written(record: RunRecord) -> Callable[[], bool]:
-    """Whether the run's step runs."""
+    """Whether the run's step is running."""
 
     return lambda: record.paths.log.exists() and "LLMB manifest" in record.paths.log.read_text()
 
@@ -88,7 +88,7 @@ def site(slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture(params=["slurm", "slurm_accounting"])
 def either_site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArraySite:
-    """For what depends on a record after its job's end: accounting's, or only the controller's."""
+    """For tests that depend on records of ended jobs: accounting's, or only the controller's."""
     return ArraySite(tmp_path, request.getfixturevalue(request.param), monkeypatch)
 
 
@@ -124,7 +124,7 @@ def test_one_that_fails_is_the_only_one(site: ArraySite) -> None:
 
 
 def test_cancelled_one_by_one_running_and_waiting(either_site: ArraySite) -> None:
-    """Four run on the four nodes, two wait. With a name, scancel would end both that wait."""
+    """Four run on the four nodes, two are pending. Given a name, scancel would cancel both pending ones."""
     either_site.behave(task_0="STANDIN_SECONDS=300", task_5="STANDIN_SECONDS=0", **{"task_[123]": "STANDIN_SECONDS=2"})
     records = either_site.submit(6)
     wait_until(log_written(records[0]), "the first run", timeout=60)
@@ -175,7 +175,7 @@ def test_the_time_limit_hits_one_run(
 def test_preemption_hits_one_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slurm_accounting: SlurmCluster
 ) -> None:
-    """Three of four nodes are taken, and a job that goes first wants two."""
+    """Three of four nodes are taken, and a job with a higher priority wants two."""
     site = ArraySite(tmp_path, slurm_accounting, monkeypatch)
     site.behave(**{"[0-9]": "STANDIN_SECONDS=300"})
     records = site.submit(3, site.job(ADDITIONAL_SLURM_PARAMS="qos=low"))
@@ -203,7 +203,8 @@ def test_killed_right_after_sbatch(either_site: ArraySite, monkeypatch: pytest.M
 
 
 def test_forgotten_by_the_controller(either_site: ArraySite) -> None:
-    """Nobody looked until the controller had purged the array: accounting knows, or the runs' own records."""
+    """Nobody looked until the controller had purged the array: accounting knows what happened, or the runs' own
+    records."""
     either_site.behave(task_1="STANDIN_EXIT=3")
     records = either_site.submit(2)
     wait_until(lambda: all(has_ended(record) for record in records), "the end of both", timeout=60)
@@ -213,7 +214,7 @@ def test_forgotten_by_the_controller(either_site: ArraySite) -> None:
 
 @pytest.mark.usefixtures("slurm")  # which skips, or fails, where there is no Slurm
 def test_larger_groups_are_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a cluster of its own, whose arrays hold three."""
+    """On a separate cluster whose arrays hold three tasks."""
     spec = replace(slurm_config.SMALL, containers=False, extra={"MaxArraySize": "3"})
     with SlurmCluster(spec) as cluster:
         site = ArraySite(tmp_path, cluster, monkeypatch)

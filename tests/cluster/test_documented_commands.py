@@ -24,7 +24,7 @@ SITE_NAMES = {"node001,node002": "grace[1-16],grace[17-32]", "gpu&memory": "gb20
 
 @pytest.fixture(scope="module")
 def large_site(slurm_simulated: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An installation on the large cluster, whose GPUs are GB200 where a command names none."""
+    """An installation on the large cluster; its GPUs are GB200 unless a command says otherwise."""
     install = tmp_path_factory.mktemp("install")
     (install / "cluster_config.yaml").write_text("schema: 1\ncluster_type: slurm\ngpu_type: gb200\n")
     reservation = ["reservation", "ReservationName=my_reservation", "StartTime=now", "Duration=60", "Users=root"]

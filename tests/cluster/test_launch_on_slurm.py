@@ -1,5 +1,4 @@
-"""launch.sh against a real Slurm: training on several nodes, containers, switches, and big jobs that the scheduler
-accepts."""
+"""launch.sh against a real Slurm: training on several nodes, containers, switches, and how it responds to big jobs."""
 
 from __future__ import annotations
 
@@ -118,7 +117,7 @@ def training_image(engine_python: Path, tmp_path: Path) -> Path:
 
 
 def engine_mounts(engine_python: Path) -> str:
-    """What a dynamically linked Python outside the image needs inside it."""
+    """The libraries that a dynamically linked Python outside the image needs inside it."""
     base = Path(os.path.realpath(engine_python)).parents[1]
     folders = {str(base), str(engine_python.parents[1]), "/usr/lib", "/lib", "/lib64"}
     return ",".join(f"{folder}:{folder}:ro" for folder in sorted(folders) if Path(folder).exists())
@@ -150,7 +149,7 @@ def test_profiled_training_in_a_container(
 def test_real_training_without_pyxis_in_an_image_that_enroot_starts(
     slurm: SlurmCluster, standins: Path, engine_python: Path, training_image: Path, tmp_path: Path
 ) -> None:
-    """Enroot drops the environment: without ours by name no rank would know which it is."""
+    """Enroot drops the environment: unless ours is passed by name, no rank would know which one it is."""
     site = Site(slurm, tmp_path / "install", engine_python, runtime="enroot")
     folder = site.run(
         JOB_TOTAL_GPUS="4",

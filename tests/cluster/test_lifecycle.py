@@ -108,7 +108,7 @@ def either_site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_exit_code_on_record_is_that_of_the_rank_that_failed_first(site: Lifecycle) -> None:
-    """srun itself would say 143: rank 0 is ended because rank 1 has failed."""
+    """srun itself would report 143, because rank 0 is terminated after rank 1 has failed."""
     job = {"STANDIN_SECONDS": "300", "STANDIN_OTHERS": "3", "STANDIN_OTHERS_EXIT": "9"}
     record = site.end_of(site.submit(plan={"JOB_TOTAL_GPUS": "2", "GPUS_PER_NODE": "1"}, **job))
     assert "TERM reached rank 0" in log_of(record)
@@ -262,7 +262,7 @@ def test_a_purged_job_without_any_trace_is_lost_not_failed(
 
 
 def test_a_reused_job_id_is_not_taken_for_ours(site: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our job is gone without a trace and its id is somebody else's running job."""
+    """Our job has vanished and its id now belongs to somebody else's running job."""
     record = site.submit()
     site.cluster.wait_for_state(int(record.job_id or 0), "COMPLETED")
     other = site.cluster.submit("--output=/dev/null", "--job-name=other", "--wrap", "sleep 300")
@@ -338,7 +338,7 @@ def test_preemption_is_a_requeue(
 
 
 def test_a_second_job_of_a_run_ends_at_once(site: Lifecycle) -> None:
-    """What must never happen: two jobs of one run. The first one to start has it."""
+    """What must never happen: two jobs of the same run. The first to start wins."""
     record = site.submit(STANDIN_SECONDS="2", STANDIN_STEPS="1")
     site.until(record, "RUNNING")
     wait_until(record.paths.events.exists, "the start event", timeout=20)

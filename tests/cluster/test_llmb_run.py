@@ -30,7 +30,7 @@ def ids(done: Done) -> list[str]:
 
 
 def events(cli: Cli, run: str) -> str:
-    """The job's own record: it names the nodes."""
+    """The job's own record, which names the nodes."""
     return (Path(cli("jobs", run, "--json").data["runs"][0]["folder"]) / "events.jsonl").read_text()
 
 

@@ -17,7 +17,7 @@ RAW = ('"a b"', r'"a\\b"', r"a\\b", "'a b'", "a#b", r'"a\tb"', "a'b c'd", r"a\ b
 
 
 def held(slurm: SlurmCluster, folder: Path, *lines: str) -> str:
-    """Submit a script with ``lines`` in its head: the job as scontrol shows it, or what sbatch complained."""
+    """Submit a script with ``lines`` in its head; returns the job as scontrol shows it, or sbatch's error message."""
     script = folder / "job.sbatch"
     script.write_text("#!/bin/bash\n" + "".join(f"{line}\n" for line in lines) + "true\n")
     done = slurm.run(["sbatch", "--parsable", "--hold", str(script)], check=False)
@@ -59,14 +59,14 @@ def test_output_goes_to_the_file_whatever_its_name(slurm: SlurmCluster, tmp_path
 
 
 def test_sbatch_takes_the_beginning_of_an_option_for_it(slurm: SlurmCluster, tmp_path: Path) -> None:
-    """The reason why such beginnings are refused."""
+    """Why such abbreviations are refused."""
     assert "JobName=other" in held(slurm, tmp_path, "#SBATCH --job-name=ours", "#SBATCH --job-nam=other")
     with pytest.raises(RequestError, match="--job-name is set by the job script"):
         parse_additional("job-nam=other", "here")
 
 
 def test_every_option_that_takes_a_value_is_refused_without_one(slurm: SlurmCluster) -> None:
-    """Without it sbatch takes the next line for the value. New releases may bring new ones: add them."""
+    """Without one, sbatch takes the next line as the value. New Slurm releases may have more such options: add them."""
     help_text = slurm.run(["sbatch", "--help"]).stdout
     options = set(re.findall(r"^ +(?:-\w,? +)?--([a-z-]+)=", help_text, re.M))
     assert len(options) > 50

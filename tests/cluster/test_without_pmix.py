@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def cluster(slurm_session: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
-    """Two nodes whose Slurm has all plug-ins but those of PMIx."""
+    """Two nodes whose Slurm has all plug-ins except PMIx."""
     shown = slurm_session.run(["scontrol", "show", "config"]).stdout
     installed = next(Path(line.split("=")[1].strip()) for line in shown.splitlines() if line.startswith("PluginDir"))
     plugins = tmp_path_factory.mktemp("plugins")

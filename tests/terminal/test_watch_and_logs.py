@@ -28,7 +28,7 @@ def run(env: Mapping[str, str], *arguments: str) -> str:
 
 
 def start(env: Mapping[str, str], *arguments: str, **standin: str) -> str:
-    """Start a job that goes on by itself, and give its run id."""
+    """Start a job that advances on its own; returns its run id."""
     settings = [word for name, value in standin.items() for word in ("--env", f"STANDIN_{name.upper()}={value}")]
     smoke = ("single", "-w", "llama3.1", "-s", "smoke", "--scale", "1", "--detach", "--json")
     run_id: str = json.loads(run(env, *smoke, *settings, *arguments))["data"]["jobs"][0]["run_id"]

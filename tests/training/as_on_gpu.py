@@ -59,7 +59,7 @@ def resolve(job_file: Path, engine: Any) -> Any:
 
 
 class FusedAdam:
-    """The parameters of Transformer Engine 2.12's, which core looks for before it takes a precision-aware optimizer."""
+    """The parameters of Transformer Engine 2.12's optimizer, which core checks before it uses a precision-aware one."""
 
     def __init__(
         self, master_weight_dtype: Any, exp_avg_dtype: Any, exp_avg_sq_dtype: Any, use_decoupled_grad: bool
@@ -69,7 +69,7 @@ class FusedAdam:
 
 @contextmanager
 def claimed_fused_adam() -> Iterator[None]:
-    """``transformer_engine.pytorch.optimizers`` for core's validation; gone before anything else could look for it."""
+    """``transformer_engine.pytorch.optimizers`` for core's validation; removed before anything else can see it."""
     names = ("transformer_engine", "transformer_engine.pytorch", "transformer_engine.pytorch.optimizers")
     modules: dict[str, Any] = {name: types.ModuleType(name) for name in names}
     modules[names[-1]].FusedAdam = FusedAdam

@@ -64,7 +64,8 @@ def zero_centered_rms_norm() -> float:
 
 
 def norms_built_by_core_are_marked_for_sequence_parallelism() -> float:
-    """Unmarked, core would not sum their gradients over the tensor-parallel ranks, and the copies would drift apart."""
+    """Unless marked, core would not sum their gradients over the tensor-parallel ranks, and the copies would drift
+    apart."""
     from megatron.core.transformer.torch_norm import WrappedTorchNorm
 
     norm_layers.patch()

@@ -103,7 +103,7 @@ def test_37_of_97_documented_plans_are_bf16() -> None:
 
 
 def test_a_layout_that_megatron_refuses_is_refused(engine: Engine, tmp_path: Path) -> None:
-    """The validation above can fail: CP that does not divide the sequence, as planning would never let through."""
+    """The validation above can fail: a CP that does not divide the sequence, which planning would never let through."""
     plan = msgspec.structs.replace(plan_of(*CASES[0]), cp=3, gpus=CASES[0][2] * 3)
     (result,) = engine.json_lines("validate_jobs.py", write_job(plan, tmp_path / "job.json"))
     assert result["ok"] is False
@@ -111,7 +111,7 @@ def test_a_layout_that_megatron_refuses_is_refused(engine: Engine, tmp_path: Pat
 
 @pytest.fixture(scope="module")
 def whole_models(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], int]:
-    """Parameters of each model, built whole on the meta device from its recipe's architecture."""
+    """Parameters of each model, built in full on the meta device from its recipe's architecture."""
     folder = tmp_path_factory.mktemp("models")
     one_rank = {"gpus": 1, "tp": 1, "pp": 1, "cp": 1, "vp": None, "ep": None, "etp": None, "mbs": 1, "gbs": 1}
     rest = {**PLAIN, "fsdp": False, "cuda_graph": False, "recompute_layers": 0, "offload_layers": 0}
@@ -135,7 +135,7 @@ def test_the_real_model_has_the_recipes_parameters(
 
 
 def test_the_real_model_of_every_layout_can_be_built(engine: Engine, tmp_path: Path) -> None:
-    """What validation misses: experts against EP, layers against PP and VP. One rank of each distinct layout."""
+    """Unchecked by validation: experts against EP, layers against PP and VP. One rank of each distinct layout."""
     layouts: dict[tuple[object, ...], JobPlan] = {}
     for case in CASES:
         plan = plan_of(*case)

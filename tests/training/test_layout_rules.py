@@ -65,7 +65,7 @@ CASES = [(recipe, base, change) for recipe, base in BASES for change in CHANGES]
 
 
 def planned(recipe: str, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> tuple[Any, str | None]:
-    """job.json of the request, made without the rules, and what the rules say of it."""
+    """The job.json of the request, made without the rules, and what the rules say about it."""
     complaint: list[str] = []
 
     def remember(*arguments: Any) -> None:

@@ -95,7 +95,7 @@ CASES = {_name(case): case for case in documented_rows() if case[0]["source"] ==
 
 @pytest.fixture(scope="module")
 def differences(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, tuple[Any, Any]]]:
-    """Row -> field -> (ours, NVIDIA's), where the two differ."""
+    """Row -> field -> (our value, NVIDIA's value), where the two differ."""
     folder = tmp_path_factory.mktemp("rows")
     files = []
     for name in ROWS:

@@ -57,7 +57,7 @@ def _job(name: str) -> dict[str, Any]:
 
 
 def _expected(name: str) -> dict[str, Any]:
-    """The reference, with the differences that are meant, each with its reason."""
+    """The reference, with the intended differences and the reason for each."""
     reference = {key: value for key, value in CONFIGURATIONS[name].items() if key != "_num_gpus"}
     # Bridge replaces it during set-up: a model that brings its own vocabulary size is not padded.
     reference["model.should_pad_vocab"] = False
@@ -118,7 +118,7 @@ def test_all_42_configurations_are_compared() -> None:
 
 
 def test_validation_takes_one_process(tmp_path: Path, engine: Engine) -> None:
-    """A job that is wrong is a line of its own, and the others are validated all the same."""
+    """A wrong job gets its own line, and the others are validated anyway."""
     for name, change in {"good": {}, "bad": {"batch": {"gbs": 9}, "world_size": 2}}.items():
         (tmp_path / f"{name}.json").write_text(
             json.dumps(make_job("8b", device="cuda", gpu_type="h100", **change)), encoding="utf-8"

@@ -27,7 +27,7 @@ Where = dict[str, list[Any]]
 
 @dataclass(frozen=True)
 class Difference:
-    """Fields that LLMB sets to ``ours`` where NeMo's scripts had something else."""
+    """Fields that LLMB sets to ``ours`` although NeMo's scripts had something else."""
 
     where: Where
     ours: dict[str, Any]
@@ -130,7 +130,7 @@ def of_nemo(case: tuple[dict[str, Any], str, int]) -> dict[str, Any]:
 
 
 def deliberate(case: tuple[dict[str, Any], str, int]) -> dict[str, Any]:
-    """What LLMB sets otherwise for this row."""
+    """What LLMB sets differently for this row."""
     fields: dict[str, Any] = {}
     for difference in DELIBERATE:
         if matches(case, difference.where):

@@ -22,7 +22,7 @@ def refusal(name: str = "llama3", **changes: Any) -> str:
 
 
 def test_experts_that_are_gathered_late_are_named_in_the_log() -> None:
-    """Only where there are experts and the optimizer step gathers."""
+    """Only if there are experts and parameters are gathered in the optimizer step."""
     layout = {"world_size": 64, "batch": {"gbs": 64}}
     late = "gathered one update late"
     for family, pipeline, noted in (("grok1", 2, True), ("grok1", None, False), ("llama3", 2, False)):

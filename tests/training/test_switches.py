@@ -20,7 +20,7 @@ COMMON = REPOSITORY / "common"
 
 
 def _start(engine: Engine, folder: Path, job: dict[str, Any]) -> subprocess.Popen[str]:
-    """One rank without torchrun, as srun starts it: its exit status and its signals are its own."""
+    """One rank without torchrun, as srun starts it, so that its exit status and signals are its own."""
     (folder / "job.json").write_text(json.dumps({**job, "output_dir": str(folder / "output")}), encoding="utf-8")
     with (folder / "log.out").open("w", encoding="utf-8") as log:
         return subprocess.Popen(
@@ -44,7 +44,7 @@ def _wait_for_step(log: Path, number: int, process: subprocess.Popen[str]) -> No
 
 @pytest.fixture
 def long_run(engine: Engine, tmp_path: Path) -> Any:
-    """Starts a run of 100000 steps, waits for its second one, and never leaves it behind."""
+    """Starts a run of 100000 steps, waits for the second step, and never leaves the run behind."""
     started: list[subprocess.Popen[str]] = []
 
     def start(**changes: Any) -> subprocess.Popen[str]:
@@ -91,7 +91,8 @@ def assert_documented_lines(log: str, of: str, checkpoints: Path, step: int) -> 
 
 
 def test_a_signal_to_all_processes_saves_although_data_loader_workers_get_it_too(tmp_path: Path, long_run: Any) -> None:
-    """Slurm signals the whole step: with a GPU's eight workers the first of them to die ended the rank unsaved."""
+    """Slurm signals the whole step: with the eight data loader workers used on GPUs, the first to die ended the rank
+    unsaved."""
     checkpoints = tmp_path / "checkpoints"
     process = long_run(checkpoint={"save": str(checkpoints)}, data_workers=2)
     assert len(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()) >= 2

@@ -26,7 +26,7 @@ FITTING = (0, 3, 1, ""), (0, 16, 1, "")
 
 
 def container(folder: Path, bridge: tuple[object, ...] | None, core: tuple[object, ...]) -> Path:
-    """The packages of an image as source trees without metadata, none of which can be imported."""
+    """The packages of an image as source trees without metadata; none can be imported."""
     for name, version in (("megatron/bridge", bridge), ("megatron/core", core), ("transformer_engine", None)):
         package = folder / name
         package.mkdir(parents=True)

@@ -37,7 +37,7 @@ _ITERATION = re.compile(
 
 
 def make_job(name: str = "llama3", **changes: Any) -> dict[str, Any]:
-    """A job.json for a named size or smoke family: one CPU rank, 8 sequences a step.
+    """A job.json for a named size or smoke family: one CPU rank, 8 sequences per step.
 
     A change to an object (``parallelism={"tp": 2}``) changes the given keys of it; others replace the value.
     """
@@ -92,7 +92,7 @@ class TrainingRun:
 
     @property
     def steps(self) -> dict[int, Step]:
-        """Step number -> what the log says of it."""
+        """Step number -> what the log says about it."""
         found = {}
         for match in _ITERATION.finditer(self.log):
             found[int(match[1])] = Step(float(match[2]), float(match[4]), match[0])
@@ -106,7 +106,7 @@ class TrainingRun:
 
 
 class Warm:
-    """A process of ``warm_engine.py``, started when it is first needed."""
+    """A ``warm_engine.py`` process, started when first needed."""
 
     def __init__(self, python: Path, device: str, environment: dict[str, str]) -> None:
         self._command = [str(python), str(Path(__file__).with_name("warm_engine.py")), device]
@@ -114,7 +114,7 @@ class Warm:
         self._process: subprocess.Popen[str] | None = None
 
     def run(self, argv: Sequence[str], folder: Path, ranks: int | None = None) -> tuple[int, str, str]:
-        """Run ``argv`` in forks; exit status, output and errors. No process of it is left, whatever happened."""
+        """Run ``argv`` in forks; returns exit status, output and errors. No process is left over, whatever happens."""
         process = self._started()
         assert process.stdin is not None
         with tempfile.TemporaryDirectory() as scratch:
@@ -143,7 +143,7 @@ class Warm:
         return self._process
 
     def stop(self) -> None:
-        """End the process: its input ends."""
+        """End the process by closing its input."""
         if self._process is not None:
             self._process.communicate(timeout=60)
             self._process = None
@@ -170,7 +170,7 @@ class Engine:
         return training_environment()
 
     def train(self, folder: Path, job: dict[str, Any], *, expect: int = 0) -> TrainingRun:
-        """Run ``job`` on its ranks in ``folder`` and wait for it; another exit status than ``expect`` fails."""
+        """Run ``job`` on its ranks in ``folder`` and wait for it; fails on any exit status other than ``expect``."""
         folder.mkdir(parents=True, exist_ok=True)
         job_file = folder / "job.json"
         job_file.write_text(json.dumps({**job, "output_dir": str(folder / "output")}), encoding="utf-8")
@@ -179,7 +179,7 @@ class Engine:
         return TrainingRun(status, log)
 
     def json_lines(self, script: str, *arguments: str | Path) -> list[dict[str, Any]]:
-        """Run one of this folder's scripts and parse its output, one JSON object a line."""
+        """Run one of this folder's scripts and parse its output, one JSON object per line."""
         path = Path(__file__).with_name(script)
         warm = self.meta if script in BUILDS_WHOLE_MODELS else self.cpu
         status, out, log = warm.run([str(path), *map(str, arguments)], path.parent)

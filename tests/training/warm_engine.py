@@ -40,7 +40,7 @@ def import_everything(device: str) -> None:
 
 
 def run_program(argv: list[str]) -> int:
-    """Run it in this process as the interpreter would; its exit status."""
+    """Run it in this process as the interpreter would; returns its exit status."""
     first, *rest = argv
     try:
         if first == "-m":
@@ -61,7 +61,7 @@ def run_program(argv: list[str]) -> int:
 
 
 def fork_rank(request: dict[str, Any], variables: dict[str, str]) -> int:
-    """Start one rank; its process id."""
+    """Start one rank; returns its process id."""
     pid = os.fork()
     if pid:
         return pid
@@ -82,7 +82,7 @@ def fork_rank(request: dict[str, Any], variables: dict[str, str]) -> int:
 
 
 def lead(request: dict[str, Any]) -> int:
-    """Start all ranks and wait for them, as torchrun does: one that fails ends the others."""
+    """Start all ranks and wait for them, as torchrun does: if one fails, the others are ended."""
     ranks = request["ranks"]
     if ranks is None:
         return wait_for({fork_rank(request, {})})
