@@ -22,7 +22,7 @@ from support.slurm_cluster import SlurmCluster, what_is_missing
 from support.slurm_config import ClusterSpec
 
 STANDINS = Path(__file__).parent / "support" / "bin"
-# pytest-xdist, among others, sets the last two; then a program does not see how large its terminal is.
+# pytest-xdist, among others, sets the last two, which hide the size of the terminal from programs.
 _HIDDEN = (
     "SLURM",
     "SBATCH_",
@@ -41,7 +41,7 @@ _HIDDEN = (
 
 _ENVIRONMENT = pytest.MonkeyPatch()
 
-# How long an example takes says how busy the machine is.
+# The time an example takes mostly shows how busy the machine is.
 settings.register_profile("llmb", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("llmb")
 
@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Hide the caller's settings from the tests: Slurm's, LLMB's, tokens, and everything under HOME."""
     if UPDATING and os.environ.get("CI", "").lower() in ("true", "1"):
         raise pytest.UsageError("LLMB_TEST_UPDATE_GOLDEN=1 compares nothing, which is no test: unset it where CI=true")
-    # Ignored in a script's background job and under nohup. Programs inherit that, and then a test's signal ends none.
+    # Ignored in a script's background job and under nohup. Programs inherit it, so a test's signal would not end them.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:

@@ -151,7 +151,7 @@ def test_a_node_failure_hits_one_run(site: ArraySite) -> None:
     wait_until(log_written(records[1]), "the run", timeout=60)
     site.cluster.set_node_down(observe(records)[1].nodes)
     wait_until(lambda: state_of(records[1]) == "PENDING", "the requeue", timeout=30)
-    # Slurm lets a requeued job wait for two minutes before its next start.
+    # Slurm holds a requeued job for two minutes before it starts again.
     site.cluster.run(["scontrol", "update", f"JobId={records[1].job_id}", "StartTime=now"])
     assert end_of(records) == ["COMPLETED"] * 3
     assert events_of(records[1])[-2:] == [("start", records[1].job_id), ("end", records[1].job_id)]

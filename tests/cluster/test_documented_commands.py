@@ -18,7 +18,7 @@ COMMANDS = [
     for item in json.loads((ROOT / "tests" / "data" / "documents" / "commands.json").read_text())
     if "launch.sh" in item["command"] or "llmb-run single" in item["command"]
 ]
-# Names of the documents' example site, and what the test cluster has instead.
+# Names used in NVIDIA's examples, and what the test cluster has instead.
 SITE_NAMES = {"node001,node002": "grace[1-16],grace[17-32]", "gpu&memory": "gb200"}
 
 
@@ -41,7 +41,7 @@ def script_of(cluster: SlurmCluster, install: Path, recipe: str, command: str) -
     else:
         environment["DRY_RUN"] = "true"
         if "GPU_TYPE" not in command and recipe in ("llama3.1", "nemotron4"):
-            environment["GPU_TYPE"] = "h100"  # the documents that name no GPU are those of H100
+            environment["GPU_TYPE"] = "h100"  # the READMEs that name no GPU are for H100
     done = cluster.run(["bash", "-c", command], cwd=ROOT / recipe, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -182,7 +182,7 @@ def test_node_failure_with_requeue_goes_on_in_the_same_folder(site: Lifecycle) -
     site.cluster.set_node_down(str(observe([record])[0].nodes))
     record = site.until(record, "PENDING").record
     assert is_live(record.state)
-    # Slurm lets a requeued job wait for two minutes before its next start.
+    # Slurm holds a requeued job for two minutes before it starts again.
     site.cluster.run(["scontrol", "update", f"JobId={record.job_id}", "StartTime=now"])
     record = site.end_of(record, timeout=120)
     assert record.state == "COMPLETED"
@@ -232,7 +232,7 @@ def test_chain(site: Lifecycle) -> None:
     assert {row.run_id for row in found} == {record.paths.run_id for record in records}
 
 
-# A scheduler that forgets, errs or is away
+# A scheduler that forgets, fails or does not answer
 
 
 def test_a_purged_job_is_remembered_by_accounting_or_by_itself(either_site: Lifecycle) -> None:

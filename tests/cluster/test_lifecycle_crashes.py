@@ -53,7 +53,7 @@ def test_killed_at_some_steps(site: RunSite, cluster: SlurmCluster) -> None:
     plan = site.plan(**account)
     at, crashed = 1, True
     while crashed:
-        options = Options(key=f"task#{at}")  # every round is a run of its own
+        options = Options(key=f"task#{at}")  # every round is a separate run
         crashed = run_and_crash(lambda options=options: submit(plan, RECIPE, options), at, site.install)
         submit(plan, RECIPE, options)
         at += 5

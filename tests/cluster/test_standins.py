@@ -92,7 +92,7 @@ def test_failures(enroot: Runner, tmp_path: Path, uri: str, mode: str, status: i
     done = enroot("import", "-o", "image.sqsh", uri, ENROOT_STANDIN_FAIL=mode)
     assert done.returncode == status
     assert message in done.stderr
-    # The two that break while writing leave a file under the final name, and it is no image.
+    # The two that break while writing leave a file under the final name that is not an image.
     assert (tmp_path / "image.sqsh").exists() == (mode in ("disk_full", "killed"))
 
 

@@ -12,7 +12,7 @@ from training_jobs import Engine, make_job
 @pytest.mark.parametrize(
     ("family", "parallelism"),
     [
-        # Experts divided over the tensor-parallel ranks, each expert whole.
+        # Experts are distributed over the tensor-parallel ranks; no expert is split.
         pytest.param("grok1", {"tp": 2, "ep": 2, "etp": 1}, id="grok1-TP2-EP2-ETP1"),
         # Every stage has to know which of its layers are MoE, and which have no rotary embedding.
         pytest.param("llama4", {"pp": 2, "vp": 2}, id="llama4-PP2xVP2"),

@@ -107,7 +107,7 @@ def test_a_finished_run_trains_one_more_step_from_its_last_checkpoint(
     engine: Engine, tmp_path: Path, uninterrupted: tuple[TrainingRun, Path]
 ) -> None:
     _, checkpoints = uninterrupted
-    # As LOAD_CHECKPOINT_PATH does: the folder of checkpoints, the same number of steps, one further step.
+    # Like LOAD_CHECKPOINT_PATH: the checkpoints folder, the same number of steps, one more step.
     job = make_job(steps={"train": 4, "exit_after": 1}, checkpoint={"load": str(checkpoints)})
     assert list(engine.train(tmp_path, job).steps) == [5]
 

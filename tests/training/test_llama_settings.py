@@ -69,7 +69,7 @@ def _expected(name: str) -> dict[str, Any]:
         # Bridge says that it cannot work with FSDP and turns it off, and then its post-overrides turn it on again.
         reference["optimizer.use_precision_aware_optimizer"] = False
     if reference["model.tensor_model_parallel_size"] == 1:
-        # Bridge itself turns the overlap off where there is no tensor parallelism; we do not turn it on.
+        # Bridge turns the overlap off if there is no tensor parallelism; we never turn it on.
         reference["comm_overlap.tp_comm_overlap"] = False
     if not reference["comm_overlap.tp_comm_overlap"]:
         # A preset that nothing uses.

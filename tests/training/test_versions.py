@@ -83,7 +83,7 @@ def test_another_release_is_refused_with_the_container_that_fits(
 def test_a_release_that_fits_and_a_check_that_is_off_go_on_to_torch(tmp_path: Path, check: str) -> None:
     tree = container(tmp_path, *(FITTING if check == "on" else ((0, 2, 0, ""), (0, 15, 0, ""))))
     done = start(tree, LLMB_ENGINE_CHECK=check)
-    # This Python has no torch: that far it comes, and no further.
+    # This Python has no torch, so this is as far as it gets.
     assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'torch'"
 
 

@@ -79,7 +79,7 @@ def _asked_fusions(job_file: Path) -> dict[str, Any]:
 def _plain_fields(section: Any) -> dict[str, Any]:
     if section is None:
         return {}
-    # And what a section works out of its fields.
+    # And what a section derives from its fields.
     names = dict.fromkeys([*(field.name for field in dataclasses.fields(section)), *vars(section)])
     return {name: _plain(getattr(section, name, None)) for name in names}
 

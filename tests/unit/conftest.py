@@ -25,6 +25,6 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     fake = FakeSlurm(tmp_path / "fake")
     monkeypatch.setenv("PATH", fake.path())
     monkeypatch.setattr("llmb_common.slurm.query.FIRST_DELAY", 0.01)
-    # Certainty comes early here: sbatch takes no time, and its process is looked for all the same.
+    # Short delays: sbatch takes no time here, and its process is still looked for.
     monkeypatch.setattr(slurm_runs, "LOCAL_GRACE_SECONDS", 0.1)
     return fake

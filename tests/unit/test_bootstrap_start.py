@@ -53,7 +53,7 @@ def test_a_real_python_3_6_hands_over_to_a_newer_one_or_says_what_to_do(tmp_path
 
 
 def test_the_first_stage_imports_nothing_that_must_be_installed() -> None:
-    # -S: no site-packages, so anything else than the standard library fails.
+    # -S: no site-packages, so importing anything but the standard library fails.
     program = "import sys; sys.path[:0] = sys.argv[1:]; import llmb_install.bootstrap"
     done = call(sys.executable, "-I", "-S", "-c", program, str(CLONE / "installer"), str(CLONE / "common"))
     assert done.returncode == 0, done.stderr
@@ -65,7 +65,7 @@ def start_as_old_python(path: Path) -> subprocess.CompletedProcess[str]:
         "import runpy, sys; sys.version_info = (3, 8, 18, 'final', 0); sys.argv = sys.argv[1:];"
         "runpy.run_path(sys.argv[0], run_name='__main__')"
     )
-    # The uv-managed Pythons of the developer must not be found either.
+    # The developer's uv-managed Pythons must not be found either.
     env = {"PATH": str(path), "HOME": str(path)}
     return call(sys.executable, "-I", "-c", program, str(INSTALLER), "--help", env=env)
 
@@ -116,7 +116,7 @@ def test_ctrl_c_during_start_up_gives_no_traceback(module: str) -> None:
         f"runpy.run_path({str(INSTALLER)!r}, run_name='__main__')\n"
     )
     done = call(sys.executable, "-c", program)
-    # To the shell that is 130.
+    # The shell reports this as 130.
     assert done.returncode == -signal.SIGINT
     assert done.stderr == ""
 

@@ -15,7 +15,7 @@ import pytest
 from support.cli import Cli
 from support.runs import make_run, steady_log
 
-TOKEN = "hf_" + "Q" * 30  # the shape of a token, and none
+TOKEN = "hf_" + "Q" * 30  # looks like a token, but is not a real one
 KNOWN = "correct-horse-battery"
 
 

@@ -46,8 +46,8 @@ def test_grok1_adds_up_as_in_nvidias_readme():
 
 
 def test_llama4_adds_up_as_in_nvidias_readme():
-    # The document's single FFN of 16384 stands for the dense layers, and for routed plus shared expert in the others.
-    # Its arithmetic slips in the last digits, and by 0.4 % in the vocabulary term; the total prints the same.
+    # The README's single FFN of 16384 is that of the dense layers, and of routed plus shared expert in the others.
+    # Its arithmetic is off in the last digits, and by 0.4 % in the vocabulary term; the rounded total is the same.
     counted = flops.model_flops(MAVERICK, 8192, "causal")
     assert counted.mlp == pytest.approx(593_736_279_244_800, rel=1e-8)
     assert counted.attention == pytest.approx(247_390_116_864_000, rel=1e-8)

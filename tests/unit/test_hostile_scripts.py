@@ -51,7 +51,7 @@ VALUES = (
 )
 
 FOLDERS = {
-    # What a container's mounts can say, and what they cannot.
+    # Paths that container mounts can express, and paths that they cannot.
     "pyxis": NASTY.replace(",", ""),
     "enroot": NASTY.replace(",", "").replace(" ", "_").replace("'", ""),
     "none": NASTY + ' "q" $(touch evil) `touch evil` $HOME',
@@ -193,7 +193,7 @@ def test_containers_get_the_image_and_every_mount(site: Site) -> None:
         assert {*plan.env, "MASTER_ADDR", "MASTER_PORT", "LLMB_RUN_DIR", "LLMB_EXPERIMENT", "LLMB_RESUME"} <= {*names}
     elif site.runtime == "enroot":
         (enroot,) = site.stubs.calls("enroot")
-        wanted[3] = wanted[3].replace(":ro", ":x-create=auto,rbind,ro")  # as Pyxis does by itself
+        wanted[3] = wanted[3].replace(":ro", ":x-create=auto,rbind,ro")  # as Pyxis itself does
         assert enroot.values("--mount") == wanted
         assert plan.image in enroot.words
         assert enroot.words[enroot.words.index(plan.image or "") + 1] == "bash"

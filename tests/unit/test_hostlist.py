@@ -62,7 +62,7 @@ bracket = st.lists(range_text, min_size=1, max_size=3).map(lambda items: f"[{','
 name = st.lists(st.one_of(st.sampled_from(["n", "rack", "-ib", "gpu-a", "x"]), bracket), min_size=1, max_size=4).map(
     lambda parts: "h" + "".join(parts)
 )
-# ClusterShell folds a bracket that touches digits or another bracket by rules of its own; Slurm just multiplies.
+# ClusterShell has its own rules for a bracket next to digits or another bracket; Slurm just forms the product.
 host_list = st.lists(name.filter(lambda text: "][" not in text), min_size=1, max_size=3).map(",".join)
 
 

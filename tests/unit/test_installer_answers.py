@@ -152,7 +152,7 @@ def test_changing_an_answer_resets_the_answers_that_depend_on_it() -> None:
     assert merged(old, {"gpu_type": "h100"}) == old
     assert "cpu_partition" not in merged(old, {"gpu_partition": "new"})
     assert merged({**old, "cpu_partition": "cpu"}, {"gpu_partition": "new"})["cpu_partition"] == "cpu"
-    # Slurm's answers mean nothing on this machine alone; what the new answers say stays, right or wrong.
+    # Slurm's answers do not apply to a single machine; what the new answers say is kept, right or wrong.
     local = merged(old, {"cluster_type": "local", "gpu_type": "cpu"})
     assert local == {"install_path": "/x", "cluster_type": "local", "gpu_type": "cpu", "workloads": "all"}
     assert merged(old, {"cluster_type": "local", "account": "bench"})["account"] == "bench"

@@ -14,7 +14,7 @@ NGC = ("nvcr.io",)
     [
         ("", ""),
         ("machine nvcr.io login a password b\n", ""),
-        # Words on several lines: half of an entry would hand its key to the host before it.
+        # Words on several lines: half an entry would give its key to the host before it.
         (
             "machine one.example\n  login ann\n  password x\nmachine nvcr.io\n  login $oauthtoken\n  password old\n"
             "machine two.example\n  login bob\n  password y\n",

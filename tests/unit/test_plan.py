@@ -327,7 +327,7 @@ def test_only_the_published_job_is_compared_with_the_published_time(variables: d
     assert published.preflight.reference_step_seconds == 5.298
     different = plan(**grok, **variables)
     assert different.preflight.reference_step_seconds is None
-    # What judges the run later knows the rule by the plan alone.
+    # Whatever judges the run later knows the rule only from the plan.
     assert published_result(published, GROK) is not None
     assert published_result(different, GROK) is None
 

@@ -50,7 +50,7 @@ def test_a_documented_command_runs_as_documented_or_says_what_it_does_instead(
     variables = dict(word.split("=", 1) for word in shlex.split(item["command"]) if "=" in word)
     meant = VARIANTS.get(item["source"], "nemo2")
     if "GPU_TYPE" not in variables and item["recipe"] == "grok1":
-        variables["GPU_TYPE"] = "gb200"  # its document is of these alone
+        variables["GPU_TYPE"] = "gb200"  # its README covers only these
     if "GPU_TYPE" not in variables and item["recipe"] == "nemotron4":
         variables["GPU_TYPE"] = "h100"
     made = plan(item["recipe"], ClusterConfig(gpu_type=gpu_type), **variables)

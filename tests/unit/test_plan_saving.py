@@ -48,7 +48,7 @@ def test_the_signal_comes_as_early_as_the_checkpoint_is_large_and_the_site_slow(
 ) -> None:
     p = plan(ClusterConfig(checkpoint_gb_per_second=rate), MODEL_SIZE=size, JOB_TOTAL_GPUS=gpus)
     assert f"#SBATCH --signal=TERM@{seconds}\n" in script(p)
-    # A step that writes so long has not hung.
+    # A step that takes that long to write has not hung.
     patience = max(1800, 2 * seconds)
     assert f"hang=$(seconds LLMB_HANG_SECONDS {patience})" in script(p)
 

@@ -76,7 +76,7 @@ def test_no_command_of_llmb_run_prints_an_escape(cli: Cli, tmp_path: Path, nasty
     assert is_harmless(done.out), [c for c in done.out if not is_harmless(c)]
     assert is_harmless(done.err), [c for c in done.err if not is_harmless(c)]
     if command in ("jobs", "show", "logs", "logs --batch", "watch --once RUN"):
-        # logs shows what is behind the last carriage return, as a terminal would.
+        # logs shows what follows the last carriage return, as a terminal would.
         assert (HARMLESS.rpartition("\\r")[2] if "logs" in command else HARMLESS) in done.out + done.err
 
 

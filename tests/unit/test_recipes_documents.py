@@ -26,7 +26,7 @@ HOLDS = {
     "grok1": ("grok1", "nemo2"),
     "nemotron4": ("nemotron4", "nemo2"),
 }
-# What the corrections file says of configuration rows: (document, size, GPU) -> the right VP.
+# What the corrections file says about configuration rows: (document, size, GPU) -> the right VP.
 CORRECTED_VP = {("llama4", "400b", "h100"): 1, ("nemotron4", "340b", "h100"): 12}
 # (document, size, GPU) whose CUDA graphs are off.
 WITHOUT_GRAPHS = {("llama3.1-mbridge", "8b", "h100")}
@@ -178,7 +178,7 @@ def from_step_time(recipe: Recipe, result: Result) -> dict[str, float]:
 
 
 ALL_RESULTS = [(name, result) for name in RECIPES for result in recipe(name).results]
-# Some trailing zeros of the documents are lost in a number: MFU and days have at least these many decimals.
+# As numbers, some printed figures lose trailing zeros: MFU and days have at least this many decimals.
 LEAST_DECIMALS = {"tokens_per_second": 0, "mfu_percent": 1, "days_1t": 1, "tflops_per_gpu": 1}
 
 
@@ -197,7 +197,7 @@ def test_the_documents_formulas_give_each_figure_or_its_correction(name: str, re
 def test_what_is_corrected_was_wrong(name: str, result: Result):
     """A corrected figure differs from the printed one by more than rounding, and comes with a reason."""
     exact = from_step_time(recipe(name), result)
-    lost_zeros = {"mfu_percent": 2}  # 39.50 and 32.90 of the documents are 39.5 and 32.9 as numbers
+    lost_zeros = {"mfu_percent": 2}  # the READMEs' 39.50 and 32.90 are 39.5 and 32.9 as numbers
     for figure, right in result.corrected.items():
         printed = getattr(result, figure)
         assert printed != right

@@ -95,7 +95,7 @@ def test_an_outdated_figure_is_regenerated_with_the_tables() -> None:
     )
 
 
-# What the documents divided by, which is not quite what they print: rounded model FLOPs, and for Llama 3.1 other peaks.
+# What NVIDIA really divided by, not quite what the READMEs print: rounded model FLOPs and, for Llama 3.1, other peaks.
 USED_BY_NEMOTRON = {"15b": 434.5e12, "340b": 1.01e16}
 
 

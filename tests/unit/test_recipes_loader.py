@@ -48,7 +48,7 @@ def test_a_mistake_is_reported_with_file_and_line(tmp_path: Path, old: str, new:
     assert message in text
     found = re.match(rf"{re.escape(str(folder / 'recipe.yaml'))}:(\d+): ", text)
     assert found, text
-    # A second key stands one line below; a broken bracket is noticed where the parser gives up.
+    # A duplicate key is one line further down; a broken bracket is noticed where the parser gives up.
     assert int(found[1]) in (line, line + 1) or "not valid YAML" in text
 
 

@@ -28,7 +28,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake: FakeSlurm) -> Ru
     code = tmp_path / "code" / "llmb_train"
     code.mkdir(parents=True)
     (code / "__main__.py").write_text("print('trained')\n")
-    monkeypatch.setattr(batch, "training_code", lambda: code)  # small, so that the matrix is
+    monkeypatch.setattr(batch, "training_code", lambda: code)  # small, to keep the matrix small
     return RunSite(tmp_path, "slurm")
 
 

@@ -76,7 +76,7 @@ def own_part(script: str) -> str:
     """The head of ``script``, and how the rest differs from the reference script."""
     head, body = split(script)
     lines = difflib.unified_diff(split(reference())[1].splitlines(), body.splitlines(), lineterm="", n=2)
-    # Without the numbers of lines: one more line in all scripts is one more line in one golden file.
+    # Without line numbers, so that a line added to all scripts is one line in one golden file.
     different = ["@@" if line.startswith("@@") else line for line in lines][2:]
     last = f"# From here on as in {REFERENCE}{', except:' if different else ''}"
     return "\n".join(["The head of a script:", "", head + last, *different, ""])

@@ -11,7 +11,7 @@ from pathlib import Path
 from llmb_common.planning.job_plan import plan_as_dict
 from support.runs import PUBLISHED, ROOT, plan_for
 
-# Threads change hands after every few instructions: without the lock about every third such process is killed.
+# Threads switch every few instructions: without the lock, about one in three of these processes crashes.
 FOUR_THREADS = """
 import sys, threading
 sys.path[:0] = sys.argv[1:2]

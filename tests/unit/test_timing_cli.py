@@ -179,7 +179,7 @@ def test_the_first_suitable_python_wins(experiments, tmp_path):
     assert found(LLMB_PYTHON="") == f"from {expected[0]}\n"
     assert found(LLMB_PYTHON="", VIRTUAL_ENV="") == f"from {expected[1]}\n"
     assert found(LLMB_PYTHON="", VIRTUAL_ENV="", CONDA_PREFIX="") == f"from {expected[2]}\n"
-    # One that is too old, broken, or not there, is passed over.
+    # One that is too old, broken or missing is skipped.
     stand_in(expected[0], "exit 75")
     stand_in(expected[1], "exit 127")
     assert found(LLMB_PYTHON="") == f"from {expected[2]}\n"

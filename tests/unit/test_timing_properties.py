@@ -98,7 +98,7 @@ def test_damage_never_invents_a_number(engine, data):
     text = "".join(LOGS[engine]).encode()
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, min(len(text), start + 300)))
-    # Fenced, so that the two ends do not join to a number that stands in the log as such.
+    # Fenced, so that the two ends do not form a number that occurs in the log.
     junk = f"#{data.draw(st.text(max_size=30))}#".encode("utf-8", "surrogatepass")
     times = {item.seconds for item in analysed(text[:start] + junk + text[end:]).iterations}
     assert times <= {5.7415, 2.693}
@@ -121,7 +121,7 @@ def test_the_search_finds_what_a_naive_one_finds(pieces, block):
             after_bars = list(scan.find_markers(file, (b"needle", b"other")))
     naive = [(match.start(), match[0]) for match in re.finditer(b"needle|other", content)]
     assert everything == naive
-    # The quick way may leave out only what has no bar shortly before it.
+    # The fast path may skip only what has no bar shortly before it.
     left_out = [offset for offset, marker in naive if (offset, marker) not in after_bars]
     assert all(b"|" not in content[max(0, offset - scan.REACH) : offset] for offset in left_out)
     assert set(after_bars) <= set(naive)

@@ -77,7 +77,7 @@ def test_a_skipped_step_matters_in_the_window_only(judge):
 def test_a_run_killed_before_its_last_step_is_not_a_success(judge, last):
     timing = judge(mbridge_log(range(1, last + 1)))
     assert verdict(timing) == ("Failed", "ended_early", last)
-    # The figures of a full window stand, for whoever wants them; those of a part of it do not.
+    # The figures of a full window are kept; those of a partial one are not.
     assert (timing.seconds is not None) == (last >= 44)
 
 

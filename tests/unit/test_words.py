@@ -130,12 +130,12 @@ def test_ordinary_variables_are_taken(tmp_path: Path, name: str) -> None:
 def test_no_variable_of_the_job_scripts_can_be_set_from_outside() -> None:
     """Every variable that the scripts assign, except those a job may bring along."""
     text = (GOLDEN / "scripts" / "reference.sbatch").read_text()
-    for path in sorted(GOLDEN.glob("scripts/switches/*.txt")):  # their heads, and what they have beyond the reference
+    for path in sorted(GOLDEN.glob("scripts/switches/*.txt")):  # their heads, and their differences from the reference
         text += "".join(f"{line.removeprefix('+')}\n" for line in path.read_text().splitlines())
     unquoted = re.sub(r"'[^'\n]*'|#.*", "", text)
     assigned = set(re.findall(r"(?:^|[;({]|\blocal|\bexport|\bread -r)\s*([A-Za-z_]\w*)\+?=", unquoted, re.M))
     exported = {name for name in re.findall(r"^export ([A-Z0-9_]+)=", text, re.M) if not name.startswith("LLMB_")}
-    names = assigned - (exported - {"MASTER_ADDR"}) - {"PYTHONPATH", "LC_ALL"}  # the last for one command only
+    names = assigned - (exported - {"MASTER_ADDR"}) - {"PYTHONPATH", "LC_ALL"}  # the last one for a single command
     assert {"log", "step", "prefix", "master", "LLMB_RUN_DIR", "LLMB_EXPERIMENT", "MASTER_ADDR"} <= names
     assert [name for name in sorted(names) if not job_variable_problem(name, "x")] == []
     assert job_variable_problem("LLMB_RESUME", "1") == "LLMB_RESUME is set by the job script"
