@@ -170,7 +170,7 @@ class _Compressor:
 
 
 def _files(folder: Path, *, profiles: bool) -> Iterator[Path]:
-    """The plain files of a run folder, by name. Links are left out: they may lead anywhere."""
+    """The regular files of a run folder, by name. Links are left out: they may lead anywhere."""
     for path in sorted(folder.iterdir()):
         if path.name in _LEFT_OUT or (path.name == _PROFILES and not profiles):
             continue

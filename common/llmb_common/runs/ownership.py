@@ -36,7 +36,7 @@ class OwnRun:
     owner: int
 
     def open(self, name: str) -> BinaryIO:
-        """A plain file of ours in the folder. Raises RecordError, code ``not-yours`` for another's."""
+        """A regular file of ours in the folder. Raises RecordError, code ``not-yours`` for another's."""
         try:
             file = os.open(name, _FILE, dir_fd=self.descriptor)
         except OSError as error:
@@ -45,7 +45,7 @@ class OwnRun:
         try:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):
-                raise RecordError(f"{self.folder}/{name} is not a plain file")
+                raise RecordError(f"{self.folder}/{name} is not a regular file")
             if status.st_uid != self.owner:
                 raise not_yours(f"{self.folder}/{name}", user_name(status.st_uid))
         except RecordError:
@@ -131,7 +131,7 @@ def open_lock(descriptor: int, name: str) -> int:
     status = os.fstat(lock)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(lock)
-        raise OSError(f"{name} is not a plain file")
+        raise OSError(f"{name} is not a regular file")
     if status.st_mode & 0o077 and status.st_uid == me():
         os.fchmod(lock, 0o600)
     return lock
@@ -170,7 +170,7 @@ def why_not_trusted(folder: Path, name: str) -> str:
             return f"{what} belongs to {user_name(status.st_uid)}"
         if status.st_mode & 0o002:
             return f"everybody may write to {what}"
-    return "" if stat.S_ISREG(statuses["it"].st_mode) else "it is not a plain file"
+    return "" if stat.S_ISREG(statuses["it"].st_mode) else "it is not a regular file"
 
 
 def user_name(user: int) -> str:

@@ -105,7 +105,7 @@ def analyse(files: RunFiles, window: Window, ended_as: RecordedState | None = No
         return RunTiming(files, Status("Failed", "no_log", None, message), window)
     try:
         if not stat.S_ISREG(files.log.stat().st_mode):
-            raise OSError("not a plain file")
+            raise OSError("not a regular file")
         with FileIO(files.log) as file:
             empty = os.fstat(file.fileno()).st_size == 0
             content = read_log(file)
