@@ -72,7 +72,7 @@ def test_an_outdated_table_is_found_and_regenerated(tmp_path: Path, capsys: pyte
 def test_a_corrected_figure_comes_with_the_printed_one_and_the_reason():
     text = fill("<!-- table: results nemo2 gb200 -->\n<!-- end -->\n", load_recipe(ROOT / "llama4"), "README.md")
     assert "**37.43** (printed 18.71)" in text
-    assert "- [1] NVIDIA's 25.05.05 README divides the BF16 run by the FP8 peak" in text
+    assert "- [1] NVIDIA's 25.05.04 README divides the BF16 run by the FP8 peak" in text
 
 
 @pytest.mark.parametrize(
