@@ -29,19 +29,19 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     "Follow": {
         "jobs": "List runs and their states.",
-        "watch": "Watch runs live: state, step, time left, the queue's reason.",
+        "watch": "Watch runs live: state, step, time left, why they wait.",
         "show": "Show one run: state, place, plan, result, and what went wrong.",
         "logs": "Print a run's log, and follow it.",
         "wait": "Wait until runs have ended.",
-        "cancel": "End runs.",
+        "cancel": "Cancel runs.",
     },
     "Results": {
         "results": "Print step times, TFLOPS, tokens/s, MFU and the published values beside them.",
-        "archive": "Pack runs into one file: records, scripts, logs and hashes, no secret.",
+        "archive": "Pack runs into one file: records, scripts, logs and hashes, but no secrets.",
     },
-    "Keep house": {
+    "Housekeeping": {
         "exclude": "Nodes to keep jobs away from: list, add, remove.",
-        "rebuild": "Make the index of runs anew from their folders.",
+        "rebuild": "Rebuild the index of runs from their folders.",
     },
 }
 """Section of the help -> command -> its one line."""
@@ -52,7 +52,7 @@ _JSON = "llmb_run.json"
 
 
 def as_json(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
-    """Callback of ``--json``: how the result is printed is no business of the command's."""
+    """Callback of ``--json``: the command itself need not know how its result is printed."""
     context.meta[_JSON] = wanted
 
 

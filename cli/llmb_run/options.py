@@ -54,14 +54,16 @@ dtype = click.option("--dtype", metavar="DTYPE", help="bf16, fp8 or nvfp4.", she
 workloads = several(
     *("-w", "--workload"),
     metavar="NAME",
-    help="Workload; repeat it, or separate with commas.",
+    help="Workload; repeatable, or separated by commas.",
     shell_complete=completion.workloads,
 )
-sizes = several(*_SIZE, metavar="SIZE", help="Model size; repeat it, or use commas.", shell_complete=completion.sizes)
+sizes = several(
+    *_SIZE, metavar="SIZE", help="Model size; repeatable, or separated by commas.", shell_complete=completion.sizes
+)
 dtypes = several(
     "--dtype",
     metavar="DTYPE",
-    help="bf16, fp8 or nvfp4; repeat it, or use commas.",
+    help="bf16, fp8 or nvfp4; repeatable, or separated by commas.",
     shell_complete=completion.dtypes,
 )
 gpu_type = click.option("--gpu-type", metavar="TYPE", help=f"{', '.join(gpus.GPUS)} or cpu.")
@@ -70,9 +72,9 @@ filters = together(
     workloads,
     sizes,
     dtypes,
-    several("--scale", metavar="GPUS", help="Number of GPUs; repeat it, or use commas."),
-    several("--state", metavar="STATE", help="Slurm's word, such as RUNNING or TIMEOUT; repeat it."),
-    click.option("--since", metavar="SPAN", help="Only runs of the last 90m, 2h, 7d."),
+    several("--scale", metavar="GPUS", help="Number of GPUs; repeatable, or separated by commas."),
+    several("--state", metavar="STATE", help="Slurm state, such as RUNNING or TIMEOUT; repeatable."),
+    click.option("--since", metavar="SPAN", help="Only runs from the last SPAN: 90m, 2h, 7d."),
     click.option("--limit", metavar="N", type=click.IntRange(min=1), help="At most the N newest runs."),
 )
 """Which runs: the keyword arguments of ``selecting.run_filter``."""
@@ -80,18 +82,18 @@ filters = together(
 job_settings = together(
     flag("-p", "--profile", help="Profile with Nsight Systems."),
     gpu_type,
-    click.option("--variant", metavar="NAME", help="Generation of rows, where a recipe has two."),
+    click.option("--variant", metavar="NAME", help="Generation of configurations, where a recipe has two."),
     click.option("--max-steps", metavar="N", help="Training steps."),
     click.option("--time-limit", metavar="TIME", help="Slurm time limit: HH:MM:SS, or minutes."),
-    several("--env", metavar="NAME=VALUE", help="A variable of the job, or of launch.sh; repeat it."),
-    several("--set", "columns", metavar="COLUMN=VALUE", help="Override one column, such as tp=4; repeat it."),
-    several("--slurm-arg", metavar="KEY=VALUE", help="A further sbatch option, such as qos=high; repeat it."),
-    flag("--force", help="Accept an undocumented scale that divides."),
+    several("--env", metavar="NAME=VALUE", help="Set a variable of the job or of launch.sh; repeatable."),
+    several("--set", "columns", metavar="COLUMN=VALUE", help="Override one column, such as tp=4; repeatable."),
+    several("--slurm-arg", metavar="KEY=VALUE", help="Another sbatch option, such as qos=high; repeatable."),
+    flag("--force", help="Accept an undocumented scale if the batch divides evenly."),
 )
 """What a job may be given: the keyword arguments of ``starting.requests.ask_of``."""
 
-after = several("--after", metavar="JOB", help="Start when this run or Slurm job has ended; repeat it.")
-dry_run = flag("--dry-run", help="Start nothing: print the batch script of one job, a table of several.")
-detach = flag("--detach", help="Without Slurm: return at once, let the job run on.")
+after = several("--after", metavar="JOB", help="Start when this run or Slurm job has ended; repeatable.")
+dry_run = flag("--dry-run", help="Start nothing: print the batch script of one job, or a table of several.")
+detach = flag("--detach", help="Without Slurm: return at once and let the job keep running.")
 no_array = flag("--no-array", help="Submit every run separately, even where one Slurm job array could hold them.")
 skip_unsupported = flag("--skip-unsupported", help="Leave out combinations that no recipe has.")

@@ -16,10 +16,10 @@ from llmb_run.terminal import notice
 
 
 def find_install(variables: Mapping[str, str] = os.environ, here: Path | None = None) -> Path | None:
-    """``LLMB_INSTALL``, else the current folder where that is an installation of somebody we trust, else None.
+    """``LLMB_INSTALL``, else the current folder if it is an installation that we trust, else None.
 
-    Its configuration names programs and variables of jobs: one that any user could put into a folder where people
-    happen to stand, such as ``/tmp``, is not read unless it is named.
+    Its configuration names programs and variables of jobs, so one that any user could have put into a shared folder,
+    such as ``/tmp``, is read only if ``LLMB_INSTALL`` names it.
     """
     if named := variables.get("LLMB_INSTALL", "").strip():
         return Path(named).expanduser().absolute()
@@ -63,8 +63,8 @@ class Place:
         """The installation, whether it exists or not: a dry run needs no more. Raises RequestError."""
         if self._install is None:
             raise RequestError(
-                f"LLMB_INSTALL is not set, and this folder holds no {FILE_NAME}",
-                remedy="cd to the installation, or export LLMB_INSTALL=/path/to/it; ./installer.py makes one",
+                f"LLMB_INSTALL is not set, and this folder has no {FILE_NAME}",
+                remedy="cd to the installation, or export LLMB_INSTALL=/path/to/it; ./installer.py creates one",
                 code="no-install",
             )
         return self._install
@@ -74,7 +74,7 @@ class Place:
         if not self.install.is_dir():
             raise RequestError(
                 f"LLMB_INSTALL={self.install} does not exist",
-                remedy="correct LLMB_INSTALL; ./installer.py makes an installation",
+                remedy="correct LLMB_INSTALL; ./installer.py creates an installation",
                 code="no-install",
             )
         return self.install
@@ -85,7 +85,7 @@ class Place:
 
     @cached_property
     def catalog(self) -> tuple[CatalogEntry, ...]:
-        """All recipes that can be read, by name. One that cannot be is a notice."""
+        """All recipes that can be read, by name. One that cannot be read is reported in a notice."""
         entries = (_entry(folder) for folder in recipe_folders(self._recipes_root()))
         return tuple(entry for entry in entries if entry is not None)
 
@@ -94,7 +94,7 @@ class Place:
             clone = Path(self.cluster.repo)
             if next(recipe_folders(clone), None) is not None:
                 return clone
-            notice(f"{FILE_NAME}: repo: {clone} holds no recipe; the recipes of this package serve instead")
+            notice(f"{FILE_NAME}: repo: {clone} has no recipe; the recipes of this package are used instead")
         return recipes_root()
 
     def workload(self, name: str) -> CatalogEntry:

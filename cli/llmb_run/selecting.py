@@ -85,7 +85,7 @@ def own_rows(rows: Sequence[RunRow], what: str) -> list[RunRow]:
 
     own = [row for row in rows if is_ours(row.folder)]
     if len(own) < len(rows):
-        notice(f"{what}: {len(rows) - len(own)} runs of other users are left out; llmb-run jobs shows all")
+        notice(f"{what}: {len(rows) - len(own)} runs of other users; llmb-run jobs shows all")
     return own
 
 

@@ -28,6 +28,6 @@ def span(seconds: float) -> str:
 
 
 def split(values: Iterable[str]) -> list[str]:
-    """Values of an option that may repeat and hold commas, each once, in order."""
+    """The values of an option that may be repeated and may hold commas, in order and without duplicates."""
     parts = (part.strip() for value in values for part in value.split(","))
     return list(dict.fromkeys(part for part in parts if part))

@@ -70,7 +70,7 @@ def test_a_task_file_again_submits_nothing_again(cli: Cli, tmp_path: Path, slurm
     first = ids(cli("bulk", tasks, "--json"))
     assert len(set(first)) == 4
     again = cli("bulk", tasks)
-    assert "0 of 4 jobs started, 4 are on record" in again.err
+    assert "0 of 4 jobs started, 4 already on record" in again.err
     assert len(slurm.run(["squeue", "--noheader", "--all", "--states=all", "--format=%j"]).stdout.split()) >= 4
     assert cli("wait").status == 0
     assert len(states(cli)) == 4
@@ -140,7 +140,7 @@ def test_a_controller_that_does_not_answer_changes_no_state(cli: Cli, slurm: Slu
         assert "PENDING" in done.out or "SUBMITTED" in done.out
         assert "last known:" in done.out
         shown = cli("show", run)
-        assert "the state is the last one known" in shown.err
+        assert "the last known state is shown" in shown.err
     finally:
         slurm.start_controller()
     assert states(cli, run) == {run: "PENDING"}

@@ -139,7 +139,7 @@ WRONG_YAML = {
     "tasks:\n  - workload: grok1\n    scale: 512\n    set: {tpp: 4}\n": ":2: --set: no column 'tpp'",
     "tasks:\n  - workload: grok2\n    scale: 512\n": ":2: no workload 'grok2'",
     "tasks:\n  - workload: grok1\n    scale: 512\n    overrides:\n"
-    "      - {when: {scale: 256}, use: {}}\n": ":2: an override fits no job of its task",
+    "      - {when: {scale: 256}, use: {}}\n": ":2: an override matches no job of its task",
 }
 
 

@@ -208,7 +208,7 @@ def test_a_log_of_another_launcher_is_read_but_not_judged(cli: Cli, tmp_path: Pa
     done = cli("results", folder)
     assert done.status == 0
     assert "Train Step Timing and TFLOPS Analysis (iterations 11-44)" in done.out
-    assert "no record of LLMB: no figures" in done.out
+    assert "not an LLMB run: no figures" in done.out
 
 
 def test_another_window(cli: Cli) -> None:

@@ -77,15 +77,15 @@ def test_a_detached_job_is_watched_waited_for_and_ended(here: Cli) -> None:
     wait_for_state(here, run, "RUNNING")
     assert [line["run_id"] for line in here("jobs", "--live", "--json").data["runs"]] == [run]
     timeout = here("wait", run, "--timeout", "1s")
-    assert (timeout.status, "have not ended after 1s" in timeout.err) == (1, True)
+    assert (timeout.status, "have not ended within 1s" in timeout.err) == (1, True)
     once = here("watch", "--once").out.splitlines()
     assert once[1].split()[:2] == [run, "RUNNING"]
     assert "/50" in once[1]
     alive = here("retry", run)
-    assert (alive.status, "not ended yet" in alive.err) == (2, True)
+    assert (alive.status, "not yet ended" in alive.err) == (2, True)
     ended = here("cancel", run)
     assert ended.out.split()[:2] == [run, "CANCELLED"]
-    assert here("cancel", run).out.rstrip().endswith("had ended before")
+    assert here("cancel", run).out.rstrip().endswith("had already ended")
     assert here("wait", run).status == 1
     assert "no run is live" in here("watch").err
 
@@ -145,10 +145,10 @@ def test_a_task_file_run_twice_starts_nothing_twice(here: Cli, tmp_path: Path) -
     assert first.status == 0, first.err
     assert "2 of 2 jobs started" in first.err
     second = here("bulk", tasks)
-    assert "0 of 2 jobs started, 2 are on record" in second.err
+    assert "0 of 2 jobs started, 2 already on record" in second.err
     assert first.out.split() == second.out.split()
     tasks.write_text("pretrain_llama3.1_smoke:\n(bf16, 1, 3)\n")
-    assert "1 of 3 jobs started, 2 are on record" in here("bulk", tasks).err
+    assert "1 of 3 jobs started, 2 already on record" in here("bulk", tasks).err
     assert len(here("jobs", "--json").data["runs"]) == 3
     assert "3 of 3 jobs started" in here("bulk", tasks, "--again").err
 
@@ -158,7 +158,7 @@ def test_a_job_after_another_waits_for_it(here: Cli) -> None:
     second = started(here, "--after", first)
     assert [state_of(here, run) for run in (first, second)] == ["COMPLETED", "COMPLETED"]
     unknown = here(*SMOKE, "--after", "nonsense")
-    assert (unknown.status, "there is no run 'nonsense'" in unknown.err) == (2, True)
+    assert (unknown.status, "no run 'nonsense'" in unknown.err) == (2, True)
 
 
 def test_jobs_are_selected_by_words_and_options(cli: Cli) -> None:

@@ -114,12 +114,12 @@ def test_cancel_all_ends_ones_own_runs_and_leaves_others(shared: Path, cli: Cli)
         (shared / "slurm" / str(number)).write_text(json.dumps([row]))
     done = cli("cancel", "--all", "--json", PATH=fake.path())
     assert (done.status, [run["run_id"] for run in done.data["runs"]]) == (0, [own.paths.run_id])
-    assert "1 runs of other users are left out" in done.err
+    assert "1 runs of other users" in done.err
     assert [job["state"] for job in fake.jobs()] == ["CANCELLED", "RUNNING"]
     named = cli("cancel", foreign.paths.run_id, own.paths.run_id, PATH=fake.path())
     assert named.status == 3
     assert f"belongs to user {OTHER}, not to you" in named.err
-    assert "had ended before" in named.out, "a refusal does not keep the others from being ended"
+    assert "had already ended" in named.out, "a refusal does not keep the others from being ended"
     assert [job["state"] for job in fake.jobs()] == ["CANCELLED", "RUNNING"]
 
 
@@ -268,7 +268,7 @@ def test_the_lock_is_opened_without_following_or_waiting(cli: Cli, tmp_path: Pat
         lock.symlink_to(precious)
     else:
         lock.hardlink_to(precious)
-    with pytest.raises(RecordError, match="cannot write in"):
+    with pytest.raises(RecordError, match="cannot write to"):
         update_record(record.paths.folder, lambda found: found.with_state("RUNNING"))
     assert precious.read_text() == "data"
 
@@ -284,7 +284,7 @@ def test_whoever_holds_the_lock_cannot_block_us_forever(cli: Cli, monkeypatch: p
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
-        with pytest.raises(RecordError, match=r"another process holds .*\.lock"):
+        with pytest.raises(RecordError, match=r"another process has held .*\.lock"):
             update_record(record.paths.folder, lambda found: found.with_state("RUNNING"))
         process.kill()
 

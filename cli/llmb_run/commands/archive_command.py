@@ -22,8 +22,8 @@ from llmb_run.app import Command
     help="Default: llmb-<date>.tar.zst in the current folder.",
 )
 @options.filters
-@options.flag("--profiles", help="Nsight Systems reports too.")
-@options.flag("--unmasked", help="Also reports and other files in which no secret can be masked.")
+@options.flag("--profiles", help="Include Nsight Systems reports.")
+@options.flag("--unmasked", help="Include files in which secrets cannot be masked, such as reports.")
 @options.flag("--overwrite", help="Replace an archive of that name.")
 @options.json
 def command(
@@ -34,9 +34,10 @@ def command(
     overwrite: bool,
     **filters: Any,
 ) -> Result:
-    """Pack runs into one file: records, scripts, logs and hashes, no secret.
+    """Pack runs into one file: records, scripts, logs and hashes, but no secrets.
 
-    RUNS are run ids, names, job ids or folders; without any, all of yours that match the options. Checkpoints stay out.
+    RUNS are run ids, names, job ids or folders; without any, all of yours that match the options. Checkpoints are left
+    out.
     """
     from llmb_common.errors import RequestError
     from llmb_run.place import Place
@@ -63,7 +64,7 @@ def command(
     for name in written.masked:
         notice(f"a secret was masked in {name}")
     for name in written.left_out:
-        notice(f"left out, because no secret in it could be masked: {name} (--unmasked packs it)")
+        notice(f"left out, because secrets in it could not be masked: {name} (--unmasked packs it)")
     return Result(
         data={
             "path": str(path.absolute()),

@@ -14,7 +14,7 @@ from llmb_run.app import Command
 @options.flag("--all", "everything", help="All your runs of this installation that have not ended.")
 @options.json
 def command(runs: tuple[str, ...], everything: bool) -> Result:
-    """End runs.
+    """Cancel runs.
 
     Only your own: another user's run is refused when it is named, and left out of --all.
     """
@@ -28,16 +28,16 @@ def command(runs: tuple[str, ...], everything: bool) -> Result:
     from llmb_run.terminal import notice
 
     if bool(runs) == everything:
-        raise RequestError("name the runs to end, or give --all", remedy="llmb-run jobs --live shows them")
+        raise RequestError("name the runs to cancel, or give --all", remedy="llmb-run jobs --live shows them")
     rows = select_rows(Place(), runs, RunFilter(live=True))
-    before, problems = load_rows(rows if runs else own_rows(rows, "not ended"))
+    before, problems = load_rows(rows if runs else own_rows(rows, "not cancelled"))
     results = list(zip(before, end_runs(before), strict=True))
     problems += [(record.paths.run_id, result) for record, result in results if isinstance(result, LLMBError)]
     ended = [(old, new) for old, new in results if isinstance(new, RunRecord)]
     if not results and not problems:
-        notice("no run to end")
+        notice("no run to cancel")
     lines = [
-        f"{new.paths.run_id}  {new.state}  {new.paths.name}{'  had ended before' if old.state == new.state else ''}\n"
+        f"{new.paths.run_id}  {new.state}  {new.paths.name}{'  had already ended' if old.state == new.state else ''}\n"
         for old, new in ended
     ]
     return Result(

@@ -36,8 +36,8 @@ def list_nodes() -> Result:
 
 @command.command("add", cls=Command)
 @_hosts
-@click.option("--reason", metavar="TEXT", required=True, help="Why; whoever reads the list will ask.")
-@click.option("--days", metavar="N", type=click.FloatRange(min=0.01), help="Use them again after so many days.")
+@click.option("--reason", metavar="TEXT", required=True, help="Why; readers of the list will ask.")
+@click.option("--days", metavar="N", type=click.FloatRange(min=0.01), help="Use them again after this many days.")
 @options.json
 def add(hosts: str, reason: str, days: float | None) -> Result:
     """Keep later jobs away from nodes."""

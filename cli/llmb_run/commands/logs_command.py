@@ -27,12 +27,12 @@ _FROM_0 = click.IntRange(min=0)
 
 @click.command(cls=Command)
 @options.optional_run
-@options.flag("-f", "--follow", help="Go on until the run has ended.")
+@options.flag("-f", "--follow", help="Keep printing until the run has ended.")
 @options.flag("--batch", help="The batch script's own output instead.")
 @click.option("-n", "--lines", metavar="N", type=_FROM_0, help="Only the last N lines (with -f: 20).")
 @click.option("--rank", metavar="N", type=_FROM_0, help="Only lines that name this rank, such as [rank3]: ...")
 @click.option("--grep", metavar="PATTERN", help="Only lines that match this regular expression.")
-@options.flag("--raw", help="Leave control characters in; a terminal may obey them.")
+@options.flag("--raw", help="Do not escape control characters; a terminal may obey them.")
 def command(
     run: str | None, follow: bool, batch: bool, lines: int | None, rank: int | None, grep: str | None, raw: bool
 ) -> Result:
@@ -50,13 +50,13 @@ def command(
     record = load_record(one_folder(Place(), run))
     path = record.paths.batch_log if batch else record.paths.log
     if follow:
-        notice(f"{path}  (Ctrl-C ends the following, not the run)")
+        notice(f"{path}  (Ctrl-C stops following; the run goes on)")
         _follow(record, path, wanted, 20 if lines is None else lines, raw=raw)
         return Result()
     if not path.is_file():
         raise RecordError(
-            f"{path} is not there: the run is {record.state}",
-            remedy=f"llmb-run logs {record.paths.run_id} -f waits for it; llmb-run show says more",
+            f"{path} does not exist: the run is {record.state}",
+            remedy=f"llmb-run logs {record.paths.run_id} -f waits for it; llmb-run show has more",
         )
     _print(path, wanted, lines, raw=raw)
     return Result()

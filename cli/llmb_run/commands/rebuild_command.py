@@ -12,7 +12,7 @@ from llmb_run.app import Command
 @click.command(cls=Command)
 @options.json
 def command() -> Result:
-    """Make the index of runs anew from their folders.
+    """Rebuild the index of runs from their folders.
 
     Rarely needed: the index is self-healing, unless something other than llmb-run has moved or removed runs.
     """

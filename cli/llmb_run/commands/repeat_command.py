@@ -11,8 +11,8 @@ from llmb_run.app import Command
 
 @click.command(cls=Command)
 @options.one_run
-@options.flag("--check", help="Start nothing: only say what differs today.")
-@options.flag("--anyway", help="Start it although something differs.")
+@options.flag("--check", help="Start nothing, only say what differs today.")
+@options.flag("--anyway", help="Start it even if something differs.")
 @options.detach
 @options.json
 def command(run: str, check: bool, anyway: bool, detach: bool) -> Result:
@@ -47,7 +47,7 @@ def command(run: str, check: bool, anyway: bool, detach: bool) -> Result:
     if found and not anyway:
         error = CheckFailed(
             f"{len(found)} things differ today: {', '.join(difference.what for difference in found)}",
-            remedy="--anyway starts it all the same; llmb-run retry takes the same plan with today's code",
+            remedy="--anyway starts it regardless; llmb-run retry takes the same plan with today's code",
             code="differs",
         )
         return replace(compared, error=error)

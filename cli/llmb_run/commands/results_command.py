@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 @options.filters
 @click.option("--format", "output", metavar="FORMAT", default="table", help="table, csv or json.")
 @options.flag("--full-names", help="Do not shorten long names in the table.")
-@click.option("--window", metavar="FIRST-LAST", help="Other iterations than the documented ones.")
+@click.option("--window", metavar="FIRST-LAST", help="Measure these iterations instead of the documented ones.")
 @options.json
 def command(runs: tuple[str, ...], output: str, full_names: bool, window: str | None, **filters: Any) -> Result:
     """Print step times, TFLOPS, tokens/s, MFU and the published values beside them.
 
     RUNS are run ids, names, job ids or folders; without any, all runs of the installation that match the options.
-    Exit status 1 when a run did not succeed.
+    Exit status 1 if a run did not succeed.
     """
     from llmb_common.envelope import envelope
     from llmb_common.errors import RequestError, did_you_mean

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     shell_complete=completion.runs,
 )
 @click.option("--without", metavar="HOSTS", help="Avoid these nodes, such as n[3-5],x7.")
-@options.flag("--without-failed", help="Avoid those nodes of the run that Slurm shows as down or drained.")
+@options.flag("--without-failed", help="Avoid the nodes of the run that Slurm shows as down or drained.")
 @options.detach
 @options.json
 def command(runs: tuple[str, ...], without: str | None, without_failed: bool, detach: bool) -> Result:
     """Start runs again with the same plan.
 
-    Today's training code and site are used; repeat insists on the old ones.
+    It uses today's training code and site settings; repeat insists on the original ones.
     """
     from llmb_common import submission
     from llmb_common.errors import RequestError
@@ -50,7 +50,7 @@ def command(runs: tuple[str, ...], without: str | None, without_failed: bool, de
     alive = [record for record in records if is_live(record.state)]
     if alive:
         raise RequestError(
-            f"{', '.join(record.paths.run_id for record in alive)}: not ended yet ({alive[0].state})",
+            f"{', '.join(record.paths.run_id for record in alive)}: not yet ended ({alive[0].state})",
             remedy="wait, or llmb-run cancel",
         )
     jobs = []
@@ -67,7 +67,7 @@ def command(runs: tuple[str, ...], without: str | None, without_failed: bool, de
 
 
 def _failed_nodes(record: RunRecord) -> str:
-    """The nodes of a run that Slurm does not trust now. Raises RequestError where there is none."""
+    """The nodes of a run that are down or drained now. Raises RequestError where there are none."""
     from llmb_common.errors import RequestError, SchedulerError
     from llmb_common.slurm.command import run_slurm
     from llmb_common.slurm.hostlist import compress
@@ -76,7 +76,7 @@ def _failed_nodes(record: RunRecord) -> str:
     nodes = read_events(record.paths.events).nodes
     if not nodes:
         raise RequestError(
-            f"{record.paths.run_id}: it is not known where it ran", remedy="name the nodes with --without HOSTS"
+            f"{record.paths.run_id}: the nodes it ran on are unknown", remedy="name the nodes with --without HOSTS"
         )
     answer = run_slurm(
         ["sinfo", "--noheader", "--Node", "--nodes", nodes, "--states=down,drain,fail,no_respond", "--format=%N"], 30

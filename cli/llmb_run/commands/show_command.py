@@ -41,7 +41,7 @@ def command(run: str | None, script: bool) -> Result:
         return Result({"run_id": word, "path": str(record.paths.script), "script": text}, text, for_programs=True)
     seen = observe([record])[0]
     if seen.unknown:
-        notice(f"the state is the last one known: {seen.unknown}")
+        notice(f"the last known state is shown: {seen.unknown}")
     measured = measure([record.paths.folder], place, known={record.paths.folder: seen.record})[0]
     data = {"record": seen.record.as_dict(), "nodes": seen.nodes, "reason": seen.reason, "start": seen.start}
     if is_live(seen.record.state):

@@ -17,8 +17,8 @@ _FROM_1 = click.IntRange(min=1)
 @options.workloads
 @options.sizes
 @options.dtypes
-@options.several("--scale", metavar="GPUS", help="Numbers of GPUs, or 'all' documented ones; repeat it.")
-@click.option("--min-scale", metavar="GPUS", type=_FROM_1, help="All documented scales from this one on.")
+@options.several("--scale", metavar="GPUS", help="Numbers of GPUs, or 'all' documented ones; repeatable.")
+@click.option("--min-scale", metavar="GPUS", type=_FROM_1, help="All documented scales from this one up.")
 @click.option("--max-scale", metavar="GPUS", type=_FROM_1, help="All documented scales up to this one.")
 @click.option("--repeats", metavar="N", type=click.IntRange(1, 10000), default=1, help="Runs of each job.")
 @options.job_settings
@@ -58,7 +58,7 @@ def command(
 ) -> Result:
     """Start jobs for several workloads, sizes, dtypes and scales.
 
-    Every combination is planned before the first one is started; one that cannot be planned stops all.
+    Every combination is planned before the first one is started; one that cannot be planned stops them all.
 
     \b
     llmb-run submit -w pretrain_llama3.1 -s 8b,70b --dtype fp8 --max-scale 128 --repeats 3

@@ -14,12 +14,12 @@ from llmb_run.app import Command
 
 @click.command(cls=Command)
 @options.runs
-@click.option("--timeout", metavar="SPAN", help="Give up after 90m, 2h, 1d; the runs go on.")
+@click.option("--timeout", metavar="SPAN", help="Give up after SPAN: 90m, 2h, 1d; the runs keep going.")
 @options.json
 def command(runs: tuple[str, ...], timeout: str | None) -> Result:
     """Wait until runs have ended.
 
-    Without RUN: all of yours that have not ended yet. Exit status 1 when one did not complete, or at --timeout.
+    Without RUN: all of yours that have not ended yet. Exit status 1 if one did not complete, or on --timeout.
     """
     from llmb_common.errors import CheckFailed, LLMBError
     from llmb_common.index import RunFilter
@@ -51,8 +51,8 @@ def command(runs: tuple[str, ...], timeout: str | None) -> Result:
     error: LLMBError | None = None
     if still:
         error = CheckFailed(
-            f"{len(still)} of {len(ended)} runs have not ended after {timeout}",
-            remedy="they go on; llmb-run jobs shows them",
+            f"{len(still)} of {len(ended)} runs have not ended within {timeout}",
+            remedy="they keep running; llmb-run jobs shows them",
             code="timeout",
         )
     return Result(

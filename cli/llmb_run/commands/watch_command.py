@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from llmb_run.following.live import LiveRun
 
 LOOK_SECONDS = 1.0
-"""How often logs are read."""
+"""Seconds between looks at the logs."""
 FIRST_DELAY = 2.0
 LAST_DELAY = 15.0
-"""How often the scheduler is asked: ever more seldom while nothing changes."""
+"""Seconds between questions to the scheduler: more and more while nothing changes."""
 
 
 @click.command(cls=Command)
 @options.runs
 @options.flag("--once", help="Show it once and end.")
 def command(runs: tuple[str, ...], once: bool) -> Result:
-    """Watch runs live: state, step, time left, the queue's reason.
+    """Watch runs live: state, step, time left, why they wait.
 
-    Without RUN: all that have not ended. Ends when they all have; Ctrl-C ends the watching, never a run.
+    Without RUN: all that have not ended. Ends when they all have; Ctrl-C stops watching and never ends a run.
     """
     from llmb_common.index import RunFilter
     from llmb_run.following.live import COLUMNS, RIGHT, columns_of, look_at
@@ -79,7 +79,7 @@ class _Asking:
 
 
 def _on_terminal(followed: list[LiveRun]) -> None:
-    """On the terminal's other screen, so that nothing is left of it; the last state stays behind as plain lines."""
+    """On the terminal's other screen, so nothing is left of it; the last state remains as plain lines."""
     from rich.console import Console
     from rich.live import Live
 
@@ -116,7 +116,7 @@ def _screen(followed: list[LiveRun], width: int, height: int) -> Text:
     lines = table([COLUMNS[i] for i in kept], [[line[i] for i in kept] for line in cells], RIGHT).splitlines()
     alive = sum(run.live for run in followed)
     text = Text(no_wrap=True, overflow="ellipsis")
-    text.append(f"{alive} of {len(followed)} runs live, {time.strftime('%H:%M:%S')}; Ctrl-C ends the watching only\n\n")
+    text.append(f"{alive} of {len(followed)} runs live, {time.strftime('%H:%M:%S')}; Ctrl-C only stops watching\n\n")
     text.append(lines[0] + "\n", "bold")
     for run, line in zip(shown, lines[1:], strict=True):
         text.append(line + "\n", "" if run.live else "green" if run.well else "red")

@@ -20,7 +20,7 @@ from llmb_run.words import clock, span
 
 @dataclass
 class LiveRun:
-    """One followed run. ``refresh_all`` brings several up to date with one question to the scheduler."""
+    """One followed run. ``ask_again`` brings several up to date with one question to the scheduler."""
 
     seen: Observation
     progress: Progress = field(init=False)
@@ -42,7 +42,7 @@ class LiveRun:
         return self.record.state == COMPLETED
 
     def remark(self) -> str:
-        """Why it waits, how it ended, or why nobody knows."""
+        """Why it waits, how it ended, or why that is unknown."""
         if self.seen.unknown:
             return f"last known: {self.seen.unknown}"
         if is_waiting(self.record.state):
@@ -85,7 +85,7 @@ RIGHT = ("for", "step", "s/step", "TFLOPS", "left", "GPUs")
 
 
 _DISPENSABLE = ("TFLOPS", "GPUs", "job", "for", "s/step", "")
-"""Columns that a narrow terminal does without, the least important first."""
+"""Columns dropped on a narrow terminal, the least important first."""
 
 
 def that_fit(lines: Sequence[Sequence[str]], width: int) -> list[int]:

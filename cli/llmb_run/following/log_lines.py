@@ -1,4 +1,4 @@
-"""A log file, line by line, also while it grows."""
+"""A log file, line by line, even while it grows."""
 
 from __future__ import annotations
 

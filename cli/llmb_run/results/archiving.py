@@ -1,4 +1,4 @@
-"""One file with everything about selected runs: records, scripts, logs, code; hashes of all of it, and no secret.
+"""One file with everything about selected runs: records, scripts, logs, code; hashes of all of it, but no secrets.
 
 Compression is that of the ``zstd`` program, which Enroot needs anyway and which uses all cores; a name that ends in
 ``.tar.gz`` needs nothing but Python. Checkpoints stay out, profiles too unless asked for, and so does what is not text:
@@ -64,7 +64,7 @@ class Archive:
     hashes: dict[str, str] = field(default_factory=dict)
     masked: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
-    """Files that are no text, so that no secret in them could be masked."""
+    """Files that are not text, in which no secret could be masked."""
 
 
 def write_archive(
@@ -79,15 +79,15 @@ def write_archive(
 ) -> Archive:
     """Write ``folders`` (run folders) to ``path``. Raises RequestError, EnvironmentLacks or RecordError.
 
-    ``summary`` goes into ``archive.json``. ``unmasked``: also what is not text. ``secrets`` are masked beside those of
-    the environment. A half-written archive is never seen under ``path``.
+    ``summary`` goes into ``archive.json``. ``unmasked``: also what is not text. ``secrets`` are masked as
+    well as those of the environment. A half-written archive is never seen under ``path``.
     """
     if not path.name.endswith((".tar.zst", ".tar.gz")):
         raise RequestError(f"{path.name}: an archive is .tar.zst or .tar.gz", remedy="--output runs.tar.zst")
     if path.exists() and not overwrite:
         raise RequestError(f"{path} exists", remedy="choose another --output, or give --overwrite")
     if not path.parent.is_dir():
-        raise RequestError(f"no such folder: {path.parent}", remedy="make it, or choose another --output")
+        raise RequestError(f"the folder {path.parent} does not exist", remedy="create it, or choose another --output")
     archive = Archive(path, len(folders))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:

@@ -24,7 +24,7 @@ from llmb_run.terminal import notice
 
 @dataclass(frozen=True)
 class Measured:
-    """One run. ``record`` None: a log that LLMB did not make; then there are no figures and no verdict."""
+    """One run. ``record`` None for a log that LLMB did not make: no figures and no verdict."""
 
     timing: RunTiming
     style: Style
@@ -41,7 +41,7 @@ def measure(
 ) -> list[Measured]:
     """Every run in ``folders``, measured over its document's iterations, or over ``window``.
 
-    ``known`` are records by folder that need not be asked about.
+    ``known`` are up-to-date records by folder: the scheduler is not asked about them.
     """
     found = [files for folder in folders for files in find_runs(folder)]
     known = known or {}
@@ -62,7 +62,7 @@ def _records(folders: Iterable[Path | None]) -> dict[Path | None, RunRecord]:
     for folder, seen in zip(alive, observe([records[folder] for folder in alive]), strict=True):
         records[folder] = seen.record
         if seen.unknown:
-            notice(f"{seen.record.paths.name}: the state is the last one known: {seen.unknown}")
+            notice(f"{seen.record.paths.name}: the last known state is shown: {seen.unknown}")
     return records
 
 
@@ -114,7 +114,7 @@ def _verdict_text(item: Measured) -> str:
     status = item.timing.status
     if status.state != "Success":
         return f"{status.state}: {printable(status.message)}"
-    return item.verdict.text if item.verdict else "no record of LLMB: no figures"
+    return item.verdict.text if item.verdict else "not an LLMB run: no figures"
 
 
 def as_dict(item: Measured) -> dict[str, Any]:

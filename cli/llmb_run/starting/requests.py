@@ -174,7 +174,7 @@ def _refuse_one_folder_for_many(asks: Sequence[Ask]) -> None:
     workloads = {ask.workload for ask in asks}
     if os.environ.get("LLMB_WORKLOAD") and len(workloads) > 1:
         raise RequestError(
-            f"LLMB_WORKLOAD names one folder, and {len(workloads)} workloads are asked for",
+            f"LLMB_WORKLOAD names one folder, but {len(workloads)} workloads are asked for",
             remedy="unset LLMB_WORKLOAD: each workload has its folder in the installation",
         )
 
@@ -190,7 +190,7 @@ def refuse_several(options: Mapping[str, str | None]) -> None:
 
 
 def environment_of(values: Sequence[str]) -> dict[str, str]:
-    """``--env NAME=VALUE`` options. Raises RequestError for what is none, and for a secret."""
+    """``--env NAME=VALUE`` options. Raises RequestError for anything else, and for a secret."""
     result: dict[str, str] = {}
     for text in values:
         name, equals, value = text.partition("=")
@@ -202,11 +202,11 @@ def environment_of(values: Sequence[str]) -> dict[str, str]:
 
 
 def check_job_variable(name: str, value: str, where: str) -> None:
-    """Raises RequestError for what is not a variable of a job: no name, a secret, a line break, the script's own."""
+    """Raises RequestError for what a job cannot be given: not a name, a secret, a line break, the script's own."""
     if is_secret_name(name):
         raise RequestError(
-            f"{where}: {name} looks like a secret; command lines and task files are no place for one",
-            remedy=f"export {name} in the environment instead: jobs get it by name",
+            f"{where}: {name} looks like a secret, which does not belong on a command line or in a task file",
+            remedy=f"export {name} in the environment instead: jobs receive it by name",
             code="secret",
         )
     if problem := job_variable_problem(name, value):
@@ -237,7 +237,7 @@ def slurm_of(values: Sequence[str], **named: str | None) -> tuple[str, ...]:
     parts = []
     for text in values:
         if ";" in text:
-            raise RequestError(f"--slurm-arg {text!r} holds a semicolon", remedy="one option at a time")
+            raise RequestError(f"--slurm-arg {text!r} contains a semicolon", remedy="one option at a time")
         parts.append(text)
     for name, value in named.items():
         if value is None:

@@ -85,7 +85,7 @@ def report_started(
     old = sum(record.submission.key in known for record in started)
     remarks = [f"error: {title}: {error}" for title, error in failed]
     if len(results) > 1:
-        before = f", {old} are on record" if old else ""
+        before = f", {old} already on record" if old else ""
         remarks.append(f"{len(started) - old} of {len(results)} jobs started{before}")
     hint = ""
     if started:

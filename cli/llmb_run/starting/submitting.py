@@ -85,7 +85,7 @@ def start_round(
 ) -> Result:
     """Start ``jobs`` together. The same command goes on with a round that was interrupted.
 
-    The jobs of a ``task_file`` have keys of their own, and are on record for ever.
+    The jobs of a ``task_file`` have keys of their own, and stay on record for ever.
     """
     from llmb_common.index import find_runs
     from llmb_common.submission.rounds import digest_of, digest_of_file, open_round
@@ -99,13 +99,13 @@ def start_round(
                 for number, job in enumerate(jobs, 1)
             ]
             if this.begun is not None:
-                notice(f"this goes on with what was interrupted and began at {clock(this.begun)}")
+                notice(f"continuing the interrupted submission that began at {clock(this.begun)}")
         results = _submit_all(jobs, chain, arrays=arrays)
         # A job that ran and failed was submitted: the same command again is meant as new ones.
         this.over = all(isinstance(item, RunRecord | CheckFailed) for _, item in results)
     result = report_started(results, skipped=skipped, known=known)
     if not this.over:
-        return replace(result, hint=f"{result.hint}\nthe same command again starts those that are missing".lstrip())
+        return replace(result, hint=f"{result.hint}\nrun the same command again to start the missing ones".lstrip())
     return result
 
 

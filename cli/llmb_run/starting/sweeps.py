@@ -29,7 +29,7 @@ def sweep(
     Scales are those given, or the documented ones where ``all`` or a bound is given. Raises RequestError.
     """
     if not workloads:
-        raise RequestError("no workload is named", remedy="-w NAME; llmb-run list shows them")
+        raise RequestError("no workload is given", remedy="-w NAME; llmb-run list shows them")
     for scale in scales:
         if scale.lower() != "all" and not re.fullmatch(r"[1-9][0-9]{0,8}", scale):
             raise RequestError(

@@ -122,7 +122,7 @@ def _task(task: Task, defaults: Sweep, place: Place) -> list[Ask]:
     for override in task.overrides:
         fits = [_fits(ask, override.when) for ask in asks]
         if not any(fits):
-            raise ConfigError("an override fits no job of its task", remedy="correct its 'when', or remove it")
+            raise ConfigError("an override matches no job of its task", remedy="correct its 'when', or remove it")
         asks = [_with(ask, override.use) if fit else ask for ask, fit in zip(asks, fits, strict=True)]
     return asks
 

@@ -1,7 +1,7 @@
 """The index of runs: ``$LLMB_INSTALL/.llmb/index.db``, a fast copy of what the ``run.json`` files say.
 
-``run.json`` is the truth. The index heals itself: it is rebuilt where it is absent, damaged or of another version,
-folders that changed are read again, and runs that have not ended are never taken from it alone.
+``run.json`` is the truth. The index is self-healing: it is rebuilt when it is missing, damaged or of another
+version, folders that changed are read again, and runs that have not ended are never taken from it alone.
 
 ::
 

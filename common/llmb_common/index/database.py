@@ -88,7 +88,7 @@ def read_index(install: Path) -> Iterator[sqlite3.Connection]:
         version = _version(connection)
         if version > len(MIGRATIONS):
             raise sqlite3.DatabaseError(f"index of a newer version ({version})")
-        if version < len(MIGRATIONS):  # an older one, or one that another process is just making: not damaged
+        if version < len(MIGRATIONS):  # an older one, or one that another process is just creating: not damaged
             raise sqlite3.OperationalError("the index is not ready")
         yield connection
     finally:
@@ -97,7 +97,7 @@ def read_index(install: Path) -> Iterator[sqlite3.Connection]:
 
 @contextlib.contextmanager
 def memory_index() -> Iterator[sqlite3.Connection]:
-    """An empty index that is nowhere on disk: for readers who may not write into the installation."""
+    """An empty index that is nowhere on disk: for readers who may not write to the installation."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     try:
         _migrate(connection)

@@ -48,16 +48,16 @@ def find_run(install: Path, word: str) -> RunRow:
         return found[0]
     if found:
         names = ", ".join(f"{row.run_id} ({row.name})" for row in found)
-        raise RequestError(f"{word!r} means several runs: {names}", remedy="write more of the run id", code="ambiguous")
+        raise RequestError(f"{word!r} means several runs: {names}", remedy="give more of the run id", code="ambiguous")
     recent = find_runs(install, RunFilter(limit=500))
     known = [text for row in recent for text in (row.name, row.run_id, row.job_id or "")]
     raise RequestError(
-        f"there is no run {word!r}{did_you_mean(word, known)}", remedy="llmb-run jobs lists the runs", code="no-run"
+        f"no run {word!r}{did_you_mean(word, known)}", remedy="llmb-run jobs lists the runs", code="no-run"
     )
 
 
 def note(*records: RunRecord) -> bool:
-    """Put the records' present state into their installation's index; False when that failed, which heals later.
+    """Put the records' present state into their installation's index; False when that failed, which is put right later.
 
     All are of one installation. A run that the index does not know is found by its folder's time, and one that it
     knows as alive is read again.
@@ -74,7 +74,7 @@ def note(*records: RunRecord) -> bool:
 
 
 def rebuild(install: Path) -> int:
-    """Make the index anew from the run folders; the number of runs. Raises RecordError."""
+    """Build the index again from the run folders; the number of runs. Raises RecordError."""
     try:
         roots = _outside_roots(install)
         discard(install)
@@ -182,5 +182,5 @@ def _conditions(wanted: RunFilter) -> tuple[str, list[Any]]:
 def _unusable(install: Path, error: Exception) -> RecordError:
     return RecordError(
         f"the index {install}/.llmb/index.db cannot be used: {error}",
-        remedy="check free space and permissions of that folder; llmb-run rebuild makes it anew",
+        remedy="check free space and permissions of that folder; llmb-run rebuild builds it again",
     )

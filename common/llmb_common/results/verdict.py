@@ -1,6 +1,6 @@
 """The figures of a run, and how its step time compares with the published one.
 
-Only like is compared with like: a successful run on the published GPU type, with exactly the published configuration.
+Like is compared only with like: a successful run on the published GPU type, with exactly the published configuration.
 Everything else gets a reason instead of a number.
 """
 
@@ -79,7 +79,7 @@ def judge_result(plan: JobPlan, recipe: Recipe, timing: RunTiming) -> Verdict:
     if plan.model_size == "smoke" or plan.device == "cpu":
         return Verdict("not judged", "a smoke test is never compared with a GPU's result")
     if plan.profile is not None or plan.nccl_trace:
-        return Verdict("not judged", "profiled or traced: slower by nature")
+        return Verdict("not judged", "profiled or traced: inherently slower")
     seconds = measured_seconds(plan, timing)
     published = published_result(plan, recipe)
     if published is None or seconds is None:

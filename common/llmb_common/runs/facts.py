@@ -15,7 +15,7 @@ from llmb_common.timing.job_events import read_events
 
 _PREFIX = b"LLMB manifest: "
 _REACH = 16 << 20
-"""The line stands near the start of a log; what NCCL prints before it does not fill so many bytes."""
+"""The line is near the start of a log: NCCL prints less than this before it."""
 
 
 def with_job_facts(record: RunRecord) -> RunRecord:

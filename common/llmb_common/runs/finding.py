@@ -1,4 +1,4 @@
-"""What was found out about a run, and how it changes the record."""
+"""What was found out about a run, and how that changes its record."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ class Finding:
 
 
 def may_change(record: RunRecord) -> bool:
-    """Whether it is worth asking: the run lives, or was given up without a proof."""
+    """Whether it is worth asking: the run is live, or was given up without proof."""
     return is_live(record.state) or record.state in (LOST, NOT_SUBMITTED)

@@ -1,4 +1,4 @@
-"""Run folders as such: a free name for a new one, what killed processes left, the removal of a refused one.
+"""Run folders: a free name for a new one, what killed processes left behind, the removal of a refused one.
 
 A run folder appears under its name only when it is complete; until then it is a hidden ``.making-...`` folder.
 """
@@ -18,7 +18,7 @@ from llmb_common.runs.paths import ARRAY_PREFIX, RunPaths, numbered
 from llmb_common.runs.record import RunRecord
 
 _newest_stamp: dict[Path, tuple[int, int]] = {}
-"""The last second, and number in it, that this process took in an experiment's folder: a sweep makes many at once."""
+"""The last second, and number in it, that this process used in an experiment's folder: a sweep creates many at once."""
 
 _MOST_IN_A_SECOND = 10_000
 
@@ -82,7 +82,7 @@ def write_new(path: Path, content: bytes, *, mode: int = 0o644, sync: bool = Fal
 
 
 def remove_run(record: RunRecord) -> None:
-    """Take back a run that was refused before it existed anywhere; empty parents go too."""
+    """Remove a run that was refused before any scheduler knew it; empty parents go too."""
     # Under a hidden name first: a kill in the middle must not leave half a run under the run's name.
     hidden = record.paths.folder.with_name(f"{_MAKING}{record.paths.name}")
     with contextlib.suppress(OSError):

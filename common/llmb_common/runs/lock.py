@@ -13,7 +13,7 @@ from llmb_common.files import try_lock
 from llmb_common.runs.ownership import OwnRun, open_lock
 
 LOCK_SECONDS = 60.0
-"""A change of a record takes milliseconds; who holds its lock for so long hangs."""
+"""A change of a record takes milliseconds; a process that holds its lock this long is stuck."""
 
 
 @contextlib.contextmanager
@@ -22,13 +22,13 @@ def locked(run: OwnRun) -> Iterator[None]:
     try:
         descriptor = open_lock(run.descriptor, ".lock")
     except OSError as error:
-        raise RecordError(f"cannot write in {run.folder}: {error.strerror or error}") from error
+        raise RecordError(f"cannot write to {run.folder}: {error.strerror or error}") from error
     try:
         deadline = time.monotonic() + LOCK_SECONDS
         while not _take(descriptor, run.folder):
             if time.monotonic() > deadline:
                 raise RecordError(
-                    f"another process holds {run.folder}/.lock for {LOCK_SECONDS:.0f} s",
+                    f"another process has held {run.folder}/.lock for {LOCK_SECONDS:.0f} s",
                     remedy="end that process, or remove the file",
                 )
             time.sleep(0.005)

@@ -1,8 +1,8 @@
-"""Whose a run is. In a shared installation anybody in the group may put folders beside ours.
+"""Whose a run is. In a shared installation anybody in the group may create folders beside ours.
 
 A run is continued, executed, cancelled and written to only by the user to whom its folder and its ``run.json`` belong.
-That is asked of what is open, not of a name, which may lead elsewhere a moment later; no link is followed. Root is a
-user like any other here: what stands in somebody's folder is never acted upon with root's rights.
+Ownership is checked on open descriptors, not on names, which may lead elsewhere a moment later; no link is followed.
+Root is a user like any other here: what is in somebody's folder is never acted upon with root's rights.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def not_yours(what: str, whose: str) -> RecordError:
 
 
 def _owner_of_new_file(descriptor: int) -> int | None:
-    """Whose a file is that we make in the folder; None where we cannot."""
+    """The owner of a file that we create in the folder; None where we cannot."""
     name = f".owner-{os.urandom(4).hex()}"
     try:
         new = os.open(
@@ -152,7 +152,7 @@ def close_to_others(folder: Path) -> None:
 def why_not_trusted(folder: Path, name: str) -> str:
     """Why the file ``name`` in ``folder`` may come from anybody, or an empty string.
 
-    Trusted are files of ours and of root, in folders of ours and of root that others cannot write to.
+    Files of ours and of root are trusted, in folders of ours and of root that others cannot write to.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

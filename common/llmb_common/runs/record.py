@@ -1,6 +1,6 @@
 """The record of a run, ``run.json``: the truth about what was asked, submitted and seen.
 
-It is on disk, synced, before anything is submitted, and holds the run id that also stands in the Slurm job name:
+It is on disk, synced, before anything is submitted, and holds the run id, which is also in the Slurm job name:
 after a crash the scheduler can be asked for it. A run folder appears under its name only when it is complete;
 what a killed process leaves is a hidden ``.making-...`` folder, which is not a run.
 

@@ -1,7 +1,7 @@
 """Why did a run fail? The first line of its logs that says so, found in one pass and little memory, as by the parser.
 
 Standard library only. The training log is asked first, then the batch script's own: what ends a job before its ranks
-start (Slurm, Pyxis, Enroot) may stand in either. The words are those of Pyxis 0.24 (``pyxis_slurmstepd.c``,
+start (Slurm, Pyxis, Enroot) may be in either. The words are those of Pyxis 0.24 (``pyxis_slurmstepd.c``,
 ``common.c``, ``enroot.c``), Enroot 4.1 (``src/common.sh``), and Slurm's ``srun`` and ``slurmstepd``.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from llmb_common.timing.scan import find_markers
 
 LONGEST = 500
-"""Characters of a line that are told."""
+"""Characters of a line that are reported."""
 
 _REACH = 2048
 """Bytes of a line before and after the word that gives it away."""

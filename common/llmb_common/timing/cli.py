@@ -22,7 +22,7 @@ every run under FOLDER (default: experiments). Reads the logs of Megatron-Bridge
 """
 _EPILOG = """\
 Status: Success; Failed (it died, or a loss is NaN or inf); Incomplete (healthy, but not all of these iterations are
-there); Running. Why a run is not a Success is on stderr, and in csv and json.
+there); Running. Why a run is not a Success is printed on stderr, and in csv and json.
 
 Exit status: 0 all runs are a Success; 1 some are not; 2 the request is wrong; 3 no suitable Python.
 """

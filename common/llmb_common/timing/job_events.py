@@ -12,7 +12,7 @@ from llmb_common.files import read_plain
 
 @dataclass(frozen=True)
 class JobEvents:
-    """What the last start of the job says. ``exit_code`` None: it has not ended. ``problem`` in words, or empty.
+    """What the last start of the job recorded. ``exit_code`` None: it has not ended. ``problem``: in words, or empty.
 
     ``job_id`` is Slurm's id; for a local run ``pid`` is the script's process.
     """

@@ -154,7 +154,7 @@ def _unambiguous(runs: list[RunFiles], folder: Path) -> list[RunFiles]:
 
 
 def _planned(folder: Path | None, ended_as: RecordedState | None) -> tuple[Planned, tuple[str, ...]]:
-    """What job.json, run.json and events.jsonl say. A damaged one says nothing, and that is said."""
+    """What job.json, run.json and events.jsonl say. A damaged one says nothing, which a notice reports."""
     if folder is None:
         return Planned(), ()
     notices: list[str] = []
@@ -205,9 +205,9 @@ def _remarks(content: LogContent, window: Window) -> tuple[str, ...]:
     remarks = []
     if content.replaced:
         at = ", ".join(map(str, content.restarts[:3]))
-        remarks.append(f"{content.replaced} iterations appear again (from iteration {at}); the last print counts")
+        remarks.append(f"{content.replaced} iterations are printed again (from iteration {at}); the last print counts")
     if any(index in window and index > window.first for index in content.restarts):
-        remarks.append(f"a restart falls into the window {window}: its first steps are slower")
+        remarks.append(f"a restart falls within the window {window}: its first steps are slower")
     if content.damaged:
-        remarks.append(f"{content.damaged} damaged records left out")
+        remarks.append(f"{content.damaged} damaged records ignored")
     return tuple(remarks)

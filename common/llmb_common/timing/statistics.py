@@ -45,7 +45,7 @@ def read_window(text: str) -> Window:
 
 @dataclass(frozen=True)
 class Summary:
-    """Of at least one value. ``std`` is the sample's (divided by n - 1), 0 for a single value."""
+    """Statistics of at least one value; ``std`` is the sample standard deviation (n - 1), 0 for a single value."""
 
     count: int
     mean: float
@@ -56,7 +56,7 @@ class Summary:
 
 
 def summarize(values: Sequence[float]) -> Summary | None:
-    """None for no value at all. Values are finite."""
+    """None if there are no values. Values are finite."""
     if not values:
         return None
     ordered = sorted(values)

@@ -4,7 +4,7 @@
 status     reason                  meaning
 ========== ======================= ===================================================================
 Success                            healthy, complete, every iteration of the window is there, and the run ended well
-Failed     no_log                  the run folder holds no log
+Failed     no_log                  the run folder has no log
 Failed     unreadable_log          the log is not a regular file, or reading it failed
 Failed     empty_log               the log has no byte
 Failed     no_iterations           the run died before its first iteration
@@ -16,7 +16,7 @@ Failed     skipped_iteration       the optimizer skipped a step of the window: i
 Failed     ended_early             the last attempt stopped before its last step
 Failed     ended_badly             every step is there, but the run failed, was cancelled or ran out of time
 Incomplete window_not_reached      the run was planned shorter than the window
-Incomplete missing_iteration       a record of the window is missing or damaged
+Incomplete missing_iteration       a record in the window is missing or damaged
 Running    still_running           no end yet, and the run's record says that it runs or waits
 ========== ======================= ===================================================================
 """
@@ -45,7 +45,7 @@ class Status:
 
 @dataclass(frozen=True)
 class Planned:
-    """What a run folder's own files say of the run; None where they say nothing."""
+    """What a run folder's own files say about the run; None where they say nothing."""
 
     steps: int | None = None
     exit_after: int | None = None
@@ -75,7 +75,7 @@ def judge(content: LogContent, window: Window, planned: Planned) -> Status:
         message = f"every iteration is there, but the run ended as {planned.failure}"
         return Status("Failed", "ended_badly", iterations[-1].index, message)
     if window.last > final:
-        message = f"its last step is {final}: for a shorter window than {window} use --window"
+        message = f"its last step is {final}: use --window for a window shorter than {window}"
         return Status("Incomplete", "window_not_reached", final, message)
     missing = window.missing(iterations)
     if missing:

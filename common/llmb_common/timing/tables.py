@@ -1,7 +1,7 @@
 """The documented table of runs, and the same rows as CSV and JSON.
 
-The table has the documents' layout to the character: see ``tests/data/logs``. CSV and JSON always carry full names, a
-reason and the iteration it is about; a figure that does not exist is empty (CSV) or null (JSON), never NaN.
+The table matches the documents' layout to the character: see ``tests/data/logs``. CSV and JSON always carry full
+names, a reason and the iteration it is about; a figure that does not exist is empty (CSV) or null (JSON), never NaN.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ STYLES = {
 
 
 def render(timings: Sequence[RunTiming], style: Style, window: Window, output: TableFormat, *, full_names: bool) -> str:
-    """All runs in the asked format, with a final newline."""
+    """All runs in the requested format, with a final newline."""
     if output == "json":
         return _json(timings, style, window)
     if output == "csv":
