@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
 
 from llmb_common.envelope import Result, print_result
-from llmb_run import completion, terminal
+from llmb_run import terminal
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -87,20 +89,39 @@ class LazyGroup(click.Group):
                 formatter.write_dl(list(commands.items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
         lines = [(name, line) for section in COMMANDS.values() for name, line in section.items()]
         found = [CompletionItem(name, help=line) for name, line in lines if name.startswith(incomplete)]
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
 
-def _version(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        from llmb_common import __version__
+def _version(context: click.Context) -> None:
+    from llmb_common import __version__
 
-        print(f"llmb-run {__version__}")
-        context.exit()
+    print(f"llmb-run {__version__}")
 
 
-def _flag(name: str, text: str, callback: Callable[..., None]) -> Callable[[F], F]:
+def _install_completion(context: click.Context) -> None:
+    from llmb_run.shells import install
+
+    install(context)
+
+
+def _show_completion(context: click.Context) -> None:
+    from llmb_run.shells import show
+
+    show(context)
+
+
+def _instead(name: str, act: Callable[[click.Context], None], text: str) -> Callable[[F], F]:
+    """An option that does ``act`` instead of a command."""
+
+    def callback(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+        if wanted:
+            act(context)
+            context.exit()
+
     return click.option(name, is_flag=True, is_eager=True, expose_value=False, help=text, callback=callback)
 
 
@@ -111,8 +132,8 @@ def _flag(name: str, text: str, callback: Callable[..., None]) -> Callable[[F], 
     epilog="LLMB_INSTALL names the installation; inside its folder it need not be set. Exit status: 0 done, 1 a "
     "benchmark failed, 2 the request is wrong, 3 something is missing or the scheduler refused, 130 interrupted.",
 )
-@_flag("--version", "Print the version and end.", _version)
-@_flag("--install-completion", "Install completion for bash, zsh or fish: your $SHELL.", completion.install)
-@_flag("--show-completion", "Print the completion script of your $SHELL.", completion.show)
+@_instead("--version", _version, "Print the version and end.")
+@_instead("--install-completion", _install_completion, "Install completion for your $SHELL: bash, zsh or fish.")
+@_instead("--show-completion", _show_completion, "Print the completion script for your $SHELL.")
 def app() -> None:
     """Start benchmarks of large-language-model pretraining, follow them, and judge their results."""
