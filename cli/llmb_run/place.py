@@ -60,7 +60,11 @@ class Place:
 
     @property
     def install(self) -> Path:
-        """The installation, whether it exists or not: a dry run needs no more. Raises RequestError."""
+        """The installation, whether it exists or not: a dry run needs no more.
+
+        Raises:
+            RequestError: none is named
+        """
         if self._install is None:
             raise RequestError(
                 f"LLMB_INSTALL is not set, and this folder has no {FILE_NAME}",
@@ -70,7 +74,11 @@ class Place:
         return self._install
 
     def require_install(self) -> Path:
-        """The installation. Raises RequestError when none is named, or it does not exist."""
+        """The installation.
+
+        Raises:
+            RequestError: none is named, or it does not exist
+        """
         if not self.install.is_dir():
             raise RequestError(
                 f"LLMB_INSTALL={self.install} does not exist",
@@ -98,7 +106,11 @@ class Place:
         return recipes_root()
 
     def workload(self, name: str) -> CatalogEntry:
-        """The recipe of a workload (``pretrain_grok1``) or of a recipe's name (``grok1``). Raises RequestError."""
+        """The recipe of a workload (``pretrain_grok1``) or of a recipe's name (``grok1``).
+
+        Raises:
+            RequestError: no recipe has that name
+        """
         for entry in self.catalog:
             if name.lower() in (entry.recipe.workload, entry.recipe.name):
                 return entry

@@ -32,7 +32,11 @@ def run_filter(
     live: bool | None = None,
     limit: int | None = None,
 ) -> RunFilter:
-    """The filter that options describe. Raises RequestError for a workload that no recipe has, or no number."""
+    """The filter that options describe.
+
+    Raises:
+        RequestError: no recipe has the workload, or a value is not what it should be
+    """
     scales = split(scale)
     for text in scales:
         if not re.fullmatch(r"[1-9][0-9]{0,8}", text):
@@ -50,7 +54,11 @@ def run_filter(
 
 
 def states_of(values: Sequence[str]) -> list[str]:
-    """``--state`` options in Slurm's words. Raises RequestError."""
+    """``--state`` options in Slurm's words.
+
+    Raises:
+        RequestError: Slurm has no such state
+    """
     from llmb_common.slurm.states import ENDED_STATES, LIVE_STATES
 
     known = sorted(LIVE_STATES | ENDED_STATES)
@@ -64,7 +72,11 @@ def states_of(values: Sequence[str]) -> list[str]:
 
 
 def seconds_of(text: str) -> float:
-    """``90m``, ``2h``, ``7d`` in seconds. Raises RequestError."""
+    """``90m``, ``2h``, ``7d`` in seconds.
+
+    Raises:
+        RequestError: it is not a time span
+    """
     found = re.fullmatch(r"([0-9]{1,6})([smhdw])", text.strip().lower())
     if not found:
         raise RequestError(f"{text!r} is not a time span", remedy="a number and s, m, h, d or w: 90m, 2h, 7d")
@@ -115,7 +127,11 @@ def _load(row: RunRow) -> RunRecord | LLMBError:
 
 
 def one_folder(place: Place, word: str | None) -> Path:
-    """The run that ``word`` names, or the newest. Raises RequestError where there is none."""
+    """The run that ``word`` names, or the newest.
+
+    Raises:
+        RequestError: there is none
+    """
     if word is not None:
         return find_run(place.require_install(), word).folder
     newest = find_runs(place.require_install(), RunFilter(limit=1))

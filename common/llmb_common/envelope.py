@@ -78,7 +78,11 @@ def print_result(command: str, result: Result, *, as_json: bool, notices: Sequen
 
 
 def envelope(command: str, result: Result, notices: Sequence[str] = ()) -> str:
-    """``result`` as JSON text. Raises ValueError for NaN and infinities, which JSON does not have."""
+    """``result`` as JSON text.
+
+    Raises:
+        ValueError: it holds NaN or an infinity, which JSON does not have
+    """
     content = {
         "schema": SCHEMA,
         "command": command,

@@ -17,7 +17,16 @@ from llmb_common.printable import printable_output
 _BROKEN_PIPE = 1
 
 
-def guarded(
+def guarded(work: Callable[[], int], *, command: str = "", as_json: bool = False, notices: Sequence[str] = ()) -> int:
+    """As ``settled``; and whatever is printed meanwhile is harmless to a terminal and fits its encoding."""
+    with printable_output():
+        for stream in (sys.stdout, sys.stderr):
+            # A file name need not fit the terminal's encoding.
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        return settled(work, command=command, as_json=as_json, notices=notices)
+
+
+def settled(
     work: Callable[[], int],
     *,
     command: str = "",
@@ -28,33 +37,32 @@ def guarded(
 ) -> int:
     """``work()``'s exit status, or that of the error it raised: 130 for Ctrl-C, SIGTERM and SIGHUP.
 
-    Whatever is printed meanwhile is harmless to a terminal and fits its encoding. Errors go to stderr, with
-    ``as_json`` also into the envelope of ``command``. ``os_remedy`` is what to do about a file that cannot be read
-    or written, ``again`` about an interruption. A reader that has gone (``head``, ``less``) is no error.
+    Errors go to stderr, with ``as_json`` also into the envelope of ``command``. ``os_remedy`` is what to do about a
+    file that cannot be read or written, ``again`` about an interruption. A reader that has gone (``head``, ``less``)
+    is no error.
     """
-    with printable_output():
-        for stream in (sys.stdout, sys.stderr):
-            # A file name need not fit the terminal's encoding.
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-        try:
-            try:
-                with interruptible():
-                    status = work()
-                sys.stdout.flush()
-                return status
-            except BrokenPipeError:
-                _silence_stdout()
-                return _BROKEN_PIPE
-            except KeyboardInterrupt:
-                error: LLMBError = Interrupted("interrupted", remedy=again)
-            except LLMBError as problem:
-                error = problem
-            except OSError as problem:
-                error = _explained(problem, os_remedy)
-            return print_result(command, Result(error=error), as_json=as_json, notices=notices)
-        except BrokenPipeError:
-            _silence_stdout()
-            return print_result(command, Result(error=error), as_json=False)
+    error: LLMBError
+    try:
+        with interruptible():
+            status = work()
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        _silence_stdout()
+        return _BROKEN_PIPE
+    except KeyboardInterrupt:
+        error = Interrupted("interrupted", remedy=again)
+    except Interrupted as problem:
+        error = Interrupted(problem.message, remedy=problem.remedy or again)
+    except LLMBError as problem:
+        error = problem
+    except OSError as problem:
+        error = _explained(problem, os_remedy)
+    try:
+        return print_result(command, Result(error=error), as_json=as_json, notices=notices)
+    except BrokenPipeError:
+        _silence_stdout()
+        return print_result(command, Result(error=error), as_json=False)
 
 
 def _explained(error: OSError, remedy: str) -> LLMBError:

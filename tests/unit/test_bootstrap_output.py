@@ -135,7 +135,7 @@ def wait_for(condition: object) -> None:
     [
         (KeyboardInterrupt(), 130, "error: interrupted\n  -> run the same command again"),
         (Interrupted("stopped"), 130, "error: stopped"),
-        (OSError(28, "No space left on device", "/x/y"), 3, "error: No space left on device: /x/y"),
+        (OSError(28, "No space left on device", "/x/y"), 3, "error: /x/y: No space left on device"),
     ],
 )
 def test_every_failure_is_a_sentence_and_a_status(

@@ -67,7 +67,12 @@ def command(runs: tuple[str, ...], without: str | None, without_failed: bool, de
 
 
 def _failed_nodes(record: RunRecord) -> str:
-    """The nodes of a run that are down or drained now. Raises RequestError where there are none."""
+    """The nodes of a run that are down or drained now.
+
+    Raises:
+        RequestError: there are none, or the run's nodes are unknown
+        SchedulerError: Slurm does not say
+    """
     from llmb_common.errors import RequestError, SchedulerError
     from llmb_common.slurm.command import run_slurm
     from llmb_common.slurm.hostlist import compress

@@ -69,7 +69,11 @@ class LiveRun:
 
 
 def look_at(folders: Sequence[Path]) -> list[LiveRun]:
-    """The runs in ``folders``, asked about. Raises RecordError for a record that cannot be read."""
+    """The runs in ``folders``, asked about.
+
+    Raises:
+        RecordError: a record cannot be read
+    """
     return [LiveRun(seen) for seen in observe([load_record(folder) for folder in folders])]
 
 

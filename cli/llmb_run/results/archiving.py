@@ -77,10 +77,15 @@ def write_archive(
     secrets: Sequence[str] = (),
     overwrite: bool = False,
 ) -> Archive:
-    """Write ``folders`` (run folders) to ``path``. Raises RequestError, EnvironmentLacks or RecordError.
+    """Write ``folders`` (run folders) to ``path``.
 
     ``summary`` goes into ``archive.json``. ``unmasked``: also what is not text. ``secrets`` are masked as
     well as those of the environment. A half-written archive is never seen under ``path``.
+
+    Raises:
+        RequestError: ``path`` cannot be the name of an archive, or exists
+        EnvironmentLacks: there is no zstd
+        RecordError: it cannot be written
     """
     if not path.name.endswith((".tar.zst", ".tar.gz")):
         raise RequestError(f"{path.name}: an archive is .tar.zst or .tar.gz", remedy="--output runs.tar.zst")

@@ -75,7 +75,8 @@ def ask_of(
 ) -> Ask:
     """The options of ``options.job_settings``, and those of Slurm with a name of their own, of no workload yet.
 
-    Raises RequestError.
+    Raises:
+        RequestError: a value is not what it should be
     """
     return Ask(
         workload="",
@@ -123,7 +124,11 @@ def variables_for(ask: Ask, place: Place, *, base: Mapping[str, str] = os.enviro
 
 
 def plan_ask(ask: Ask, place: Place) -> Asked:
-    """Plan one job. Raises LLMBError that names options."""
+    """Plan one job.
+
+    Raises:
+        LLMBError: it cannot be planned; the message names options
+    """
     from llmb_common.launch import plan_from_variables
 
     entry = place.workload(ask.workload)
@@ -180,7 +185,11 @@ def _refuse_one_folder_for_many(asks: Sequence[Ask]) -> None:
 
 
 def refuse_several(options: Mapping[str, str | None]) -> None:
-    """Raises RequestError for a list with commas: ``submit`` takes those, ``single`` starts one job."""
+    """Refuse a list with commas: ``submit`` takes those, ``single`` starts one job.
+
+    Raises:
+        RequestError: a value has a comma
+    """
     for option, value in options.items():
         if value and "," in value:
             raise RequestError(
@@ -190,7 +199,11 @@ def refuse_several(options: Mapping[str, str | None]) -> None:
 
 
 def environment_of(values: Sequence[str]) -> dict[str, str]:
-    """``--env NAME=VALUE`` options. Raises RequestError for anything else, and for a secret."""
+    """``--env NAME=VALUE`` options.
+
+    Raises:
+        RequestError: it is anything else, or a secret
+    """
     result: dict[str, str] = {}
     for text in values:
         name, equals, value = text.partition("=")
@@ -202,7 +215,11 @@ def environment_of(values: Sequence[str]) -> dict[str, str]:
 
 
 def check_job_variable(name: str, value: str, where: str) -> None:
-    """Raises RequestError for what a job cannot be given: not a name, a secret, a line break, the script's own."""
+    """Refuse what a job cannot be given.
+
+    Raises:
+        RequestError: it is not a name, is a secret, has a line break, or is the script's own
+    """
     if is_secret_name(name):
         raise RequestError(
             f"{where}: {name} looks like a secret, which does not belong on a command line or in a task file",
@@ -216,7 +233,11 @@ def check_job_variable(name: str, value: str, where: str) -> None:
 
 
 def columns_of(values: Sequence[str]) -> dict[str, str]:
-    """``--set COLUMN=VALUE`` options, by the plan's names (tp, pp, gbs, ...). Raises RequestError."""
+    """``--set COLUMN=VALUE`` options, by the plan's names (tp, pp, gbs, ...).
+
+    Raises:
+        RequestError: there is no such column, or no value
+    """
     known = {variable.lower(): column for variable, column in COLUMNS.items()}
     result: dict[str, str] = {}
     for text in values:

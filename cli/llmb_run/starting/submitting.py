@@ -36,8 +36,10 @@ def start(
 ) -> Result:
     """Start ``asks``, or show what a dry run would start.
 
-    ``keys`` name the jobs of ``task_file`` one by one, so that a rerun repeats none. Raises LLMBError; with several
-    jobs a refusal of one is reported and the others go on.
+    ``keys`` name the jobs of ``task_file`` one by one, so that a rerun repeats none.
+
+    Raises:
+        LLMBError: nothing could be started; with several jobs a refusal of one is reported and the others go on
     """
     place = place or Place()
     asked, skipped = plan_all([replace(ask, dry_run=dry_run) for ask in asks], place, skip_unsupported=skip_unsupported)

@@ -26,7 +26,10 @@ def sweep(
 ) -> list[Ask]:
     """One ask per combination and repeat; an empty list of values leaves the choice to the recipe.
 
-    Scales are those given, or the documented ones where ``all`` or a bound is given. Raises RequestError.
+    Scales are those given, or the documented ones where ``all`` or a bound is given.
+
+    Raises:
+        RequestError: a name or a number is wrong, or no scale is within the bounds
     """
     if not workloads:
         raise RequestError("no workload is given", remedy="-w NAME; llmb-run list shows them")

@@ -13,7 +13,12 @@ from llmb_run.starting.requests import Ask
 
 
 def read_tasks(path: Path, place: Place) -> list[Ask]:
-    """Every job of the file, in its order. Raises ConfigError with file and line, RequestError for a wrong value."""
+    """Every job of the file, in its order.
+
+    Raises:
+        ConfigError: something in it is wrong; with file and line
+        RequestError: there is no installation
+    """
     from llmb_run.starting.tasks_text import is_text_form, parse_text
     from llmb_run.starting.tasks_yaml import parse_yaml
 

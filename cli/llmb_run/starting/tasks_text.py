@@ -37,7 +37,11 @@ def is_text_form(text: str) -> bool:
 
 
 def parse_text(text: str, where: str, place: Place) -> list[Ask]:
-    """The asks of a file in this form. Raises ConfigError with ``where`` and the line."""
+    """The asks of a file in this form.
+
+    Raises:
+        ConfigError: something in it is wrong; with ``where`` and the line
+    """
     asks: list[Ask] = []
     base: Ask | None = None
     for number, raw in enumerate(text.splitlines(), 1):

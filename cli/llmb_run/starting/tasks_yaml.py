@@ -85,7 +85,11 @@ class TaskFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def parse_yaml(text: str, where: str, place: Place) -> list[Ask]:
-    """The asks of a file in this form. Raises ConfigError with ``where`` and the line."""
+    """The asks of a file in this form.
+
+    Raises:
+        ConfigError: something in it is wrong; with ``where`` and the line
+    """
     data, lines = load_text(text, where)
     content = convert(data, lines, TaskFile, where)
     asks: list[Ask] = []

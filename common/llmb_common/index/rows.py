@@ -64,7 +64,11 @@ def row_of(record: RunRecord) -> RunRow:
 
 
 def unreadable(folder: Path, problem: str) -> RunRow:
-    """The run in ``folder``, whose record is damaged: it is shown, not hidden. Raises OSError."""
+    """The run in ``folder``, whose record is damaged: it is shown, not hidden.
+
+    Raises:
+        OSError: the folder has gone
+    """
     made = folder.stat().st_mtime
     return RunRow(
         run_id="",

@@ -21,7 +21,11 @@ _SELECT = f"SELECT {', '.join(FIELDS.values())} FROM runs"
 
 
 def find_runs(install: Path, wanted: RunFilter | None = None) -> list[RunRow]:
-    """The runs of an installation, newest first. Raises RecordError when ``.llmb`` cannot be used at all."""
+    """The runs of an installation, newest first.
+
+    Raises:
+        RecordError: ``.llmb`` cannot be used at all
+    """
     where, values = _conditions(wanted or RunFilter())
     limit = f" LIMIT {int(wanted.limit)}" if wanted and wanted.limit is not None else ""
     query = f"{_SELECT}{where} ORDER BY created DESC, folder DESC{limit}"
@@ -31,8 +35,10 @@ def find_runs(install: Path, wanted: RunFilter | None = None) -> list[RunRow]:
 def find_run(install: Path, word: str) -> RunRow:
     """The one run that ``word`` names: a run id or its beginning, a run's name, a job id, or a run folder.
 
-    Of several the newest is meant, but ours before another user's. Raises RequestError for none (with near names), or
-    where it is the beginning of several.
+    Of several the newest is meant, but ours before another user's.
+
+    Raises:
+        RequestError: there is none (with near names), or it is the beginning of several
     """
     folder = str(Path(word).absolute()).rstrip("/") if word else ""
     conditions = (("folder = ?", folder), ("name = ?", word), ("run_id = ?", word), ("job_id = ?", word))
@@ -74,7 +80,11 @@ def note(*records: RunRecord) -> bool:
 
 
 def rebuild(install: Path) -> int:
-    """Build the index again from the run folders; the number of runs. Raises RecordError."""
+    """Build the index again from the run folders; the number of runs.
+
+    Raises:
+        RecordError: the index cannot be written
+    """
     try:
         roots = _outside_roots(install)
         discard(install)
@@ -98,7 +108,11 @@ def _outside_roots(install: Path) -> list[str]:
 
 
 def _ask(install: Path, query: str, values: list[Any]) -> list[RunRow]:
-    """The rows of ``query`` from an index that agrees with the folders. Raises RecordError."""
+    """The rows of ``query`` from an index that agrees with the folders.
+
+    Raises:
+        RecordError: neither the index nor the folders can be read
+    """
     try:
         _heal(install)
         with read_index(install) as connection:

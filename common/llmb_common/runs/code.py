@@ -21,7 +21,11 @@ def pack_code(code: Path) -> bytes:
 
 
 def hash_of_packed(code: bytes) -> str:
-    """``sha256_of_tree(code, "**/*.py")`` of the package in the zip archive ``code``. Raises RecordError."""
+    """``sha256_of_tree(code, "**/*.py")`` of the package in the zip archive ``code``.
+
+    Raises:
+        RecordError: it is not a zip archive
+    """
     digest = hashlib.sha256()
     try:
         with zipfile.ZipFile(io.BytesIO(code)) as archive:

@@ -18,7 +18,11 @@ LOCK_SECONDS = 60.0
 
 @contextlib.contextmanager
 def locked(run: OwnRun) -> Iterator[None]:
-    """Hold the run's lock. Raises RecordError where that is impossible, or another process holds it for too long."""
+    """Hold the run's lock.
+
+    Raises:
+        RecordError: that is impossible, or another process holds it for too long
+    """
     try:
         descriptor = open_lock(run.descriptor, ".lock")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What it takes to explain and repeat a result: versions, commit, hashes, host, overrides."""
+"""What is needed to explain and repeat a result: versions, commit, hashes, host, overrides."""
 
 from __future__ import annotations
 

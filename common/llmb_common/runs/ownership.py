@@ -36,7 +36,11 @@ class OwnRun:
     owner: int
 
     def open(self, name: str) -> BinaryIO:
-        """A regular file of ours in the folder. Raises RecordError, code ``not-yours`` for another's."""
+        """A regular file of ours in the folder.
+
+        Raises:
+            RecordError: it cannot be opened; code ``not-yours`` if it is another user's
+        """
         try:
             file = os.open(name, _FILE, dir_fd=self.descriptor)
         except OSError as error:
@@ -61,7 +65,11 @@ class OwnRun:
 
 @contextlib.contextmanager
 def own_run(folder: Path) -> Iterator[OwnRun]:
-    """The run in ``folder``. Raises RecordError, with code ``not-yours`` where folder or record are another user's."""
+    """The run in ``folder``.
+
+    Raises:
+        RecordError: it cannot be opened; code ``not-yours`` if folder or record are another user's
+    """
     try:
         descriptor = os.open(folder, _FOLDER)
     except OSError as error:
@@ -118,9 +126,12 @@ def _owner_of_new_file(descriptor: int) -> int | None:
 
 
 def open_lock(descriptor: int, name: str) -> int:
-    """The file ``name`` for locking, in the folder behind ``descriptor``. Raises OSError, also for what is not a file.
+    """The file ``name`` for locking, in the folder behind ``descriptor``.
 
     Nobody else may open it: whoever can could hold the lock for ever.
+
+    Raises:
+        OSError: it cannot be opened, or is not a regular file
     """
     lock = os.open(
         name,

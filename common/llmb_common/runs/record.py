@@ -135,7 +135,11 @@ class RunRecord:
         return replace(self, states=(*self.states, State(state, round(when, 3), detail)))
 
     def save(self) -> None:
-        """Write the record. Raises RecordError."""
+        """Write the record.
+
+        Raises:
+            RecordError: it cannot be written
+        """
         # A power cut may bring the former record back: what became of the job is then found out once more.
         write_atomic(self.paths.record, json_text(self.as_dict()), sync_folder=False)
 
@@ -215,7 +219,8 @@ def _check_place(experiment: str, plan: JobPlan, folder: Path) -> None:
 def update_record(folder: Path, change: Callable[[RunRecord], RunRecord]) -> RunRecord:
     """Read the record in ``folder``, apply ``change`` and write the result if it differs, under the run's lock.
 
-    Raises RecordError, with code ``not-yours`` for a run of someone else.
+    Raises:
+        RecordError: it cannot be read or written; code ``not-yours`` if it is another user's
     """
     with own_run(folder) as run, locked(run):
         record = load_record(folder, run.read("run.json"))

@@ -96,7 +96,11 @@ def _run(arguments: list[str]) -> int:
 
 
 def _folder(named: list[Path]) -> Path:
-    """The folder to search. Raises RequestError where it is missing, or is one of several."""
+    """The folder to search.
+
+    Raises:
+        RequestError: it does not exist, or is one of several
+    """
     if len(named) > 1:
         raise RequestError(
             f"one folder at a time, not {len(named)}: {' '.join(map(str, named))}", remedy="name their parent"

@@ -36,7 +36,11 @@ class Window:
 
 
 def read_window(text: str) -> Window:
-    """``35-44``, as ``--window`` takes it. Raises RequestError."""
+    """``35-44``, as ``--window`` takes it.
+
+    Raises:
+        RequestError: it is not a range
+    """
     match = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", text)
     if not match or int(match[1]) > int(match[2]):
         raise RequestError(f"--window {text} is not a range", remedy="give the first and the last iteration, as 35-44")
