@@ -75,7 +75,7 @@ def test_a_colleague_uses_it_and_keeps_runs_elsewhere(site: World) -> None:
     job = {"JOB_TOTAL_GPUS": "8", "GPU_TYPE": "h100", "MODEL_SIZE": "smoke"}
     done = colleague(site, shared, "./launch.sh", **job)
     assert done.returncode == 3
-    assert "Permission denied\n  -> in an installation of somebody else, keep your runs elsewhere: " in done.stderr
+    assert "Permission denied\n  -> in somebody else's installation, keep your runs elsewhere: " in done.stderr
     assert "export LLMB_WORKLOAD=" in done.stderr
     own = site.root / "own" / "grok1"
     done = colleague(site, shared, "./launch.sh", **job, LLMB_WORKLOAD=str(own))

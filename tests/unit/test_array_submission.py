@@ -196,7 +196,7 @@ def test_runs_abandoned_in_the_meantime_are_not_submitted(
     monkeypatch.setattr(arrays, "create_run", slowly)
     results = [result for _, result in submit_many([Job(site.plan(), RECIPE)] * 2)]
     assert isinstance(results[1], SchedulerError)
-    assert "given up" in results[1].message
+    assert "abandoned" in results[1].message
     assert fake.calls("sbatch") == []
 
 

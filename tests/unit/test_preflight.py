@@ -73,7 +73,7 @@ def test_a_link_out_of_the_installation_is_followed_by_hand(tmp_path: Path) -> N
 def test_a_resumed_run_needs_steps_beyond_the_checkpoint(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "checkpoints")
     resumed = plan(tmp_path, load=str(folder))
-    with pytest.raises(RequestError, match="is of step 20, there is nothing left"):
+    with pytest.raises(RequestError, match="is of step 20, so there is nothing left"):
         check_disk(msgspec.structs.replace(resumed, max_steps=20))
     check_disk(msgspec.structs.replace(resumed, max_steps=21))
     check_disk(msgspec.structs.replace(resumed, max_steps=20, exit_after=1))

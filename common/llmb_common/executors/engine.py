@@ -1,4 +1,4 @@
-"""The training engine outside containers: is it there, and the lines that start its ranks on one machine."""
+"""The training engine outside containers: whether it is installed, and how its ranks start on one machine."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def check_engine(plan: JobPlan) -> None:
         )
     try:
         present = Path(plan.engine_python).is_file()
-    except OSError:  # a folder on the way that we may not enter
+    except OSError:  # a parent directory that we may not enter
         present = False
     if not present:
         raise EnvironmentLacks(
-            f"the training engine's Python {plan.engine_python} is missing, or may not be read",
+            f"the training engine's Python {plan.engine_python} is missing or not readable",
             remedy="run the installer again; it repairs the engine",
             code="no-engine",
         )

@@ -1,4 +1,4 @@
-"""What became of the runs: ask the scheduler (or this machine), bring ``run.json`` up to date, wait, cancel.
+"""What became of runs: ask the scheduler (or this machine), update ``run.json``, wait, cancel.
 
 ::
 
@@ -6,9 +6,9 @@
     refresh(records)   -> [RunRecord]     the same, records only
     wait(records)      -> [RunRecord]     until all have ended
     cancel(records)    -> [RunRecord]     end them; the first refusal is raised
-    end_runs(records)  -> [RunRecord or LLMBError]    the same, each refusal in its place
+    end_runs(records)  -> [RunRecord or LLMBError]    the same, with each refusal in its place
 
-A question that fails says nothing about a job: its record stays as it is and the observation says ``unknown``.
+A failed question says nothing about a job: its record is left alone, and the observation says ``unknown``.
 The same functions serve every executor.
 """
 

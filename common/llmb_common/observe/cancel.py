@@ -1,4 +1,4 @@
-"""``cancel``: end runs, each by its executor, and see them end."""
+"""``cancel``: end runs through their executors, and wait until they are seen to end."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from llmb_common.timing.job_events import read_events
 T = TypeVar("T")
 
 SETTLE_SECONDS = 10.0
-"""How long to wait for the scheduler to show a cancelled job as such; after that it is COMPLETING or so."""
+"""How long to wait until the scheduler shows a cancelled job as such; after that it is COMPLETING or the like."""
 
 
 def cancel(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """As ``end_runs``; the records as they are afterwards.
+    """As ``end_runs``; returns the records as they are afterwards.
 
     Raises:
-        LLMBError: the first refusal, when all others are ended.
+        LLMBError: the first refusal, after all others have been ended.
     """
     results = end_runs(records)
     for result in results:
@@ -37,10 +37,10 @@ def cancel(records: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def end_runs(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
-    """End the runs: for each its record afterwards, or why it goes on.
+    """End the runs; returns the record of each as it is afterwards, or why it was not ended.
 
-    One that is refused keeps none of the others running. Ended runs stay as they are, and those of other users too. A
-    run whose submission was interrupted is looked for first.
+    A refusal for one does not affect the others. Runs that have ended, and those of other users, are left alone. A run
+    whose submission was interrupted is first looked up.
     """
     results: dict[int, RunRecord | LLMBError] = {}
     ours: list[int] = []
@@ -92,7 +92,7 @@ def _settled(item: Observation) -> RunRecord:
 
 
 def _end(live: Mapping[int, RunRecord]) -> dict[int, RunRecord | LLMBError]:
-    """What the executors say at once: runs that have ended, and those that they refuse to end."""
+    """What the executors know at once: runs that have ended, and those that they refused to end."""
     by_type: dict[ClusterType, list[RunRecord]] = {}
     for record in live.values():
         by_type.setdefault(record.plan.cluster_type, []).append(record)

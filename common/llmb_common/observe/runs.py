@@ -1,4 +1,4 @@
-"""``observe``: records in, records as they are now out; ``run.json`` is written only where something changed."""
+"""``observe``: takes records, returns them as they are now; ``run.json`` is written only where something changed."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Observation:
 
 
 def observe(records: Sequence[RunRecord]) -> list[Observation]:
-    """One observation per record, in their order. Ended runs are not asked about. Never raises for a scheduler.
+    """One observation per record, in order. Ended runs are not asked about. Never raises because of a scheduler.
 
-    A record that cannot be written (someone else's run) is still observed; its file stays as it is.
+    A record that cannot be written (somebody else's run) is observed all the same; its file is left alone.
     """
     asked: dict[ClusterType, list[RunRecord]] = {}
     for record in records:
@@ -61,7 +61,7 @@ def _settle(record: RunRecord, finding: Finding | None) -> Observation:
 
     changed = finding.apply(record)
     if changed != record:
-        # Someone else's run, or a full disk: what was found out is right all the same.
+        # Somebody else's run, or a full disk: what was found out is true all the same.
         with contextlib.suppress(RecordError):
             changed = update_record(record.paths.folder, change)
             note(changed)

@@ -12,10 +12,10 @@ from llmb_common.slurm.states import is_live
 
 FIRST_DELAY = 0.5
 LONGEST_DELAY = 20.0
-"""Seconds between two rounds of questions: short at first, growing by half, as long as nothing happens."""
+"""Seconds between two rounds of questions: short at first, half as long again each time nothing has happened."""
 
 TOLERATED = 45
-"""Rounds in a row without an answer; at the longest delay a quarter of an hour: a restart of the controller."""
+"""Consecutive rounds without an answer; at the longest delay a quarter of an hour, as long as a controller restarts."""
 
 
 def wait(
@@ -26,8 +26,10 @@ def wait(
 ) -> list[RunRecord]:
     """Ask with growing delay until every run has ended; ``seen`` is called after each round.
 
-    Returns the records, also when ``timeout`` seconds have passed (then some have not ended). Raises AnswerLost
-    when too many questions in a row went unanswered; the jobs are not touched.
+    Returns the records, also when ``timeout`` seconds have passed (some have not ended then).
+
+    Raises:
+        AnswerLost: too many questions in a row went unanswered. The jobs are not touched.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     delay, unanswered = FIRST_DELAY, 0
@@ -45,7 +47,7 @@ def wait(
         if unanswered > TOLERATED:
             raise AnswerLost(
                 f"gave up waiting after {unanswered} questions without an answer: {problem}",
-                remedy="the jobs go on; wait again when the scheduler answers",
+                remedy="the jobs keep running; wait again when the scheduler answers",
             )
         changed = states != [record.state for record in current]
         delay = FIRST_DELAY if changed else min(delay * 1.5, LONGEST_DELAY)

@@ -1,4 +1,4 @@
-"""Is a run still what was planned? Asked before its script is submitted or executed."""
+"""Whether a run is still what was planned; checked before its script is submitted or executed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from llmb_common.runs.record import RunRecord
 def check_unchanged(record: RunRecord, *, code: bool = True) -> None:
     """Compare script and job.json on disk with what the plan renders, and ``code`` with its hash on record.
 
-    Raises RecordError; code ``not-yours`` where one of the files belongs to someone else.
+    Raises:
+        RecordError: they differ; code ``not-yours`` where a file belongs to somebody else.
     """
     paths = record.paths
     with own_run(paths.folder) as run:

@@ -15,7 +15,7 @@ SEED = 1234
 
 
 def job_document(plan: JobPlan, paths: RunPaths) -> dict[str, Any]:
-    """The content of job.json, as plain JSON values. Holds no secret: those reach the job by its environment."""
+    """The content of job.json, as plain JSON values. It holds no secret: those reach a job by its environment."""
     checkpoint = plan.checkpoint
     return {
         "schema": 1,
@@ -34,7 +34,7 @@ def job_document(plan: JobPlan, paths: RunPaths) -> dict[str, Any]:
         "parallelism": {
             "tp": plan.tp,
             "pp": plan.pp,
-            # The documents print VP 1 where there is no interleaving; Megatron wants that unset.
+            # The published tables print VP 1 where there is no interleaving; Megatron wants it unset.
             "vp": plan.vp if plan.vp and plan.vp > 1 else None,
             "cp": plan.cp,
             "ep": plan.ep,
@@ -63,7 +63,7 @@ def job_document(plan: JobPlan, paths: RunPaths) -> dict[str, Any]:
             "interval": checkpoint.interval,
             "load": checkpoint.load,
         },
-        # Eight prepare batches beside each GPU, Bridge's own number; on a CPU they would only take it from the ranks.
+        # Eight worker processes per GPU rank, Bridge's default; on a CPU they would only compete with the ranks.
         "data_workers": 8 if plan.device == "cuda" else 0,
         "seed": SEED,
     }

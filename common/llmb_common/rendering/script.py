@@ -1,6 +1,6 @@
 """JobPlan -> the batch script, as one pure function: the same text for the same plan and paths.
 
-What differs between schedulers, the head and what starts the ranks, their executors write; everything else is shared.
+The executor writes what is its scheduler's: the head, and what starts the ranks. Everything else is common to all.
 """
 
 from __future__ import annotations
@@ -16,17 +16,21 @@ from llmb_common.shell_text import shell_part
 from llmb_common.words import line_problem
 
 HANG_SECONDS = 600
-"""A step counts as hung after so long without a new iteration, and at least 20 times the median step."""
+"""A step counts as hung after so long without a new iteration, but not before 20 times the median step."""
 
 TEARDOWN_SECONDS = 300
 """How long ranks may take to exit after the last iteration."""
 
 LONG_SECONDS = 1800
-"""Both at least so long where a checkpoint or a profile is written between steps or at the end."""
+"""The minimum for both where a checkpoint or a profile is written between steps or at the end."""
 
 
 def render_script(plan: JobPlan, paths: RunPaths) -> str:
-    """The batch script. Raises RequestError where a path cannot be said to Python, Slurm or a container."""
+    """The batch script.
+
+    Raises:
+        RequestError: Python, the scheduler or the container runtime has no way to express a path.
+    """
     _check(plan, paths)
     executor = executor_for(plan.cluster_type)
     lines = ["#!/bin/bash", *executor.head(plan, paths), "", *_comment(plan), "", "set -euo pipefail", ""]
@@ -44,14 +48,14 @@ def render_script(plan: JobPlan, paths: RunPaths) -> str:
 
 
 def _check(plan: JobPlan, paths: RunPaths) -> None:
-    """What no quoting helps against; plans of old records come here too."""
+    """Reject what no quoting can protect; plans of old records end up here, too."""
     image, python = plan.image or "", plan.engine_python or ""
     for what, value in (("the run's folder", str(paths.output)), ("engine.python", python), ("the image", image)):
         if problem := line_problem(value):
             raise RequestError(f"{what} {value!r} {problem}", remedy="rename it")
     if ":" in str(paths.folder):
         raise RequestError(
-            f"the path {paths.folder} holds a colon, which PYTHONPATH cannot say", remedy="rename LLMB_INSTALL"
+            f"the path {paths.folder} contains a colon, which PYTHONPATH cannot express", remedy="rename LLMB_INSTALL"
         )
 
 
@@ -93,5 +97,5 @@ def _environment(plan: JobPlan) -> list[str]:
 def _resume(plan: JobPlan) -> list[str]:
     if plan.checkpoint.resume:
         return ["export LLMB_RESUME=1"]
-    # A requeued job goes on from what it saved itself.
+    # A requeued job resumes from what it saved itself.
     return ["export LLMB_RESUME=$((restarts > 0))"] if plan.checkpoint.enabled else []

@@ -1,6 +1,6 @@
 """What every rank runs: NUMA binding, the profiler's prefix, then ``python -m llmb_train job.json``.
 
-The text goes into the batch script as a here-document, so that a dry run shows all of it, and is handed to ``bash -c``.
+The text is a here-document in the batch script, so that a dry run shows all of it, and is passed to ``bash -c``.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ def task_script(plan: JobPlan, ranks: Ranks) -> str:
 
 
 def _double_quoted(name: str) -> str:
-    """``name`` between double quotes: ``${VARIABLE}`` is expanded, anything else stays as it is."""
+    """``name`` for use between double quotes: ``${VARIABLE}`` is expanded, anything else is literal."""
     parts = re.split(r"(\$\{[A-Z_]+\})", name)
     return "".join(part if i % 2 else re.sub(r'([\\"`$])', r"\\\1", part) for i, part in enumerate(parts))
 
 
 def _nsys(profile: ProfilePlan, ranks: Ranks) -> list[str]:
-    # PROCESS_ID is the documents' word for what nsys itself fills in as %p.
+    # PROCESS_ID is NVIDIA's placeholder for what nsys itself fills in as %p.
     name = profile.file.replace("${PROCESS_ID}", "%p")
-    # The documents name reports by Slurm's variables.
+    # NVIDIA's names of reports contain Slurm's variables.
     for variable, word in (
         ("SLURM_JOB_ID", ranks.job),
         ("SLURM_NODEID", ranks.node),
@@ -56,9 +56,9 @@ def _nsys(profile: ProfilePlan, ranks: Ranks) -> list[str]:
         "--capture-range=cudaProfilerApi --capture-range-end=stop --cuda-graph-trace=node",
     ]
     if profile.gpu_metrics:
-        # Each rank its own GPU, as NeMo-Run: one GPU's counters can be read by one process at a time.
+        # Each rank its own GPU, as in NeMo-Run: only one process at a time can read a GPU's counters.
         options.append(f'--gpu-metrics-devices="${ranks.local_rank}"')
-    # Not by its whole path: nsys would expand a % in that.
+    # Not the full path: nsys would expand a % in it.
     command = f'  prefix+=({" ".join(options)} -o "nsys_profile/{name}")'
     if profile.ranks is None:
         return [command.strip()]

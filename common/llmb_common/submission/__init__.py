@@ -1,9 +1,9 @@
-"""Submit plans: one, many, as arrays, in chains; and go on where an interrupted submission stopped.
+"""Submit plans, individually, as arrays or as chains, and pick up interrupted submissions where they stopped.
 
-The order of a submission: run folder with ``run.json`` in state SUBMITTING (synced), row in the index, the executor's
-start (``sbatch``), job id into ``run.json``. Whatever moment the process dies at, ``recover`` finds out from the
-scheduler whether the job exists (its name holds the run id) and goes on from there; the same run never gets a second
-job. Should the scheduler be wrong, the job script itself ends a second job of the same run.
+A submission first writes the run folder, with ``run.json`` in state SUBMITTING, and syncs it; then the executor starts
+the job (``sbatch``), the job id goes into ``run.json``, and the run into the index. Whenever the process may die,
+``recover`` learns from the scheduler whether the job exists (its name holds the run id) and continues from there; a run
+never gets a second job. Should the scheduler be wrong, the job script itself ends a second job of the same run.
 """
 
 from llmb_common.submission.chain import submit_chain

@@ -1,4 +1,4 @@
-"""Submit jobs that are alike as one array."""
+"""Submit identical jobs as one array."""
 
 from __future__ import annotations
 
@@ -22,13 +22,17 @@ from llmb_common.submission.jobs import Job
 from llmb_common.submission.recovery import start
 
 AT_ONCE = 4
-"""Runs that are made, or submitted alone, side by side."""
+"""Runs that are created, or submitted individually, concurrently."""
 
 
 def submit_array(
     jobs: Sequence[Job], submission: Submission, arrays: Arrays, batch: Batch, say: Callable[[str], None]
 ) -> list[RunRecord | LLMBError]:
-    """Jobs that are alike as one array; where the cluster refuses that, one by one. Raises LLMBError for all."""
+    """Submit identical jobs as one array or, where the cluster refuses that, individually.
+
+    Raises:
+        LLMBError: it holds for all of them.
+    """
     plan, recipe_folder = jobs[0].plan, jobs[0].recipe_folder
     array_id = secrets.token_hex(4)
     manifest = make_manifest(plan, recipe_folder, batch.folder, batch.origin(recipe_folder))
@@ -51,7 +55,7 @@ def submit_array(
             check_unchanged(record, code=False)
         return [*arrays.start(records)]
     except AnswerLost as error:
-        # The answer was lost, not necessarily the array. If it is there already, all is well.
+        # The answer was lost, but not necessarily the array. If the scheduler shows it, all is well.
         return [error if record.job_id is None else record for record in refresh(records)]
     except SchedulerError as error:
         refused = error
@@ -61,11 +65,11 @@ def submit_array(
         raise
     first = _start_alone(records[0])
     if isinstance(first, SchedulerError) and not isinstance(first, AnswerLost):
-        for record in records[1:]:  # it was not the array: the others are the same job
+        for record in records[1:]:  # the array was not the problem: the others are the same job
             remove_run(record)
         raise first
     batch.arrays = False
-    say(f"no job arrays here, each run is submitted alone: {refused.message}")
+    say(f"no job arrays here, each run is submitted individually: {refused.message}")
     with ThreadPoolExecutor(AT_ONCE, "alone") as pool:
         return [first, *pool.map(_start_alone, records[1:])]
 

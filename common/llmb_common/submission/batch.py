@@ -1,4 +1,4 @@
-"""What the jobs of one command share."""
+"""What the jobs of one command have in common."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from llmb_common.submission.jobs import Job
 from llmb_common.submission.preflight import check
 
 LEFTOVER_SECONDS = 24 * 3600
-"""The same request continues an interrupted submission so long; after that it is a new run."""
+"""For this long the same request continues an interrupted submission; after that it makes a new run."""
 
 
 class Batch:
-    """What the jobs of one command share, found out once: interrupted submissions, origins of recipes and code."""
+    """What the jobs of one command share, looked up once: interrupted submissions, origins of recipes, code."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._lock = threading.Lock()
@@ -35,7 +35,7 @@ class Batch:
         self._by_key: dict[str, RunRow] = {}
         self._interrupted: list[RunRecord] = []
         self.arrays = True
-        """False once the cluster has refused one."""
+        """False once the cluster has refused a job array."""
         self.folder = training_code()
         self.code = pack_code(self.folder)
         for install in {Path(job.plan.install) for job in jobs}:
@@ -44,7 +44,7 @@ class Batch:
     def _look(self, install: Path, keys: set[str]) -> None:
         if keys:
             rows = find_runs(install, RunFilter(key=next(iter(keys))) if len(keys) == 1 else None)
-            # Another user's run takes nobody's name, and is not gone on with.
+            # Another user's run occupies nobody's key, and is never continued.
             self._by_key |= {row.key: row for row in rows if row.key in keys and is_ours(row.folder)}
         wanted = RunFilter(states=(SUBMITTING, NOT_SUBMITTED), since=time.time() - LEFTOVER_SECONDS)
         for row in reversed([row for row in find_runs(install, wanted) if is_ours(row.folder)]):
@@ -54,7 +54,7 @@ class Batch:
                 self._interrupted.append(record)
 
     def known(self, plan: JobPlan, submission: Submission) -> RunRecord | None:
-        """The run to go on with: the one under the key, or an interrupted submission of the very same job."""
+        """The run to continue: the one under the key, or an interrupted submission of the very same job."""
         if submission.key:
             row = self._by_key.get(submission.key)
             return load_record(row.folder) if row else None
@@ -66,7 +66,7 @@ class Batch:
         return None
 
     def check(self, plan: JobPlan) -> None:
-        """As ``preflight.check``, once for plans that need the same."""
+        """``preflight.check``, once for plans with the same needs."""
         same = msgspec.structs.replace(plan, experiment_name="", max_steps=0)
         with self._lock:
             if same in self._checked:

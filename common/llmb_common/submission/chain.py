@@ -1,4 +1,4 @@
-"""Submit a chain: jobs one after the other, each from the newest checkpoint of the one before."""
+"""Submit a chain: jobs in sequence, each resuming from the newest checkpoint of the one before."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ from llmb_common.submission.single import submit_job
 
 
 def submit_chain(plan: JobPlan, recipe_folder: Path, links: int, options: Options | None = None) -> list[RunRecord]:
-    """Submit ``links`` jobs, each after the former has ended, each from the newest checkpoint of the chain.
+    """Submit ``links`` jobs; each starts when the previous one has ended, from the newest checkpoint of the chain.
 
-    Checkpoints go to the first run's folder (or CHECKPOINT_DIR). Raises LLMBError; RequestError where
-    the plan cannot save checkpoints.
+    Checkpoints go to the first run's folder (or CHECKPOINT_DIR).
+
+    Raises:
+        RequestError: the plan does not save checkpoints, or there is nothing to chain.
+        LLMBError: as ``submit``.
     """
     if links < 2:
-        raise RequestError(f"a chain of {links} is none", remedy="--resume-chain 2 or more")
+        raise RequestError(f"a chain has at least 2 jobs, not {links}", remedy="--resume-chain 2 or more")
     if not plan.checkpoint.enabled:
         raise RequestError(
-            "a chain goes on from checkpoints, and this job saves none",
+            "a chain resumes from checkpoints, and this job saves none",
             remedy="set ENABLE_CHECKPOINT=true and CHECKPOINT_INTERVAL",
         )
     if plan.exit_after is not None:

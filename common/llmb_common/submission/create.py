@@ -26,13 +26,16 @@ def create_run(
 ) -> RunRecord:
     """Make the run folder with script, job.json, code and record, synced: the intent, before submission.
 
-    ``code`` is the folder of the ``llmb_train`` package to run, or what ``pack_code`` made of it. Raises RecordError,
-    or RequestError from rendering (before anything is written).
+    ``code`` is the folder of the ``llmb_train`` package to run, or what ``pack_code`` made of it.
+
+    Raises:
+        RequestError: the plan cannot be rendered. Nothing has been written.
+        RecordError: the folder cannot be written.
     """
     probe = RunPaths(
         experiments_folder(plan.workload_folder), plan.experiment_name, str(int(time.time())), secrets.token_hex(4)
     )
-    render_script(plan, probe)  # a path that cannot be rendered must leave nothing behind
+    render_script(plan, probe)  # a path that cannot be rendered must not leave anything behind
     try:
         paths, making = reserve(probe)
         record = RunRecord(paths, plan, manifest=manifest, submission=submission or Submission(), submitter=identify())
@@ -49,14 +52,14 @@ def create_run(
 
 
 def _where_to_write(error: OSError) -> str:
-    """What to do where a run folder cannot be made."""
+    """What to do when a run folder cannot be created."""
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return "in an installation of somebody else, keep your runs elsewhere: export LLMB_WORKLOAD=/a/folder/of/yours"
-    return "check that LLMB_INSTALL exists, free space and quota; then run the same command again"
+        return "in somebody else's installation, keep your runs elsewhere: export LLMB_WORKLOAD=/a/folder/of/yours"
+    return "check that LLMB_INSTALL exists, and check free space and quota; then run the same command again"
 
 
 def _fill(making: Path, record: RunRecord, code: bytes) -> None:
-    """Write everything of ``record`` into the folder that is not yet the run's; all relative to its final place."""
+    """Write all files of ``record`` into the folder ``making``, which will become the run's."""
     paths, plan = record.paths, record.plan
 
     def here(path: Path) -> Path:
@@ -67,5 +70,5 @@ def _fill(making: Path, record: RunRecord, code: bytes) -> None:
     write_new(here(paths.code), code)
     write_new(here(paths.job), job_text(plan, paths))
     write_new(here(paths.script), render_script(plan, paths).encode(), mode=0o755)
-    # The intent must survive a power cut. Were the other files lost in one, the job would fail and say why.
+    # The intent must survive a power failure. If one took the other files, the job would fail and say why.
     write_new(here(paths.record), json_text(record.as_dict()), sync=True)

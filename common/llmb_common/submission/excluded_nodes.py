@@ -25,7 +25,11 @@ class Exclusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def exclusions(install: Path) -> list[Exclusion]:
-    """The exclusions in force now, by node. Raises RecordError when the file cannot be read."""
+    """The exclusions in force now, by node.
+
+    Raises:
+        RecordError: the file cannot be read.
+    """
     now = time.time()
     return [item for item in _read(install) if item.expires is None or item.expires > now]
 
@@ -33,7 +37,10 @@ def exclusions(install: Path) -> list[Exclusion]:
 def exclude_nodes(install: Path, nodes: str, reason: str, *, days: float | None = None) -> list[Exclusion]:
     """Exclude the host list ``nodes`` (``n[1-3],x7``); a node on the list gets the new reason and end.
 
-    Returns the list in force. Raises RequestError for a host list that cannot be read or no reason.
+    Returns the list in force.
+
+    Raises:
+        RequestError: the host list cannot be read, or there is no reason.
     """
     names = _names(nodes)
     if not reason.strip() or not reason.isprintable():
@@ -49,7 +56,11 @@ def exclude_nodes(install: Path, nodes: str, reason: str, *, days: float | None 
 
 
 def include_nodes(install: Path, nodes: str) -> list[str]:
-    """Take nodes off the list; those that were on it. Raises RequestError as above."""
+    """Take nodes off the list, and return those that were on it.
+
+    Raises:
+        RequestError: the host list cannot be read.
+    """
     kept = {item.node: item for item in exclusions(install)}
     removed = [name for name in _names(nodes) if kept.pop(name, None) is not None]
     _write(install, kept)

@@ -1,4 +1,4 @@
-"""What is to be submitted and how: options, jobs, which of them are alike, and what goes on record of it."""
+"""What to submit and how: options, jobs, which of them are identical, and what goes on record."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from llmb_common.slurm.states import is_live
 class Options:
     """How to submit, beyond what the plan says.
 
-    ``after``: job ids, run ids or run names of this installation; the job starts when all have ended, however.
-    ``exclude``: host list of nodes to avoid, on top of the exclusion list. ``key``: the caller's own name for this
-    submission; a run that is on record under it is returned and not submitted again (a task file that was
-    interrupted is simply run again). ``detach``: the local executor returns at once instead of following the job.
+    ``after``: job ids, run ids or run names of this installation; the job starts when all have ended, in whatever
+    state. ``exclude``: host list of nodes to avoid, in addition to the exclusion list. ``key``: the caller's own name
+    for this submission; a run on record under it is returned and not submitted again (after an interruption a task
+    file is simply run again). ``detach``: return at once where the executor would follow the job.
     """
 
     after: tuple[str, ...] = ()
@@ -41,9 +41,9 @@ class Job:
 
 
 def alike(jobs: Sequence[Job], most: int) -> list[list[int]]:
-    """The places in ``jobs`` of those that differ in nothing but their key, at most ``most`` together.
+    """Indices into ``jobs``, grouped by jobs that differ in nothing but their key, at most ``most`` in a group.
 
-    In the order of the first of each; with ``most`` below 2 every job stands alone.
+    Ordered by the first of each group; with ``most`` below 2 every job is a group of its own.
     """
     groups: list[list[int]] = []
     open_groups: dict[tuple[str, Path, Options], list[list[int]]] = {}
@@ -57,12 +57,16 @@ def alike(jobs: Sequence[Job], most: int) -> list[list[int]]:
         else:
             groups.append([number])
             if most > 1:
-                near.insert(0, groups[-1])  # the newest first: the others may be full
+                near.insert(0, groups[-1])  # newest first: the others may be full
     return groups
 
 
 def submission_of(plan: JobPlan, options: Options) -> Submission:
-    """What goes on record and to the scheduler. Raises RequestError for runs or nodes that cannot be meant."""
+    """What goes on record and to the scheduler.
+
+    Raises:
+        RequestError: a run to follow, or a node to avoid, does not exist or contradicts the plan.
+    """
     after = _jobs_to_follow(plan, options.after) if plan.traits.dependencies else []
     excluded = {} if plan.traits.this_machine else _excluded(plan, options.exclude)
     arguments = executor_for(plan.cluster_type).options(plan, after, excluded)
@@ -77,18 +81,20 @@ def _jobs_to_follow(plan: JobPlan, after: Sequence[str]) -> list[str]:
         except RequestError:
             if not re.fullmatch(plan.traits.job_id, word):
                 raise
-            row = None  # a job of someone else
+            row = None  # somebody else's job
         if row is None:
             jobs.append(word)
         elif row.job_id is not None and is_live(row.state):
             jobs.append(row.job_id)
         elif is_live(row.state):
-            raise RequestError(f"{row.name} has no job yet to follow", remedy="submit it first (llmb-run jobs)")
+            raise RequestError(
+                f"{row.name} has no job yet that another could follow", remedy="submit it first (llmb-run jobs)"
+            )
     return list(dict.fromkeys(jobs))
 
 
 def _excluded(plan: JobPlan, nodes: str) -> dict[str, str]:
-    """The nodes to avoid, with the reason: those on the exclusion list and the host list ``nodes``."""
+    """The nodes to avoid, each with the reason: the exclusion list, and the host list ``nodes``."""
     from llmb_common.slurm.hostlist import expand
     from llmb_common.submission.excluded_nodes import exclusions
 

@@ -1,4 +1,4 @@
-"""Submit many jobs, as fast as the scheduler takes them."""
+"""Submit many jobs, as fast as the scheduler accepts them."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from llmb_common.submission.recovery import UNSETTLED, recover
 from llmb_common.submission.single import submit_job
 
 AT_ONCE = 4
-"""Submissions under way together: ``sbatch`` mostly waits for the controller."""
+"""Concurrent submissions: ``sbatch`` mostly waits for the controller."""
 
 MOST_TASKS = 1000
-"""Runs that become one job array at most: none is submitted before all of them are on record."""
+"""Most runs in one job array: none is submitted before all of them are on record."""
 
 NOTED_TOGETHER = 50
-"""Runs that go into the index together; those that a crash leaves out are found by their folders."""
+"""Runs added to the index at a time; any that a crash leaves out are found by their folders."""
 
 
 def submit_many(
     jobs: Sequence[Job], *, arrays: bool = True, say: Callable[[str], None] = lambda text: None
 ) -> Iterator[tuple[Job, RunRecord | LLMBError]]:
-    """Submit jobs at the rate that ``sbatch`` allows, in their order; a refused job does not stop the others.
+    """Submit jobs in order, at the rate that the scheduler allows; a refused job does not stop the others.
 
-    Jobs that are alike become tasks of job arrays, unless ``arrays`` is False or the cluster has none; ``say`` is told
-    when it refuses one. Runs that no scheduler keeps follow one another.
+    Identical jobs become tasks of job arrays, unless ``arrays`` is False or the cluster has none; ``say`` is called
+    when it refuses one. Without a queue, runs execute one after the other.
 
     Raises:
-        LLMBError: nothing of it can be submitted.
+        LLMBError: nothing can be submitted at all.
     """
     batch = Batch(jobs)
     if not all(job.plan.traits.queued for job in jobs):
@@ -65,12 +65,12 @@ def submit_many(
                     unnoted.clear()
                 yield job, result
         finally:
-            pool.shutdown(cancel_futures=True)  # Ctrl-C: what is under way is finished, nothing new begins
+            pool.shutdown(cancel_futures=True)  # Ctrl-C: submissions in progress finish, no new one begins
             note(*unnoted)
 
 
 def _groups(jobs: Sequence[Job]) -> list[list[int]]:
-    """The places in ``jobs`` of those that are submitted together."""
+    """Indices into ``jobs``, grouped by what is submitted together."""
     groups = alike(jobs, MOST_TASKS)
     if len(groups) == len(jobs):
         return groups
@@ -90,7 +90,7 @@ def _attempt(job: Job, batch: Batch) -> RunRecord | LLMBError:
 
 
 def _attempt_alike(jobs: Sequence[Job], batch: Batch, say: Callable[[str], None]) -> list[RunRecord | LLMBError]:
-    """Interrupted submissions among jobs that are alike are settled one by one; the others become an array."""
+    """Settle interrupted submissions among identical jobs one by one; submit the others as an array."""
     if len(jobs) == 1:
         return [_attempt(jobs[0], batch)]
     try:

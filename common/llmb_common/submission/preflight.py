@@ -1,4 +1,4 @@
-"""Checks of the disk before a job is submitted: an hour in the queue is a poor way to learn of a typing slip."""
+"""Checks before a job is submitted: an hour in the queue is a poor way to learn of a typing error."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def check(plan: JobPlan) -> None:
     """Look for all that ``plan`` needs here.
 
     Raises:
-        RequestError: the checkpoint or the installation is none.
-        EnvironmentLacks: something is missing, or there is too little space.
+        RequestError: the checkpoint is not one, or the installation does not exist.
+        EnvironmentLacks: something is missing, or there is not enough space.
     """
     check_disk(plan)
     executor_for(plan.cluster_type).check(plan)
@@ -32,7 +32,12 @@ def check(plan: JobPlan) -> None:
 
 
 def check_disk(plan: JobPlan) -> None:
-    """Raise RequestError for a checkpoint that is none, EnvironmentLacks for too little space to save one."""
+    """Look at the checkpoint to load, and at the space for those to save.
+
+    Raises:
+        RequestError: the checkpoint is not one that can be loaded.
+        EnvironmentLacks: there is not enough space.
+    """
     try:
         if plan.checkpoint.load is not None:
             # exit_after: the run ends so many steps after the checkpoint, whatever its step is.
@@ -48,7 +53,7 @@ def check_disk(plan: JobPlan) -> None:
 
 
 def _check_checkpoint(path: Path, last_step: int | None) -> None:
-    """Refuse what ``llmb_train`` would refuse on the nodes: it takes a folder of ``iter_*`` folders, or one of them."""
+    """Reject what ``llmb_train`` would reject on the nodes: it takes a folder of ``iter_*`` folders, or one of them."""
     if not path.is_dir():
         raise RequestError(
             f"LOAD_CHECKPOINT_PATH={path} is not a directory", remedy="give the folder of the checkpoint"
@@ -66,20 +71,20 @@ def _check_checkpoint(path: Path, last_step: int | None) -> None:
         )
     if last_step is not None and last_step <= step:
         raise RequestError(
-            f"MAX_STEPS={last_step}: the checkpoint in {path} is of step {step}, there is nothing left to train",
+            f"MAX_STEPS={last_step}: the checkpoint in {path} is of step {step}, so there is nothing left to train",
             remedy=f"set MAX_STEPS above {step}, or unset it to train one step",
         )
 
 
 def _check_link(plan: JobPlan, path: Path) -> None:
-    """A container sees the installation and the workload's folder, but not where a link in them leads."""
+    """A container sees the installation and the workload's folder, but not what a link in them points to."""
     mounted = [Path(plan.install), Path(plan.workload_folder)]
     real = path.resolve()
     if plan.image is None or not any(path.is_relative_to(folder) for folder in mounted):
         return
     if not any(real.is_relative_to(folder.resolve()) for folder in mounted):
         raise RequestError(
-            f"LOAD_CHECKPOINT_PATH={path} is a link to {real}, where containers do not see it",
+            f"LOAD_CHECKPOINT_PATH={path} is a link to {real}, which containers do not see",
             remedy=f"set LOAD_CHECKPOINT_PATH={real}",
         )
 
@@ -94,7 +99,7 @@ def _step(path: Path) -> int | None:
 
 def _complaint(path: Path) -> str:
     if any(path.glob("weights/*.distcp")):
-        return "it is one of NeMo 2, which Megatron-Bridge cannot load"
+        return "it was written by NeMo 2, and Megatron-Bridge cannot load it"
     return f"{_TRACKER}, which names the last one, is missing or wrong"
 
 

@@ -1,4 +1,4 @@
-"""Start a run that is on record, and settle a start that was interrupted."""
+"""Start a run that is on record, and settle an interrupted submission."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llmb_common.runs.folders import remove_run
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTING, RunRecord, update_record
 
 PATIENCE_SECONDS = 360.0
-"""How long ``recover`` waits until it is certain that a lost ``sbatch`` left no job; longer than that ever takes."""
+"""How long ``recover`` waits for certainty that a lost ``sbatch`` left no job; it never takes that long."""
 
 UNSETTLED = (SUBMITTING, NOT_SUBMITTED)
 
@@ -23,7 +23,10 @@ UNSETTLED = (SUBMITTING, NOT_SUBMITTED)
 def recover(record: RunRecord, *, detach: bool = False) -> RunRecord:
     """Settle an interrupted submission: adopt the job that exists, or submit the same run again.
 
-    Waits while it is too early to be sure. Raises AnswerLost when the scheduler cannot be asked.
+    Waits while it is too early to be sure.
+
+    Raises:
+        AnswerLost: the scheduler cannot be asked, or another process is submitting the run.
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     delay = 0.2
@@ -38,7 +41,7 @@ def recover(record: RunRecord, *, detach: bool = False) -> RunRecord:
             raise AnswerLost(
                 f"it is unknown whether {record.paths.name} has a job: "
                 + (seen.unknown or "another process is submitting it"),
-                remedy="nothing is submitted twice; the same command again settles it later",
+                remedy="nothing is submitted twice; run the same command again later to settle it",
             )
         time.sleep(delay)
         delay = min(delay * 1.5, 5.0)
@@ -57,7 +60,7 @@ def start(record: RunRecord, *, detach: bool) -> RunRecord:
         return executor_for(record.plan.cluster_type).start(record, detach=detach)
     except AnswerLost as error:
         stay_submitting(record, error)
-        # The answer was lost, not necessarily the job. If it is there already, all is well.
+        # The answer was lost, but not necessarily the job. If the scheduler shows it, all is well.
         (seen,) = observe([record])
         if seen.record.job_id is None:
             raise
@@ -68,14 +71,14 @@ def start(record: RunRecord, *, detach: bool) -> RunRecord:
 
 
 def _start_again(record: RunRecord, *, detach: bool) -> RunRecord:
-    """Submit a run once more of which it is certain that it has no job, in its own folder."""
+    """Submit a run again, in its own folder, once it is certain that it has no job."""
     check_unchanged(record)
 
     def claim(found: RunRecord) -> RunRecord:
-        # Under the lock: of two processes that settle the same run one submits it.
+        # Under the lock: of two processes that settle the same run, only one submits it.
         if found.state != NOT_SUBMITTED:
             raise AnswerLost(
-                f"{found.paths.name} is just being submitted by another process",
+                f"{found.paths.name} is being submitted by another process",
                 remedy="llmb-run jobs shows what becomes of it",
             )
         again = found.with_state(SUBMITTING, "again")

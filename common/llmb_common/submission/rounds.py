@@ -1,11 +1,11 @@
-"""Many jobs that one command submits: by one process at a time, and together one round.
+"""A round: the jobs that one command submits, by one process at a time.
 
-A round that was killed, or in which not every job could be submitted, is gone on with by the same command: it gets the
-same name, from which the jobs' keys are made, and a key that is on record is not submitted again. Once every job of a
-round is on record the round is over, and the same command begins another.
+When a round was killed, or not every job could be submitted, the same command continues it: it gets the same name, from
+which the jobs' keys are made, and a key that is on record is not submitted again. Once every job of a round is on
+record the round is over, and the same command begins another.
 
-The state is a file beside the experiments, where whoever may submit may write, and it is locked while jobs are
-submitted. Nothing of it is left when a round is over.
+The state is a file beside the experiments, where whoever may submit may write. It is locked while jobs are submitted,
+and removed when the round is over.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from llmb_common.runs.paths import experiments_folder
 from llmb_common.submission.jobs import Job
 
 LEFTOVER_SECONDS = 24 * 3600
-"""An interrupted round is gone on with so long; after that the same command begins another."""
+"""For this long an interrupted round is continued; after that the same command begins another."""
 
 _FOLDER = ".submitting"
 
 
 @dataclass
 class Round:
-    """``begun`` is None for a new round, else when it first began (Unix time). Set ``over`` when nothing is missing."""
+    """``begun`` is None for a new round, else when it first began (Unix time). Set ``over`` when all are on record."""
 
     name: str
     begun: float | None = None
@@ -43,7 +43,7 @@ class Round:
 
 
 def digest_of(jobs: Sequence[Job], *more: object) -> str:
-    """The same for the same jobs in the same order, and the same user; ``more`` is told apart too."""
+    """A digest of the jobs in their order, of the user and of ``more``."""
     plans: dict[int, str] = {}
     for job in jobs:
         if id(job.plan) not in plans:
@@ -55,15 +55,18 @@ def digest_of(jobs: Sequence[Job], *more: object) -> str:
 
 
 def digest_of_file(task_file: str) -> str:
-    """The same for the same file, whatever stands in it, and the same user."""
+    """A digest of the file's name, whatever is in it, and of the user."""
     return hashlib.sha256(repr((os.getuid(), task_file)).encode()).hexdigest()[:16]
 
 
 @contextlib.contextmanager
 def open_round(jobs: Sequence[Job], digest: str, *, again: bool, say: Callable[[str], None]) -> Iterator[Round]:
-    """The round of the jobs' command, whose ``digest`` tells it from others; with ``again`` always a new one.
+    """The round of the command that ``digest`` identifies; with ``again`` always a new one.
 
-    While another process is at it this one waits, and says so first. Raises RecordError.
+    Waits while another process is working on it, and says so first.
+
+    Raises:
+        RecordError: its file cannot be written.
     """
     folder = experiments_folder(jobs[0].plan.workload_folder) / _FOLDER
     file = folder / digest
@@ -92,18 +95,18 @@ def _remove_empty(folder: Path) -> None:
 
 
 def _locked(file: Path, say: Callable[[str], None]) -> int:
-    """A descriptor of ``file``, which is made where it is absent and locked until the descriptor is closed."""
+    """A descriptor of ``file``, which is created if absent and stays locked until the descriptor is closed."""
     waits = False
     while True:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         except FileNotFoundError:
-            continue  # who was before us has just removed the folder
+            continue  # the previous process has just removed the folder
         try:
             if not try_lock(descriptor):
                 if not waits:
-                    say("another process is submitting these jobs: waiting for it (Ctrl-C ends only the waiting)")
+                    say("another process is submitting these jobs: waiting for it (Ctrl-C only stops waiting)")
                 waits = True
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             if os.fstat(descriptor).st_nlink:
@@ -111,18 +114,18 @@ def _locked(file: Path, say: Callable[[str], None]) -> int:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # who was before us is done and has removed the file
+        os.close(descriptor)  # the previous process has finished and removed the file
 
 
 def _state(descriptor: int, *, again: bool) -> Round:
-    """The round that stands in the file, if it was interrupted lately; else a new one, which is written there."""
+    """The round in the file, if it was interrupted recently; else a new one, which is written to the file."""
     try:
         found = json.loads(os.pread(descriptor, 4096, 0))
         name, begun = str(found["round"]), float(found["begun"])
         if not again and 0 <= time.time() - begun < LEFTOVER_SECONDS:
             return Round(name, begun)
     except (ValueError, KeyError, TypeError):
-        pass  # new, or killed in the middle of writing it: nothing was submitted then
+        pass  # new, or killed while writing it: nothing had been submitted
     new = Round(secrets.token_hex(4))
     text = json.dumps({"round": new.name, "begun": time.time()}).encode()
     os.ftruncate(descriptor, 0)
@@ -132,7 +135,7 @@ def _state(descriptor: int, *, again: bool) -> Round:
 
 
 def _remove_old(folder: Path) -> None:
-    """Remove what rounds that nobody has gone on with left here."""
+    """Remove the files of rounds that nobody has continued."""
     for file in folder.iterdir():
         with contextlib.suppress(OSError):
             if time.time() - file.stat().st_mtime > LEFTOVER_SECONDS:

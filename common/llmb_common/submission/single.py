@@ -24,11 +24,13 @@ def submit(
     *,
     on_record: Callable[[RunRecord], None] = lambda record: None,
 ) -> RunRecord:
-    """Put the run on record and start it; an interrupted submission of the same plan and key is continued.
+    """Put the run on record and start it, or continue an interrupted submission of the same plan and key.
 
-    ``on_record`` is called when the run is on record, before it starts: a local run is followed to its end.
-    Raises LLMBError. After a refusal nothing is left behind; AnswerLost means that nobody
-    knows whether the job exists: the run stays on record and ``recover`` settles it.
+    ``on_record`` is called once the run is on record, before it starts: some executors follow it to its end.
+
+    Raises:
+        AnswerLost: nobody knows whether the job exists. The run stays on record, and ``recover`` settles it.
+        LLMBError: it was refused. Nothing is left behind.
     """
     job = Job(plan, recipe_folder, options or Options())
     check(plan)
@@ -44,7 +46,11 @@ def submit_job(
     batch: Batch,
     on_record: Callable[[RunRecord], None] = lambda record: None,
 ) -> RunRecord:
-    """Go on with the run that is on record for ``job``, or make one and start it. Raises LLMBError."""
+    """Continue the run that is on record for ``job``, or make one and start it.
+
+    Raises:
+        LLMBError: as ``submit``.
+    """
     found = batch.known(job.plan, submission)
     if found is not None:
         on_record(found)

@@ -33,8 +33,8 @@ class LocalExecutor(Executor):
             present = count_gpus()
             if present < plan.gpus:
                 raise EnvironmentLacks(
-                    f"{plan.gpus} GPUs are asked for, this machine has {present}",
-                    remedy="lower JOB_TOTAL_GPUS, run where sbatch is, or try GPU_TYPE=cpu MODEL_SIZE=smoke",
+                    f"{plan.gpus} GPUs requested, but this machine has {present}",
+                    remedy="lower JOB_TOTAL_GPUS, run where sbatch is available, or try GPU_TYPE=cpu MODEL_SIZE=smoke",
                 )
         check_engine(plan)
 

@@ -1,4 +1,4 @@
-"""End a run on this machine: its script first, which ends the ranks and records it, then whatever is left."""
+"""End a run on this machine: first its script, which ends the ranks and records that, then whatever is left."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def end_processes_of(record: RunRecord) -> RunRecord | LLMBError:
     """The record of the run, which has ended, or why it was not ended."""
     name, process = record.paths.name, record.process
     if process is None:
-        return AnswerLost(f"{name} is just being started", remedy="cancel it again in a few seconds")
+        return AnswerLost(f"{name} is being started", remedy="cancel it again in a few seconds")
     alive = is_alive(process)
     if alive is None:
         return EnvironmentLacks(f"{name} runs on {process.host}, and this is another machine", remedy="cancel it there")
     if alive and not is_ours_to_end(process.pid):
         return RecordError(
-            f"process {process.pid} on the record of {name} is not one that you may end",
+            f"process {process.pid} on the record of {name} is not one that you may kill",
             remedy="the record was changed: look at the process (ps -p), and remove the run's folder",
             code="not-yours",
         )

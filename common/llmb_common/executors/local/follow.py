@@ -24,10 +24,10 @@ from llmb_common.timing.causes import first_cause
 _ITERATION = re.compile(rb"iteration +([0-9]+)/ *([0-9]+) \|")
 POLL_SECONDS = 0.25
 END_SECONDS = 30.0
-"""How long a job may take to save and end after SIGTERM."""
+"""How long a job may take to save and exit after SIGTERM."""
 
 
-# prctl(PR_SET_PDEATHSIG, SIGTERM), then the program itself.
+# prctl(PR_SET_PDEATHSIG, SIGTERM), then exec of the program.
 _LAUNCHER = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15);"
     "os.getppid() == int(sys.argv[1]) and os.execvp(sys.argv[2], sys.argv[2:])"
@@ -39,10 +39,10 @@ def start_and_follow(record: RunRecord, *, detach: bool) -> RunRecord:
     paths = record.paths
     with noted() as signals:
         child = _start_script(record, detach=detach)
-        process = identify(child.pid)  # None: it has ended already, and its end is on record
+        process = identify(child.pid)  # None: it has already ended, and recorded that
         record = update_record(paths.folder, lambda found: replace(found, process=process).with_state(RUNNING))
         if detach:
-            child.returncode = 0  # it is nobody's child to wait for: what became of it is on record
+            child.returncode = 0  # nobody waits for this child: what became of it is on record
             return record
         status = _follow(child, paths.log, signals)
         if status is None:
@@ -58,10 +58,10 @@ def start_and_follow(record: RunRecord, *, detach: bool) -> RunRecord:
 
 def _start_script(record: RunRecord, *, detach: bool) -> subprocess.Popen[bytes]:
     paths = record.paths
-    # What is followed ends with who follows it, also when that is killed: the kernel then sends it SIGTERM.
+    # A followed run ends with its follower, even when that is killed: the kernel then sends SIGTERM.
     launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
     with paths.batch_log.open("ab") as output:
-        # No stdin: a job must not eat the caller's input. Own session: Ctrl-C is ours to pass on, once.
+        # No stdin: a job must not consume the caller's input. Own session: Ctrl-C is ours to pass on, once.
         return subprocess.Popen(
             [*(launcher if sys.platform == "linux" and not detach else []), "bash", str(paths.script)],
             stdin=subprocess.DEVNULL,
@@ -74,7 +74,7 @@ def _start_script(record: RunRecord, *, detach: bool) -> subprocess.Popen[bytes]
 
 def _interrupt(child: subprocess.Popen[bytes], record: RunRecord, signals: Sequence[int]) -> NoReturn:
     paths = record.paths
-    print(f"ending the run, which may take {END_SECONDS:.0f} s; Ctrl-C once more ends it at once", file=sys.stderr)
+    print(f"ending the run, which may take {END_SECONDS:.0f} s; press Ctrl-C again to kill it", file=sys.stderr)
     before = len(signals)
     if record.process is not None:
         end_processes(record.process, lambda: processes_of(record), END_SECONDS, lambda: len(signals) > before)
@@ -84,9 +84,9 @@ def _interrupt(child: subprocess.Popen[bytes], record: RunRecord, signals: Seque
 
 
 def _follow(child: subprocess.Popen[bytes], log: Path, signals: Sequence[int]) -> int | None:
-    """Wait for the job and show its latest iteration: one changing line on a terminal, else every tenth step.
+    """Wait for the job and show its progress: on a terminal one line that is updated, else every tenth step.
 
-    Its exit status, or None as soon as one of ``signals`` has come.
+    Returns its exit status, or None as soon as a signal has arrived in ``signals``.
     """
     terminal = sys.stderr.isatty()
     shown = b""
@@ -114,7 +114,7 @@ def _follow(child: subprocess.Popen[bytes], log: Path, signals: Sequence[int]) -
 
 
 def _latest_iteration(log: Path, offset: int) -> tuple[int, bytes]:
-    """The last ``step/total`` after ``offset`` and where to read on (from the start of the last, unfinished line)."""
+    """Where to continue reading (at the start of an unfinished line), and the last ``step/total`` after ``offset``."""
     try:
         with log.open("rb") as stream:
             stream.seek(offset)

@@ -1,4 +1,4 @@
-"""What became of runs on this machine: is the very process of the record alive, and what did the job record."""
+"""The state of runs on this machine: whether the very process on record is alive, and what the job recorded."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from llmb_common.runs.record import CANCELLED, COMPLETED, FAILED, LOST, NOT_SUBM
 from llmb_common.timing.job_events import JobEvents, read_events
 
 RUN_VARIABLE = "LLMB_RUN_DIR"
-"""Every process of a run has it in its environment, with the run's folder."""
+"""In the environment of every process of a run: the run's folder."""
 
 START_SECONDS = 10
-"""A script that was started writes its start event within so many seconds, or was never started."""
+"""A script that has not written its start event after so many seconds was never started."""
 
 
 def look_at_processes(records: Sequence[RunRecord]) -> dict[str, Finding]:
-    """A finding per run id."""
+    """One finding per run id."""
     return {record.paths.run_id: _judge(record) for record in records}
 
 
 def processes_of(record: RunRecord) -> list[ProcessId]:
-    """The processes of a run that are alive here: its script, torchrun, the ranks, whoever their parent is now."""
+    """The live processes of a run on this machine: its script, torchrun, the ranks, whatever their parent is now."""
     return with_variable(RUN_VARIABLE, str(record.paths.folder))
 
 
@@ -51,7 +51,7 @@ def _judge(record: RunRecord) -> Finding:
 
 
 def _same_process(record: RunRecord, pid: int) -> ProcessId | None:
-    """The script's process by its own account. It was started by the submitter, so on its machine."""
+    """The script's process by its own account. The submitter started it, so it is on the same machine."""
     submitter = record.submitter
     found = identify(pid)
     if submitter is None or found is None or found.boot != submitter.boot or found.host != submitter.host:
@@ -74,7 +74,7 @@ def _not_started(record: RunRecord) -> Finding:
 def _ended(events: JobEvents) -> Finding:
     state = COMPLETED if events.exit_code == 0 else FAILED
     if events.signalled and events.exit_code != 0:
-        state = CANCELLED  # as Slurm says of a job that somebody ended; torchrun's exit code is then 1
+        state = CANCELLED  # as Slurm calls a job that somebody ended; torchrun's exit code is then 1
     code = "" if events.exit_code == 0 else f"exit code {events.exit_code}"
     detail = "; ".join(part for part in (code, events.problem) if part)
     return Finding(state=state, detail=detail, since=events.ended, nodes=events.nodes, start=events.started)

@@ -69,8 +69,8 @@ class SlurmExecutor(Executor):
             check_engine(plan)
 
     def options(self, plan: JobPlan, after: Sequence[str], excluded: Mapping[str, str]) -> tuple[str, ...]:
-        """``--dependency`` and ``--exclude``, the latter with the plan's own list: on the command line it replaces the
-        script's.
+        """``--dependency`` and ``--exclude``; the latter includes the plan's own list, which an option on the command
+        line replaces.
 
         Raises:
             RequestError: the job asks for nodes that are excluded.

@@ -1,4 +1,4 @@
-"""Start runs that are alike as one Slurm job array: one ``sbatch`` for all of them.
+"""Start identical runs as one Slurm job array, with a single ``sbatch``.
 
 Each run keeps its folder, its own script and its logs; the array's script only finds the run folder of its task.
 """
@@ -25,7 +25,7 @@ from llmb_common.slurm.command import run_slurm
 ASK_SECONDS = 30
 AT_ONCE = 4
 FRESH_SECONDS = 60
-"""Records older than that are confirmed before ``sbatch``: others must not take the runs for given up."""
+"""Older records are confirmed before ``sbatch``, lest others take the runs for abandoned."""
 
 
 def largest_array() -> int:
@@ -42,8 +42,9 @@ def largest_array() -> int:
 def start_array(records: Sequence[RunRecord]) -> list[RunRecord]:
     """Submit runs in state SUBMITTING, the tasks 0, 1, ... of one array; their records, saved.
 
-    Raises AnswerLost, and the records stay SUBMITTING; or another SchedulerError: no job exists, and the runs are for
-    the caller to remove.
+    Raises:
+        AnswerLost: nobody knows whether there are jobs. The records stay SUBMITTING.
+        SchedulerError: there is no job. The caller removes the runs, or submits them individually.
     """
     first = records[0]
     assert first.submission.task is not None
@@ -83,7 +84,8 @@ def _prepare(array: ArrayPaths, records: Sequence[RunRecord]) -> None:
 def _confirmed(found: RunRecord) -> RunRecord:
     if found.state != SUBMITTING:
         raise AnswerLost(
-            f"another process has taken {found.paths.name} for given up", remedy="the same command again settles it"
+            f"another process has taken {found.paths.name} for abandoned",
+            remedy="run the same command again to settle it",
         )
     return found.with_state(SUBMITTING, "confirmed")
 

@@ -1,8 +1,8 @@
-"""How a rank enters its image where Slurm has no Pyxis: ``enroot start``, with the environment handed over by name.
+"""How a rank enters its image where Slurm has no Pyxis: ``enroot start``, with the environment passed by name.
 
 ``enroot start`` drops the caller's environment (``runtime.sh`` and ``enroot-switchroot.c`` of 4.1.2: ``clearenv``, then
 the image's variables and those of ``--env``). Its hooks for Slurm and PyTorch, which would bring some of it back, are
-optional. ``--env NAME`` of a variable that is not set makes an empty one, so the node itself decides what to name.
+optional. ``--env NAME`` of a variable that is not set makes an empty one, so it is decided on the node which to name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from llmb_common.shell_text import shell_part
 
 _NAMES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", *SECRET_VARIABLES)
 _PREFIXES = ("SLURM_", "LLMB_", *TUNING_PREFIXES)
-"""Ranks, file names and NUMA binding need SLURM_*; the others also reach a job from a site's prolog."""
+"""SLURM_* is for ranks, file names and NUMA binding; the others can also come from a site's prolog."""
 
 
 def enter_script(plan: JobPlan, mounts: Sequence[str], variables: Sequence[str]) -> str:
@@ -31,8 +31,8 @@ def enter_script(plan: JobPlan, mounts: Sequence[str], variables: Sequence[str])
     ]
     if plan.checkpoint.enabled:
         lines += [
-            "# Slurm signals every process of the step, and those that serve the image's files must live until ranks",
-            "# have saved. An ignored signal stays ignored in what is started; ranks set a handler of their own.",
+            "# Slurm signals every process of the step, but those that serve the image must live until all is saved.",
+            "# An ignored signal stays ignored in child processes; ranks install a handler of their own.",
             "trap '' TERM",
         ]
     lines.append(f"exec enroot start{' --rw' if writable else ''} \\")

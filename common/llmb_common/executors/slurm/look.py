@@ -1,4 +1,4 @@
-"""What Slurm and the jobs' own records say of runs: the queue first, then accounting, then ``events.jsonl``."""
+"""The state of runs by Slurm and by the jobs' own records: queue first, then accounting, then ``events.jsonl``."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from llmb_common.slurm.states import is_live
 from llmb_common.timing.job_events import JobEvents, read_events
 
 LOST_SECONDS = 600
-"""How long a job may be unknown to a scheduler that answers before it counts as lost: accounting can lag behind."""
+"""How long a responding scheduler may not know a job before it counts as lost: accounting can lag behind."""
 
 GRACE_SECONDS = 300
-"""After so long an interrupted submission that left no trace has not reached the controller: sbatch itself is ended
+"""An interrupted submission that has left no trace for so long never reached the controller: sbatch itself is killed
 after 120 s."""
 
 LOCAL_GRACE_SECONDS = 30
-"""The same where it is certain that no sbatch runs any more: its process was on this machine and is gone."""
+"""The same where it is certain that no sbatch is running: its process was on this machine and is gone."""
 
 
 def look_at_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
-    """A finding per run id. Never raises for the scheduler: what it does not answer is ``unknown``."""
+    """One finding per run id. Never raises because of the scheduler: what it does not answer is ``unknown``."""
     queue: dict[Place, list[JobInfo]] = {}
     accounting: dict[Place, list[JobInfo]] = {}
     problem = ""
@@ -61,17 +61,17 @@ def _judge(record: RunRecord, jobs: list[JobInfo], whole: list[JobInfo], problem
     events = read_events(record.paths.events)
     task = record.submission.task
     if task is not None and not problem:
-        # A waiting task that is cancelled goes from the queue without a trace, and accounting may show it for ever.
+        # A waiting task that is cancelled leaves the queue without a trace, and accounting may show it forever.
         jobs = [job for job in jobs if not _is_late(job)]
     if task is not None and not jobs and events.started is None:
-        # Slurm keeps one row, without numbers, of the tasks that were cancelled together before they started.
+        # For tasks that were cancelled together before they started Slurm keeps one row, without their numbers.
         jobs = [replace(job, job_id=f"{job.job_id}_{task.index}") for job in whole if not is_live(job.state)]
     job = _ours(record, jobs, events)
     if job is not None and not (_is_late(job) and (problem or events.exit_code is not None)):
         return _from_job(record, job, events)
     if events.exit_code is not None and (events.exit_code == 0 or not problem):
-        # The job has ended by its own account. While nobody can be asked, only success counts: Slurm
-        # may just be putting a job that failed with its node back into the queue.
+        # The job has ended by its own account. While nobody can be asked, only success counts: Slurm may be about to
+        # requeue a job that failed with its node.
         return _from_events(record, events)
     if problem:
         return Finding(unknown=problem)
@@ -98,7 +98,7 @@ def _ours(record: RunRecord, jobs: list[JobInfo], events: JobEvents) -> JobInfo 
 
 
 def _is_late(job: JobInfo) -> bool:
-    """Accounting that still shows a live job: slurmdbd learns of an end later than the job's own record."""
+    """Whether this is accounting that still shows a live job: slurmdbd learns of an end later than the job itself."""
     return bool(job.exit_code) and is_live(job.state)
 
 
@@ -139,14 +139,14 @@ def _from_events(record: RunRecord, events: JobEvents) -> Finding:
 
 
 def _unborn(record: RunRecord) -> Finding:
-    """A submission that was interrupted, and no trace of a job: is it certain that there will be none?"""
+    """An interrupted submission and no trace of a job: is it certain that there will be none?"""
     if record.state == NOT_SUBMITTED or not may_still_be_born(record):
         return Finding(state=NOT_SUBMITTED, detail="the submission was interrupted and no job came of it")
     return Finding()
 
 
 def may_still_be_born(record: RunRecord) -> bool:
-    """Whether the ``sbatch`` of an unfinished submission may still be under way."""
+    """Whether the ``sbatch`` of an unfinished submission may still be running."""
     age = time.time() - record.state_time
     if age > GRACE_SECONDS:
         return False
@@ -154,5 +154,5 @@ def may_still_be_born(record: RunRecord) -> bool:
     if submitter is None:
         return True
     if submitter != identify() and is_alive(submitter) is not False:
-        return True  # it is at it, or sits on a machine that cannot be seen from here
+        return True  # it is working on it, or is on a machine that cannot be seen from here
     return age < LOCAL_GRACE_SECONDS or runs_with(str(record.submitted_script))

@@ -1,4 +1,4 @@
-"""What a container of the job sees of the machine, as Pyxis and Enroot take it."""
+"""What the job's containers see of the machine, in the syntax of Pyxis and of Enroot."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from llmb_common.words import mount_problem
 
 
 def container_mounts(plan: JobPlan, runtime: str) -> list[str]:
-    """Mounts for ``pyxis`` or ``enroot``: installation, workload and checkpoints at the same paths as outside, then the
-    asked ones. Raises RequestError for a path that this runtime cannot be told."""
-    # Beside a checkpoint named itself (iter_0000050) stands the file that Megatron reads first.
+    """Mounts for ``pyxis`` or ``enroot``: installation, workload and checkpoints at the same paths as outside, then
+    those that were asked for.
+
+    Raises:
+        RequestError: this runtime has no way to express a path.
+    """
+    # The file that Megatron reads first is next to a single checkpoint (iter_0000050).
     load = re.sub(r"/iter_[0-9]+$", "", plan.checkpoint.load or "")
     paths: list[str] = []
     for path in (plan.install, plan.workload_folder, plan.checkpoint.save, load):
@@ -26,12 +30,12 @@ def container_mounts(plan: JobPlan, runtime: str) -> list[str]:
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Whether ``path`` is ``folder`` or in it; neither is looked up."""
+    """Whether ``path`` is ``folder`` or inside it, by their text alone."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def _for_enroot(mount: str) -> str:
-    """Enroot takes commas between flags, and with flags leaves out its defaults, which Pyxis adds."""
+    """Enroot separates flags by commas and, given flags, omits its defaults, which Pyxis adds."""
     source, *rest = mount.split(":")
     if len(rest) < 2:
         return mount

@@ -1,4 +1,4 @@
-"""``sbatch``: was the job accepted, refused, or does nobody know."""
+"""``sbatch``: the job was accepted, or refused, or nobody knows."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from llmb_common.errors import AnswerLost, SchedulerError
 from llmb_common.slurm.command import run_slurm
 
 SUBMIT_SECONDS = 120
-"""How long ``sbatch`` may take. Past it nobody knows whether the job was accepted."""
+"""How long ``sbatch`` may take. After that nobody knows whether the job was accepted."""
 
 
 def sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, str]:
-    """Submit ``script``: the job id, and what ``sbatch`` remarked.
+    """Submit ``script``; returns the job id and what ``sbatch`` remarked.
 
-    Under ``timeout``: should this process be killed, ``sbatch`` still ends, and the question whether the job exists has
-    an answer soon. Raises AnswerLost when nobody knows, else SchedulerError: ``refused`` or ``no-program``.
+    Under ``timeout``: should this process be killed, ``sbatch`` still ends, and it is soon certain whether the job
+    exists.
+
+    Raises:
+        AnswerLost: nobody knows whether there is a job.
+        SchedulerError: there is none; code ``refused`` or ``no-program``.
     """
     command = ["timeout", "--kill-after=5", str(SUBMIT_SECONDS), "sbatch", "--parsable", *options, str(script)]
     try:
@@ -37,7 +41,7 @@ def sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, st
 
 _TIMED_OUT = (124, 137)
 _AMBIGUOUS = re.compile(r"timed out|zero bytes|reset by peer|unexpected message|transport endpoint|i/o error", re.I)
-"""Refusals after which the controller may have the job all the same: the request was sent, the answer was lost."""
+"""Errors after which the controller may have the job all the same: the request was sent, the answer was lost."""
 
 
 def _unknown(job_name: str, message: str) -> AnswerLost:
@@ -48,7 +52,7 @@ def _unknown(job_name: str, message: str) -> AnswerLost:
 
 
 def parse_job_id(output: str) -> str | None:
-    """The job id in the answer of ``sbatch --parsable``: ``123`` or ``123;cluster``, on the last line that has one."""
+    """The job id in the output of ``sbatch --parsable``: ``123`` or ``123;cluster``, on the last line that has one."""
     for line in reversed(output.splitlines()):
         if found := re.fullmatch(r"([0-9]+)(;\S+)?", line.strip()):
             return found[1]
@@ -70,7 +74,7 @@ _ADVICE = (
 
 
 def refusal(answer: str) -> SchedulerError:
-    """sbatch's refusal in its own words, with advice where the cause is a known one."""
+    """The refusal in sbatch's own words, with advice where the cause is known."""
     text = answer.strip() or "no message"
     remedy = next((advice for pattern, advice in _ADVICE if re.search(pattern, text, re.IGNORECASE)), "")
     return SchedulerError(f"sbatch refused the job: {text}", remedy=remedy, code="refused")

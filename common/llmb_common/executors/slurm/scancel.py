@@ -1,8 +1,8 @@
-"""``scancel``, so that a reused job id hits nobody else's job.
+"""``scancel``, in such a way that a reused job id does not hit somebody else's job.
 
-A job of its own is named to ``scancel`` by id and name together. For a task of an array that would be wrong: with a
-name, Slurm 22.05 cancels all waiting tasks in place of the one. So such a task is named by id alone, and only when the
-scheduler has just shown it under our name.
+A job of its own is identified by id and name together. For a task of an array that would be wrong: given a name, Slurm
+22.05 cancels all waiting tasks instead of the one. So a task is identified by id alone, and only when the scheduler has
+just shown it under our name.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ CANCEL_SECONDS = 60
 """How long ``scancel`` may take."""
 
 _ENDED = r"Invalid job id|already completing"
-"""What scancel says of jobs that have ended by themselves; no failure."""
+"""What scancel says of jobs that have ended by themselves; not a failure."""
 
 TASKS_AT_ONCE = 200
 
 
 def end_jobs(records: Sequence[RunRecord]) -> dict[str, SchedulerError]:
-    """Name the jobs to ``scancel``; by run id those that it refused, with its words."""
+    """Cancel the jobs; by run id, why scancel refused one."""
     refused: dict[str, SchedulerError] = {}
     tasks = [record for record in records if record.submission.task is not None]
     for start in range(0, len(tasks), TASKS_AT_ONCE):
         refused |= _end_tasks(tasks[start : start + TASKS_AT_ONCE])
     for record in records:
         if record.submission.task is None:
-            # With both, scancel takes only a job that fits both.
+            # Given both, scancel cancels only a job that matches both.
             problem = _scancel(f"--name={record.job_name}", str(record.job_id))
             if problem is not None:
                 refused[record.paths.run_id] = problem
@@ -44,7 +44,7 @@ def _end_tasks(tasks: Sequence[RunRecord]) -> dict[str, SchedulerError]:
         return {}
     if len(tasks) == 1:
         return {tasks[0].paths.run_id: problem}
-    # Which of them it is, its words do not always say.
+    # Its message does not always say which of them it is.
     return {record.paths.run_id: one for record in tasks if (one := _scancel(str(record.job_id))) is not None}
 
 
@@ -58,5 +58,5 @@ def _scancel(*arguments: str) -> SchedulerError | None:
         return None
     return SchedulerError(
         f"scancel {' '.join(arguments)[:200]}: {complaints[0][:300] if complaints else answer.complaint}",
-        remedy="the job goes on; cancel it again when the scheduler answers",
+        remedy="the job keeps running; cancel it again when the scheduler answers",
     )

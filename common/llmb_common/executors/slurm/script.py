@@ -1,4 +1,4 @@
-"""The parts of a batch script that are Slurm's: ``#SBATCH`` lines, ``srun``, the script of a job array."""
+"""Slurm's parts of a batch script: ``#SBATCH`` lines, ``srun``, and the script of a job array."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from llmb_common.runs.paths import ArrayPaths
 from llmb_common.slurm.options import output_pattern, sbatch_line
 
 PORT_BASE, PORT_COUNT = 21000, 9000
-"""Rendezvous ports, by the job's id: two jobs meet on one only where they share a node and their ids differ by a
-multiple of 9000. Linux takes ports of outgoing connections from 32768 up, and one that holds the rendezvous port ends
-the job at its start; 30000 to 32767 are Kubernetes' node ports, 20048 and 20049 those of NFS."""
+"""Rendezvous ports, by job id: two jobs collide only if they share a node and their ids differ by a multiple of 9000.
+Linux uses ports from 32768 up for outgoing connections, and one that holds the rendezvous port ends the job at its
+start; 30000 to 32767 are Kubernetes' node ports, 20048 and 20049 those of NFS."""
 
 
 def render_array(plan: JobPlan, array: ArrayPaths, size: int) -> str:
@@ -24,7 +24,7 @@ def render_array(plan: JobPlan, array: ArrayPaths, size: int) -> str:
         RequestError: a path cannot be said to Slurm.
     """
     name = plan.experiment_name
-    # Through the link: also what Slurm itself says of a task (time limit, memory) goes into that run's log.
+    # Through the link: what Slurm itself says of a task (time limit, memory) goes into that run's log, too.
     output = f"{output_pattern(str(array.folder))}/%a/{output_pattern(f'{name}/sbatch_{name}.out')}"
     lines = ["#!/bin/bash", *directives(plan, array.job_name, output)]
     lines += [sbatch_line("array", f"0-{size - 1}"), ""]
@@ -42,7 +42,7 @@ def directives(plan: JobPlan, job_name: str, output: str) -> list[str]:
     if slurm.runtime == "enroot" and plan.image and (plan.image.startswith("-") or "'" in plan.image):
         # It puts the image's path between single quotes into a script of its own (4.1.2, runtime.sh).
         raise RequestError(
-            f"Enroot cannot be told the image {plan.image}", remedy="rename it: no quote, no dash in front"
+            f"Enroot cannot be given the image {plan.image}", remedy="rename it: no quotes, no leading dash"
         )
     options: dict[str, str | int | None] = {
         "job-name": job_name,
@@ -67,8 +67,8 @@ def directives(plan: JobPlan, job_name: str, output: str) -> list[str]:
     options["output"] = output
     options["open-mode"] = "append"
     if not {"requeue", "no-requeue"} & dict(slurm.additional).keys():
-        options["requeue"] = None  # after a node failure or preemption; the run goes on in the same folder
-    options |= dict(slurm.additional)  # the user's word is the last
+        options["requeue"] = None  # after a node failure or preemption; the run continues in the same folder
+    options |= dict(slurm.additional)  # the user has the last word
     return [sbatch_line(option, value) for option, value in options.items()]
 
 
