@@ -286,7 +286,7 @@ def test_the_commands_of_llmb_run(served: RunSite, here: Cli) -> None:
 
 def test_nothing_asks_for_a_way_by_its_name() -> None:
     """That is what the traits are for: a comparison would have no answer for a third one."""
-    asks = re.compile(r"""cluster_type["')\]]* *(?:==|!=|in [({\[])|(?:==|!=) *(?:"slurm"|"local"|SLURM|LOCAL)\b""")
+    asks = re.compile(r"""cluster_type["')\]]* *(?:==|!=|in [({\[])|(?:==|!=) *(?:"slurm"|"local"|SLURM\b|LOCAL\b)""")
     sources = [path for folder in ("common", "cli", "installer") for path in (ROOT / folder).rglob("*.py")]
     assert len(sources) > 200
     assert [path.name for path in sources if asks.search(path.read_text())] == []

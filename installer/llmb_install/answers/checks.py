@@ -36,7 +36,7 @@ def check(given: Given, workloads: Iterable[str], where: str = "", lines: Mappin
 
     for question in QUESTIONS:
         _check_value(question, given.get(question.field), at(question.field))
-    name = str(given.get("cluster_type"))
+    name = str(given.get("cluster_type")).lower()
     if name in names() and not traits_of(name).containers and given.get("runtime") not in (None, "none"):
         raise RequestError(
             f"{at('runtime')}the {name} executor uses no container, and runtime is {given['runtime']}",

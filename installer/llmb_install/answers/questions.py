@@ -30,7 +30,7 @@ def _never(given: Given) -> bool:
 
 def on_slurm(given: Given) -> bool:
     """Whether jobs are submitted to Slurm; False as long as that is not answered."""
-    name = str(given.get("cluster_type"))
+    name = str(given.get("cluster_type")).lower()
     return name in names() and traits_of(name).slurm_options
 
 

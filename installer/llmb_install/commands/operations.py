@@ -21,7 +21,7 @@ from llmb_install.answers import answers as answers_module
 from llmb_install.answers import site_checks, used_folder
 from llmb_install.answers.answers import Answers
 from llmb_install.answers.checks import check_paths
-from llmb_install.answers.questions import QUESTIONS, Given, expand_workloads, merged, missing, plain
+from llmb_install.answers.questions import QUESTIONS, Given, expand_workloads, merged, missing, on_slurm, plain
 from llmb_install.answers.stored import load_recipes, required_answers, stored_answers
 from llmb_install.commands import removal
 from llmb_install.installation import Installation
@@ -244,7 +244,7 @@ def _found_on(given: Given) -> Given:
     """What no one is asked because Slurm says it: how ``srun`` starts ranks here."""
     from llmb_install.detect import mpi_type
 
-    found = None if str(given.get("cluster_type")).lower() == "local" else mpi_type()
+    found = mpi_type() if given.get("cluster_type") is None or on_slurm(given) else None
     return {"mpi": found} if found else {}
 
 
