@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmb_common.request.read import VARIABLES
+from llmb_common.request.variables import VARIABLES
 from llmb_run.main import main
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from llmb_common.errors import RecordError
 from llmb_common.files import read_json, sha256_of_tree, write_atomic, write_json
-from llmb_common.request.read import VARIABLES
+from llmb_common.request.variables import VARIABLES
 from llmb_common.secrets import Secret, is_secret_name
 
 

@@ -39,7 +39,8 @@ from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.readme_variables import variables
 from llmb_common.rendering.job import job_document
 from llmb_common.rendering.script import render_script
-from llmb_common.request.read import VARIABLES, read_request
+from llmb_common.request.read import read_request
+from llmb_common.request.variables import VARIABLES
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import load_cluster_config
 from llmb_common.site.machine import Machine
@@ -76,7 +77,7 @@ print(json.dumps({
     "script": render_script(plan, paths),
     "listed": json.loads(llmb_run("list", "--gpu-type", "x900", "--json"))["data"],
     "help": llmb_run("single", "--help"),
-    "variable": VARIABLES["GPU_TYPE"],
+    "variable": VARIABLES["GPU_TYPE"].meaning,
     "readme": "\\n".join(variables(llama)),
     "choices": next(q for q in questions.QUESTIONS if q.field == "gpu_type").choices,
     "arch": answers.complete(given, {llama.workload: llama}).arch,

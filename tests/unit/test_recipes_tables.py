@@ -12,7 +12,7 @@ import pytest
 from llmb_common.errors import RecipeError
 from llmb_common.recipes.loading import load_recipe, recipe_folders
 from llmb_common.recipes.readme_tables import fill, main
-from llmb_common.request.read import VARIABLES
+from llmb_common.request.variables import VARIABLES
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ["grok1", "llama3.1", "llama4", "nemotron4"]

@@ -11,7 +11,8 @@ from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.request.columns import COLUMNS
 from llmb_common.request.fields import FieldNames
-from llmb_common.request.read import VARIABLES, Request
+from llmb_common.request.read import Request
+from llmb_common.request.variables import VARIABLES
 from llmb_common.secrets import is_secret_name
 from llmb_common.slurm.options import override_additional
 from llmb_common.words import is_variable_name, job_variable_problem

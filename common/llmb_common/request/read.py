@@ -1,6 +1,6 @@
 """What the user asked for: the documented variables, read strictly, from ``launch.sh`` and ``llmb-run`` alike.
 
-``VARIABLES`` is the contract; ``read_request`` turns a mapping of variables into a frozen ``Request``. A value that
+``read_request`` turns a mapping of variables into a frozen ``Request``. A value that
 cannot be meant, and a name that is one slip away from a documented one, is a RequestError: on a cluster a silently
 ignored ``JOB_TOTAL_GPU=256`` costs a night.
 """
@@ -14,62 +14,16 @@ from pathlib import Path
 
 import msgspec
 
-from llmb_common import gpus
 from llmb_common.cluster_types import ClusterType, names
 from llmb_common.errors import RequestError
-from llmb_common.request.columns import COLUMNS, Columns
+from llmb_common.request.columns import Columns
 from llmb_common.request.fields import VARIABLE_NAMES, FieldNames
 from llmb_common.request.names import refuse_typos, shorter_names
 from llmb_common.request.values import Reader, gres_count, gres_type, read_mounts, same
+from llmb_common.request.variables import VARIABLES
 from llmb_common.secrets import is_secret_name
 
 _UNSET_WORDS = {"na", "none", "null"}
-
-VARIABLES: dict[str, str] = {
-    "JOB_TOTAL_GPUS": "number of GPUs; ranks on a CPU",
-    "GPU_TYPE": " ".join(gpus.gpu_types()),
-    "MODEL_SIZE": "model size",
-    "DTYPE": "bf16 fp8 nvfp4",
-    "FP8_RECIPE": "cs ds mx",
-    "CONFIG_VARIANT": "which generation of rows where a recipe has two",
-    "GPUS_PER_NODE": "GPUs a node",
-    "SBATCH_GPUS_PER_NODE": "GPUs a node, and asks Slurm for that GRES",
-    "MAX_STEPS": "training steps",
-    "TIME_LIMIT": "Slurm time limit",
-    **dict.fromkeys(COLUMNS, "overrides one column of the configuration"),
-    "SBATCH_ACCOUNT": "Slurm account",
-    "SBATCH_PARTITION": "Slurm partition",
-    "ADDITIONAL_SLURM_PARAMS": "semicolon-separated key=value or flag",
-    "RUN_CONF_IMAGE": "another container image",
-    "RUN_CONF_MOUNTS": "extra container mounts, comma-separated",
-    "ENABLE_PROFILE": "Nsight Systems profile",
-    "PROFILE_START_STEP": "first profiled step",
-    "PROFILE_STOP_STEP": "step at which profiling stops",
-    "RUN_CONF_PROFILE_START_STEP": "first profiled step",
-    "RUN_CONF_PROFILE_STOP_STEP": "step at which profiling stops",
-    "PROFILE_RANKS": "profiled ranks: all, or 0,2,8-15",
-    "ENABLE_GPU_METRICS": "GPU metrics in the profile",
-    "ENABLE_NCCLTRACE": "NCCL trace in the log",
-    "ENABLE_CHECKPOINT": "save a checkpoint",
-    "CHECKPOINT_INTERVAL": "save every N steps",
-    "CHECKPOINT_DIR": "where checkpoints go",
-    "LOAD_CHECKPOINT_PATH": "resume from here",
-    "ENABLE_VBOOST": "clock boost",
-    "STRONG_SCALING": "the same GBS at every scale",
-    "CPU_PER_TASK_PINNING": "CPUs bound to each task",
-    "MOE_ROUTING": "drop or balanced",
-    "FORCE": "accept an undocumented scale that divides",
-    "LLMB_ENGINE_CHECK": "off: train with any Megatron-Bridge the image has",
-    "LLMB_PYTHON": "the Python that has LLMB",
-    "CLUSTER_TYPE": "slurm or local",
-    "DRY_RUN": "true: print the batch script; json: print the plan",
-    "LLMB_INSTALL": "top folder of the installation",
-    "LLMB_WORKLOAD": "folder of the workload",
-    "LLMB_REPO": "clone of the repository",
-    "STAGE_PATH": "old name of LLMB_INSTALL",
-    "HF_TOKEN": "Hugging Face token",
-}
-"""Every documented variable, with one line of what it means."""
 
 TUNING_PREFIXES = (
     "NCCL_", "TORCH_NCCL_", "NVTE_", "UCX_", "GLOO_", "OMPI_MCA_", "PYTORCH_", "SHARP_", "FI_", "NVSHMEM_",
@@ -155,7 +109,7 @@ def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES)
         gpu_type=read.lower("GPU_TYPE"),
         model_size=read.lower("MODEL_SIZE"),
         dtype=read.lower("DTYPE"),
-        fp8_recipe=read.choice("FP8_RECIPE", ("cs", "ds", "mx")),
+        fp8_recipe=read.choice("FP8_RECIPE"),
         variant=read.lower("CONFIG_VARIANT"),
         gpus_per_node=same(
             ("GPUS_PER_NODE", read.positive("GPUS_PER_NODE")), ("SBATCH_GPUS_PER_NODE", gres_count(gres_gpus))
@@ -187,7 +141,7 @@ def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES)
         vboost=read.switch("ENABLE_VBOOST"),
         strong_scaling=read.switch("STRONG_SCALING"),
         cpu_pinning=read.count("CPU_PER_TASK_PINNING"),
-        moe_routing=read.choice("MOE_ROUTING", ("drop", "balanced")),
+        moe_routing=read.choice("MOE_ROUTING"),
         force=read.switch("FORCE"),
         cluster_type=_cluster_type(read),
         dry_run=read.dry_run(),
@@ -202,7 +156,7 @@ def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES)
         unread=shorter_names(variables, VARIABLES),
         say=say,
     )
-    read.choice("LLMB_ENGINE_CHECK", ("on", "off"))  # handed to the ranks as it stands, with the tuning variables
+    read.choice("LLMB_ENGINE_CHECK")  # handed to the ranks as it stands, with the tuning variables
     _refuse_contradictions(request)
     return request
 
@@ -231,7 +185,7 @@ def _refuse_contradictions(request: Request) -> None:
 
 
 def _cluster_type(read: Reader) -> ClusterType | None:
-    word = read.choice("CLUSTER_TYPE", tuple(names()))
+    word = read.choice("CLUSTER_TYPE", names())
     return ClusterType(word) if word is not None else None
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.request.fields import FieldNames
+from llmb_common.request.variables import VARIABLES
 from llmb_common.words import is_slurm_name, line_problem
 
 
@@ -80,8 +81,9 @@ class Reader:
             raise self._wrong(name, value, f" is not {what}", remedy=remedy)
         return int(value)
 
-    def choice(self, name: str, choices: tuple[str, ...]) -> str | None:
-        value = self.lower(name)
+    def choice(self, name: str, choices: Sequence[str] = ()) -> str | None:
+        """One of ``choices``, or of those that the variable always has."""
+        value, choices = self.lower(name), choices or VARIABLES[name].choices
         if value is not None and value not in choices:
             raise self._wrong(
                 name, value, f" is unknown{did_you_mean(value, choices)}", remedy=f"one of {', '.join(choices)}"

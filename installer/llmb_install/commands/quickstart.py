@@ -12,7 +12,7 @@ from pathlib import Path
 from llmb_common.envelope import Result
 from llmb_common.errors import CheckFailed
 from llmb_common.programs import Answer, ask
-from llmb_common.request.read import VARIABLES
+from llmb_common.request.variables import VARIABLES
 from llmb_common.timing.iterations import iterations_in
 from llmb_install.answers.answers import Answers, complete
 from llmb_install.answers.stored import load_recipes, stored_answers
