@@ -13,6 +13,7 @@ import pytest
 
 from support.images import PROGRAMS, build_image
 from support.processes import wait_until
+from support.run_site import STANDIN_ENGINE
 from support.slurm_cluster import ENDED, SlurmCluster
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,29 +72,34 @@ def site(slurm: SlurmCluster, engine_python: Path, tmp_path: Path) -> Site:
     return Site(slurm, tmp_path / "it's an install", engine_python)
 
 
-def test_real_training_on_two_nodes_of_two_ranks(site: Site) -> None:
-    folder = site.run(JOB_TOTAL_GPUS="4", GPUS_PER_NODE="2", MAX_STEPS="4")
-    assert iterations(folder) == list(range(1, 5))
-    start, *_, end = events(folder)
+@pytest.fixture
+def quick_site(slurm: SlurmCluster, tmp_path: Path) -> Site:
+    """Its engine is the stand-in of ``support/run_site.py``: for what is decided before training begins."""
+    engine = tmp_path / "engine"
+    engine.write_text(STANDIN_ENGINE)
+    engine.chmod(0o755)
+    return Site(slurm, tmp_path / "it's an install", engine)
+
+
+def test_real_training_on_two_nodes_of_two_ranks_is_saved_and_resumed_for_one_step(site: Site) -> None:
+    saved = site.run(JOB_TOTAL_GPUS="4", GPUS_PER_NODE="2", MAX_STEPS="4", ENABLE_CHECKPOINT="true")
+    assert iterations(saved) == list(range(1, 5))
+    start, *_, end = events(saved)
     assert (start["event"], start["nodes"]) == ("start", "gpu[1-2]")
     assert (end["event"], end["exit_code"]) == ("end", 0)
-    record = json.loads((folder / "run.json").read_text())
+    record = json.loads((saved / "run.json").read_text())
     assert record["job_id"] == end["job_id"]
     assert record["plan"]["nodes"] == 2
-
-
-def test_checkpoint_saved_under_slurm_is_resumed_for_one_step(site: Site) -> None:
-    common = {"JOB_TOTAL_GPUS": "2", "GPUS_PER_NODE": "1"}
-    saved = site.run(ENABLE_CHECKPOINT="true", MAX_STEPS="3", **common)
     (checkpoints,) = saved.glob("*/checkpoints")
-    assert list(checkpoints.glob("iter_0000003/*.distcp"))
-    resumed = site.run(LOAD_CHECKPOINT_PATH=str(checkpoints), **common)
-    assert iterations(resumed) == [4]
+    assert list(checkpoints.glob("iter_0000004/*.distcp"))
+    resumed = site.run(JOB_TOTAL_GPUS="2", GPUS_PER_NODE="1", LOAD_CHECKPOINT_PATH=str(checkpoints))
+    assert iterations(resumed) == [5]
 
 
-def test_nccl_trace_runs_five_steps_with_the_debug_variables(site: Site) -> None:
-    folder = site.run(JOB_TOTAL_GPUS="1", ENABLE_NCCLTRACE="true")
+def test_nccl_trace_runs_five_steps_with_the_debug_variables(quick_site: Site) -> None:
+    folder = quick_site.run(JOB_TOTAL_GPUS="1", ENABLE_NCCLTRACE="true", STANDIN_STEPS="job")
     assert iterations(folder) == [1, 2, 3, 4, 5]
+    assert "NCCL_DEBUG_SUBSYS=COLL,P2P,NET\n" in log_of(folder)
     (script,) = folder.glob("*.sbatch")
     assert "export NCCL_DEBUG_SUBSYS=COLL,P2P,NET\n" in script.read_text()
 
@@ -149,40 +155,21 @@ def test_profiled_training_in_a_container(
 def test_real_training_without_pyxis_in_an_image_that_enroot_starts(
     slurm: SlurmCluster, standins: Path, engine_python: Path, training_image: Path, tmp_path: Path
 ) -> None:
-    """Enroot drops the environment: unless ours is passed by name, no rank would know which one it is."""
-    site = Site(slurm, tmp_path / "install", engine_python, runtime="enroot")
-    folder = site.run(
-        JOB_TOTAL_GPUS="4",
-        GPUS_PER_NODE="2",
-        MAX_STEPS="4",
-        RUN_CONF_IMAGE=str(training_image),
-        RUN_CONF_MOUNTS=engine_mounts(engine_python),
-        PATH=f"{standins}:{slurm.env['PATH']}",
-        NCCL_DEBUG="WARN",
-        HF_TOKEN="hf_canary",
-    )
-    assert iterations(folder) == [1, 2, 3, 4]
-    inside = dict(line.split("=", 1) for line in (folder / "environment-3").read_text().splitlines() if "=" in line)
-    expected = {"SLURM_NODEID": "1", "SLURM_LOCALID": "1", "SLURM_NTASKS": "4", "IN_IMAGE": "yes", "NCCL_DEBUG": "WARN"}
-    # Ours win over the image's own.
-    assert expected.items() | {("TOKENIZERS_PARALLELISM", "False"), ("HF_TOKEN", "hf_canary")} <= inside.items()
-    assert not {"NGC_API_KEY", "CUDA_VISIBLE_DEVICES"} & inside.keys(), "set nowhere, and so not empty either"
-    (script,) = folder.glob("*.sbatch")
-    assert "hf_canary" not in script.read_text()
+    """Enroot drops the environment: unless ours is passed by name, no rank would know which one it is.
 
-
-def test_a_signal_to_the_whole_step_saves_although_it_reaches_what_serves_the_image(
-    slurm: SlurmCluster, standins: Path, engine_python: Path, training_image: Path, tmp_path: Path
-) -> None:
+    And a signal to the whole step, which reaches what serves the image too, saves.
+    """
     site = Site(slurm, tmp_path / "install", engine_python, runtime="enroot")
     done = site.launch(
-        JOB_TOTAL_GPUS="2",
-        GPUS_PER_NODE="1",
+        JOB_TOTAL_GPUS="4",
+        GPUS_PER_NODE="2",
         MAX_STEPS="100000",
         ENABLE_CHECKPOINT="true",
         RUN_CONF_IMAGE=str(training_image),
         RUN_CONF_MOUNTS=engine_mounts(engine_python),
         PATH=f"{standins}:{slurm.env['PATH']}",
+        NCCL_DEBUG="WARN",
+        HF_TOKEN="hf_canary",
     )
     assert done.returncode == 0, done.stderr
     job, folder = int(done.stdout.split()[-1]), Path(done.stderr.splitlines()[-1].strip())
@@ -194,8 +181,18 @@ def test_a_signal_to_the_whole_step_saves_although_it_reaches_what_serves_the_im
     wait_until(trains, "the third iteration", timeout=240)
     slurm.run(["scancel", "--signal=TERM", str(job)])
     slurm.wait_for_state(job, "COMPLETED", timeout=120)
+    steps = iterations(folder)
+    assert steps == list(range(1, len(steps) + 1))
     (saved,) = folder.glob("*/checkpoints/iter_*")
-    assert saved.name == f"iter_{iterations(folder)[-1]:07d}"
+    assert saved.name == f"iter_{steps[-1]:07d}"
+
+    inside = dict(line.split("=", 1) for line in (folder / "environment-3").read_text().splitlines() if "=" in line)
+    expected = {"SLURM_NODEID": "1", "SLURM_LOCALID": "1", "SLURM_NTASKS": "4", "IN_IMAGE": "yes", "NCCL_DEBUG": "WARN"}
+    # Ours win over the image's own.
+    assert expected.items() | {("TOKENIZERS_PARALLELISM", "False"), ("HF_TOKEN", "hf_canary")} <= inside.items()
+    assert not {"NGC_API_KEY", "CUDA_VISIBLE_DEVICES"} & inside.keys(), "set nowhere, and so not empty either"
+    (script,) = folder.glob("*.sbatch")
+    assert "hf_canary" not in script.read_text()
 
 
 def test_a_missing_image_is_refused_before_submission(slurm: SlurmCluster, engine_python: Path, tmp_path: Path) -> None:
@@ -214,8 +211,15 @@ def test_a_refused_job_shows_slurms_words_and_leaves_nothing(site: Site) -> None
     assert not (site.install / "workloads" / "pretrain_llama3.1" / "experiments").exists()
 
 
-def test_variables_of_an_outer_job_do_not_leak_into_the_submission(site: Site) -> None:
-    folder = site.run(JOB_TOTAL_GPUS="1", MAX_STEPS="2", SLURM_NTASKS="64", SBATCH_QOS="nosuch", SLURM_JOB_ID="1")
+def test_variables_of_an_outer_job_do_not_leak_into_the_submission(quick_site: Site) -> None:
+    folder = quick_site.run(
+        JOB_TOTAL_GPUS="1",
+        MAX_STEPS="2",
+        STANDIN_STEPS="job",
+        SBATCH_RESERVATION="nosuch",
+        SLURM_EXPORT_ENV="NONE",
+        SLURM_JOB_ID="1",
+    )
     assert iterations(folder) == [1, 2]
 
 

@@ -40,11 +40,11 @@ def test_a_job_with_pmix_ends_at_once(cluster: SlurmCluster) -> None:
     assert "Invalid MPI type 'pmix'" in done.stderr
 
 
-def test_real_training_on_two_nodes_of_two_ranks(cluster: SlurmCluster, engine_python: Path, tmp_path: Path) -> None:
+def test_real_training_on_two_nodes(cluster: SlurmCluster, engine_python: Path, tmp_path: Path) -> None:
     site = Site(cluster, tmp_path / "install", engine_python)
     config = site.install / "cluster_config.yaml"
     config.write_text(config.read_text().replace("slurm: {", "slurm: {mpi: none, "))
-    assert iterations(site.run(JOB_TOTAL_GPUS="4", GPUS_PER_NODE="2", MAX_STEPS="3")) == [1, 2, 3]
+    assert iterations(site.run(JOB_TOTAL_GPUS="2", GPUS_PER_NODE="1", MAX_STEPS="3")) == [1, 2, 3]
 
 
 def test_the_installer_finds_it_and_doctor_names_the_setting(cluster: SlurmCluster, tmp_path: Path) -> None:

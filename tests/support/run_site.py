@@ -1,10 +1,11 @@
 """An installation for tests of runs: a configuration, and a stand-in for the training engine that tests direct.
 
-The stand-in is the "Python" of ``cluster_config.yaml``; rank 0 prints the iteration lines that the engine prints. What
-it does beyond that is said by variables of the job: ``STANDIN_STEPS``, ``STANDIN_SECONDS`` a step, ``STANDIN_EXIT``
-(its exit code), ``STANDIN_HANG`` (after which step it hangs), ``STANDIN_LINGER`` (no exit after its last step),
-``STANDIN_GATE`` (a file: no third step before it exists, so that a test can look as long as it needs),
-``STANDIN_OTHERS`` and ``STANDIN_OTHERS_EXIT`` (seconds and exit code of the other ranks).
+The stand-in is the "Python" of ``cluster_config.yaml``; rank 0 prints its NCCL variables and the iteration lines that
+the engine prints. What it does beyond that is said by variables of the job: ``STANDIN_STEPS`` (a number; ``job``:
+those of job.json), ``STANDIN_SECONDS`` a step, ``STANDIN_EXIT`` (its exit code), ``STANDIN_HANG`` (after which step it
+hangs), ``STANDIN_LINGER`` (no exit after its last step), ``STANDIN_GATE`` (a file: no third step before it exists, so
+that a test can look as long as it needs), ``STANDIN_OTHERS`` and ``STANDIN_OTHERS_EXIT`` (seconds and exit code of the
+other ranks).
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ if [[ ${SLURM_PROCID:-0} != 0 ]]; then
   sleep "${STANDIN_OTHERS:-0}" & wait $!
   exit "${STANDIN_OTHERS_EXIT:-0}"
 fi
-echo "NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-}"
+env | grep ^NCCL_
 echo 'LLMB manifest: {"driver": "570.1", "nccl": "2.26.2", "torch": "2.9"}'
 steps=${STANDIN_STEPS:-3}
+if [[ $steps == job ]]; then steps=$(sed -nE 's/.*"train": ?([0-9]+).*/\\1/p' "$LLMB_RUN_DIR/job.json"); fi
 for ((step = 1; step <= steps; step++)); do
   while [[ $step == 3 && -n ${STANDIN_GATE:-} && ! -e $STANDIN_GATE ]]; do sleep 0.1 & wait $!; done
   sleep "${STANDIN_SECONDS:-0}" & wait $!
