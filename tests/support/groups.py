@@ -31,7 +31,7 @@ FOLDERS = {
 }
 """Folder to the group of all its files, those in ``ALONE`` excepted."""
 
-ALONE = frozenset({"test_smoke_recipes"})
+ALONE = frozenset({"test_launched_smoke"})
 """Files of such folders that need nothing of what the others share."""
 
 SPREAD = frozenset({"test_run_crashes", "test_bootstrap_environments"})
@@ -44,7 +44,7 @@ FIRST = (
     "test_quickstart",
     "cluster",
     "test_crashes",
-    "test_smoke_recipes",
+    "test_launched_smoke",
     "terminal",
     "test_llmb_run",
 )

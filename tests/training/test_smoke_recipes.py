@@ -1,19 +1,25 @@
-"""The smoke size of every recipe through launch.sh: trained, profiled, saved, and resumed to exactly the same loss."""
+"""The smoke size of every recipe: trained, profiled, saved, and resumed to exactly the same loss.
+
+What launch.sh, torchrun and fresh interpreters add is the same for all of them: ``test_launched_smoke.py``.
+"""
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from training_jobs import SMOKE_PROFILE, SMOKE_SAVING, SMOKE_SIZE, Engine, TrainingRun, printed_losses
+
+from llmb_common.planning.plan import make_plan
+from llmb_common.recipes.loading import load_recipe
+from llmb_common.rendering.job import job_document
+from llmb_common.request.read import read_request
+from llmb_common.runs.paths import dry_run_paths
+from llmb_common.site.cluster import ClusterConfig
+from llmb_common.site.machine import Machine
 
 ROOT = Path(__file__).resolve().parents[2]
-LOSS = re.compile(r"iteration +(\d+)/ *\d+ \|.*?lm loss: (\S+) \|")
 LAYOUTS = [
-    ("llama3.1", {}),
     ("llama4", {"EP": "2"}),
     ("grok1", {"EP": "2"}),
     ("grok1", {"EP": "1", "PP": "2", "VP": "2", "TP": "1"}),
@@ -21,32 +27,19 @@ LAYOUTS = [
 ]
 
 
-def launch(recipe: str, install: Path, **variables: str) -> Path:
-    """Run the recipe's smoke size on two ranks of this machine; the run's folder."""
-    given = {"LLMB_INSTALL": str(install), "CLUSTER_TYPE": "local", "MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": "2"}
-    environment = {"PATH": os.environ["PATH"], "LLMB_PYTHON": sys.executable, **given, **variables}
-    done = subprocess.run(
-        ["./launch.sh"], cwd=ROOT / recipe, env=environment, capture_output=True, text=True, timeout=1200
-    )
-    assert done.returncode == 0, done.stderr + done.stdout
-    return Path(done.stdout.split(": ", 1)[1].strip()).parents[1]
+def train(engine: Engine, recipe: str, folder: Path, **variables: str) -> TrainingRun:
+    """Plan the recipe's smoke size on two ranks of this machine, as launch.sh would, and train it in ``folder``."""
+    request = read_request({"LLMB_INSTALL": str(folder), **SMOKE_SIZE, **variables})
+    plan = make_plan(load_recipe(ROOT / recipe), ClusterConfig(), request, Machine(cluster_type="local"))
+    return engine.train(folder, job_document(plan, dry_run_paths(str(folder), plan.experiment_name)))
 
 
-def losses(folder: Path) -> dict[int, str]:
-    (log,) = folder.glob("*/log-*.out")
-    return {int(step): loss for step, loss in LOSS.findall(log.read_text())}
-
-
-@pytest.mark.parametrize(("recipe", "layout"), LAYOUTS, ids=lambda v: v if isinstance(v, str) else "-".join(v) or "row")
-def test_smoke_trains_saves_and_resumes(
-    recipe: str, layout: dict[str, str], engine_python: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "cluster_config.yaml").write_text(f'schema: 1\nengine: {{python: "{engine_python}"}}\n')
-    saving = {"ENABLE_CHECKPOINT": "true", "CHECKPOINT_INTERVAL": "3", "MAX_STEPS": "4"}
-    profile = {"ENABLE_PROFILE": "true", "PROFILE_START_STEP": "1", "PROFILE_STOP_STEP": "2", "PROFILE_RANKS": "0"}
-    whole = launch(recipe, tmp_path, **layout, **saving, **profile)
-    assert sorted(losses(whole)) == [1, 2, 3, 4]
-    assert list(whole.glob("*/*profile*/**/*.json*")), "the PyTorch profiler left no trace"
-    (checkpoint,) = whole.glob("*/checkpoints/iter_0000003")
-    resumed = launch(recipe, tmp_path, **layout, LOAD_CHECKPOINT_PATH=str(checkpoint))
-    assert losses(resumed) == {4: losses(whole)[4]}
+@pytest.mark.parametrize(("recipe", "layout"), LAYOUTS, ids=lambda v: v if isinstance(v, str) else "-".join(v))
+def test_smoke_trains_saves_and_resumes(recipe: str, layout: dict[str, str], engine: Engine, tmp_path: Path) -> None:
+    whole = train(engine, recipe, tmp_path / "whole", **layout, **SMOKE_SAVING, **SMOKE_PROFILE)
+    losses = printed_losses(whole.log)
+    assert sorted(losses) == [1, 2, 3, 4]
+    assert list(tmp_path.glob("whole/output/*profile*/**/*.json*")), "the PyTorch profiler left no trace"
+    (checkpoint,) = tmp_path.glob("whole/**/checkpoints/iter_0000003")
+    resumed = train(engine, recipe, tmp_path / "resumed", **layout, LOAD_CHECKPOINT_PATH=str(checkpoint))
+    assert printed_losses(resumed.log) == {4: losses[4]}

@@ -29,6 +29,11 @@ TIME_LIMIT = 1200
 BUILDS_WHOLE_MODELS = ("count_parameters.py",)
 """Scripts that need tensors without memory."""
 
+SMOKE_SIZE = {"CLUSTER_TYPE": "local", "MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": "2"}
+SMOKE_SAVING = {"ENABLE_CHECKPOINT": "true", "CHECKPOINT_INTERVAL": "3", "MAX_STEPS": "4"}
+SMOKE_PROFILE = {"ENABLE_PROFILE": "true", "PROFILE_START_STEP": "1", "PROFILE_STOP_STEP": "2", "PROFILE_RANKS": "0"}
+"""Variables of launch.sh: a smoke run of two ranks on this machine, which saves, and which is profiled."""
+
 _NUMBER = r"([-+0-9.Ee]+|nan|inf)"
 _ITERATION = re.compile(
     rf"iteration +(\d+)/ *\d+ \|.*?lm loss: {_NUMBER} \|(?:.*?load_balancing_loss: {_NUMBER} \|)?"
@@ -74,6 +79,11 @@ def make_job(name: str = "llama3", **changes: Any) -> dict[str, Any]:
         mergeable = isinstance(value, dict) and isinstance(job[key], dict)
         job[key] = {**job[key], **value} if mergeable else value
     return job | {"gpu_generation": generation_of(job["gpu_type"])}
+
+
+def printed_losses(log: str) -> dict[int, str]:
+    """Step number -> the loss as the log prints it: equal only where every digit is."""
+    return {int(step): loss for step, loss in re.findall(r"iteration +(\d+)/ *\d+ \|.*?lm loss: (\S+) \|", log)}
 
 
 @dataclass(frozen=True)
