@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,8 +22,35 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return make_world(tmp_path_factory.mktemp("quick start"), Path("/nowhere"))
 
 
-def engine(world: World) -> Path:
-    return world.install / "venvs" / "engine-cpu"
+@dataclass(frozen=True)
+class Quickstart:
+    install: Path
+    stdout: str
+    stderr: str
+
+    @property
+    def receipt(self) -> Path:
+        return self.install / "venvs" / "engine-cpu" / ".llmb-receipt.json"
+
+    def runs(self) -> list[Path]:
+        """Folders of its training runs, the oldest first."""
+        records = self.install.glob("workloads/pretrain_llama3.1/experiments/*/*/run.json")
+        return sorted((record.parent for record in records), key=lambda folder: folder.name)
+
+
+@pytest.fixture(scope="module")
+def quickstart(world: World) -> Quickstart:
+    """From nothing to the table: the one by which ``tests/run`` has just made the training engine, if it has.
+
+    Else one in ``world``, where another one may have been killed.
+    """
+    made = os.environ.get("LLMB_TEST_QUICKSTART")
+    if made:
+        return Quickstart(CLONE / ".test" / "install", *(Path(made + end).read_text() for end in (".out", ".err")))
+    # A leftover of another day must not steer what the quickstart shows.
+    done = world.run("--quickstart", "--install-path", str(world.install), env={"TP": "8", "STAGE_PATH": "/old"})
+    assert done.returncode == 0, done.stderr
+    return Quickstart(world.install, done.stdout, done.stderr)
 
 
 def test_killed_while_pip_works_nothing_goes_on_and_nothing_looks_complete(world: World) -> None:
@@ -34,10 +63,11 @@ def test_killed_while_pip_works_nothing_goes_on_and_nothing_looks_complete(world
             time.sleep(0.1)
         installer.send_signal(signal.SIGKILL)
     deadline = time.monotonic() + 100
-    while any(str(engine(world)) in line for line in command_lines()):
+    engine = world.install / "venvs" / "engine-cpu"
+    while any(str(engine) in line for line in command_lines()):
         assert time.monotonic() < deadline, "pip goes on without its installer"
         time.sleep(0.1)
-    assert not engine(world).exists()
+    assert not engine.exists()
 
 
 def command_lines() -> list[str]:
@@ -50,39 +80,37 @@ def command_lines() -> list[str]:
     return lines
 
 
-def test_it_ends_in_a_table_of_a_real_run(world: World) -> None:
-    # A leftover of another day must not steer what the quickstart shows.
-    done = world.run("--quickstart", "--install-path", str(world.install), env={"TP": "8", "STAGE_PATH": "/old"})
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("Elapsed Time (ms) and TFLOPS/GPU Analysis (iterations 35-44)\n")
-    assert re.search(r"^pretrain_llama3.1_smoke_bf16_gpus2_tp2\S* +Success +[0-9.]+", done.stdout, re.MULTILINE)
-    log = next(world.install.glob("workloads/pretrain_llama3.1/experiments/*/*/*/log-*.out"))
+def test_it_ends_in_a_table_of_a_real_run(quickstart: Quickstart) -> None:
+    shown = quickstart.stdout
+    assert shown.startswith("Elapsed Time (ms) and TFLOPS/GPU Analysis (iterations 35-44)\n"), quickstart.stderr
+    assert re.search(r"^pretrain_llama3.1_smoke_bf16_gpus2_tp2\S* +Success +[0-9.]+", shown, re.MULTILINE)
+    (log,) = quickstart.runs()[-1].glob("*/log-*.out")
     steps = re.findall(r"iteration +(\d+)/ +50 .*lm loss: ([0-9.E+-]+)", log.read_text())
     assert [int(step) for step, _ in steps] == list(range(1, 51))
     assert float(steps[-1][1]) < float(steps[0][1]) - 1, "it learned nothing"
 
 
-def test_the_engine_is_for_cpus(world: World) -> None:
-    packages = json.loads((engine(world) / ".llmb-receipt.json").read_text())["packages"]
+def test_the_engine_is_for_cpus(quickstart: Quickstart) -> None:
+    packages = json.loads(quickstart.receipt.read_text())["packages"]
     assert "torch-2.13.0+cpu" in packages
     assert not [name for name in packages if name.startswith(("nvidia_cu", "nvidia_nccl", "triton"))]
 
 
-def test_a_second_run_reuses_everything_but_trains_again(world: World) -> None:
-    receipt = (engine(world) / ".llmb-receipt.json").stat().st_ctime_ns
-    done = world.run("--quickstart", "--install-path", str(world.install), env={"PIP_INDEX_URL": "http://localhost:1"})
+def test_a_second_run_reuses_everything_but_trains_again(world: World, quickstart: Quickstart) -> None:
+    made, runs = quickstart.receipt.stat().st_ctime_ns, quickstart.runs()
+    no_index = {"PIP_INDEX_URL": "http://localhost:1"}
+    done = world.run("--quickstart", "--install-path", str(quickstart.install), env=no_index)
     assert done.returncode == 0, done.stderr
     assert "the CPU engine is there already" in done.stderr
-    assert (engine(world) / ".llmb-receipt.json").stat().st_ctime_ns == receipt
-    assert len(list(world.install.glob("workloads/pretrain_llama3.1/experiments/*/*/run.json"))) == 2
+    assert quickstart.receipt.stat().st_ctime_ns == made
+    assert len(quickstart.runs()) == len(runs) + 1
 
 
-def test_what_was_installed_works_from_anywhere(world: World) -> None:
-    listed = subprocess.run(
-        [str(world.install / "bin" / "llmb-run"), "list"], env=world.env, cwd="/", capture_output=True, text=True
-    )
-    assert listed.returncode == 0, listed.stderr
-    assert "pretrain_llama3.1" in listed.stdout
-    done = world.run("verify", program=[str(world.install / "bin" / "llmb-install")])
+def test_what_was_installed_works_from_anywhere(world: World, quickstart: Quickstart) -> None:
+    commands = quickstart.install / "bin"
+    done = subprocess.run([str(commands / "llmb-run"), "list"], env=world.env, cwd="/", capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "pretrain_llama3.1" in done.stdout
+    done = world.run("verify", program=[str(commands / "llmb-install")])
     assert done.returncode == 0, done.stderr
     assert "parts are right" in done.stdout
