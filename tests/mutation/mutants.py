@@ -89,7 +89,8 @@ def mutants_of(root: Path, file: str) -> list[Mutant]:
     lines = text.splitlines(keepends=True)
     seen: dict[tuple[str, str, str], int] = {}
     found = []
-    for spot in _spots(ast.parse(text), None, ()):
+    module = ast.parse(text)
+    for spot in _spots(module, None, ()):
         for new in _changes(spot.node):
             changed = _replaced(text, lines, spot.node, new)
             if changed is None or changed == text:
@@ -97,23 +98,34 @@ def mutants_of(root: Path, file: str) -> list[Mutant]:
             function = ".".join(node.name for node in spot.around)
             key = (function, _short(spot.node), _short(new))
             seen[key] = seen.get(key, 0) + 1
-            run_lines, names = _execution(spot)
+            run_lines, names = _execution(spot, module)
             found.append(Mutant(file, spot.node.lineno, *key, changed, run_lines, names, seen[key]))
     return found
 
 
-def _execution(spot: _Spot) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def _execution(spot: _Spot, module: ast.Module) -> tuple[tuple[int, ...], tuple[str, ...]]:
     inner = spot.around[-1] if spot.around else None
     if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef)):
         if spot.statement is inner:  # a default value
             return tuple(range(inner.body[0].lineno, (inner.end_lineno or inner.lineno) + 1)), ()
         return (spot.statement.lineno, spot.node.lineno), ()
+    names = _defined(spot.statement)
+    while more := {name for other in module.body if _mentions(other, names) for name in _defined(other)} - names:
+        names |= more  # constants that are made of these
+    return (), tuple(sorted(names))
+
+
+def _defined(statement: ast.stmt) -> set[str]:
     targets: list[ast.expr] = []
-    if isinstance(spot.statement, ast.Assign):
-        targets = spot.statement.targets
-    elif isinstance(spot.statement, (ast.AnnAssign, ast.AugAssign)):
-        targets = [spot.statement.target]
-    return (), tuple(target.id for target in targets if isinstance(target, ast.Name))
+    if isinstance(statement, ast.Assign):
+        targets = statement.targets
+    elif isinstance(statement, (ast.AnnAssign, ast.AugAssign)):
+        targets = [statement.target]
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def _mentions(statement: ast.stmt, names: set[str]) -> bool:
+    return any(isinstance(node, ast.Name) and node.id in names for node in ast.walk(statement))
 
 
 def _spots(
