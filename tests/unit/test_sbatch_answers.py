@@ -1,0 +1,163 @@
+"""What sbatch answers: a job, a refusal with advice, or words that leave open whether there is a job."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+
+from llmb_common.errors import EnvironmentLacks, SchedulerError
+from llmb_common.observe import observe
+from llmb_common.runs.record import RunRecord, load_record
+from llmb_common.submission.submit import submit
+from support.run_site import RECIPE, RunSite
+
+
+class Slurm:
+    """sbatch that answers as it is told and notes how it was called; a queue and accounting that know nothing."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        folder.mkdir()
+        patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+        for name in ("squeue", "sacct", "scontrol"):
+            self._write(name, "exit 0")
+
+    def _write(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(f"#!/bin/bash\n{text}\n")
+        (self.folder / name).chmod(0o755)
+
+    def sbatch(self, output: str = "", errors: str = "", status: int = 0) -> None:
+        version = 'if [[ $1 == --version ]]; then echo "slurm 22.05.8"; exit; fi\n'
+        note = f"printf '%s\\n' \"$@\" >> {shlex.quote(str(self.folder / 'called'))}\n"
+        says = f"printf %s {shlex.quote(output)}\nprintf %s {shlex.quote(errors)} >&2\nexit {status}"
+        self._write("sbatch", version + note + says)
+
+    def called(self) -> list[str]:
+        return (self.folder / "called").read_text().splitlines()
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    monkeypatch.setattr("llmb_common.slurm.query.FIRST_DELAY", 0.01)
+    return Slurm(tmp_path / "bin", monkeypatch)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> RunSite:
+    return RunSite(tmp_path, "slurm")
+
+
+def records(site: RunSite) -> list[RunRecord]:
+    return [load_record(path.parent) for path in site.install.glob("workloads/*/experiments/*/*/run.json")]
+
+
+@pytest.mark.parametrize(
+    ("output", "job"),
+    [
+        ("17\n", "17"),
+        ("17;cluster\n", "17"),
+        ("17", "17"),
+        ("the site's plugin says hello\n17\n", "17"),
+        ("17\nand goodbye\n", "17"),
+    ],
+)
+def test_a_job_id_is_found_in_whatever_surrounds_it(site: RunSite, slurm: Slurm, output: str, job: str) -> None:
+    slurm.sbatch(output)
+    record = submit(site.plan(), RECIPE)
+    assert (record.state, record.job_id) == ("SUBMITTED", job)
+    assert load_record(record.paths.folder) == record
+    assert slurm.called() == ["--parsable", str(record.paths.script)]
+
+
+def test_what_sbatch_remarks_is_kept(site: RunSite, slurm: Slurm) -> None:
+    slurm.sbatch("17\n", errors="sbatch: Job will be charged to project a\n")
+    assert submit(site.plan(), RECIPE).detail == "sbatch: Job will be charged to project a"
+
+
+REFUSALS = [
+    ("Invalid account or account/partition combination specified", "SBATCH_ACCOUNT"),
+    ("invalid partition specified: x", "SBATCH_PARTITION"),
+    ("Requested time limit is invalid (missing or exceeds some limit)", "lower TIME_LIMIT"),
+    ("PartitionTimeLimit", "lower TIME_LIMIT"),
+    ("Node count specification invalid", "fewer GPUs"),
+    ("Requested node configuration is not available", "fewer GPUs"),
+    ("Invalid generic resource (gres) specification", "SBATCH_GPUS_PER_NODE"),
+    ("sbatch: unrecognized option '--segment=4'", "does not know that option"),
+    ("Invalid node name specified", "--nodelist"),
+    ("Job dependency problem", "leave out --after"),
+    ("Invalid qos specification", "sacctmgr show qos"),
+    ("Unable to contact slurm controller (connect failure)", "try again later"),
+    ("something that nobody has seen", ""),
+]
+
+
+@pytest.mark.parametrize(("words", "advice"), REFUSALS)
+def test_a_refusal_is_told_in_sbatchs_words_with_advice_and_leaves_no_run(
+    site: RunSite, slurm: Slurm, words: str, advice: str
+) -> None:
+    slurm.sbatch(errors=f"sbatch: error: {words}\n", status=1)
+    with pytest.raises(SchedulerError) as caught:
+        submit(site.plan(), RECIPE)
+    assert caught.value.code == "refused"
+    assert caught.value.message == f"sbatch refused the job: sbatch: error: {words}"
+    assert advice in caught.value.remedy
+    assert bool(advice) == bool(caught.value.remedy)
+    assert records(site) == []
+
+
+def test_a_refusal_without_a_word(site: RunSite, slurm: Slurm) -> None:
+    slurm.sbatch(status=1)
+    with pytest.raises(SchedulerError, match="sbatch refused the job: no message"):
+        submit(site.plan(), RECIPE)
+
+
+LOST = [
+    ("", "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", 1),
+    ("", "sbatch: error: Zero Bytes were transmitted or received", 1),
+    ("", "sbatch: error: Connection reset by peer", 1),
+    ("", "sbatch: error: Unexpected message received", 1),
+    ("", "sbatch: error: Transport endpoint is not connected", 1),
+    ("", "sbatch: error: I/O error writing script/environment to file", 1),
+    ("Submitted batch job 17", "", 0),
+    ("", "", 0),
+    ("-17", "", 0),
+    ("", "", 124),  # timeout ended it
+    ("", "", 137),  # killed it
+]
+
+
+@pytest.mark.parametrize(("output", "errors", "status"), LOST)
+def test_where_nobody_knows_whether_there_is_a_job_the_run_stays(
+    site: RunSite, slurm: Slurm, output: str, errors: str, status: int
+) -> None:
+    slurm.sbatch(output, errors, status)
+    with pytest.raises(SchedulerError, match="it is unknown whether the job was accepted") as caught:
+        submit(site.plan(), RECIPE)
+    assert caught.value.code == "unknown"
+    (record,) = records(site)
+    assert (record.state, record.job_id) == ("SUBMITTING", None)
+    assert (errors or output) in record.detail
+    assert record.job_name in caught.value.remedy, "by which it can be looked for"
+    (seen,) = observe([record])
+    assert seen.record.state == "SUBMITTING", "an empty queue a moment later proves nothing"
+
+
+def test_without_sbatch_nothing_is_begun(site: RunSite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    with pytest.raises(EnvironmentLacks, match="sbatch is not on PATH") as caught:
+        submit(site.plan(), RECIPE)
+    assert "CLUSTER_TYPE=local" in caught.value.remedy
+    assert records(site) == []
+
+
+def test_without_its_engine_nothing_is_begun(site: RunSite, slurm: Slurm) -> None:
+    slurm.sbatch("17")
+    plan = site.plan()
+    site.engine.unlink()
+    with pytest.raises(EnvironmentLacks, match="is missing, or may not be read") as caught:
+        submit(plan, RECIPE)
+    assert caught.value.code == "no-engine"
+    assert records(site) == []
