@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -31,25 +30,18 @@ def architecture(recipe: str, size: str) -> Architecture:
 
 DENSE = architecture("llama3.1", "405b")  # 128 heads, 8 query groups, 126 layers
 EXPERTS = architecture("llama4", "400b")  # 128 experts
-PLAIN = Layout(
-    gpus=128,
-    tp=1,
-    pp=1,
-    cp=1,
-    ep=None,
-    etp=None,
-    vp=None,
-    mbs=1,
-    gbs=128,
-    fsdp=False,
-    cuda_graph=False,
-    recompute_layers=0,
-    offload_layers=0,
-)
+PLAIN = {
+    **{"gpus": 128, "tp": 1, "pp": 1, "cp": 1, "ep": None, "etp": None, "vp": None, "mbs": 1, "gbs": 128},
+    **{"fsdp": False, "cuda_graph": False, "recompute_layers": 0, "offload_layers": 0},
+}
+
+
+def layout(**columns: object) -> Layout:
+    return Layout(**{**PLAIN, **columns})  # type: ignore[arg-type]
 
 
 def check(model: Architecture = DENSE, length: int = 8192, **columns: object) -> None:
-    check_layout(replace(PLAIN, **columns), model, length, "llama3")  # type: ignore[arg-type]
+    check_layout(layout(**columns), model, length, "llama3")
 
 
 def refusal(model: Architecture = DENSE, length: int = 8192, **columns: object) -> str:
@@ -69,6 +61,7 @@ def test_the_ranks_of_one_model_divide_the_gpus() -> None:
 def test_sequence_parallelism_divides_the_sequence_by_tp_and_cp_together() -> None:
     check(length=8192, tp=4, cp=2)
     check(length=24, tp=4, cp=2)
+    assert "does not divide by TP*CP = 2" in refusal(length=25, tp=2)
     assert "sequence of 20 tokens does not divide by TP*CP = 8" in refusal(length=20, tp=4, cp=2)
     check(length=8191)  # one rank: nothing is divided
 
@@ -156,11 +149,11 @@ def test_fsdp_has_no_stages() -> None:
 
 
 def test_sizes_of_groups() -> None:
-    layout = replace(PLAIN, gpus=256, tp=2, pp=2, cp=2, ep=8, mbs=2, gbs=512)
-    assert (layout.dp, layout.ga) == (32, 8)
-    assert layout.expert_dp == 8  # 256 / (2 stages * 8 experts' ranks * TP 2)
-    assert replace(layout, etp=1).expert_dp == 16
-    assert PLAIN.expert_dp is None
+    columns = {"gpus": 256, "tp": 2, "pp": 2, "cp": 2, "ep": 8, "mbs": 2, "gbs": 512}
+    assert (layout(**columns).dp, layout(**columns).ga) == (32, 8)
+    assert layout(**columns).expert_dp == 8  # 256 / (2 stages * 8 experts' ranks * TP 2)
+    assert layout(**columns, etp=1).expert_dp == 16
+    assert layout().expert_dp is None
 
 
 def plan(

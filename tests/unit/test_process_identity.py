@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from llmb_common import process
@@ -81,11 +80,16 @@ def test_an_odd_name_does_not_shift_the_fields(started: list[subprocess.Popen[st
     assert int(found.start) >= int(getattr(identify(), "start"))  # noqa: B009
 
 
+def another(process: ProcessId, **changes: str) -> ProcessId:
+    facts = {name: getattr(process, name) for name in ("host", "pid", "start", "boot")}
+    return ProcessId(**{**facts, **changes})
+
+
 @pytest.mark.parametrize("change", [{"start": "1"}, {"boot": "of-yesterday"}])
 def test_the_same_pid_after_a_restart_is_another_process(change: dict[str, str]) -> None:
     me = identify()
     assert me is not None
-    other = msgspec.structs.replace(me, **change)
+    other = another(me, **change)
     assert is_alive(other) is False
     assert send(other, signal.SIGKILL) is False  # or this test would be the last
 
@@ -93,8 +97,8 @@ def test_the_same_pid_after_a_restart_is_another_process(change: dict[str, str])
 def test_of_another_machine_nothing_is_known() -> None:
     me = identify()
     assert me is not None
-    assert is_alive(msgspec.structs.replace(me, host="elsewhere")) is None
-    assert send(msgspec.structs.replace(me, host="elsewhere"), signal.SIGKILL) is False
+    assert is_alive(another(me, host="elsewhere")) is None
+    assert send(another(me, host="elsewhere"), signal.SIGKILL) is False
 
 
 def test_one_that_has_ended_is_nobody_even_before_it_is_collected(started: list[subprocess.Popen[str]]) -> None:
@@ -162,9 +166,23 @@ def test_a_process_that_obeys_is_told_once_and_politely(started: list[subprocess
 
 
 @pytest.mark.parametrize("hurry", [True, False])
-def test_one_that_does_not_is_killed_when_patience_ends(started: list[subprocess.Popen[str]], hurry: bool) -> None:
+def test_one_that_does_not_is_killed_when_patience_ends(
+    started: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch, hurry: bool
+) -> None:
     leader, member = start(started, STUBBORN), start(started, STUBBORN)
+    killed: list[bool] = []
+
+    def noted(whom: ProcessId, number: signal.Signals) -> bool:
+        done = send(whom, number)
+        if number == signal.SIGKILL:
+            killed.append(done)
+        return done
+
+    monkeypatch.setattr(process, "send", noted)
     end_processes(leader, lambda: [member], patience=3600 if hurry else 0.2, hurry=lambda: hurry)
+    rounds = list(zip(killed[::2], killed[1::2], strict=True))
+    assert rounds[0] == (True, True)
+    assert rounds.index((False, False)) == len(rounds) - 1, "until both are gone, and no longer"
     assert [child.wait() for child in started] == [-signal.SIGKILL] * 2
 
 
@@ -173,3 +191,15 @@ def test_patience_is_for_a_leader_that_saves(started: list[subprocess.Popen[str]
     leader = start(started, saves + "print('ready', flush=True)\ntime.sleep(600)")
     end_processes(leader, lambda: [], patience=60)
     assert started[0].wait() == 7
+
+
+def test_without_pidfds_a_signal_still_needs_the_very_process(
+    started: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS, and before Linux 5.3."""
+    child = start(started, OBEDIENT)
+    monkeypatch.delattr(os, "pidfd_open")
+    assert send(another(child, start="1"), signal.SIGKILL) is False
+    assert send(child, signal.SIGTERM) is True
+    assert started[0].wait() == -signal.SIGTERM
+    assert send(child, signal.SIGTERM) is False

@@ -157,7 +157,7 @@ def test_without_its_engine_nothing_is_begun(site: RunSite, slurm: Slurm) -> Non
     slurm.sbatch("17")
     plan = site.plan()
     site.engine.unlink()
-    with pytest.raises(EnvironmentLacks, match="is missing, or may not be read") as caught:
+    with pytest.raises(EnvironmentLacks, match="engine is missing") as caught:
         submit(plan, RECIPE)
     assert caught.value.code == "no-engine"
     assert records(site) == []

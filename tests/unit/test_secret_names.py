@@ -65,6 +65,12 @@ def test_words_that_make_a_name_a_secret_wherever_they_stand(word: str) -> None:
         assert is_secret_name(name), name
 
 
+@pytest.mark.parametrize("word", ["SECRET", "PASSWORD", "PASSWD", "APIKEY", "CREDENTIALS", "JWT", "COOKIE"])
+def test_no_other_word_takes_that_back(word: str) -> None:
+    for other in ("MAX", "TYPE", "PUBLIC", "NUM"):
+        assert is_secret_name(f"{other}_{word}")
+
+
 @pytest.mark.parametrize("ending", ["TOKEN", "SECRET", "PASSWORD", "PASSWD", "APIKEY", "CREDENTIAL", "CREDENTIALS"])
 def test_endings_of_words_that_were_written_together(ending: str) -> None:
     assert is_secret_name(f"GITHUB{ending}")
