@@ -113,6 +113,14 @@ def test_one_that_has_ended_is_nobody_even_before_it_is_collected(started: list[
     assert send(child, signal.SIGTERM) is False
 
 
+def test_signals_leave_no_file_open(started: list[subprocess.Popen[str]]) -> None:
+    child = start(started, OBEDIENT)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    assert send(another(child, start="1"), signal.SIGTERM) is False
+    assert send(child, signal.SIGCONT) is True
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
 def test_neither_the_system_nor_ourselves_are_ours_to_end(started: list[subprocess.Popen[str]]) -> None:
     child = start(started, OBEDIENT)
     assert is_ours_to_end(child.pid)
