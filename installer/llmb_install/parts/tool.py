@@ -12,7 +12,7 @@ TOOL_BYTES = 150_000_000
 """What the tool's environment takes, with some room."""
 
 TOOL_IMPORTS = (
-    *("msgspec", "yaml", "click", "rich", "filelock"),
+    *("msgspec", "yaml", "click", "rich"),
     *("questionary", "ruamel.yaml", "requests", "huggingface_hub", "stamina"),
 )
 """The modules of every dependency in pyproject.toml: one that is missing must show before a command needs it."""
