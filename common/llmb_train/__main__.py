@@ -19,10 +19,11 @@ def main(arguments: list[str]) -> int:
         # The job first: a wrong one is reported in milliseconds, not after seconds of importing torch.
         from llmb_train.job import load_job
 
-        job = load_job(Path(arguments[0]))
+        job_file = Path(arguments[0]).absolute()
+        job = load_job(job_file)
         from llmb_train.train import run
 
-        run(job)
+        run(job, job_file.parent)
     except TrainError as error:
         # A wrong job is wrong on all ranks, and a thousand copies hide the message; a node that lacks something must
         # say so itself.

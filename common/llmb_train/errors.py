@@ -6,6 +6,7 @@
       JobError         2   job.json, or what it asks for, is wrong
       EngineError      3   the engine (Python packages, device, ranks) lacks something
         WrongEngine    3   the engine, which all ranks share, does not fit
+      Contradiction    3   the framework resolved the job to something else
       NothingLeft      0   a resumed job finds all its steps trained
 
 ``llmb_train`` runs inside a container without ``llmb_common``, so it has a small tree of its own, with the same exit
@@ -41,6 +42,10 @@ class EngineError(TrainError):
 
 class WrongEngine(EngineError):
     """Not the fault of one node: all of them run the same image."""
+
+
+class Contradiction(TrainError):
+    exit_status = 3
 
 
 class NothingLeft(TrainError):

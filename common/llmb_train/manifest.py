@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import platform
-import re
 import socket
-from pathlib import Path
 
 from llmb_train.engine import Engine
+from llmb_train.evidence.machine import DRIVER_FILE, driver_version
 from llmb_train.job import Job
 from llmb_train.versions import package_version
 
 PREFIX = "LLMB manifest: "
 NOTICE_PREFIX = "LLMB notice: "
-
-_DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
 
 def collect(job: Job, engine: Engine) -> dict[str, str | int | None]:
@@ -37,18 +34,8 @@ def collect(job: Job, engine: Engine) -> dict[str, str | int | None]:
         "transformer_engine": package_version("transformer-engine") if engine.transformer_engine else None,
         "cuda": torch.version.cuda if gpu else None,
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if gpu else None,
-        "driver": driver_version(_DRIVER_FILE) if gpu else None,
+        "driver": driver_version(DRIVER_FILE) if gpu else None,
     }
-
-
-def driver_version(path: Path) -> str | None:
-    """Version of the loaded NVIDIA driver, which a container sees through ``/proc``."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError:
-        return None
-    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", text)
-    return found.group(1) if found else None
 
 
 def print_header(job: Job, engine: Engine, notices: list[str]) -> None:

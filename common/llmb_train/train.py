@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from pathlib import Path
 
 from llmb_train import engine as engines
 from llmb_train import manifest
 from llmb_train.errors import JobError
+from llmb_train.evidence.node import Node
 from llmb_train.job import Job
 from llmb_train.ranks import find_rank
 from llmb_train.settings import refusals
 
 
-def run(job: Job) -> None:
-    """Train ``job`` as the rank that the environment says.
+def run(job: Job, folder: Path) -> None:
+    """Train ``job`` as the rank that the environment says; ``folder`` is the run's, where it leaves its evidence.
 
     A run that saves checkpoints ends with ``SystemExit(0)``: that is how Megatron-Bridge leaves its loop.
 
@@ -30,32 +31,30 @@ def run(job: Job) -> None:
     rank.export(os.environ)
     engine = engines.find(job.device)
     refusals.check(job, engine)  # before torch and Megatron take seconds to import
+    node = Node(folder, rank, os.environ)
+    node.start(uses_nccl=engine.device == "cuda")
     engines.install_patches(engine)
     if rank.rank == 0:
         manifest.print_header(job, engine, refusals.notices(job, engine))
 
     from llmb_train.config import build_config
+    from llmb_train.evidence.energy import log_energy
 
     config = build_config(job, engine)
+    config.logger.save_config_filepath = str(folder / "config.yaml")  # rank 0 writes it, fully resolved
+    if engine.device == "cuda":
+        log_energy(config)
 
     from megatron.bridge.training.gpt_step import forward_step
     from megatron.bridge.training.pretrain import pretrain
 
-    if config.train.exit_signal_handler:
-        pretrain(config, forward_step, callbacks=[_sigterm_handler()])
-    else:
-        pretrain(config, forward_step)
+    from llmb_train.callbacks import callbacks
 
-
-def _sigterm_handler() -> Any:
-    """Bridge 0.3.x creates its handler for ``exit_signal_handler`` and never installs it: SIGTERM, which announces a
-    time limit or a preemption, would end the job with nothing saved."""
-    from megatron.bridge.training.callbacks import Callback
-
-    class InstallHandler(Callback):  # type: ignore[misc]
-        def on_train_start(self, context: Any) -> None:
-            handler = context.state.signal_handler
-            if handler.original_handler is None:
-                handler.__enter__()
-
-    return InstallHandler()
+    node.wait()
+    try:
+        pretrain(config, forward_step, callbacks=callbacks(job, node))
+    except SystemExit as end:
+        if not end.code:
+            node.finish()
+        raise
+    node.finish()

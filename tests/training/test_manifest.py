@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_train.manifest import driver_version
+from llmb_train.evidence.machine import driver_version
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,75 @@
+"""Asking a program of the machine, which may hang, lie or be missing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+
+MOST_BYTES = 8 << 20
+
+
+class NoAnswer(Exception):
+    """Why there is none, in words for the run's record."""
+
+
+def ask(command: Sequence[str], seconds: float) -> bytes:
+    """The standard output of ``command``, which has so many seconds.
+
+    Never waits longer: a program that hangs in the driver cannot even be killed, and is left behind.
+
+    Raises:
+        NoAnswer: it is missing, failed, hangs, or answers without end.
+    """
+    name, deadline = command[0], time.monotonic() + seconds
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except FileNotFoundError:
+        raise NoAnswer(f"{name} is not installed") from None
+    except OSError as error:
+        raise NoAnswer(f"{name} cannot be started: {error.strerror or error}") from error
+    try:
+        answer = _read(process, deadline, name)
+        try:
+            status = process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise NoAnswer(f"{name} did not end within {seconds:g} s") from None
+    except NoAnswer:
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.2)
+        raise
+    finally:
+        assert process.stdout is not None
+        process.stdout.close()
+    if status:
+        first = answer.decode("utf-8", "replace").strip().partition("\n")[0][:200]
+        raise NoAnswer(f"{name} ended with {status}{f': {first}' if first else ''}")
+    return answer
+
+
+def _read(process: subprocess.Popen[bytes], deadline: float, name: str) -> bytes:
+    assert process.stdout is not None
+    answer = bytearray()
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while True:
+            if not selector.select(max(0.0, deadline - time.monotonic())):
+                raise NoAnswer(f"{name} did not answer in time")
+            part = os.read(process.stdout.fileno(), 1 << 16)
+            if not part:
+                return bytes(answer)
+            answer += part
+            if len(answer) > MOST_BYTES:
+                raise NoAnswer(f"{name} answers without end")

@@ -1,0 +1,157 @@
+"""What ``nvidia-smi -q -x`` says of a node's GPUs.
+
+The XML, and not ``--query-gpu``: one field that a driver does not know fails that query as a whole, and names have
+changed (535 renamed ``clocks_throttle_reasons`` to ``clocks_event_reasons``, 550 or so added the counters, 580 says
+"Requested functionality has been deprecated" for application clocks). An element that is missing here is a null.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+from xml.etree import ElementTree
+
+from llmb_train.evidence.ask import NoAnswer, ask
+
+COMMAND = ("nvidia-smi", "-q", "-x")
+SECONDS = 10.0
+"""An idle node answers within two; one whose driver is in trouble hangs."""
+
+_MOST_GPUS = 64
+_NOTHING = {"", "n/a", "none", "not supported", "unknown error", "requested functionality has been deprecated"}
+_NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,6})?")
+
+_TEXTS = {
+    "product": "product_name",
+    "uuid": "uuid",
+    "serial": "serial",
+    "bus": "pci/pci_bus_id",
+    "vbios": "vbios_version",
+    "gsp_firmware": "gsp_firmware_version",
+    "performance_state": "performance_state",
+    "persistence": "persistence_mode",
+    "mig": "mig_mode/current_mig",
+    "ecc": "ecc_mode/current_ecc",
+    "pcie_width": "pci/pci_gpu_link_info/link_widths/current_link_width",
+    "fabric": "fabric/state",
+    "rows_pending": "remapped_rows/remapped_row_pending",
+    "rows_failed": "remapped_rows/remapped_row_failure",
+}
+_NUMBERS = {
+    "memory_mib": ("fb_memory_usage/total",),
+    "sm_mhz": ("clocks/sm_clock",),
+    "memory_mhz": ("clocks/mem_clock",),
+    "max_sm_mhz": ("max_clocks/sm_clock",),
+    "application_mhz": ("applications_clocks/graphics_clock",),
+    "power_w": (
+        "gpu_power_readings/instant_power_draw",
+        "gpu_power_readings/power_draw",
+        "power_readings/power_draw",
+    ),
+    "power_limit_w": (
+        "gpu_power_readings/current_power_limit",
+        "gpu_power_readings/power_limit",
+        "power_readings/enforced_power_limit",
+        "power_readings/power_limit",
+    ),
+    "temperature_c": ("temperature/gpu_temp",),
+    "memory_temperature_c": ("temperature/memory_temp",),
+    "pcie_generation": ("pci/pci_gpu_link_info/pcie_gen/current_link_gen",),
+    "uncorrected_rows": ("remapped_rows/remapped_row_unc",),
+}
+"""Numbers by the places they have had, newest first; the name says the unit."""
+
+_COUNTERS = {
+    "sw_power_cap": "sw_power_cap",
+    "sw_therm_slowdown": "sw_thermal_slowdown",
+    "hw_therm_slowdown": "hw_thermal_slowdown",
+    "hw_power_brake": "hw_power_brake_slowdown",
+    "sync_boost": "sync_boost",
+}
+"""The counters' names in the XML, and those of the same reasons where they are flags."""
+
+
+def snapshot(seconds: float = SECONDS) -> dict[str, Any]:
+    """The GPUs now: ``time`` (Unix), ``missing`` (why there is nothing, else null), ``driver``, ``cuda``, ``gpus``."""
+    now = round(time.time(), 3)
+    try:
+        return {"time": now, "missing": None, **parse(ask(COMMAND, seconds))}
+    except (NoAnswer, ValueError) as error:
+        return {"time": now, "missing": str(error), "driver": None, "cuda": None, "gpus": []}
+
+
+def parse(answer: bytes) -> dict[str, Any]:
+    """``driver``, ``cuda`` and ``gpus`` of an XML answer. Raises ValueError for one that is not nvidia-smi's."""
+    if b"<!ENTITY" in answer:
+        raise ValueError("nvidia-smi's answer defines entities")
+    try:
+        root = ElementTree.fromstring(answer)
+    except (ElementTree.ParseError, ValueError, LookupError) as error:
+        raise ValueError(f"nvidia-smi's answer is not XML: {error}") from None
+    if root.tag != "nvidia_smi_log":
+        raise ValueError(f"nvidia-smi's answer is <{root.tag[:40]}>")
+    gpus = [_gpu(number, element) for number, element in enumerate(root.findall("gpu")[:_MOST_GPUS])]
+    return {"driver": _text(root, "driver_version"), "cuda": _text(root, "cuda_version"), "gpus": gpus}
+
+
+def _gpu(number: int, element: ElementTree.Element) -> dict[str, Any]:
+    texts = {name: _text(element, path) for name, path in _TEXTS.items()}
+    numbers = {
+        name: next((value for path in paths if (value := _number(element, path)) is not None), None)
+        for name, paths in _NUMBERS.items()
+    }
+    return {
+        "index": number,
+        **texts,
+        **numbers,
+        "uncorrected": _uncorrected(element),
+        "throttle": _reasons(element),
+        "throttled_us": _counters(element),
+    }
+
+
+def _uncorrected(element: ElementTree.Element) -> float | None:
+    """Uncorrectable ECC errors since the driver was loaded, of all memories; older drivers count one total."""
+    volatile = element.find("ecc_errors/volatile")
+    if volatile is None:
+        return None
+    places = [child for child in volatile if "uncorrectable" in child.tag]
+    places += volatile.findall("double_bit/total")
+    counts = [count for child in places if (count := _as_number(child.text)) is not None]
+    return sum(counts) if counts else None
+
+
+def _reasons(element: ElementTree.Element) -> list[str]:
+    """What slows the clocks at this moment: ``sw_power_cap``, ``hw_thermal_slowdown``, ..., not ``gpu_idle``."""
+    found = []
+    for word in ("event", "throttle"):
+        for child in element.findall(f"clocks_{word}_reasons/*"):
+            reason = child.tag.removeprefix(f"clocks_{word}_reason_")
+            if (child.text or "").strip() == "Active" and reason != "gpu_idle":
+                found.append(reason[:60])
+    return found
+
+
+def _counters(element: ElementTree.Element) -> dict[str, float]:
+    """Microseconds for which each reason has been active since the driver was loaded."""
+    found = {}
+    for name, reason in _COUNTERS.items():
+        value = _number(element, f"clocks_event_reasons_counters/clocks_event_reasons_counters_{name}")
+        if value is not None:
+            found[reason] = value
+    return found
+
+
+def _text(element: ElementTree.Element, path: str) -> str | None:
+    text = (element.findtext(path) or "").strip()
+    return None if text.strip("[]").lower() in _NOTHING else text[:120]
+
+
+def _number(element: ElementTree.Element, path: str) -> float | None:
+    return _as_number(element.findtext(path))
+
+
+def _as_number(text: str | None) -> float | None:
+    found = _NUMBER.match((text or "").strip())
+    return float(found.group()) if found else None

@@ -1,0 +1,118 @@
+"""The node's file: written when the ranks start, under load, and after training."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable, MutableMapping
+from pathlib import Path
+from typing import Any
+
+from llmb_train.evidence import gpus, machine, nccl
+from llmb_train.ranks import Rank
+
+SCHEMA = 1
+FOLDER = "nodes"
+LOAD_STEP = 5
+"""After so many steps the GPUs are looked at under load: warm, and before the measured iterations, which begin with the
+eleventh at the earliest."""
+
+_SECONDS_AFTER = 4.0
+"""A job that was told to end has saved by then, and may be killed soon."""
+
+
+class Node:
+    """What one node says of itself, in ``nodes/<host>.json``. Does nothing on ranks other than the node's first.
+
+    No method raises or waits for longer than some seconds: what cannot be found out is recorded as missing, or not at
+    all. Questions are asked in threads of their own, because reading a broken adapter's file can hang too.
+    """
+
+    def __init__(self, folder: Path, rank: Rank, environ: MutableMapping[str, str]) -> None:
+        self._writes = rank.local_rank == 0
+        self._environ = environ
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        name = re.sub(r"[^\w.-]", "_", machine.node_name(environ))[:100].lstrip(".") or "node"
+        self._folder = folder / FOLDER
+        self._file = self._folder / f"{name}.json"
+        self._content: dict[str, Any] = {
+            "schema": SCHEMA,
+            "started": round(time.time(), 3),
+            "job": environ.get("SLURM_JOB_ID"),
+            "restart": _whole(environ.get("SLURM_RESTART_COUNT")),
+            "rank": rank.rank,
+            "host": machine.node_name(environ),
+        }
+
+    def start(self, *, uses_nccl: bool) -> None:
+        """Begin to look at the node, before torch is imported: that takes longer than the look."""
+        if not self._writes:
+            return
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(exist_ok=True)
+            log = self._folder / f"{self._file.stem}.nccl.log"
+            log.unlink(missing_ok=True)  # an earlier start of this job
+            missing = nccl.write_log(self._environ, log) if uses_nccl else "NCCL is for GPUs"
+            self._content["nccl"] = {"log": log.name, "missing": missing}
+        self._in_thread(self._look_at_start)
+
+    def wait(self) -> None:
+        """Let the look end before training begins; one that hangs is left behind."""
+        self._join(gpus.SECONDS + 2)
+
+    def look_under_load(self) -> None:
+        """Begin to look at the GPUs while they train."""
+        self._in_thread(lambda: self._keep("load", gpus.snapshot()))
+
+    def finish(self) -> None:
+        """Look at the GPUs after training."""
+        self._in_thread(lambda: self._keep("after", gpus.snapshot(_SECONDS_AFTER)))
+        self._join(_SECONDS_AFTER + 1)
+
+    def _join(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _look_at_start(self) -> None:
+        self._keep("machine", machine.facts(self._environ))
+        self._keep("before", gpus.snapshot())
+
+    def _in_thread(self, look: Callable[[], None]) -> None:
+        if not self._writes:
+            return
+
+        def quietly() -> None:
+            # A thread's traceback in the log would look like the cause of whatever comes later.
+            with contextlib.suppress(Exception):
+                look()
+
+        with contextlib.suppress(RuntimeError):  # no more threads
+            thread = threading.Thread(target=quietly, name="llmb-evidence", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def _keep(self, name: str, value: object) -> None:
+        with self._lock:
+            self._content[name] = value
+            _write(self._file, json.dumps(self._content, allow_nan=False))
+
+
+def _write(file: Path, text: str) -> None:
+    """Replace ``file``: whoever reads it sees the old content or the new one."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        temporary.write_text(text + "\n", encoding="utf-8")
+        temporary.replace(file)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+
+
+def _whole(text: str | None) -> int:
+    return int(text) if text and text.isdigit() else 0

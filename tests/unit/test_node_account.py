@@ -1,0 +1,164 @@
+"""What a node writes about itself: once, by its first rank, whatever the machine lacks; and never an error."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmb_train.evidence import machine, nccl
+from llmb_train.evidence.node import Node
+from llmb_train.ranks import Rank
+from support.gpu_nodes import on_path, put_nvidia_smi, smi_answer
+
+FIRST = Rank(rank=8, local_rank=0, world_size=16, master_addr="n1", master_port=21000)
+SECOND = Rank(rank=9, local_rank=1, world_size=16, master_addr="n1", master_port=21000)
+
+
+def job(**more: str) -> dict[str, str]:
+    return {"SLURMD_NODENAME": "n2", "SLURM_JOB_ID": "4711", "SLURM_RESTART_COUNT": "1", **more}
+
+
+def account(run: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((run / "nodes" / "n2.json").read_text())
+    return content
+
+
+def train(run: Path, environ: dict[str, str], rank: Rank = FIRST) -> None:
+    """The looks of a training run, without the training."""
+    node = Node(run, rank, environ)
+    node.start(uses_nccl=True)
+    node.wait()
+    node.look_under_load()
+    node.finish()
+
+
+def test_the_first_rank_of_a_node_looks_three_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "answer").write_text(smi_answer(8))
+    monkeypatch.setenv("PATH", on_path(put_nvidia_smi(tmp_path / "bin", f"cat {tmp_path}/answer")))
+    train(tmp_path, job())
+    found = account(tmp_path)
+    assert (found["schema"], found["host"], found["job"], found["restart"], found["rank"]) == (1, "n2", "4711", 1, 8)
+    assert found["machine"]["kernel"] == os.uname().release
+    looks = [found[name] for name in ("before", "load", "after")]
+    assert [len(look["gpus"]) for look in looks] == [8, 8, 8]
+    assert looks[0]["time"] <= looks[2]["time"]
+    assert [path.name for path in (tmp_path / "nodes").iterdir()] == ["n2.json"], "half-written files stay"
+
+
+def test_the_other_ranks_write_nothing(tmp_path: Path) -> None:
+    environ = job()
+    train(tmp_path, environ, SECOND)
+    assert list(tmp_path.iterdir()) == []
+    assert environ == job()
+
+
+def test_a_node_without_tools_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    train(tmp_path, job())
+    assert account(tmp_path)["after"] == {
+        **account(tmp_path)["after"],
+        "missing": "nvidia-smi is not installed",
+        "gpus": [],
+    }
+
+
+def test_a_hanging_tool_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmb_train.evidence.gpus.SECONDS", 0.2)
+    monkeypatch.setenv("PATH", on_path(put_nvidia_smi(tmp_path / "bin", "sleep 600")))
+    train(tmp_path, job())
+    assert "machine" in account(tmp_path)
+    assert "in time" in account(tmp_path)["after"]["missing"]
+
+
+def test_a_folder_that_takes_nothing_is_no_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "nodes").write_text("a file")
+    environ = job()
+    train(tmp_path, environ)
+    train(tmp_path / "missing", environ)
+    assert "NCCL_DEBUG" not in environ
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_look_that_fails_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("nobody thought of this")
+
+    monkeypatch.setattr(machine, "facts", broken)
+    monkeypatch.setattr("llmb_train.evidence.gpus.snapshot", broken)
+    train(tmp_path, job())
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("name", ["../../n3", "a/b", ".", "", "n" * 500, "n\n1"])
+def test_a_strange_node_name_stays_in_the_folder(tmp_path: Path, name: str) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    node = Node(run, FIRST, job(SLURMD_NODENAME=name))
+    node.start(uses_nccl=False)
+    node.wait()
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert [path.name for path in run.iterdir()] == ["nodes"]
+    assert len(list((run / "nodes").glob("*.json"))) == 1
+
+
+def test_nccl_writes_its_own_log(tmp_path: Path) -> None:
+    environ = job()
+    Node(tmp_path, FIRST, environ).start(uses_nccl=True)
+    assert environ["NCCL_DEBUG"] == "INFO"
+    assert environ["NCCL_DEBUG_FILE"] == f"{tmp_path}/nodes/n2.nccl.log"
+
+
+def test_nccl_does_not_expand_the_path() -> None:
+    environ: dict[str, str] = {}
+    assert nccl.write_log(environ, Path("/runs/100%h/x")) is None
+    assert environ["NCCL_DEBUG_FILE"] == "/runs/100%%h/x"
+
+
+@pytest.mark.parametrize("name", ["NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"])
+def test_who_traces_nccl_keeps_the_trace(name: str, tmp_path: Path) -> None:
+    environ = job(**{name: "WARN"})
+    node = Node(tmp_path, FIRST, environ)
+    node.start(uses_nccl=True)
+    node.wait()
+    assert environ == job(**{name: "WARN"})
+    assert name in account(tmp_path)["nccl"]["missing"]
+
+
+def test_adapters(tmp_path: Path) -> None:
+    files = {
+        "mlx5_0/fw_ver": "28.39.3560",
+        "mlx5_0/hca_type": "MT4129",
+        "mlx5_0/ports/1/state": "4: ACTIVE",
+        "mlx5_0/ports/1/rate": "400 Gb/sec (4X NDR)",
+        "mlx5_0/ports/1/link_layer": "InfiniBand",
+        "mlx5_1/ports/1/state": "1: DOWN",
+        "mlx5_1/ports/1/rate": "2.5 Gb/sec (1X SDR)",
+        "mlx5_1/ports/2/link_layer": "Ethernet",
+    }
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content + "\n")
+    first, second, third = machine.adapters(tmp_path)
+    assert first == {
+        "name": "mlx5_0",
+        "type": "MT4129",
+        "firmware": "28.39.3560",
+        "layer": "InfiniBand",
+        "state": "ACTIVE",
+        "rate_gbps": 400.0,
+    }
+    assert (second["name"], second["state"], second["rate_gbps"]) == ("mlx5_1:1", "DOWN", 2.5)
+    assert (third["name"], third["layer"], third["state"]) == ("mlx5_1:2", "Ethernet", None)
+    assert machine.adapters(tmp_path / "missing") == []
+
+
+def test_the_cpus_name() -> None:
+    assert machine.cpu_model("processor : 0\nmodel name\t: AMD EPYC 9654\n") == "AMD EPYC 9654"
+    assert machine.cpu_model("processor\t: 0\nCPU part\t: 0xd4f\n") == "0xd4f"
+    assert machine.cpu_model("") is None
