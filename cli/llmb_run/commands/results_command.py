@@ -79,7 +79,8 @@ def _tables(found: list[Measured], *, full_names: bool) -> str:
         timings = [item.timing for item in items]
         text += render(timings, items[0].style, items[0].timing.window, "table", full_names=full_names) + "\n"
     for item in found:
-        for remark in item.timing.notices:
+        problems = (finding.text for finding in item.findings if finding.severity == "problem")
+        for remark in (*item.timing.notices, *problems):
             notice(f"{item.timing.files.name}: {printable(remark)}")
         if item.verdict and item.verdict.published and item.verdict.published.why:
             published = item.verdict.published

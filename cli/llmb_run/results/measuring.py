@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.index import row_of
 from llmb_common.observe import observe
 from llmb_common.printable import csv_cell, printable
 from llmb_common.results.verdict import Figures, Verdict, figures, judge_result, measured_seconds, window_of
+from llmb_common.runs.evidence.account import account_of
+from llmb_common.runs.evidence.findings import NodeFinding
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.slurm.states import is_live
 from llmb_common.timing.runs import RecordedState, RunFiles, RunTiming, analyse, find_runs
@@ -31,6 +35,11 @@ class Measured:
     record: RunRecord | None = None
     figures: Figures | None = None
     verdict: Verdict | None = None
+
+    @property
+    def findings(self) -> tuple[NodeFinding, ...]:
+        """What the run's nodes say against its result."""
+        return account_of(self.record).findings if self.record else ()
 
 
 def measure(
@@ -137,6 +146,8 @@ def as_dict(item: Measured) -> dict[str, Any]:
         "step_seconds_last": timing.last.seconds if timing.last else None,
         "log_tflops_per_gpu_mean": timing.tflops.mean if timing.tflops else None,
         "log_tflops_per_gpu_std": timing.tflops.std if timing.tflops else None,
+        "joules_per_gpu_step_mean": timing.joules.mean if timing.joules else None,
+        "watts_per_gpu_mean": timing.watts.mean if timing.watts else None,
         "step_seconds": values.step_seconds if values else None,
         "tokens_per_second": values.tokens_per_second if values else None,
         "tflops_per_gpu": values.tflops_per_gpu if values else None,
@@ -153,6 +164,7 @@ def as_dict(item: Measured) -> dict[str, Any]:
         "verdict_text": verdict.text if verdict else None,
         "difference": verdict.difference if verdict else None,
         "notices": [printable(text) for text in timing.notices],
+        "findings": msgspec.to_builtins(item.findings),
     }
 
 

@@ -1,4 +1,4 @@
-"""What only the job could see, kept in the record when it ends: nodes, times, restarts, driver, NCCL, versions."""
+"""What only the job could see, kept in the record when it ends: nodes, times, restarts, hardware, network, versions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from llmb_common.errors import AnswerLost
 from llmb_common.files import open_plain
+from llmb_common.runs.evidence.account import KEY, as_plain, make_account
 from llmb_common.runs.record import CANCELLED, NOT_SUBMITTED, SUBMITTING, RunRecord, update_record
 from llmb_common.slurm.states import is_live
 from llmb_common.timing.job_events import read_events
@@ -19,11 +20,11 @@ _REACH = 16 << 20
 
 
 def with_job_facts(record: RunRecord) -> RunRecord:
-    """``record`` whose manifest has ``job``: events.jsonl's account, and the log's manifest line as ``software``."""
+    """``record`` whose manifest has ``job``: events.jsonl's account, the log's manifest line as ``software``, and the
+    nodes' own account as ``evidence``."""
     events = asdict(read_events(record.paths.events))
-    return replace(
-        record, manifest={**record.manifest, "job": {**events, "software": read_manifest_line(record.paths.log)}}
-    )
+    seen = {"software": read_manifest_line(record.paths.log), KEY: as_plain(make_account(record))}
+    return replace(record, manifest={**record.manifest, "job": {**events, **seen}})
 
 
 def give_up(record: RunRecord) -> RunRecord:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import platform
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 from llmb_common import __version__
 from llmb_common.files import sha256_of, sha256_of_tree
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.printable import printable
 from llmb_common.programs import Answer, ask
 
 
@@ -56,6 +59,20 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 def _git(folder: Path, *arguments: str) -> Answer:
     # Without optional locks: looking at a clone must not be in the way of who works in it.
     return ask(["git", "--no-optional-locks", "-C", str(folder), *arguments], 20)
+
+
+def image_line(manifest: dict[str, Any]) -> str:
+    """The image's path, digest and source for people; empty where the run had none. Nothing in it is believed."""
+    image = manifest.get("image")
+    if not isinstance(image, dict):
+        return ""
+    receipt: object = None
+    with contextlib.suppress(TypeError, ValueError, RecursionError):
+        receipt = json.loads(image["receipt"]) if "receipt" in image else None
+    known = receipt if isinstance(receipt, dict) else {}
+    digest = f"sha256:{known['sha256']}" if known.get("sha256") else "no digest on record"
+    parts = [image.get("path", "?"), digest, *([f"of {known['source']}"] if known.get("source") else [])]
+    return printable(", ".join(str(part)[:300] for part in parts))
 
 
 def _image(plan: JobPlan) -> dict[str, Any] | None:

@@ -35,9 +35,20 @@ _SECONDS: dict[LogFormat, tuple[bytes, int]] = {
 _TFLOPS = (b"throughput per GPU (TFLOP/s/GPU)", b"TFLOPS_per_GPU")
 _LOSS = (b"lm loss", b"reduced_train_loss")
 _GRAD_NORM = (b"grad norm", b"grad_norm")
+_JOULES = b"energy per GPU (J/iter/GPU)"
+_WATTS = b"power per GPU (W/GPU)"
 _SKIPPED = b"number of skipped iterations"
 _LAST_FIELD = b"number of nan iterations"  # Megatron-Bridge ends each record with it
-_WANTED = {*(name for name, _ in _SECONDS.values()), *_TFLOPS, *_LOSS, *_GRAD_NORM, _SKIPPED, _LAST_FIELD}
+_WANTED = {
+    *(name for name, _ in _SECONDS.values()),
+    *_TFLOPS,
+    *_LOSS,
+    *_GRAD_NORM,
+    _JOULES,
+    _WATTS,
+    _SKIPPED,
+    _LAST_FIELD,
+}
 
 _HEADER = re.compile(rb"iteration\s+(\d{1,12})/\s*(\d{1,12})\s*\|")
 _STEP_TIME = re.compile(rb"Step Time : ([0-9.]+)s GPU utilization: ([0-9.]+)(?:MODEL_)?TFLOP/s/GPU(?:\r?\n)?")
@@ -58,6 +69,11 @@ class Iteration:
     """TFLOP/s per GPU, in the engine's own count of model FLOPs."""
     loss: float | None = None
     grad_norm: float | None = None
+    joules: float | None = None
+    """Energy of the step per GPU, as its own counter says; None where it says 0, which is what an image without NVML
+    prints."""
+    watts: float | None = None
+    """The same over the step time."""
     skipped: bool = False
     """The optimizer took no step."""
     nan: bool = False
@@ -168,6 +184,8 @@ def _parse_record(text: bytes, marker: int, kind: LogFormat) -> Iteration | None
         tflops=_first(numbers, _TFLOPS),
         loss=_first(numbers, _LOSS),
         grad_norm=_first(numbers, _GRAD_NORM),
+        joules=numbers.get(_JOULES) or None,
+        watts=numbers.get(_WATTS) or None,
         skipped=numbers.get(_SKIPPED, 0) != 0,
         nan=numbers.get(_LAST_FIELD, 0) != 0,
         zero_based=kind == "nemo",

@@ -7,10 +7,12 @@ plain folders with ``log-*.out`` files serve too. A run folder without a log is 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import stat
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -47,6 +49,9 @@ class RunTiming:
     iterations: tuple[Iteration, ...] = ()
     seconds: Summary | None = None
     tflops: Summary | None = None
+    joules: Summary | None = None
+    """Energy of a step per GPU."""
+    watts: Summary | None = None
     notices: tuple[str, ...] = ()
 
     @property
@@ -118,7 +123,6 @@ def analyse(files: RunFiles, window: Window, ended_as: RecordedState | None = No
     measured = window.select(content.iterations)
     if len(measured) < len(window):
         measured = ()
-    tflops = [item.tflops for item in measured if item.tflops is not None]
     return RunTiming(
         files,
         status,
@@ -126,9 +130,17 @@ def analyse(files: RunFiles, window: Window, ended_as: RecordedState | None = No
         content.log_format,
         content.iterations,
         summarize([item.seconds for item in measured]),
-        summarize(tflops) if len(tflops) == len(measured) else None,
+        _of_all([item.tflops for item in measured]),
+        _of_all([item.joules for item in measured]),
+        _of_all([item.watts for item in measured]),
         notices + _remarks(content, window),
     )
+
+
+def _of_all(values: Sequence[float | None]) -> Summary | None:
+    """None unless every step of the window has the figure."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return summarize(known) if len(known) == len(values) else None
 
 
 def _stem(log: Path) -> str:

@@ -1,0 +1,166 @@
+"""The files in ``nodes/``, which the ranks wrote. Anybody may have: sizes are bounded, and nothing in them is believed
+to be of the right kind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from llmb_common.files import open_plain
+from llmb_common.runs.evidence.nccl_log import NcclLog, read_nccl_log
+
+FOLDER = "nodes"
+_MOST_NODES = 8192
+_MOST_BYTES = 1 << 20
+
+
+class Adapter(msgspec.Struct, frozen=True):
+    """A port of an InfiniBand, RoCE or EFA adapter."""
+
+    name: str = ""
+    type: str | None = None
+    firmware: str | None = None
+    layer: str | None = None
+    state: str | None = None
+    rate_gbps: float | None = None
+
+
+class Machine(msgspec.Struct, frozen=True):
+    kernel: str | None = None
+    architecture: str | None = None
+    cpu: str | None = None
+    cpus: int | None = None
+    memory_gib: float | None = None
+    driver: str | None = None
+    adapters: tuple[Adapter, ...] = ()
+
+
+class Gpu(msgspec.Struct, frozen=True):
+    """Numbers in the unit that the name says; null where the driver says nothing."""
+
+    index: int = 0
+    product: str | None = None
+    uuid: str | None = None
+    vbios: str | None = None
+    mig: str | None = None
+    ecc: str | None = None
+    memory_mib: float | None = None
+    sm_mhz: float | None = None
+    max_sm_mhz: float | None = None
+    application_mhz: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: float | None = None
+    uncorrected: float | None = None
+    rows_pending: str | None = None
+    rows_failed: str | None = None
+    throttle: tuple[str, ...] = ()
+    throttled_us: dict[str, float] = {}  # msgspec copies it
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """All GPUs at Unix ``time``; ``missing`` says why there are none."""
+
+    time: float = 0.0
+    missing: str | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    gpus: tuple[Gpu, ...] = ()
+
+
+class _Nccl(msgspec.Struct, frozen=True):
+    log: str | None = None
+    missing: str | None = None
+
+
+class _NodeFile(msgspec.Struct, frozen=True):
+    schema: int
+    host: str
+    started: float
+    job: str | None = None
+    restart: int = 0
+    rank: int = 0
+    nccl: _Nccl = _Nccl()
+    machine: Machine = Machine()
+    before: Snapshot = Snapshot()
+    load: Snapshot = Snapshot()
+    after: Snapshot = Snapshot()
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node of the run's last start."""
+
+    host: str
+    machine: Machine
+    before: Snapshot
+    load: Snapshot
+    after: Snapshot
+    nccl: NcclLog | None
+    nccl_missing: str | None
+
+    @property
+    def driver(self) -> str | None:
+        return self.before.driver or self.machine.driver
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs as they were at the start, or later where nothing was found out then."""
+        return self.before.gpus or self.load.gpus or self.after.gpus
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """``unreadable``: names of files that are not what they should be."""
+
+    nodes: tuple[Node, ...] = ()
+    unreadable: tuple[str, ...] = ()
+
+
+def read_nodes(run_folder: Path) -> Nodes:
+    """The nodes of the run's last start, by name. Never raises for what is in the folder."""
+    folder = run_folder / FOLDER
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries if entry.name.endswith(".json") and entry.name[0] != ".")
+    except OSError:
+        return Nodes()
+    read = {name: _read(folder / name) for name in names[:_MOST_NODES]}
+    last = _last_start({name: file for name, file in read.items() if file is not None})
+    unreadable = tuple(name for name, file in read.items() if file is None)
+    return Nodes(tuple(_node(folder, name, file) for name, file in last.items()), unreadable)
+
+
+def _read(file: Path) -> _NodeFile | None:
+    try:
+        with open_plain(file, follow=False) as stream:
+            content = stream.read(_MOST_BYTES + 1)
+        return msgspec.json.decode(content, type=_NodeFile) if len(content) <= _MOST_BYTES else None
+    except (OSError, msgspec.DecodeError, ValueError, RecursionError):
+        return None
+
+
+def _last_start(files: Mapping[str, _NodeFile]) -> dict[str, _NodeFile]:
+    """Without nodes that only an earlier start of the job had: a requeued job runs on others."""
+    if not files:
+        return {}
+    newest = max(files.values(), key=lambda file: file.started)
+    start = (newest.job, newest.restart)
+    return {name: file for name, file in files.items() if (file.job, file.restart) == start}
+
+
+def _node(folder: Path, name: str, file: _NodeFile) -> Node:
+    log = folder / f"{name.removesuffix('.json')}.nccl.log"  # not by what the file says: that may lead elsewhere
+    return Node(
+        host=file.host,
+        machine=file.machine,
+        before=file.before,
+        load=file.load,
+        after=file.after,
+        nccl=read_nccl_log(log),
+        nccl_missing=file.nccl.missing,
+    )

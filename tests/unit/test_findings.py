@@ -1,0 +1,256 @@
+"""What the accounts of a run's nodes say against its result."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmb_common.runs.evidence.account import Account, account_of, as_plain, make_account
+from llmb_common.runs.evidence.findings import NodeFinding
+from llmb_common.runs.facts import with_job_facts
+from llmb_common.runs.record import RunRecord
+from support.gpu_nodes import adapter, smi_answer, snapshot, write_node
+from support.runs import make_run
+
+LOGS = Path(__file__).resolve().parents[1] / "data" / "nccl"
+TWO_NODES = {"GPU_TYPE": "h100", "MODEL_SIZE": "70b", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "64"}
+"""Of 8 GPUs each: eight nodes, of which the tests write two or more."""
+
+IB = (LOGS / "ib_h20.log").read_text()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunRecord:
+    return make_run(tmp_path, variables=TWO_NODES)
+
+
+def write_all(run: RunRecord, odd: dict[str, Any] | None = None, *, nccl: str | None = IB, odd_nccl: str = IB) -> None:
+    """Eight healthy nodes, of which the fourth has the ``odd`` facts."""
+    for number in range(1, 9):
+        strange = number == 4
+        write_node(run.paths.folder, f"n{number}", log=odd_nccl if strange else nccl, **(odd or {} if strange else {}))
+
+
+def findings(run: RunRecord) -> list[NodeFinding]:
+    return list(make_account(run).findings)
+
+
+def only(run: RunRecord) -> NodeFinding:
+    (finding,) = findings(run)
+    return finding
+
+
+def looks(**changes: str) -> dict[str, Any]:
+    """A node whose GPU 3 is different, at every look."""
+    return {
+        name: snapshot(at, smi_answer(changes={3: changes}))
+        for name, at in (("before", 1000.0), ("load", 1100.0), ("after", 2000.0))
+    }
+
+
+def test_healthy_nodes_have_no_finding(run: RunRecord) -> None:
+    write_all(run)
+    account = make_account(run)
+    assert account.findings == ()
+    assert account.lines() == [
+        "8 nodes, 8 x NVIDIA H100 80GB HBM3, 641 W each under load, Intel(R) Xeon(R) Platinum 8480C",
+        "driver 580.95.05, CUDA 13.0, kernel 5.15.0-1063, network IB",
+    ]
+    assert account.transports == {"NET/IB/GDRDMA": 24, "P2P/CUMEM": 8}
+
+
+def test_a_run_whose_nodes_wrote_nothing_has_none_either(run: RunRecord) -> None:
+    assert make_account(run) == Account()
+    assert make_account(run).lines() == []
+
+
+def test_the_silent_fall_back_to_sockets(run: RunRecord) -> None:
+    write_all(run, odd_nccl=(LOGS / "socket_hpcx.log").read_text())
+    finding = only(run)
+    assert (finding.kind, finding.severity) == ("socket", "problem")
+    assert finding.text == "NCCL sends through TCP sockets between nodes: n4; others use IB"
+
+
+def test_sockets_do_not_matter_on_one_node(tmp_path: Path) -> None:
+    run = make_run(tmp_path, variables={**TWO_NODES, "MODEL_SIZE": "8b", "JOB_TOTAL_GPUS": "8"})
+    write_node(run.paths.folder, "n1", log=(LOGS / "socket_2.19.log").read_text())
+    assert findings(run) == []
+
+
+def test_a_network_that_nobody_knows(run: RunRecord) -> None:
+    missing = {"nccl": {"log": "x", "missing": "NCCL_DEBUG set by the job"}}
+    for number in range(1, 9):
+        write_node(run.paths.folder, f"n{number}", **missing)
+    assert "NCCL_DEBUG set by the job" in only(run).text
+    assert only(run).severity == "note"
+
+
+GPUS = [
+    ({"product": "NVIDIA H100 PCIe"}, "product NVIDIA H100 PCIe on n4 GPU 3; the others have NVIDIA H100 80GB HBM3"),
+    ({"limit": "650.00 W"}, "power limit in W 650 on n4 GPU 3; the others have 700"),
+    ({"sm": "1095 MHz"}, "clock under load 1095 MHz on n4 GPU 3; the median is 1755 MHz"),
+    ({"uncorrectable": "2"}, "memory errors: n4 GPU 3 (2 uncorrectable errors)"),
+    ({"thermal": "Active"}, "clocks held down: n4 GPU 3 (too hot (hardware))"),
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"), GPUS, ids=lambda value: next(iter(value)) if isinstance(value, dict) else ""
+)
+def test_one_gpu_of_64_is_different(run: RunRecord, changes: dict[str, str], text: str) -> None:
+    write_all(run, looks(**changes))
+    finding = only(run)
+    assert (finding.severity, finding.text) == ("problem", text)
+
+
+def test_another_vbios_is_only_a_note(run: RunRecord) -> None:
+    write_all(run, looks(vbios="96.00.74.00.01"))
+    assert only(run).severity == "note"
+
+
+@pytest.mark.parametrize(("seconds", "kinds"), [(5, []), (250, ["throttled"])])
+def test_throttling_is_counted_over_the_run(run: RunRecord, seconds: int, kinds: list[str]) -> None:
+    """1000 s lie between the looks; the counter runs since the driver was loaded."""
+    before = snapshot(1000.0, smi_answer(changes={3: {"hw_therm_us": "900000000 us"}}))
+    after = snapshot(2000.0, smi_answer(changes={3: {"hw_therm_us": f"{900_000_000 + seconds * 1_000_000} us"}}))
+    write_all(run, {"before": before, "after": after})
+    found = findings(run)
+    assert [finding.kind for finding in found] == kinds
+    if found:
+        assert found[0].text == "clocks held down: n4 GPU 3 (too hot (hardware), 25% of the time)"
+
+
+def test_the_power_limit_is_a_note(run: RunRecord) -> None:
+    after = snapshot(2000.0, smi_answer(changes={index: {"cap_us": "400000000 us"} for index in range(8)}))
+    write_all(run, {"after": after})
+    finding = only(run)
+    assert (finding.kind, finding.severity) == ("power-cap", "note")
+    assert finding.text == "8 GPUs at their power limit, the longest for 40% of the time"
+
+
+def test_fewer_gpus_than_planned(run: RunRecord) -> None:
+    write_all(run, {name: snapshot(1000.0, smi_answer(7)) for name in ("before", "load", "after")})
+    assert (only(run).kind, only(run).severity) == ("fewer-gpus", "problem")
+    assert only(run).text == "planned with 8 GPUs a node: n4 has 7"
+
+
+def test_another_driver(run: RunRecord) -> None:
+    write_all(run, {"before": snapshot(1000.0, smi_answer(driver="570.1"))})
+    assert only(run).text == "driver 570.1 on n4; elsewhere 580.95.05"
+
+
+ADAPTERS = [
+    ({"state": "DOWN"}, "problem", "network adapters: state DOWN instead of ACTIVE on n4 mlx5_1"),
+    ({"rate_gbps": 200.0}, "problem", "network adapters: rate in Gbit/s 200 instead of 400 on n4 mlx5_1"),
+    ({"firmware": "28.36"}, "note", "network adapters: firmware 28.36 instead of 28.39.3560 on n4 mlx5_1"),
+]
+
+
+@pytest.mark.parametrize(("changes", "severity", "text"), ADAPTERS, ids=["state", "rate", "firmware"])
+def test_an_adapter_unlike_those_of_the_other_nodes(
+    run: RunRecord, changes: dict[str, Any], severity: str, text: str
+) -> None:
+    machine = {"kernel": "5.15.0-1063", "adapters": [adapter("mlx5_0"), adapter("mlx5_1", **changes)]}
+    write_all(run, {"machine": machine})
+    assert (only(run).severity, only(run).text) == (severity, text)
+
+
+def test_a_port_that_is_down_everywhere_is_not_used(run: RunRecord) -> None:
+    machine = {"adapters": [adapter("mlx5_0"), adapter("mlx5_9", state="DOWN", rate_gbps=10.0)]}
+    for number in range(1, 9):
+        write_node(run.paths.folder, f"n{number}", log=IB, machine=machine)
+    assert findings(run) == []
+
+
+def test_a_node_without_nvidia_smi_is_a_note(run: RunRecord) -> None:
+    nothing = {"time": 1.0, "missing": "nvidia-smi is not installed", "gpus": []}
+    write_all(run, {"before": nothing, "load": nothing, "after": nothing, "machine": {"driver": "580.95.05"}})
+    assert only(run).text == "nothing known of the GPUs of n4 (nvidia-smi is not installed)"
+    assert only(run).severity == "note"
+
+
+def test_nodes_of_an_earlier_start_do_not_count(run: RunRecord) -> None:
+    """A requeued job may run on others."""
+    write_all(run)
+    old = snapshot(10.0, smi_answer(7, driver="1.0"))
+    write_node(run.paths.folder, "old", started=10.0, restart=-1, before=old)
+    assert findings(run) == []
+    assert "old" not in make_account(run).hosts
+
+
+def test_missing_nodes_are_a_note(run: RunRecord) -> None:
+    write_node(run.paths.folder, "n1", log=IB)
+    assert only(run).text == "1 of 8 nodes left an account of themselves"
+
+
+HOSTILE = {
+    "empty": b"",
+    "list": b"[]",
+    "number": b"1e999",
+    "deep": b"[" * 100_000,
+    "types": b'{"schema": "one", "host": 5, "started": "now"}',
+    "nan": b'{"schema": 1, "host": "n", "started": NaN}',
+    "gpus": b'{"schema": 1, "host": "n", "started": 1, "before": {"gpus": {"0": 1}}}',
+    "bytes": os.urandom(4096),
+    "large": b'{"schema": 1, "host": "' + b"n" * (1 << 20) + b'", "started": 1}',
+}
+
+
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
+def test_a_damaged_file_is_named_and_the_rest_counts(run: RunRecord, content: bytes) -> None:
+    write_all(run)
+    (run.paths.folder / "nodes" / "n4.json").write_bytes(content)
+    finding = only(run)
+    assert (finding.kind, finding.text) == ("unreadable", "damaged files in nodes/: n4.json")
+    assert make_account(run).nodes == 7
+
+
+def test_links_and_fifos_are_not_read(run: RunRecord, tmp_path: Path) -> None:
+    write_all(run)
+    nodes = run.paths.folder / "nodes"
+    secret = tmp_path / "secret.json"
+    (nodes / "n1.json").rename(secret)
+    (nodes / "n1.json").symlink_to(secret)
+    (nodes / "n2.json").unlink()
+    os.mkfifo(nodes / "n2.json")
+    assert only(run).text == "damaged files in nodes/: n1.json, n2.json"
+
+
+def test_strange_numbers_and_names_are_printable(run: RunRecord) -> None:
+    gpu = {
+        "index": 3,
+        "sm_mhz": 1e300,
+        "power_limit_w": -1e300,
+        "product": "\x1b[31mH100\n",
+        "throttled_us": {"x": 1e300},
+    }
+    wild = {"time": -1e300, "gpus": [gpu], "driver": "\x1b]0;title\x07"}
+    write_all(run, {"host": "n4\x1b[2J\n" + "x" * 5000, "before": wild, "load": wild, "after": wild})
+    found = make_account(run)
+    assert found.findings
+    for text in [*(item.text for item in found.findings), *found.lines()]:
+        assert text.isprintable()
+        assert len(text) < 2000
+
+
+def test_the_record_keeps_the_account(run: RunRecord) -> None:
+    """Reading thousands of runs must not read their nodes' files again."""
+    write_all(run, looks(limit="650.00 W"))
+    ended = with_job_facts(run)
+    assert json.loads(json.dumps(ended.manifest["job"]["evidence"])) == as_plain(make_account(run))
+    for file in (run.paths.folder / "nodes").iterdir():
+        file.unlink()
+    assert [finding.kind for finding in account_of(ended).findings] == ["different-gpu"]
+    assert account_of(run).findings == ()
+
+
+def test_a_record_with_a_strange_account_is_no_error(run: RunRecord) -> None:
+    from dataclasses import replace
+
+    for strange in ("text", {"nodes": "many"}, {"findings": [1]}, []):
+        assert account_of(replace(run, manifest={"job": {"evidence": strange}})).findings == ()
+    assert account_of(replace(run, manifest={"job": 5})).findings == ()
