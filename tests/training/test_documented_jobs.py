@@ -52,6 +52,7 @@ def test_megatron_bridge_accepts_the_job_as_planned(
     plan, result = plan_of(*case), validated[label(case)]
     assert result["error"] is None
     assert (result["data_parallel"], result["microbatches"]) == (plan.dp, plan.ga)
+    assert result["contradictions"] == [], "the job would end before its first iteration"
     fields = result["fields"]
     columns = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
     assert tuple(fields[f"model.{name}"] for name in columns) == (plan.tp, plan.pp, plan.cp)

@@ -3,7 +3,8 @@
     ENGINE_PYTHON tests/training/validate_jobs.py job.json ... > results.jsonl     (PYTHONPATH=common)
 
 One JSON line per file, in order: ``file``, ``ok``, ``error`` (null or the message), ``data_parallel``,
-``microbatches`` (gradient accumulation), and ``fields``, the resolved settings under their ``ConfigContainer`` names.
+``microbatches`` (gradient accumulation), ``contradictions`` between the file and what was resolved, and ``fields``, the
+resolved settings under their ``ConfigContainer`` names.
 One process for all files: importing takes seconds, validating a millisecond. Exit status 0 unless the script fails.
 """
 
@@ -41,6 +42,8 @@ def validate(job_file: Path) -> dict[str, Any]:
     from megatron.core.num_microbatches_calculator import ConstantNumMicroBatchesCalculator
 
     from llmb_train.errors import TrainError
+    from llmb_train.evidence.resolved import contradictions
+    from llmb_train.job import load_job
 
     result: dict[str, Any] = {"file": str(job_file), "ok": False, "error": None}
     try:
@@ -57,6 +60,7 @@ def validate(job_file: Path) -> dict[str, Any]:
         "ok": True,
         "data_parallel": data_parallel,
         "microbatches": calculator.get(),
+        "contradictions": contradictions(load_job(job_file), config),
         "fields": {
             f"{section}.{name}": value
             for section in _SECTIONS

@@ -1,0 +1,107 @@
+"""show and results say what the run's nodes and its log say beyond the step time."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from llmb_common.runs.facts import with_job_facts
+from llmb_common.runs.record import RunRecord
+from support.cli import Cli
+from support.gpu_nodes import smi_answer, snapshot, write_node
+from support.iteration_logs import mbridge_line
+from support.runs import make_run
+
+SOCKETS = (Path(__file__).resolve().parents[1] / "data" / "nccl" / "socket_hpcx.log").read_text()
+CONFIGURATION = {"GPU_TYPE": "h100", "MODEL_SIZE": "8b", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "16", "FORCE": "true"}
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(tmp_path, monkeypatch, capsys)
+
+
+def log_with_energy(joules: Callable[[int], float]) -> str:
+    """As Megatron-Bridge 0.3.1 prints it: training/utils/train_utils.py, after the throughput."""
+    lines = []
+    for step in range(1, 51):
+        line, mark = mbridge_line(step, 50, milliseconds=2000.0), " learning rate:"
+        assert mark in line
+        energy = f" energy per GPU (J/iter/GPU): {joules(step):.1f} | power per GPU (W/GPU): {joules(step) / 2:.1f} |"
+        lines.append(line.replace(mark, energy + mark))
+    return "".join(lines)
+
+
+def run_over_sockets(install: Path) -> RunRecord:
+    """Two nodes of 8 GPUs, the second over TCP and at its power limit."""
+    run = make_run(install, variables=CONFIGURATION, log=log_with_energy(lambda step: 1300.0))
+    capped = snapshot(2000.0, smi_answer(changes={index: {"cap_us": "400000000 us"} for index in range(8)}))
+    write_node(run.paths.folder, "n1")
+    write_node(run.paths.folder, "n2", log=SOCKETS, after=capped)
+    receipt = json.dumps({"schema": 1, "sha256": "ab" * 32, "source": "nvcr.io#nvidia/nemo:26.02.01\x1b[31m"})
+    image = {"path": "/images/nemo.sqsh", "receipt": receipt}
+    run = replace(with_job_facts(run), manifest={**with_job_facts(run).manifest, "image": image})
+    run.save()
+    return run
+
+
+def test_results_name_problems_and_keep_notes_to_themselves(cli: Cli, tmp_path: Path) -> None:
+    run = run_over_sockets(tmp_path)
+    done = cli("results")
+    assert f"{run.paths.name}: NCCL sends through TCP sockets between nodes: n2" in done.err
+    assert "power limit" not in done.err
+    (row,) = cli("results", "--json").data["runs"]
+    assert [(finding["kind"], finding["severity"]) for finding in row["findings"]] == [
+        ("socket", "problem"),
+        ("power-cap", "note"),
+    ]
+
+
+def test_show_says_all_of_it(cli: Cli, tmp_path: Path) -> None:
+    run_over_sockets(tmp_path)
+    out = cli("show").out
+    assert f"image      /images/nemo.sqsh, sha256:{'ab' * 32}, of nvcr.io#nvidia/nemo:26.02.01\\x1b[31m\n" in out
+    assert "ran on     2 nodes, 8 x NVIDIA H100 80GB HBM3, 641 W each under load, Intel(R) Xeon" in out
+    assert "findings   problem: NCCL sends through TCP sockets between nodes: n2\n" in out
+    assert "           note: 8 GPUs at their power limit, the longest for 40% of the time\n" in out
+    assert cli("show", "--json").data["evidence"]["network"] == "Socket"
+
+
+def test_a_run_without_evidence_says_so(cli: Cli, tmp_path: Path) -> None:
+    make_run(tmp_path)
+    assert "ran on     the nodes left no account of themselves\n" in cli("show").out
+
+
+@pytest.mark.parametrize("image", [None, {}, {"path": 5}, {"path": "/x", "receipt": "{"}, {"receipt": "[]"}, "text"])
+def test_a_strange_image_is_no_error(cli: Cli, tmp_path: Path, image: object) -> None:
+    run = make_run(tmp_path)
+    replace(run, manifest={**run.manifest, "image": image}).save()
+    done = cli("show")
+    assert done.status == 0
+    assert "\nimage " not in done.out or "no digest on record" in done.out
+
+
+def test_energy_is_that_of_the_window(cli: Cli, tmp_path: Path) -> None:
+    make_run(tmp_path, variables=CONFIGURATION, log=log_with_energy(lambda step: 1300.0 if 35 <= step <= 44 else 9.0))
+    (row,) = cli("results", "--json").data["runs"]
+    assert (row["joules_per_gpu_step_mean"], row["watts_per_gpu_mean"]) == (1300.0, 650.0)
+
+
+def test_an_energy_of_nothing_is_no_energy(cli: Cli, tmp_path: Path) -> None:
+    """What the framework prints where it cannot read the counter."""
+    make_run(tmp_path, variables=CONFIGURATION, log=log_with_energy(lambda step: 0.0 if step == 40 else 1300.0))
+    (row,) = cli("results", "--json").data["runs"]
+    assert (row["joules_per_gpu_step_mean"], row["status"]) == (None, "Success")
+
+
+def test_an_archive_has_the_evidence(cli: Cli, tmp_path: Path) -> None:
+    run = run_over_sockets(tmp_path)
+    assert cli("archive", "--output", tmp_path / "runs.tar.gz").status == 0
+    with tarfile.open(tmp_path / "runs.tar.gz") as archive:
+        names = {"/".join(name.split("/")[-2:]) for name in archive.getnames()}
+    assert {"nodes/n1.json", "nodes/n2.json", "nodes/n2.nccl.log"} <= names, run.paths.name
