@@ -1,0 +1,126 @@
+"""What is odd about a run's steps, in words: each makes a reader doubt the figure, none of them changes it silently."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from llmb_common.results.estimate import StepTime
+from llmb_common.timing.iterations import Iteration
+from llmb_common.timing.statistics import Window
+
+UNSTABLE = 0.25
+"""With more spikes than this share of the window, they are the run and not an accident: no verdict."""
+
+DRIFT = 0.02
+"""A change over the steady steps that is worth a word, as a share of the step time."""
+
+WARM_UP = 0.05
+"""How much slower than the rest the window's first steps may be."""
+
+FLOPS_MISMATCH = 0.15
+"""Engines count attention, embeddings and routing differently, by less than this; beyond, plan and log disagree."""
+
+_NAMED = 5
+
+
+def anomalies(
+    iterations: Sequence[Iteration], window: Window, measured: StepTime, step_tflop: float | None = None
+) -> tuple[str, ...]:
+    """Every oddity of a run whose window is complete.
+
+    Args:
+        iterations: all of the log, in order
+        window: the measured ones
+        measured: their step time
+        step_tflop: TFLOP (10^12 operations) of one GPU in one step, as the plan counts them; None: unknown
+    """
+    inside = window.select(iterations)
+    steady = [item for item in iterations if item.index >= _steady_from(window)]
+    found = [
+        _spikes(inside, measured),
+        _warm_up(inside, measured),
+        _drift(steady, {inside[at].index for at in measured.spikes}),
+        _skipped(iterations),
+        _flops(inside, step_tflop),
+    ]
+    return tuple(text for text in found if text)
+
+
+def is_unstable(measured: StepTime) -> bool:
+    """Whether spikes are so many that the location without them does not describe the run."""
+    total = measured.count + len(measured.spikes)
+    return len(measured.spikes) > UNSTABLE * total
+
+
+def _steady_from(window: Window) -> int:
+    """Where warm-up is over: ten iterations in, as the older documents say, unless the window begins before."""
+    return min(window.first, 11)
+
+
+def _spikes(inside: Sequence[Iteration], measured: StepTime) -> str:
+    if not measured.spikes:
+        return ""
+    odd = [inside[at] for at in measured.spikes]
+    largest = max((item.seconds for item in odd), key=lambda seconds: abs(math.log(seconds / measured.seconds)))
+    cost = measured.mean / measured.seconds - 1
+    return (
+        f"{len(odd)} of {len(inside)} measured steps are unlike the others (iteration {_named(odd)}: up to"
+        f" {largest / measured.seconds:.2g} times their time); with them the mean is {cost:+.1%}"
+    )
+
+
+def _warm_up(inside: Sequence[Iteration], measured: StepTime) -> str:
+    """The window starts too early: its first steps fall towards the level of the others."""
+    head = [item.seconds for item in inside[:3]]
+    rest = [item.seconds for item in inside[3:]]
+    if len(rest) < 4:
+        return ""
+    level = statistics.median(rest)
+    if head == sorted(head, reverse=True) and head[0] > (1 + WARM_UP) * level and head[1] > (1 + WARM_UP / 2) * level:
+        return (
+            f"warm-up reaches into the window: its first step takes {head[0] / level - 1:.0%} more than the later ones"
+        )
+    return ""
+
+
+def _drift(steady: Sequence[Iteration], aside: set[int]) -> str:
+    """The last third against the first, where the difference is larger than chance."""
+    kept = [item for item in steady if item.index not in aside]
+    third = len(kept) // 3
+    if third < 4:
+        return ""
+    first, last = ([item.seconds for item in part] for part in (kept[:third], kept[-third:]))
+    before, after = statistics.median(first), statistics.median(last)
+    error = 1.2533 * math.hypot(statistics.stdev(first), statistics.stdev(last)) / math.sqrt(third)
+    change = after / before - 1
+    if abs(change) < DRIFT or abs(after - before) < 4 * error:
+        return ""
+    where = f"from iteration {kept[0].index} to {kept[-1].index}"
+    return (
+        f"steps become {'slower' if change > 0 else 'faster'}: {change:+.1%} {where} (clocks, temperature, neighbours?)"
+    )
+
+
+def _skipped(iterations: Sequence[Iteration]) -> str:
+    odd = [item for item in iterations if item.skipped]
+    return f"the optimizer skipped {len(odd)} steps (iteration {_named(odd)})" if odd else ""
+
+
+def _flops(inside: Sequence[Iteration], step_tflop: float | None) -> str:
+    rates = [item.tflops * item.seconds for item in inside if item.tflops and math.isfinite(item.tflops)]
+    if step_tflop is None or not rates:
+        return ""
+    ratio = statistics.median(rates) / step_tflop
+    if abs(ratio - 1) <= FLOPS_MISMATCH:
+        return ""
+    return (
+        f"TFLOPS and step time of the log make {ratio:.2f} times the work that the plan says a step is: another model,"
+        " sequence length, batch or GPU count than planned, or a log of another run"
+    )
+
+
+def _named(odd: Sequence[Iteration]) -> str:
+    numbers = [str(item.index) for item in odd]
+    return ", ".join(numbers[:_NAMED]) + (", ..." if len(numbers) > _NAMED else "")
