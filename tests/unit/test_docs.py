@@ -13,7 +13,9 @@ import pytest
 from llmb_common.recipes import flops
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.request.read import read_request
-from llmb_common.results.verdict import BAND
+from llmb_common.results.decision import ERROR_RATE, PRIOR_DEVIATION, PRIOR_RUNS, TOLERANCE
+from llmb_common.results.references import RELEASE_SPREAD
+from llmb_common.results.simulation import NOISES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md")])
@@ -52,10 +54,9 @@ def test_every_recipe_leads_to_the_pages(name: str) -> None:
 
 def test_numbers_on_run_to_run_variation_are_those_of_the_code_and_the_documents() -> None:
     text = page("measuring.md")
-    assert f"takes everything within {100 * BAND:.0f} % of the published step time" in text
-    corrections = {item["id"]: item for item in json.loads((DOCUMENTS / "corrections.json").read_text())}
-    low, high = re.findall(r"[-+][0-9.]+", corrections[32]["reason"])
-    assert f"{low} to {high} %" in text
+    dense, moe = RELEASE_SPREAD["dense"], RELEASE_SPREAD["MoE"]
+    assert f"{dense.fastest * 100:.0f} to {dense.slowest * 100:+.0f} % for dense models" in text
+    assert f"{moe.fastest * 100:.0f} to {moe.slowest * 100:+.0f} % for mixtures of experts" in text
     logs = [item for item in json.loads((DOCUMENTS / "tables.json").read_text()) if item["kind"] == "example_log"]
     shares = [100 * item["step_std_s"] / item["step_s"] for item in logs if "step_std_s" in item]
     assert f"{min(shares):.1f} to {max(shares):.1f} % in the example logs of NVIDIA's READMEs" in text
@@ -65,6 +66,31 @@ def test_numbers_on_run_to_run_variation_are_those_of_the_code_and_the_documents
         for how in ("full", "causal")
     )
     assert f"takes {100 * (1 - causal / full):.0f} % off the MFU of Llama 3.1 8B" in text
+
+
+def test_figures_of_the_page_of_verdicts() -> None:
+    text = " ".join(page("verdicts.md").split())
+    for kind, name in (("dense", "dense (Llama 3 8B and 70B, Llama 3.1 405B)"), ("MoE", "mixture of experts")):
+        spread = RELEASE_SPREAD[kind]
+        assert re.search(
+            rf"{re.escape(name)} \| [0-9]+ \| {100 * spread.fastest:.1f} % \| \{100 * spread.slowest:+.1f} %", text
+        )
+    widened = [100 * ((1 + TOLERANCE) * (1 + RELEASE_SPREAD[kind].slowest) - 1) for kind in ("dense", "MoE")]
+    assert f"5 % becomes {widened[0]:.1f} % for dense models and {widened[1]:.1f} % for mixtures of experts" in text
+    assert f"a standard deviation of {100 * PRIOR_DEVIATION:.1f} %, weighted like six earlier runs" in text
+    assert PRIOR_RUNS == 6
+    assert f"one-sided tests at {100 * ERROR_RATE:.1f} % each" in text
+
+
+def test_the_simulated_table_is_within_what_the_page_claims() -> None:
+    text = (ROOT / "docs" / "verdicts.md").read_text()
+    rows = re.findall(r"^\| (runs .*?) \| ([0-9]+) \| (.*) \|$", text, re.M)
+    assert [row[0] for row in rows[::4]] == [noise.title for noise in NOISES]
+    for _, _, cells in rows:
+        shares = [[float(share) for share in cell.split(" / ")] for cell in cells.split(" | ")]
+        assert all(abs(sum(cell) - 100) < 0.2 for cell in shares)
+        assert max(fail for (_, fail, _) in shares[:3]) <= 5
+        assert max(passed for (passed, _, _) in shares[2:]) <= 5
 
 
 def test_figures_of_the_checkpoint_page() -> None:

@@ -13,7 +13,16 @@ from llmb_common.errors import RecordError, RequestError
 from llmb_common.index import row_of
 from llmb_common.observe import observe
 from llmb_common.printable import csv_cell, printable
-from llmb_common.results.verdict import Figures, Verdict, figures, judge_result, measured_seconds, window_of
+from llmb_common.results.references import Reference, release_spread
+from llmb_common.results.verdict import (
+    Figures,
+    Verdict,
+    figures,
+    judge_result,
+    measured_seconds,
+    step_time,
+    window_of,
+)
 from llmb_common.runs.evidence.account import account_of
 from llmb_common.runs.evidence.findings import NodeFinding
 from llmb_common.runs.record import RunRecord, load_record
@@ -90,7 +99,7 @@ def _measure_one(files: RunFiles, record: RunRecord | None, place: Place, window
             timing,
             style,
             record,
-            figures(record.plan, recipe, seconds) if seconds else None,
+            figures(record.plan, recipe, timing, seconds) if seconds else None,
             judge_result(record.plan, recipe, timing),
         )
     except RequestError as error:
@@ -98,14 +107,14 @@ def _measure_one(files: RunFiles, record: RunRecord | None, place: Place, window
         return Measured(timing, style, record)
 
 
-COLUMNS = ("run", "GPUs", "step s", "tokens/s", "TFLOPS/GPU", "MFU %", "days/1T", "published s", "verdict")
+COLUMNS = ("run", "GPUs", "step s", "tokens/s", "TFLOPS/GPU", "MFU %", "log MFU %", "days/1T", "reference s", "verdict")
 RIGHT = COLUMNS[1:-1]
 
 
 def figure_row(item: Measured) -> list[str]:
     """One line of the table below the documented one."""
     record, values, verdict = item.record, item.figures, item.verdict
-    published = verdict.published if verdict else None
+    reference = verdict.reference if verdict else None
     return [
         record.paths.run_id if record else printable(item.timing.files.name),
         str(record.plan.gpus) if record else "",
@@ -113,8 +122,9 @@ def figure_row(item: Measured) -> list[str]:
         f"{values.tokens_per_second:.0f}" if values else "",
         f"{values.tflops_per_gpu:.2f}" if values else "",
         f"{values.mfu * 100:.2f}" if values and values.mfu is not None else "",
+        f"{values.log_mfu * 100:.2f}" if values and values.log_mfu is not None else "",
         f"{values.days_1t:.2f}" if values else "",
-        f"{published.step_seconds:g}" if published else "",
+        f"{reference.seconds:g}" if reference else "",
         _verdict_text(item),
     ]
 
@@ -129,7 +139,10 @@ def _verdict_text(item: Measured) -> str:
 def as_dict(item: Measured) -> dict[str, Any]:
     """The run as JSON: times in seconds whatever the table's unit, figures None where they do not exist."""
     timing, record, values, verdict = item.timing, item.record, item.figures, item.verdict
-    published = verdict.published if verdict else None
+    reference = verdict.reference if verdict else None
+    published = reference.result if reference else None
+    decision = verdict.decision if verdict else None
+    location = step_time(timing)
     return {
         "run_id": None,
         **(_of_record(record) if record else {}),
@@ -152,7 +165,11 @@ def as_dict(item: Measured) -> dict[str, Any]:
         "tokens_per_second": values.tokens_per_second if values else None,
         "tflops_per_gpu": values.tflops_per_gpu if values else None,
         "mfu_percent": values.mfu * 100 if values and values.mfu is not None else None,
+        "log_mfu_percent": values.log_mfu * 100 if values and values.log_mfu is not None else None,
         "days_1t": values.days_1t if values else None,
+        "steady_step_seconds": location.seconds if location else None,
+        "steady_step_error_seconds": location.error if location else None,
+        "reference": _reference(reference) if reference else None,
         "published": None
         if published is None
         else {
@@ -163,9 +180,39 @@ def as_dict(item: Measured) -> dict[str, Any]:
         "verdict": verdict.kind if verdict else None,
         "verdict_text": verdict.text if verdict else None,
         "difference": verdict.difference if verdict else None,
+        "difference_low": decision.low - 1 if decision else None,
+        "difference_high": decision.high - 1 if decision else None,
+        "tolerance": decision.limit - 1 if decision else None,
+        "more_runs": decision.more_runs if decision else None,
+        "remarks": [printable(text) for text in verdict.remarks] if verdict else [],
         "notices": [printable(text) for text in timing.notices],
         "findings": msgspec.to_builtins(item.findings),
     }
+
+
+def _reference(reference: Reference) -> dict[str, Any]:
+    names = ("kind", "seconds", "software", "source", "same_software")
+    return {name: getattr(reference, name) for name in names}
+
+
+def reference_lines(items: Sequence[Measured]) -> list[str]:
+    """What the verdicts of a table are held against, a line for each reference."""
+    lines: dict[str, None] = {}
+    for item in items:
+        if item.record is None or item.verdict is None or item.verdict.reference is None:
+            continue
+        reference = item.verdict.reference
+        text = f"reference {reference}"
+        if not reference.same_software:
+            spread = release_spread(item.record.plan)
+            text += (
+                "; these runs used other software, so the verdict is an indication: between releases a step time"
+                f" changes by {spread.fastest:+.0%} to {spread.slowest:+.0%}"
+            )
+        lines[text] = None
+        if reference.result and reference.result.why:
+            lines[f"published result of {reference.result.source}, corrected here: {reference.result.why}"] = None
+    return list(lines)
 
 
 def _of_record(record: RunRecord) -> dict[str, Any]:

@@ -1,39 +1,55 @@
-"""Which published result a job may be held against: the one rule for plans, results and comparisons.
+"""Which published results a job may be held against: the one rule for plans, results and comparisons.
 
 Only like is compared with like: the published GPU type, scale, dtype and FP8 scaling, no column overridden, from
-random weights, with nothing beside training that costs time.
+random weights, with nothing besides training that costs time. The software is the one thing that may differ: whoever
+compares says so.
 """
 
 from __future__ import annotations
 
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.recipe import Recipe, Result, find_row
+from llmb_common.recipes.releases import container_release, release_order, same_release
 
 
 def published_result(plan: JobPlan, recipe: Recipe) -> Result | None:
-    """The published result of exactly the plan's configuration; None if there is none, or one thing differs."""
-    for result in recipe.results:
-        same = (result.variant, result.size, result.gpu, result.dtype, result.gpus) == (
-            plan.variant,
-            plan.model_size,
-            plan.gpu_type,
-            plan.dtype,
-            plan.gpus,
-        )
-        if same:
-            return None if _differs(plan, recipe, result) else result
-    return None
+    """The published result nearest to the plan: its own container's, else the newest; None if there is none."""
+    return next(iter(published_results(plan, recipe)), None)
+
+
+def published_results(plan: JobPlan, recipe: Recipe) -> list[Result]:
+    """Every published result of exactly the plan's configuration, the nearest software first.
+
+    That is the plan's own container, then the newest; within one container the recipe's order.
+    """
+    found = [result for result in recipe.results if _same(plan, recipe, result)]
+    own = container_release(plan.image)
+    found.sort(key=lambda result: release_order(recipe.document(result).container or "00.00"), reverse=True)
+    found.sort(key=lambda result: not same_release(own, recipe.document(result).container))
+    return found
+
+
+def _same(plan: JobPlan, recipe: Recipe, result: Result) -> bool:
+    same = (result.variant, result.size, result.gpu, result.dtype, result.gpus) == (
+        plan.variant,
+        plan.model_size,
+        plan.gpu_type,
+        plan.dtype,
+        plan.gpus,
+    )
+    return same and not _differs(plan, recipe, result)
 
 
 def _differs(plan: JobPlan, recipe: Recipe, result: Result) -> bool:
     """Whether the plan is not what was published, though size, GPU, dtype and scale are the same."""
     row = find_row(recipe, result)
     checkpoint = plan.checkpoint
+    fp8_recipe = result.fp8_recipe or recipe.variant(result.variant).fp8_recipe
     return (
         row is None
         or bool(plan.overridden)
         or plan.gbs != row.global_batch_size(plan.gpus)  # strong scaling
-        or (plan.dtype == "fp8" and plan.fp8_recipe != recipe.variant(result.variant).fp8_recipe)
+        or (plan.dtype == "fp8" and plan.fp8_recipe != fp8_recipe)
         or plan.moe_routing == "balanced"
         or plan.profile is not None
         or plan.nccl_trace

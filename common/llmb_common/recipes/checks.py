@@ -46,7 +46,14 @@ def check_recipe(recipe: Recipe, path: Path) -> None:
     _rows_do_not_overlap(recipe, path)
     for result in recipe.results:
         _check_result(recipe, result, path)
-    _no_repeats(path, "result", [f"{r.variant} {r.size} {r.dtype} on {r.gpus} {r.gpu}" for r in recipe.results])
+    _no_repeats(path, "result", [_identity(recipe, result) for result in recipe.results])
+
+
+def _identity(recipe: Recipe, result: Result) -> str:
+    fp8 = f" ({result.fp8_recipe})" if result.fp8_recipe else ""
+    document = recipe.document(result)
+    where = f"{document.title} {document.container}"
+    return f"{result.variant} {result.size} {result.dtype}{fp8} on {result.gpus} {result.gpu} of {where}"
 
 
 def _which(item: Row | Result) -> str:
@@ -134,6 +141,14 @@ def _check_result(recipe: Recipe, result: Result, path: Path) -> None:
             raise RecipeError(f"{where}: no figure {figure!r}", remedy=f"one of {', '.join(FIGURES)}")
     if bool(result.corrected) != bool(result.why):
         raise RecipeError(f"{where}: 'corrected' and 'why' go together", remedy="give both, or neither")
+    name = result.source.partition(":")[0]
+    if name not in recipe.documents:
+        raise RecipeError(
+            f"{where}: no document {name!r}{did_you_mean(name, recipe.documents)}",
+            remedy="describe it under documents: title, date, framework, container",
+        )
+    if recipe.document(result).container is None:
+        raise RecipeError(f"{where}: no container", remedy=f"give it here, or for all results of {name}")
     if find_row(recipe, result) is None:
         raise RecipeError(
             f"{where}: no row has {result.dtype} on {result.gpus} GPUs", remedy="add the row, or correct the result"

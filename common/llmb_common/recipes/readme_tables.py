@@ -185,13 +185,27 @@ def results(recipe: Recipe, variant: str, gpu: str) -> list[str]:
         raise RecipeError(f"{recipe.name} has no {variant} result on {gpu}", remedy="correct the name of the table")
     notes = Footnotes()
     with_tflops = any(r.tflops_per_gpu for r in chosen)
-    header = ["size", "dtype", "GPUs", "s/step", "tokens/s", "tokens/s/GPU", "MFU %", "causal MFU %", "days for 1T"]
+    containers = {recipe.document(r).container for r in chosen}
+    with_container = ["container"] if len(containers) > 1 else []
+    header = [
+        "size",
+        "dtype",
+        *with_container,
+        "GPUs",
+        "s/step",
+        "tokens/s",
+        "tokens/s/GPU",
+        "MFU %",
+        "causal MFU %",
+        "days for 1T",
+    ]
     body = []
     for result in chosen:
         rate = result.value("tokens_per_second")
         cells = [
             f"`{result.size}`",
-            result.dtype.upper(),
+            result.dtype.upper() + (f" ({result.fp8_recipe})" if result.fp8_recipe else ""),
+            *([str(recipe.document(result).container)] if with_container else []),
             str(result.gpus),
             f"{result.step_seconds:g}",
             _figure(result, "tokens_per_second", ",.0f"),

@@ -23,6 +23,8 @@ Ratio = Annotated[float, msgspec.Meta(gt=0)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
 Duration = Annotated[str, msgspec.Meta(pattern=r"^([0-9]+-)?[0-9]{1,2}:[0-9]{2}:[0-9]{2}\Z")]
 
+Container = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{2}\.[0-9]{2}(\.[0-9]{2})?\Z")]
+
 FIGURES = ("tokens_per_second", "mfu_percent", "days_1t", "tflops_per_gpu")
 """What a published result may carry beside its step time."""
 
@@ -182,6 +184,17 @@ class Row(Columns[str], frozen=True, kw_only=True, forbid_unknown_fields=True):
         return gpus // divisor
 
 
+class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A publication of NVIDIA's with configurations or results, and the software that it measured them with."""
+
+    title: str
+    release: str = ""
+    date: Annotated[str, msgspec.Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")]
+    framework: Literal["NeMo 2", "Megatron-Bridge"]
+    container: Container | None = None
+    """Release of the NeMo container; None: each result names its own."""
+
+
 class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One published result. ``corrected`` holds the figures that the document printed wrongly, ``why`` the reason."""
 
@@ -189,7 +202,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     gpu: Name
     size: Name
     dtype: Dtype
+    fp8_recipe: Fp8Recipe | None = None
+    """The FP8 scaling, where it is not the variant's."""
     gpus: Positive
+    container: Container | None = None
+    """Release of the NeMo container, where the document has results of several."""
     step_seconds: Ratio
     tokens_per_second: Ratio | None = None
     mfu_percent: Ratio | None = None
@@ -235,6 +252,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     flops: Flops
     models: tuple[Model, ...]
     variants: tuple[Variant, ...]
+    documents: dict[str, Document] = {}
+    """By the name that ``source`` begins with: ``grok1.md:41`` is line 41 of ``grok1.md``."""
     rows: tuple[Row, ...]
     results: tuple[Result, ...] = ()
 
@@ -264,6 +283,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             remedy=f"the sizes are {', '.join(sizes)}",
             field="MODEL_SIZE",
         )
+
+    def document(self, result: Result) -> Document:
+        """Where ``result`` was published, with the container that it was measured in."""
+        document = self.documents[result.source.partition(":")[0]]
+        return msgspec.structs.replace(document, container=result.container or document.container)
 
     def variant(self, name: str, among: Collection[str] | None = None) -> Variant:
         """The variant ``name``. Raises RequestError that lists the variants, of those ``among``."""

@@ -1,95 +1,173 @@
-"""The figures of a run, and how its step time compares with the published one.
+"""The figures of a run, and the verdict over it: what it is compared with, how sure that is, and what is odd.
 
-Like is compared only with like: a successful run on the published GPU type, with exactly the published configuration.
-Everything else gets a reason instead of a number.
+Only like is compared with like: a successful run on the reference's GPU type, with exactly its configuration, over the
+documented iterations. Everything else gets a reason instead of a number. ``decision`` has the statistics.
+
+============ ==========================================================
+pass         even the upper bound of the step time is within the tolerance
+fail         even the lower bound is not
+inconclusive more runs are needed, or the run is too unstable
+============ ==========================================================
+
+A reference of other software makes the verdict an *indication*, and widens the tolerance by what releases differ.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from llmb_common import gpus
+from llmb_common.gpus import peak_tflops
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.published import published_result
 from llmb_common.recipes import flops
-from llmb_common.recipes.recipe import Recipe, Result
+from llmb_common.recipes.recipe import Recipe
+from llmb_common.results.anomalies import anomalies, is_unstable
+from llmb_common.results.decision import TOLERANCE, Decision, decide
+from llmb_common.results.estimate import StepTime, estimate
+from llmb_common.results.references import Reference, published_references, release_spread
 from llmb_common.timing.runs import RunTiming
 from llmb_common.timing.statistics import Window
 
-BAND = 0.05
-"""Step times within 5 % of the published one are as published: identical jobs on one cluster differ by 1 to 3 %."""
+Kind: TypeAlias = Literal["pass", "fail", "inconclusive", "no reference", "not judged"]
 
-Kind: TypeAlias = Literal["as published", "faster", "slower", "no reference", "not judged"]
+STEADY_FROM = 11
+"""The first iteration after warm-up, as NVIDIA's older READMEs count; the window if that begins before."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What a step time means. ``mfu`` is a fraction in the document's own convention; None where there is no peak."""
+    """What a step time means. MFUs are fractions; None where there is no peak.
+
+    ``mfu`` follows from the step time, counting FLOPs as the recipe's source does. ``log_mfu`` is the log's mean TFLOPS
+    over the peak, the rule of the newer publications.
+    """
 
     step_seconds: float
     tokens_per_second: float
     days_1t: float
     tflops_per_gpu: float
     mfu: float | None
+    log_mfu: float | None = None
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """``difference``: step time over the published one, less 1; None where nothing was compared."""
+    """``decision`` None: nothing was compared. ``remarks`` are what a reader must know of the run, in words."""
 
     kind: Kind
     text: str
-    difference: float | None = None
-    published: Result | None = None
+    decision: Decision | None = None
+    reference: Reference | None = None
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def difference(self) -> float | None:
+        """Step time over the reference's, less 1."""
+        return self.decision.ratio - 1 if self.decision else None
 
 
 def window_of(plan: JobPlan) -> Window:
-    """The iterations that the plan's document measures."""
+    """The iterations that the recipe's source measures."""
     return Window(plan.measurement.first, plan.measurement.last)
 
 
 def measured_seconds(plan: JobPlan, timing: RunTiming) -> float | None:
-    """The step time that the document states: the window's mean, or the last step."""
+    """The step time that the recipe's source states: the window's mean, or the last step."""
     if plan.measurement.statistic == "last":
         return timing.last.seconds if timing.last else None
     return timing.seconds.mean if timing.seconds else None
 
 
-def figures(plan: JobPlan, recipe: Recipe, step_seconds: float) -> Figures:
-    """Tokens/s, days for 1e12 tokens, TFLOP/s per GPU and MFU; model FLOPs as the plan's document counts them."""
-    attention = recipe.variant(plan.variant).flops_attention or recipe.flops.attention
-    sequence = flops.model_flops(plan.architecture, plan.seq_len, attention).total
+def step_time(timing: RunTiming) -> StepTime | None:
+    """The run's step time over its window, with its error; None where the window is incomplete."""
+    measured = timing.window.select(timing.iterations)
+    if not measured or len(measured) < len(timing.window):
+        return None
+    first = min(timing.window.first, STEADY_FROM)
+    steady = [item.seconds for item in timing.iterations if item.index >= first]
+    return estimate([item.seconds for item in measured], steady)
+
+
+def figures(plan: JobPlan, recipe: Recipe, timing: RunTiming, step_seconds: float) -> Figures:
+    """Tokens/s, days for 1e12 tokens, TFLOP/s per GPU and MFU; model FLOPs as the recipe's source counts them."""
     rate = flops.tokens_per_second(plan.seq_len, plan.gbs, step_seconds)
-    tflops = flops.achieved_tflops(sequence, plan.gbs, step_seconds, plan.gpus)
-    peak = gpus.peak_tflops(plan.gpu_type, plan.dtype)
+    tflops = _step_tflop(plan, recipe) / step_seconds
+    peak = peak_tflops(plan.gpu_type, plan.dtype)
+    logged = timing.tflops.mean if timing.tflops else None
     return Figures(
         step_seconds=step_seconds,
         tokens_per_second=rate,
         days_1t=flops.training_days(1e12, rate),
         tflops_per_gpu=tflops,
         mfu=flops.mfu(tflops, peak) if peak else None,
+        log_mfu=flops.mfu(logged, peak) if peak and logged else None,
     )
 
 
-def judge_result(plan: JobPlan, recipe: Recipe, timing: RunTiming) -> Verdict:
-    """Compare one run with the published result of its configuration."""
+def judge_result(plan: JobPlan, recipe: Recipe, timing: RunTiming, baselines: Sequence[Reference] = ()) -> Verdict:
+    """Compare one run with its reference: the first of ``baselines``, else what was published."""
     if timing.status.state != "Success":
         return Verdict("not judged", f"{timing.status.state.lower()}: no result to judge")
+    measured = step_time(timing)
+    if measured is None:
+        return Verdict("not judged", "the window is incomplete")
+    remarks = anomalies(timing.iterations, timing.window, measured, _step_tflop(plan, recipe))
+    refused = _refusal(plan, timing)
+    if refused:
+        return Verdict("not judged", refused, remarks=remarks)
+    candidates = [*baselines, *published_references(plan, recipe)]
+    if not candidates:
+        return Verdict("no reference", "nothing is published for this configuration", remarks=remarks)
+    reference = candidates[0]
+    if recipe.variant(plan.variant).vboost and not plan.vboost and reference.kind == "published":
+        remarks += ("the published run had the GPUs' clock boost (ENABLE_VBOOST), this one had not",)
+    if plan.measurement.statistic == "last" and timing.last is not None:
+        apart = timing.last.seconds / reference.seconds - 1
+        remarks += (f"its last step, which the published table states, takes {timing.last.seconds:g} s ({apart:+.1%})",)
+    decision = judge_runs(plan, [measured], reference)
+    if is_unstable(measured):
+        return Verdict("inconclusive", _unstable(measured), decision, reference, remarks)
+    return Verdict(decision.answer, _text(decision, reference), decision, reference, remarks)
+
+
+def judge_runs(plan: JobPlan, runs: Sequence[StepTime], reference: Reference) -> Decision:
+    """The statistics over repeats of one configuration; a reference of other software widens the tolerance."""
+    tolerance = TOLERANCE
+    if not reference.same_software:
+        tolerance = (1 + TOLERANCE) * (1 + release_spread(plan).slowest) - 1
+    return decide(runs, reference.seconds, tolerance=tolerance, reference_error=reference.error)
+
+
+def _step_tflop(plan: JobPlan, recipe: Recipe) -> float:
+    """TFLOP of one GPU in one step."""
+    attention = recipe.variant(plan.variant).flops_attention or recipe.flops.attention
+    sequence = flops.model_flops(plan.architecture, plan.seq_len, attention).total
+    return flops.achieved_tflops(sequence, plan.gbs, 1.0, plan.gpus)
+
+
+def _refusal(plan: JobPlan, timing: RunTiming) -> str:
+    """Why a healthy run is compared with nothing; empty where it may be."""
     if plan.model_size == "smoke" or plan.device == "cpu":
-        return Verdict("not judged", "a smoke test is never compared with a GPU's result")
+        return "a smoke test is never compared with a GPU's result"
     if plan.profile is not None or plan.nccl_trace:
-        return Verdict("not judged", "profiled or traced: inherently slower")
-    seconds = measured_seconds(plan, timing)
-    published = published_result(plan, recipe)
-    if published is None or seconds is None:
-        return Verdict("no reference", "nothing is published for this configuration")
-    difference = seconds / published.step_seconds - 1
-    boosted = recipe.variant(plan.variant).vboost and not plan.vboost
-    remark = ", without the published run's clock boost" if boosted else ""
-    if abs(difference) <= BAND:
-        text = f"as published ({round(difference, 3) + 0.0:+.1%})"
-        return Verdict("as published", text + remark, difference, published)
-    if difference > 0:
-        return Verdict("slower", f"slower by {difference:.1%}{remark}", difference, published)
-    return Verdict("faster", f"faster by {-difference:.1%}{remark}", difference, published)
+        return "profiled or traced: inherently slower"
+    if timing.window != window_of(plan):
+        return f"measured over iterations {timing.window}: only the documented {window_of(plan)} are compared"
+    return ""
+
+
+def _text(decision: Decision, reference: Reference) -> str:
+    mark = "" if reference.same_software else "indication: "
+    apart = round(decision.ratio - 1, 3) + 0.0
+    shown = f"{mark}{decision.answer} ({apart:+.1%} ± {decision.resolution:.1%}, limit {decision.limit - 1:+.1%})"
+    if decision.answer != "inconclusive":
+        return shown
+    if decision.more_runs is None:
+        return f"{shown}, too near to the limit to tell"
+    return f"{shown}, about {decision.more_runs} more run{'s' if decision.more_runs > 1 else ''} would decide"
+
+
+def _unstable(measured: StepTime) -> str:
+    total = measured.count + len(measured.spikes)
+    return f"inconclusive: unstable, {len(measured.spikes)} of {total} steps are unlike the others"

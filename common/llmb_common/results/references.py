@@ -1,0 +1,74 @@
+"""What a run is compared with: the site's own baseline, or what NVIDIA published, and on which software.
+
+The same configuration on other software is an indication and no more. Between two releases of NVIDIA's container the
+step time of one configuration changes by ``RELEASE_SPREAD``: the published rows of Megatron-Bridge that appear with the
+same columns in consecutive releases, 5th to 95th percentile (``docs/verdicts.md`` has the method and the figures; a
+test recomputes them).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.published import published_results
+from llmb_common.recipes.recipe import Recipe, Result
+from llmb_common.recipes.releases import container_release, same_release
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Relative changes of a step time from one release to the next: newer over older, less 1."""
+
+    fastest: float
+    slowest: float
+
+
+RELEASE_SPREAD = {"dense": Spread(-0.071, 0.032), "MoE": Spread(-0.270, 0.028)}
+
+Kind: TypeAlias = Literal["baseline", "published"]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """``seconds`` a step, measured with ``software``; ``error`` is its relative standard error, 0 where unknown."""
+
+    kind: Kind
+    seconds: float
+    software: str
+    source: str
+    same_software: bool
+    """Whether the run used the same release of the same framework."""
+    error: float = 0.0
+    result: Result | None = None
+    """The published one."""
+
+    def __str__(self) -> str:
+        return f"{self.seconds:g} s ({self.source}; {self.software})"
+
+
+def published_references(plan: JobPlan, recipe: Recipe) -> list[Reference]:
+    """What NVIDIA published for exactly the plan's configuration, the nearest software first."""
+    own = container_release(plan.image)
+    found = []
+    for result in published_results(plan, recipe):
+        document = recipe.document(result)
+        release = f" {document.release}" if document.release else ""
+        found.append(
+            Reference(
+                kind="published",
+                seconds=result.step_seconds,
+                software=f"{document.framework}, nemo:{document.container}",
+                source=f"{document.title}{release}, {document.date}",
+                # Jobs of LLMB run Megatron-Bridge, whatever the published ones ran.
+                same_software=document.framework == "Megatron-Bridge" and same_release(own, document.container),
+                result=result,
+            )
+        )
+    return found
+
+
+def release_spread(plan: JobPlan) -> Spread:
+    """How far the step time of the plan's kind of model moves between two releases."""
+    return RELEASE_SPREAD["MoE" if plan.architecture.moe else "dense"]

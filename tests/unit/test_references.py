@@ -1,0 +1,212 @@
+"""What runs are compared with: published results with their software, and how far releases move a step time."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from llmb_common.errors import RecipeError
+from llmb_common.planning.published import published_result, published_results
+from llmb_common.recipes import flops
+from llmb_common.recipes.checks import check_recipe
+from llmb_common.recipes.loading import load_recipe
+from llmb_common.recipes.recipe import Result, find_row
+from llmb_common.recipes.releases import container_release, release_order, same_release
+from llmb_common.results.references import RELEASE_SPREAD, published_references
+from support.runs import PUBLISHED, ROOT, plan_for
+
+LLAMA = load_recipe(ROOT / "llama3.1")
+ROWS: list[dict[str, Any]] = json.loads((ROOT / "tests/data/megatron_bridge_published.json").read_text())["rows"]
+SIZES = {"LLAMA3_8B": "8b", "LLAMA3_70B": "70b", "LLAMA3.1_405B": "405b"}
+SCALING = {"FP8-CS": "cs", "FP8": "cs", "FP8-MX": "mx", "MXFP8": "mx"}
+H100_70B = {"GPU_TYPE": "h100", "MODEL_SIZE": "70b", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "64"}
+
+
+# Releases
+
+
+@pytest.mark.parametrize(
+    ("image", "release"),
+    [
+        ("nvcr.io#nvidia/nemo:26.02.01", "26.02.01"),
+        ("/install/images/nvidia+nemo+26.02.01.sqsh", "26.02.01"),
+        ("nvcr.io/nvidia/nemo:25.09", "25.09"),
+        ("nemo+25.11.sqsh", "25.11"),
+        ("/images/our-nemo-build.sqsh", None),
+        ("/images/nemo:26.02.011", None),
+        ("/images/mynemo+26.02.01.sqsh", None),
+        (None, None),
+    ],
+)
+def test_the_release_is_read_off_an_image(image: str | None, release: str | None) -> None:
+    assert container_release(image) == release
+
+
+def test_releases_have_an_order() -> None:
+    releases = ["26.02.01", "25.09", "26.02", "25.11", "25.09.00"]
+    assert sorted(releases, key=release_order) == ["25.09", "25.09.00", "25.11", "26.02", "26.02.01"]
+    assert same_release("25.09", "25.09.00")
+    assert not same_release("26.02", "26.02.01")
+    assert not same_release(None, None), "two unknown images are not known to be the same"
+
+
+# The published rows
+
+
+def matches(row: dict[str, Any], result: Result) -> bool:
+    """Whether ``result`` is what the summary's ``row`` prints, by every printed column."""
+    configuration = find_row(LLAMA, result)
+    assert configuration is not None
+    columns = (configuration.tp, configuration.pp, configuration.cp, configuration.vp or 1, configuration.mbs)
+    return (
+        row["task"] == "pretrain"
+        and (SIZES.get(row["model"]), row["gpu"].lower(), row["gpus"]) == (result.size, result.gpu, result.gpus)
+        and (row["tp"], row["pp"], row["cp"], row["vp"] or 1, row["mbs"]) == columns
+        and row["gbs"] == configuration.global_batch_size(result.gpus)
+        and bool(row["fsdp"]) == configuration.fsdp
+        and SCALING.get(row["precision"]) == (result.fp8_recipe or "cs")
+    )
+
+
+SUMMARY = [result for result in LLAMA.results if result.source.startswith("performance-summary")]
+
+
+@pytest.mark.parametrize("result", SUMMARY, ids=lambda r: f"{r.size}-{r.gpu}-{r.fp8_recipe or 'cs'}-{r.container}")
+def test_each_result_of_the_summary_is_the_row_of_its_configuration(result: Result) -> None:
+    (row,) = [row for row in ROWS if row["container"] == result.container and matches(row, result)]
+    assert result.step_seconds == row["step_seconds"]
+    assert result.tokens_per_second == row["tokens_per_s_per_gpu"] * row["gpus"]
+    assert result.tflops_per_gpu == row["tflops_per_gpu"]
+    assert f"docs/{result.source}" == row["source"]
+
+
+def test_every_row_of_the_summary_that_matches_is_a_result() -> None:
+    """22 rows, of 9 of the 12 configurations of the Megatron-Bridge generation."""
+    configurations = {
+        (row.gpu, row.size): row for row in LLAMA.rows if row.variant == "mbridge" and row.size in SIZES.values()
+    }
+    assert len(configurations) == 12
+    wanted = set()
+    for (gpu, size), row in configurations.items():
+        for scaling in (None, "mx"):
+            for gpus in row.scales:
+                result = msgspec.structs.replace(SUMMARY[0], gpu=gpu, size=size, fp8_recipe=scaling, gpus=gpus)
+                wanted |= {
+                    (gpu, size, scaling, gpus, published["container"])
+                    for published in ROWS
+                    if matches(published, result)
+                }
+    assert wanted == {(r.gpu, r.size, r.fp8_recipe, r.gpus, r.container) for r in SUMMARY}
+    assert len(wanted) == 22
+    assert len({(gpu, size) for gpu, size, *_ in wanted}) == 9
+
+
+@pytest.mark.parametrize("result", SUMMARY, ids=lambda r: f"{r.size}-{r.gpu}-{r.fp8_recipe or 'cs'}-{r.container}")
+def test_published_tflops_are_those_of_the_step_time(result: Result) -> None:
+    """The summary's TFLOPS count FLOPs as the log does, with the causal half of attention."""
+    row, model = find_row(LLAMA, result), LLAMA.model(result.size)
+    assert row is not None
+    sequence = flops.model_flops(model.architecture, model.sequence_length, "causal").total
+    ours = flops.achieved_tflops(sequence, row.global_batch_size(result.gpus), result.step_seconds, result.gpus)
+    assert math.isclose(ours, result.tflops_per_gpu or 0, rel_tol=0.01)
+
+
+# Which one a run is compared with
+
+
+def test_the_newest_software_is_compared_with_where_none_is_the_same(tmp_path: Path) -> None:
+    plan = plan_for(tmp_path, **H100_70B)
+    references = published_references(plan, LLAMA)
+    assert [(r.seconds, r.software, r.same_software) for r in references] == [
+        (10.227, "Megatron-Bridge, nemo:25.11", False),
+        (10.12, "Megatron-Bridge, nemo:25.09", False),
+    ]
+    assert str(references[0]) == (
+        "10.227 s (NVIDIA Megatron-Bridge performance summary, 2026-08-11; Megatron-Bridge, nemo:25.11)"
+    )
+
+
+def test_the_same_software_comes_first(tmp_path: Path) -> None:
+    plan = plan_for(tmp_path, **H100_70B)
+    plan = msgspec.structs.replace(plan, image="/images/nvidia+nemo+25.09.00.sqsh")
+    references = published_references(plan, LLAMA)
+    assert [(r.seconds, r.same_software) for r in references] == [(10.12, True), (10.227, False)]
+
+
+def test_another_framework_is_never_the_same_software(tmp_path: Path) -> None:
+    plan = plan_for(tmp_path, **H100_70B, CONFIG_VARIANT="nemo2")
+    plan = msgspec.structs.replace(plan, image="/images/nvidia+nemo+25.02.01.sqsh")
+    (reference,) = published_references(plan, LLAMA)
+    assert (reference.software, reference.same_software) == ("NeMo 2, nemo:25.02.01", False)
+
+
+def test_the_document_comes_before_the_summary_of_the_same_container(tmp_path: Path) -> None:
+    seconds = [result.step_seconds for result in published_results(plan_for(tmp_path, **PUBLISHED), LLAMA)]
+    assert seconds == [5.74147, 5.619]
+
+
+def test_each_fp8_scaling_has_its_own_results(tmp_path: Path) -> None:
+    b200 = {"GPU_TYPE": "b200", "MODEL_SIZE": "8b", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "8"}
+    current = published_result(plan_for(tmp_path, **b200), LLAMA)
+    microscaled = published_result(plan_for(tmp_path, **b200, FP8_RECIPE="mx"), LLAMA)
+    assert current is not None
+    assert microscaled is not None
+    assert (current.step_seconds, microscaled.step_seconds) == (4.28, 4.44)
+    assert published_result(plan_for(tmp_path, **b200, FP8_RECIPE="ds"), LLAMA) is None
+
+
+# How far releases move a step time
+
+DENSE = set(SIZES)
+
+
+def changes(dense: bool) -> list[float]:
+    """Relative changes of the step time between consecutive releases that print a configuration with equal columns."""
+    columns = ("model", "gpu", "gpus", "precision", "gbs", "mbs", "seqlen", "tp", "pp", "cp", "vp", "ep")
+    releases: dict[tuple[Any, ...], dict[str, float]] = {}
+    for row in ROWS:
+        if row["task"] == "pretrain" and (row["model"] in DENSE) == dense:
+            key = tuple(row[name] for name in columns)
+            releases.setdefault(key, {})[row["container"]] = row["step_seconds"]
+    found = []
+    for seconds in releases.values():
+        ordered = sorted(seconds, key=release_order)
+        found += [seconds[newer] / seconds[older] - 1 for older, newer in pairwise(ordered)]
+    return found
+
+
+@pytest.mark.parametrize(("kind", "count"), [("dense", 52), ("MoE", 110)])
+def test_the_spread_between_releases_is_that_of_the_published_rows(kind: str, count: int) -> None:
+    found = changes(dense=kind == "dense")
+    twentieths = statistics.quantiles(found, n=20)
+    assert len(found) == count
+    assert RELEASE_SPREAD[kind].fastest == pytest.approx(twentieths[0], abs=0.0005)
+    assert RELEASE_SPREAD[kind].slowest == pytest.approx(twentieths[-1], abs=0.0005)
+
+
+# What a recipe may say
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"source": "perfomance-summary-archive.md:1"}, "no document 'perfomance-summary-archive.md' (did you mean"),
+        ({"container": None}, "no container"),
+    ],
+)
+def test_a_result_without_its_software_is_refused(change: dict[str, Any], message: str) -> None:
+    broken = msgspec.structs.replace(SUMMARY[0], **change)
+    with pytest.raises(RecipeError, match=message.replace("(", r"\(")):
+        check_recipe(msgspec.structs.replace(LLAMA, results=(broken,)), Path("recipe.yaml"))
+
+
+def test_the_same_result_twice_is_refused() -> None:
+    with pytest.raises(RecipeError, match="appears twice"):
+        check_recipe(msgspec.structs.replace(LLAMA, results=(SUMMARY[0], SUMMARY[0])), Path("recipe.yaml"))
