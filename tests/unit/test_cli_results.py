@@ -112,8 +112,8 @@ def test_the_result_names_what_it_was_compared_with(cli: Cli) -> None:
     done = cli("results")
     assert (
         "reference 5.74147 s (NVIDIA DGX Cloud Benchmarking, llama3.1 25.10, 2025-12-04; Megatron-Bridge,"
-        " nemo:25.09.00); these runs used other software, so the verdict is an indication: between releases a step time changes by"
-        " -7% to +3%"
+        " nemo:25.09.00); these runs used other software, so the verdict is an indication:"
+        " between releases a step time changes by -7% to +3%"
     ) in " ".join(done.err.split())
     (run,) = cli("results", "--json").data["runs"]
     assert run["reference"] == {

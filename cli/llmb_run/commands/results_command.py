@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 @click.option("--format", "output", metavar="FORMAT", default="table", help="table, csv or json.")
 @options.flag("--full-names", help="Do not shorten long names in the table.")
 @click.option("--window", metavar="FIRST-LAST", help="Measure these iterations instead of the documented ones.")
+@options.flag("--group", help="One line and one verdict for all repeats of a configuration.")
 @options.json
-def command(runs: tuple[str, ...], output: str, full_names: bool, window: str | None, **filters: Any) -> Result:
+def command(
+    runs: tuple[str, ...], output: str, full_names: bool, window: str | None, group: bool, **filters: Any
+) -> Result:
     """Print step times, TFLOPS, tokens/s, MFU and the published values beside them.
 
     RUNS are run ids, names, job ids or folders; without any, all runs of the installation that match the options.
@@ -52,6 +55,8 @@ def command(runs: tuple[str, ...], output: str, full_names: bool, window: str | 
         raise RequestError(
             "no run matches", remedy="llmb-run jobs shows the runs on record; llmb-run single starts one"
         )
+    if group:
+        return _groups(found, output)
     result = Result(
         {"runs": [as_dict(item) for item in found]},
         status=0 if all(item.timing.status.state == "Success" for item in found) else 1,
@@ -62,6 +67,30 @@ def command(runs: tuple[str, ...], output: str, full_names: bool, window: str | 
         "json": lambda: envelope("results", result, terminal.notices) + "\n",
     }
     return replace(result, text=texts[output])
+
+
+def _groups(found: list[Measured], output: str) -> Result:
+    """Repeats together. Exit status 1 when a run did not succeed, as without."""
+    from llmb_common.envelope import envelope
+    from llmb_common.errors import RequestError
+    from llmb_run import terminal
+    from llmb_run.results.groups import COLUMNS, RIGHT, group, group_as_dict, group_row
+    from llmb_run.results.measuring import reference_lines
+
+    if output == "csv":
+        raise RequestError("--group has no CSV", remedy="--format json, or CSV of the single runs without --group")
+    groups = group(found)
+    status = 0 if all(item.timing.status.state == "Success" for item in found) else 1
+    result = Result({"groups": [group_as_dict(item) for item in groups]}, status=status)
+
+    def text() -> str:
+        for line in reference_lines(found):
+            terminal.notice(line)
+        return terminal.table(COLUMNS, [group_row(item) for item in groups], RIGHT)
+
+    if output == "json":
+        return replace(result, text=lambda: envelope("results", result, terminal.notices) + "\n")
+    return replace(result, text=text)
 
 
 def _tables(found: list[Measured], *, full_names: bool) -> str:

@@ -13,6 +13,7 @@ from llmb_common.errors import RecordError, RequestError
 from llmb_common.index import row_of
 from llmb_common.observe import observe
 from llmb_common.printable import csv_cell, printable
+from llmb_common.results.baselines import Baseline, baseline_references, baselines
 from llmb_common.results.references import Reference, release_spread
 from llmb_common.results.verdict import (
     Figures,
@@ -64,7 +65,19 @@ def measure(
     found = [files for folder in folders for files in find_runs(folder)]
     known = known or {}
     records = {**_records(files.folder for files in found if files.folder not in known), **known}
-    return [_measure_one(files, records.get(files.folder), place, window) for files in found]
+    known_baselines = _baselines(place)
+    return [_measure_one(files, records.get(files.folder), place, window, known_baselines) for files in found]
+
+
+def _baselines(place: Place) -> list[Baseline]:
+    """The installation's; none where there is no installation, or they cannot be read."""
+    if place.install_or_none is None:
+        return []
+    try:
+        return baselines(place.install_or_none)
+    except (OSError, RecordError) as error:
+        notice(f"no baselines: {error}")
+        return []
 
 
 def _records(folders: Iterable[Path | None]) -> dict[Path | None, RunRecord]:
@@ -84,7 +97,9 @@ def _records(folders: Iterable[Path | None]) -> dict[Path | None, RunRecord]:
     return records
 
 
-def _measure_one(files: RunFiles, record: RunRecord | None, place: Place, window: Window | None) -> Measured:
+def _measure_one(
+    files: RunFiles, record: RunRecord | None, place: Place, window: Window | None, known: Sequence[Baseline]
+) -> Measured:
     if record is None:
         # Without a plan the log says which of the two analyses is meant.
         timing = analyse(files, window or STYLES["mbridge"].window)
@@ -100,7 +115,7 @@ def _measure_one(files: RunFiles, record: RunRecord | None, place: Place, window
             style,
             record,
             figures(record.plan, recipe, timing, seconds) if seconds else None,
-            judge_result(record.plan, recipe, timing),
+            judge_result(record.plan, recipe, timing, baseline_references(record, known)),
         )
     except RequestError as error:
         notice(f"{record.paths.name}: no figures: {error.message}")

@@ -15,7 +15,7 @@ A reference of other software makes the verdict an *indication*, and widens the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from llmb_common.gpus import peak_tflops
@@ -113,7 +113,7 @@ def judge_result(plan: JobPlan, recipe: Recipe, timing: RunTiming, baselines: Se
     if measured is None:
         return Verdict("not judged", "the window is incomplete")
     remarks = anomalies(timing.iterations, timing.window, measured, _step_tflop(plan, recipe))
-    refused = _refusal(plan, timing)
+    refused = _refusal(plan, timing, has_baseline=bool(baselines))
     if refused:
         return Verdict("not judged", refused, remarks=remarks)
     candidates = [*baselines, *published_references(plan, recipe)]
@@ -125,18 +125,19 @@ def judge_result(plan: JobPlan, recipe: Recipe, timing: RunTiming, baselines: Se
     if plan.measurement.statistic == "last" and timing.last is not None:
         apart = timing.last.seconds / reference.seconds - 1
         remarks += (f"its last step, which the published table states, takes {timing.last.seconds:g} s ({apart:+.1%})",)
-    decision = judge_runs(plan, [measured], reference)
+    verdict = judge_runs(plan, [measured], reference)
     if is_unstable(measured):
-        return Verdict("inconclusive", _unstable(measured), decision, reference, remarks)
-    return Verdict(decision.answer, _text(decision, reference), decision, reference, remarks)
+        return replace(verdict, kind="inconclusive", text=_unstable(measured), remarks=remarks)
+    return replace(verdict, remarks=remarks)
 
 
-def judge_runs(plan: JobPlan, runs: Sequence[StepTime], reference: Reference) -> Decision:
-    """The statistics over repeats of one configuration; a reference of other software widens the tolerance."""
+def judge_runs(plan: JobPlan, runs: Sequence[StepTime], reference: Reference) -> Verdict:
+    """One verdict over repeats of one configuration; a reference of other software widens the tolerance."""
     tolerance = TOLERANCE
     if not reference.same_software:
         tolerance = (1 + TOLERANCE) * (1 + release_spread(plan).slowest) - 1
-    return decide(runs, reference.seconds, tolerance=tolerance, reference_error=reference.error)
+    decision = decide(runs, reference.seconds, tolerance=tolerance, reference_error=reference.error)
+    return Verdict(decision.answer, _text(decision, reference), decision, reference)
 
 
 def _step_tflop(plan: JobPlan, recipe: Recipe) -> float:
@@ -146,9 +147,9 @@ def _step_tflop(plan: JobPlan, recipe: Recipe) -> float:
     return flops.achieved_tflops(sequence, plan.gbs, 1.0, plan.gpus)
 
 
-def _refusal(plan: JobPlan, timing: RunTiming) -> str:
+def _refusal(plan: JobPlan, timing: RunTiming, *, has_baseline: bool) -> str:
     """Why a healthy run is compared with nothing; empty where it may be."""
-    if plan.model_size == "smoke" or plan.device == "cpu":
+    if (plan.model_size == "smoke" or plan.device == "cpu") and not has_baseline:
         return "a smoke test is never compared with a GPU's result"
     if plan.profile is not None or plan.nccl_trace:
         return "profiled or traced: inherently slower"

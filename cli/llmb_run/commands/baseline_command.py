@@ -1,0 +1,105 @@
+"""``llmb-run baseline``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from llmb_common.envelope import Result
+from llmb_run import options
+from llmb_run.app import CONTEXT, Command
+
+if TYPE_CHECKING:
+    from llmb_common.results.baselines import Baseline
+
+
+@click.group(no_args_is_help=True, context_settings=CONTEXT)
+def command() -> None:
+    """This site's own references: list, set, remove.
+
+    Later runs of the same configuration are compared with them, before anything published.
+    """
+
+
+@command.command("list", cls=Command)
+@options.json
+def list_baselines() -> Result:
+    """Show the baselines of this installation."""
+    from llmb_common.results.baselines import baselines
+    from llmb_run.place import Place
+    from llmb_run.terminal import notice
+
+    found = baselines(Place().require_install())
+    if not found:
+        notice("no baseline is set: llmb-run baseline set RUN...")
+    return _shown(found)
+
+
+@command.command("set", cls=Command)
+@options.runs
+@options.filters
+@options.json
+def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
+    """Make runs the reference of their configuration.
+
+    Repeats of one configuration on one software become one baseline, and replace the former. Only successful runs over
+    their documented iterations.
+    """
+    from llmb_common.errors import RequestError
+    from llmb_common.results.baselines import set_baselines
+    from llmb_common.results.verdict import step_time
+    from llmb_run.place import Place
+    from llmb_run.results.measuring import measure
+    from llmb_run.selecting import run_filter, select_rows
+
+    place = Place()
+    install = place.require_install()
+    if not runs and not any(filters.values()):
+        raise RequestError("no run is named", remedy="llmb-run baseline set RUN..., or filters such as -w and -s")
+    rows = select_rows(place, list(runs), run_filter(place, **filters))
+    chosen = []
+    for item in measure([row.folder for row in rows], place):
+        measured = step_time(item.timing)
+        if item.record is None or item.timing.status.state != "Success" or measured is None:
+            raise RequestError(
+                f"{item.timing.files.name} cannot be a baseline: {item.timing.status.message or 'not a success'}",
+                remedy="name successful runs; llmb-run results shows which are",
+            )
+        chosen.append((item.record, measured))
+    return _shown(set_baselines(install, chosen))
+
+
+@command.command("remove", cls=Command)
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True, help="Keys, as the list shows them.")
+@options.json
+def remove(keys: tuple[str, ...]) -> Result:
+    """Forget baselines."""
+    from llmb_common.results.baselines import remove_baselines
+    from llmb_run.place import Place
+
+    gone = remove_baselines(Place().require_install(), keys)
+    return Result({"removed": [item.key for item in gone]}, "".join(f"removed: {item.title}\n" for item in gone))
+
+
+def _shown(found: list[Baseline]) -> Result:
+    from llmb_run.terminal import table
+    from llmb_run.words import clock
+
+    heads = ["key", "configuration", "software", "runs", "step s", "± %", "set"]
+    rows = [
+        [
+            *(item.key, item.title, item.software, str(len(item.runs))),
+            *(f"{item.seconds:.3f}", f"{100 * item.relative_error:.1f}", clock(item.added)),
+        ]
+        for item in found
+    ]
+    data = [
+        {
+            **{name: getattr(item, name) for name in ("key", "title", "software", "added", "seconds")},
+            "relative_error": item.relative_error,
+            "runs": [{"run_id": run.run_id, "seconds": run.seconds, "error": run.error} for run in item.runs],
+        }
+        for item in found
+    ]
+    return Result({"baselines": data}, table(heads, rows, ("runs", "step s", "± %")) if rows else "")

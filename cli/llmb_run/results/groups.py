@@ -1,0 +1,112 @@
+"""Repeats of one configuration on one software, seen together: what ``results --group`` prints."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llmb_common.results.baselines import title_of
+from llmb_common.results.configuration import configuration_key, software_of
+from llmb_common.results.estimate import StepTime
+from llmb_common.results.verdict import Verdict, judge_runs, step_time
+from llmb_common.runs.record import RunRecord
+from llmb_run.results.measuring import Measured
+
+COLUMNS = ("configuration", "software", "runs", "step s", "spread %", "reference s", "verdict")
+RIGHT = ("runs", "step s", "spread %", "reference s")
+
+
+@dataclass(frozen=True)
+class Group:
+    """``runs`` are the successful ones, ``others`` counts those without a step time."""
+
+    key: str
+    title: str
+    software: str
+    runs: tuple[RunRecord, ...]
+    seconds: tuple[float, ...]
+    others: int
+    verdict: Verdict | None
+
+    @property
+    def mean(self) -> float | None:
+        """Mean step time in seconds."""
+        return statistics.fmean(self.seconds) if self.seconds else None
+
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation between the runs as a share of their mean; None below two runs."""
+        return statistics.stdev(self.seconds) / statistics.fmean(self.seconds) if len(self.seconds) > 1 else None
+
+
+def group(found: Sequence[Measured]) -> list[Group]:
+    """Groups in the order of their first runs; logs without a record are in none."""
+    together: dict[tuple[str, str], list[tuple[Measured, RunRecord]]] = {}
+    for item in found:
+        if item.record is not None:
+            key = (configuration_key(item.record.plan), software_of(item.record))
+            together.setdefault(key, []).append((item, item.record))
+    return [_group(key, software, items) for (key, software), items in together.items()]
+
+
+def _group(key: str, software: str, items: Sequence[tuple[Measured, RunRecord]]) -> Group:
+    good: list[tuple[Measured, RunRecord, StepTime]] = []
+    for item, record in items:
+        measured = step_time(item.timing) if item.timing.status.state == "Success" else None
+        if measured is not None:
+            good.append((item, record, measured))
+    verdict = None
+    if good:
+        # The reference is the same for all: it belongs to the configuration and the software.
+        item, record, _ = good[0]
+        verdict = item.verdict
+        if verdict is not None and verdict.reference is not None:
+            verdict = judge_runs(record.plan, [measured for *_, measured in good], verdict.reference)
+    return Group(
+        key=key,
+        title=title_of(items[0][1]),
+        software=software,
+        runs=tuple(record for _, record, _ in good),
+        seconds=tuple(measured.seconds for *_, measured in good),
+        others=len(items) - len(good),
+        verdict=verdict,
+    )
+
+
+def group_row(item: Group) -> list[str]:
+    """One line of the table."""
+    verdict = item.verdict
+    reference = verdict.reference if verdict else None
+    return [
+        item.title,
+        item.software,
+        f"{len(item.runs)}" + (f" of {len(item.runs) + item.others}" if item.others else ""),
+        f"{item.mean:.3f}" if item.mean is not None else "",
+        f"{100 * item.spread:.1f}" if item.spread is not None else "",
+        f"{reference.seconds:g}" if reference else "",
+        verdict.text if verdict else "no successful run",
+    ]
+
+
+def group_as_dict(item: Group) -> dict[str, Any]:
+    """The group as JSON."""
+    verdict = item.verdict
+    decision = verdict.decision if verdict else None
+    return {
+        "key": item.key,
+        "title": item.title,
+        "software": item.software,
+        "run_ids": [record.paths.run_id for record in item.runs],
+        "unsuccessful": item.others,
+        "step_seconds": item.mean,
+        "spread": item.spread,
+        "verdict": verdict.kind if verdict else None,
+        "verdict_text": verdict.text if verdict else None,
+        "difference": verdict.difference if verdict else None,
+        "difference_low": decision.low - 1 if decision else None,
+        "difference_high": decision.high - 1 if decision else None,
+        "tolerance": decision.limit - 1 if decision else None,
+        "more_runs": decision.more_runs if decision else None,
+    }

@@ -1,0 +1,146 @@
+"""A site's own references: ``$LLMB_INSTALL/.llmb/baselines.json``, one for each configuration and software.
+
+A published result is somebody else's cluster, often with older software. A baseline is this cluster on a good day: it
+shows what changed since, to within what repeats of it differ by.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from llmb_common.errors import RecordError, RequestError
+from llmb_common.files import read_json, write_json
+from llmb_common.results.configuration import configuration_key, software_of
+from llmb_common.results.decision import PRIOR_DEVIATION, PRIOR_RUNS
+from llmb_common.results.estimate import StepTime
+from llmb_common.results.references import Reference
+from llmb_common.runs.record import RunRecord
+from llmb_common.structs import from_plain
+
+SCHEMA = 1
+
+
+class BaselineRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One of the runs that a baseline is the mean of; times in seconds."""
+
+    run_id: str
+    seconds: float
+    error: float
+
+
+class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``key`` is the configuration's, ``title`` what people call it, ``added`` Unix time."""
+
+    key: str
+    title: str
+    software: str
+    added: float
+    runs: tuple[BaselineRun, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Mean step time."""
+        return math.fsum(run.seconds for run in self.runs) / len(self.runs)
+
+    @property
+    def relative_error(self) -> float:
+        """Standard error of the mean, as a share of it: the runs' scatter pooled with the prior of ``decision``."""
+        count, mean = len(self.runs), self.seconds
+        scatter = math.fsum((run.seconds / mean - 1) ** 2 for run in self.runs)
+        within = math.fsum((run.error / mean) ** 2 for run in self.runs) / count
+        variance = (PRIOR_RUNS * (PRIOR_DEVIATION**2 + within) + scatter) / (PRIOR_RUNS + count - 1)
+        return math.sqrt(variance / count)
+
+
+def baselines(install: Path) -> list[Baseline]:
+    """All of the installation, by title. Raises RecordError when the file cannot be read."""
+    file = _file(install)
+    if not file.exists():
+        return []
+    value = read_json(file)
+    try:
+        if value["schema"] != SCHEMA:
+            raise RecordError(f"{file} has schema {value['schema']}, this version reads {SCHEMA}")
+        found: list[Baseline] = from_plain(value["baselines"], list[Baseline])
+        if not all(item.runs and all(run.seconds > 0 for run in item.runs) for item in found):
+            raise RecordError(f"{file} has a baseline without runs or times", remedy="correct or remove the file")
+    except (KeyError, TypeError, msgspec.ValidationError) as error:
+        raise RecordError(f"{file} is not a list of baselines: {error}", remedy="correct or remove the file") from error
+    return sorted(found, key=lambda item: (item.title, item.software))
+
+
+def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> list[Baseline]:
+    """Make ``runs`` the baselines of their configurations and software; repeats become one. Returns the new ones.
+
+    Raises:
+        RequestError: no runs
+    """
+    if not runs:
+        raise RequestError("no run to make a baseline of", remedy="name successful runs: llmb-run results lists them")
+    new: dict[tuple[str, str], Baseline] = {}
+    for record, measured in runs:
+        key = (configuration_key(record.plan), software_of(record))
+        before = new[key].runs if key in new else ()
+        run = BaselineRun(record.paths.run_id, measured.seconds, measured.error)
+        new[key] = Baseline(key[0], title_of(record), key[1], round(time.time(), 3), (*before, run))
+    kept = {(item.key, item.software): item for item in baselines(install)}
+    _write(install, list((kept | new).values()))
+    return sorted(new.values(), key=lambda item: (item.title, item.software))
+
+
+def remove_baselines(install: Path, keys: Sequence[str]) -> list[Baseline]:
+    """Forget the baselines of these configurations; those that there were.
+
+    Raises:
+        RequestError: a key that no baseline has
+    """
+    found = baselines(install)
+    known = {item.key for item in found}
+    for key in keys:
+        if key not in known:
+            raise RequestError(f"no baseline {key}", remedy="llmb-run baseline list shows their keys")
+    _write(install, [item for item in found if item.key not in keys])
+    return [item for item in found if item.key in keys]
+
+
+def baseline_references(record: RunRecord, known: Sequence[Baseline]) -> list[Reference]:
+    """The baselines of the run's configuration, that of its own software first; none that the run itself is part of."""
+    key, software = configuration_key(record.plan), software_of(record)
+    found = []
+    for item in known:
+        if item.key != key or any(run.run_id == record.paths.run_id for run in item.runs):
+            continue
+        day = time.strftime("%Y-%m-%d", time.localtime(item.added))
+        count = f"{len(item.runs)} run{'s' if len(item.runs) > 1 else ''}"
+        found.append(
+            Reference(
+                kind="baseline",
+                seconds=item.seconds,
+                software=item.software,
+                source=f"this site's baseline of {count}, {day}",
+                same_software=item.software == software,
+                error=item.relative_error,
+            )
+        )
+    return sorted(found, key=lambda reference: not reference.same_software)
+
+
+def title_of(record: RunRecord) -> str:
+    """``llama3.1 405b fp8 on 128 gb200``."""
+    plan = record.plan
+    return f"{plan.recipe} {plan.model_size} {plan.dtype} on {plan.gpus} {plan.gpu_type}"
+
+
+def _file(install: Path) -> Path:
+    return install / ".llmb" / "baselines.json"
+
+
+def _write(install: Path, items: list[Baseline]) -> None:
+    _file(install).parent.mkdir(exist_ok=True)
+    plain = [msgspec.to_builtins(item) for item in sorted(items, key=lambda item: (item.title, item.software))]
+    write_json(_file(install), {"schema": SCHEMA, "baselines": plain})

@@ -1,0 +1,192 @@
+"""A site's own references, and repeats seen together."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from llmb_common.results.configuration import configuration_key
+from support.cli import Cli
+from support.runs import PUBLISHED, make_run, plan_for, steady_log
+
+SMOKE = {"GPU_TYPE": "cpu", "MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": "2", "CLUSTER_TYPE": "local"}
+
+
+def run_of(cli: Cli, milliseconds: float, number: int = 101, **variables: str) -> str:
+    """A successful run of PUBLISHED; its id."""
+    log = steady_log(milliseconds)
+    record = make_run(cli.install, log=log, variables=PUBLISHED | variables, job_id=str(number))
+    return record.paths.run_id
+
+
+def verdict_of(cli: Cli, run_id: str) -> dict[str, object]:
+    (run,) = cli("results", "--json", run_id).data["runs"]
+    return dict(run)
+
+
+# Baselines
+
+
+def test_a_baseline_comes_before_what_was_published(cli: Cli) -> None:
+    good = [run_of(cli, milliseconds, 101 + n) for n, milliseconds in enumerate((5000, 5010, 4990))]
+    later = run_of(cli, 5741.47, 110)
+    assert verdict_of(cli, later)["verdict_text"] == "indication: pass (+0.0% ± 5.9%, limit +8.4%)"
+    assert cli("baseline", "set", *good).status == 0
+    judged = verdict_of(cli, later)
+    assert judged["verdict"] == "fail"
+    assert str(judged["verdict_text"]).startswith("fail (+14.8% ±")
+    reference = judged["reference"]
+    assert isinstance(reference, dict)
+    assert (reference["kind"], reference["same_software"], reference["software"]) == ("baseline", True, "nemo:26.02.01")
+    assert reference["source"].startswith("this site's baseline of 3 runs, 2")
+
+
+def test_runs_of_the_baseline_are_not_compared_with_themselves(cli: Cli) -> None:
+    good = run_of(cli, 5000)
+    cli("baseline", "set", good)
+    reference = verdict_of(cli, good)["reference"]
+    assert isinstance(reference, dict)
+    assert reference["kind"] == "published"
+
+
+def test_on_other_software_a_baseline_gives_an_indication(cli: Cli) -> None:
+    cli("baseline", "set", run_of(cli, 5741.47))
+    later = run_of(cli, 5741.47, 102, RUN_CONF_IMAGE="nvcr.io#nvidia/nemo:26.04")
+    assert str(verdict_of(cli, later)["verdict_text"]).startswith("indication: ")
+
+
+def test_another_configuration_has_another_baseline(cli: Cli) -> None:
+    cli("baseline", "set", run_of(cli, 5000))
+    other = run_of(cli, 5000, 102, TP="4")
+    assert verdict_of(cli, other)["verdict"] == "no reference"
+
+
+def test_smoke_runs_can_have_a_baseline_and_nothing_else(cli: Cli) -> None:
+    first, second = (
+        make_run(cli.install, log=steady_log(100), variables=SMOKE, job_id=None).paths.run_id for _ in range(2)
+    )
+    assert verdict_of(cli, second)["verdict"] == "not judged"
+    cli("baseline", "set", first)
+    assert verdict_of(cli, second)["verdict"] == "inconclusive"
+
+
+def test_repeats_become_one_baseline_and_replace_the_former(cli: Cli) -> None:
+    old, *new = (run_of(cli, milliseconds, 101 + n) for n, milliseconds in enumerate((9000, 5000, 5100)))
+    cli("baseline", "set", old)
+    cli("baseline", "set", *new)
+    (found,) = cli("baseline", "list", "--json").data["baselines"]
+    assert found["seconds"] == pytest.approx(5.05)
+    assert [run["run_id"] for run in found["runs"]] == new
+    assert found["title"] == "llama3.1 405b fp8 on 128 gb200"
+    assert 0.01 < found["relative_error"] < 0.03
+    shown = cli("baseline", "list").out.splitlines()
+    assert shown[0].split() == ["key", "configuration", "software", "runs", "step", "s", "±", "%", "set"]
+    row = "llama3.1 405b fp8 on 128 gb200 nemo:26.02.01 2"
+    assert " ".join(shown[1].split()[1:9]) == row
+
+
+def test_a_baseline_can_be_removed(cli: Cli) -> None:
+    cli("baseline", "set", run_of(cli, 5000))
+    (found,) = cli("baseline", "list", "--json").data["baselines"]
+    wrong = cli("baseline", "remove", "0123456789ab")
+    assert (wrong.status, "no baseline 0123456789ab" in wrong.err) == (2, True)
+    assert cli("baseline", "remove", found["key"]).out == "removed: llama3.1 405b fp8 on 128 gb200\n"
+    assert cli("baseline", "list", "--json").data["baselines"] == []
+
+
+def test_only_successful_runs_become_a_baseline(cli: Cli) -> None:
+    failed = make_run(cli.install, state="FAILED", log=steady_log(5000))
+    done = cli("baseline", "set", failed.paths.run_id)
+    assert done.status == 2
+    assert "cannot be a baseline: every iteration is there, but the run ended as FAILED" in done.err
+    assert cli("baseline", "set").status == 2
+    assert not (cli.install / ".llmb" / "baselines.json").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", '{"schema": 2, "baselines": []}', '{"schema": 1, "baselines": [{"key": 1}]}', '{"schema": 1}'],
+)
+def test_a_damaged_list_is_named_and_results_go_on(cli: Cli, text: str) -> None:
+    run_of(cli, 5741.47)
+    file = cli.install / ".llmb" / "baselines.json"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    done = cli("results")
+    assert done.status == 0
+    assert "indication: pass" in done.out
+    assert "baselines.json" in done.err
+    assert cli("baseline", "list").status == 3
+
+
+def test_a_baseline_without_runs_is_damage(cli: Cli) -> None:
+    cli("baseline", "set", run_of(cli, 5000))
+    file = cli.install / ".llmb" / "baselines.json"
+    value = json.loads(file.read_text())
+    value["baselines"][0]["runs"] = []
+    file.write_text(json.dumps(value))
+    assert "without runs or times" in cli("baseline", "list").err
+
+
+# What makes two runs repeats
+
+
+def test_repeats_have_one_configuration(tmp_path) -> None:
+    def key(**variables: str) -> str:
+        return configuration_key(plan_for(tmp_path, **(PUBLISHED | variables)))
+
+    same = [{}, {"TIME_LIMIT": "03:00:00"}, {"SBATCH_ACCOUNT": "other"}, {"MAX_STEPS": "60"}, {"SBATCH_PARTITION": "b"}]
+    assert len({key(**variables) for variables in same}) == 1
+    assert configuration_key(plan_for(tmp_path / "elsewhere", **PUBLISHED)) == key()
+    different = [
+        *({"TP": "4"}, {"GBS": "128"}, {"FP8_RECIPE": "mx"}, {"ENABLE_VBOOST": "true"}, {"CPU_PER_TASK_PINNING": "4"}),
+        *({"ENABLE_PROFILE": "true"}, {"ENABLE_CHECKPOINT": "true"}, {"JOB_TOTAL_GPUS": "256"}, {"NCCL_ALGO": "Ring"}),
+    ]
+    keys = [key(**variables) for variables in different]
+    assert len({key(), *keys}) == len(different) + 1
+
+
+# Groups
+
+
+def test_repeats_share_a_line_and_a_verdict(cli: Cli) -> None:
+    for number, milliseconds in enumerate((5700, 5800, 5750, 5650)):
+        run_of(cli, milliseconds, 101 + number)
+    make_run(cli.install, state="FAILED", log=steady_log(5741.47)[:3000], job_id="109")
+    run_of(cli, 5741.47, 110, RUN_CONF_IMAGE="nvcr.io#nvidia/nemo:25.09.00")
+    done = cli("results", "--group", "--json")
+    assert done.status == 1, "one run failed"
+    older, newer = sorted(done.data["groups"], key=lambda group: group["software"])
+    assert (older["software"], newer["software"]) == ("nemo:25.09.00", "nemo:26.02.01")
+    assert (len(newer["run_ids"]), newer["unsuccessful"]) == (4, 1)
+    assert newer["step_seconds"] == pytest.approx(5.725)
+    assert newer["spread"] == pytest.approx(0.01127, abs=1e-4)
+    assert newer["verdict"] == "pass"
+    single = verdict_of(cli, newer["run_ids"][0])
+    assert newer["difference_high"] < single["difference_high"]
+    assert (older["verdict"], older["more_runs"]) == ("inconclusive", 1)
+
+
+def test_the_table_of_groups(cli: Cli) -> None:
+    for number in range(3):
+        run_of(cli, 5741.47, 101 + number)
+    head, line = cli("results", "--group").out.splitlines()
+    assert " ".join(head.split()) == "configuration software runs step s spread % reference s verdict"
+    assert line.split()[:11] == [
+        *["llama3.1", "405b", "fp8", "on", "128", "gb200"],
+        *("nemo:26.02.01", "3", "5.741", "0.0", "5.74147"),
+    ]
+    assert line.split()[11:13] == ["indication:", "pass"]
+
+
+def test_a_group_without_a_good_run_has_no_figures(cli: Cli) -> None:
+    make_run(cli.install, state="FAILED", log=steady_log(5741.47)[:3000])
+    done = cli("results", "--group")
+    assert done.status == 1
+    assert done.out.splitlines()[1].endswith("no successful run")
+
+
+def test_groups_have_no_csv(cli: Cli) -> None:
+    run_of(cli, 5741.47)
+    assert cli("results", "--group", "--format", "csv").status == 2
