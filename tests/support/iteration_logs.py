@@ -10,7 +10,7 @@ def mbridge_line(
     total: int = 50,
     *,
     milliseconds: float | str = 5741.5,
-    tflops: float | None = 1636.8,
+    tflops: float | str | None = 1636.8,
     loss: str | None = "6.958428E+00",
     grad_norm: str = "1.019",
     nan: int = 0,

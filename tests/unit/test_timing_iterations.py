@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from llmb_common.timing import scan
-from llmb_common.timing.iterations import Iteration, LogContent, iterations_in, read_log
+from llmb_common.timing.iterations import LogContent, read_log
+from llmb_common.timing.records import Iteration, iterations_in
 from support.iteration_logs import mbridge_line, mbridge_log, nccl_lines, nemo_line, nemo_log, step_time
 
 DATA = Path(__file__).parents[1] / "data" / "logs"
@@ -160,7 +161,37 @@ def test_a_second_attempt_that_died_sooner_does_not_borrow_from_the_first(read):
 
 def test_every_line_printed_twice(read):
     content = read("".join(2 * mbridge_line(index) for index in range(1, 51)))
-    assert (indices(content), content.replaced) == (list(range(1, 51)), 50)
+    assert (indices(content), content.replaced, content.doubled) == (list(range(1, 51)), 0, 50)
+    assert content.restarts == ()
+
+
+@pytest.mark.parametrize("shift", [1, 2])
+def test_lines_that_come_late_are_put_in_order(read, shift):
+    numbers = list(range(1, 51))
+    numbers.insert(35 + shift, numbers.pop(35))
+    assert numbers != sorted(numbers)
+    content = read("".join(mbridge_line(index, milliseconds=5000.0 + index) for index in numbers))
+    assert indices(content) == list(range(1, 51)), "in this order"
+    assert [item.seconds for item in content.iterations] == [(5000.0 + index) / 1000 for index in range(1, 51)]
+    assert (content.replaced, content.doubled, content.restarts) == (0, 0, ())
+
+
+def test_a_restart_at_the_last_iteration_replaces_it(read):
+    log = "".join(mbridge_line(index) for index in range(1, 41)) + mbridge_line(40, milliseconds=9000.0)
+    content = read(log)
+    assert (content.replaced, content.restarts, content.iterations[-1].seconds) == (1, (40,), 9.0)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e400"])
+def test_figures_that_are_not_finite_are_left_out_and_named(read, value):
+    content = read(mbridge_line(1, tflops=value) + mbridge_line(2))
+    assert [(item.tflops, item.not_finite) for item in content.iterations] == [(None, ("TFLOPS",)), (1636.8, ())]
+
+
+@pytest.mark.parametrize("milliseconds", ["1e200", "1e11", "inf", "0.0", "-5.0"])
+def test_a_step_time_that_cannot_be_is_damage(read, milliseconds):
+    content = read(mbridge_line(1, milliseconds=milliseconds) + mbridge_line(2))
+    assert (indices(content), content.damaged) == ([2], 1)
 
 
 def test_another_engines_records_in_the_same_file_do_not_mix(read):

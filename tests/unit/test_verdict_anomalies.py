@@ -6,7 +6,7 @@ import random
 
 from llmb_common.results.anomalies import anomalies, is_unstable
 from llmb_common.results.estimate import estimate
-from llmb_common.timing.iterations import Iteration
+from llmb_common.timing.records import Iteration
 from llmb_common.timing.statistics import Window
 
 WINDOW = Window(35, 44)

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from llmb_common.files import open_plain
-from llmb_common.timing.iterations import iterations_in
+from llmb_common.timing.records import iterations_in
 
 _FIRST_LOOK = 256 * 1024
 """Bytes read at the first look: enough for many steps, however long the log is."""

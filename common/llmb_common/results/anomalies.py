@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from llmb_common.results.estimate import StepTime
-from llmb_common.timing.iterations import Iteration
+from llmb_common.timing.records import Iteration
 from llmb_common.timing.statistics import Window
 
 UNSTABLE = 0.25

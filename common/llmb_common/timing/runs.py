@@ -10,16 +10,16 @@ import json
 import math
 import os
 import re
-import stat
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
 
 from llmb_common.slurm.states import ENDED_STATES, LIVE_STATES
-from llmb_common.timing.iterations import Iteration, LogContent, LogFormat, read_log
+from llmb_common.timing.iterations import LogContent, read_log
 from llmb_common.timing.job_events import read_events
+from llmb_common.timing.log_files import is_log_name, log_stem, open_log
+from llmb_common.timing.records import Iteration, LogFormat
 from llmb_common.timing.statistics import Summary, Window, summarize
 from llmb_common.timing.status import Planned, Status, judge
 
@@ -71,7 +71,7 @@ class RecordedState:
 def find_runs(folder: Path) -> list[RunFiles]:
     """Every run at or below ``folder`` (which may be a log itself), by path."""
     if not folder.is_dir():
-        return [RunFiles(_stem(folder), None, folder)]
+        return [RunFiles(log_stem(folder), None, folder)]
     found: list[RunFiles] = []
 
     def closed(error: OSError) -> None:
@@ -81,16 +81,16 @@ def find_runs(folder: Path) -> list[RunFiles]:
     for path, folders, files in os.walk(folder, onerror=closed):
         here = Path(path)
         if _is_run_folder(here):
-            logs = sorted(here.glob("log-*.out")) + sorted(here.glob("*/log-*.out"))
+            logs = [log for log in sorted([*here.glob("log-*"), *here.glob("*/log-*")]) if is_log_name(log.name)]
             if len(logs) > 1:
-                found += [RunFiles(f"{here.name}/{_stem(log)}", here, log) for log in logs]
+                found += [RunFiles(f"{here.name}/{log_stem(log)}", here, log) for log in logs]
             else:
                 found.append(RunFiles(here.name, here, logs[0] if logs else None))
             folders.clear()
             continue
         # Subfolders too: a log that is really a folder is an unreadable log, not a place to search.
-        logs = [here / name for name in files + folders if name.startswith("log-") and name.endswith(".out")]
-        found += [RunFiles(_stem(log), None, log) for log in logs]
+        logs = [here / name for name in files + folders if is_log_name(name)]
+        found += [RunFiles(log_stem(log), None, log) for log in logs]
         # Hidden: a run folder is made under a hidden name and renamed when it is complete.
         pruned = _PRUNED | {log.name for log in logs}
         folders[:] = [name for name in folders if name not in pruned and not name.startswith(".")]
@@ -109,9 +109,7 @@ def analyse(files: RunFiles, window: Window, ended_as: RecordedState | None = No
         message = f"no log-*.out in {files.folder}" + (f" ({planned.failure})" if planned.failure else "")
         return RunTiming(files, Status("Failed", "no_log", None, message), window)
     try:
-        if not stat.S_ISREG(files.log.stat().st_mode):
-            raise OSError("not a regular file")
-        with FileIO(files.log) as file:
+        with open_log(files.log) as file:
             empty = os.fstat(file.fileno()).st_size == 0
             content = read_log(file)
     except OSError as error:
@@ -133,18 +131,21 @@ def analyse(files: RunFiles, window: Window, ended_as: RecordedState | None = No
         _of_all([item.tflops for item in measured]),
         _of_all([item.joules for item in measured]),
         _of_all([item.watts for item in measured]),
-        notices + _remarks(content, window),
+        notices + _remarks(content, window) + _silent_restart(files.folder, content),
     )
+
+
+def _silent_restart(folder: Path | None, content: LogContent) -> tuple[str, ...]:
+    """A job that went on from a checkpoint exactly where it stopped prints nothing again: only its events tell."""
+    if folder is None or content.restarts or not read_events(folder / _EVENTS).restarts:
+        return ()
+    return ("the job was restarted, and no iteration is printed again: where it went on, the log does not show",)
 
 
 def _of_all(values: Sequence[float | None]) -> Summary | None:
     """None unless every step of the window has the figure."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     return summarize(known) if len(known) == len(values) else None
-
-
-def _stem(log: Path) -> str:
-    return log.name.removeprefix("log-").removesuffix(".out")
 
 
 def _is_run_folder(folder: Path) -> bool:
@@ -220,6 +221,12 @@ def _remarks(content: LogContent, window: Window) -> tuple[str, ...]:
         remarks.append(f"{content.replaced} iterations are printed again (from iteration {at}); the last print counts")
     if any(index in window and index > window.first for index in content.restarts):
         remarks.append(f"a restart falls within the window {window}: its first steps are slower")
+    if content.doubled:
+        remarks.append(f"{content.doubled} lines are printed twice and count once")
+    odd = [f"{', '.join(item.not_finite)} at iteration {item.index}" for item in content.iterations if item.not_finite]
+    if odd:
+        named = "; ".join(odd[:3]) + (" ..." if len(odd) > 3 else "")
+        remarks.append(f"figures that are not finite numbers are left out: {named}")
     if content.damaged:
         remarks.append(f"{content.damaged} damaged records ignored")
     return tuple(remarks)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from llmb_common.errors import RequestError
-from llmb_common.timing.iterations import Iteration
+from llmb_common.timing.records import Iteration
 
 
 @dataclass(frozen=True)

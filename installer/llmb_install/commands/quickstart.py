@@ -13,7 +13,7 @@ from llmb_common.envelope import Result
 from llmb_common.errors import CheckFailed
 from llmb_common.programs import Answer, ask
 from llmb_common.request.variables import VARIABLES
-from llmb_common.timing.iterations import iterations_in
+from llmb_common.timing.records import iterations_in
 from llmb_install.answers.answers import Answers, complete
 from llmb_install.answers.stored import load_recipes, stored_answers
 from llmb_install.installation import Installation

@@ -1,0 +1,157 @@
+"""The grammar of a training iteration, as Megatron-Bridge and NeMo 2 print them.
+
+Megatron-Bridge: the last rank prints the iteration, rank 0 its own line, and the two can land on one physical line::
+
+    Step Time : 0.12s GPU utilization: 0.0MODEL_TFLOP/s/GPU
+     [2026-11-20 03:40:35] iteration        1/      50 | consumed samples: ... | elapsed time per iteration (ms): 123.8
+    | throughput per GPU (TFLOP/s/GPU): 0.0 | ... | lm loss: 6.958428E+00 | ... | grad norm: 1.019 | number of skipped
+    iterations:   0 | number of nan iterations:   0 |
+
+NeMo 2 counts from 0::
+
+    Training epoch 0, iteration 49/49 | lr: ... | reduced_train_loss: 12.81 | train_step_timing in s: 2.693 | ...
+
+A record counts only when its number, its time and its end are there: half a number is not a number.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from llmb_common.timing.scan import REACH
+
+LogFormat: TypeAlias = Literal["mbridge", "nemo"]
+
+MARKERS: dict[bytes, LogFormat] = {b"elapsed time per iteration": "mbridge", b"train_step_timing in s": "nemo"}
+_SECONDS: dict[LogFormat, tuple[bytes, int]] = {
+    "mbridge": (b"elapsed time per iteration (ms)", 1000),
+    "nemo": (b"train_step_timing in s", 1),
+}
+_TFLOPS = (b"throughput per GPU (TFLOP/s/GPU)", b"TFLOPS_per_GPU")
+_LOSS = (b"lm loss", b"reduced_train_loss")
+_GRAD_NORM = (b"grad norm", b"grad_norm")
+_JOULES = b"energy per GPU (J/iter/GPU)"
+_WATTS = b"power per GPU (W/GPU)"
+_SKIPPED = b"number of skipped iterations"
+_LAST_FIELD = b"number of nan iterations"  # Megatron-Bridge ends each record with it
+_WANTED = {
+    *(name for name, _ in _SECONDS.values()),
+    *_TFLOPS,
+    *_LOSS,
+    *_GRAD_NORM,
+    _JOULES,
+    _WATTS,
+    _SKIPPED,
+    _LAST_FIELD,
+}
+
+_FIGURES = {"TFLOPS": _TFLOPS, "energy": (_JOULES,), "power": (_WATTS,)}
+_LONGEST = 1e7  # seconds, four months: nobody has waited for a longer step
+
+_HEADER = re.compile(rb"iteration\s+(\d{1,12})/\s*(\d{1,12})\s*\|")
+STEP_TIME = re.compile(rb"Step Time : ([0-9.]+)s GPU utilization: ([0-9.]+)(?:MODEL_)?TFLOP/s/GPU(?:\r?\n)?")
+ANSI = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
+NUMBER = re.compile(rb"[-+]?(?:\d{1,30}(?:\.\d{0,30})?(?:e[-+]?\d{1,4})?|nan|inf(?:inity)?)", re.IGNORECASE)
+_ANY_MARKER = re.compile(b"|".join(map(re.escape, MARKERS)))
+RECORD_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One training step. ``index`` and ``total`` are as printed: NeMo's first is 0 and its total the last index."""
+
+    index: int
+    total: int
+    seconds: float
+    tflops: float | None = None
+    """TFLOP/s per GPU, in the engine's own count of model FLOPs."""
+    loss: float | None = None
+    grad_norm: float | None = None
+    joules: float | None = None
+    """Energy of the step per GPU, as its own counter says; None where it says 0, which is what an image without NVML
+    prints."""
+    watts: float | None = None
+    """The same over the step time."""
+    skipped: bool = False
+    """The optimizer took no step."""
+    nan: bool = False
+    """The engine itself counted a NaN."""
+    zero_based: bool = False
+    """The first iteration is 0, as NeMo counts."""
+    not_finite: tuple[str, ...] = ()
+    """Figures that the engine printed as NaN or infinite; they are None here."""
+
+    @property
+    def step(self) -> int:
+        """How many steps of the run were done with this one."""
+        return self.index + self.zero_based
+
+    @property
+    def steps(self) -> int:
+        """How many the run has."""
+        return self.total + self.zero_based
+
+
+def iterations_in(text: bytes) -> list[Iteration]:
+    """Every whole record of ``text``: what a log has gained, up to a line break."""
+    places = [(match.start(), MARKERS[match[0]]) for match in _ANY_MARKER.finditer(text)]
+    records = (parse_record(text[max(0, at - REACH) : at + RECORD_BYTES], min(at, REACH), kind) for at, kind in places)
+    return [record for record in records if record is not None]
+
+
+def parse_record(text: bytes, marker: int, kind: LogFormat) -> Iteration | None:
+    """The record around position ``marker`` of ``text``; None if any part that matters is missing or cut."""
+    before, after = (STEP_TIME.sub(b"", ANSI.sub(b"", part)) for part in (text[:marker], text[marker:]))
+    headers = list(_HEADER.finditer(before))
+    if not headers or b"\n" in before[headers[-1].end() :]:
+        return None
+    following = _HEADER.search(after)
+    line, newline, _ = after[: following.start() if following else None].partition(b"\n")
+    fields = _fields(before[headers[-1].end() :] + line, ended=bool(newline))
+    seconds_name, per_second = _SECONDS[kind]
+    ended_whole = newline and line.rstrip().endswith(b"|")
+    if kind == "mbridge" and _LAST_FIELD not in fields and not ended_whole:
+        return None
+    numbers = {name: float(value) for name, value in fields.items() if name in _WANTED and NUMBER.fullmatch(value)}
+    if len(numbers) < len(_WANTED & fields.keys()):
+        return None
+    seconds = numbers.get(seconds_name, math.nan) / per_second
+    if not 0 < seconds < _LONGEST:
+        return None
+    odd = tuple(title for title, names in _FIGURES.items() if not math.isfinite(_first(numbers, names) or 0.0))
+    return Iteration(
+        index=int(headers[-1][1]),
+        total=int(headers[-1][2]),
+        seconds=seconds,
+        tflops=_finite(_first(numbers, _TFLOPS)),
+        loss=_first(numbers, _LOSS),
+        grad_norm=_first(numbers, _GRAD_NORM),
+        joules=_finite(numbers.get(_JOULES)) or None,
+        watts=_finite(numbers.get(_WATTS)) or None,
+        skipped=numbers.get(_SKIPPED, 0) != 0,
+        nan=numbers.get(_LAST_FIELD, 0) != 0,
+        zero_based=kind == "nemo",
+        not_finite=odd,
+    )
+
+
+def _fields(text: bytes, *, ended: bool) -> dict[bytes, bytes]:
+    """``name: value`` between bars. The last is taken only if the line ended there: else it may be half a number."""
+    parts = text.split(b"|")
+    found: dict[bytes, bytes] = {}
+    for part in parts if ended else parts[:-1]:
+        name, colon, value = part.partition(b": ")
+        if colon:
+            found.setdefault(name.strip(), value.strip())
+    return found
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _first(numbers: dict[bytes, float], names: tuple[bytes, ...]) -> float | None:
+    return next((numbers[name] for name in names if name in numbers), None)
