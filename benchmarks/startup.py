@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """How long llmb-run takes to respond, compared with a bare Python start, with thousands of runs on record.
 
-    python benchmarks/startup.py [--runs 10000] [--rounds 21]
+    python benchmarks/startup.py [--runs 10000] [--rounds 21] [--instructions]
 
 Creates an installation with that many finished runs in a temporary folder, indexes it, then alternates between each
 command and ``python -c pass``, so that a slow moment of the machine affects all of them. Prints medians of wall time
-and of CPU time (which varies less on a busy machine) of whole processes; asserts nothing.
+and of CPU time (which varies less on a busy machine) of whole processes; asserts nothing. With ``--instructions`` it
+counts instructions instead, once each, under valgrind: the same on an idle and a busy machine.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import resource
 import statistics
 import subprocess
@@ -63,6 +65,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--instructions", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="llmb-startup-") as folder:
         install = Path(folder)
@@ -72,6 +75,9 @@ def main() -> None:
         print(f"{count} runs on record, indexed in {time.perf_counter() - start:.1f} s")
         # The index trusts a folder only if it was last changed a little before it was read: clocks are coarse.
         time.sleep(3)
+        if options.instructions:
+            print_instructions(install)
+            return
         times = measure(install, options.rounds)
     bare = [statistics.median(column) for column in zip(*times["python -c pass"], strict=True)]
     for name, values in times.items():
@@ -80,14 +86,33 @@ def main() -> None:
         print(f"{name:26} {wall:4.0f} ms wall, {cpu:4.0f} ms CPU   {over}")
 
 
+def environment_of(name: str, install: Path) -> dict[str, str]:
+    """The variables of one command."""
+    environment = {**os.environ, "LLMB_INSTALL": str(install)}
+    if name in COMPLETION:
+        environment |= {"_LLMB_RUN_COMPLETE": "bash_complete", **COMPLETION[name]}
+    return environment
+
+
+def print_instructions(install: Path) -> None:
+    """Millions of instructions of each command, and how many more than the bare start has."""
+    tool = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]
+    bare = 0.0
+    for name, arguments in COMMANDS.items():
+        command = [*tool, sys.executable, *arguments]
+        done = subprocess.run(command, env=environment_of(name, install), capture_output=True, text=True, check=True)
+        (count,) = re.findall(r"I *refs: *([0-9,]+)", done.stderr)
+        millions = int(count.replace(",", "")) / 1e6
+        bare = bare or millions
+        print(f"{name:26} {millions:5.0f} million instructions   over bare: {millions - bare:4.0f}")
+
+
 def measure(install: Path, rounds: int) -> dict[str, list[tuple[float, float]]]:
     """Wall and CPU seconds of each round, by command."""
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in COMMANDS}
     for number in range(rounds + 1):
         for name, arguments in COMMANDS.items():
-            environment = {**os.environ, "LLMB_INSTALL": str(install)}
-            if name in COMPLETION:
-                environment |= {"_LLMB_RUN_COMPLETE": "bash_complete", **COMPLETION[name]}
+            environment = environment_of(name, install)
             start, used = time.perf_counter(), processor_seconds()
             done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True)
             seconds = (time.perf_counter() - start, processor_seconds() - used)
