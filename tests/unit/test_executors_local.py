@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from llmb_common.errors import CheckFailed, EnvironmentLacks
@@ -145,7 +144,7 @@ def test_after_a_restart_its_pid_means_nothing(
     stranger = subprocess.Popen(["sleep", "600"], start_new_session=True)
     process = identify(stranger.pid)
     assert process is not None
-    other = msgspec.structs.replace(process, **change)
+    other = replace(process, **change)
     record = update_record(record.paths.folder, lambda found: replace(found, process=other))
     (record,) = cancel([record])
     assert record.state == "FAILED"
@@ -159,7 +158,7 @@ def test_a_run_of_another_machine_cannot_be_seen_nor_cancelled(site: RunSite, mo
     record = running(site, monkeypatch)
     process = record.process
     assert process is not None
-    elsewhere = msgspec.structs.replace(process, host="another-machine")
+    elsewhere = replace(process, host="another-machine")
     record = update_record(record.paths.folder, lambda found: replace(found, process=elsewhere))
     seen = look(record)
     assert (seen.record.state, "another-machine" in seen.unknown) == ("RUNNING", True)
@@ -259,8 +258,8 @@ def test_a_process_is_known_by_its_start() -> None:
     me = identify()
     assert me is not None
     assert is_alive(me)
-    assert not is_alive(msgspec.structs.replace(me, start="1"))
-    assert is_alive(msgspec.structs.replace(me, host="elsewhere")) is None
+    assert not is_alive(replace(me, start="1"))
+    assert is_alive(replace(me, host="elsewhere")) is None
     child = os.fork()
     if child == 0:
         os._exit(0)

@@ -50,7 +50,7 @@ def test_the_signal_comes_as_early_as_the_checkpoint_is_large_and_the_site_slow(
     assert f"#SBATCH --signal=TERM@{seconds}\n" in script(p)
     # A step that takes that long to write has not hung.
     patience = max(1800, 2 * seconds)
-    assert f"hang=$(seconds LLMB_HANG_SECONDS {patience})" in script(p)
+    assert f"\nhang_seconds={patience} teardown_seconds=" in script(p)
 
 
 def test_the_rate_is_5_gb_per_second_unless_the_site_says_another(tmp_path: Path) -> None:
