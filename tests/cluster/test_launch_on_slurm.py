@@ -67,6 +67,11 @@ def events(folder: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
 
 
+def accounts(folder: Path) -> dict[str, dict[str, object]]:
+    """What each node's first rank wrote, by the node's name."""
+    return {file.stem: json.loads(file.read_text()) for file in (folder / "nodes").glob("*.json")}
+
+
 @pytest.fixture
 def site(slurm: SlurmCluster, engine_python: Path, tmp_path: Path) -> Site:
     return Site(slurm, tmp_path / "it's an install", engine_python)
@@ -90,6 +95,10 @@ def test_real_training_on_two_nodes_of_two_ranks_is_saved_and_resumed_for_one_st
     record = json.loads((saved / "run.json").read_text())
     assert record["job_id"] == end["job_id"]
     assert record["plan"]["nodes"] == 2
+    # A run that saves leaves Megatron-Bridge by SystemExit.
+    written = {node: (account["rank"], account["job"], "after" in account) for node, account in accounts(saved).items()}
+    assert written == {"gpu1": (0, record["job_id"], True), "gpu2": (2, record["job_id"], True)}
+    assert "ConfigContainer" in (saved / "config.yaml").read_text()
     (checkpoints,) = saved.glob("*/checkpoints")
     assert list(checkpoints.glob("iter_0000004/*.distcp"))
     resumed = site.run(JOB_TOTAL_GPUS="2", GPUS_PER_NODE="1", LOAD_CHECKPOINT_PATH=str(checkpoints))
@@ -150,6 +159,7 @@ def test_profiled_training_in_a_container(
     arguments = reports[0].read_text().split("\n")
     assert arguments[1:5] == ["-s", "none", "-t", "nvtx,cuda"]
     assert {"--capture-range=cudaProfilerApi", "--capture-range-end=stop"} <= set(arguments)
+    assert accounts(folder).keys() == {"gpu1", "gpu2"}, "written from inside the containers"
 
 
 def test_real_training_without_pyxis_in_an_image_that_enroot_starts(
@@ -193,6 +203,7 @@ def test_real_training_without_pyxis_in_an_image_that_enroot_starts(
     assert not {"NGC_API_KEY", "CUDA_VISIBLE_DEVICES"} & inside.keys(), "set nowhere, and so not empty either"
     (script,) = folder.glob("*.sbatch")
     assert "hf_canary" not in script.read_text()
+    assert accounts(folder).keys() == {"gpu1", "gpu2"}, "written from inside the images"
 
 
 def test_a_missing_image_is_refused_before_submission(slurm: SlurmCluster, engine_python: Path, tmp_path: Path) -> None:

@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from training_jobs import Engine, make_job
+
+from llmb_common.timing.iterations import Iteration, read_log
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,7 +46,7 @@ def test_a_run_leaves_an_account_of_its_node_and_no_finding(launched: tuple[Path
     shown = llmb_run(install, "show", "--json")
     assert shown["evidence"]["nodes"] == 1
     assert shown["evidence"]["findings"] == []
-    assert llmb_run(install, "results", "--json")["runs"][0]["findings"] == []
+    assert llmb_run(install, "results", "--json", status=1)["runs"][0]["findings"] == []  # seven steps are no result
     record = json.loads((run / "run.json").read_text())
     assert record["manifest"]["job"]["evidence"] == shown["evidence"]
 
@@ -67,8 +70,9 @@ def command(install: Path, *arguments: str) -> list[str]:
     return ["env", f"LLMB_INSTALL={install}", sys.executable, "-m", "llmb_run.main", *arguments]
 
 
-def llmb_run(install: Path, *arguments: str) -> dict[str, Any]:
-    done = subprocess.run(command(install, *arguments), capture_output=True, text=True, check=True, timeout=120)
+def llmb_run(install: Path, *arguments: str, status: int = 0) -> dict[str, Any]:
+    done = subprocess.run(command(install, *arguments), capture_output=True, text=True, timeout=120)
+    assert done.returncode == status, done.stderr
     data: dict[str, Any] = json.loads(done.stdout)["data"]
     return data
 
@@ -97,3 +101,28 @@ def test_a_folder_that_takes_no_evidence_trains_all_the_same(engine: Engine, tmp
     (tmp_path / "config.yaml").mkdir()
     run = engine.train(tmp_path, make_job(steps={"train": 2}))
     assert sorted(run.steps) == [1, 2]
+
+
+def iterations_with_energy(engine: Engine, folder: Path, kind: str) -> tuple[Iteration, ...]:
+    job = make_job(steps={"train": 4}, world_size=2)
+    (folder / "job.json").write_text(json.dumps({**job, "output_dir": str(folder / "output")}))
+    script = ROOT / "tests" / "training" / "train_with_energy.py"
+    status, _, log = engine.cpu.run([str(script), kind, str(folder / "job.json")], folder, 2)
+    assert status == 0, log[-4000:]
+    (folder / "log.out").write_text(log)
+    with FileIO(folder / "log.out") as file:
+        return read_log(file).iterations
+
+
+def test_energy_of_each_step_as_the_framework_prints_it(engine: Engine, tmp_path: Path) -> None:
+    """Each look at the counter adds 5 J, on both ranks, and each step looks once."""
+    steps = iterations_with_energy(engine, tmp_path, "counting")
+    assert [step.joules for step in steps] == [5.0] * 4
+    for step in steps:
+        assert step.watts == pytest.approx(5.0 / step.seconds, abs=0.06)
+
+
+def test_a_container_without_nvml_trains_all_the_same(engine: Engine, tmp_path: Path) -> None:
+    """Megatron's own monitor would end the run in nvmlInit."""
+    steps = iterations_with_energy(engine, tmp_path, "broken")
+    assert [(step.index, step.joules) for step in steps] == [(1, None), (2, None), (3, None), (4, None)]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ def validate(job_file: Path) -> dict[str, Any]:
     result: dict[str, Any] = {"file": str(job_file), "ok": False, "error": None}
     try:
         config = as_on_gpu.resolve(job_file, ENGINE)
+        config.to_yaml(os.devnull)  # as rank 0 does
         train, data_parallel = config.train, config.data_parallel_size
         # validate() does not look at the batch; core does, when training starts.
         calculator = ConstantNumMicroBatchesCalculator(

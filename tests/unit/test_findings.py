@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from llmb_common.runs.evidence import findings as findings_module
 from llmb_common.runs.evidence.account import Account, account_of, as_plain, make_account
 from llmb_common.runs.evidence.findings import NodeFinding
 from llmb_common.runs.facts import with_job_facts
@@ -249,8 +252,19 @@ def test_the_record_keeps_the_account(run: RunRecord) -> None:
 
 
 def test_a_record_with_a_strange_account_is_no_error(run: RunRecord) -> None:
-    from dataclasses import replace
-
     for strange in ("text", {"nodes": "many"}, {"findings": [1]}, []):
         assert account_of(replace(run, manifest={"job": {"evidence": strange}})).findings == ()
     assert account_of(replace(run, manifest={"job": 5})).findings == ()
+
+
+def test_the_page_has_every_kind_of_finding() -> None:
+    source = Path(findings_module.__file__).read_text()
+    kinds = set(re.findall(r'NodeFinding\("([a-z-]+)"', source)) | {
+        "different-driver",
+        "different-kernel",
+        "different-nccl",
+    }
+    page = (Path(__file__).resolve().parents[2] / "docs" / "evidence.md").read_text()
+    table = page[page.index("## What is found") : page.index("## Limits")]
+    cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    assert set(re.findall(r"`([a-z-]+)`", " ".join(cells))) == kinds

@@ -1,0 +1,53 @@
+"""``python -m llmb_train`` that reads energy as on a GPU, from a counter that is made up. For the engine's Python.
+
+ENGINE_PYTHON tests/training/train_with_energy.py counting|broken job.json     (PYTHONPATH=common)
+
+``counting``: NVML's counter grows by 5 J at each look. ``broken``: the package is there, and no NVML behind it.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import itertools
+import sys
+import types
+from typing import Any
+
+from megatron.core import energy_monitor
+
+from llmb_train import config
+from llmb_train.__main__ import main
+from llmb_train.evidence.energy import log_energy
+
+kind, job_file = sys.argv[1:]
+package: Any = types.ModuleType("pynvml")
+package.__spec__ = importlib.machinery.ModuleSpec("pynvml", None)
+sys.modules["pynvml"] = package
+
+
+class NVMLError(Exception):
+    """As the package's."""
+
+
+def fail(*_: object) -> None:
+    raise NVMLError("NVML Shared Library Not Found")
+
+
+millijoules = itertools.count(1_000_000, 5_000)
+core: Any = energy_monitor
+core.has_nvml, core.NVMLError = True, NVMLError
+core.nvmlInit = core.nvmlShutdown = (lambda: None) if kind == "counting" else fail
+core.nvmlDeviceGetHandleByIndex = (lambda index: index) if kind == "counting" else fail
+core.nvmlDeviceGetTotalEnergyConsumption = (lambda handle: next(millijoules)) if kind == "counting" else fail
+
+build_as_planned = config.build_config
+
+
+def build_with_energy(*arguments: Any) -> Any:
+    built = build_as_planned(*arguments)
+    log_energy(built)
+    return built
+
+
+config.build_config = build_with_energy
+raise SystemExit(main([job_file]))
