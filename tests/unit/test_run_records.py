@@ -140,7 +140,7 @@ BAD: list[dict[str, Any]] = [
 @pytest.mark.parametrize("changes", BAD, ids=lambda changes: json.dumps(changes)[:60])
 def test_a_record_that_nobody_here_wrote_is_refused(record: RunRecord, changes: dict[str, Any]) -> None:
     text = json.dumps({**content(record), **changes})
-    with pytest.raises(RecordError, match="is not a run record") as caught:
+    with pytest.raises(RecordError, match=r"is not a run record|is not valid JSON") as caught:
         load_record(record.paths.folder, text.encode())
     assert str(record.paths.folder) in caught.value.message
     assert "remove the run's folder" in caught.value.remedy
@@ -208,11 +208,11 @@ def test_a_lock_that_is_no_file_or_is_shared_is_refused(record: RunRecord, tmp_p
     lock.unlink(missing_ok=True)
     (tmp_path / "other").touch()
     os.link(tmp_path / "other", lock)
-    with pytest.raises(RecordError, match="cannot write in"):
+    with pytest.raises(RecordError, match="cannot write"):
         update_record(record.paths.folder, lambda found: found)
     lock.unlink()
     os.mkfifo(lock)
-    with pytest.raises(RecordError, match="cannot write in"):
+    with pytest.raises(RecordError, match="cannot write"):
         update_record(record.paths.folder, lambda found: found)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from llmb_common.errors import SchedulerError
 from llmb_common.slurm import query
-from llmb_common.slurm.command import Answer, run_slurm
+from llmb_common.slurm.command import run_slurm
 from llmb_common.slurm.query import JobInfo, in_accounting, in_queue
 from llmb_common.slurm.states import ENDED_STATES, LIVE_STATES, base_state, is_live, is_waiting
 
@@ -82,26 +83,30 @@ def test_so_is_one_that_is_not_there() -> None:
     assert (caught.value.code, caught.value.remedy) == ("no-program", "run on a login node of the cluster")
 
 
+ROW = "7|RUNNING|100|200|N/A|gpu[1-2]|llmb.a|None"
+
+
 def test_an_answer_is_text_whatever_its_bytes_and_nothing_is_read_from_us(commands: Commands) -> None:
-    (commands.folder / "sinfo").write_text(f"{SHELL}cat\nprintf 'a\\xff'\nprintf 'warned' >&2\nexit 3\n")
-    (commands.folder / "sinfo").chmod(0o755)
-    assert run_slurm(["sinfo"], 30) == Answer(3, "a\ufffd", "warned")
+    (commands.folder / "squeue").write_text(f"{SHELL}cat\nprintf '7|RUNNING|1|1|0|n\\xff|llmb.a|None\\n'\n")
+    (commands.folder / "squeue").chmod(0o755)
+    ((job,),) = in_queue(["llmb.a"]).values()
+    assert job.nodes == "n\ufffd"
 
 
 @pytest.mark.parametrize(
-    ("answer", "complaint"),
+    ("output", "errors", "complaint"),
     [
-        (Answer(1, "out", "  first\nsecond\n"), "first"),
-        (Answer(1, "only out\n", ""), "only out"),
-        (Answer(9, "", ""), "exit status 9"),
-        (Answer(1, "", "x" * 400), "x" * 300),
+        ("out", "  first\nsecond\n", "first"),
+        ("only out\n", "", "only out"),
+        ("", "", "exit status 9"),
+        ("", "x" * 400, "x" * 300),
     ],
 )
-def test_a_complaint_is_one_line(answer: Answer, complaint: str) -> None:
-    assert answer.complaint == complaint
-
-
-ROW = "7|RUNNING|100|200|N/A|gpu[1-2]|llmb.a|None"
+def test_a_complaint_is_one_line(commands: Commands, output: str, errors: str, complaint: str) -> None:
+    commands.answer("squeue", output, errors, status=9)
+    with pytest.raises(SchedulerError) as caught:
+        in_queue(["a"])
+    assert caught.value.message == f"squeue: {complaint}"
 
 
 def test_the_queue_is_asked_once_for_all_names_and_for_ended_jobs_too(commands: Commands) -> None:
@@ -181,7 +186,7 @@ def test_an_answer_at_the_second_try_is_an_answer(commands: Commands) -> None:
 
 def test_who_waited_long_already_is_not_asked_again(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slurm's own commands try for some ten seconds before they give up."""
-    times = iter([100.0, 100.0 + query.RETRY_SECONDS])
+    times = chain([100.0], repeat(100.0 + query.RETRY_SECONDS))
     monkeypatch.setattr(query.time, "monotonic", lambda: next(times))
     commands.answer("squeue", status=1)
     with pytest.raises(SchedulerError, match="exit status 1"):
