@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from llmb_common import files
 from llmb_common.errors import RecordError
 from llmb_common.files import (
     fsync_folder,
@@ -94,10 +93,16 @@ def test_a_planted_link_is_not_written_through(tmp_path: Path, monkeypatch: pyte
     """Whoever guesses the temporary name in a shared folder must not choose which file we overwrite."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
-    monkeypatch.setattr(files.secrets, "token_hex", lambda size: "guessed")
     folder = tmp_path / "shared"
     folder.mkdir()
-    (folder / f".f.{os.getpid()}.guessed").symlink_to(victim)
+    opened = os.open
+
+    def just_before(path: Any, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_CREAT:
+            Path(path).symlink_to(victim)
+        return opened(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", just_before)
     with pytest.raises(RecordError, match="File exists"):
         write_atomic(folder / "f", "x")
     assert victim.read_text() == "precious"
