@@ -142,7 +142,8 @@ def _pytest(tree: Path, call: Call) -> int:
     import pytest
 
     warm = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
-    arguments = ["-q", "-p", "no:cacheprovider", "-W", warm, f"--rootdir={tree}", *call.arguments]
+    places = [f"--rootdir={tree}", f"--basetemp={tree}.tmp"]  # the usual one is cleaned up by all who run pytest
+    arguments = ["-q", "-p", "no:cacheprovider", "-W", warm, *places, *call.arguments]
     with call.around(tree) if call.around else contextlib.nullcontext([]) as plugins:
         return int(pytest.main(arguments, plugins=plugins))
 
