@@ -7,7 +7,8 @@ programs, any), through Python's audit hook and ``os.write``/``os.fsync``. At th
 or raises OSError (``ENOSPC``, ``EACCES``, ``EROFS``). ``count`` writes what they were into ``FAULT_COUNT_FILE``: a list
 of [what happens, to which path, a hash of what is in INSTALL just before].
 
-The tool's environment is replaced by one that is made in a moment: what is tested is what happens around it.
+The tool's environment is replaced by one that is made in a moment: what is tested is what happens around it. Of its
+making only the first step counts, which leaves a half-made one.
 """
 
 from __future__ import annotations
@@ -91,14 +92,16 @@ def wrap(fault: Fault, name: str) -> None:
     setattr(os, name, counted)
 
 
-def quick_environment() -> None:
+def quick_environment(fault: Fault) -> None:
     """Building the tool's environment becomes: two folders and a link to this interpreter."""
     from llmb_install.parts import environment_build
 
     def build(environment: object, folder: Path, reporter: object, step: object) -> None:
         (folder / "bin").mkdir(parents=True)
+        fault.active = False
         (folder / "lib" / "python3.11" / "site-packages" / "llmb-0.dist-info").mkdir(parents=True)
         (folder / "bin" / "python").symlink_to(sys.executable)
+        fault.active = True
 
     environment_build.build = build
     environment_build.smoke_problem = lambda environment, folder: None
@@ -107,7 +110,7 @@ def quick_environment() -> None:
 def main() -> int:
     kind, at, install, *arguments = sys.argv[1:]
     fault = Fault(kind, int(at), install)
-    quick_environment()
+    quick_environment(fault)
     from llmb_install import main
     from llmb_install.working import steps
 

@@ -77,6 +77,11 @@ class Whole:
                 first.setdefault((what, _WITHOUT_NUMBERS.sub("", path)), number)
         return list(first.values())
 
+    def to_refuse_before_the_lock(self) -> list[int]:
+        """Those of ``to_refuse`` up to the lock: only there does the installer look at the reason."""
+        lock = next(n for n, (_, path, _) in enumerate(self.points, start=1) if path.endswith("/.llmb/lock"))
+        return [n for n in self.to_refuse() if n <= lock]
+
 
 _WITHOUT_NUMBERS = re.compile(r"\.\d+\.[0-9a-f]{8}|(?<=lock\.owner)\.[0-9a-f]+")
 
@@ -142,15 +147,16 @@ def test_a_removal_killed_at_any_point_leaves_no_image_for_ever(world: World, re
 
 @pytest.mark.usefixtures("registry")
 @pytest.mark.parametrize(
-    ("kind", "text", "every"),
+    ("kind", "text", "where"),
     [
-        ("ENOSPC", "No space left on device", 1),
-        ("EACCES", "Permission denied", 4),
-        ("EROFS", "Read-only file system", 4),
+        ("ENOSPC", "No space left on device", Whole.to_refuse),
+        ("EACCES", "cannot be changed by you: Permission denied", Whole.to_refuse_before_the_lock),
+        ("EROFS", "cannot be changed by you: Read-only file system", Whole.to_refuse_before_the_lock),
     ],
+    ids=["ENOSPC", "EACCES", "EROFS"],
 )
 def test_a_disk_that_refuses_gives_an_error_and_success_once_it_does_not(
-    world: World, whole: Whole, kind: str, text: str, every: int
+    world: World, whole: Whole, kind: str, text: str, where: Callable[[Whole], list[int]]
 ) -> None:
     def refuse(fresh: World, at: int) -> None:
         refused = drive(fresh, kind, at)
@@ -161,7 +167,7 @@ def test_a_disk_that_refuses_gives_an_error_and_success_once_it_does_not(
             assert "Traceback" not in refused.stderr, f"point {at}: {refused.stderr}"
             assert "  -> " in refused.stderr, f"point {at}: {refused.stderr}"
 
-    at_each(whole.to_refuse()[::every], world, whole, refuse)
+    at_each(where(whole), world, whole, refuse)
 
 
 def test_the_driver_really_kills(world: World, registry: Path) -> None:
