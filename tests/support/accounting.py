@@ -27,7 +27,7 @@ class Accounting:
         self._data = layout.root / "database"
         # Not in the database's folder: MariaDB would take every folder there for a database.
         self._socket = layout.root / "run" / "database.sock"
-        # A MariaDB that starts deletes the temporary tables of all others that share its folder for them.
+        # A starting MariaDB deletes the temporary tables of all others that share its temporary folder.
         self._scratch = layout.root / "database-tmp"
 
     def start(self) -> None:

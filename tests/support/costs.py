@@ -3,8 +3,8 @@
     PYTHONPATH=tests LLMB_TEST_COSTS=costs.jsonl tests/run tests/training -p support.costs
     python tests/support/costs.py costs.jsonl
 
-Each test adds a line to the file. The second command adds them up by file and names the dearest tests. CPU time is what
-to compare: it hardly depends on what else the machine does. Processes that have left the tree (Slurm's daemons and
+Each test adds a line to the file. The second command adds them up by file and lists the most expensive tests. Compare
+CPU times: they depend little on what else the machine does. Processes that have left the tree (Slurm's daemons and
 their jobs) are not counted.
 """
 

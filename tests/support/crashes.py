@@ -1,7 +1,8 @@
 """Kill a piece of code at its n-th step of input or output, as a power cut or ``kill -9`` would.
 
-A child process counts the audit events of opening files for writing, making, renaming and removing, starting programs,
-and waiting for them; at the n-th it exits on the spot: no cleanup, no ``finally``, buffers lost.
+A child process counts what it does to the disk (opening files for writing, creating, renaming, removing) and the
+programs that it starts and waits for; at the n-th of these it exits on the spot: no cleanup, no ``finally``, buffers
+lost.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""A scripted Slurm for what a real one does not do on demand: it hangs, lies, loses answers and stops in mid-line.
+"""A scripted Slurm for what a real one does not do on demand: it hangs, lies, loses answers and stops mid-line.
 
 ``FakeSlurm`` puts ``sbatch``, ``squeue``, ``sacct``, ``scancel`` and ``scontrol show config`` into a folder for PATH.
-Jobs are files there, named by id; those of an array share one. Of arrays it has Slurm 22.05's ways: waiting tasks are
+Jobs are files there, named by id; those of an array share one. It shows arrays as Slurm 22.05 does: waiting tasks are
 one row unless ``squeue`` is asked with ``--array``; a waiting task that is cancelled leaves no trace, the whole array
 one row without a number. ``say(command, how)`` directs the next calls of a command:
 
 ==========  =====================================================================================
 hang        it never answers
-garbage     it prints what is no answer, with exit status 0
-half        its last line stops in the middle, with exit status 0
+garbage     it prints something that is not an answer, with exit status 0
+half        its last line breaks off, with exit status 0
 twice       every line comes twice
 error       "Socket timed out", exit status 1; ``sbatch`` has NOT accepted the job
 lost        ``sbatch`` only: the job is accepted, then "Socket timed out", exit status 1
@@ -151,7 +151,7 @@ class FakeSlurm:
         return f"{self.bin}{os.pathsep}{os.environ['PATH']}"
 
     def say(self, command: str, how: str) -> None:
-        """Direct all further calls of ``command``; an empty ``how``: it works."""
+        """Direct all further calls of ``command``; with an empty ``how`` it works."""
         (self.folder / f"{command}.how").write_text(how)
 
     def jobs(self) -> list[dict[str, object]]:
@@ -159,7 +159,7 @@ class FakeSlurm:
         return [job for path in self._files() for job in json.loads(path.read_text())]
 
     def forget(self) -> None:
-        """As if no job had ever been."""
+        """Forget all jobs."""
         for path in self._files():
             path.unlink()
 

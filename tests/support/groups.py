@@ -4,7 +4,7 @@
 last; a free worker takes the next group. Each worker that needs a cluster starts its own, in a folder and on ports of
 its own, and so does each worker that needs a warm training engine: hence few groups for them.
 
-A file is a group, so that its module's fixtures are made once, but for what the tables here say.
+A file is a group, so that its module's fixtures are made once, except where the tables below say otherwise.
 """
 
 from __future__ import annotations

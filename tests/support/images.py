@@ -1,4 +1,4 @@
-"""Small real squashfs container images, made of programs of this machine."""
+"""Small real squashfs container images, made of this machine's programs."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def mbridge_line(
     skipped: int = 0,
     extra: str = "",
 ) -> str:
-    """The last rank's print. ``loss`` None leaves it out, as Megatron does for NaN."""
+    """What the last rank prints. ``loss`` None leaves it out, as Megatron does for NaN."""
     parts = [
         f" [2026-11-20 03:40:35] iteration {index:8d}/{total:8d}",
         f"consumed samples: {8 * index:12d}",
@@ -36,12 +36,12 @@ def mbridge_line(
 
 
 def step_time(seconds: float = 5.7415, tflops: float = 1636.8, prefix: str = "MODEL_") -> str:
-    """Rank 0's print; 0.1.0rc4 has no ``MODEL_``."""
+    """What rank 0 prints; 0.1.0rc4 has no ``MODEL_``."""
     return f"Step Time : {seconds:.2f}s GPU utilization: {tflops:.1f}{prefix}TFLOP/s/GPU\n"
 
 
 def mbridge_log(indices: Iterable[int] = range(1, 51), total: int = 50) -> str:
-    """A healthy log of both ranks' prints, between what else stands in a log."""
+    """A healthy log of both ranks' prints, among the other things that a log contains."""
     head = "Starting training loop at iteration 0\n"
     return head + "".join(step_time() + mbridge_line(index, total) for index in indices) + "done\n"
 

@@ -1,4 +1,4 @@
-"""A second Unix user: functions that run as one, in a child process. No account is made; a number is enough."""
+"""A second Unix user: functions that run as one, in a child process. No account is created: a user id is enough."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OTHER = 64_321
 
 
 def as_other_user(action: Callable[[], object], user: int = OTHER) -> None:
-    """Run ``action`` as ``user``, without any other right; an error there is an AssertionError here."""
+    """Run ``action`` as ``user``, without any other privilege; an error there is an AssertionError here."""
     child = os.fork()
     if child == 0:
         status = 1

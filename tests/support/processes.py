@@ -1,7 +1,7 @@
 """Start daemons that cannot outlive the tests, and clean up after tests that were killed.
 
 A daemon stays in the foreground as our child and asks the kernel to be killed when we die, so that even a
-killed test run leaves no daemon. What daemons started themselves (job steps) is found by our folder's name in
+killed test run leaves no daemon behind. What daemons started themselves (job steps) is found by our folder's name in
 its environment and killed by process id.
 """
 
@@ -90,7 +90,7 @@ def wait_until(condition: Callable[[], bool], what: str, timeout: float, interva
 
 
 def has_ended(pid: int) -> bool:
-    """Whether process ``pid``, a child of nobody here, is gone or at least a zombie."""
+    """Whether process ``pid``, which is not our child, is gone or at least a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):

@@ -70,7 +70,7 @@ class Registry:
         self._process.wait()
 
     def log(self) -> str:
-        """What it has said: among others a line for every request."""
+        """Its output: among other things, a line for every request."""
         return (self.folder / "log").read_text()
 
     def push(
@@ -81,7 +81,7 @@ class Registry:
         env: Mapping[str, str] | None = None,
         programs: Sequence[str] = PROGRAMS,
     ) -> None:
-        """Push ``NAME:TAG`` of two layers, as a manifest list with one image for each architecture.
+        """Push ``NAME:TAG`` as a manifest list: for each architecture an image of two layers.
 
         Each holds ``programs`` of this machine, ``files`` (path to text) and a file ``/arch`` that names it.
         """

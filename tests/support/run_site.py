@@ -1,11 +1,11 @@
-"""An installation for tests of runs: a configuration, and a stand-in for the training engine that tests direct.
+"""An installation for tests of runs: a configuration, and a stand-in for the training engine, controlled by tests.
 
 The stand-in is the "Python" of ``cluster_config.yaml``; rank 0 prints its NCCL variables and the iteration lines that
-the engine prints. What it does beyond that is said by variables of the job: ``STANDIN_STEPS`` (a number; ``job``:
-those of job.json), ``STANDIN_SECONDS`` a step, ``STANDIN_EXIT`` (its exit code), ``STANDIN_HANG`` (after which step it
-hangs), ``STANDIN_LINGER`` (no exit after its last step), ``STANDIN_GATE`` (a file: no third step before it exists, so
-that a test can look as long as it needs), ``STANDIN_OTHERS`` and ``STANDIN_OTHERS_EXIT`` (seconds and exit code of the
-other ranks).
+the engine prints. Variables of the job control the rest: ``STANDIN_STEPS`` (a number; ``job``: those of job.json),
+``STANDIN_SECONDS`` a step, ``STANDIN_EXIT`` (its exit code), ``STANDIN_HANG`` (after which step it hangs),
+``STANDIN_LINGER`` (no exit after its last step), ``STANDIN_GATE`` (a file: no third step before it exists, so that a
+test can look as long as it needs), ``STANDIN_OTHERS`` and ``STANDIN_OTHERS_EXIT`` (seconds and exit code of the other
+ranks).
 """
 
 from __future__ import annotations

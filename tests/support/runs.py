@@ -1,4 +1,4 @@
-"""Runs on record, made without any scheduler, for tests of what shows and compares runs."""
+"""Runs on record, made without any scheduler, for tests of commands that show and compare runs."""
 
 from __future__ import annotations
 

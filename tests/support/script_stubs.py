@@ -1,7 +1,7 @@
 """Run a job script with stand-ins for every program it starts, each of which records its exact arguments.
 
 ``srun`` runs its command once, as rank 0, into the file of ``--output``; ``enroot`` drops the environment as the real
-one does; ``torch.distributed.run`` and ``nsys`` run what they are given. Where training would begin it ends.
+one does; ``torch.distributed.run`` and ``nsys`` run what they are given. The script ends where training would begin.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Call:
     cwd: str
 
     def values(self, option: str) -> list[str]:
-        """What stands behind every ``option``, as ``option=value`` or as the next word."""
+        """The value of every ``option``, given as ``option=value`` or as the next word."""
         found = [word.partition("=")[2] for word in self.words if word.startswith(f"{option}=")]
         return found + [self.words[i + 1] for i, word in enumerate(self.words) if word == option]
 

@@ -1,6 +1,6 @@
 """A real Slurm cluster on this machine: real slurmctld, slurmd, munge, optionally slurmdbd with MariaDB.
 
-Only the nodes are make-believe: several slurmd share the machine, each with its own host name and mount
+Only the nodes are simulated: several slurmd share the machine, each with its own host name and mount
 namespace, and GPUs are links to /dev/null. See tests/README.md for how tests use it.
 """
 
@@ -244,7 +244,7 @@ class SlurmCluster:
         try:
             wait_until(self._queue_is_empty, "an empty queue", timeout=20)
         except TimeoutError:
-            # A job that is cancelled just as it starts now and then stays for ever: its nodes going down end it.
+            # A job that is cancelled just as it starts sometimes stays for ever; taking its nodes down ends it.
             self.run(["scancel", "--user", self.layout.user], check=False)
             for node in self.spec.real_nodes:
                 self.set_node_down(node, "a job that does not end")

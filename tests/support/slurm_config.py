@@ -1,4 +1,4 @@
-"""What a test cluster looks like, and the Slurm configuration files that say so.
+"""What a test cluster looks like, and the Slurm configuration files for it.
 
 Everything here is pure: a ``ClusterSpec`` and a ``Layout`` (folder, ports) go in, file contents come out.
 """
@@ -15,7 +15,7 @@ GPUS_PER_BOARD = 8
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """Nodes of one kind. ``simulated`` nodes have no slurmd: the scheduler knows them, nothing can run there."""
+    """Nodes of one kind. ``simulated`` nodes have no slurmd: the scheduler knows them, but nothing can run there."""
 
     prefix: str
     count: int
@@ -131,7 +131,7 @@ def slurm_conf(spec: ClusterSpec, layout: Layout) -> str:
         "CredType": "cred/munge",
         "AuthInfo": f"socket={layout.munge_socket}",
         "SlurmctldPort": str(layout.controller_port),
-        # Jobs of two clusters on this machine must not meet on one rendezvous port, which follows from the id.
+        # Jobs of two clusters on this machine must not share a rendezvous port, which follows from the job id.
         "FirstJobId": str(layout.controller_port),
         "SlurmctldPidFile": f"{root}/run/slurmctld.pid",
         "SlurmctldLogFile": f"{root}/log/slurmctld.log",
