@@ -1,6 +1,7 @@
 """The smoke size of every recipe: trained, profiled, saved, and resumed to exactly the same loss.
 
-What launch.sh, torchrun and fresh interpreters add is the same for all of them: ``test_launched_smoke.py``.
+What launch.sh, torchrun and fresh interpreters add is the same for all of them: ``test_launched_smoke.py``, and for
+loading ``tests/cluster/test_launch_on_slurm.py``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from llmb_common.site.cluster import ClusterConfig
 from llmb_common.site.machine import Machine
 
 ROOT = Path(__file__).resolve().parents[2]
-LAYOUTS = [
+LAYOUTS: list[tuple[str, dict[str, str]]] = [
+    ("llama3.1", {}),
     ("llama4", {"EP": "2"}),
     ("grok1", {"EP": "2"}),
     ("grok1", {"EP": "1", "PP": "2", "VP": "2", "TP": "1"}),
@@ -34,7 +36,7 @@ def train(engine: Engine, recipe: str, folder: Path, **variables: str) -> Traini
     return engine.train(folder, job_document(plan, dry_run_paths(str(folder), plan.experiment_name)))
 
 
-@pytest.mark.parametrize(("recipe", "layout"), LAYOUTS, ids=lambda v: v if isinstance(v, str) else "-".join(v))
+@pytest.mark.parametrize(("recipe", "layout"), LAYOUTS, ids=lambda v: v if isinstance(v, str) else "-".join(v) or "row")
 def test_smoke_trains_saves_and_resumes(recipe: str, layout: dict[str, str], engine: Engine, tmp_path: Path) -> None:
     whole = train(engine, recipe, tmp_path / "whole", **layout, **SMOKE_SAVING, **SMOKE_PROFILE)
     losses = printed_losses(whole.log)
