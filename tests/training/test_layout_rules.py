@@ -27,8 +27,8 @@ from llmb_common.site.machine import Machine
 ROOT = Path(__file__).resolve().parents[2]
 
 NOT_VALIDATED = (
-    "GPUs do not divide by ETP",  # the process groups
-    "the micro batches of a step",  # the interleaved schedule
+    "GPUs are not divisible by ETP",  # the process groups
+    "the micro-batches of a step",  # the interleaved schedule
     "this model has no experts",  # ignored
     "of a pipeline stage",  # ignored beyond the stage
 )

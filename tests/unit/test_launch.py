@@ -97,7 +97,7 @@ def test_the_plan_as_json_has_the_keys_of_the_contract() -> None:
         ({"STAGE_PATH": "/x"}, 2, "old name"),
         ({"LLMB_INSTALL": ""}, 2, "LLMB_INSTALL is not set"),
         ({"LLMB_INSTALL": "/" + "x" * 5000}, 2, "cannot look for"),
-        ({"LLMB_INSTALL": "~nobody-of-this-name"}, 2, "no such home folder"),
+        ({"LLMB_INSTALL": "~nobody-of-this-name"}, 2, "no such home directory"),
         ({"ENABLE_PROFILE": "true", "PROFILE_RANKS": "0-x"}, 2, "PROFILE_RANKS=0-x is not a list of ranks"),
         ({"MOE_ROUTING": "balanced"}, 2, "no experts"),
         ({"CUDA_GRAPH": "true"}, 2, "OFFLOAD_LAYERS=80 exclude each other"),

@@ -103,7 +103,7 @@ def test_a_laptop_gets_the_smoke_model_on_two_ranks_and_is_told_so() -> None:
         ({"ENABLE_PROFILE": "true", "LOAD_CHECKPOINT_PATH": "/install/c"}, ["trains one step", "MAX_STEPS"]),
         ({"ADDITIONAL_SLURM_PARAMS": "nodes=4"}, ["--nodes is set by the job script"]),
         ({"ADDITIONAL_SLURM_PARAMS": "exclusive;nodelist"}, ["--nodelist needs a value"]),
-        ({"SBATCH_GPUS_PER_NODE": "h 100:8"}, ["holds no number of GPUs"]),
+        ({"SBATCH_GPUS_PER_NODE": "h 100:8"}, ["does not contain a number of GPUs"]),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_variable_and_the_remedy(
@@ -127,7 +127,7 @@ def test_force_takes_the_row_whose_range_holds_the_scale() -> None:
 
 
 def test_force_does_not_accept_what_does_not_divide() -> None:
-    assert "do not divide" in refusal(JOB_TOTAL_GPUS="100", GPU_TYPE="h100", FORCE="true")
+    assert "not divisible" in refusal(JOB_TOTAL_GPUS="100", GPU_TYPE="h100", FORCE="true")
 
 
 def test_fp8_on_a_cpu_is_refused_when_asked_for() -> None:
@@ -262,7 +262,7 @@ def test_mounts_without_containers_are_said_to_have_no_effect() -> None:
 def test_unknown_gpus_of_a_machine_and_others_than_asked_for_are_noted() -> None:
     unknown = plan(Machine(cluster_type="local", gpu_type=None, gpus=8))
     assert (unknown.device, unknown.gpus) == ("cpu", 2)
-    assert any("none that the recipes know" in note for note in unknown.preflight.warnings)
+    assert any("no type that the recipes know" in note for note in unknown.preflight.warnings)
     h100 = Machine(cluster_type="local", gpu_type="h100", gpus=8)
     other = plan(h100, GPU_TYPE="b200", MODEL_SIZE="8b")
     assert "GPU_TYPE is b200, and this machine has h100" in other.preflight.warnings

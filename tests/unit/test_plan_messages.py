@@ -83,7 +83,7 @@ def test_where_only_one_generation_has_the_job_nothing_is_said() -> None:
         ({"NCCLTRACE": "true"}, "NCCLTRACE=true is not a variable of LLMB (did you mean ENABLE_NCCLTRACE=true?)"),
         (
             {"ENABLE_PROFILE": "true", "PROFILE_RANKS": "0,250-300,999"},
-            "PROFILE_RANKS=0,250-300,999: the job has ranks 0 to 255, so not 256-300, 999",
+            "PROFILE_RANKS=0,250-300,999: the job has ranks 0 to 255; ignored: 256-300, 999",
         ),
         ({"SBATCH_TIMELIMIT": "60"}, "SBATCH_TIMELIMIT: not passed to sbatch; use TIME_LIMIT"),
         (
@@ -132,7 +132,7 @@ def test_a_gpu_type_from_the_site_is_attributed_to_the_site() -> None:
         ("llama3.1", {"GPU_TYPE": "a100"}, "GPU_TYPE=a100 is unknown\n", "did you mean"),
         ("llama4", {"GPU_TYPE": "gb30"}, "one of gb200, h200, h100, cpu", "gb300"),
         ("llama4", {"GPU_TYPE": "gb20"}, "did you mean 'gb200'", "gb300"),
-        ("llama4", {"GPU_TYPE": "gb300"}, "it has them for gb200, h200, h100", "cpu"),
+        ("llama4", {"GPU_TYPE": "gb300"}, "it has configurations for gb200, h200, h100", "cpu"),
         ("llama3.1", {"DTYPE": "fp4"}, "405b has no DTYPE=fp4 on gb200\n  -> it has fp8", "nvfp4"),
         ("llama3.1", {"DTYPE": "fp9"}, "did you mean 'fp8'", "nvfp4"),
         ("llama3.1", {"MODEL_SIZE": "405b-prox"}, "did you mean '405b'", "405b-proxy"),

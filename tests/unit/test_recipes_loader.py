@@ -121,7 +121,7 @@ def test_gbs_formulas(llama: Recipe):
     assert gbs["GPUs/2"].global_batch_size(128) == 64
     assert gbs["GPUs*16"].global_batch_size(8) == 128
     assert gbs["64"].global_batch_size(32) == 64
-    with pytest.raises(RequestError, match="129 GPUs do not divide by 2"):
+    with pytest.raises(RequestError, match="129 GPUs are not divisible by 2"):
         gbs["GPUs/2"].global_batch_size(129)
 
 
@@ -133,7 +133,7 @@ def test_scales_are_doublings(llama: Recipe):
 
 def test_llmb_repo_without_recipes_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("LLMB_REPO", str(tmp_path))
-    with pytest.raises(RequestError, match="holds no recipe"):
+    with pytest.raises(RequestError, match="contains no recipe"):
         recipes_root()
     monkeypatch.setenv("LLMB_REPO", str(ROOT))
     assert recipes_root() == ROOT

@@ -129,15 +129,15 @@ def test_columns_are_read_by_name_and_can_be_unset() -> None:
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
-        ({"LLMB_INSTALL": "~nobody-of-this-name/x"}, "no such home folder"),
+        ({"LLMB_INSTALL": "~nobody-of-this-name/x"}, "no such home directory"),
         ({"LLMB_INSTALL": "/tmp/\udcff"}, "LLMB_INSTALL is not UTF-8"),
         ({"NCCL_IB_HCA": "mlx5\udcff"}, "NCCL_IB_HCA is not UTF-8"),
-        ({"TIME_LIMIT": "0"}, "a job of no time"),
+        ({"TIME_LIMIT": "0"}, "a time limit of zero"),
         ({"TIME_LIMIT": "UNLIMITED"}, "would keep its nodes when it hangs\n  -> hours:minutes:seconds"),
         ({"TIME_LIMIT": "infinite"}, "would keep its nodes"),
         ({"OFFLOAD_LAYERS": "-1"}, "OFFLOAD_LAYERS=-1 is not a whole number from 0 on\n  -> 0, or"),
         ({"JOB_TOTAL_GPUS": "0"}, "JOB_TOTAL_GPUS=0 is not a positive .*\n  -> llmb-run list"),
-        ({"TIME_LIMIT": "00:00:00"}, "a job of no time"),
+        ({"TIME_LIMIT": "00:00:00"}, "a time limit of zero"),
         ({"GPUS_PER_NODE": "4", "SBATCH_GPUS_PER_NODE": "8"}, "GPUS_PER_NODE=4 and SBATCH_GPUS_PER_NODE=8 contradict"),
         (
             {"ENABLE_PROFILE": "true", "PROFILE_START_STEP": "3", "RUN_CONF_PROFILE_START_STEP": "4"},

@@ -192,6 +192,6 @@ def test_gres_types(text: str, kind: str | None) -> None:
 
 
 @pytest.mark.parametrize("text", ["a:b:8", "-x:8", "gpu::8", "a;b:8", "8:gpu", "0", "gpu:a$b:8"])
-def test_text_that_is_not_a_gres(text: str) -> None:
-    with pytest.raises(RequestError, match="holds no number of GPUs"):
+def test_what_is_no_gres(text: str) -> None:
+    with pytest.raises(RequestError, match="does not contain a number of GPUs"):
         read_request({"SBATCH_GPUS_PER_NODE": text})

@@ -29,7 +29,8 @@ def choose(given: Given) -> Case:
         raise RequestError(
             f"{recipe.name} {model.size} has no configuration for {said}",
             field="GPU_TYPE",
-            remedy=f"it has them for {', '.join(_gpu_types(recipe, model.size))}" + _smoke_hint(given, gpu_type),
+            remedy=f"it has configurations for {', '.join(_gpu_types(recipe, model.size))}"
+            + _smoke_hint(given, gpu_type),
         )
     if request.variant:
         name = recipe.variant(request.variant, among={row.variant for row in rows}).name
@@ -57,7 +58,7 @@ def choose(given: Given) -> Case:
         gpus=gpus,
     )
     if gpus not in row.scales and not request.force:
-        remedy = f"{_smaller_model(case)}{say('FORCE', 'true')} accepts another one where it divides"
+        remedy = f"{_smaller_model(case)}{say('FORCE', 'true')} accepts other numbers of GPUs that the layout divides"
         raise RequestError(
             f"{say('JOB_TOTAL_GPUS', gpus)} is not a documented scale of {case.what}",
             remedy=f"documented: {_scales(rows)}; {remedy}",
@@ -133,7 +134,7 @@ def _gpu_notices(case: Case) -> list[str]:
         if not machine.traits.this_machine:
             return [f"GPU_TYPE is not set: {case.gpu_type}, the default of {case.recipe.name}"]
         if machine.gpus:
-            return ["the GPUs of this machine are none that the recipes know: training runs on the CPU"]
+            return ["the GPUs of this machine are of no type that the recipes know: training runs on the CPU"]
     if local not in (None, CPU, case.gpu_type) and not case.on_cpu:
         return [f"GPU_TYPE is {case.gpu_type}, and this machine has {local}"]
     return []
@@ -146,7 +147,7 @@ def _variant_notices(case: Case, rows: Sequence[Row]) -> list[str]:
         scales = _scales([row for row in rows if row.variant == newest])
         return [
             f"{case.gpus} GPUs run as {taken.name} ({taken.title}): {newest} is documented for {scales}; "
-            f"CONFIG_VARIANT={taken.name} says that you mean it"
+            f"CONFIG_VARIANT={taken.name} confirms it"
         ]
     others = [row.variant for row in rows if row.variant != taken.name and case.gpus in row.scales]
     if not others:

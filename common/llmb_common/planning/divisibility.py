@@ -24,7 +24,7 @@ class Layout(Columns[int], frozen=True, kw_only=True):
 
     @property
     def ga(self) -> int:
-        """Gradient accumulation: micro batches a rank runs in one step."""
+        """Gradient accumulation: micro-batches that a rank runs in one step."""
         return self.gbs // (self.mbs * self.dp)
 
     @property
@@ -36,9 +36,12 @@ class Layout(Columns[int], frozen=True, kw_only=True):
 
 
 def check_layout(layout: Layout, architecture: Architecture, sequence_length: int, family: str) -> None:
-    """Raise RequestError for the first rule that ``layout`` breaks; the message names the variable to change.
+    """Check ``layout`` against every rule.
 
-    ``family`` is the recipe's: what a CUDA graph holds differs by it (see ``llmb_train.settings.fusions``).
+    ``family`` is the recipe's: what a CUDA graph captures differs by it (see ``llmb_train.settings.fusions``).
+
+    Raises:
+        RequestError: the first rule that is broken; the message names the variable to change.
     """
     _check_world(layout)
     _check_tensor(layout, architecture, sequence_length)
@@ -57,7 +60,7 @@ def _check_world(c: Layout) -> None:
     model_parallel = c.tp * c.pp * c.cp
     if c.gpus % model_parallel:
         raise _refuse(
-            f"{c.gpus} GPUs do not divide by TP*PP*CP = {c.tp}*{c.pp}*{c.cp} = {model_parallel}",
+            f"{c.gpus} GPUs are not divisible by TP*PP*CP = {c.tp}*{c.pp}*{c.cp} = {model_parallel}",
             f"use a multiple of {model_parallel} GPUs, or other TP, PP, CP",
         )
 
@@ -76,11 +79,11 @@ def _check_tensor(c: Layout, a: Architecture, sequence_length: int) -> None:
         )
     if c.tp > 1 and sequence_length % (c.tp * c.cp):
         raise _refuse(
-            f"the sequence of {sequence_length} tokens does not divide by TP*CP = {c.tp * c.cp}", "choose other TP, CP"
+            f"the sequence of {sequence_length} tokens is not divisible by TP*CP = {c.tp * c.cp}", "choose other TP, CP"
         )
     if c.cp > 1 and sequence_length % (2 * c.cp):
         raise _refuse(
-            f"CP={c.cp} needs a sequence that divides by 2*CP = {2 * c.cp}; it is {sequence_length}",
+            f"CP={c.cp} needs a sequence length divisible by 2*CP = {2 * c.cp}; it is {sequence_length}",
             "choose another CP",
         )
     if c.cp > 1 and a.attention_chunk is not None and a.attention_chunk < sequence_length:
@@ -110,12 +113,12 @@ def _check_pipeline(c: Layout, a: Architecture) -> None:
     if pipeline_slots(a.layers, c.pp, c.vp) is None:
         parts = f"PP*VP = {c.pp}*{c.vp}" if c.vp else f"PP = {c.pp}"
         raise _refuse(
-            f"neither {a.layers} layers nor {a.layers + 2} (with embedding and loss) divide by {parts}",
+            f"neither {a.layers} layers nor {a.layers + 2} (with embedding and loss) are divisible by {parts}",
             "choose other PP, VP",
         )
     if c.vp is not None and c.vp > 1 and c.dp and c.gbs % (c.mbs * c.dp) == 0 and c.ga % c.pp:
         raise _refuse(
-            f"with VP the micro batches of a step (GBS/(MBS*DP) = {c.ga}) must divide by PP = {c.pp}",
+            f"with VP the micro-batches of a step (GBS/(MBS*DP) = {c.ga}) must be divisible by PP = {c.pp}",
             "choose another GBS, or set VP=NA",
         )
 
@@ -123,7 +126,7 @@ def _check_pipeline(c: Layout, a: Architecture) -> None:
 def _check_batch(c: Layout) -> None:
     if c.gbs % (c.mbs * c.dp):
         raise _refuse(
-            f"GBS={c.gbs} does not divide by MBS*DP = {c.mbs}*{c.dp} = {c.mbs * c.dp}",
+            f"GBS={c.gbs} is not divisible by MBS*DP = {c.mbs}*{c.dp} = {c.mbs * c.dp}",
             f"use a multiple of {c.mbs * c.dp} as GBS, or another MBS",
         )
 
@@ -141,7 +144,8 @@ def _check_experts(c: Layout, a: Architecture) -> None:
         raise _refuse(f"ETP={etp} does not divide the experts' FFN size {a.moe.ffn}", "choose another ETP")
     if c.gpus % (etp * ep * c.pp):
         raise _refuse(
-            f"{c.gpus} GPUs do not divide by ETP*EP*PP = {etp}*{ep}*{c.pp} = {etp * ep * c.pp}", "choose other EP, ETP"
+            f"{c.gpus} GPUs are not divisible by ETP*EP*PP = {etp}*{ep}*{c.pp} = {etp * ep * c.pp}",
+            "choose other EP, ETP",
         )
 
 

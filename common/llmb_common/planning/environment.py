@@ -1,6 +1,6 @@
 """Variables of a job by GPU type, model and precision, and who may override them.
 
-The values are those that NVIDIA's performance scripts set for these models; each stands with the reason it exists.
+The values are those that NVIDIA's performance scripts set for these models; each with the reason for it.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def experiment_name(case: Case, documented: Layout, layout: Layout, fp8_recipe: 
     if dtype == "fp8" and fp8_recipe != variant.fp8_recipe and "{precision}" not in variant.experiment_name:
         name += f"_{fp8_recipe}"
     if request.moe_routing == "balanced":
-        # Its graphs are off, whoever says so.
+        # Its graphs are off, whether or not the user asked for that.
         documented = msgspec.structs.replace(documented, cuda_graph=layout.cuda_graph)
     name += _overridden(variant, documented, layout)
     if request.moe_routing == "balanced":

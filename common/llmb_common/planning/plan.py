@@ -133,10 +133,14 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
 
 
 def _time_notices(plan: JobPlan, case: Case) -> list[str]:
-    """Whether the time limit leaves time to train beside saving. Raises RequestError where it leaves none."""
+    """Whether the time limit leaves time to train beside saving.
+
+    Raises:
+        RequestError: it leaves none.
+    """
     if not plan.checkpoint.enabled or plan.slurm is None:
         return []
-    # Not a result to be held against, but what a step takes all the same.
+    # Not a result to compare with, but the published time of such a step.
     bare = published_result(msgspec.structs.replace(plan, checkpoint=CheckpointPlan()), case.recipe)
     seconds = bare.step_seconds if bare is not None else None
     return check_time_to_train(
@@ -171,7 +175,7 @@ def _layout(case: Case) -> Layout:
 
 
 def _documented(case: Case) -> Layout:
-    """The layout of the row as it stands; GBS 0 where its formula has none for so many GPUs."""
+    """The layout of the row as documented; GBS 0 where its formula has none for so many GPUs."""
     try:
         return _of_row(case, gbs=case.row.global_batch_size(case.gpus))
     except RequestError:

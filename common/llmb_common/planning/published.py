@@ -1,4 +1,4 @@
-"""Which published results a job may be held against: the one rule for plans, results and comparisons.
+"""Which published result a job is compared with: the one rule for plans, results and comparisons.
 
 Only like is compared with like: the published GPU type, scale, dtype and FP8 scaling, no column overridden, from
 random weights, with nothing besides training that costs time. The software is the one thing that may differ: whoever

@@ -54,7 +54,7 @@ def check_time_to_train(
     if {"time", "signal"} & dict(additional).keys():
         return []
     limit = limit_seconds(time_limit)
-    facts = f"{say('TIME_LIMIT', time_limit)}, and saving the checkpoint is taken to need {_words(saving)} of it"
+    facts = f"{say('TIME_LIMIT', time_limit)}, and saving the checkpoint is assumed to take {_words(saving)} of it"
     slow = "set checkpoint_gb_per_second in cluster_config.yaml if this site writes faster"
     if saving >= limit:
         raise RequestError(
@@ -65,9 +65,10 @@ def check_time_to_train(
     left = limit - saving
     if step_seconds is not None and START_SECONDS + steps * step_seconds > left:
         needed = START_SECONDS + steps * step_seconds + saving
+        enough = say("TIME_LIMIT", _clock(math.ceil(needed / 60) * 60))
         return [
             f"{facts}: the {_words(left)} left are too short for {steps} steps of {step_seconds:g} s, and the job will "
-            f"save and stop before the last; {say('TIME_LIMIT', _clock(math.ceil(needed / 60) * 60))} would do; {slow}"
+            f"save and stop before the last; {enough} would be enough; {slow}"
         ]
     if step_seconds is None and left < saving:
         return [f"{facts}: {_words(left)} are left to train; {slow}"]

@@ -19,7 +19,7 @@ def best_segment(nodes: int, rack: int) -> int:
 
 
 class Segment(NamedTuple):
-    """Nodes a segment, None where ``--segment`` is not for this job or this Slurm; and what that costs."""
+    """Nodes per segment, None where ``--segment`` is not for this job or this Slurm; and what that costs."""
 
     nodes: int | None = None
     notice: str = ""

@@ -16,7 +16,11 @@ from llmb_common.planning.saving import save_seconds
 
 
 def fp8_recipe_for(case: Case) -> str | None:
-    """The FP8 scaling of the job; None where it is not in FP8. Raises RequestError for one the GPU does not have."""
+    """The FP8 scaling of the job; None where it is not in FP8.
+
+    Raises:
+        RequestError: the GPU does not support it.
+    """
     if case.dtype != "fp8":
         return None
     asked = case.request.fp8_recipe
@@ -36,7 +40,7 @@ def fp8_notices(case: Case) -> list[str]:
     if asked not in (None, published):
         return [
             f"FP8_RECIPE={asked}: the FP8 results of {case.variant.name} were measured with {published}, and this job "
-            "is not held against them"
+            "is not compared with them"
         ]
     return []
 
@@ -64,7 +68,11 @@ def steps_notices(case: Case, steps: int) -> list[str]:
 
 
 def profile_plan(case: Case, steps: int) -> ProfilePlan | None:
-    """What is profiled; None where nothing is. Raises RequestError for steps or ranks that the job does not have."""
+    """What is profiled; None where nothing is.
+
+    Raises:
+        RequestError: the job does not have such steps or ranks.
+    """
     request, say = case.request, case.request.say
     if not request.profile:
         return None
@@ -116,11 +124,11 @@ def profile_notices(case: Case) -> list[str]:
     if _profiler(case) == "torch":
         why = "nsys sees nothing of a run on CPUs" if case.machine.has_nsys else "nsys is not on this machine"
         notices.append(f"{why}: the profile is PyTorch's (open it in chrome://tracing)")
-    if request.profile_ranks:  # the documented 0-8 of a job with 8 GPUs is nobody's slip
+    if request.profile_ranks:  # the documented 0-8 of a job with 8 GPUs is no mistake of the user's
         _, beyond = _ranks(request.profile_ranks, case.gpus)
         if beyond:
             notices.append(
-                f"PROFILE_RANKS={request.profile_ranks}: the job has ranks 0 to {case.gpus - 1}, so not "
+                f"PROFILE_RANKS={request.profile_ranks}: the job has ranks 0 to {case.gpus - 1}; ignored: "
                 f"{', '.join(beyond)}"
             )
     return notices
@@ -165,7 +173,11 @@ def _ranks(text: str, gpus: int) -> tuple[tuple[int, ...] | None, list[str]]:
 
 
 def refuse_on_cpu(case: Case, layout: Layout) -> None:
-    """Raise RequestError for what needs a GPU and was asked for without one."""
+    """Refuse what needs a GPU where there is none.
+
+    Raises:
+        RequestError: something that needs one was asked for.
+    """
     if not case.on_cpu:
         return
     request = case.request

@@ -24,7 +24,11 @@ FILE_PLACEHOLDERS = (
 
 
 def check_recipe(recipe: Recipe, path: Path) -> None:
-    """Raises RecipeError for the first thing that does not fit; ``path`` names the file."""
+    """Check what the types cannot say; ``path`` names the file.
+
+    Raises:
+        RecipeError: the first thing that does not fit.
+    """
     sizes = [model.size for model in recipe.models]
     variants = [variant.name for variant in recipe.variants]
     _no_repeats(path, "model size", sizes)

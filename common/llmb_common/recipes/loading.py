@@ -13,7 +13,11 @@ from llmb_common.strict_yaml import load_struct
 
 
 def load_recipe(folder: Path) -> Recipe:
-    """The recipe in ``folder``. Raises RecipeError with file and line."""
+    """The recipe in ``folder``.
+
+    Raises:
+        RecipeError: there is none, or it is wrong; with file and line.
+    """
     path = folder / "recipe.yaml"
     if not path.is_file():
         raise RecipeError(f"no recipe.yaml in {folder}", remedy="run from a recipe folder, such as llama3.1/")
@@ -30,12 +34,13 @@ def recipe_folders(root: Path) -> Iterator[Path]:
 def recipes_root() -> Path:
     """Where the recipes are: ``LLMB_REPO``, else the clone that holds this library, else the copy in the package.
 
-    Raises RequestError when ``LLMB_REPO`` is set and holds no recipe.
+    Raises:
+        RequestError: ``LLMB_REPO`` is set and contains no recipe.
     """
     if repo := os.environ.get("LLMB_REPO"):
         if next(recipe_folders(Path(repo)), None) is None:
             raise RequestError(
-                f"LLMB_REPO={repo} holds no recipe", remedy="set it to the clone of the repository, or unset it"
+                f"LLMB_REPO={repo} contains no recipe", remedy="set it to the clone of the repository, or unset it"
             )
         return Path(repo)
     clone = Path(__file__).resolve().parents[3]

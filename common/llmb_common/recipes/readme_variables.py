@@ -36,7 +36,7 @@ def variables(recipe: Recipe) -> list[str]:
 
 
 def _own_defaults(recipe: Recipe) -> dict[str, str]:
-    """What stands in braces in the defaults of the variables."""
+    """The recipe's own values for the braces in the variables' defaults."""
     d = recipe.defaults
     return {
         "gpu_type": f"`{d.gpu_type}`" if d.gpu_type else "required on Slurm",

@@ -1,4 +1,4 @@
-"""``recipe.yaml``: the single source of truth of a recipe, as frozen structs, and where recipes are found.
+"""``recipe.yaml``: the single source of truth of a recipe, as frozen structs.
 
 Sizes (``405b``), GPU types (``gb200``), dtypes and variants are lower-case names. A row of a configuration table is
 one ``Row``; its GPU counts are the doublings from ``gpus_min`` to ``gpus_max``, as the documents scale.
@@ -96,7 +96,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Profiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Nsight Systems defaults. ``file`` is the report's name; see script.profile_file for its placeholders."""
+    """Nsight Systems defaults. ``file`` is the report's name; see ``checks.FILE_PLACEHOLDERS`` for its placeholders."""
 
     start: Positive
     stop: Positive
@@ -168,7 +168,11 @@ class Row(Columns[str], frozen=True, kw_only=True, forbid_unknown_fields=True):
         return tuple(counts)
 
     def global_batch_size(self, gpus: int) -> int:
-        """GBS at ``gpus`` GPUs. Raises RequestError where the formula gives no whole number."""
+        """GBS at ``gpus`` GPUs.
+
+        Raises:
+            RequestError: the formula gives no whole number.
+        """
         found = GBS_FORMULA.match(self.gbs)
         assert found is not None  # checked when the recipe was loaded
         if found["fixed"]:
@@ -178,7 +182,7 @@ class Row(Columns[str], frozen=True, kw_only=True, forbid_unknown_fields=True):
         divisor = int(found["by"] or 1)
         if gpus % divisor:
             raise RequestError(
-                f"GBS is {self.gbs} here, and {gpus} GPUs do not divide by {divisor}",
+                f"GBS is {self.gbs} here, and {gpus} GPUs are not divisible by {divisor}",
                 remedy=f"use a multiple of {divisor} GPUs, or set GBS",
             )
         return gpus // divisor
@@ -273,7 +277,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return sorted(found, key=lambda row: order.index(row.variant))
 
     def model(self, size: str, among: Collection[str] | None = None) -> Model:
-        """The model of ``size`` (any case). Raises RequestError that lists the sizes, of those ``among``."""
+        """The model of ``size`` (in any case).
+
+        Raises:
+            RequestError: there is none; the message lists the sizes, of those ``among``.
+        """
         for model in self.models:
             if model.size == size.lower():
                 return model
@@ -290,7 +298,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return msgspec.structs.replace(document, container=result.container or document.container)
 
     def variant(self, name: str, among: Collection[str] | None = None) -> Variant:
-        """The variant ``name``. Raises RequestError that lists the variants, of those ``among``."""
+        """The variant ``name`` (in any case).
+
+        Raises:
+            RequestError: there is none; the message lists the variants, of those ``among``.
+        """
         for variant in self.variants:
             if variant.name == name.lower():
                 return variant

@@ -37,7 +37,11 @@ _SYNONYM_VALUES = {"DTYPE": r"bf16|fp8|nvfp4", "JOB_TOTAL_GPUS": _NUMBER, "MAX_S
 
 
 def refuse_typos(variables: Mapping[str, str], documented: Collection[str]) -> None:
-    """Raises RequestError for the first name that is one slip away from a documented one."""
+    """Refuse names that are probably misspelt.
+
+    Raises:
+        RequestError: the first name that is one slip away from a documented one.
+    """
     # Short names (TP, VP) are too close to everything; a slip in those is caught by nothing but the plan's own print.
     candidates = [name for name in documented if len(name) >= 5]
     for name in sorted(variables):

@@ -1,8 +1,8 @@
 """What the user asked for: the documented variables, read strictly, from ``launch.sh`` and ``llmb-run`` alike.
 
-``read_request`` turns a mapping of variables into a frozen ``Request``. A value that
-cannot be meant, and a name that is one slip away from a documented one, is a RequestError: on a cluster a silently
-ignored ``JOB_TOTAL_GPU=256`` costs a night.
+``read_request`` turns a mapping of variables into a frozen ``Request``. A value that makes no sense, and a name that is
+one slip away from a documented one, is a RequestError: on a cluster, a silently ignored ``JOB_TOTAL_GPU=256`` costs a
+night.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES)
         unread=shorter_names(variables, VARIABLES),
         say=say,
     )
-    read.choice("LLMB_ENGINE_CHECK")  # handed to the ranks as it stands, with the tuning variables
+    read.choice("LLMB_ENGINE_CHECK")  # passed to the ranks unchanged, with the tuning variables
     _refuse_contradictions(request)
     return request
 

@@ -1,4 +1,4 @@
-"""Values of variables, read strictly: numbers, switches, paths, durations. Used by ``request``."""
+"""Values of variables, read strictly: numbers, switches, paths, durations. Used by ``read``."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ class Reader:
     def slurm_name(self, name: str) -> str | None:
         value = self.text(name)
         if value and not is_slurm_name(value):
-            raise self._wrong(
-                name, repr(value), " is not a name that Slurm can have", remedy="check it with sacctmgr or sinfo"
-            )
+            raise self._wrong(name, repr(value), " is not a valid Slurm name", remedy="check it with sacctmgr or sinfo")
         return value
 
     def path(self, name: str) -> Path | None:
@@ -50,13 +48,13 @@ class Reader:
             return None
         try:
             path = Path(value).expanduser()
-        except RuntimeError as error:  # ~somebody that is nobody
-            raise self._wrong(name, value, ": there is no such home folder", remedy="write the path out") from error
+        except RuntimeError as error:  # the user after ~ does not exist
+            raise self._wrong(name, value, ": there is no such home directory", remedy="write the full path") from error
         # Without "..", which would hide where a path leads; symbolic links stay as they are.
         return Path(os.path.abspath(path))  # noqa: PTH100  resolve() would follow links
 
     def image(self, name: str) -> str | None:
-        """A container image: the absolute path of a file, or the name of one in a registry as it stands.
+        """A container image: the absolute path of a file, or the name of one in a registry, unchanged.
 
         Pyxis and Enroot take a path without a slash in front for the latter.
         """
@@ -112,7 +110,7 @@ class Reader:
                 remedy="hours:minutes:seconds, days-hours:minutes:seconds, or minutes; for example 08:00:00",
             )
         if re.fullmatch(r"[0:-]+", value):
-            raise self._wrong(name, value, ": a job of no time", remedy="for example 00:30:00")
+            raise self._wrong(name, value, ": a time limit of zero", remedy="for example 00:30:00")
         if re.fullmatch(r"[0-9]{1,5}", value):
             return f"{int(value) // 60:02d}:{int(value) % 60:02d}:00"
         if not re.fullmatch(r"([0-9]+-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]", value):
@@ -128,7 +126,11 @@ class Reader:
 
 
 def same(one: tuple[str, int | None], other: tuple[str, int | None]) -> int | None:
-    """The value of two variables that mean the same. Raises RequestError where they differ."""
+    """The value of two variables that mean the same.
+
+    Raises:
+        RequestError: they differ.
+    """
     (name, value), (other_name, other_value) = one, other
     if value is not None and other_value is not None and value != other_value:
         raise RequestError(
@@ -143,7 +145,7 @@ def gres_count(value: str | None) -> int | None:
         return None
     count = value.rpartition(":")[2]
     if not re.fullmatch(r"(gpu:)?([A-Za-z0-9_][A-Za-z0-9_.-]*:)?[1-9][0-9]{0,3}", value):
-        raise RequestError(f"SBATCH_GPUS_PER_NODE={value} holds no number of GPUs", remedy="for example 8")
+        raise RequestError(f"SBATCH_GPUS_PER_NODE={value} does not contain a number of GPUs", remedy="for example 8")
     return int(count)
 
 

@@ -69,7 +69,7 @@ VARIABLES: dict[str, Variable] = {
     "STRONG_SCALING": Variable("the same GBS at every scale", _OFF),
     "CPU_PER_TASK_PINNING": Variable("CPUs bound to each task", "0"),
     "MOE_ROUTING": Variable("drop or balanced", "`drop`", ("drop", "balanced")),
-    "FORCE": Variable("accept an undocumented scale that divides evenly", _OFF),
+    "FORCE": Variable("accept an undocumented number of GPUs that the layout divides", _OFF),
     "LLMB_ENGINE_CHECK": Variable("off: train with any Megatron-Bridge the image has", "`on`", ("on", "off")),
     "LLMB_PYTHON": Variable("the Python that LLMB is installed in", "active environment, then `LLMB_INSTALL`"),
     "CLUSTER_TYPE": Variable("slurm or local", "`slurm` where `sbatch` answers, else `local`"),

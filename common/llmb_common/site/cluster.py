@@ -73,7 +73,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 def load_cluster_config(install: Path | None) -> ClusterConfig:
     """The configuration of the installation ``install``, or the defaults where it has none.
 
-    Raises ConfigError with file and line.
+    Raises:
+        ConfigError: it is wrong, or cannot be read; with file and line.
     """
     if install is None:
         return ClusterConfig()
@@ -122,7 +123,7 @@ def _check(config: ClusterConfig, path: Path, lines: Lines) -> None:
     for key in ("account", "gpu_partition", "cpu_partition"):
         word = getattr(slurm, key)
         if word is not None and not is_slurm_name(word):
-            raise ConfigError(f"{at(f'slurm.{key}')} {word!r} is not a name that Slurm can have", remedy="correct it")
+            raise ConfigError(f"{at(f'slurm.{key}')} {word!r} is not a valid Slurm name", remedy="correct it")
     if not re.fullmatch(r"[a-z0-9_]+", slurm.mpi):
         raise ConfigError(
             f"{at('slurm.mpi')} {slurm.mpi!r} is not a type of MPI",
