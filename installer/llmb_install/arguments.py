@@ -20,11 +20,11 @@ COMMANDS = {
     "install": "install (the default)",
     "add": "add workloads to an installation",
     "remove": "remove workloads; results stay",
-    "list": "show what is installed and what there is",
+    "list": "show what is installed and what is available",
     "verify": "check every part against its receipt",
-    "update": "bring an installation up to date with its clone, repair it, remove what is left over",
+    "update": "bring an installation up to date with its clone, repair it and remove leftovers",
     "uninstall": "remove an installation; results stay",
-    "doctor": "check this site and say what to fix",
+    "doctor": "check this site and report what to fix",
 }
 SECRET_FLAGS = {"--hf-token": "HF_TOKEN", "--ngc-api-key": "NGC_API_KEY"}
 
@@ -102,24 +102,24 @@ def _parser(command: str) -> argparse.ArgumentParser:
         # The whole list of flags would fill the first screen.
         parser.usage = f"{name} [--quickstart | --play FILE | answers] [options]\n       {name} COMMAND ..."
     if command in ("add", "remove"):
-        parser.add_argument("workloads", nargs="+", metavar="WORKLOAD", help="as in list")
+        parser.add_argument("workloads", nargs="+", metavar="WORKLOAD", help="a name as shown by list")
     if command == "install":
         _add_install_options(parser)
     else:
         parser.add_argument("--install-path", metavar="DIR", help="the installation (default: LLMB_INSTALL)")
     if command in ("install", "add", "update"):
-        parser.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
-        parser.add_argument("--no-space-check", action="store_true", help="do not look at free space before steps")
+        parser.add_argument("--dry-run", action="store_true", help="show what would be done, without changing anything")
+        parser.add_argument("--no-space-check", action="store_true", help="do not check free disk space first")
         for flag, variable in SECRET_FLAGS.items():
-            text = f"to be kept in a file of yours; for this run alone, set the variable {variable}"
+            text = f"stored in a file that only you can read; for this run only, set {variable} instead"
             parser.add_argument(flag, metavar="SECRET", help=text)
     if command == "doctor":
         parser.add_argument("--account", metavar="ACCOUNT", help="default: as in cluster_config.yaml")
         parser.add_argument("--gpu-partition", metavar="PARTITION", help="default: as in cluster_config.yaml")
-        parser.add_argument("--no-compute-node", action="store_true", help="run no job; look from here only")
+        parser.add_argument("--no-compute-node", action="store_true", help="do not run a job on a compute node")
     if command == "uninstall":
-        parser.add_argument("--yes", action="store_true", help="do not ask")
-        parser.add_argument("--results-too", action="store_true", help="remove workloads/ with all results as well")
+        parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+        parser.add_argument("--results-too", action="store_true", help="also remove workloads/ with all results")
     parser.add_argument("--json", action="store_true", help="the result as JSON on standard output")
     parser.add_argument("--verbose", action="store_true", help="show the output of every command")
     return parser
@@ -133,11 +133,9 @@ def _add_install_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--play", metavar="FILE", help="take the answers from FILE and ask nothing")
     parser.add_argument("--record", metavar="FILE", help="write the answers to FILE and install nothing")
-    parser.add_argument(used_folder.FLAG, action="store_true", help="install among other things that a folder holds")
-    parser.add_argument(
-        "--no-site-check", action="store_true", help="take the answers as they are, whatever Slurm says of them"
-    )
-    parser.add_argument("--list-workloads", action="store_true", help="show the workloads and end")
+    parser.add_argument(used_folder.FLAG, action="store_true", help="install into a directory that is not empty")
+    parser.add_argument("--no-site-check", action="store_true", help="do not check the answers against Slurm")
+    parser.add_argument("--list-workloads", action="store_true", help="list the workloads and exit")
     answers = parser.add_argument_group("answers", "each question of the dialogue as a flag")
     for question in QUESTIONS:
         text, choices = question.help, "|".join(question.choices)
@@ -180,7 +178,7 @@ def take_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
             if not secret or (secret.startswith("--") and not equals):
                 raise RequestError(f"{flag} has no value", remedy=f"better: set the variable {SECRET_FLAGS[flag]}")
             if any(c.isspace() for c in secret):
-                raise RequestError(f"the value of {flag} has a space or a line break in it", remedy="copy it again")
+                raise RequestError(f"the value of {flag} contains a space or a line break", remedy="copy it again")
             found[SECRET_FLAGS[flag]] = secret
         else:
             kept.append(word)
@@ -200,7 +198,7 @@ def _description(command: str) -> str:
         return COMMANDS[command][0].upper() + COMMANDS[command][1:] + "."
     return (
         "Install LLMB: the tool, training environments, container images and this site's settings.\n"
-        "In a terminal it asks; with the flags below, or --play, it does not."
+        "In a terminal it asks, unless the flags below or --play give the answers."
     )
 
 

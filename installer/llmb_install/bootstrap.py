@@ -49,7 +49,7 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     if not usable:
         require_space(home, TOOL_BYTES, "LLMB's own environment")
         with Reporter(home / ".llmb" / "logs", verbose=asked.verbose) as reporter, install_lock(home, reporter):
-            reporter.note(f"LLMB's own environment is made first, once, in {environment.link.parent}: about a minute")
+            reporter.note(f"creating LLMB's own environment in {environment.link.parent} first (once, about a minute)")
             environment.ensure(reporter, must_import=True)
     os.environ["LLMB_REPO"] = str(clone)
     # Not through the link: another clone's bootstrap may move that one at any moment.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from llmb_common.guard import settled
 
-_AGAIN = "run the same command again to go on"
+_AGAIN = "run the same command again to continue"
 
 
 def guarded(work: Callable[[], int], *, command: str = "install", as_json: bool = False) -> int:

@@ -172,7 +172,7 @@ def test_a_shared_folder_that_cannot_be_written_keeps_its_receipts_elsewhere(
 ) -> None:
     folder = image.path.parent
     folder.mkdir(parents=True)
-    with read_only(folder), pytest.raises(EnvironmentLacks, match="is missing, and its folder cannot be written"):
+    with read_only(folder), pytest.raises(EnvironmentLacks, match="is missing, and its directory is not writable"):
         ensure(image, reporter, env)
     build_image(image.path)
     with read_only(folder):
@@ -182,7 +182,7 @@ def test_a_shared_folder_that_cannot_be_written_keeps_its_receipts_elsewhere(
     assert files_in(folder) == [IMAGE_NAME]
     assert files_in(image.receipts) == [f"{IMAGE_NAME}.receipt.json"]
     os.truncate(image.path, 5000)
-    with read_only(folder), pytest.raises(EnvironmentLacks, match="is unusable, and its folder cannot be written"):
+    with read_only(folder), pytest.raises(EnvironmentLacks, match="is unusable, and its directory is not writable"):
         ensure(image, reporter, env)
 
 

@@ -91,7 +91,7 @@ def until_gpu_type(terminal: Terminal) -> None:
     terminal.see("Partition for GPU jobs")
     terminal.see("gpu  8 nodes, 8 GPUs each, limit 4:00:00")
     terminal.answer("another one")
-    terminal.answer("Do jobs ask for their GPUs")
+    terminal.answer("Do jobs request their GPUs")
 
 
 def rest(terminal: Terminal) -> None:
@@ -159,7 +159,7 @@ def test_ctrl_c_in_the_middle_and_then_on(site: World, terminal: Terminal) -> No
     assert "your answers so far are kept" in terminal.log.read_text()
     assert not site.install.exists()
     again = Terminal(site)
-    again.answer("Go on with the 4 answers of last time?")
+    again.answer("Continue with your 4 answers from last time?")
     rest(again)
     again.answer("Go on?")
     assert again.end() == 0
@@ -174,7 +174,7 @@ def test_answers_that_contradict_each_other_are_put_right_in_the_dialogue(site: 
     terminal.answer("Container runtime", "\x1b[A" * 2 + ENTER)  # pyxis, although none was proposed
     terminal.answer("Where images are imported")
     terminal.answer("Folder of container images")
-    terminal.answer("Who makes the training environment")
+    terminal.answer("How to create the training environment")
     terminal.answer("Fetch tokenizers from Hugging Face")
     terminal.answer("Workloads")
     terminal.answer("NGC API key")
@@ -209,7 +209,7 @@ def test_keys_pressed_while_it_prepares_answer_nothing(site: World) -> None:
     sinfo = site.root / "programs" / "sinfo"
     sinfo.write_text(sinfo.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n[ ! -p '{gate}' ] || cat '{gate}'\n"))
     terminal = Terminal(site)
-    terminal.see("Looking at this machine")
+    terminal.see("Detecting this machine")
     terminal.process.send(ENTER * 30)
     # Both questions of sinfo are answered, and then the dialogue begins.
     gate.write_text("")
@@ -246,7 +246,7 @@ def test_shift_tab_goes_back_and_the_answers_can_be_other_ones(site: World, term
     terminal.answer("Architecture of the compute nodes", BACK)
     terminal.answer("GPU type", DOWN + ENTER)  # cpu, after h100
     terminal.answer("Architecture of the compute nodes")
-    terminal.answer("Who makes the training environment")
+    terminal.answer("How to create the training environment")
     terminal.answer("Fetch tokenizers from Hugging Face")
     terminal.answer("Workloads")
     terminal.see("gpu_type        cpu")
@@ -262,11 +262,11 @@ def test_a_folder_that_holds_other_things_is_questioned(site: World) -> None:
     site.install.mkdir()
     (site.install / "my thesis.tex").touch()
     terminal = Terminal(site)
-    terminal.answer("holds other things (my thesis.tex). Install among them?")
+    terminal.answer("is not empty (it contains my thesis.tex). Install there anyway?")
     assert terminal.end() == 2
     assert "choose another folder" in terminal.log.read_text()
     terminal = Terminal(site)
-    terminal.answer("Install among them?", "y")
+    terminal.answer("Install there anyway?", "y")
     until_gpu_type(terminal)
     rest(terminal)
     terminal.answer("Go on?")

@@ -52,7 +52,7 @@ def test_a_partition_that_does_not_exist_is_refused_at_once(site: World) -> None
     # Whoever insists hears it from srun.
     done = site.run(*flags, "--no-site-check", program=driver)
     assert done.returncode == 3
-    assert "Slurm gave no node to import on" in done.stderr
+    assert "Slurm allocated no node for the import" in done.stderr
     assert "--cpu-partition" in done.stderr
 
 

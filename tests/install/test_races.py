@@ -34,7 +34,7 @@ def test_two_at_once_do_the_work_once(world: World, registry: Path) -> None:
     _, said_first = first.communicate(timeout=1500)
     out, said_second = second.communicate(timeout=1500)
     assert (first.returncode, second.returncode) == (0, 0), said_first + said_second
-    assert f"waiting: another installer works in {world.install} (process {first.pid} on " in said_second
+    assert f"waiting: another installer is working in {world.install} (process {first.pid} on " in said_second
     assert "nothing to do" in out
     assert world.imports() == 1
 
@@ -63,7 +63,7 @@ def test_an_interruption_ends_programs_and_leaves_nothing_half(world: World, reg
         begun.send_signal(number)
         _, said = begun.communicate(timeout=150)
         assert begun.returncode == 130, said
-        assert "run the same command again to go on" in said
+        assert "run the same command again to continue" in said
         assert "Traceback" not in said
         assert [path.name for path in (world.install / "images").iterdir()] == []
         (world.root / "enroot.log").unlink()

@@ -81,7 +81,7 @@ def test_list_verify_and_their_json(installed: World) -> None:
     rows = json.loads(command(installed, "list", "--json").stdout)["data"]["workloads"]
     assert [row["workload"] for row in rows if row["installed"] and row["image_complete"]] == WORKLOADS
     done = command(installed, "verify")
-    assert (done.returncode, done.stdout) == (0, f"{installed.install}: all 7 parts are right\n")
+    assert (done.returncode, done.stdout) == (0, f"{installed.install}: all 7 parts are intact\n")
 
 
 def test_verify_finds_a_changed_byte_and_update_repairs_it(installed: World) -> None:
@@ -136,7 +136,7 @@ def test_an_image_of_an_earlier_release_stays_and_is_named(installed: World) -> 
     assert done.returncode == 0, done.stderr
     assert old.exists()
     assert f"{old} (" in done.stderr
-    assert "no workload needs it now: remove it once no queued job uses it" in done.stderr
+    assert "no workload needs it any more: remove it once no queued job uses it" in done.stderr
     assert own.name not in done.stderr
     for path in (old, old.with_name(f"{old.name}.receipt.json"), own):
         path.unlink()
@@ -223,7 +223,7 @@ def test_a_package_that_lost_its_modules_is_repaired_by_the_installer(installed:
     assert "is damaged: msgspec/" in done.stderr
     done = installed.run("update", "--install-path", str(installed.install), "--no-space-check")
     assert done.returncode == 0, done.stderr
-    assert "LLMB's own environment is made first" in done.stderr
+    assert "creating LLMB's own environment in" in done.stderr
     assert command(installed, "verify").returncode == 0
 
 
@@ -300,11 +300,11 @@ def test_a_lack_of_answers_is_listed_at_once(tmp_path: Path, installed: World) -
             "does not matter",
         ),
         (["--gpu-type", "cpu"], "the container images are for GPUs"),
-        (["--account", "a b"], "which is not a Slurm name"),
+        (["--account", "a b"], "which is not a valid name in Slurm"),
         (["--account", ""], "--account is empty"),
         (["--runtime", "none", "--engine-python", "/no/such"], "engine_python: /no/such is not a program"),
-        (["--image-folder", "/etc/passwd/x"], "image_folder: /etc/passwd is not a folder"),
-        (["--ngc-api-key", "a b"], "the value of --ngc-api-key has a space or a line break in it"),
+        (["--image-folder", "/etc/passwd/x"], "image_folder: /etc/passwd is not a directory"),
+        (["--ngc-api-key", "a b"], "the value of --ngc-api-key contains a space or a line break"),
         (["--workloads", "pretrain_lama3.1"], "did you mean 'pretrain_llama3.1'?"),
     ],
 )
@@ -319,7 +319,7 @@ def test_one_answer_changed_keeps_the_others_and_says_so(installed: World) -> No
     path = ["--install-path", str(installed.install), "--dry-run"]
     done = installed.run(*path, "--gpu-type", "gb200")
     assert done.returncode == 0, done.stderr
-    assert f"going on with the answers of {installed.install}" in done.stderr
+    assert f"continuing with the answers of {installed.install}" in done.stderr
     assert "--arch aarch64" in done.stdout, "another GPU brings another architecture"
     done = installed.run(*path, "--cluster-type", "local", "--gpu-type", "cpu")
     assert done.returncode == 0, done.stderr
@@ -334,7 +334,7 @@ def test_a_site_file_of_a_later_release_is_refused_by_every_command(installed: W
     for words in (["update"], ["verify"], ["doctor", "--no-compute-node"], ["add", "grok1"]):
         done = command(installed, *words)
         assert done.returncode == (1 if words == ["verify"] else 2), words
-        assert "cluster_config.yaml:2: schema 9 is of a newer release; this one knows up to 1" in done.stderr, words
+        assert "cluster_config.yaml:2: schema 9 is from a newer release; this one knows up to 1" in done.stderr, words
     path.write_text(text.replace("schema: 1\n", ""))
     assert command(installed, "update").returncode == 0
     assert "\nschema: 1\n" in path.read_text()
@@ -346,8 +346,8 @@ def test_a_site_file_of_a_later_release_is_refused_by_every_command(installed: W
     [
         (["--gpu-partition", "nosuch"], "gpu_partition: Slurm has no partition 'nosuch'"),
         (["--cpu-partition", "gpuu"], "cpu_partition: Slurm has no partition 'gpuu' (did you mean 'gpu'?)"),
-        (["--gpu-partition", "cpu", "--gres"], "gres: Slurm knows of no GPU in partition cpu"),
-        (["--account", "ann"], "account: 'ann' is not among yours"),
+        (["--gpu-partition", "cpu", "--gres"], "gres: Slurm has no GPUs in partition cpu"),
+        (["--account", "ann"], "account: 'ann' is not one of your accounts"),
         (["--gpu-type", "gb200", "--workloads", "nemotron4"], "pretrain_nemotron4 has no configuration for gb200"),
     ],
 )
@@ -379,7 +379,7 @@ def test_a_folder_that_holds_other_things_is_refused(installed: World, tmp_path:
     (home / "bin" / "my-tool").touch()
     flags = [*installed.slurm_flags(), "--install-path", str(home)]
     done = installed.run(*flags)
-    assert (done.returncode, f"{home} holds other things: bin" in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, f"{home} is not empty: it contains bin" in done.stderr) == (2, True), done.stderr
     assert sorted(path.name for path in home.iterdir()) == ["bin"]
     assert installed.run(*flags, "--dry-run", "--into-used-folder").returncode == 0
     # What belongs to an installation may be there before: results of an earlier one, images that somebody brought.
@@ -402,7 +402,7 @@ def test_uninstall_asks_and_keeps_results_and_what_is_not_its_own(installed: Wor
         *("bin/my-tool", "images/other.sqsh", "notes.txt")
     ]
     assert sorted(path.name for path in installed.install.iterdir()) == ["bin", "images", "notes.txt", "workloads"]
-    assert "what stays in" in done.stdout
+    assert "still in" in done.stdout
     done = installed.run("verify", "--install-path", str(installed.install))
     assert done.returncode == 3
     assert "there is no installation in" in done.stderr

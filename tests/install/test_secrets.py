@@ -140,7 +140,7 @@ def test_a_token_that_others_can_read_does_not_verify(world: World, registry: Pa
     token.chmod(0o644)
     program = [sys.executable, str(DRIVER), "none", "0", str(world.install)]
     done = world.run("verify", env={"LLMB_INSTALL": str(world.install)}, program=program)
-    assert (done.returncode, f"secret-files: others can read {token}" in done.stderr) == (1, True), done.stderr
+    assert (done.returncode, f"secret-files: other users can read {token}" in done.stderr) == (1, True), done.stderr
     assert world.run("update", env={"LLMB_INSTALL": str(world.install)}, program=program).returncode == 0
     assert token.stat().st_mode & 0o777 == 0o600
 

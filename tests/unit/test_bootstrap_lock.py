@@ -45,7 +45,7 @@ def test_the_second_installer_waits_names_the_first_and_gives_up(tmp_path: Path)
             install_lock(tmp_path, Reporter(None, stream=said), patience=0.5),
         ):
             pytest.fail("two at once")
-        assert "another installer works in" in said.getvalue()
+        assert "another installer is working in" in said.getvalue()
         other.kill()
 
 
@@ -105,9 +105,9 @@ def test_an_installation_of_another_user_is_reported_as_such(tmp_path: Path) -> 
     folder.chmod(0o755)
     try:
         os.seteuid(65534)
-        with pytest.raises(EnvironmentLacks, match=f"{folder} cannot be changed by you: .*belongs to root"):
+        with pytest.raises(EnvironmentLacks, match=f"you cannot write to {folder}: .*belongs to root"):
             install_lock(folder, quiet()).__enter__()
-        with pytest.raises(EnvironmentLacks, match="cannot be changed by you: Permission denied"):
+        with pytest.raises(EnvironmentLacks, match=r"you cannot write to .*: Permission denied"):
             install_lock(tmp_path / "x", quiet()).__enter__()
     finally:
         os.seteuid(0)

@@ -54,7 +54,7 @@ def test_a_failed_run_says_where_its_log_is_if_there_is_one(tmp_path: Path) -> N
         assert shown.getvalue() == ""
         reporter.log("x")
         reporter.say_where_the_log_is()
-    assert shown.getvalue() == f"everything that happened: {reporter.log_path}\n"
+    assert shown.getvalue() == f"full log: {reporter.log_path}\n"
 
 
 def test_nothing_logged_means_no_file(tmp_path: Path) -> None:

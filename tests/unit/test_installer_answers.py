@@ -103,7 +103,7 @@ def test_a_play_file_with_another_schema_is_refused(tmp_path: Path, line: str, m
         ({"gres": "yes"}, "gres is 'yes'"),
         ({"install_path": 5}, "install_path is 5, which is not text"),
         ({"account": ["a"]}, "account is ['a'], which is not text"),
-        ({"account": "-x"}, "account is '-x', which is not a Slurm name"),
+        ({"account": "-x"}, "account is '-x', which is not a valid name in Slurm"),
         ({"workloads": 5}, "workloads is 5"),
         ({"workloads": ["pretrain_grok1", None]}, "workloads is ['pretrain_grok1', None]"),
         ({"install_path": "/a\nb"}, "install_path: it contains a line break"),

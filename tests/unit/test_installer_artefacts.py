@@ -69,7 +69,7 @@ def test_files_with_secrets_are_closed_to_others(home: Path):
     token.ensure(Reporter(None))
     (home / ".llmb" / "hf_token").chmod(0o644)
     closed = ClosedFiles(home)
-    assert closed.verify() == f"others can read {home}/.llmb/hf_token"
+    assert closed.verify() == f"other users can read {home}/.llmb/hf_token"
 
     assert closed.ensure(Reporter(None))
 

@@ -88,4 +88,4 @@ def test_a_damaged_installation_is_reported_part_by_part_and_as_an_error(tmp_pat
     assert (status, said["error"]["code"]) == (1, "failed")
     assert said["data"]["parts"]["commands"] == f"a command in {tmp_path}/bin is missing or changed"
     assert said["data"]["parts"]["secret-files"] is None
-    assert "error: 5 of 6 parts of the installation are not right:" in shown
+    assert "error: 5 of 6 parts of the installation are damaged or missing:" in shown

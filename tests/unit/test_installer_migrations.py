@@ -74,9 +74,9 @@ def test_the_newest_schema_is_the_one_that_the_tool_reads(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "message", "remedy"),
     [
-        ("# later\nschema: 7\nkey: x\n", ":2: schema 7 is of a newer release; this one knows up to 1", "git pull"),
-        ("schema: one\n", ":1: schema 'one' is not a number", "schema: 1"),
-        ("schema: -1\n", ":1: schema -1 is not a number", "schema: 1"),
+        ("# later\nschema: 7\nkey: x\n", ":2: schema 7 is from a newer release; this one knows up to 1", "git pull"),
+        ("schema: one\n", ":1: schema 'one' is not a valid schema number", "schema: 1"),
+        ("schema: -1\n", ":1: schema -1 is not a valid schema number", "schema: 1"),
         ("- a\n", ":1: not a mapping of keys", "KEY: VALUE"),
         ("gpu_type: h1000\n", ":1: gpu_type 'h1000' is unknown", "one of"),
     ],

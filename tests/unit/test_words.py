@@ -73,7 +73,7 @@ def test_one_rule_refuses_it_everywhere(tmp_path: Path, name: str) -> None:
     for key in ("account", "gpu_partition", "cpu_partition"):
         with pytest.raises(ConfigError, match=rf"cluster_config.yaml:1: slurm.{key}"):
             config(tmp_path, f"slurm: {{{key}: {quoted(name)}}}")
-        with pytest.raises(RequestError, match=f"{key} is .*, which is not a Slurm name"):
+        with pytest.raises(RequestError, match=f"{key} is .*, which is not a valid name in Slurm"):
             check(answers(**{key: name}), RECIPES)
     for variable in ("SBATCH_ACCOUNT", "SBATCH_PARTITION"):
         if name == name.strip():
@@ -81,7 +81,7 @@ def test_one_rule_refuses_it_everywhere(tmp_path: Path, name: str) -> None:
                 read_request({variable: name})
     for flag in ("account", "gpu_partition"):
         asked = argparse.Namespace(**{"account": None, "gpu_partition": None, "verbose": False, flag: name})
-        with pytest.raises(RequestError, match=f"--{flag.replace('_', '-')} .* is not a Slurm name"):
+        with pytest.raises(RequestError, match=f"--{flag.replace('_', '-')} .* is not a valid name in Slurm"):
             doctor(asked, ROOT, tmp_path / "none")
 
 

@@ -66,7 +66,7 @@ def read_play(path: Path) -> tuple[Given, Secrets, Lines]:
     where = str(path)
     data, lines = load_text(read_text(path, ConfigError), where, ConfigError)
     if not isinstance(data, dict):
-        raise ConfigError(f"{where}:1: a play file is a mapping of answers", remedy="write one with --record FILE")
+        raise ConfigError(f"{where}:1: a play file must be a mapping of answers", remedy="write one with --record FILE")
     secrets = _take_secrets(data, where, lines)
     known = set(Answers.__struct_fields__)
     for key in data:

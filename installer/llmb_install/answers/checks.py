@@ -86,7 +86,7 @@ def _check_value(question: Question, value: object, at: str) -> None:
     elif not isinstance(value, str):
         raise RequestError(f"{at}{field} is {value!r}, which is not text", remedy="put the value in quotes")
     elif value and field in SLURM_NAMES and not is_slurm_name(value):
-        raise RequestError(f"{at}{field} is {value!r}, which is not a Slurm name", remedy=f"correct {field}")
+        raise RequestError(f"{at}{field} is {value!r}, which is not a valid name in Slurm", remedy=f"correct {field}")
 
 
 def _not_enough(lacking: list[Question], where: str) -> RequestError:
@@ -94,12 +94,12 @@ def _not_enough(lacking: list[Question], where: str) -> RequestError:
     if where:
         lines = "\n".join(f"    {q.field:18}{q.help}{_choices(q)}" for q in lacking)
         message, remedy = (
-            f"{where}: not enough answers to install; missing:\n{lines}",
+            f"{where}: more answers are needed to install; missing:\n{lines}",
             "add them, or give them as flags",
         )
     else:
         lines = "\n".join(f"    {q.flag:18}{q.help}{_choices(q)}" for q in lacking)
-        message = f"not enough answers to install; missing:\n{lines}"
+        message = f"more answers are needed to install; missing:\n{lines}"
         remedy = "give these flags, give a file with --play FILE, or run it in a terminal to be asked"
     return RequestError(message, remedy=remedy, code="missing-answers")
 
@@ -120,7 +120,7 @@ def folder_problem(text: str) -> str:
     """Why no folder can be here, or an empty string."""
     path = Path(text).expanduser().absolute()
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
-    return "" if existing.is_dir() else f"{existing} is not a folder"
+    return "" if existing.is_dir() else f"{existing} is not a directory"
 
 
 def engine_problem(text: str) -> str:
@@ -133,7 +133,7 @@ def path_problem(field: str, text: str, given: Given) -> str:
     if problem := line_problem(text):
         return f"it {problem}"
     if field == "install_path" and ":" in text:
-        return "it holds a colon, which PYTHONPATH cannot say"
+        return "it contains a colon, which separates entries of PYTHONPATH"
     if (
         field == "install_path"
         and uses_images(given)

@@ -53,7 +53,7 @@ class Dialogue:
             answers, secrets = self._until_confirmed(secrets, summary)
         except KeyboardInterrupt:
             raise Interrupted(
-                "interrupted; your answers so far are kept", remedy="run the same command again to go on with them"
+                "interrupted; your answers so far are kept", remedy="run the same command again to continue with them"
             ) from None
         draft.forget()
         return answers, secrets
@@ -115,7 +115,7 @@ class Dialogue:
         names = used_folder.other_things(folder)
         if not names:
             return True
-        text = f"{folder} holds other things ({used_folder.described(names)}). Install among them?"
+        text = f"{folder} is not empty (it contains {used_folder.described(names)}). Install there anyway?"
         return bool(_answer(_questionary().confirm(text, default=False), way_back=False))
 
     def _ask_if_needed(self, question: Question) -> None:
@@ -151,7 +151,7 @@ class Dialogue:
 
         def valid(text: str) -> bool | str:
             if not text.strip():
-                return True if optional else f"an answer is needed{_WAY_OUT.get(question.field, '')}; Shift-Tab: back"
+                return True if optional else f"an answer is required{_WAY_OUT.get(question.field, '')}; Shift-Tab: back"
             return _problem(question.field, text.strip(), self._given) or True
 
         hint = f" ({_space_note(suggestion)})" if question.field == "install_path" else ""
@@ -215,7 +215,9 @@ class Dialogue:
         q = _questionary()
         choice = _answer(q.select("Go on?", choices=["install", "change an answer", "leave"], instruction=" "))
         if choice == "leave":
-            raise Interrupted("nothing was installed; your answers are kept", remedy="run it again to go on with them")
+            raise Interrupted(
+                "nothing was installed; your answers are kept", remedy="run it again to continue with them"
+            )
         return bool(choice == "install")
 
     def _change_one(self) -> None:
@@ -255,7 +257,7 @@ class Dialogue:
         fresh = {key: value for key, value in kept.items() if key not in self._fixed}
         if not fresh:
             return
-        text = f"Go on with the {len(fresh)} answers of last time?"
+        text = f"Continue with your {len(fresh)} answers from last time?"
         if _answer(_questionary().confirm(text, default=True), way_back=False):
             self._given = {**fresh, **self._fixed}
         else:
@@ -288,11 +290,11 @@ def _problem(field: str, text: str, given: Given) -> str:
         path = Path(text).expanduser().absolute()
         existing = next(folder for folder in (path, *path.parents) if folder.exists())
         if field == "install_path" and not os.access(existing, os.W_OK):
-            return f"{existing} cannot be written"
+            return f"{existing} is not writable"
     elif not is_slurm_name(text):
-        return "not a name that Slurm can have"
+        return "not a valid name in Slurm"
     return ""
 
 
 def _space_note(folder: str) -> str:
-    return f"{size(free_bytes(Path(folder or '.')))} free at {folder}" if folder else "free space is checked"
+    return f"{size(free_bytes(Path(folder or '.')))} free at {folder}" if folder else "free space will be checked"

@@ -80,12 +80,12 @@ QUESTIONS = (
     Question("gpu_partition", "Partition for GPU jobs", "partition with the GPUs", required=True, matters=on_slurm),
     Question(
         "gres",
-        "Do jobs ask for their GPUs (--gres=gpu:N)",
-        "ask for --gres=gpu:N (default: false)",
+        "Do jobs request their GPUs with --gres=gpu:N",
+        "request GPUs with --gres=gpu:N (default: false)",
         ("true", "false"),
         matters=on_slurm,
     ),
-    Question("gpu_type", "GPU type", "what jobs run on", gpus.gpu_types(), required=True),
+    Question("gpu_type", "GPU type", "GPUs that jobs run on", gpus.gpu_types(), required=True),
     Question(
         "arch",
         "Architecture of the compute nodes",
@@ -95,21 +95,21 @@ QUESTIONS = (
     Question(
         "runtime",
         "Container runtime",
-        "how jobs enter their image (default: pyxis)",
+        "how jobs start their container (default: pyxis)",
         ("pyxis", "enroot", "none"),
         matters=on_slurm,
     ),
     Question(
         "mpi",
-        "Type of MPI that srun starts ranks with",
-        "what srun --mpi gets; none where Slurm has no PMIx (default: pmix if srun --mpi=list shows it, else none)",
+        "MPI plug-in of srun",
+        "value for srun --mpi; none if Slurm has no PMIx (default: pmix if srun --mpi=list shows it, else none)",
         matters=on_slurm,
         asked=_never,
     ),
     Question(
         "container_writable",
-        "May jobs write to their image's files",
-        "let jobs write to their image's files, which ends with the job (default: true)",
+        "May jobs write inside their container",
+        "let jobs write inside their container; changes are lost when the job ends (default: true)",
         ("true", "false"),
         matters=uses_images,
         asked=_never,
@@ -124,7 +124,7 @@ QUESTIONS = (
     Question(
         "cpu_partition",
         "Partition for installation jobs",
-        "partition of installation jobs (default: as GPU)",
+        "partition for installation jobs (default: the GPU partition)",
         matters=on_slurm,
         asked=lambda given: given.get("install_method") == "srun",
     ),
@@ -143,7 +143,7 @@ QUESTIONS = (
     ),
     Question(
         "env_type",
-        "Who makes the training environment",
+        "How to create the training environment",
         "default: venv",
         ("venv", "uv", "conda"),
         asked=lambda given: str(given.get("gpu_type")).lower() == "cpu",
@@ -206,7 +206,7 @@ def expand_workloads(chosen: object, known: Iterable[str], at: str = "") -> list
 def plain(value: object) -> str:
     """An answer as people read it."""
     if value is None:
-        return "as usual"
+        return "default"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)

@@ -11,7 +11,7 @@ from llmb_install.answers.answers import Answers, has_rows
 from llmb_install.detect import Partition, accounts_of_user, all_partitions
 
 FLAG = "--no-site-check"
-_OVERRIDE = f"or give {FLAG} if this machine does not see what the installation is for"
+_OVERRIDE = f"or give {FLAG} if this machine cannot query the cluster that it is for"
 
 
 def without_rows(workloads: Sequence[str], recipes: Mapping[str, Recipe], gpu_type: str) -> list[str]:
@@ -51,7 +51,7 @@ def require_known_to_slurm(answers: Answers) -> None:
     accounts = accounts_of_user()
     if accounts and answers.account not in accounts:
         raise RequestError(
-            f"account: {answers.account!r} is not among yours",
+            f"account: {answers.account!r} is not one of your accounts",
             remedy=f"yours are {', '.join(accounts)}; {_OVERRIDE}",
         )
 
@@ -59,6 +59,6 @@ def require_known_to_slurm(answers: Answers) -> None:
 def _require_gres(answers: Answers, partition: Partition) -> None:
     if answers.gres and not partition.gpus_per_node:
         raise RequestError(
-            f"gres: Slurm knows of no GPU in partition {partition.name}, so that it would refuse every job",
+            f"gres: Slurm has no GPUs in partition {partition.name} and would reject every job",
             remedy=f"leave --gres out, or choose another partition, {_OVERRIDE}",
         )

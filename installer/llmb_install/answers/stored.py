@@ -18,7 +18,7 @@ def load_recipes(clone: Path) -> dict[str, Recipe]:
     recipes = [load_recipe(folder) for folder in recipe_folders(clone)]
     if not recipes:
         raise EnvironmentLacks(
-            f"{clone} holds no recipe", remedy="run ./installer.py of the clone, or set LLMB_REPO to the clone"
+            f"{clone} contains no recipe", remedy="run ./installer.py of the clone, or set LLMB_REPO to the clone"
         )
     return {recipe.workload: recipe for recipe in recipes}
 

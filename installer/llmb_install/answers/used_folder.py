@@ -33,6 +33,6 @@ def require_free(install: Path, *, agreed: bool) -> None:
     names = other_things(install)
     if names and not agreed:
         raise RequestError(
-            f"install_path: {install} holds other things: {described(names)}",
-            remedy=f"choose a new or an empty folder; or give {FLAG} if it is meant to go among them",
+            f"install_path: {install} is not empty: it contains {described(names)}",
+            remedy=f"choose a new or empty directory, or give {FLAG} to install there anyway",
         )

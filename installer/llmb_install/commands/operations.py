@@ -35,8 +35,8 @@ from llmb_install.working.reporter import Reporter, size
 from llmb_install.working.space import free_bytes
 
 _WELCOME = """\
-LLMB installer. Enter takes what is marked, Shift-Tab goes back; Ctrl-C leaves and keeps the answers.
-Nothing is installed before the summary at the end. Looking at this machine ..."""
+LLMB installer. Enter accepts the highlighted choice, Shift-Tab goes back, Ctrl-C quits and keeps the answers.
+Nothing is installed before the summary at the end. Detecting this machine's setup ..."""
 
 
 def install(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
@@ -90,7 +90,7 @@ def remove(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
         steps.make_missing([part for part in after.artefacts() if part.id in ("answers", "site-config")], reporter)
         removal.finish(after, reporter)
         for name in removed:
-            reporter.note(f"{name} is removed; its results stay in {before.workload_folder(name)}")
+            reporter.note(f"removed {name}; its results remain in {before.workload_folder(name)}")
     return Result({"install_path": str(path), "workloads": list(after.answers.workloads)})
 
 
@@ -149,7 +149,7 @@ def carry_out(asked: argparse.Namespace, installation: Installation) -> Result:
                 raise
     text = f"nothing to do: {installation.path} is complete\n" if not ran else _done_text(installation)
     remarks = [
-        f"{image} ({size(image.stat().st_size)}) is of an earlier release, and no workload needs it now: "
+        f"{image} ({size(image.stat().st_size)}) is from an earlier release, and no workload needs it any more: "
         "remove it once no queued job uses it"
         for image in installation.unused_images()
     ]
@@ -254,7 +254,7 @@ def _say_what_is_kept(answers: Answers, flags: Given, recipes: Mapping[str, Reci
     try:
         alone = answers_module.complete({**flags, "install_path": path}, recipes)
     except RequestError:
-        print(f"going on with the answers of {path}", file=sys.stderr)
+        print(f"continuing with the answers of {path}", file=sys.stderr)
         return
     fields = [q.field for q in QUESTIONS if getattr(answers, q.field) != getattr(alone, q.field)]
     if fields:

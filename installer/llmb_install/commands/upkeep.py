@@ -54,7 +54,7 @@ def verify(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
     reporter = Reporter(None, verbose=asked.verbose)
     found = steps.verify_all(installation.artefacts(), reporter)
     error = steps.problem_in(found)
-    text = "" if error else f"{path}: all {len(found)} parts are right\n"
+    text = "" if error else f"{path}: all {len(found)} parts are intact\n"
     return Result({"install_path": str(path), "parts": found}, text, error=error)
 
 
@@ -83,7 +83,7 @@ def uninstall(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
             path.rmdir()
     stays = sorted(entry.name for entry in path.iterdir()) if path.exists() else []
     data = {"install_path": str(path), "removed": [str(target) for target in targets], "stays": stays}
-    return Result(data, f"removed; what stays in {path}: {', '.join(stays)}\n" if stays else "")
+    return Result(data, f"removed; still in {path}: {', '.join(stays)}\n" if stays else "")
 
 
 def _remove(target: Path) -> None:
@@ -96,9 +96,11 @@ def _remove(target: Path) -> None:
 def _confirm(path: Path, targets: list[Path]) -> None:
     names = ", ".join(str(target.relative_to(path)) for target in targets)
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise RequestError(f"uninstall of {path} removes {names} and cannot ask here", remedy="give --yes")
+        raise RequestError(
+            f"uninstall of {path} would remove {names}, and there is no terminal to confirm it", remedy="give --yes"
+        )
     print(f"This removes from {path}: {names}", file=sys.stderr)
     forget_keys()
-    print("Type yes to go on: ", end="", file=sys.stderr, flush=True)
+    print("Type yes to continue: ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip() != "yes":
-        raise RequestError("not confirmed; nothing was removed")
+        raise RequestError("not confirmed, so nothing was removed")

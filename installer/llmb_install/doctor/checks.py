@@ -97,7 +97,7 @@ def _slurm(facts: Facts) -> Iterator[Check]:
         "Slurm version",
         "doubt" if old else "ok",
         facts.site.slurm_version or "unknown",
-        "nothing older than 21.08 was ever tried" if old else "",
+        "releases older than 21.08 are untested" if old else "",
     )
     if _in_racks(facts.config.gpu_type) and version < SEGMENT_SLURM:
         yield Check(
@@ -120,7 +120,7 @@ def _slurm(facts: Facts) -> Iterator[Check]:
         f"srun --mpi={mpi}",
         "ok" if has_it else "blocks",
         ", ".join(facts.mpi_types) or "nothing listed",
-        "" if has_it else "set slurm.mpi: none in cluster_config.yaml: ranks find each other without PMIx, too",
+        "" if has_it else "set slurm.mpi: none in cluster_config.yaml: ranks can find each other without PMIx",
     )
 
 
@@ -159,26 +159,26 @@ def _partition(facts: Facts) -> Iterator[Check]:
 def _gres(facts: Facts, partition: Partition) -> Check:
     asks, has = facts.config.slurm.gres, partition.gpus_per_node > 0
     if asks and not has:
-        return Check("GRES", "blocks", "jobs ask for GPUs, and Slurm knows of none", "set slurm.gres: false")
+        return Check("GRES", "blocks", "jobs request GPUs, and Slurm has none configured", "set slurm.gres: false")
     if has and not asks:
         return Check(
             "GRES",
             "doubt",
-            f"Slurm has {partition.gpus_per_node} GPUs a node, and jobs do not ask for them",
+            f"Slurm has {partition.gpus_per_node} GPUs per node, and jobs do not request them",
             "set slurm.gres: true, unless whole nodes come with their GPUs here",
         )
-    return Check("GRES", "ok", f"{partition.gpus_per_node} GPUs a node" if has else "not used here")
+    return Check("GRES", "ok", f"{partition.gpus_per_node} GPUs per node" if has else "not used here")
 
 
 def _account(facts: Facts) -> Iterator[Check]:
     account = facts.config.slurm.account
     if not facts.has_accounting:
-        yield Check("account", "doubt", "Slurm keeps no accounts here", "a wrong account is accepted in silence")
+        yield Check("account", "doubt", "Slurm accounting is not enabled", "a wrong account is accepted silently")
     elif account is None:
         yield Check("account", "doubt", "none is set", "set slurm.account in cluster_config.yaml")
     elif facts.site.accounts and account not in facts.site.accounts:
         yours = ", ".join(facts.site.accounts)
-        yield Check("account", "blocks", f"{account} is not among yours: {yours}", "correct slurm.account")
+        yield Check("account", "blocks", f"{account} is not one of your accounts: {yours}", "correct slurm.account")
     else:
         yield Check("account", "ok", account)
 
@@ -198,7 +198,7 @@ def _settings(facts: Facts) -> Iterator[Check]:
             "limits",
             "doubt",
             "EnforcePartLimits=NO",
-            "a job over a partition's limit is accepted and waits for ever: watch squeue's reason",
+            "a job over a partition's limit is accepted and waits forever: watch the reason in squeue",
         )
 
 
@@ -225,7 +225,7 @@ def _containers(facts: Facts) -> Iterator[Check]:
         else "right only where the site forbids it: libraries in the image build and cache files there",
     )
     yield Check(
-        "Enroot here",
+        "Enroot on this machine",
         "ok" if facts.local_enroot else "doubt",
         facts.local_enroot or "not found",
         "" if facts.local_enroot else "import images on a compute node: --install-method srun",
@@ -246,7 +246,7 @@ def _node(facts: Facts, node: Node) -> Iterator[Check]:
         "architecture",
         "blocks" if wrong else "ok",
         node.one("arch"),
-        f"cluster_config.yaml says {expected}: images would be for the wrong machines" if wrong else "",
+        f"cluster_config.yaml says {expected}: images would be built for the wrong architecture" if wrong else "",
     )
     yield from _node_gpus(facts, node)
     yield from _node_network(node)
@@ -257,10 +257,12 @@ def _node(facts: Facts, node: Node) -> Iterator[Check]:
     sees = node.one("install") == "yes"
     if facts.install.is_dir():
         remedy = "" if sees else "put the installation on a file system that all nodes share"
-        yield Check("installation on the node", "ok" if sees else "blocks", "seen" if sees else "not there", remedy)
+        yield Check(
+            "installation on the node", "ok" if sees else "blocks", "visible" if sees else "not visible", remedy
+        )
     if node.skew is not None:
         bad = abs(node.skew) > 5
-        remedy = "set up time synchronisation: Slurm's credentials fail when clocks differ" if bad else ""
+        remedy = "set up time synchronization: Slurm's credentials fail when clocks differ" if bad else ""
         yield Check("clock of the node", "doubt" if bad else "ok", f"{node.skew:+.1f} s from ours", remedy)
 
 

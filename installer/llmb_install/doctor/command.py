@@ -43,7 +43,9 @@ def _with_flags(config: ClusterConfig, asked: argparse.Namespace) -> ClusterConf
     changes = {"account": asked.account, "gpu_partition": asked.gpu_partition}
     for field, value in changes.items():
         if value and not is_slurm_name(value):
-            raise RequestError(f"--{field.replace('_', '-')} {value!r} is not a Slurm name", remedy="correct it")
+            raise RequestError(
+                f"--{field.replace('_', '-')} {value!r} is not a valid name in Slurm", remedy="correct it"
+            )
     slurm = msgspec.structs.replace(config.slurm, **{key: value for key, value in changes.items() if value})
     return msgspec.structs.replace(config, cluster_type=kind, slurm=slurm)
 

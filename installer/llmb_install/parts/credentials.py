@@ -130,7 +130,7 @@ def _require_ngc_key(key: Secret) -> None:
     value = key.reveal()
     if not value or value.startswith("$") or any(c.isspace() for c in value):
         raise RequestError(
-            "this is not an NGC API key: it is empty, has a space in it or begins with $ (which Enroot would evaluate)",
+            "this is not an NGC API key: it is empty, contains a space or begins with $ (which Enroot would evaluate)",
             remedy="copy the key again from https://org.ngc.nvidia.com/setup/api-keys",
         )
 

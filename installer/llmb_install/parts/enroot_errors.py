@@ -83,7 +83,7 @@ def bad_result(source: str, problem: str, watch: Watch) -> EnvironmentLacks:
     if watch.wrong_architecture:
         return EnvironmentLacks(
             f"{source} exists, but not for the compute nodes: {problem}\n    {watch.wrong_architecture}",
-            remedy="choose the right --arch, or another release of the image that has it",
+            remedy="choose the right --arch, or a release of the image that has it",
         )
     return EnvironmentLacks(
         f"{source} was imported, but the file is unusable: {problem}",
@@ -106,21 +106,24 @@ def _cause(source: str, done: Finished, watch: Watch, env: Mapping[str, str], *,
     if "401 Unauthorized" in text or "403 Forbidden" in text:
         return "the registry refused access", _credentials_remedy(source, env)
     if "429 Too Many Requests" in text:
-        return "the registry refuses for now: too many requests", "wait some minutes, then run the same command again"
+        return "the registry is limiting requests for now", "wait some minutes, then run the same command again"
     if remote and re.search(r"srun: error: (Unable to allocate|Invalid|.*[Rr]equested)", text):
-        return "Slurm gave no node to import on", "check --account and --cpu-partition, or use --install-method local"
+        return (
+            "Slurm allocated no node for the import",
+            "check --account and --cpu-partition, or use --install-method local",
+        )
     if done.status in _CURL:
         cause, remedy = _CURL[done.status]
         return cause + where, remedy
     if done.status < 0 or done.status in (137, 143):
         return (
-            "Enroot was killed, perhaps for memory",
+            "Enroot was killed, perhaps because memory ran out",
             "run the same command again, where there is more memory (--install-method srun)",
         )
     if not watch.authenticated and not watch.said_error:
-        # Wrong credentials: Enroot ends with status 1 and no word of why.
+        # Wrong credentials: Enroot ends with status 1 and does not say why.
         return "the registry did not accept the credentials (Enroot does not say so)", _credentials_remedy(source, env)
-    return f"enroot ended with status {done.status}", "correct what its lines say, then run the same command again"
+    return f"enroot ended with status {done.status}", "correct what its output says, then run the same command again"
 
 
 def _credentials_remedy(source: str, env: Mapping[str, str]) -> str:

@@ -25,14 +25,14 @@ def check_token(token: Secret) -> str:
     """What is wrong with a token, or an empty string: also when Hugging Face cannot be reached from here."""
     value = token.reveal()
     if not value.isascii() or any(c.isspace() for c in value):
-        return "this is not a token: it has a space or a strange character in it"
+        return "this is not a token: it contains a space or a non-ASCII character"
     import requests
 
     try:
         answer = requests.get(_WHO_AM_I, headers={"Authorization": f"Bearer {value}"}, timeout=_SECONDS)
     except requests.RequestException:
         return ""
-    return "Hugging Face does not know this token; copy it again or leave it out" if answer.status_code == 401 else ""
+    return "Hugging Face rejects this token; copy it again or leave it out" if answer.status_code == 401 else ""
 
 
 class ModelFiles(Artefact):

@@ -99,7 +99,7 @@ class Image(Replaceable):
         except BadImage as problem:
             return f"{self.path} is damaged: {problem}"
         if not self.is_complete():
-            return f"{self.path} is not the file of its receipt"
+            return f"{self.path} does not match its receipt"
         return None if sha256_of(self.path) == receipt.get("sha256") else f"{self.path} has changed since its import"
 
     def ensure(self, reporter: Reporter) -> bool:
@@ -169,7 +169,7 @@ def _adopt(image: Image, reporter: Reporter, step: Step) -> bool:
         _write_receipt(image, image.path, adopted=True)
     else:
         write_json(image.receipt_path(), {**receipt, "mtime_ns": image.path.stat().st_mtime_ns})
-    step.update(f"it was there, {size(image.path.stat().st_size)}")
+    step.update(f"already there, {size(image.path.stat().st_size)}")
     return True
 
 
@@ -247,13 +247,13 @@ def _require_writable(image: Image) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise EnvironmentLacks(
-            f"the image folder {folder} cannot be made: {error.strerror or error}",
+            f"the image folder {folder} cannot be created: {error.strerror or error}",
             remedy="choose another --image-folder",
         ) from error
     if not os.access(folder, os.W_OK):
         state = "unusable" if image.path.exists() else "missing"
         raise EnvironmentLacks(
-            f"{image.path} is {state}, and its folder cannot be written",
+            f"{image.path} is {state}, and its directory is not writable",
             remedy="ask its owner to import the image, or choose another --image-folder",
         )
 
@@ -274,7 +274,7 @@ def _require_space(image: Image) -> None:
             where = " on the compute node" if image.prefix else ""
             raise EnvironmentLacks(
                 f"importing {image.source} needs about {size(needed)} in {folder}{where}, and {size(free)} are free",
-                remedy=f"{remedy}, or give --no-space-check if you know better",
+                remedy=f"{remedy}, or skip this check with --no-space-check",
             )
 
 

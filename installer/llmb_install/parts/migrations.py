@@ -43,10 +43,12 @@ def schema_of(path: Path) -> int:
     newest = len(MIGRATIONS)
     place = f"{path}:{lines.get('$.schema', 1)}"
     if isinstance(schema, bool) or not isinstance(schema, int) or schema < 0:
-        raise ConfigError(f"{place}: schema {schema!r} is not a number", remedy=f"this release writes schema: {newest}")
+        raise ConfigError(
+            f"{place}: schema {schema!r} is not a valid schema number", remedy=f"this release writes schema: {newest}"
+        )
     if schema > newest:
         raise ConfigError(
-            f"{place}: schema {schema} is of a newer release; this one knows up to {newest}",
+            f"{place}: schema {schema} is from a newer release; this one knows up to {newest}",
             remedy="git pull in the clone, then run the same command again",
         )
     return schema

@@ -118,7 +118,7 @@ class ClosedFiles(Artefact):
 
     def verify(self) -> str | None:
         loose = credentials.loose_secret_files(self.install, os.environ)
-        return f"others can read {', '.join(map(str, loose))}" if loose else None
+        return f"other users can read {', '.join(map(str, loose))}" if loose else None
 
     def show(self) -> str:
-        return "let only you read the files that hold secrets"
+        return "make the files with secrets readable by you only"

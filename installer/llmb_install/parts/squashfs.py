@@ -87,7 +87,7 @@ class Inspector:
             if head[:4] == b"\x7fELF":
                 machine = int.from_bytes(head[18:20], "little")
                 return _ELF_MACHINES.get(machine, f"an unknown architecture (ELF machine {machine})")
-        raise BadImage("it holds no program in bin or usr/bin, so it is not a container image")
+        raise BadImage("it contains no program in bin or usr/bin, so it is not a container image")
 
     def _unsquashfs(self, *arguments: str, most: int = MOST_BYTES) -> Answer:
         """Its answer, cut after ``most`` bytes. Raises EnvironmentLacks where it cannot run or hangs."""

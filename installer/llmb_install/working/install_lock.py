@@ -62,7 +62,7 @@ def _open(folder: Path) -> int:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
         raise EnvironmentLacks(
-            f"{folder.parent} cannot be changed by you: {os.strerror(error.errno)}{_whose(folder.parent)}",
+            f"you cannot write to {folder.parent}: {os.strerror(error.errno)}{_whose(folder.parent)}",
             remedy="run this as its owner, or choose a folder of your own with --install-path",
         ) from error
 
@@ -85,11 +85,11 @@ def _wait(descriptor: int, lease: _Lease, install: Path, reporter: Reporter, pat
         if _flock(descriptor) and lease.acquire():
             return
         if not said:
-            reporter.note(f"waiting: another installer works in {install} ({lease.describe_owner()})")
+            reporter.note(f"waiting: another installer is working in {install} ({lease.describe_owner()})")
             said = True
         if time.monotonic() > deadline:
             raise EnvironmentLacks(
-                f"another installer works in {install} ({lease.describe_owner()})",
+                f"another installer is working in {install} ({lease.describe_owner()})",
                 remedy="wait until it has finished, or end it, then run the same command again",
             )
         time.sleep(_POLL)
@@ -140,7 +140,7 @@ class _Lease:
     def describe_owner(self) -> str:
         owner = self._read()
         if owner is None:
-            return "it does not say who it is"
+            return "it has not identified itself"
         return f"process {owner.get('pid')} on {owner.get('host')}, since {owner.get('since')}"
 
     def _beat(self, stop: threading.Event) -> None:

@@ -63,7 +63,7 @@ class Reporter:
     def say_where_the_log_is(self) -> None:
         """For the end of a run that failed; nothing where nothing was logged."""
         if self.log_path is not None:
-            self.note(f"everything that happened: {self.log_path}")
+            self.note(f"full log: {self.log_path}")
 
     @contextmanager
     def step(self, title: str) -> Iterator[Step]:

@@ -21,6 +21,6 @@ def require_space(folder: Path, needed: int, what: str) -> None:
     free = free_bytes(folder)
     if free < needed:
         raise EnvironmentLacks(
-            f"{what} needs {size(needed)} under {folder}, and {size(free)} are free there",
+            f"{what} needs {size(needed)} in {folder}, and only {size(free)} are free there",
             remedy="free some space or choose another folder with --install-path",
         )

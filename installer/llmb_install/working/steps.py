@@ -78,6 +78,6 @@ def problem_in(found: dict[str, str | None]) -> CheckFailed | None:
     if not bad:
         return None
     return CheckFailed(
-        "\n".join([f"{len(bad)} of {len(found)} parts of the installation are not right:", *bad]),
+        "\n".join([f"{len(bad)} of {len(found)} parts of the installation are damaged or missing:", *bad]),
         remedy="run llmb-install update, which repairs what is missing or damaged",
     )
