@@ -166,7 +166,8 @@ def given_by_flags(asked: argparse.Namespace) -> Given:
 def take_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """The arguments without secrets, and the secrets as the variables that carry them from here on.
 
-    Raises RequestError for a flag without a value.
+    Raises:
+        RequestError: a flag has no value.
     """
     kept: list[str] = []
     found: dict[str, str] = {}

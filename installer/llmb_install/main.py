@@ -34,7 +34,11 @@ def _dispatch(argv: Sequence[str]) -> int:
 
 
 def _command(asked: argparse.Namespace, clone: Path, install: Path) -> Command:
-    """What to call. Raises EnvironmentLacks where it needs a clone and there is none."""
+    """What to call.
+
+    Raises:
+        EnvironmentLacks: it needs a clone and there is none.
+    """
     if asked.command == "doctor":
         from llmb_install.doctor.command import doctor
 

@@ -62,7 +62,11 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def read_play(path: Path) -> tuple[Given, Secrets, Lines]:
-    """The answers in a play file, its secrets set apart. Raises ConfigError with file and line."""
+    """The answers in a play file, its secrets set apart.
+
+    Raises:
+        ConfigError: it cannot be read (with file and line).
+    """
     where = str(path)
     data, lines = load_text(read_text(path, ConfigError), where, ConfigError)
     if not isinstance(data, dict):
@@ -101,9 +105,13 @@ def _take_secrets(data: dict[str, Any], where: str, lines: Lines) -> Secrets:
 
 
 def complete(given: Given, recipes: Mapping[str, Recipe], *, where: str = "", lines: Lines | None = None) -> Answers:
-    """``given`` with its defaults, as ``Answers``. Raises RequestError or ConfigError that says which field is wrong.
+    """``given`` with its defaults, as ``Answers``.
 
     The defaults depend on the answers alone, not on the machine, except for ``arch`` of a CPU installation.
+
+    Raises:
+        RequestError: a field is wrong.
+        ConfigError: the same, where ``where`` names a play file: with its line.
     """
     check(given, recipes, where, lines)
     values = {key: value for key, value in given.items() if value is not None}

@@ -44,7 +44,11 @@ class Dialogue:
         self._asked_secrets: dict[str, Secret | None] = {}
 
     def run(self, secrets: Secrets, summary: Callable[[Answers, Secrets], str]) -> tuple[Answers, Secrets]:
-        """Ask everything, show the summary, until the user confirms. Raises Interrupted for Ctrl-C and for "no"."""
+        """Ask everything, show the summary, until the user confirms.
+
+        Raises:
+            Interrupted: Ctrl-C, or the user left.
+        """
         try:
             # Keys that were pressed while the environment was built are no answers.
             forget_keys()

@@ -181,7 +181,8 @@ def merged(old: Given, new: Given) -> Given:
 def expand_workloads(chosen: object, known: Iterable[str], at: str = "") -> list[str]:
     """Workload names from ``all``, a comma-separated text or a list; ``grok1`` is ``pretrain_grok1``.
 
-    Raises RequestError, beginning with ``at``, for an unknown one.
+    Raises:
+        RequestError: a name is unknown; the message begins with ``at``.
     """
     names = chosen.split(",") if isinstance(chosen, str) else list(chosen) if isinstance(chosen, (list, tuple)) else []
     wanted = [str(name).strip() for name in names if str(name).strip()]

@@ -26,7 +26,8 @@ def load_recipes(clone: Path) -> dict[str, Recipe]:
 def stored_answers(install: Path) -> Answers | None:
     """The answers that the installation was made with, with its present path; None where there is none.
 
-    Raises ConfigError with file and line when the file was damaged by hand.
+    Raises:
+        ConfigError: the file was damaged by hand (with file and line).
     """
     path = install / ANSWERS_FILE
     if not path.is_file():
@@ -38,7 +39,11 @@ def stored_answers(install: Path) -> Answers | None:
 
 
 def required_answers(install: Path) -> Answers:
-    """As ``stored_answers``, for commands that need an installation. Raises EnvironmentLacks where there is none."""
+    """As ``stored_answers``, for commands that need an installation.
+
+    Raises:
+        EnvironmentLacks: there is none.
+    """
     answers = stored_answers(install)
     if answers is None:
         raise EnvironmentLacks(

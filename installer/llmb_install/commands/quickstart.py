@@ -34,7 +34,9 @@ _ENDING = 45.0
 def quickstart(asked: argparse.Namespace, clone: Path, install: Path) -> Result:
     """Install the CPU engine and this machine's settings under ``install``, and train; the table of the run.
 
-    Raises EnvironmentLacks for what the machine lacks, CheckFailed when the run left no results.
+    Raises:
+        EnvironmentLacks: what the machine lacks.
+        CheckFailed: the run left no results.
     """
     installation = Installation(clone, stored_answers(install) or _answers(clone, install))
     with Reporter(install / ".llmb" / "logs", verbose=asked.verbose) as reporter:

@@ -55,7 +55,11 @@ class OwnEngine(Artefact):
         return self.verify() is None
 
     def ensure(self, reporter: Reporter) -> bool:
-        """Raises EnvironmentLacks where it is missing: it is not ours to make."""
+        """Nothing: it is not ours to make.
+
+        Raises:
+            EnvironmentLacks: it is missing.
+        """
         if self.is_complete():
             return False
         raise EnvironmentLacks(
@@ -73,8 +77,11 @@ class OwnEngine(Artefact):
 
 
 def cpu_engine(clone: Path, install: Path, kind: str = "venv", *, space_check: bool = True) -> Engine:
-    """The environment ``venvs/engine-cpu``. Raises EnvironmentLacks where its packages have no build for this machine
-    or no Python 3.10 to 3.12 is found."""
+    """The environment ``venvs/engine-cpu``.
+
+    Raises:
+        EnvironmentLacks: its packages have no build for this machine, or no Python 3.10 to 3.12 is found.
+    """
     _require_builds()
     python = pythons.find_python(pythons.is_engine_python)
     if python is None:

@@ -53,7 +53,11 @@ class Content:
 
 
 def build(environment: Content, folder: Path, reporter: Reporter, step: Step) -> None:
-    """Make the environment in ``folder``, where nothing is yet. Raises EnvironmentLacks with the cause."""
+    """Make the environment in ``folder``, where nothing is yet.
+
+    Raises:
+        EnvironmentLacks: it could not be made; the cause is in the message.
+    """
     build = _Build(environment, folder, reporter, step)
     _create(build)
     _install(build)

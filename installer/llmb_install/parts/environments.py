@@ -83,7 +83,8 @@ class Environment(Content, Replaceable):
     def ensure(self, reporter: Reporter, *, must_import: bool = False) -> bool:
         """Build or link it unless it is complete. ``must_import``: the receipt does not suffice.
 
-        Raises EnvironmentLacks with the cause (the tail of pip's output) and what to do.
+        Raises:
+            EnvironmentLacks: it could not be built; the message ends with the last lines of pip.
         """
         imports = not must_import or self._smoke_problem() is None
         if imports and self.is_complete():

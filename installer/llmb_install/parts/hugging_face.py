@@ -75,7 +75,11 @@ class ModelFiles(Artefact):
         )
 
     def ensure(self, reporter: Reporter) -> bool:
-        """Download, then look at the result without the network. Raises EnvironmentLacks with the page to visit."""
+        """Download, then look at the result without the network.
+
+        Raises:
+            EnvironmentLacks: the files are not to be had; the remedy names the page to visit.
+        """
         if self.is_complete():
             return False
         with reporter.step(f"files of {self.repository}") as step:

@@ -105,7 +105,8 @@ class Image(Replaceable):
     def ensure(self, reporter: Reporter) -> bool:
         """Import it unless it is complete; a whole image without a receipt is adopted.
 
-        Raises EnvironmentLacks with the cause that Enroot did not always say.
+        Raises:
+            EnvironmentLacks: it could not be imported, with the cause, which Enroot does not always say.
         """
         if self.is_complete():
             return False

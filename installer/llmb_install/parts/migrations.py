@@ -31,8 +31,11 @@ MIGRATIONS: Sequence[Migration] = (Migration(0, _number_it),)
 
 
 def schema_of(path: Path) -> int:
-    """The schema of the file, 0 where it names none or is empty. Raises ConfigError with the line for a number that is
-    not known here, and for anything that is not YAML."""
+    """The schema of the file, 0 where it names none or is empty.
+
+    Raises:
+        ConfigError: the number is not known here, or the file is not YAML (with the line).
+    """
     text = read_text(path, ConfigError)
     if is_blank(text):
         return 0
@@ -60,7 +63,11 @@ def is_blank(text: str) -> bool:
 
 
 def is_current(path: Path) -> bool:
-    """Whether the file has the newest schema. Raises as ``schema_of``."""
+    """Whether the file has the newest schema.
+
+    Raises:
+        ConfigError: as ``schema_of``.
+    """
     return schema_of(path) == len(MIGRATIONS)
 
 

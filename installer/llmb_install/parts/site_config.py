@@ -24,8 +24,10 @@ def update_site_config(install: Path, values: Mapping[str, Any]) -> bool:
     """Set ``values`` in the installation's ``cluster_config.yaml``.
 
     Nested mappings are merged key by key; a file of an earlier release is brought to the newest schema. Returns whether
-    the file had to be written. Raises ConfigError where the existing file is wrong: a mistake by hand is shown, not
-    overwritten.
+    the file had to be written.
+
+    Raises:
+        ConfigError: the existing file is wrong. A mistake by hand is shown, not overwritten.
     """
     path = install / FILE_NAME
     was_current = not path.exists() or migrations.is_current(path)
@@ -113,7 +115,11 @@ def _names(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def _absent(install: Path, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of ``values`` whose key the file does not have. Raises ConfigError where it is not YAML."""
+    """Those of ``values`` whose key the file does not have.
+
+    Raises:
+        ConfigError: it is not YAML.
+    """
     path = install / FILE_NAME
     text = read_text(path, ConfigError)
     data = {} if migrations.is_blank(text) else load_text(text, str(path), ConfigError)[0]

@@ -26,7 +26,10 @@ class BadImage(Exception):
 def check_superblock(path: Path) -> int:
     """Read the squashfs superblock; returns the file system's size in bytes.
 
-    ``mksquashfs`` writes it last, so that a file from a killed run has none. Raises BadImage.
+    ``mksquashfs`` writes it last, so that a file from a killed run has none.
+
+    Raises:
+        BadImage: it is not a whole squashfs image.
     """
     size = path.stat().st_size
     with path.open("rb") as stream:
@@ -52,7 +55,9 @@ class Inspector:
     def check(self, path: Path, architecture: str) -> int:
         """All checks: superblock, listing, architecture of the programs inside. Returns the file system's size.
 
-        Raises BadImage, or EnvironmentLacks where ``unsquashfs`` is missing.
+        Raises:
+            BadImage: it is damaged, not an image, or for other machines.
+            EnvironmentLacks: ``unsquashfs`` is missing or hangs.
         """
         used = check_superblock(path)
         names = self._listing(path)
@@ -62,10 +67,14 @@ class Inspector:
         return used
 
     def read_everything(self, path: Path) -> None:
-        """Unpack every byte of the image to nowhere. Raises BadImage, or EnvironmentLacks as ``check``.
+        """Unpack every byte of the image to nowhere.
 
         Compressed blocks that are damaged fail here. Enroot stores file contents uncompressed (``-noD``), without any
-        check sum: of those only the hash in a receipt can tell that they are what was imported.
+        checksum: only the hash in a receipt can tell whether those are what was imported.
+
+        Raises:
+            BadImage: a block of it is damaged.
+            EnvironmentLacks: ``unsquashfs`` is missing or hangs.
         """
         done = self._unsquashfs("-quiet", "-no-progress", "-pf", "/dev/null", str(path))
         if not done.ok:
@@ -90,7 +99,11 @@ class Inspector:
         raise BadImage("it contains no program in bin or usr/bin, so it is not a container image")
 
     def _unsquashfs(self, *arguments: str, most: int = MOST_BYTES) -> Answer:
-        """Its answer, cut after ``most`` bytes. Raises EnvironmentLacks where it cannot run or hangs."""
+        """Its answer, cut after ``most`` bytes.
+
+        Raises:
+            EnvironmentLacks: it cannot run, or hangs.
+        """
         answer = ask([*self._prefix, "unsquashfs", *arguments], _SECONDS, most=most)
         if answer.problem == "no-program":
             raise EnvironmentLacks(

@@ -75,7 +75,9 @@ def run(
 
     The program gets no terminal input. It and everything that it has started die with this process, even when that is
     killed. ``patience``: seconds between SIGTERM and SIGKILL when it is stopped.
-    Raises OSError where it cannot be started.
+
+    Raises:
+        OSError: it cannot be started.
     """
     reporter.log("$ " + shlex.join(argv))
     tail: deque[str] = deque(maxlen=_TAIL)

@@ -37,7 +37,8 @@ Owner = dict[str, str | int]
 def install_lock(install: Path, reporter: Reporter, *, patience: float = 600.0) -> Iterator[None]:
     """Hold the installation's lock; wait up to ``patience`` seconds for another installer, saying so.
 
-    Raises EnvironmentLacks that names the owner when it is still held, or where the folder is not ours to change.
+    Raises:
+        EnvironmentLacks: it is still held (the message names the owner), or the folder is not writable.
     """
     folder = install / ".llmb"
     descriptor = _open(folder)
@@ -54,7 +55,11 @@ def install_lock(install: Path, reporter: Reporter, *, patience: float = 600.0) 
 
 
 def _open(folder: Path) -> int:
-    """The lock file. Raises EnvironmentLacks with the owner where the folder is somebody else's, or read-only."""
+    """The lock file.
+
+    Raises:
+        EnvironmentLacks: the folder is read-only, or somebody else's (the message names the owner).
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -25,7 +25,10 @@ def missing(artefacts: Iterable[Artefact]) -> list[Artefact]:
 def make_missing(artefacts: Iterable[Artefact], reporter: Reporter) -> list[str]:
     """Make what is missing, each artefact after those it needs. Returns the ids of those that were made.
 
-    Raises the error of the first that failed; Ctrl-C ends every program that one of them has started.
+    Ctrl-C ends every program that one of them has started.
+
+    Raises:
+        LLMBError: the error of the first that failed.
     """
     waiting = {artefact.id: artefact for artefact in missing(artefacts)}
     ran: list[str] = []
