@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from llmb_common.submission.submit import submit
+from llmb_common.submission import submit
 
 from llmb_common.observe import observe
 from llmb_common.runs.record import RunRecord, load_record

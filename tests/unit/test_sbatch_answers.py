@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from llmb_common.submission.submit import submit
+from llmb_common.submission import submit
 
 from llmb_common.errors import EnvironmentLacks, SchedulerError
 from llmb_common.observe import observe
