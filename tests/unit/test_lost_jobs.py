@@ -57,3 +57,28 @@ def test_a_job_that_is_seen_again_is_missing_no_more(record: RunRecord, fake: Fa
     seen = look(record)
     fake.change("1", known=["sacct"], state="RUNNING")
     assert look(seen).missing_since is None
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "detail"),
+    [
+        ("FAILED", "3:0", "exit code 3"),
+        ("CANCELLED", "0:15", "signal 15"),
+        ("TIMEOUT", "0:0", ""),
+        ("COMPLETED", "0:0", ""),
+    ],
+)
+def test_how_a_job_ended_is_told_as_accounting_has_it(
+    record: RunRecord, fake: FakeSlurm, state: str, code: str, detail: str
+) -> None:
+    fake.change("1", known=["sacct"], state=state, exit_code=code)
+    seen = look(record)
+    assert (seen.state, seen.detail) == (state, detail)
+
+
+def test_a_job_waits_since_it_was_submitted_and_runs_since_it_started(record: RunRecord, fake: FakeSlurm) -> None:
+    later = round(time.time()) + 1000
+    fake.change("1", known=["squeue"], submitted=later)
+    assert (look(record).state, look(record).state_time) == ("PENDING", later)
+    fake.change("1", known=["squeue"], submitted=later, state="COMPLETED")
+    assert look(record).state_time == later + 9, "when it ended"
