@@ -212,6 +212,12 @@ def test_a_damaged_file_is_named_and_the_rest_counts(run: RunRecord, content: by
     assert make_account(run).nodes == 7
 
 
+def test_nothing_but_damage_is_said_too(run: RunRecord) -> None:
+    (run.paths.folder / "nodes").mkdir()
+    (run.paths.folder / "nodes" / "n1.json").write_text("{")
+    assert "damaged files in nodes/: n1.json" in [finding.text for finding in findings(run)]
+
+
 def test_links_and_fifos_are_not_read(run: RunRecord, tmp_path: Path) -> None:
     write_all(run)
     nodes = run.paths.folder / "nodes"

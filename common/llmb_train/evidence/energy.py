@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 from typing import Any
+
+from llmb_train.versions import importable
 
 
 def log_energy(config: Any) -> None:
@@ -14,7 +15,7 @@ def log_energy(config: Any) -> None:
     that did not take part would hang the others. It reads a counter that the GPU keeps anyway, between two steps, where
     the logger has just waited for all ranks.
     """
-    if importlib.util.find_spec("pynvml") is None:
+    if not importable("pynvml"):
         return
     try:
         from megatron.core.energy_monitor import EnergyMonitor

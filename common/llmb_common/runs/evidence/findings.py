@@ -41,8 +41,8 @@ class NodeFinding(msgspec.Struct, frozen=True):
 
 def find(plan: JobPlan, found: Nodes) -> tuple[NodeFinding, ...]:
     """Everything that speaks against the run's result, problems first. Texts are printable."""
-    if not found.nodes:
-        return ()
+    if found == Nodes():
+        return ()  # nothing to complain of where no node was asked: a run of an older LLMB, or one that never started
     rules = [_unreadable, _missing_nodes, _different_nodes]
     if plan.device == "cuda":
         rules += [_no_gpus, _fewer_gpus, _different_gpus, _slow_clocks, _throttled, _power_capped, _memory_errors]

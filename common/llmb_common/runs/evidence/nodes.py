@@ -138,8 +138,7 @@ def read_nodes(run_folder: Path) -> Nodes:
 def _read(file: Path) -> _NodeFile | None:
     try:
         with open_plain(file, follow=False) as stream:
-            content = stream.read(_MOST_BYTES + 1)
-        return msgspec.json.decode(content, type=_NodeFile) if len(content) <= _MOST_BYTES else None
+            return msgspec.json.decode(stream.read(_MOST_BYTES), type=_NodeFile)  # a larger one is cut, and no JSON
     except (OSError, msgspec.DecodeError, ValueError, RecursionError):
         return None
 
