@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import EnvironmentLacks
+from llmb_common.errors import ConfigError, EnvironmentLacks
 from llmb_common.secrets import Secret
 from llmb_install.answers.answers import complete
 from llmb_install.answers.stored import load_recipes
@@ -163,3 +163,11 @@ def test_after_a_failure_nothing_new_is_begun():
         steps.make_missing(artefacts, Reporter(None))
 
     assert made == ["beside"]
+
+
+def test_site_settings_of_a_later_release_are_named_before_what_they_hold(tmp_path: Path):
+    settings = SiteConfig(tmp_path, {"cluster_type": "local"})
+    (tmp_path / "cluster_config.yaml").write_text("schema: 9\nnew_key: 1\n")
+
+    with pytest.raises(ConfigError, match="schema 9 is from a newer release"):
+        settings.verify()

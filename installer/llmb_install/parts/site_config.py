@@ -92,10 +92,11 @@ class SiteConfig(Artefact):
         path = self.install / FILE_NAME
         if not path.is_file():
             return f"{path} is missing"
+        complete = self.is_complete()  # first: it tells a file of a later release
         load_cluster_config(self.install)
         if lacking := absent_keys(self.install, self.values):
             return f"{path} lacks {', '.join(lacking)} (to do without one, write null)"
-        return None if self.is_complete() else f"{path} is not up to date"
+        return None if complete else f"{path} is not up to date"
 
     def show(self) -> str:
         return f"write {self.install / FILE_NAME}"
