@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from llmb_common.submission import submit
 
 from llmb_common.observe import observe
 from llmb_common.runs.record import RunRecord, load_record
+from llmb_common.submission import submit
 from support.fake_slurm import FakeSlurm
 from support.run_site import RECIPE, RunSite
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import time
@@ -20,8 +19,8 @@ from llmb_common.process import end_processes, identify
 from llmb_common.runs.facts import with_job_facts
 from llmb_common.runs.record import CANCELLED, COMPLETED, FAILED, RUNNING, RunRecord, update_record
 from llmb_common.timing.causes import first_cause
+from llmb_common.timing.records import Iteration, iterations_in
 
-_ITERATION = re.compile(rb"iteration +([0-9]+)/ *([0-9]+) \|")
 POLL_SECONDS = 0.25
 END_SECONDS = 30.0
 """How long a job may take to save and exit after SIGTERM."""
@@ -89,23 +88,21 @@ def _follow(child: subprocess.Popen[bytes], log: Path, signals: Sequence[int]) -
     Returns its exit status, or None as soon as a signal has arrived in ``signals``.
     """
     terminal = sys.stderr.isatty()
-    shown = b""
+    shown: Iteration | None = None
     offset = 0
     started = time.monotonic()
     while True:
         status = child.poll()
         offset, last = _latest_iteration(log, offset)
-        if last and last != shown:
+        if last is not None and last != shown:
             shown = last
-            step, total = (int(number) for number in last.split(b"/"))
-            elapsed = time.monotonic() - started
+            line = f"  step {last.step} of {last.steps}, {time.monotonic() - started:.0f} s"
             if terminal:
-                line = f"\r  step {step} of {total}, {elapsed:.0f} s"
-                print(line, end="", file=unfiltered(sys.stderr), flush=True)
-            elif step % 10 == 0 or step == 1:
-                print(f"  step {step} of {total}, {elapsed:.0f} s", file=sys.stderr, flush=True)
+                print(f"\r{line}", end="", file=unfiltered(sys.stderr), flush=True)
+            elif last.step % 10 == 0 or last.step == 1:
+                print(line, file=sys.stderr, flush=True)
         if status is not None:
-            if terminal and shown:
+            if terminal and shown is not None:
                 print(file=sys.stderr)
             return status
         if signals:
@@ -113,14 +110,14 @@ def _follow(child: subprocess.Popen[bytes], log: Path, signals: Sequence[int]) -
         time.sleep(POLL_SECONDS)
 
 
-def _latest_iteration(log: Path, offset: int) -> tuple[int, bytes]:
-    """Where to continue reading (at the start of an unfinished line), and the last ``step/total`` after ``offset``."""
+def _latest_iteration(log: Path, offset: int) -> tuple[int, Iteration | None]:
+    """Where to continue reading (at the start of an unfinished line), and the last iteration after ``offset``."""
     try:
         with log.open("rb") as stream:
             stream.seek(offset)
             text = stream.read()
     except FileNotFoundError:
-        return offset, b""
+        return offset, None
     complete = text.rfind(b"\n") + 1
-    found = _ITERATION.findall(text, 0, complete)
-    return offset + complete, b"/".join(found[-1]) if found else b""
+    found = iterations_in(text[:complete])
+    return offset + complete, found[-1] if found else None
