@@ -31,7 +31,7 @@ def test_what_everybody_may_write_to_is_not_read(here: Path, capsys: pytest.Capt
     here.chmod(0o1777)
     assert main(["list"]) == 0
     printed = capsys.readouterr().err
-    assert f"{here}/cluster_config.yaml is not read: the folder is writable by everybody" in printed
+    assert f"{here}/cluster_config.yaml is not read: the folder is world-writable" in printed
     assert f"export LLMB_INSTALL={here}" in printed
     assert find_install({"LLMB_INSTALL": str(here)}, here) == here, "named, it is meant"
     here.chmod(0o755)

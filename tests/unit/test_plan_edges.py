@@ -44,9 +44,9 @@ def notes(machine: Machine = SLURM, recipe: str = "llama3.1", **variables: str) 
         ("255", (255,), ""),
         (" 3 , 1-2 ", (1, 2, 3), ""),
         ("5-5,5", (5,), ""),
-        ("255-256", (255,), "the job has ranks 0 to 255, so not 256"),
-        ("0,256", (0,), "so not 256"),
-        ("250-300,7,400-401", (7, 250, 251, 252, 253, 254, 255), "so not 256-300, 400-401"),
+        ("255-256", (255,), "the job has ranks 0 to 255; ignored: 256"),
+        ("0,256", (0,), "ignored: 256"),
+        ("250-300,7,400-401", (7, 250, 251, 252, 253, 254, 255), "ignored: 256-300, 400-401"),
     ],
 )
 def test_ranks_of_a_profile(ranks: str, profiled: tuple[int, ...] | None, said: str) -> None:
@@ -137,7 +137,7 @@ def test_an_undocumented_scale_needs_force_and_takes_the_nearest_row() -> None:
     message = refusal(GPU_TYPE="gb200", JOB_TOTAL_GPUS="64")
     assert "JOB_TOTAL_GPUS=64 is not a documented scale of llama3.1 405b fp8 on gb200" in message
     assert "documented: 128, 256, 512" in message
-    assert "FORCE=true accepts another one where it divides" in message
+    assert "FORCE=true accepts other numbers of GPUs that the layout divides" in message
     below = plan(GPU_TYPE="gb200", JOB_TOTAL_GPUS="64", FORCE="true")
     row = plan(GPU_TYPE="gb200", JOB_TOTAL_GPUS="128")
     assert (below.tp, below.pp, below.cp, below.fsdp) == (row.tp, row.pp, row.cp, row.fsdp)

@@ -54,22 +54,22 @@ def refusal(model: Architecture = DENSE, length: int = 8192, **columns: object) 
 def test_the_ranks_of_one_model_divide_the_gpus() -> None:
     check(tp=4, pp=2, cp=2)
     message = refusal(gpus=24, tp=4, pp=2, cp=2, gbs=24)
-    assert "24 GPUs do not divide by TP*PP*CP = 4*2*2 = 16" in message
+    assert "24 GPUs are not divisible by TP*PP*CP = 4*2*2 = 16" in message
     assert "use a multiple of 16 GPUs" in message
 
 
 def test_sequence_parallelism_divides_the_sequence_by_tp_and_cp_together() -> None:
     check(length=8192, tp=4, cp=2)
     check(length=24, tp=4, cp=2)
-    assert "does not divide by TP*CP = 2" in refusal(length=25, tp=2)
-    assert "sequence of 20 tokens does not divide by TP*CP = 8" in refusal(length=20, tp=4, cp=2)
+    assert "is not divisible by TP*CP = 2" in refusal(length=25, tp=2)
+    assert "sequence of 20 tokens is not divisible by TP*CP = 8" in refusal(length=20, tp=4, cp=2)
     check(length=8191)  # one rank: nothing is divided
 
 
 def test_context_parallelism_halves_each_ranks_part_again() -> None:
     """A causal mask gives later tokens more work, so each rank takes one piece from the front and one from the end."""
     check(length=24, cp=4)
-    assert "CP=4 needs a sequence that divides by 2*CP = 8; it is 20" in refusal(length=20, cp=4)
+    assert "CP=4 needs a sequence length divisible by 2*CP = 8; it is 20" in refusal(length=20, cp=4)
     check(length=21, cp=1)
 
 
@@ -84,7 +84,7 @@ def test_a_batch_holds_whole_micro_batches_for_every_replica() -> None:
     check(gbs=256, mbs=2)
     check(gbs=64, tp=2)  # 64 replicas
     message = refusal(gbs=192, mbs=2)
-    assert "GBS=192 does not divide by MBS*DP = 2*128 = 256" in message
+    assert "GBS=192 is not divisible by MBS*DP = 2*128 = 256" in message
     assert "use a multiple of 256 as GBS" in message
 
 
@@ -93,7 +93,7 @@ def test_interleaving_runs_the_micro_batches_of_a_step_in_rounds_of_the_pipeline
     check(pp=8, vp=8, gbs=128)
     check(pp=8, vp=8, gbs=256)
     message = refusal(pp=8, vp=8, gbs=192)
-    assert "GBS/(MBS*DP) = 12) must divide by PP = 8" in message
+    assert "GBS/(MBS*DP) = 12) must be divisible by PP = 8" in message
     check(pp=8, vp=None, gbs=192)
     check(pp=8, vp=1, gbs=192)
 
@@ -106,15 +106,17 @@ def test_virtual_stages_need_real_ones() -> None:
 def test_layers_fill_the_stages_with_or_without_a_slot_for_embedding_and_loss() -> None:
     check(pp=8, gbs=128)  # 126 + 2 layers
     check(pp=2, gbs=128)  # 126
-    assert "neither 126 layers nor 128 (with embedding and loss) divide by PP = 5" in refusal(gpus=160, pp=5, gbs=160)
-    assert "divide by PP*VP = 8*3" in refusal(pp=8, vp=3, gbs=128)
+    assert "neither 126 layers nor 128 (with embedding and loss) are divisible by PP = 5" in refusal(
+        gpus=160, pp=5, gbs=160
+    )
+    assert "divisible by PP*VP = 8*3" in refusal(pp=8, vp=3, gbs=128)
 
 
 def test_experts_divide_among_their_ranks_and_these_among_the_gpus() -> None:
     check(EXPERTS, ep=128, etp=1)
     check(EXPERTS, ep=64, etp=2, tp=2)
     message = refusal(EXPERTS, ep=128, etp=2, tp=2)
-    assert "128 GPUs do not divide by ETP*EP*PP = 2*128*1 = 256" in message
+    assert "128 GPUs are not divisible by ETP*EP*PP = 2*128*1 = 256" in message
     # Without ETP experts are divided as the rest is, by TP.
     assert "ETP*EP*PP = 2*128*1" in refusal(EXPERTS, ep=128, tp=2)
     assert "ETP*EP*PP = 1*64*4 = 256" in refusal(EXPERTS, ep=64, etp=1, pp=4)

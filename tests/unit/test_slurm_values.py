@@ -30,7 +30,7 @@ def test_an_option_that_needs_a_value_is_refused_without(option: str) -> None:
 
 @pytest.mark.parametrize("option", NEED_ONE.split())
 def test_behind_a_comma_it_is_a_second_option(option: str) -> None:
-    with pytest.raises(RequestError, match=f"holds a second option, '{option}='"):
+    with pytest.raises(RequestError, match=f"contains a second option, '{option}='"):
         parse_additional(f"nodelist=n1,{option}=1", "here")
 
 

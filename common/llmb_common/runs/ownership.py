@@ -180,7 +180,7 @@ def why_not_trusted(folder: Path, name: str) -> str:
         if status.st_uid not in (me(), 0):
             return f"{what} belongs to {user_name(status.st_uid)}"
         if status.st_mode & 0o002:
-            return f"everybody may write to {what}"
+            return f"{what} is world-writable"
     return "" if stat.S_ISREG(statuses["it"].st_mode) else "it is not a regular file"
 
 

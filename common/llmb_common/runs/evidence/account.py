@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -13,6 +14,7 @@ from llmb_common.runs.evidence.findings import NodeFinding, find
 from llmb_common.runs.evidence.nodes import Node, read_nodes
 from llmb_common.runs.record import RunRecord
 from llmb_common.slurm.states import is_live
+from llmb_common.structs import from_plain
 
 KEY = "evidence"
 """In the record's ``manifest["job"]``."""
@@ -80,7 +82,8 @@ def account_of(record: RunRecord) -> Account:
     kept = job.get(KEY) if isinstance(job, dict) else None
     if kept is not None and not is_live(record.state):
         try:
-            return msgspec.convert(kept, Account)
+            found: Account = from_plain(kept, Account)
+            return found
         except msgspec.ValidationError:
             pass
     return make_account(record)
@@ -88,7 +91,7 @@ def account_of(record: RunRecord) -> Account:
 
 def as_plain(account: Account) -> dict[str, Any]:
     """JSON values."""
-    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(account))  # lists, as a record that was read has
+    plain: dict[str, Any] = json.loads(msgspec.json.encode(account))  # lists, as a record that was read has
     return plain
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from llmb_common.files import open_plain
 from llmb_common.runs.evidence.nccl_log import NcclLog, read_nccl_log
+from llmb_common.structs import from_json
 
 FOLDER = "nodes"
 _MOST_NODES = 8192
@@ -138,7 +139,8 @@ def read_nodes(run_folder: Path) -> Nodes:
 def _read(file: Path) -> _NodeFile | None:
     try:
         with open_plain(file, follow=False) as stream:
-            return msgspec.json.decode(stream.read(_MOST_BYTES), type=_NodeFile)  # a larger one is cut, and no JSON
+            found: _NodeFile = from_json(stream.read(_MOST_BYTES), _NodeFile)  # a larger one is cut, and not JSON
+            return found
     except (OSError, msgspec.DecodeError, ValueError, RecursionError):
         return None
 
