@@ -43,7 +43,7 @@ def run_over_sockets(install: Path) -> RunRecord:
     capped = snapshot(2000.0, smi_answer(changes={index: {"cap_us": "400000000 us"} for index in range(8)}))
     write_node(run.paths.folder, "n1")
     write_node(run.paths.folder, "n2", log=SOCKETS, after=capped)
-    receipt = json.dumps({"schema": 1, "sha256": "ab" * 32, "source": "nvcr.io#nvidia/nemo:26.02.01\x1b[31m"})
+    receipt = json.dumps({"schema": 1, "sha256": "ab" * 32, "source": "nvcr.io#nvidia/nemo:26.02.01\x1b[31m\nrun"})
     image = {"path": "/images/nemo.sqsh", "receipt": receipt}
     run = replace(with_job_facts(run), manifest={**with_job_facts(run).manifest, "image": image})
     run.save()
@@ -65,7 +65,7 @@ def test_results_name_problems_and_keep_notes_to_themselves(cli: Cli, tmp_path: 
 def test_show_says_all_of_it(cli: Cli, tmp_path: Path) -> None:
     run_over_sockets(tmp_path)
     out = cli("show").out
-    assert f"image      /images/nemo.sqsh, sha256:{'ab' * 32}, of nvcr.io#nvidia/nemo:26.02.01\\x1b[31m\n" in out
+    assert f"image      /images/nemo.sqsh, sha256:{'ab' * 32}, of nvcr.io#nvidia/nemo:26.02.01\\x1b[31m\\nrun\n" in out
     assert "ran on     2 nodes, 8 x NVIDIA H100 80GB HBM3, 641 W each under load, Intel(R) Xeon" in out
     assert "findings   problem: NCCL sends through TCP sockets between nodes: n2\n" in out
     assert "           note: 8 GPUs at their power limit, the longest for 40% of the time\n" in out
