@@ -212,6 +212,18 @@ def test_a_damaged_file_is_named_and_the_rest_counts(run: RunRecord, content: by
     assert make_account(run).nodes == 7
 
 
+def test_infinite_numbers_are_no_error(run: RunRecord) -> None:
+    """JSON has none, and 1e999 is one."""
+    write_all(run)
+    file = run.paths.folder / "nodes" / "n4.json"
+    text = file.read_text().replace("1755.0", "1e999").replace("641.2", "1e999").replace("2000.0", "1e999")
+    file.write_text(text.replace("700.0", "-1e999"))
+    account = make_account(run)
+    assert [finding.kind for finding in account.findings] == ["different-gpu"]
+    json.dumps(as_plain(account), allow_nan=False)
+    assert account.lines()
+
+
 def test_nothing_but_damage_is_said_too(run: RunRecord) -> None:
     (run.paths.folder / "nodes").mkdir()
     (run.paths.folder / "nodes" / "n1.json").write_text("{")
