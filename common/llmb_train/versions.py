@@ -29,7 +29,7 @@ _CONTAINERS = {
 
 _CONFIGURED = {"megatron-bridge": "0.3", "megatron-core": "0.16"}
 """Minor releases whose fields ``settings`` and ``models`` fill in. What others make of them was read in their sources:
-0.1 knows no ``save_tokenizer_assets`` (TypeError), 0.2 has no ``training.callbacks`` (ImportError where a run saves),
+0.1 knows no ``save_tokenizer_assets`` (TypeError), 0.2 has no ``training.callbacks`` (ImportError),
 0.4 dropped and renamed fields of the data loader and the providers, 0.5 renamed those of CUDA graphs."""
 
 _MODULES = {
