@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from llmb_train.evidence import machine, nccl
 from llmb_train.evidence.node import Node
 from llmb_train.ranks import Rank
 from support.gpu_nodes import on_path, put_nvidia_smi, smi_answer
+from support.processes import has_ended, wait_until
 
 FIRST = Rank(rank=8, local_rank=0, world_size=16, master_addr="n1", master_port=21000)
 SECOND = Rank(rank=9, local_rank=1, world_size=16, master_addr="n1", master_port=21000)
@@ -162,3 +165,16 @@ def test_the_cpus_name() -> None:
     assert machine.cpu_model("processor : 0\nmodel name\t: AMD EPYC 9654\n") == "AMD EPYC 9654"
     assert machine.cpu_model("processor\t: 0\nCPU part\t: 0xd4f\n") == "0xd4f"
     assert machine.cpu_model("") is None
+
+
+def test_a_hanging_tool_ends_with_the_training(tmp_path: Path) -> None:
+    """Whoever asks is a daemon thread: the interpreter does not wait for it."""
+    tool = put_nvidia_smi(tmp_path / "bin", f"echo $$ > {tmp_path}/pid; exec sleep 600")
+    program = (
+        "import threading, time; from pathlib import Path; from llmb_train.evidence.ask import ask;"
+        f"threading.Thread(target=ask, args=(['{tool / 'nvidia-smi'}'], 60), daemon=True).start()\n"
+        f"while not Path('{tmp_path}/pid').exists() or not Path('{tmp_path}/pid').read_text(): time.sleep(0.01)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    process = int((tmp_path / "pid").read_text())
+    wait_until(lambda: has_ended(process), "the end of the tool", timeout=30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import selectors
@@ -11,6 +12,9 @@ import time
 from collections.abc import Sequence
 
 MOST_BYTES = 8 << 20
+
+_asked: set[int] = set()
+"""Process groups that are being asked: whoever asks is a daemon thread, which ends with the interpreter."""
 
 
 class NoAnswer(Exception):
@@ -38,6 +42,7 @@ def ask(command: Sequence[str], seconds: float) -> bytes:
         raise NoAnswer(f"{name} is not installed") from None
     except OSError as error:
         raise NoAnswer(f"{name} cannot be started: {error.strerror or error}") from error
+    _asked.add(process.pid)
     try:
         answer = _read(process, deadline, name)
         try:
@@ -45,18 +50,29 @@ def ask(command: Sequence[str], seconds: float) -> bytes:
         except subprocess.TimeoutExpired:
             raise NoAnswer(f"{name} did not end within {seconds:g} s") from None
     except NoAnswer:
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _kill(process.pid)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.2)
         raise
     finally:
+        _asked.discard(process.pid)
         assert process.stdout is not None
         process.stdout.close()
     if status:
         first = answer.decode("utf-8", "replace").strip().partition("\n")[0][:200]
         raise NoAnswer(f"{name} ended with {status}{f': {first}' if first else ''}")
     return answer
+
+
+def _kill(group: int) -> None:
+    with contextlib.suppress(OSError):
+        os.killpg(group, signal.SIGKILL)
+
+
+@atexit.register
+def _kill_asked() -> None:
+    for group in tuple(_asked):
+        _kill(group)
 
 
 def _read(process: subprocess.Popen[bytes], deadline: float, name: str) -> bytes:
