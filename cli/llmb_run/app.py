@@ -39,6 +39,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     "Results": {
         "results": "Print step times, TFLOPS, tokens/s, MFU and the published values beside them.",
+        "compare": "Compare two runs, or repeats of two: step time, loss, and what differs.",
         "baseline": "This site's own references: list, set, remove.",
         "archive": "Pack runs into one file: records, scripts, logs and hashes, but no secrets.",
     },

@@ -1,0 +1,135 @@
+"""Two sides of one or more runs each: which is slower, how sure that is, whether the work was equal, what differs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llmb_common.planning.job_plan import plan_as_dict
+from llmb_common.results.configuration import software_of
+from llmb_common.results.decision import PRIOR_DEVIATION, PRIOR_RUNS, t_quantile
+from llmb_common.results.estimate import StepTime
+from llmb_common.runs.evidence.account import account_of
+from llmb_common.runs.record import RunRecord
+from llmb_common.timing.records import Iteration
+
+CONFIDENCE = 0.95
+
+SAME_LOSS = 0.01
+"""Losses of one job differ by less, relatively, on other nodes or layouts: sums are rounded in another order."""
+
+_BOOKKEEPING = {"schema", "experiment_name", "install", "workload_folder", "preflight", "time_limit", "mounts"}
+_EVIDENCE = ("gpus", "driver", "cuda", "kernel", "cpu", "nccl", "network")
+
+
+@dataclass(frozen=True)
+class Change:
+    """How the second side's step time compares with the first's: ``ratio`` 1.02 is 2 % slower; bounds at 95 %."""
+
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def is_real(self) -> bool:
+        """Whether the interval leaves out "no difference"."""
+        return not self.low <= 1 <= self.high
+
+
+def compare_times(first: Sequence[StepTime], second: Sequence[StepTime]) -> Change:
+    """The ratio of the mean step times. How much runs differ is pooled over both sides, with the prior of ``decision``.
+
+    Args:
+        first: the step time of each run, at least one
+        second: likewise
+
+    Raises:
+        ValueError: a side has no run
+    """
+    if not first or not second:
+        raise ValueError("a side without a successful run cannot be compared")
+    means = [math.fsum(run.seconds for run in side) / len(side) for side in (first, second)]
+    scatter = within = 0.0
+    for side, mean in zip((first, second), means, strict=True):
+        scatter += math.fsum((run.seconds / mean - 1) ** 2 for run in side)
+        within += math.fsum((run.error / mean) ** 2 for run in side)
+    runs = len(first) + len(second)
+    degrees = PRIOR_RUNS + runs - 2
+    variance = (PRIOR_RUNS * (PRIOR_DEVIATION**2 + within / runs) + scatter) / degrees
+    spread = math.sqrt(variance * (1 / len(first) + 1 / len(second)))
+    # On the logarithm, so that swapping the sides swaps the bounds.
+    reach = t_quantile(1 - (1 - CONFIDENCE) / 2, degrees) * spread
+    ratio = means[1] / means[0]
+    return Change(ratio, ratio * math.exp(-reach), ratio * math.exp(reach))
+
+
+def loss_difference(first: Iterable[Iteration], second: Iterable[Iteration]) -> tuple[int, float] | None:
+    """The iteration at which the losses of two runs differ most, and by how much, as a share of the first's.
+
+    None where no iteration of both has a finite loss.
+    """
+    known = {
+        item.index: item.loss for item in first if item.loss is not None and math.isfinite(item.loss) and item.loss
+    }
+    apart = [
+        (abs(item.loss / known[item.index] - 1), item.index)
+        for item in second
+        if item.index in known and item.loss is not None and math.isfinite(item.loss)
+    ]
+    if not apart:
+        return None
+    share, index = max(apart)
+    return index, share
+
+
+def differences(first: RunRecord, second: RunRecord) -> list[tuple[str, str, str]]:
+    """What differs between two runs: (name, first's value, second's), plan first, then software, image and nodes."""
+    one, other = _facts(first), _facts(second)
+    return [
+        (name, one.get(name, "-"), other.get(name, "-"))
+        for name in dict.fromkeys([*one, *other])
+        if one.get(name) != other.get(name)
+    ]
+
+
+def _facts(record: RunRecord) -> dict[str, str]:
+    plan = {name: value for name, value in plan_as_dict(record.plan).items() if name not in _BOOKKEEPING}
+    environment = plan.pop("env")
+    facts = {name: _shown(value) for name, value in _flat(plan)}
+    facts |= {f"env {name}": str(item["value"]) for name, item in sorted(environment.items())}
+    facts["software"] = software_of(record)
+    facts["image digest"] = _digest(record.manifest.get("image"))
+    for name in ("llmb", "recipe_sha256", "code_sha256"):
+        facts[name] = _shown(record.manifest.get(name))
+    account = account_of(record)
+    facts |= {name: getattr(account, name) for name in _EVIDENCE}
+    facts["hosts"] = ", ".join(account.hosts)
+    return {name: value for name, value in facts.items() if value}
+
+
+def _flat(value: dict[str, Any], above: str = "") -> Iterable[tuple[str, Any]]:
+    for name, item in value.items():
+        if isinstance(item, dict):
+            yield from _flat(item, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", item
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _digest(image: object) -> str:
+    if not isinstance(image, dict):
+        return ""
+    try:
+        receipt = json.loads(image.get("receipt", "{}"))
+    except (TypeError, ValueError):
+        return ""
+    digest = receipt.get("sha256") if isinstance(receipt, dict) else None
+    return digest if isinstance(digest, str) else ""

@@ -1,0 +1,165 @@
+"""Two runs side by side: the step time with its interval, the loss, and what differs."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from llmb_common.results.comparison import compare_times, loss_difference
+from llmb_common.results.estimate import StepTime
+from llmb_common.timing.records import Iteration
+from support.cli import Cli
+from support.iteration_logs import mbridge_line
+from support.runs import PUBLISHED, make_run, steady_log
+
+
+def run(seconds: float, error: float = 0.0) -> StepTime:
+    return StepTime(seconds, error, count=10, mean=seconds)
+
+
+def losses(*values: float | None) -> list[Iteration]:
+    return [Iteration(number, len(values), 1.0, loss=value) for number, value in enumerate(values, 1)]
+
+
+# Times
+
+
+def test_swapping_the_sides_turns_the_interval_round() -> None:
+    there = compare_times([run(10.0)] * 3, [run(11.0)] * 2)
+    back = compare_times([run(11.0)] * 2, [run(10.0)] * 3)
+    assert there.ratio == pytest.approx(1.1)
+    assert (back.ratio, back.low, back.high) == pytest.approx((1 / there.ratio, 1 / there.high, 1 / there.low))
+
+
+def test_two_single_runs_do_not_show_a_few_per_cent_and_repeats_do() -> None:
+    assert not compare_times([run(10.0)], [run(10.5)]).is_real
+    assert compare_times([run(10.0)] * 6, [run(10.5)] * 6).is_real
+    assert compare_times([run(10.0)], [run(13.0)]).is_real
+
+
+def test_the_interval_holds_the_truth() -> None:
+    """Runs that differ by 3 %, one side 4 % slower; three runs a side."""
+    source = random.Random(11)
+    held = 0
+    for _ in range(2000):
+        sides = [[run(mean * (1 + source.gauss(0, 0.03))) for _ in range(3)] for mean in (10.0, 10.4)]
+        change = compare_times(*sides)
+        held += change.low <= 1.04 <= change.high
+    assert 0.935 <= held / 2000 <= 0.98
+
+
+def test_the_runs_own_errors_widen_the_interval() -> None:
+    calm, shaky = compare_times([run(10.0)], [run(10.0)]), compare_times([run(10.0, 1.0)], [run(10.0)])
+    assert shaky.high > calm.high
+
+
+def test_scatter_on_either_side_widens_the_interval() -> None:
+    calm = compare_times([run(10.0)] * 3, [run(10.0)] * 3)
+    for sides in (
+        ([run(9.0), run(10.0), run(11.0)], [run(10.0)] * 3),
+        ([run(10.0)] * 3, [run(9.0), run(10.0), run(11.0)]),
+    ):
+        assert compare_times(*sides).high > 1.5 * calm.high - 0.5
+
+
+def test_a_side_without_runs_is_refused() -> None:
+    with pytest.raises(ValueError, match="without a successful run"):
+        compare_times([], [run(1.0)])
+
+
+# Loss
+
+
+def test_the_largest_difference_of_the_loss_is_found() -> None:
+    assert loss_difference(losses(7.0, 6.0, 5.0), losses(7.0, 6.6, 5.1)) == (2, pytest.approx(0.1))
+    assert loss_difference(losses(7.0), losses(7.0)) == (1, 0.0)
+
+
+@pytest.mark.parametrize("other", [losses(None), losses(float("nan")), []])
+def test_without_a_common_loss_there_is_none(other: list[Iteration]) -> None:
+    assert loss_difference(losses(7.0), other) is None
+
+
+# The command
+
+
+def test_two_runs_are_compared(cli: Cli) -> None:
+    first = make_run(cli.install, log=steady_log(5000))
+    slow = steady_log(6000).replace("lm loss: 6.958428E+00", "lm loss: 6.958500E+00")
+    second = make_run(cli.install, log=slow, variables=PUBLISHED | {"NCCL_ALGO": "Ring"}, job_id="102")
+    done = cli("compare", first.paths.run_id, second.paths.run_id)
+    assert done.status == 0
+    assert "B against A: step time +20.0% (95 % interval +9.3% to +31.7%)\n" in done.out
+    assert "loss: at most 0.00% apart, at iteration" in done.out
+    assert "the same work" in done.out
+    assert ["env", "NCCL_ALGO", "-", "Ring"] in [line.split() for line in done.out.splitlines()]
+    data = cli("compare", first.paths.run_id, second.paths.run_id, "--json").data
+    assert data["ratio"] == pytest.approx(1.2)
+    assert data["differences"] == [{"name": "env NCCL_ALGO", "first": "-", "second": "Ring"}]
+
+
+def test_repeats_form_one_side(cli: Cli) -> None:
+    ids = [
+        make_run(cli.install, log=steady_log(milliseconds), job_id=str(101 + number)).paths.run_id
+        for number, milliseconds in enumerate((5000, 5010, 4990, 5400, 5390, 5410))
+    ]
+    alone = cli("compare", ids[0], ids[3], "--json").data
+    together = cli("compare", ",".join(ids[:3]), ",".join(ids[3:]), "--json").data
+    assert (together["first"]["successful"], together["second"]["successful"]) == (3, 3)
+    assert together["ratio"] == pytest.approx(1.08)
+    assert together["ratio_high"] - together["ratio_low"] < alone["ratio_high"] - alone["ratio_low"]
+    assert "these runs do not show a difference" in cli("compare", ids[0], ids[3]).out
+    assert "these runs do not show a difference" not in cli("compare", ",".join(ids[:3]), ",".join(ids[3:])).out
+
+
+def test_what_differs_is_listed_with_its_values(cli: Cli) -> None:
+    first = make_run(cli.install, log=steady_log(5000))
+    second = make_run(
+        cli.install,
+        log=steady_log(5000),
+        variables=PUBLISHED | {"RUN_CONF_IMAGE": "nvcr.io#nvidia/nemo:25.09.00", "TP": "4"},
+        job_id="102",
+    )
+    for record, digest in ((first, "aa"), (second, "bb")):
+        manifest = {**record.manifest, "image": {"path": "x", "receipt": f'{{"sha256": "{digest}"}}'}}
+        replace(record, manifest=manifest).save()
+    found = {
+        item["name"]: (item["first"], item["second"])
+        for item in cli("compare", first.paths.run_id, second.paths.run_id, "--json").data["differences"]
+    }
+    assert found["tp"] == ("2", "4")
+    assert found["software"] == ("nemo:26.02.01", "nemo:25.09.00")
+    assert found["image digest"] == ("aa", "bb")
+    assert found["overridden"] == ("[]", '["tp"]')
+    assert not {"experiment_name", "time_limit", "gbs"} & found.keys()
+
+
+def test_another_loss_is_another_job(cli: Cli) -> None:
+    first = make_run(cli.install, log=steady_log(5000))
+    log = "".join(mbridge_line(index, milliseconds=5000, loss="7.5") for index in range(1, 51))
+    second = make_run(cli.install, log=log, job_id="102")
+    assert "not the same work, or not the same start" in cli("compare", first.paths.run_id, second.paths.run_id).out
+
+
+def test_equal_runs_have_nothing_that_differs(cli: Cli) -> None:
+    first, second = (make_run(cli.install, log=steady_log(5000), job_id=str(number)) for number in (101, 102))
+    done = cli("compare", first.paths.run_id, second.paths.run_id)
+    assert "step time +0.0%" in done.out
+    assert done.out.endswith("nothing on record differs\n")
+
+
+def test_a_side_without_a_good_run_has_no_times(cli: Cli) -> None:
+    good = make_run(cli.install, log=steady_log(5000))
+    bad = make_run(cli.install, state="FAILED", log=steady_log(5000)[:2000], job_id="102")
+    done = cli("compare", good.paths.run_id, bad.paths.run_id)
+    assert done.status == 1
+    assert "a side has no successful run, so no times are compared" in done.out
+    assert cli("compare", good.paths.run_id, bad.paths.run_id, "--json").data["ratio"] is None
+
+
+def test_a_run_that_is_not_there_is_named(cli: Cli) -> None:
+    good = make_run(cli.install, log=steady_log(5000))
+    assert cli("compare", good.paths.run_id, "nosuchrun").status == 2
+    assert cli("compare", good.paths.run_id, ",").status == 2
