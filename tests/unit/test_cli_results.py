@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -254,6 +255,13 @@ def test_csv_is_rectangular_and_empty_where_there_is_no_figure(cli: Cli) -> None
     by_status = {row[1]: dict(zip(rows[0], row, strict=True)) for row in rows[1:]}
     assert by_status["Success"]["verdict"] == "pass"
     assert by_status["Failed"]["step_s"] == ""
+    good = by_status["Success"]
+    assert [good[name] for name in ("workload", "model_size", "dtype", "gpu_type", "gpus", "state")] == [
+        *("pretrain_llama3.1", "405b", "fp8", "gb200", "128", "COMPLETED"),
+    ]
+    assert float(good["time_mean_s"]) == pytest.approx(5.74147, abs=1e-12), "in full"
+    assert datetime.fromisoformat(good["date"]).tzinfo is not None
+    assert (good["reference_step_s"], good["reference_software"]) == ("5.74147", "Megatron-Bridge, nemo:25.09.00")
     assert "nan" not in done.out.lower()
 
 
@@ -309,3 +317,26 @@ def test_a_record_in_an_unknown_recipe_has_no_figures(cli: Cli) -> None:
     record.paths.record.write_text(text)
     done = cli("results", record.paths.folder)
     assert "no figures: no workload 'pretrain_gone'" in done.err
+
+
+def test_every_step_as_csv(cli: Cli) -> None:
+    first, second = (make_run(cli.install, log=steady_log(5000), job_id=str(number)) for number in (101, 102))
+    rows = list(csv.DictReader(io.StringIO(cli("results", "--iterations").out)))
+    assert len(rows) == 100
+    assert {row["run"] for row in rows} == {first.paths.run_id, second.paths.run_id}
+    assert [row["iteration"] for row in rows[:50] if row["measured"] == "true"] == [str(n) for n in range(35, 45)]
+    assert (rows[0]["seconds"], rows[0]["loss"], rows[0]["watts_per_gpu"], rows[0]["skipped"]) == (
+        *("5.0", "6.958428", "", "false"),
+    )
+    assert cli("results", "--iterations", "--group").status == 2
+    assert cli("results", "--iterations", "--format", "json").status == 2
+
+
+def test_no_cell_is_a_formula(cli: Cli, tmp_path: Path) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "log-=HYPERLINK(1).out").write_text(nemo_log())
+    for arguments in (("--format", "csv"), ("--iterations",)):
+        out = cli("results", folder, *arguments).out
+        assert "'=HYPERLINK(1)" in out
+        assert not any(cell.startswith("=") for row in csv.reader(io.StringIO(out)) for cell in row)

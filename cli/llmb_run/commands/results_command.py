@@ -22,10 +22,17 @@ if TYPE_CHECKING:
 @click.option("--format", "output", metavar="FORMAT", default="table", help="table, csv or json.")
 @options.flag("--full-names", help="Do not shorten long names in the table.")
 @click.option("--window", metavar="FIRST-LAST", help="Measure these iterations instead of the documented ones.")
+@options.flag("--iterations", help="Every step of every run instead, as CSV.")
 @options.flag("--group", help="One line and one verdict for all repeats of a configuration.")
 @options.json
 def command(
-    runs: tuple[str, ...], output: str, full_names: bool, window: str | None, group: bool, **filters: Any
+    runs: tuple[str, ...],
+    output: str,
+    full_names: bool,
+    window: str | None,
+    iterations: bool,
+    group: bool,
+    **filters: Any,
 ) -> Result:
     """Print step times, TFLOPS, tokens/s, MFU and the published values beside them.
 
@@ -37,7 +44,8 @@ def command(
     from llmb_common.timing.statistics import read_window
     from llmb_run import terminal
     from llmb_run.place import Place
-    from llmb_run.results.measuring import as_dict, csv_text, measure
+    from llmb_run.results.csv_text import runs_csv, steps_csv
+    from llmb_run.results.measuring import as_dict, measure
     from llmb_run.selecting import run_filter, select_rows
 
     if output not in ("table", "csv", "json"):
@@ -45,6 +53,8 @@ def command(
             f"--format {output} is unknown{did_you_mean(output, ('table', 'csv', 'json'))}",
             remedy="table, csv or json",
         )
+    if iterations and (group or output == "json"):
+        raise RequestError("--iterations is CSV of single runs", remedy="without --group and --format json")
     place = Place()
     folders = [Path(word) for word in runs if Path(word).exists()]
     names = [word for word in runs if not Path(word).exists()]
@@ -63,10 +73,10 @@ def command(
     )
     texts = {
         "table": lambda: _tables(found, full_names=full_names),
-        "csv": lambda: csv_text(found),
+        "csv": lambda: steps_csv(found) if iterations else runs_csv(found),
         "json": lambda: envelope("results", result, terminal.notices) + "\n",
     }
-    return replace(result, text=texts[output])
+    return replace(result, text=texts["csv" if iterations else output])
 
 
 def _groups(found: list[Measured], output: str) -> Result:

@@ -12,7 +12,7 @@ import msgspec
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.index import row_of
 from llmb_common.observe import observe
-from llmb_common.printable import csv_cell, printable
+from llmb_common.printable import printable
 from llmb_common.results.baselines import Baseline, baseline_references, baselines
 from llmb_common.results.references import Reference, release_spread
 from llmb_common.results.verdict import (
@@ -233,31 +233,3 @@ def reference_lines(items: Sequence[Measured]) -> list[str]:
 def _of_record(record: RunRecord) -> dict[str, Any]:
     names = ("variant", "fp8_recipe", "nodes", "gbs", "seq_len")
     return {**run_as_json(row_of(record)), **{name: getattr(record.plan, name) for name in names}}
-
-
-def csv_text(items: Sequence[Measured]) -> str:
-    """All runs as CSV: the documented columns first, times in seconds, empty where a figure does not exist."""
-    import csv
-    import io
-
-    names = [
-        *("experiment", "status", "time_mean_s", "time_std_s", "tflops_per_gpu_mean", "tflops_per_gpu_std"),
-        *("run_id", "gpus", "step_s", "tokens_per_second", "tflops_per_gpu", "mfu_percent", "days_1t"),
-        *("published_step_s", "published_tokens_per_second", "published_mfu_percent", "verdict", "difference"),
-        *("reason", "iteration"),
-    ]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    for item in items:
-        row = as_dict(item)
-        published = row["published"] or {}
-        values = [
-            *(row["name"], row["status"], row["step_seconds_mean"], row["step_seconds_std"]),
-            *(row["log_tflops_per_gpu_mean"], row["log_tflops_per_gpu_std"], row["run_id"], row.get("gpus")),
-            *(row["step_seconds"], row["tokens_per_second"], row["tflops_per_gpu"], row["mfu_percent"], row["days_1t"]),
-            *(published.get("step_seconds"), published.get("tokens_per_second"), published.get("mfu_percent")),
-            *(row["verdict"], row["difference"], row["reason"], row["iteration"]),
-        ]
-        writer.writerow([f"{value:.6g}" if isinstance(value, float) else csv_cell(value) for value in values])
-    return text.getvalue()
