@@ -150,8 +150,8 @@ def test_a_removal_killed_at_any_point_leaves_no_image_for_ever(world: World, re
     ("kind", "text", "where"),
     [
         ("ENOSPC", "No space left on device", Whole.to_refuse),
-        ("EACCES", "cannot be changed by you: Permission denied", Whole.to_refuse_before_the_lock),
-        ("EROFS", "cannot be changed by you: Read-only file system", Whole.to_refuse_before_the_lock),
+        ("EACCES", r"you cannot write to .*: Permission denied", Whole.to_refuse_before_the_lock),
+        ("EROFS", r"you cannot write to .*: Read-only file system", Whole.to_refuse_before_the_lock),
     ],
     ids=["ENOSPC", "EACCES", "EROFS"],
 )
@@ -163,7 +163,7 @@ def test_a_disk_that_refuses_gives_an_error_and_success_once_it_does_not(
         # A step may do without what was refused (say, the removal of a temporary file): then it succeeds.
         if refused.returncode != 0:
             assert refused.returncode == 3, f"point {at}: {refused.stderr}"
-            assert text in refused.stderr, f"point {at}: {refused.stderr}"
+            assert re.search(text, refused.stderr), f"point {at}: {refused.stderr}"
             assert "Traceback" not in refused.stderr, f"point {at}: {refused.stderr}"
             assert "  -> " in refused.stderr, f"point {at}: {refused.stderr}"
 

@@ -190,7 +190,7 @@ def test_another_gpu_brings_its_architecture(site: World, terminal: Terminal) ->
     terminal.see("arch            x86_64")
     terminal.answer("Go on?", DOWN + ENTER)
     terminal.answer("Which one?", DOWN * 5 + ENTER)
-    terminal.answer("GPU type", "\x1b[A" * 3 + ENTER)  # gb200
+    terminal.answer("GPU type", "\x1b[A" * 4 + ENTER)  # gb200
     terminal.answer("Architecture of the compute nodes")
     terminal.see("gpu_type        gb200")
     terminal.see("arch            aarch64")

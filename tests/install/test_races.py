@@ -78,7 +78,7 @@ def test_a_failed_step_lets_the_others_finish_and_is_told(world: World, registry
     _, said = done.communicate(timeout=1500)
     assert done.returncode == 3
     assert "the registry has no such image or tag" in said
-    assert "everything that happened: " in said
+    assert "full log: " in said
     assert (world.install / "bin" / "llmb-run").exists()
     again = start(world)
     again.communicate(timeout=1500)

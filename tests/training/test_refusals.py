@@ -13,11 +13,12 @@ from llmb_train.job import parse_job
 from llmb_train.settings import refusals
 
 GPU = Engine(device="cuda", transformer_engine=True)
+ON_GPU = {"device": "cuda", "gpu_type": "h100"}
 
 
 def refusal(name: str = "llama3", **changes: Any) -> str:
     with pytest.raises(JobError) as caught:
-        refusals.check(parse_job(make_job(name, device="cuda", **changes)), GPU)
+        refusals.check(parse_job(make_job(name, **ON_GPU, **changes)), GPU)
     return str(caught.value)
 
 
@@ -27,7 +28,7 @@ def test_experts_that_are_gathered_late_are_named_in_the_log() -> None:
     late = "gathered one update late"
     for family, pipeline, noted in (("grok1", 2, True), ("grok1", None, False), ("llama3", 2, False)):
         moe = {"ep": 4} if family == "grok1" else {}
-        job = make_job(family, device="cuda", **layout, parallelism={"pp": 2, "vp": pipeline, **moe})
+        job = make_job(family, **ON_GPU, **layout, parallelism={"pp": 2, "vp": pipeline, **moe})
         assert any(late in line for line in refusals.notices(parse_job(job), GPU)) is noted
 
 
@@ -49,7 +50,7 @@ def test_fsdp_with_cuda_graphs_is_refused_with_what_the_engine_lacks(
     assert "Megatron-FSDP and CUDA graphs cannot be combined" in message
     assert why in message
     for alone in ({"parallelism": {"fsdp": True}}, {"performance": {"cuda_graph": True}}):
-        refusals.check(parse_job(make_job(device="cuda", **alone)), GPU)
+        refusals.check(parse_job(make_job(**ON_GPU, **alone)), GPU)
 
 
 def test_attention_chunks_must_not_be_cut() -> None:
@@ -57,4 +58,4 @@ def test_attention_chunks_must_not_be_cut() -> None:
     assert "sequence_length 100 is not a multiple of attention_chunk 64" in refusal("llama4", sequence_length=100)
     cut = {"world_size": 2, "parallelism": {"cp": 2}, "sequence_length": 128}
     assert "context parallelism would cut the attention chunks of 64 tokens" in refusal("llama4", **cut)
-    refusals.check(parse_job(make_job("llama4", device="cuda", **{**cut, "sequence_length": 64})), GPU)
+    refusals.check(parse_job(make_job("llama4", **ON_GPU, **{**cut, "sequence_length": 64})), GPU)

@@ -82,10 +82,10 @@ def account_of(record: RunRecord) -> Account:
     kept = job.get(KEY) if isinstance(job, dict) else None
     if kept is not None and not is_live(record.state):
         try:
-            found: Account = from_plain(kept, Account)
-            return found
+            account: Account = from_plain(kept, Account)
         except msgspec.ValidationError:
-            pass
+            return make_account(record)
+        return account
     return make_account(record)
 
 

@@ -3,6 +3,7 @@ to be of the right kind."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import msgspec
 
 from llmb_common.files import open_plain
 from llmb_common.runs.evidence.nccl_log import NcclLog, read_nccl_log
-from llmb_common.structs import from_json
+from llmb_common.structs import from_plain
 
 FOLDER = "nodes"
 _MOST_NODES = 8192
@@ -139,10 +140,15 @@ def read_nodes(run_folder: Path) -> Nodes:
 def _read(file: Path) -> _NodeFile | None:
     try:
         with open_plain(file, follow=False) as stream:
-            found: _NodeFile = from_json(stream.read(_MOST_BYTES), _NodeFile)  # a larger one is cut, and not JSON
-            return found
-    except (OSError, msgspec.DecodeError, ValueError, RecursionError):
+            content = stream.read(_MOST_BYTES)  # a larger one is cut, and no JSON
+        found: _NodeFile = from_plain(json.loads(content, parse_constant=_refuse), _NodeFile)
+    except (OSError, ValueError, RecursionError, msgspec.ValidationError):
         return None
+    return found
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is not JSON")
 
 
 def _last_start(files: Mapping[str, _NodeFile]) -> dict[str, _NodeFile]:
