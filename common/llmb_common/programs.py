@@ -11,6 +11,7 @@ import os
 import selectors
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -70,6 +71,7 @@ def ask(argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = 
     after ``most`` bytes on either stream, and when the caller is interrupted. ``env``: its whole environment, if not
     ``clean_environment()``.
     """
+    held = _HeldSignals()
     try:
         process = subprocess.Popen(
             argv,
@@ -80,6 +82,7 @@ def ask(argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = 
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
+        held.release()
         reason = (isinstance(error, OSError) and error.strerror) or error
         return Answer(None, problem="no-program", why=f"cannot run {argv[0]}: {reason}")
     with process:
@@ -87,6 +90,7 @@ def ask(argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = 
         assert process.stderr is not None
         said = {process.stdout: bytearray(), process.stderr: bytearray()}
         try:
+            held.release()
             problem = _listen(process, said, time.monotonic() + seconds, most)
         except BaseException:
             end_group(process, _PATIENCE)
@@ -99,6 +103,30 @@ def ask(argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = 
         if problem == "too-long":
             return Answer(None, output, errors, "too-long", f"{argv[0]} printed more than {most} bytes")
         return Answer(process.wait(), output, errors)
+
+
+class _HeldSignals:
+    """Signals of the main thread wait until ``release``: one that arrives while a program is being started would leave
+    that running with nobody who knows it. A blocked mask would be inherited; handlers are not."""
+
+    def __init__(self) -> None:
+        self._arrived: list[int] = []
+        self._handlers: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if callable(signal.getsignal(number)):
+                    self._handlers[number] = signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: object) -> None:
+        self._arrived.append(number)
+
+    def release(self) -> None:
+        """Put the handlers back, and let what has arrived take effect."""
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._handlers.clear()
+        for number in self._arrived:
+            signal.raise_signal(number)
 
 
 def clean_environment() -> dict[str, str]:

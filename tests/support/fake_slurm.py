@@ -170,7 +170,9 @@ class FakeSlurm:
         """Change a job's ``state``, ``exit_code``, ``name``, or the commands to which it is ``known``."""
         path = self.folder / job_id.partition("_")[0]
         jobs = json.loads(path.read_text())
-        path.write_text(json.dumps([{**job, **values} if job["id"] == job_id else job for job in jobs]))
+        changed = path.with_name(f".{path.name}")  # in one step: a command may be reading it
+        changed.write_text(json.dumps([{**job, **values} if job["id"] == job_id else job for job in jobs]))
+        changed.replace(path)
 
     def calls(self, command: str) -> list[list[str]]:
         """The arguments of every call of ``command``."""

@@ -56,6 +56,14 @@ def test_on_other_software_a_baseline_gives_an_indication(cli: Cli) -> None:
     assert str(verdict_of(cli, later)["verdict_text"]).startswith("indication: ")
 
 
+def test_a_published_result_of_the_same_software_comes_before_a_baseline_of_another(cli: Cli) -> None:
+    cli("baseline", "set", run_of(cli, 5000))
+    later = run_of(cli, 5741.47, 102, RUN_CONF_IMAGE="nvcr.io#nvidia/nemo:25.09.00")
+    reference = verdict_of(cli, later)["reference"]
+    assert isinstance(reference, dict)
+    assert (reference["kind"], reference["same_software"]) == ("published", True)
+
+
 def test_another_configuration_has_another_baseline(cli: Cli) -> None:
     cli("baseline", "set", run_of(cli, 5000))
     other = run_of(cli, 5000, 102, TP="4")

@@ -62,6 +62,8 @@ def followed(
     process = subprocess.Popen(COMMANDS[command], env={**os.environ, **variables})
     wait_until(lambda: any("LLMB manifest" in log.read_text() for log in site.install.rglob("log-*")), "it", timeout=60)
     (folder,) = run_folders(site)
+    # The command writes that after it has started the script, and may be slower than the rank.
+    wait_until(lambda: load_record(folder).state == "RUNNING", "the record of it", timeout=60)
     return process, load_record(folder)
 
 

@@ -123,6 +123,23 @@ def test_an_environment_of_its_own_replaces_the_caller_s(monkeypatch: pytest.Mon
     assert clean_environment()["OTHER"] == "set"
 
 
+def test_a_signal_while_the_program_starts_takes_effect_when_it_is_known(monkeypatch: pytest.MonkeyPatch):
+    started: list[subprocess.Popen[bytes]] = []
+    real = subprocess.Popen
+
+    def interrupted(*arguments: object, **settings: object) -> subprocess.Popen[bytes]:
+        started.append(real(["sleep", "600"], start_new_session=True, stdout=-1, stderr=-1))
+        signal.raise_signal(signal.SIGINT)
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        ask(["sleep", "600"], 600)
+    assert started[0].wait(60) == -signal.SIGTERM
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_caller_leaves_nothing_running(number: signal.Signals, tmp_path: Path):
     asking = (

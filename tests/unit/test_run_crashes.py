@@ -135,7 +135,7 @@ def test_a_lost_answer_of_an_accepted_job(site: RunSite, fake: FakeSlurm) -> Non
 def test_no_answer_and_no_job_is_submitted_again_when_that_is_certain(
     site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slurm_runs, "LOCAL_GRACE_SECONDS", 2)
+    monkeypatch.setattr(slurm_runs, "LOCAL_GRACE_SECONDS", 600)
     fake.say("sbatch", "error")
     with pytest.raises(AnswerLost, match="unknown whether"):
         submit(site.plan(), RECIPE)

@@ -106,7 +106,7 @@ def figures(plan: JobPlan, recipe: Recipe, timing: RunTiming, step_seconds: floa
 
 
 def judge_result(plan: JobPlan, recipe: Recipe, timing: RunTiming, baselines: Sequence[Reference] = ()) -> Verdict:
-    """Compare one run with its reference: the first of ``baselines``, else what was published."""
+    """Compare one run with its reference: of the same software if there is one, of ``baselines`` before published."""
     if timing.status.state != "Success":
         return Verdict("not judged", f"{timing.status.state.lower()}: no result to judge")
     measured = step_time(timing)
@@ -117,6 +117,7 @@ def judge_result(plan: JobPlan, recipe: Recipe, timing: RunTiming, baselines: Se
     if refused:
         return Verdict("not judged", refused, remarks=remarks)
     candidates = [*baselines, *published_references(plan, recipe)]
+    candidates.sort(key=lambda reference: not reference.same_software)
     if not candidates:
         return Verdict("no reference", "nothing is published for this configuration", remarks=remarks)
     reference = candidates[0]
