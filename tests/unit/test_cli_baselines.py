@@ -176,6 +176,15 @@ def test_repeats_share_a_line_and_a_verdict(cli: Cli) -> None:
     assert (older["verdict"], older["more_runs"]) == ("inconclusive", 1)
 
 
+def test_runs_of_a_baseline_do_not_count_against_it(cli: Cli) -> None:
+    smoke = [make_run(cli.install, log=steady_log(t), variables=SMOKE, job_id=None) for t in (100, 150, 151)]
+    cli("baseline", "set", smoke[0].paths.run_id)
+    (group,) = cli("results", "--group", "--json").data["groups"]
+    assert len(group["run_ids"]) == 3
+    assert group["difference"] == pytest.approx(0.505)
+    assert group["verdict"] == "fail"
+
+
 def test_the_table_of_groups(cli: Cli) -> None:
     for number in range(3):
         run_of(cli, 5741.47, 101 + number)

@@ -57,13 +57,6 @@ def _group(key: str, software: str, items: Sequence[tuple[Measured, RunRecord]])
         measured = step_time(item.timing) if item.timing.status.state == "Success" else None
         if measured is not None:
             good.append((item, record, measured))
-    verdict = None
-    if good:
-        # The reference is the same for all: it belongs to the configuration and the software.
-        item, record, _ = good[0]
-        verdict = item.verdict
-        if verdict is not None and verdict.reference is not None:
-            verdict = judge_runs(record.plan, [measured for *_, measured in good], verdict.reference)
     return Group(
         key=key,
         title=title_of(items[0][1]),
@@ -71,8 +64,21 @@ def _group(key: str, software: str, items: Sequence[tuple[Measured, RunRecord]])
         runs=tuple(record for _, record, _ in good),
         seconds=tuple(measured.seconds for *_, measured in good),
         others=len(items) - len(good),
-        verdict=verdict,
+        verdict=_verdict(good),
     )
+
+
+def _verdict(good: Sequence[tuple[Measured, RunRecord, StepTime]]) -> Verdict | None:
+    """One over all runs with a reference. It is the same for all, but for those that a baseline was made of: these are
+    not compared with themselves, and so have another or none."""
+    verdicts = [item.verdict for item, *_ in good if item.verdict is not None]
+    baselines = [verdict for verdict in verdicts if verdict.reference and verdict.reference.kind == "baseline"]
+    published = [verdict for verdict in verdicts if verdict.reference]
+    first = next(iter([*baselines, *published, *verdicts]), None)
+    if first is None or first.reference is None:
+        return first
+    runs = [time for item, _, time in good if item.verdict and item.verdict.reference == first.reference]
+    return judge_runs(good[0][1].plan, runs, first.reference)
 
 
 def group_row(item: Group) -> list[str]:
