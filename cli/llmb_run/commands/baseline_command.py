@@ -48,7 +48,6 @@ def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
     """
     from llmb_common.errors import RequestError
     from llmb_common.results.baselines import set_baselines
-    from llmb_common.results.verdict import step_time
     from llmb_run.place import Place
     from llmb_run.results.measuring import measure
     from llmb_run.selecting import run_filter, select_rows
@@ -60,13 +59,12 @@ def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
     rows = select_rows(place, list(runs), run_filter(place, **filters))
     chosen = []
     for item in measure([row.folder for row in rows], place):
-        measured = step_time(item.timing)
-        if item.record is None or item.timing.status.state != "Success" or measured is None:
+        if item.record is None or item.good is None:
             raise RequestError(
                 f"{item.timing.files.name} cannot be a baseline: {item.timing.status.message or 'not a success'}",
                 remedy="name successful runs; llmb-run results shows which are",
             )
-        chosen.append((item.record, measured))
+        chosen.append((item.record, item.good))
     return _shown(set_baselines(install, chosen))
 
 

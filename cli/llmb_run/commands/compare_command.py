@@ -33,7 +33,7 @@ def command(first: str, second: str) -> Result:
 
     place = Place()
     one, other = _side(first, place), _side(second, place)
-    times = [_times(side) for side in (one, other)]
+    times = [[item.good for item in side if item.good is not None] for side in (one, other)]
     change = compare_times(*times) if all(times) else None
     loss = loss_difference(one[0].timing.iterations, other[0].timing.iterations)
     assert one[0].record is not None
@@ -67,13 +67,6 @@ def _side(words: str, place: Place) -> list[Measured]:
     if not found:
         raise RequestError(f"{words!r} names no run on record", remedy="llmb-run jobs lists them")
     return found
-
-
-def _times(side: list[Measured]) -> list[StepTime]:
-    from llmb_common.results.verdict import step_time
-
-    good = [step_time(item.timing) for item in side if item.timing.status.state == "Success"]
-    return [time for time in good if time is not None]
 
 
 def _side_as_dict(side: list[Measured], times: list[StepTime]) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def command(
     if group:
         return _groups(found, output)
     result = Result(
-        {"runs": [as_dict(item) for item in found]},
+        lambda: {"runs": [as_dict(item) for item in found]},
         status=0 if all(item.timing.status.state == "Success" for item in found) else 1,
     )
     texts = {
@@ -91,7 +91,7 @@ def _groups(found: list[Measured], output: str) -> Result:
         raise RequestError("--group has no CSV", remedy="--format json, or CSV of the single runs without --group")
     groups = group(found)
     status = 0 if all(item.timing.status.state == "Success" for item in found) else 1
-    result = Result({"groups": [group_as_dict(item) for item in groups]}, status=status)
+    result = Result(lambda: {"groups": [group_as_dict(item) for item in groups]}, status=status)
 
     def text() -> str:
         for line in reference_lines(found):

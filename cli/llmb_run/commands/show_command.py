@@ -26,7 +26,7 @@ def command(run: str | None, script: bool) -> Result:
     Without RUN: the newest one.
     """
     from llmb_common.observe import observe
-    from llmb_common.runs.evidence.account import account_of, as_plain
+    from llmb_common.runs.evidence.account import as_plain
     from llmb_common.runs.record import load_record
     from llmb_common.slurm.states import is_live
     from llmb_run.place import Place
@@ -45,7 +45,7 @@ def command(run: str | None, script: bool) -> Result:
         notice(f"the last known state is shown: {seen.unknown}")
     measured = measure([record.paths.folder], place, known={record.paths.folder: seen.record})[0]
     data = {"record": seen.record.as_dict(), "nodes": seen.nodes, "reason": seen.reason, "start": seen.start}
-    data["evidence"] = as_plain(account_of(seen.record))
+    data["evidence"] = as_plain(measured.account)
     if is_live(seen.record.state):
         hint = f"next: llmb-run watch {word} | llmb-run logs {word} -f | llmb-run cancel {word}"
     else:
@@ -62,13 +62,12 @@ def _text(seen: Observation, measured: Measured) -> str:
 
 
 def _lines(seen: Observation, measured: Measured) -> list[tuple[str, list[str]]]:
-    from llmb_common.runs.evidence.account import account_of
     from llmb_common.runs.manifest import image_line
     from llmb_common.slurm.states import is_live
     from llmb_run.words import clock, span
 
     record, plan = seen.record, seen.record.plan
-    account = account_of(record)
+    account = measured.account
     precision = f"{plan.dtype} ({plan.fp8_recipe})" if plan.fp8_recipe else plan.dtype
     unit = "ranks on CPUs" if plan.device == "cpu" else f"{plan.gpu_type.upper()} GPUs"
     layout = [f"{name} {value}" for name, value in _layout(plan) if value is not None]

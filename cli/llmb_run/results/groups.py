@@ -10,9 +10,9 @@ from typing import Any
 from llmb_common.results.baselines import title_of
 from llmb_common.results.configuration import configuration_key, software_of
 from llmb_common.results.estimate import StepTime
-from llmb_common.results.verdict import Verdict, judge_runs, step_time
+from llmb_common.results.verdict import Verdict, judge_runs
 from llmb_common.runs.record import RunRecord
-from llmb_run.results.measuring import Measured
+from llmb_run.results.measuring import Measured, verdict_as_dict
 
 COLUMNS = ("configuration", "software", "runs", "step s", "spread %", "reference s", "verdict")
 RIGHT = ("runs", "step s", "spread %", "reference s")
@@ -52,11 +52,7 @@ def group(found: Sequence[Measured]) -> list[Group]:
 
 
 def _group(key: str, software: str, items: Sequence[tuple[Measured, RunRecord]]) -> Group:
-    good: list[tuple[Measured, RunRecord, StepTime]] = []
-    for item, record in items:
-        measured = step_time(item.timing) if item.timing.status.state == "Success" else None
-        if measured is not None:
-            good.append((item, record, measured))
+    good = [(item, record, item.good) for item, record in items if item.good is not None]
     return Group(
         key=key,
         title=title_of(items[0][1]),
@@ -98,8 +94,6 @@ def group_row(item: Group) -> list[str]:
 
 def group_as_dict(item: Group) -> dict[str, Any]:
     """The group as JSON."""
-    verdict = item.verdict
-    decision = verdict.decision if verdict else None
     return {
         "key": item.key,
         "title": item.title,
@@ -108,11 +102,5 @@ def group_as_dict(item: Group) -> dict[str, Any]:
         "unsuccessful": item.others,
         "step_seconds": item.mean,
         "spread": item.spread,
-        "verdict": verdict.kind if verdict else None,
-        "verdict_text": verdict.text if verdict else None,
-        "difference": verdict.difference if verdict else None,
-        "difference_low": decision.low - 1 if decision else None,
-        "difference_high": decision.high - 1 if decision else None,
-        "tolerance": decision.limit - 1 if decision else None,
-        "more_runs": decision.more_runs if decision else None,
+        **verdict_as_dict(item.verdict),
     }

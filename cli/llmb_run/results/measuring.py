@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from llmb_common.index import row_of
 from llmb_common.observe import observe
 from llmb_common.printable import printable
 from llmb_common.results.baselines import Baseline, baseline_references, baselines
+from llmb_common.results.estimate import StepTime
 from llmb_common.results.references import Reference, release_spread
 from llmb_common.results.verdict import (
     Figures,
@@ -24,7 +26,7 @@ from llmb_common.results.verdict import (
     step_time,
     window_of,
 )
-from llmb_common.runs.evidence.account import account_of
+from llmb_common.runs.evidence.account import Account, account_of
 from llmb_common.runs.evidence.findings import NodeFinding
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.slurm.states import is_live
@@ -46,10 +48,25 @@ class Measured:
     figures: Figures | None = None
     verdict: Verdict | None = None
 
+    @cached_property
+    def step_time(self) -> StepTime | None:
+        """Over the whole window, with its error; None where that is incomplete."""
+        return step_time(self.timing)
+
+    @property
+    def good(self) -> StepTime | None:
+        """``step_time`` of a run that succeeded: what may be compared, grouped and made a baseline."""
+        return self.step_time if self.timing.status.state == "Success" else None
+
+    @cached_property
+    def account(self) -> Account:
+        """What its nodes say; empty for a log that LLMB did not make."""
+        return account_of(self.record) if self.record else Account()
+
     @property
     def findings(self) -> tuple[NodeFinding, ...]:
         """What the run's nodes say against its result."""
-        return account_of(self.record).findings if self.record else ()
+        return self.account.findings
 
 
 def measure(
@@ -156,8 +173,7 @@ def as_dict(item: Measured) -> dict[str, Any]:
     timing, record, values, verdict = item.timing, item.record, item.figures, item.verdict
     reference = verdict.reference if verdict else None
     published = reference.result if reference else None
-    decision = verdict.decision if verdict else None
-    location = step_time(timing)
+    location = item.step_time
     return {
         "run_id": None,
         **(_of_record(record) if record else {}),
@@ -192,6 +208,17 @@ def as_dict(item: Measured) -> dict[str, Any]:
             **{name: published.value(name) for name in ("tokens_per_second", "mfu_percent", "days_1t")},
             "source": published.source,
         },
+        **verdict_as_dict(verdict),
+        "remarks": [printable(text) for text in verdict.remarks] if verdict else [],
+        "notices": [printable(text) for text in timing.notices],
+        "findings": msgspec.to_builtins(item.findings),
+    }
+
+
+def verdict_as_dict(verdict: Verdict | None) -> dict[str, Any]:
+    """A verdict over one run or several as JSON; differences and tolerance are shares of the reference."""
+    decision = verdict.decision if verdict else None
+    return {
         "verdict": verdict.kind if verdict else None,
         "verdict_text": verdict.text if verdict else None,
         "difference": verdict.difference if verdict else None,
@@ -199,9 +226,6 @@ def as_dict(item: Measured) -> dict[str, Any]:
         "difference_high": decision.high - 1 if decision else None,
         "tolerance": decision.limit - 1 if decision else None,
         "more_runs": decision.more_runs if decision else None,
-        "remarks": [printable(text) for text in verdict.remarks] if verdict else [],
-        "notices": [printable(text) for text in timing.notices],
-        "findings": msgspec.to_builtins(item.findings),
     }
 
 

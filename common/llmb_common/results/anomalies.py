@@ -37,7 +37,7 @@ def anomalies(
         step_tflop: TFLOP (10^12 operations) of one GPU in one step, as the plan counts them; None: unknown
     """
     inside = window.select(iterations)
-    steady = [item for item in iterations if item.index >= _steady_from(window)]
+    steady = [item for item in iterations if item.index >= steady_from(window)]
     found = [
         _spikes(inside, measured),
         _warm_up(inside, measured),
@@ -54,8 +54,8 @@ def is_unstable(measured: StepTime) -> bool:
     return len(measured.spikes) > UNSTABLE * total
 
 
-def _steady_from(window: Window) -> int:
-    """Where warm-up is over: ten iterations in, as the older documents say, unless the window begins before."""
+def steady_from(window: Window) -> int:
+    """The first iteration after warm-up: ten are in, as NVIDIA's older READMEs say, unless the window begins before."""
     return min(window.first, 11)
 
 

@@ -14,15 +14,12 @@ from pathlib import Path
 import msgspec
 
 from llmb_common.errors import RecordError, RequestError
-from llmb_common.files import read_json, write_json
+from llmb_common.kept_lists import read_list, write_list
 from llmb_common.results.configuration import configuration_key, software_of
-from llmb_common.results.decision import PRIOR_DEVIATION, PRIOR_RUNS
+from llmb_common.results.decision import run_variance
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.references import Reference
 from llmb_common.runs.record import RunRecord
-from llmb_common.structs import from_plain
-
-SCHEMA = 1
 
 
 class BaselineRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,28 +47,16 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def relative_error(self) -> float:
         """Standard error of the mean, as a share of it: the runs' scatter pooled with the prior of ``decision``."""
-        count, mean = len(self.runs), self.seconds
-        scatter = math.fsum((run.seconds / mean - 1) ** 2 for run in self.runs)
-        within = math.fsum((run.error / mean) ** 2 for run in self.runs) / count
-        variance = (PRIOR_RUNS * (PRIOR_DEVIATION**2 + within) + scatter) / (PRIOR_RUNS + count - 1)
-        return math.sqrt(variance / count)
+        variance, _ = run_variance([[StepTime(run.seconds, run.error, count=0) for run in self.runs]])
+        return math.sqrt(variance / len(self.runs))
 
 
 def baselines(install: Path) -> list[Baseline]:
     """All of the installation, by title. Raises RecordError when the file cannot be read."""
-    file = _file(install)
-    if not file.exists():
-        return []
-    value = read_json(file)
-    try:
-        if value["schema"] != SCHEMA:
-            raise RecordError(f"{file} has schema {value['schema']}, this version reads {SCHEMA}")
-        found: list[Baseline] = from_plain(value["baselines"], list[Baseline])
-        if not all(item.runs and all(run.seconds > 0 for run in item.runs) for item in found):
-            raise RecordError(f"{file} has a baseline without runs or times", remedy="correct or remove the file")
-    except (KeyError, TypeError, msgspec.ValidationError) as error:
-        raise RecordError(f"{file} is not a list of baselines: {error}", remedy="correct or remove the file") from error
-    return sorted(found, key=lambda item: (item.title, item.software))
+    found = read_list(_file(install), "baselines", Baseline, "a list of baselines")
+    if not all(item.runs and all(run.seconds > 0 for run in item.runs) for item in found):
+        raise RecordError(f"{_file(install)} has a baseline without runs or times", remedy="correct or remove the file")
+    return sorted(found, key=_order)
 
 
 def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> list[Baseline]:
@@ -90,7 +75,7 @@ def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> 
         new[key] = Baseline(key[0], title_of(record), key[1], round(time.time(), 3), (*before, run))
     kept = {(item.key, item.software): item for item in baselines(install)}
     _write(install, list((kept | new).values()))
-    return sorted(new.values(), key=lambda item: (item.title, item.software))
+    return sorted(new.values(), key=_order)
 
 
 def remove_baselines(install: Path, keys: Sequence[str]) -> list[Baseline]:
@@ -110,6 +95,8 @@ def remove_baselines(install: Path, keys: Sequence[str]) -> list[Baseline]:
 
 def baseline_references(record: RunRecord, known: Sequence[Baseline]) -> list[Reference]:
     """The baselines of the run's configuration, that of its own software first; none that the run itself is part of."""
+    if not known:
+        return []  # to say what a run's software is may mean to read its log
     key, software = configuration_key(record.plan), software_of(record)
     found = []
     for item in known:
@@ -140,7 +127,9 @@ def _file(install: Path) -> Path:
     return install / ".llmb" / "baselines.json"
 
 
+def _order(item: Baseline) -> tuple[str, str]:
+    return item.title, item.software
+
+
 def _write(install: Path, items: list[Baseline]) -> None:
-    _file(install).parent.mkdir(exist_ok=True)
-    plain = [msgspec.to_builtins(item) for item in sorted(items, key=lambda item: (item.title, item.software))]
-    write_json(_file(install), {"schema": SCHEMA, "baselines": plain})
+    write_list(_file(install), "baselines", sorted(items, key=_order))

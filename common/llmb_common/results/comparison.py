@@ -10,9 +10,10 @@ from typing import Any
 
 from llmb_common.planning.job_plan import plan_as_dict
 from llmb_common.results.configuration import software_of
-from llmb_common.results.decision import PRIOR_DEVIATION, PRIOR_RUNS, t_quantile
+from llmb_common.results.decision import mean_seconds, run_variance, t_quantile
 from llmb_common.results.estimate import StepTime
 from llmb_common.runs.evidence.account import account_of
+from llmb_common.runs.manifest import image_receipt
 from llmb_common.runs.record import RunRecord
 from llmb_common.timing.records import Iteration
 
@@ -51,18 +52,11 @@ def compare_times(first: Sequence[StepTime], second: Sequence[StepTime]) -> Chan
     """
     if not first or not second:
         raise ValueError("a side without a successful run cannot be compared")
-    means = [math.fsum(run.seconds for run in side) / len(side) for side in (first, second)]
-    scatter = within = 0.0
-    for side, mean in zip((first, second), means, strict=True):
-        scatter += math.fsum((run.seconds / mean - 1) ** 2 for run in side)
-        within += math.fsum((run.error / mean) ** 2 for run in side)
-    runs = len(first) + len(second)
-    degrees = PRIOR_RUNS + runs - 2
-    variance = (PRIOR_RUNS * (PRIOR_DEVIATION**2 + within / runs) + scatter) / degrees
+    variance, degrees = run_variance([first, second])
     spread = math.sqrt(variance * (1 / len(first) + 1 / len(second)))
     # On the logarithm, so that swapping the sides swaps the bounds.
     reach = t_quantile(1 - (1 - CONFIDENCE) / 2, degrees) * spread
-    ratio = means[1] / means[0]
+    ratio = mean_seconds(second) / mean_seconds(first)
     return Change(ratio, ratio * math.exp(-reach), ratio * math.exp(reach))
 
 
@@ -101,7 +95,7 @@ def _facts(record: RunRecord) -> dict[str, str]:
     facts = {name: _shown(value) for name, value in _flat(plan)}
     facts |= {f"env {name}": str(item["value"]) for name, item in sorted(environment.items())}
     facts["software"] = software_of(record)
-    facts["image digest"] = _digest(record.manifest.get("image"))
+    facts["image digest"] = _shown(image_receipt(record.manifest).get("sha256"))
     for name in ("llmb", "recipe_sha256", "code_sha256"):
         facts[name] = _shown(record.manifest.get(name))
     account = account_of(record)
@@ -122,14 +116,3 @@ def _shown(value: object) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _digest(image: object) -> str:
-    if not isinstance(image, dict):
-        return ""
-    try:
-        receipt = json.loads(image.get("receipt", "{}"))
-    except (TypeError, ValueError):
-        return ""
-    digest = receipt.get("sha256") if isinstance(receipt, dict) else None
-    return digest if isinstance(digest, str) else ""

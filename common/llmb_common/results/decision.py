@@ -79,16 +79,12 @@ def decide(
     """
     if not runs or not reference > 0:
         raise ValueError("a decision needs at least one run and a positive reference")
-    ratios = [run.seconds / reference for run in runs]
-    ratio = math.fsum(ratios) / len(ratios)
-    within = math.fsum((run.error / reference) ** 2 for run in runs) / len(runs)
-    scatter = math.fsum((value - ratio) ** 2 for value in ratios)
-    degrees = PRIOR_RUNS + len(runs) - 1
-    variance = (PRIOR_RUNS * ((ratio * PRIOR_DEVIATION) ** 2 + within) + scatter) / degrees
+    ratio = mean_seconds(runs) / reference
+    variance, degrees = run_variance([runs])
 
     def reach(count: int) -> float:
-        spread = math.sqrt(variance / count + (ratio * reference_error) ** 2)
-        return t_quantile(1 - error_rate, PRIOR_RUNS + count - 1) * spread
+        spread = ratio * math.sqrt(variance / count + reference_error**2)
+        return t_quantile(1 - error_rate, degrees + count - len(runs)) * spread
 
     limit, half = 1 + tolerance, reach(len(runs))
     if ratio + half <= limit:
@@ -101,6 +97,26 @@ def decide(
     if answer == "inconclusive":
         more = next((n for n in range(1, MOST_RUNS + 1) if reach(len(runs) + n) < abs(limit - ratio)), None)
     return Decision(answer, ratio, ratio - half, ratio + half, limit, len(runs), more)
+
+
+def mean_seconds(runs: Sequence[StepTime]) -> float:
+    """Mean step time of at least one run."""
+    return math.fsum(run.seconds for run in runs) / len(runs)
+
+
+def run_variance(sides: Sequence[Sequence[StepTime]]) -> tuple[float, int]:
+    """The variance of a single run's step time, as a share of it squared, and its degrees of freedom.
+
+    The scatter of the runs around the mean of their own side is pooled with the prior.
+    """
+    within = scatter = 0.0
+    for side in sides:
+        mean = mean_seconds(side)
+        within += math.fsum((run.error / mean) ** 2 for run in side)
+        scatter += math.fsum((run.seconds / mean - 1) ** 2 for run in side)
+    runs = sum(map(len, sides))
+    degrees = PRIOR_RUNS + runs - len(sides)
+    return (PRIOR_RUNS * (PRIOR_DEVIATION**2 + within / runs) + scatter) / degrees, degrees
 
 
 def t_quantile(probability: float, degrees: int) -> float:

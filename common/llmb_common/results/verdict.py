@@ -22,7 +22,7 @@ from llmb_common.gpus import peak_tflops
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes import flops
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.results.anomalies import anomalies, is_unstable
+from llmb_common.results.anomalies import anomalies, is_unstable, steady_from
 from llmb_common.results.decision import TOLERANCE, Decision, decide
 from llmb_common.results.estimate import StepTime, estimate
 from llmb_common.results.references import Reference, published_references, release_spread
@@ -30,9 +30,6 @@ from llmb_common.timing.runs import RunTiming
 from llmb_common.timing.statistics import Window
 
 Kind: TypeAlias = Literal["pass", "fail", "inconclusive", "no reference", "not judged"]
-
-STEADY_FROM = 11
-"""The first iteration after warm-up, as NVIDIA's older READMEs count; the window if that begins before."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +81,7 @@ def step_time(timing: RunTiming) -> StepTime | None:
     measured = timing.window.select(timing.iterations)
     if not measured or len(measured) < len(timing.window):
         return None
-    first = min(timing.window.first, STEADY_FROM)
-    steady = [item.seconds for item in timing.iterations if item.index >= first]
+    steady = [item.seconds for item in timing.iterations if item.index >= steady_from(timing.window)]
     return estimate([item.seconds for item in measured], steady)
 
 

@@ -61,15 +61,21 @@ def _git(folder: Path, *arguments: str) -> Answer:
     return ask(["git", "--no-optional-locks", "-C", str(folder), *arguments], 20)
 
 
+def image_receipt(manifest: dict[str, Any]) -> dict[str, Any]:
+    """What the installer noted of the run's image (``sha256``, ``source``); empty where it did not."""
+    image = manifest.get("image")
+    receipt: object = None
+    with contextlib.suppress(TypeError, ValueError, RecursionError):
+        receipt = json.loads(image["receipt"]) if isinstance(image, dict) and "receipt" in image else None
+    return receipt if isinstance(receipt, dict) else {}
+
+
 def image_line(manifest: dict[str, Any]) -> str:
     """The image's path, digest and source for people; empty where the run had none. Nothing in it is believed."""
     image = manifest.get("image")
     if not isinstance(image, dict):
         return ""
-    receipt: object = None
-    with contextlib.suppress(TypeError, ValueError, RecursionError):
-        receipt = json.loads(image["receipt"]) if "receipt" in image else None
-    known = receipt if isinstance(receipt, dict) else {}
+    known = image_receipt(manifest)
     digest = f"sha256:{known['sha256']}" if known.get("sha256") else "no digest on record"
     parts = [image.get("path", "?"), digest, *([f"of {known['source']}"] if known.get("source") else [])]
     return printable(", ".join(str(part)[:300] for part in parts))

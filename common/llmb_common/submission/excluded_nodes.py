@@ -7,12 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from llmb_common.errors import RecordError, RequestError
-from llmb_common.files import read_json, write_json
+from llmb_common.errors import RequestError
+from llmb_common.kept_lists import read_list, write_list
 from llmb_common.slurm.hostlist import expand
-from llmb_common.structs import from_plain
-
-SCHEMA = 1
 
 
 class Exclusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,20 +76,8 @@ def _file(install: Path) -> Path:
 
 
 def _read(install: Path) -> list[Exclusion]:
-    file = _file(install)
-    if not file.exists():
-        return []
-    value = read_json(file)
-    try:
-        if value["schema"] != SCHEMA:
-            raise RecordError(f"{file} has schema {value['schema']}, this version reads {SCHEMA}")
-        found: list[Exclusion] = from_plain(value["nodes"], list[Exclusion])
-    except (KeyError, TypeError, msgspec.ValidationError) as error:
-        raise RecordError(f"{file} is not an exclusion list: {error}", remedy="correct or remove the file") from error
-    return sorted(found, key=lambda item: item.node)
+    return sorted(read_list(_file(install), "nodes", Exclusion, "an exclusion list"), key=lambda item: item.node)
 
 
 def _write(install: Path, items: dict[str, Exclusion]) -> None:
-    nodes = [msgspec.to_builtins(items[name]) for name in sorted(items)]
-    _file(install).parent.mkdir(exist_ok=True)
-    write_json(_file(install), {"schema": SCHEMA, "nodes": nodes})
+    write_list(_file(install), "nodes", [items[name] for name in sorted(items)])
