@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from support import slurm_config
+from support import engine, slurm_config
 from support.golden import UPDATING
 from support.groups import GroupScheduling, arrange
 from support.images import build_image
@@ -161,16 +161,7 @@ def container_image(containers: None, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture(scope="session")
 def engine_python() -> Path:
     """The Python of the CPU training engine. Never skips: without an engine the suite cannot test training."""
-    named = os.environ.get("LLMB_TEST_ENGINE")
-    work = Path(__file__).resolve().parents[1] / ".test"
-    usual = [work / "install" / "venvs" / "engine-cpu" / "bin" / "python", work / "engine" / "bin" / "python"]
-    for candidate in [Path(named)] if named else usual:
-        if candidate.exists():
-            return candidate
-    pytest.fail(
-        "no training engine: tests/run makes one with ./installer.py --quickstart --install-path .test/install; "
-        "LLMB_TEST_ENGINE names the Python of another one"
-    )
+    return engine.python()
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -14,6 +13,8 @@ from pathlib import Path
 
 import pytest
 from install_world import CLONE, World, make_world
+
+from support import engine
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +41,13 @@ class Quickstart:
 
 @pytest.fixture(scope="module")
 def quickstart(world: World) -> Quickstart:
-    """From nothing to the table: the one by which ``tests/run`` has just made the training engine, if it has.
+    """From nothing to the table: the one by which ``tests/run`` makes the training engine, if it does.
 
     Else one in ``world``, where another one may have been killed.
     """
-    made = os.environ.get("LLMB_TEST_QUICKSTART")
-    if made:
-        return Quickstart(CLONE / ".test" / "install", *(Path(made + end).read_text() for end in (".out", ".err")))
+    made = engine.quickstart_output()
+    if made is not None:
+        return Quickstart(CLONE / ".test" / "install", *made)
     # A leftover of another day must not steer what the quickstart shows.
     done = world.run("--quickstart", "--install-path", str(world.install), env={"TP": "8", "STAGE_PATH": "/old"})
     assert done.returncode == 0, done.stderr

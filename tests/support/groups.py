@@ -13,6 +13,9 @@ from pathlib import PurePath
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
+
+from support import engine
 
 TOGETHER = {
     # Their clusters keep accounts, which takes 7 s to start.
@@ -34,7 +37,7 @@ FOLDERS = {
 ALONE = frozenset({"test_launched_smoke"})
 """Files of such folders that need nothing of what the others share."""
 
-SPREAD = frozenset({"test_run_crashes", "test_bootstrap_environments"})
+SPREAD = frozenset({"test_run_crashes", "test_bootstrap_environments", "test_linters"})
 """Files whose tests share nothing and take long: each test is a group."""
 
 FIRST = (
@@ -49,6 +52,12 @@ FIRST = (
     "test_llmb_run",
 )
 """What starts first, the longest first, those that wait beside those that compute; the others follow."""
+
+
+NEED_ENGINE = frozenset(
+    {"training", "test_launched_smoke", "test_quickstart", "test_launch_on_slurm", "test_without_pmix"}
+)
+"""Groups that begin when the training engine has been made, where others are left."""
 
 
 def group_of(nodeid: str) -> str:
@@ -66,6 +75,13 @@ class GroupScheduling(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if engine.is_being_made():
+            ready = next((group for group in self.workqueue if group not in NEED_ENGINE), None)
+            if ready is not None:
+                self.workqueue.move_to_end(ready, last=False)
+        super()._assign_work_unit(node)
 
 
 def arrange(items: list[pytest.Item]) -> None:

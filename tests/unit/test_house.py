@@ -11,40 +11,18 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[2]
+from support.repository import REPOSITORY, our_files, shebang, shell_files
+
 RECIPES = ("llama3.1", "llama4", "grok1", "nemotron4")
 LONGEST_MODULE = 450
-
-
-def our_files() -> list[Path]:
-    """Files tracked by git, so that scratch files do not matter; without git, everything except the ignored folders."""
-    listed = subprocess.run(
-        ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if listed.returncode == 0:
-        found = [REPOSITORY / name for name in listed.stdout.split("\0") if name]
-    else:
-        ignored = (".venv", ".test", ".git", "__pycache__", "llmb_install", "dist", "build")
-        found = [path for path in REPOSITORY.rglob("*") if not set(path.relative_to(REPOSITORY).parts) & set(ignored)]
-    return sorted(path for path in found if path.is_file() and not path.is_symlink())
 
 
 def text_of(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace")
 
 
-def shebang(path: Path) -> str:
-    with path.open("rb") as file:
-        first = file.readline(100)
-    return first.decode("ascii", "replace").strip() if first.startswith(b"#!") else ""
-
-
 FILES = our_files()
-SHELL_FILES = [path for path in FILES if path.suffix == ".sh" or re.search(r"\b(ba)?sh$", shebang(path))]
+SHELL_FILES = shell_files(FILES)
 
 
 def names(paths: list[Path]) -> list[str]:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from support import processes
+from support import engine, processes
+from support.groups import NEED_ENGINE, group_of
 
 ROOT = Path(__file__).resolve().parents[2]
 A_GOLDEN_TEST = ["tests/unit/test_scripts.py", "-k", "test_one_script_in_full"]
@@ -76,3 +77,26 @@ def test_leftovers_of_an_owner_without_a_name_are_not_a_problem(
     os.chown(theirs, 54321, 54321)
     processes.remove_leftovers()
     assert [path.name for path in tmp_path.iterdir()] == [theirs.name]
+
+
+def test_tests_that_need_the_training_engine_start_when_it_is_there() -> None:
+    tests = [
+        path for folder in ("cluster", "install", "training") for path in (ROOT / "tests" / folder).glob("test_*.py")
+    ]
+    users = [path for path in tests if "engine_python: Path" in path.read_text()]
+    assert users
+    groups = {group_of(f"{path.relative_to(ROOT)}::test") for path in users}
+    assert groups <= NEED_ENGINE
+
+
+def test_an_engine_that_could_not_be_made_fails_the_tests_that_need_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    making = tmp_path / "quickstart"
+    monkeypatch.setenv("LLMB_TEST_QUICKSTART", str(making))
+    assert engine.is_being_made()
+    making.with_suffix(".err").write_text("installer: no space left on device\n")
+    making.with_suffix(".status").write_text("1\n")
+    assert not engine.is_being_made()
+    with pytest.raises(pytest.fail.Exception, match="no space left on device"):
+        engine.python()
