@@ -171,7 +171,7 @@ def _install_cpu_torch(build: _Build, torch: str) -> None:
     attempts: list[tuple[str, list[str]]] = [("pip as configured here", _pip_argv(build, hashed))]
     uv = shutil.which("uv")
     if uv:
-        attempts.append(("uv", [uv, "pip", "install", "--python", build.python, "--torch-backend", "cpu", *hashed]))
+        attempts.append(("uv", _uv_argv(build, uv, ["--torch-backend", "cpu", *hashed])))
     attempts.append(("PyTorch's index of CPU builds", _pip_argv(build, ["--index-url", CPU_TORCH_INDEX, *hashed])))
     for source, argv in attempts:
         build.step.update(f"{torch} from {source}")
@@ -196,14 +196,20 @@ def _pip_argv(build: _Build, arguments: list[str]) -> list[str]:
     return [*pip, "--disable-pip-version-check", *arguments]
 
 
+def _uv_argv(build: _Build, uv: str, arguments: list[str]) -> list[str]:
+    """As pip does it: byte code for those who cannot write there, and files of our own.
+
+    uv's hard links would share their modes with the cache, which may be closed to everybody else.
+    """
+    return [uv, "pip", "install", "--python", build.python, "--compile-bytecode", "--link-mode", "copy", *arguments]
+
+
 def _pip(build: _Build, arguments: list[str], what: str, total: int = 0) -> None:
     build.step.update(f"installing {what}")
     uv = shutil.which("uv") if build.environment.kind == "uv" else None
-    if uv:
-        # Ten times as fast; but it reads only its own settings, so that pip may reach an index that it does not.
-        argv = [uv, "pip", "install", "--python", build.python, *arguments]
-        if build.run(argv).status == 0:
-            return
+    # Ten times as fast; but it reads only its own settings, so that pip may reach an index that it does not.
+    if uv and build.run(_uv_argv(build, uv, arguments)).status == 0:
+        return
     progress = _PipProgress(build.folder, build.step, what, total)
     done = build.run(_pip_argv(build, arguments), progress)
     if done.status != 0:

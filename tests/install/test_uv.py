@@ -1,0 +1,48 @@
+"""An environment that the real uv makes from a lock with hashes (``--env-type uv``)."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from llmb_common.errors import EnvironmentLacks
+from llmb_install.parts.environments import Environment, installed_packages
+from llmb_install.parts.lock_files import extract
+from llmb_install.working.reporter import Reporter
+
+LOCKS = Path(__file__).resolve().parents[2] / "installer" / "locks"
+
+
+@pytest.fixture
+def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The lock of one package, and uv on PATH, as the development environment has it."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    lock = extract(LOCKS / "tool.txt", "click", tmp_path)
+    assert lock is not None
+    return lock
+
+
+def test_it_has_what_the_lock_says_byte_code_for_all_and_files_of_its_own(tmp_path: Path, lock: Path) -> None:
+    made = Environment(tmp_path / "made", sys.executable, lock, smoke=("click",), kind="uv")
+    with Reporter(tmp_path / "logs") as reporter:
+        assert made.ensure(reporter)
+    assert [name for name in installed_packages(made.folder) if name.startswith("click-")]
+    (log,) = (tmp_path / "logs").iterdir()
+    assert " -m pip " not in log.read_text(), "uv failed, and pip did it"
+    (module,) = made.folder.glob(
+        "lib/python3.*/site-packages/click/testing.py"
+    )  # which importing click does not compile
+    assert list(module.parent.glob("__pycache__/testing.*.pyc"))
+    assert module.stat().st_nlink == 1
+
+
+def test_another_content_than_the_locks_is_refused(tmp_path: Path, lock: Path) -> None:
+    lock.write_text(re.sub(r"sha256:[0-9a-f]{8}", "sha256:00000000", lock.read_text()))
+    made = Environment(tmp_path / "made", sys.executable, lock, smoke=("click",), kind="uv")
+    with Reporter(tmp_path / "logs") as reporter, pytest.raises(EnvironmentLacks, match=r"(?i)hash"):
+        made.ensure(reporter)
+    assert not made.is_complete()
