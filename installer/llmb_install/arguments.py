@@ -30,7 +30,7 @@ SECRET_FLAGS = {"--hf-token": "HF_TOKEN", "--ngc-api-key": "NGC_API_KEY"}
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Flags on the left, what they mean beside them."""
+    """Flags on the left, their meaning on the right."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=36)
@@ -71,7 +71,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _refuse_empty(asked: argparse.Namespace) -> None:
-    """An empty value comes from a shell variable that is not set, and would mean the current folder."""
+    """An empty value comes from an unset shell variable and would mean the current folder."""
     for name, value in vars(asked).items():
         if value == "" or (isinstance(value, list) and "" in value):
             flag = name if name == "workloads" and isinstance(value, list) else f"--{name.replace('_', '-')}"

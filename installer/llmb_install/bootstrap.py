@@ -22,7 +22,7 @@ from llmb_install.working.space import require_space
 
 
 def bootstrap(clone: Path, argv: Sequence[str]) -> int:
-    """Make sure of the tool's environment and run ``llmb-install`` there with the same arguments.
+    """Make sure that the tool's environment exists, and run ``llmb-install`` in it with the same arguments.
 
     Returns an exit status only when that failed: otherwise this process becomes ``llmb-install``.
     """
@@ -59,7 +59,7 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
 
 
 def _check_answers(asked: argparse.Namespace, clone: Path, install: Path) -> None:
-    """Mistakes in the flags, and without a terminal a lack of answers, are said before anything is built."""
+    """Report mistakes in the flags, and missing answers where there is no terminal, before anything is built."""
     if asked.quickstart or asked.play or asked.list_workloads or (install / ".llmb" / "answers.yaml").exists():
         return
     given = arguments.given_by_flags(asked)

@@ -1,4 +1,4 @@
-"""What this machine and its Slurm say about themselves. Everything may be unknown; nothing here fails."""
+"""What this machine and its Slurm report. Anything may be unknown; nothing here fails."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def detect_site() -> Site:
 
 
 def container_options() -> tuple[str, ...]:
-    """Pyxis's options, as srun's help shows those of its plug-ins."""
+    """Pyxis's options, from the plug-in options in srun's help."""
     return tuple(sorted(set(re.findall(r"--(?:\[no-\])?(container-[a-z-]+)", output("srun", "--help")))))
 
 
@@ -86,7 +86,7 @@ def mpi_types() -> tuple[str, ...]:
 
 
 def mpi_type() -> str | None:
-    """What jobs start their ranks with here: PMIx where Slurm has it, else nothing. None: nobody says."""
+    """How jobs start their ranks here: PMIx if Slurm has it, else none. None: unknown."""
     types = mpi_types()
     return next((name for name in types if name.startswith("pmix")), "none") if types else None
 
@@ -128,7 +128,7 @@ def gpus_in(gres: str) -> tuple[str, int]:
 
 
 def output(*argv: str) -> str:
-    """What a command prints; empty when it is missing, fails or takes too long."""
+    """A command's output; empty if it is missing, fails or takes too long."""
     answer = ask(argv, _SECONDS)
     return answer.output if answer.ok else ""
 

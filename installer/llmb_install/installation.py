@@ -99,7 +99,7 @@ class Installation:
         return self.path / "workloads" / workload
 
     def compute_node(self) -> tuple[str, ...]:
-        """What to put before a command that should run on a compute node."""
+        """The prefix of commands that should run on a compute node."""
         answers = self.answers
         if answers.install_method != "srun":
             return ()

@@ -1,1 +1,1 @@
-"""What is asked, what was answered, and whether it can be."""
+"""The questions, the answers, and whether the answers are valid."""

@@ -1,4 +1,4 @@
-"""What an installation is told: one strict, typed set of answers, whoever gave them.
+"""The answers that define an installation: one strict, typed set, wherever they come from.
 
 Prompts, flags and play files all fill the same ``Answers``; ``questions`` lists its fields for people.
 """

@@ -1,6 +1,6 @@
 """What is wrong with answers, wherever they come from: values, contradictions, what is missing.
 
-Standard library only: the bootstrap says it before anything is installed.
+Standard library only: the bootstrap reports it before anything is installed.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _not_enough(lacking: list[Question], where: str) -> RequestError:
 
 
 def check_paths(given: Given) -> None:
-    """Raise RequestError where a path cannot be what it should be on this machine: before anything is built."""
+    """Raise RequestError if a path is unusable on this machine, before anything is built."""
     engine = given.get("engine_python")
     if engine and (problem := engine_problem(str(engine))):
         raise RequestError(
@@ -117,7 +117,7 @@ def check_paths(given: Given) -> None:
 
 
 def folder_problem(text: str) -> str:
-    """Why no folder can be here, or an empty string."""
+    """Why a folder cannot be created here, or an empty string."""
     path = Path(text).expanduser().absolute()
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
     return "" if existing.is_dir() else f"{existing} is not a directory"
@@ -129,7 +129,7 @@ def engine_problem(text: str) -> str:
 
 
 def path_problem(field: str, text: str, given: Given) -> str:
-    """What is wrong with the words of a path, whatever is there on disk; empty when nothing is."""
+    """What is wrong with a path as text, regardless of what is on disk; empty if nothing is."""
     if problem := line_problem(text):
         return f"it {problem}"
     if field == "install_path" and ":" in text:

@@ -44,7 +44,7 @@ class Dialogue:
         self._asked_secrets: dict[str, Secret | None] = {}
 
     def run(self, secrets: Secrets, summary: Callable[[Answers, Secrets], str]) -> tuple[Answers, Secrets]:
-        """Ask everything, show the summary, until the user confirms.
+        """Ask everything and show the summary until the user confirms.
 
         Raises:
             Interrupted: Ctrl-C, or the user left.
@@ -109,7 +109,7 @@ class Dialogue:
         return min(position, len(QUESTIONS) - 1)
 
     def _question_fixed_folder(self) -> None:
-        """A folder from the command line is not asked for; that it holds other things is."""
+        """A folder from the command line needs no question, but a folder that holds other things does."""
         folder = self._fixed.get("install_path")
         if folder and not self._is_meant(Path(str(folder)).expanduser().absolute()):
             raise RequestError("nothing was installed", remedy="choose another folder with --install-path")
@@ -225,7 +225,7 @@ class Dialogue:
         return bool(choice == "install")
 
     def _change_one(self) -> None:
-        """Ask one question again, and those that its answer brings up."""
+        """Ask one question again, and those that follow from its answer."""
         q = _questionary()
         asked = [question for question in QUESTIONS if question.matters(self._given)]
         choices = [q.Choice(f"{item.text}: {plain(self._given.get(item.field))}", value=item.field) for item in asked]
@@ -250,7 +250,7 @@ class Dialogue:
         return answers_module.complete(given, self._recipes)
 
     def _suggestion(self, question: Question) -> Any:
-        """What Enter accepts: the answer of last time, else what was detected, else the documented default."""
+        """What Enter accepts: the last answer, else what was detected, else the documented default."""
         old = merged(self._defaults, self._given)
         if question.field in old:
             return old[question.field]
@@ -283,7 +283,7 @@ def _answer(question: questionary.Question, *, way_back: bool = True) -> Any:
 
 
 def _problem(field: str, text: str, given: Given) -> str:
-    """What is wrong with an answer, for the prompt; empty when nothing is."""
+    """What is wrong with an answer, for the prompt; empty if nothing is."""
     if field == "engine_python":
         return engine_problem(text)
     if problem := path_problem(field, text, given):

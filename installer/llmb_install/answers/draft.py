@@ -22,7 +22,7 @@ def forget() -> None:
 
 
 def read() -> Given:
-    """The kept answers; none where there is no draft, or one that cannot be read."""
+    """The saved answers; empty if there is no draft or it cannot be read."""
     known = {question.field for question in QUESTIONS}
     try:
         draft = read_json(_path())

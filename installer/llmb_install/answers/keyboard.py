@@ -13,7 +13,7 @@ class Back(Exception):
 
 
 def forget_keys() -> None:
-    """Drop what was typed before the question could be read: it would answer it, and those after it."""
+    """Drop keys typed before the question was shown: they would answer it, and those after it."""
     with contextlib.suppress(termios.error, OSError, ValueError):
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
     if "prompt_toolkit" in sys.modules:

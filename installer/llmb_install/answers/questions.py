@@ -205,7 +205,7 @@ def expand_workloads(chosen: object, known: Iterable[str], at: str = "") -> list
 
 
 def plain(value: object) -> str:
-    """An answer as people read it."""
+    """An answer as shown to people."""
     if value is None:
         return "default"
     if isinstance(value, bool):

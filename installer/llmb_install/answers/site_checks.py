@@ -1,4 +1,4 @@
-"""Scripted answers against what Slurm and the recipes say: what a dialogue would not even have offered."""
+"""Scripted answers checked against Slurm and the recipes: the dialogue would not have offered wrong ones."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def require_rows(answers: Answers, recipes: Mapping[str, Recipe]) -> None:
 
 
 def require_known_to_slurm(answers: Answers) -> None:
-    """Raise RequestError for a partition, an account or a GRES that Slurm says it does not have.
+    """Raise RequestError for a partition, an account or a GRES that Slurm does not have.
 
-    Where Slurm does not answer, as on a laptop that writes a play file, nothing is wrong.
+    If Slurm does not answer, as on a laptop where a play file is written, nothing is refused.
     """
     if not answers.on_slurm or shutil.which("sinfo") is None:
         return

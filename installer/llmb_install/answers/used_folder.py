@@ -1,4 +1,4 @@
-"""Is a folder free for an installation? Standard library only: asked before anything is made there."""
+"""Whether a folder is free for an installation. Standard library only: checked before anything is created there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHOWN = 4
 
 
 def other_things(install: Path) -> list[str]:
-    """Names in ``install`` that no installation has put there; none where an installation was begun before."""
+    """Names in ``install`` that no installation put there; none if an installation was begun there before."""
     if (install / ".llmb").is_dir():
         return []
     try:
@@ -29,7 +29,7 @@ def described(names: list[str]) -> str:
 
 
 def require_free(install: Path, *, agreed: bool) -> None:
-    """Raise RequestError where ``install`` holds other things and nobody has ``agreed`` to that."""
+    """Raise RequestError if ``install`` holds other things and the user has not ``agreed`` to that."""
     names = other_things(install)
     if names and not agreed:
         raise RequestError(

@@ -1,4 +1,4 @@
-"""The commands that build: install, add, remove, update. Each ends in the same place, the steps that are missing."""
+"""The commands that build: install, add, remove, update. All of them end by running the missing steps."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def list_workloads(clone: Path) -> Result:
 
 
 def carry_out(asked: argparse.Namespace, installation: Installation) -> Result:
-    """Run what is missing, or say what that is for ``--dry-run``. With nothing to do, nothing is written."""
+    """Run what is missing, or print it with ``--dry-run``. If there is nothing to do, nothing is written."""
     artefacts = installation.artefacts()
     todo = steps.missing(artefacts)
     data: dict[str, Any] = {"install_path": str(installation.path)}
@@ -175,7 +175,7 @@ def _what_next(installation: Installation) -> Iterator[str]:
 
 
 def describe(installation: Installation) -> str:
-    """The summary before the user confirms: answers, what is to be done, what it takes."""
+    """The summary that the user confirms: answers, steps, download and disk space."""
     answers = msgspec.to_builtins(installation.answers)
     hidden = {"schema", "space_check"}
     lines = [f"  {key:16}{plain(value)}" for key, value in answers.items() if key not in hidden and value is not None]
@@ -241,7 +241,7 @@ def _check_site(answers: Answers, clone: Path, path: Path, asked: argparse.Names
 
 
 def _found_on(given: Given) -> Given:
-    """What no one is asked because Slurm says it: how ``srun`` starts ranks here."""
+    """What Slurm tells, so that nobody is asked: how ``srun`` starts ranks here."""
     from llmb_install.detect import mpi_type
 
     found = mpi_type() if given.get("cluster_type") is None or on_slurm(given) else None
@@ -277,7 +277,7 @@ def _checked(asked: argparse.Namespace, answers: Answers) -> Answers:
 
 
 def _discard_damaged(installation: Installation, reporter: Reporter) -> None:
-    """What the thorough check finds damaged is removed, so that it is made again."""
+    """Remove what the thorough check finds damaged, so that it is made again."""
     for part in installation.artefacts():
         if isinstance(part, Replaceable) and part.is_complete() and (problem := part.verify()):
             reporter.note(f"{problem}: making it again")

@@ -70,7 +70,7 @@ def _answers(clone: Path, install: Path) -> Answers:
 
 
 def _install(installation: Installation, reporter: Reporter) -> None:
-    """Make a CPU installation. One that was made for something else only gets the engine beside."""
+    """Make a CPU installation. An existing one of another kind only gets the engine added."""
     remove_leftovers(installation.path)
     if installation.needs_engine():
         if "engine-cpu" not in make_missing(installation.artefacts(), reporter):

@@ -1,4 +1,4 @@
-"""Removing images of workloads that were taken out, so that a kill in the middle leaves none for ever.
+"""Removal of the images of removed workloads. A kill in the middle leaves none behind for good.
 
 What is to go is noted before the answers forget it; whatever command comes next finishes the work.
 """

@@ -22,7 +22,7 @@ from llmb_install.working.reporter import Reporter
 
 
 def show(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
-    """What is installed and what could be."""
+    """What is installed and what is available."""
     answers = stored_answers(path)
     recipes = load_recipes(clone)
     images = {image.source: image for image in Installation(clone, answers).images()} if answers else {}
@@ -49,7 +49,7 @@ def show(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
 
 
 def verify(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
-    """The thorough check of every part; the result has CheckFailed when one is not right."""
+    """The thorough check of every part; the result has CheckFailed if one of them fails."""
     installation = Installation(clone, required_answers(path))
     reporter = Reporter(None, verbose=asked.verbose)
     found = steps.verify_all(installation.artefacts(), reporter)

@@ -1,4 +1,4 @@
-"""The judgements of ``doctor``: pure functions from facts to what is fine, what is doubtful and what blocks."""
+"""The checks of ``doctor``: pure functions from facts to ok, warning or error."""
 
 from __future__ import annotations
 

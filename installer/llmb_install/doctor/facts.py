@@ -35,7 +35,7 @@ echo "clock=$(date +%s.%N)"
 
 @dataclass(frozen=True)
 class Node:
-    """What one compute node said of itself; ``error`` when it could not be asked."""
+    """What one compute node reported; ``error`` if it could not be asked."""
 
     error: str = ""
     values: dict[str, list[str]] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Facts:
 
 
 def gather(config: ClusterConfig, install: Path, *, ask_node: bool) -> Facts:
-    """Ask everybody, each with a time limit. ``ask_node``: run one small job on a node of the GPU partition."""
+    """Gather all facts, each with a time limit. ``ask_node``: run one small job on a node of the GPU partition."""
     image_folder = Path(config.image_folder) if config.image_folder else install / "images"
     site = detect_site()
     use_slurm = site.has_slurm and traits_of(config.cluster_type or SLURM).slurm_options

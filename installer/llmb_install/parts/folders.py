@@ -71,5 +71,5 @@ class WorkloadFolders(Artefact):
 
 
 def _owner_cannot_write(folder: Path) -> bool:
-    """Whether it is ours and we cannot write there; colleagues need not, as they keep runs in their own folders."""
+    """Whether we own it and cannot write to it. Colleagues need not: they keep runs in folders of their own."""
     return folder.stat().st_uid == os.geteuid() and not os.access(folder, os.W_OK)

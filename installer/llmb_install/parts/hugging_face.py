@@ -78,7 +78,7 @@ class ModelFiles(Artefact):
         """Download, then look at the result without the network.
 
         Raises:
-            EnvironmentLacks: the files are not to be had; the remedy names the page to visit.
+            EnvironmentLacks: the files are not available; the remedy names the page to visit.
         """
         if self.is_complete():
             return False

@@ -1,4 +1,4 @@
-"""What pip noted of every file that it installed, compared with what is there now.
+"""pip's record of every file that it installed, compared with what is on disk.
 
 Standard library only, as ``environments``, which asks.
 """

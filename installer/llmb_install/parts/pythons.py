@@ -79,7 +79,7 @@ def _ask(path: str) -> Optional[Tuple[str, Version]]:  # noqa: UP006, UP045
 
 
 def how_to_get(what: str, versions: str, again: str) -> str:
-    """What to do where no Python fits: ``what`` needs it, ``again`` is the command to repeat afterwards."""
+    """What to do if no Python fits: ``what`` needs it, ``again`` is the command to repeat afterwards."""
     if shutil.which("uv"):
         return "uv is here: run 'uv python install 3.11', then the same command again"
     return (

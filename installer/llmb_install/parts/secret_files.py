@@ -15,7 +15,7 @@ from llmb_install.working.reporter import Reporter
 
 
 def secret_files(install: Path, secrets: Secrets, *, uses_images: bool) -> Iterator[Artefact]:
-    """What ``secrets`` ask for, and in any case that no file of ours with a secret is open to others."""
+    """The artefacts for ``secrets``, and always the check that no file of ours with a secret is open to others."""
     if secrets.hf_token and "hf_token" in secrets.keep:
         yield HuggingFaceToken(install, secrets.hf_token)
     if secrets.ngc_api_key and uses_images:
@@ -102,7 +102,7 @@ class RegistryReference(Artefact):
 
 @dataclass(frozen=True)
 class ClosedFiles(Artefact):
-    """That nobody else reads the files with secrets."""
+    """The check that nobody else can read the files with secrets."""
 
     install: Path
 

@@ -1,4 +1,4 @@
-"""Is this file a whole container image for the right machines? Answers from its content, never from its name."""
+"""Whether a file is a whole container image for the right architecture, judged by its content, never its name."""
 
 from __future__ import annotations
 

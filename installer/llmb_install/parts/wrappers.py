@@ -97,7 +97,7 @@ class Commands(Artefact):
         return all(is_current(self.folder / name) for name in COMMANDS)
 
     def ensure(self, reporter: Reporter) -> bool:
-        """Write those that are missing or different."""
+        """Write whichever are missing or differ."""
         wanted = [name for name in COMMANDS if not is_current(self.folder / name)]
         for name in wanted:
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What a killed installer leaves behind: temporary files under names that nobody will ever ask for again."""
+"""What a killed installer leaves behind: temporary files under names that will never be used again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the user sees while the installer works, and the log file that keeps all of it.
+"""What the user sees while the installer works, and the log file of all of it.
 
 Everything goes to standard error, so that standard output stays free for results. On a terminal the running step is
 one line that is rewritten; elsewhere it is a plain line after 2 s, every 15 s, and at the end.

@@ -1,4 +1,4 @@
-"""Free space, asked before it is needed. Standard library only."""
+"""Free space, checked before it is needed. Standard library only."""
 
 from __future__ import annotations
 

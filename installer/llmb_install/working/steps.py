@@ -1,4 +1,4 @@
-"""Making what is missing of an installation, any number of times.
+"""Making the missing parts of an installation; safe to repeat any number of times.
 
 Artefacts that do not need each other are made side by side. When one fails, those that are being made are finished,
 then its error is raised; nothing new is begun.
