@@ -41,6 +41,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "results": "Print step times, TFLOPS, tokens/s, MFU and the published values beside them.",
         "compare": "Compare two runs, or repeats of two: step time, loss, and what differs.",
         "baseline": "This site's own references: list, set, remove.",
+        "report": "Report on runs: verdicts, charts, scaling, history, nodes and differences.",
         "archive": "Pack runs into one file: records, scripts, logs and hashes, but no secrets.",
     },
     "Housekeeping": {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -45,8 +44,8 @@ def command(
     from llmb_run import terminal
     from llmb_run.place import Place
     from llmb_run.results.csv_text import runs_csv, steps_csv
-    from llmb_run.results.measuring import as_dict, measure
-    from llmb_run.selecting import run_filter, select_rows
+    from llmb_run.results.measuring import as_dict
+    from llmb_run.results.selected import selected
 
     if output not in ("table", "csv", "json"):
         raise RequestError(
@@ -55,16 +54,7 @@ def command(
         )
     if iterations and (group or output == "json"):
         raise RequestError("--iterations is CSV of single runs", remedy="without --group and --format json")
-    place = Place()
-    folders = [Path(word) for word in runs if Path(word).exists()]
-    names = [word for word in runs if not Path(word).exists()]
-    if names or not runs:
-        folders += [row.folder for row in select_rows(place, names, run_filter(place, **filters))]
-    found = measure(folders, place, read_window(window) if window else None)
-    if not found:
-        raise RequestError(
-            "no run matches", remedy="llmb-run jobs shows the runs on record; llmb-run single starts one"
-        )
+    found = selected(Place(), runs, filters, read_window(window) if window else None)
     if group:
         return _groups(found, output)
     result = Result(

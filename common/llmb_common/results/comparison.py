@@ -81,7 +81,7 @@ def loss_difference(first: Iterable[Iteration], second: Iterable[Iteration]) -> 
 
 def differences(first: RunRecord, second: RunRecord) -> list[tuple[str, str, str]]:
     """What differs between two runs: (name, first's value, second's), plan first, then software, image and nodes."""
-    one, other = _facts(first), _facts(second)
+    one, other = facts(first), facts(second)
     return [
         (name, one.get(name, "-"), other.get(name, "-"))
         for name in dict.fromkeys([*one, *other])
@@ -89,19 +89,20 @@ def differences(first: RunRecord, second: RunRecord) -> list[tuple[str, str, str
     ]
 
 
-def _facts(record: RunRecord) -> dict[str, str]:
+def facts(record: RunRecord) -> dict[str, str]:
+    """What is known of a run and may explain its speed, by name: plan, environment, software, image, nodes."""
     plan = {name: value for name, value in plan_as_dict(record.plan).items() if name not in _BOOKKEEPING}
     environment = plan.pop("env")
-    facts = {name: _shown(value) for name, value in _flat(plan)}
-    facts |= {f"env {name}": str(item["value"]) for name, item in sorted(environment.items())}
-    facts["software"] = software_of(record)
-    facts["image digest"] = _shown(image_receipt(record.manifest).get("sha256"))
+    found = {name: _shown(value) for name, value in _flat(plan)}
+    found |= {f"env {name}": str(item["value"]) for name, item in sorted(environment.items())}
+    found["software"] = software_of(record)
+    found["image digest"] = _shown(image_receipt(record.manifest).get("sha256"))
     for name in ("llmb", "recipe_sha256", "code_sha256"):
-        facts[name] = _shown(record.manifest.get(name))
+        found[name] = _shown(record.manifest.get(name))
     account = account_of(record)
-    facts |= {name: getattr(account, name) for name in _EVIDENCE}
-    facts["hosts"] = ", ".join(account.hosts)
-    return {name: value for name, value in facts.items() if value}
+    found |= {name: getattr(account, name) for name in _EVIDENCE}
+    found["hosts"] = ", ".join(account.hosts)
+    return {name: value for name, value in found.items() if value}
 
 
 def _flat(value: dict[str, Any], above: str = "") -> Iterable[tuple[str, Any]]:

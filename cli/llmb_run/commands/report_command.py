@@ -1,0 +1,81 @@
+"""``llmb-run report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from llmb_common.envelope import Result
+from llmb_run import options
+from llmb_run.app import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from llmb_run.reporting.report import Report
+
+
+@click.command(cls=Command)
+@options.runs
+@options.filters
+@click.option("--html", metavar="FILE", help="Write one self-contained page with charts.")
+@click.option("--markdown", metavar="FILE", help="Write tables for a ticket or a wiki. The default, on stdout.")
+@click.option("--junit", metavar="FILE", help="Write JUnit XML for a continuous-integration server.")
+@click.option("--title", metavar="TEXT", default="LLMB report", help="Heading of the report.")
+@options.json
+def command(
+    runs: tuple[str, ...], html: str | None, markdown: str | None, junit: str | None, title: str, **filters: Any
+) -> Result:
+    """Report on runs: verdicts, charts, scaling, history, nodes and differences.
+
+    RUNS are run ids, names, job ids or folders; without any, all runs of the installation that match the options. FILE
+    may be - for standard output. Exit status 1 if a run did not succeed.
+    """
+    from llmb_common.errors import RequestError
+    from llmb_run.place import Place
+    from llmb_run.reporting.report import build
+    from llmb_run.results.selected import selected
+
+    asked = {"html": html, "markdown": markdown, "junit": junit}
+    wanted = {form: file for form, file in asked.items() if file} or {"markdown": "-"}
+    if list(wanted.values()).count("-") > 1:
+        raise RequestError("only one form can go to standard output", remedy="name a file for the others")
+    place = Place()
+    report = build(selected(place, runs, filters), place, title)
+    text = ""
+    for form, file in wanted.items():
+        written = _writer(form)(report)
+        if file == "-":
+            text = written
+        else:
+            _write(Path(file), written)
+    data = {"runs": len(report.runs), "files": {form: file for form, file in wanted.items() if file != "-"}}
+    return Result(data, text, status=0 if report.ok else 1, for_programs=True)
+
+
+def _writer(form: str) -> Callable[[Report], str]:
+    if form == "html":
+        from llmb_run.reporting.html import page
+
+        return page
+    if form == "junit":
+        from llmb_run.reporting.junit import junit
+
+        return junit
+    from llmb_run.reporting.markdown import markdown
+
+    return markdown
+
+
+def _write(file: Path, text: str) -> None:
+    from llmb_common.errors import EnvironmentLacks
+    from llmb_common.files import write_atomic
+
+    try:
+        write_atomic(file, text)
+    except OSError as error:
+        raise EnvironmentLacks(
+            f"cannot write {file}: {error.strerror or error}", remedy="name a file in a folder you can write to"
+        ) from error

@@ -1,0 +1,73 @@
+"""The report as one HTML page that asks no network for anything: data, style and scripts are in it.
+
+``page/`` holds what a browser runs. The data is JSON in an element that browsers do not execute; the page's scripts put
+every value into the document as text, and its content security policy runs no other script and loads nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from functools import cache
+from importlib.resources import files
+
+import msgspec
+
+from llmb_common.errors import EnvironmentLacks
+from llmb_run.reporting.report import Report
+
+_SCRIPTS = ("dom.js", "theme.js", "tables.js", "charts.js", "page.js")
+"""In the order in which they run."""
+
+
+def page(report: Report) -> str:
+    """The page.
+
+    Raises:
+        EnvironmentLacks: the library that draws the charts is not installed
+    """
+    scripts = [_charts_library(), "\n".join(_resource(name) for name in _SCRIPTS)]
+    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'"
+    parts = {
+        "title": html.escape(report.title),
+        "policy": html.escape(policy),
+        "style": _resource("page.css"),
+        "data": _embedded(report),
+        "library": scripts[0],
+        "script": scripts[1],
+    }
+    text = _resource("page.html")
+    for name, part in parts.items():
+        before, _, after = text.partition(f"<!--{name}-->")
+        text = before + part + after
+    return text
+
+
+def _embedded(report: Report) -> str:
+    """JSON in which nothing can end the element that holds it, and no character may surprise an editor or a browser."""
+    plain = json.dumps(msgspec.to_builtins(report), allow_nan=False, separators=(",", ":"))
+    return plain.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+@cache
+def _charts_library() -> str:
+    try:
+        import vl_convert
+    except ImportError as error:
+        raise EnvironmentLacks(
+            "the HTML report needs vl-convert-python, which is not installed",
+            remedy="run ./installer.py update, or: pip install 'llmb[report]'; --markdown needs nothing",
+        ) from error
+    # Vega, Vega-Lite and their embedding as one script, made without a network.
+    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace("</script", "<\\/script")
+
+
+def _resource(name: str) -> str:
+    return (files("llmb_run.reporting") / "page" / name).read_text(encoding="utf-8")
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -1,0 +1,63 @@
+"""The report as JUnit XML, which continuous-integration servers show: a case for each configuration on one software.
+
+*pass* passes and *fail* is a failure. *Inconclusive* and the like are skipped, with the reason: neither green nor red
+would be true. A run that did not succeed is a case of its own, an error.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+from xml.etree import ElementTree
+
+from llmb_common.printable import printable
+from llmb_run.reporting.report import Report, ReportRun
+
+
+def junit(report: Report) -> str:
+    """One suite."""
+    suite = ElementTree.Element("testsuite", name=_text(report.title))
+    cases = [_group(suite, group) for group in report.groups if group["run_ids"]]
+    cases += [_broken(suite, run) for run in report.runs if run.result["status"] != "Success"]
+    counts = {
+        "tests": len(cases),
+        "failures": cases.count("failure"),
+        "errors": cases.count("error"),
+        "skipped": cases.count("skipped"),
+    }
+    for name, count in counts.items():
+        suite.set(name, str(count))
+    suite.set("time", "0")
+    suite.set("timestamp", datetime.fromtimestamp(report.made, timezone.utc).isoformat(timespec="seconds")[:19])
+    ElementTree.indent(suite)
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(suite, encoding="unicode")}\n'
+
+
+def _group(suite: ElementTree.Element, group: dict[str, Any]) -> str:
+    verdict, text = group["verdict"], _text(group["verdict_text"] or "")
+    case = _case(suite, group["title"], group["software"])
+    if verdict == "pass":
+        return "pass"
+    kind = "failure" if verdict == "fail" else "skipped"
+    ElementTree.SubElement(case, kind, message=text)
+    return kind
+
+
+def _broken(suite: ElementTree.Element, run: ReportRun) -> str:
+    found = run.result
+    case = _case(suite, found["name"], run.software or "unknown software")
+    running = found["status"] == "Running"
+    kind = "skipped" if running else "error"
+    ElementTree.SubElement(case, kind, message=_text(f"{found['status']}: {found['message'] or ''}"))
+    return kind
+
+
+def _case(suite: ElementTree.Element, name: str, software: str) -> ElementTree.Element:
+    # Servers split the class's name at dots.
+    place = f"llmb.{_text(software).replace('.', '_')}"
+    return ElementTree.SubElement(suite, "testcase", name=_text(name), classname=place, time="0")
+
+
+def _text(value: str) -> str:
+    """``value`` without the characters that XML does not have."""
+    return printable(value)

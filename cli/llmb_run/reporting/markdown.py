@@ -1,0 +1,81 @@
+"""The report as Markdown (GitHub's, with tables): for a ticket, a merge request, a wiki."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+from llmb_common.printable import printable
+from llmb_run.reporting.report import Report
+
+
+def markdown(report: Report) -> str:
+    """Verdicts, runs, scaling, changes over time, nodes, differences."""
+    return "\n".join(_lines(report)) + "\n"
+
+
+def _lines(report: Report) -> Iterator[str]:
+    made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(report.made))
+    yield from (f"# {_text(report.title)}", "", f"{len(report.runs)} runs, {made}, llmb {_text(report.version)}", "")
+    yield from _verdicts(report)
+    yield from _runs(report)
+
+
+def _verdicts(report: Report) -> Iterator[str]:
+    rows = [
+        [
+            group["title"],
+            group["software"],
+            str(len(group["run_ids"])),
+            _number(group["step_seconds"], ".3f"),
+            _number(_percent(group["spread"]), ".1f"),
+            group["verdict_text"] or "no successful run",
+        ]
+        for group in report.groups
+    ]
+    yield from _section("Verdicts", ("configuration", "software", "runs", "step, s", "spread, %", "verdict"), rows)
+    yield from (f"* {_text(line)}" for line in report.references)
+    yield ""
+
+
+def _runs(report: Report) -> Iterator[str]:
+    rows = []
+    for run in report.runs:
+        found = run.result
+        rows.append(
+            [
+                run.name,
+                found["status"],
+                _number(found["step_seconds"], ".3f"),
+                _number(found["tokens_per_second"], ".0f"),
+                _number(found["tflops_per_gpu"], ".1f"),
+                _number(found["mfu_percent"], ".1f"),
+                found["verdict_text"] or found["message"] or "",
+            ]
+        )
+    heads = ("run", "status", "step, s", "tokens/s", "TFLOP/s per GPU", "MFU, %", "verdict")
+    yield from _section("Runs", heads, rows)
+
+
+def _section(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield from (f"## {title}", "", _row(heads), _row(["---"] * len(heads)))
+    yield from (_row([_text(cell) for cell in row]) for row in rows)
+    yield ""
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _text(value: str) -> str:
+    """``value`` on one line, with everything escaped that Markdown or HTML would act on."""
+    return re.sub(r"([\\`*_{}\[\]<>()#+!|~&$@])", r"\\\1", printable(value, keep=""))
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)

@@ -1,0 +1,2 @@
+"use strict";
+document.getElementById("top").append(element("h1", {}, report.title));

@@ -1,0 +1,155 @@
+"""How speed grows with the number of GPUs: one line for each kind of job, beside what was published for it.
+
+Efficiency is tokens/s per GPU over that of the line's smallest scale. That holds for weak scaling, where the global
+batch grows with the GPUs as the recipes document it, and for strong scaling, where it stays the same
+(``STRONG_SCALING``); the two are never one line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from llmb_common.errors import RequestError
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.published import published_results
+from llmb_common.recipes import flops
+from llmb_common.recipes.recipe import Recipe, Result, find_row
+from llmb_common.recipes.releases import container_release
+
+Kind: TypeAlias = Literal["weak", "strong"]
+
+_SAME = (
+    *("workload", "recipe", "variant", "model_size", "dtype", "fp8_recipe", "gpu_type", "device", "seq_len"),
+    *("moe_routing", "nccl_trace", "vboost"),
+)
+
+
+class ScaledRun(NamedTuple):
+    """One successful run: its plan, what it trained with, and its step time in seconds."""
+
+    plan: JobPlan
+    recipe: Recipe
+    software: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published point of the same kind of job; ``efficiency`` against the line's smallest scale, where published."""
+
+    gpus: int
+    tokens_per_second: float
+    efficiency: float | None
+    source: str
+
+
+@dataclass(frozen=True)
+class Point:
+    """One scale: the mean of ``runs`` runs."""
+
+    gpus: int
+    gbs: int
+    runs: int
+    seconds: float
+    tokens_per_second: float
+    efficiency: float
+    published: Published | None = None
+
+
+@dataclass(frozen=True)
+class ScalingLine:
+    """``points`` by scale, at least two of them or of ``published``; ``published`` has scales that were not run too."""
+
+    title: str
+    software: str
+    kind: Kind
+    points: tuple[Point, ...]
+    published: tuple[Published, ...] = field(default=())
+
+
+def scaling(runs: Iterable[ScaledRun]) -> list[ScalingLine]:
+    """Every line with two scales that were run, in the order of the first runs."""
+    families: dict[tuple[object, ...], list[ScaledRun]] = {}
+    for run in runs:
+        families.setdefault(_family(run), []).append(run)
+    return [line for family in families.values() for line in _lines(family)]
+
+
+def _family(run: ScaledRun) -> tuple[object, ...]:
+    """What scales of one line have in common. The layout may follow the scale, but not what somebody overrode."""
+    plan = run.plan
+    overridden = tuple((name, getattr(plan, name, None)) for name in sorted(plan.overridden) if name != "gbs")
+    environment = tuple(sorted((name, item.value) for name, item in plan.env.items() if item.source == "environment"))
+    special = plan.profile is not None, plan.checkpoint.enabled, plan.checkpoint.load is not None
+    return (*(getattr(plan, name) for name in _SAME), run.software, overridden, environment, special)
+
+
+def _lines(family: Sequence[ScaledRun]) -> Iterable[ScalingLine]:
+    """Weak lines have one batch per GPU, strong ones one batch; a run may be on one of each."""
+    for kind in ("weak", "strong"):
+        together: dict[float, dict[int, list[ScaledRun]]] = {}
+        for run in family:
+            batch = run.plan.gbs / run.plan.gpus if kind == "weak" else run.plan.gbs
+            together.setdefault(batch, {}).setdefault(run.plan.gpus, []).append(run)
+        for scales in together.values():
+            if len(scales) > 1:
+                yield _line("weak" if kind == "weak" else "strong", [scales[gpus] for gpus in sorted(scales)])
+
+
+def _line(kind: Kind, scales: Sequence[Sequence[ScaledRun]]) -> ScalingLine:
+    first = scales[0][0]
+    base = first.plan.gpus
+    published = _published(first, base) if kind == "weak" else ()
+    by_scale = {item.gpus: item for item in published}
+    points: list[Point] = []
+    for runs in scales:
+        plan = runs[0].plan
+        seconds = math.fsum(run.seconds for run in runs) / len(runs)
+        rate = flops.tokens_per_second(plan.seq_len, plan.gbs, seconds)
+        per_gpu = points[0].tokens_per_second / base if points else rate / plan.gpus
+        efficiency = rate / plan.gpus / per_gpu
+        points.append(
+            Point(plan.gpus, plan.gbs, len(runs), seconds, rate, efficiency, by_scale.get(plan.gpus)),
+        )
+    plan = first.plan
+    title = f"{plan.recipe} {plan.model_size} {plan.dtype} on {plan.gpu_type}"
+    return ScalingLine(title, first.software, kind, tuple(points), published)
+
+
+def _published(run: ScaledRun, base: int) -> tuple[Published, ...]:
+    """What was published for the run's kind of job, at every scale: by the document nearest to its software."""
+    found: dict[int, tuple[Result, int]] = {}
+    for result in run.recipe.results:
+        row = find_row(run.recipe, result)
+        if row is None or result.gpus in found:
+            continue
+        try:
+            gbs = row.global_batch_size(result.gpus)
+        except RequestError:
+            continue
+        there = msgspec.structs.replace(run.plan, gpus=result.gpus, gbs=gbs)
+        if best := published_results(there, run.recipe):
+            found[result.gpus] = best[0], gbs
+    rates = {
+        gpus: flops.tokens_per_second(run.plan.seq_len, gbs, result.step_seconds)
+        for gpus, (result, gbs) in found.items()
+    }
+    return tuple(
+        Published(gpus, rates[gpus], _efficiency(rates, gpus, base), _source(run.recipe, found[gpus][0]))
+        for gpus in sorted(rates)
+    )
+
+
+def _efficiency(rates: dict[int, float], gpus: int, base: int) -> float | None:
+    return rates[gpus] / gpus / (rates[base] / base) if base in rates else None
+
+
+def _source(recipe: Recipe, result: Result) -> str:
+    document = recipe.document(result)
+    container = container_release(f"nemo:{document.container}") or "?"
+    return f"{document.title}, {document.framework}, nemo:{container}"
