@@ -12,6 +12,6 @@ compile() {
         --custom-compile-command installer/locks/update.sh "$@"
 }
 
-compile "$@" --extra install --output-file tool.txt ../../pyproject.toml tool.in
+compile "$@" --extra install --extra report --output-file tool.txt ../../pyproject.toml tool.in
 compile --no-deps --output-file engine-cpu.txt engine-cpu.in
 cat -- torch-cpu.txt >>engine-cpu.txt

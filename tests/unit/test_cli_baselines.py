@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 
 import pytest
@@ -204,6 +205,9 @@ def test_a_group_without_a_good_run_has_no_figures(cli: Cli) -> None:
     assert done.out.splitlines()[1].endswith("no successful run")
 
 
-def test_groups_have_no_csv(cli: Cli) -> None:
+def test_groups_as_csv(cli: Cli) -> None:
     run_of(cli, 5741.47)
-    assert cli("results", "--group", "--format", "csv").status == 2
+    run_of(cli, 5799.47)
+    (line,) = csv.DictReader(cli("results", "--group", "--format", "csv").out.splitlines())
+    assert (line["runs"], line["unsuccessful"], line["reference_step_seconds"]) == ("2", "0", "5.74147")
+    assert float(line["step_seconds"]) == pytest.approx(5.77047)

@@ -18,7 +18,10 @@ import msgspec
 from llmb_common.errors import EnvironmentLacks
 from llmb_run.reporting.report import Report
 
-_SCRIPTS = ("dom.js", "theme.js", "tables.js", "charts.js", "page.js")
+_SCRIPTS = (
+    *("dom.js", "theme.js", "sorting.js", "verdicts.js", "filters.js", "charts.js", "steps.js", "history.js"),
+    *("scaling.js", "runs.js", "page.js"),
+)
 """In the order in which they run."""
 
 
@@ -28,7 +31,9 @@ def page(report: Report) -> str:
     Raises:
         EnvironmentLacks: the library that draws the charts is not installed
     """
-    scripts = [_charts_library(), "\n".join(_resource(name) for name in _SCRIPTS)]
+    # In a function of their own: the library, minified, has taken most short names of the page.
+    own = "\n".join(_resource(name) for name in _SCRIPTS)
+    scripts = [_charts_library(), f"(() => {{\n{own}\n}})();"]
     hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
     policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'"
     parts = {

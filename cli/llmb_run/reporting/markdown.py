@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from llmb_common.printable import printable
 from llmb_run.reporting.report import Report
+from llmb_run.results.series import history_view, scaling_view
+from llmb_run.results.view import View
 
 
 def markdown(report: Report) -> str:
@@ -20,6 +22,10 @@ def _lines(report: Report) -> Iterator[str]:
     yield from (f"# {_text(report.title)}", "", f"{len(report.runs)} runs, {made}, llmb {_text(report.version)}", "")
     yield from _verdicts(report)
     yield from _runs(report)
+    yield from _view("Scaling", scaling_view(report.scaling))
+    yield from _view("History", history_view([item for item in report.histories if len(item.moments) > 1]))
+    yield from _nodes(report)
+    yield from _differences(report)
 
 
 def _verdicts(report: Report) -> Iterator[str]:
@@ -58,8 +64,33 @@ def _runs(report: Report) -> Iterator[str]:
     yield from _section("Runs", heads, rows)
 
 
+def _view(title: str, view: View) -> Iterator[str]:
+    if view.rows:
+        yield from _section(title, view.columns, view.rows)
+
+
+def _nodes(report: Report) -> Iterator[str]:
+    rows = [
+        [line.host, line.gpus, str(len(line.runs)), _number(_percent(line.ratio), ".1f"), str(line.problems)]
+        for line in report.hosts
+    ]
+    if rows:
+        heads = ("node", "GPUs", "runs", "step time against the mean of repeats, %", "runs with problems")
+        yield from _section("Nodes", heads, rows)
+
+
+def _differences(report: Report) -> Iterator[str]:
+    for item in report.differing:
+        rows = [
+            [fact.name if number == 0 else "", value.value, str(len(value.runs))]
+            for fact in item.facts
+            for number, value in enumerate(fact.values)
+        ]
+        yield from _section(f"Differences: {item.title}", ("what", "value", "runs"), rows)
+
+
 def _section(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield from (f"## {title}", "", _row(heads), _row(["---"] * len(heads)))
+    yield from (f"## {_text(title)}", "", _row(heads), _row(["---"] * len(heads)))
     yield from (_row([_text(cell) for cell in row]) for row in rows)
     yield ""
 
@@ -70,7 +101,7 @@ def _row(cells: Iterable[str]) -> str:
 
 def _text(value: str) -> str:
     """``value`` on one line, with everything escaped that Markdown or HTML would act on."""
-    return re.sub(r"([\\`*_{}\[\]<>()#+!|~&$@])", r"\\\1", printable(value, keep=""))
+    return re.sub(r"([\\`*_\[\]<>#|~&$])", r"\\\1", printable(value, keep=""))
 
 
 def _percent(share: float | None) -> float | None:

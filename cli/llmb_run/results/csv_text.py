@@ -78,6 +78,11 @@ def steps_csv(items: Sequence[Measured]) -> str:
     return _csv(["run", "measured", *heads], rows)
 
 
+def lines_csv(columns: Sequence[str], lines: Sequence[dict[str, Any]]) -> str:
+    """Lines that all have the same names, which are the header."""
+    return _csv(columns, [[line[name] for name in columns] for line in lines])
+
+
 def _at(found: dict[str, Any], place: str) -> Any:
     section, dot, name = place.partition(".")
     value = found.get(section)

@@ -12,10 +12,15 @@ from llmb_common.results.configuration import configuration_key, software_of
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.verdict import Verdict, judge_runs
 from llmb_common.runs.record import RunRecord
-from llmb_run.results.measuring import Measured, verdict_as_dict
+from llmb_run.results.measuring import Measured, reference_as_dict, verdict_as_dict
+from llmb_run.results.view import View
 
-COLUMNS = ("configuration", "software", "runs", "step s", "spread %", "reference s", "verdict")
-RIGHT = ("runs", "step s", "spread %", "reference s")
+_COLUMNS = ("configuration", "software", "runs", "step s", "spread %", "reference s", "verdict")
+_RIGHT = ("runs", "step s", "spread %", "reference s")
+_IN_CSV = (
+    *("title", "key", "software", "runs", "unsuccessful", "step_seconds", "spread", "reference_step_seconds"),
+    *("verdict", "difference", "difference_low", "difference_high", "tolerance", "more_runs"),
+)
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,37 @@ def _verdict(good: Sequence[tuple[Measured, RunRecord, StepTime]]) -> Verdict | 
     return judge_runs(good[0][1].plan, runs, first.reference)
 
 
-def group_row(item: Group) -> list[str]:
+def group_view(items: Sequence[Group]) -> View:
+    """A row for each group."""
+    data = [group_as_dict(item) for item in items]
+    lines = [
+        {
+            **found,
+            "runs": len(found["run_ids"]),
+            "reference_step_seconds": found["reference"]["seconds"] if found["reference"] else None,
+        }
+        for found in data
+    ]
+    return View("groups", data, _IN_CSV, lines, _COLUMNS, _RIGHT, [_row(item) for item in items])
+
+
+def group_as_dict(item: Group) -> dict[str, Any]:
+    """The group as JSON."""
+    reference = item.verdict.reference if item.verdict else None
+    return {
+        "key": item.key,
+        "title": item.title,
+        "software": item.software,
+        "run_ids": [record.paths.run_id for record in item.runs],
+        "unsuccessful": item.others,
+        "step_seconds": item.mean,
+        "spread": item.spread,
+        "reference": reference_as_dict(reference) if reference else None,
+        **verdict_as_dict(item.verdict),
+    }
+
+
+def _row(item: Group) -> list[str]:
     """One line of the table."""
     verdict = item.verdict
     reference = verdict.reference if verdict else None
@@ -90,17 +125,3 @@ def group_row(item: Group) -> list[str]:
         f"{reference.seconds:g}" if reference else "",
         verdict.text if verdict else "no successful run",
     ]
-
-
-def group_as_dict(item: Group) -> dict[str, Any]:
-    """The group as JSON."""
-    return {
-        "key": item.key,
-        "title": item.title,
-        "software": item.software,
-        "run_ids": [record.paths.run_id for record in item.runs],
-        "unsuccessful": item.others,
-        "step_seconds": item.mean,
-        "spread": item.spread,
-        **verdict_as_dict(item.verdict),
-    }

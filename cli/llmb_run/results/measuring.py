@@ -200,7 +200,7 @@ def as_dict(item: Measured) -> dict[str, Any]:
         "days_1t": values.days_1t if values else None,
         "steady_step_seconds": location.seconds if location else None,
         "steady_step_error_seconds": location.error if location else None,
-        "reference": _reference(reference) if reference else None,
+        "reference": reference_as_dict(reference) if reference else None,
         "published": None
         if published is None
         else {
@@ -229,7 +229,8 @@ def verdict_as_dict(verdict: Verdict | None) -> dict[str, Any]:
     }
 
 
-def _reference(reference: Reference) -> dict[str, Any]:
+def reference_as_dict(reference: Reference) -> dict[str, Any]:
+    """What a verdict was held against, as JSON."""
     names = ("kind", "seconds", "software", "source", "same_software")
     return {name: getattr(reference, name) for name in names}
 

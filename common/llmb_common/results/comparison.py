@@ -23,7 +23,8 @@ SAME_LOSS = 0.01
 """Losses of one job differ by less, relatively, on other nodes or layouts: sums are rounded in another order."""
 
 _BOOKKEEPING = {"schema", "experiment_name", "install", "workload_folder", "preflight", "time_limit", "mounts"}
-_EVIDENCE = ("gpus", "driver", "cuda", "kernel", "cpu", "nccl", "network")
+EVIDENCE = ("gpus", "driver", "cuda", "kernel", "cpu", "nccl", "network")
+"""Facts that a run's nodes tell: one without them is of an unknown value, not of none."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def facts(record: RunRecord) -> dict[str, str]:
     for name in ("llmb", "recipe_sha256", "code_sha256"):
         found[name] = _shown(record.manifest.get(name))
     account = account_of(record)
-    found |= {name: getattr(account, name) for name in _EVIDENCE}
+    found |= {name: getattr(account, name) for name in EVIDENCE}
     found["hosts"] = ", ".join(account.hosts)
     return {name: value for name, value in found.items() if value}
 

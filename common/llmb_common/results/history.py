@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from llmb_common.results.baselines import title_of
-from llmb_common.results.comparison import facts
+from llmb_common.results.comparison import EVIDENCE, facts
 from llmb_common.results.configuration import configuration_key, software_of
 from llmb_common.results.estimate import StepTime
 from llmb_common.runs.record import RunRecord
@@ -69,7 +69,10 @@ def _moments(items: Iterable[tuple[RunRecord, StepTime]]) -> Iterable[Moment]:
 
 
 def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[Changed, ...]:
-    names = [name for name in dict.fromkeys([*before, *now]) if name not in _EVERY_RUN_DIFFERS]
     return tuple(
-        Changed(name, before.get(name, "-"), now.get(name, "-")) for name in names if before.get(name) != now.get(name)
+        Changed(name, before.get(name, "-"), now.get(name, "-"))
+        for name in dict.fromkeys([*before, *now])
+        if before.get(name) != now.get(name)
+        and name not in _EVERY_RUN_DIFFERS
+        and not (name in EVIDENCE and (name not in before or name not in now))
     )

@@ -25,7 +25,7 @@ Kind: TypeAlias = Literal["weak", "strong"]
 
 _SAME = (
     *("workload", "recipe", "variant", "model_size", "dtype", "fp8_recipe", "gpu_type", "device", "seq_len"),
-    *("moe_routing", "nccl_trace", "vboost"),
+    *("layers", "moe_routing", "nccl_trace", "vboost"),
 )
 
 
@@ -126,8 +126,8 @@ def _published(run: ScaledRun, base: int) -> tuple[Published, ...]:
     found: dict[int, tuple[Result, int]] = {}
     for result in run.recipe.results:
         row = find_row(run.recipe, result)
-        if row is None or result.gpus in found:
-            continue
+        if row is None or result.gpus in found or row.layers not in (None, run.plan.layers):
+            continue  # a proxy has as many layers as its scale allows: another model at every scale
         try:
             gbs = row.global_batch_size(result.gpus)
         except RequestError:

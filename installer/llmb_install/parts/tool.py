@@ -8,12 +8,13 @@ from pathlib import Path
 from llmb_install.parts import pythons
 from llmb_install.parts.environments import Environment
 
-TOOL_BYTES = 150_000_000
+TOOL_BYTES = 245_000_000
 """What the tool's environment takes, with some room."""
 
 TOOL_IMPORTS = (
     *("msgspec", "yaml", "click", "rich"),
     *("questionary", "ruamel.yaml", "requests", "huggingface_hub", "stamina"),
+    "vl_convert",
 )
 """The modules of every dependency in pyproject.toml: one that is missing must show before a command needs it."""
 
@@ -28,7 +29,7 @@ class Tool(Environment):
 
     @property
     def download(self) -> int:
-        return 15_000_000
+        return 49_000_000
 
     @property
     def disk(self) -> int:
@@ -47,5 +48,5 @@ def tool_environment(clone: Path, install: Path) -> Tool:
         lock=clone / "installer" / "locks" / "tool.txt",
         smoke=("llmb_common", "llmb_install", "llmb_run", *TOOL_IMPORTS),
         editable=clone,
-        extras="install",
+        extras="install,report",
     )

@@ -1,2 +1,26 @@
 "use strict";
-document.getElementById("top").append(element("h1", {}, report.title));
+
+const groups = showVerdicts((group) => {
+  filters.choose({ title: group.title, software: "" });
+  at("charts").scrollIntoView({ behavior: "smooth" });
+});
+filters.setUp();
+const table = runTable();
+let charts = [];
+const redraw = (chosen) => {
+  charts = [showSteps(chosen), showHistory(chosen)];
+  for (const line of at("groups").querySelectorAll("tbody tr")) line.classList.toggle("chosen", line.dataset.title === filters.title);
+};
+filters.listeners.push((chosen) => table.show(chosen), redraw);
+at("whole-range").addEventListener("change", () => redraw(filters.runs()));
+showNodes();
+showDifferences();
+const scaled = showScaling();
+// A performance engineer wants one configuration at a time, and the worst first.
+filters.choose({ title: groups.length ? groups[0].title : "" });
+// A printer shows what is folded away on a screen.
+window.addEventListener("beforeprint", () => {
+  for (const details of document.querySelectorAll("details")) details.open = true;
+});
+// For whoever waits until all is drawn, as a test or a printer does.
+window.drawn = Promise.all([scaled, ...charts]).then(() => true);

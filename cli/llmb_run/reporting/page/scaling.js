@@ -1,0 +1,64 @@
+"use strict";
+// Tokens/s and efficiency over the number of GPUs, beside the ideal line and what was published.
+
+function showScaling() {
+  at("scaling-note").textContent = report.scaling.length
+    ? "Efficiency is tokens/s per GPU against the smallest scale that was run. Weak: the global batch grows with the GPUs. Strong: it stays the same. Published points are of their own software."
+    : "No configuration was run at two scales or more.";
+  return Promise.all(report.scaling.map((line) => {
+    const speed = element("div", { class: "chart" });
+    const share = element("div", { class: "chart" });
+    const table = element("table");
+    at("scaling-lines").append(element("h3", {}, `${line.title}, ${line.software}: ${line.kind} scaling`),
+      element("div", { class: "two" }, element("figure", {}, element("figcaption", {}, "Speed"), speed), element("figure", {}, element("figcaption", {}, "Efficiency"), share)),
+      element("div", { class: "scroll" }, table));
+    scalingTable(table, line);
+    return drawScaling(line, speed, share);
+  }));
+}
+
+function drawScaling(line, speed, share) {
+  const base = line.points[0];
+  const measured = line.points.map((point) => ({ what: "measured", gpus: point.gpus, rate: point.tokens_per_second, efficiency: 100 * point.efficiency }));
+  const published = line.published.map((point) => ({ what: "published", gpus: point.gpus, rate: point.tokens_per_second, efficiency: known(point.efficiency) ? 100 * point.efficiency : null, source: point.source }));
+  const scales = [...new Set([...measured, ...published].map((point) => point.gpus))].sort((one, other) => one - other);
+  const ideal = scales.map((gpus) => ({ what: "ideal", gpus, rate: (base.tokens_per_second / base.gpus) * gpus, efficiency: 100 }));
+  const domain = ["measured", "published", "ideal"].filter((what) => what !== "published" || published.length);
+  const pick = (values) => ({ domain, range: domain.map((what) => values[what]) });
+  const values = [...measured, ...published, ...ideal];
+  const x = { field: "gpus", type: "quantitative", title: "GPUs", scale: { type: "log", base: 2 }, axis: { values: scales, format: "d", labelOverlap: true } };
+  const tips = (field, title, format) => tooltip(["what", "what", null, "nominal"], ["gpus", "GPUs", "d"], [field, title, format], ["source", "source", null, "nominal"]);
+  const spec = (field, title, scale, format) => ({
+    height: 240, data: { values },
+    transform: [{ filter: `isValid(datum.${field})` }],
+    encoding: {
+      x, y: { field, type: "quantitative", title, scale, axis: { format: field === "rate" ? "~s" : "~r" } },
+      color: { field: "what", type: "nominal", title: null, scale: pick({ measured: SERIES[0], published: SERIES[1], ideal: "var(--quiet)" }) },
+    },
+    layer: [
+      { mark: { type: "line", strokeWidth: 1.6 }, encoding: { strokeDash: { field: "what", type: "nominal", title: null, scale: pick({ measured: [1, 0], published: [6, 3], ideal: [2, 3] }) } } },
+      { transform: [{ filter: "datum.what != 'ideal'" }], mark: { type: "point", filled: true, size: 60 }, encoding: { shape: { field: "what", type: "nominal", title: null, scale: pick({ measured: "circle", published: "diamond", ideal: "stroke" }) }, tooltip: tips(field, title, format) } },
+    ],
+  });
+  const about = `${line.title}, ${line.software}, ${line.kind} scaling`;
+  return Promise.all([
+    draw(speed, spec("rate", "tokens/s", { type: "log", nice: false }, ",.0f"), `Tokens per second over GPUs: ${about}`),
+    draw(share, spec("efficiency", "efficiency (%)", { zero: false }, ".1f"), `Efficiency in percent over GPUs: ${about}`),
+  ]);
+}
+
+function scalingTable(table, line) {
+  const columns = [
+    column("GPUs", "number", (point) => point.gpus),
+    column("global batch\nsequences", "number", (point) => point.gbs),
+    column("runs", "number", (point) => point.runs),
+    column("step time\ns", "number", (point) => point.seconds, (point) => fixed(point.seconds, 3)),
+    column("tokens/s", "number", (point) => point.tokens_per_second, (point) => whole(point.tokens_per_second)),
+    column("tokens/s\nper GPU", "number", (point) => point.tokens_per_second / point.gpus, (point) => whole(point.tokens_per_second / point.gpus)),
+    column("efficiency\n%", "number", (point) => point.efficiency, (point) => percent(point.efficiency)),
+    column("published\ntokens/s", "number", (point) => point.published && point.published.tokens_per_second, (point) => (point.published ? whole(point.published.tokens_per_second) : "")),
+    column("published\nefficiency %", "number", (point) => point.published && point.published.efficiency, (point) => (point.published ? percent(point.published.efficiency) : "")),
+    column("published by", "long", (point) => (point.published ? point.published.source : "")),
+  ];
+  sortedTable(table, columns, line.points);
+}
