@@ -140,7 +140,8 @@ def _recorded(root: Path, tree: Path, to: Path) -> Iterator[list[Any]]:
     data = tree.parent / f"coverage-{to.stem}"
     sources = "".join(f"\n  {tree / source}" for source in SOURCES)
     settings = tree.parent / f"{to.stem}.ini"
-    text = f"[run]\ndata_file = {data}\nparallel = true\nsource ={sources}\n"
+    # _exit: what forks do that end on the spot, as if they had been killed
+    text = f"[run]\ndata_file = {data}\nparallel = true\npatch = _exit\nsource ={sources}\n"
     settings.write_text(text)
     children = settings.with_suffix(".children.ini")
     children.write_text(text + "context = ${PYTEST_CURRENT_TEST-}\n")

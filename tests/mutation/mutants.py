@@ -2,7 +2,7 @@
 
 A change is one expression or statement: a comparison at its boundary, ``and`` for ``or``, a number plus one, a call
 left out. Prose (docstrings, strings with spaces) is left alone, as rewording a message is no defect; so is what no
-test can or should see (``_SAME``, how long something sleeps or waits).
+test can or should see (``_SAME``, how long something sleeps or waits, a second more in a constant ``..._SECONDS``).
 """
 
 from __future__ import annotations
@@ -25,6 +25,12 @@ _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.In: ast.NotIn,
     ast.NotIn: ast.In,
 }
+_OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.GtE,
+    ast.LtE: ast.Gt,
+    ast.Gt: ast.LtE,
+    ast.GtE: ast.Lt,
+}
 _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,
@@ -37,11 +43,14 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 _SAME = {"O_CLOEXEC"}
 """Attributes without effect: Python opens files close-on-exec in any case."""
 
-_TIMES = {"timeout", "seconds", "patience", "encoding", "help", "frozen", "default_factory"}
-"""Keyword arguments that are how long to wait, or that are there for readers and type checkers."""
+_TIMES = {"timeout", "seconds", "patience", "encoding", "help", "frozen", "default_factory", "strict"}
+"""Keyword arguments that are how long to wait, or that are there for readers and checkers (``strict``: of ``zip``)."""
 
-_WAITING = {"sleep", "cast", "TypeVar", "wait"}
-"""Calls whose arguments are how long to wait, or types."""
+_WAITING = {"sleep", "cast", "TypeVar", "wait", "ThreadPoolExecutor", "token_hex"}
+"""Calls whose arguments are how long to wait, types, how many threads there are, or the length of a random name."""
+
+_CLOCKS = {"time", "monotonic"}
+"""What is compared with a reading of these is never equal to it: the comparison is turned around."""
 
 _NOT_CHANGED = {"annotation", "returns", "decorator_list", "type_params"}
 
@@ -91,6 +100,8 @@ def mutants_of(root: Path, file: str) -> list[Mutant]:
     found = []
     module = ast.parse(text)
     for spot in _spots(module, None, ()):
+        if isinstance(spot.node, ast.Constant) and any(name.endswith("SECONDS") for name in _defined(spot.statement)):
+            continue
         for new in _changes(spot.node):
             changed = _replaced(text, lines, spot.node, new)
             if changed is None or changed == text:
@@ -169,9 +180,10 @@ def _called(node: ast.Call) -> str:
 
 def _changes(node: ast.expr | ast.stmt) -> Iterator[ast.AST]:
     if isinstance(node, ast.Compare):
+        clock = any(isinstance(part, ast.Call) and _called(part) in _CLOCKS for part in ast.walk(node))
         for place, operator in enumerate(node.ops):
             new = copy.deepcopy(node)
-            new.ops[place] = _COMPARISONS[type(operator)]()
+            new.ops[place] = (_OPPOSITES if clock else _COMPARISONS).get(type(operator), _COMPARISONS[type(operator)])()
             yield new
     elif isinstance(node, ast.BoolOp):
         yield ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values)

@@ -22,7 +22,7 @@ from mutation.mutants import Mutant, mutants_of
 from mutation.trees import SOURCES, TIMED_OUT, Call, Trees
 
 WHOLE = ("llmb_run", "llmb_install")
-"""Packages that are counted as one, with all that is in them; of the library each folder is one."""
+"""Packages that are counted as one; of the library each folder is one, and its own modules are another."""
 
 NO_SUCH_TEST = 4
 """pytest's status: a mutant has changed the parameters of tests, and with them their names."""
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if asked.again is not None:
                 earlier = asked.again.read_text(encoding="utf-8")
                 sample = [mutant for mutant in sample if f" {mutant.function}: {mutant.change}   [" in earlier]
-            fates = _fates(trees, coverage, sample, asked.budget)
+            fates = _fates(trees, coverage, sample, asked.budget, asked.most)
             count = Counter(fates)
             table.append((package, len(mutants), len(sample), count, len(mutants) - len(counted)))
             _say(_row(*table[-1]) + f"   ({time.monotonic() - started:.0f} s)")
@@ -65,7 +65,10 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="mutants at a time")
     parser.add_argument("--at-least", type=float, default=0.0, metavar="PERCENT", help="exit status 1 below this rate")
     parser.add_argument(
-        "--budget", type=float, default=10.0, metavar="SECONDS", help="CPU time of tests for one mutant (10)"
+        "--budget", type=float, default=10.0, metavar="SECONDS", help="CPU time of the tests tried first (10)"
+    )
+    parser.add_argument(
+        "--most", type=float, default=120.0, metavar="SECONDS", help="CPU time of all tests for one mutant (120)"
     )
     parser.add_argument("--again", type=Path, metavar="FILE", help="only the survivors in this earlier output")
     parser.add_argument("--root", type=Path, default=Path(__file__).parents[2], help=argparse.SUPPRESS)
@@ -93,11 +96,12 @@ def _place(root: Path, dotted: str) -> Path:
 
 
 def _files(root: Path, dotted: str) -> list[str]:
-    """The files of a module, or of a package without the packages in it (``WHOLE`` ones: with them)."""
+    """The files of a module, or of a package with all that is in it (the library itself: only its own modules)."""
     place = _place(root, dotted)
     if place.is_file():
         return [str(place.relative_to(root))]
-    return [str(path.relative_to(root)) for path in sorted(place.glob("**/*.py" if dotted in WHOLE else "*.py"))]
+    alone = "." not in dotted and dotted not in WHOLE
+    return [str(path.relative_to(root)) for path in sorted(place.glob("*.py" if alone else "**/*.py"))]
 
 
 def _sample(mutants: list[Mutant], number: int, seed: int) -> list[Mutant]:
@@ -113,12 +117,13 @@ def _sample(mutants: list[Mutant], number: int, seed: int) -> list[Mutant]:
     return [mutant for mutant in mutants if lot(mutant) in drawn]
 
 
-def _fates(trees: Trees, coverage: Coverage, mutants: list[Mutant], budget: float) -> list[str]:
+def _fates(trees: Trees, coverage: Coverage, mutants: list[Mutant], budget: float, most: float) -> list[str]:
     """``killed``, ``survived`` or ``unexecuted`` for each mutant; all but the killed are printed as they are found.
 
-    In rounds: what reads most about a mutant kills most of them, and starting pytest with few files is quick.
+    In rounds: what reads most about a mutant kills most of them, and starting pytest with few files is quick. Slow
+    tests, such as those that kill a command at each of its steps, come last.
     """
-    chosen = [_within(coverage, coverage.tests_of(mutant), budget) for mutant in mutants]
+    chosen = [_within(coverage, coverage.tests_of(mutant), most) for mutant in mutants]
     fates = ["" for _ in mutants]
 
     def settle(number: int, fate: str) -> None:
@@ -132,9 +137,9 @@ def _fates(trees: Trees, coverage: Coverage, mutants: list[Mutant], budget: floa
     for number, tests in enumerate(chosen):
         if not tests:
             settle(number, "unexecuted")
-    waiting = [(number, coverage.in_two_rounds(tests)) for number, tests in enumerate(chosen) if tests]
+    waiting = [(number, _rounds(coverage, tests, budget)) for number, tests in enumerate(chosen) if tests]
     while waiting:
-        calls = [_call(mutants[number], rounds[0], budget) for number, rounds in waiting]
+        calls = [_call(coverage, mutants[number], rounds[0]) for number, rounds in waiting]
         next_round = []
         for place, status in trees.run(calls):
             number, (tests, *later) = waiting[place]
@@ -151,8 +156,15 @@ def _fates(trees: Trees, coverage: Coverage, mutants: list[Mutant], budget: floa
     return fates
 
 
-def _call(mutant: Mutant, tests: list[str], budget: float) -> Call:
-    return Call(["-x", *tests], 60 + 12 * budget, mutant.file, mutant.text)
+def _rounds(coverage: Coverage, tests: list[str], budget: float) -> list[list[str]]:
+    first = _within(coverage, tests, budget)
+    slow = tests[len(first) :]
+    return [*coverage.in_two_rounds(first), *([slow] if slow else [])]
+
+
+def _call(coverage: Coverage, mutant: Mutant, tests: list[str]) -> Call:
+    seconds = sum(coverage.seconds.get(test, 10.0) for test in tests)
+    return Call(["-x", *tests], 180 + 12 * seconds, mutant.file, mutant.text)
 
 
 def _within(coverage: Coverage, tests: list[str], budget: float) -> list[str]:
