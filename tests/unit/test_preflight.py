@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
+from llmb_common.cluster_types import LOCAL
 from llmb_common.errors import EnvironmentLacks, RequestError
 from llmb_common.planning.job_plan import CheckpointPlan, JobPlan
-from llmb_common.submission.preflight import check_disk
+from llmb_common.submission.preflight import check, check_disk
 from support.documented_jobs import documented_rows, plan_of
 
 
@@ -97,3 +99,77 @@ def test_every_save_counts_the_one_at_the_end_too(tmp_path: Path, interval: int,
 def test_an_inaccessible_folder_gives_no_traceback(tmp_path: Path, setting: dict[str, object]) -> None:
     with pytest.raises(EnvironmentLacks, match="cannot look at"):
         check_disk(plan(tmp_path, **setting))
+
+
+@pytest.mark.parametrize("text", ["twenty", "", "-20", "1234567890", "20 30"])
+def test_a_note_of_the_latest_step_that_is_not_a_step(tmp_path: Path, text: str) -> None:
+    folder = checkpoint(tmp_path / "checkpoints")
+    (folder / "latest_checkpointed_iteration.txt").write_text(text)
+    with pytest.raises(RequestError, match="holds no finished checkpoint") as caught:
+        check_disk(plan(tmp_path, load=str(folder)))
+    assert "the folder that holds the iter_* folders" in caught.value.remedy
+
+
+def test_a_note_that_is_no_text_is_wrong_and_no_traceback(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "checkpoints")
+    (folder / "latest_checkpointed_iteration.txt").write_bytes(b"20\xff")
+    with pytest.raises(RequestError, match=r"iteration\.txt, which names the last one, is missing or wrong"):
+        check_disk(plan(tmp_path, load=str(folder)))
+
+
+def test_the_step_of_a_single_checkpoint_is_in_its_name(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "checkpoints", 30) / "iter_0000030"
+    job = plan(tmp_path, load=str(folder))
+    check_disk(msgspec.structs.replace(job, max_steps=31))
+    with pytest.raises(RequestError, match=f"MAX_STEPS=30: the checkpoint in {folder} is of step 30") as caught:
+        check_disk(msgspec.structs.replace(job, max_steps=30))
+    assert caught.value.remedy == "set MAX_STEPS above 30, or unset it to train one step"
+
+
+def test_each_complaint_about_a_checkpoint_names_the_variable(tmp_path: Path) -> None:
+    """It is what the user has set."""
+    for folder in (tmp_path / "none", tmp_path):
+        with pytest.raises(RequestError, match=f"^LOAD_CHECKPOINT_PATH={folder} "):
+            check_disk(plan(tmp_path, load=str(folder)))
+
+
+def test_a_job_that_ends_early_saves_once(tmp_path: Path) -> None:
+    """``exit_after`` counts, not MAX_STEPS, which such a job never reaches."""
+    job = msgspec.structs.replace(plan(tmp_path, enabled=True, interval=10), exit_after=1)
+    with pytest.raises(EnvironmentLacks, match=r"1 checkpoint\(s\) of 405b") as caught:
+        check_disk(job)
+    assert caught.value.code == "no-space"
+    assert "set CHECKPOINT_DIR to a larger file system" in caught.value.remedy
+
+
+def test_space_counts_where_checkpoints_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "large").mkdir()
+    free = {tmp_path: 5000 << 30, tmp_path / "large": 5292 << 30}
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=free[Path(folder)]))
+    check_disk(plan(tmp_path, enabled=True, save=str(tmp_path / "large" / "checkpoints")))
+    with pytest.raises(EnvironmentLacks, match=f"need 5,292 GiB, and {tmp_path} has 5,000 GiB free"):
+        check_disk(plan(tmp_path, enabled=True))
+
+
+def test_an_inaccessible_folder_is_named_with_the_reason(tmp_path: Path) -> None:
+    """As the system says it, without Python's "[Errno 36]"."""
+    with pytest.raises(EnvironmentLacks) as caught:
+        check_disk(plan(tmp_path, load="/" + "x" * 5000))
+    assert caught.value.message == f"cannot look at /{'x' * 5000}: File name too long"
+    assert "permissions" in caught.value.remedy
+
+
+def test_an_installation_that_does_not_exist_is_said_by_its_variable(tmp_path: Path) -> None:
+    """Everything else may be in place: an image by name, the programs of the scheduler."""
+    engine = tmp_path / "python"
+    engine.touch()
+    job = msgspec.structs.replace(
+        plan(tmp_path), cluster_type=LOCAL, device="cpu", engine_python=str(engine), install=str(tmp_path / "gone")
+    )
+    with pytest.raises(RequestError, match=f"^LLMB_INSTALL={tmp_path / 'gone'} does not exist") as caught:
+        check(job)
+    assert caught.value.remedy == "run ./installer.py, or correct LLMB_INSTALL"
+    check(msgspec.structs.replace(job, install=str(tmp_path)))
+    engine.unlink()
+    with pytest.raises(EnvironmentLacks, match="is missing or not readable"):
+        check(msgspec.structs.replace(job, install=str(tmp_path)))

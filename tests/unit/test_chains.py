@@ -1,0 +1,98 @@
+"""Chains: jobs in sequence, each from the newest checkpoint of the one before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llmb_common.errors import EnvironmentLacks, RequestError
+from llmb_common.index import RunFilter, find_runs
+from llmb_common.runs.record import load_record
+from llmb_common.submission import Options, submit, submit_chain
+from support.fake_slurm import FakeSlurm
+from support.run_site import RECIPE, RunSite
+
+SAVING = {"ENABLE_CHECKPOINT": "true"}
+
+
+@pytest.fixture
+def site(tmp_path: Path, fake: FakeSlurm) -> RunSite:
+    return RunSite(tmp_path, "slurm")
+
+
+def test_two_jobs_are_a_chain_and_each_knows_its_place_in_it(site: RunSite, fake: FakeSlurm) -> None:
+    first, second = submit_chain(site.plan(**SAVING), RECIPE, 2)
+    assert [job["options"] for job in fake.jobs()] == [["--parsable"], ["--parsable", "--dependency=afterany:1"]]
+    for link, record in enumerate((first, second), 1):
+        assert load_record(record.paths.folder) == record
+        assert (record.submission.chain, record.submission.link) == (first.paths.run_id, link)
+    # The index alone says so too, without a look at the folders.
+    rows = find_runs(site.install, RunFilter(chain=first.paths.run_id))
+    assert {row.folder for row in rows} == {first.paths.folder, second.paths.folder}
+
+
+def test_without_a_key_the_same_chain_again_is_another_chain(site: RunSite, fake: FakeSlurm) -> None:
+    first = submit_chain(site.plan(**SAVING), RECIPE, 2)
+    again = submit_chain(site.plan(**SAVING), RECIPE, 2)
+    assert len({record.paths.run_id for record in (*first, *again)}) == len(fake.jobs()) == 4
+    assert [record.submission.key for record in first] == ["", ""]
+
+
+def test_each_link_of_a_chain_with_a_key_has_its_own(site: RunSite, fake: FakeSlurm) -> None:
+    """So the same command again submits only the links that are missing."""
+    keys = [record.submission.key for record in submit_chain(site.plan(**SAVING), RECIPE, 2, Options(key="night"))]
+    assert keys == ["night#1", "night#2"]
+    longer = submit_chain(site.plan(**SAVING), RECIPE, 3, Options(key="night"))
+    assert [record.submission.key for record in longer] == [*keys, "night#3"]
+    assert len(fake.jobs()) == 3
+
+
+def test_a_chain_saves_where_it_was_told_to(site: RunSite, tmp_path: Path) -> None:
+    records = submit_chain(site.plan(**SAVING, CHECKPOINT_DIR=str(tmp_path / "saved")), RECIPE, 2)
+    assert [record.plan.checkpoint.save for record in records] == [str(tmp_path / "saved")] * 2
+
+
+def test_only_the_first_link_loads_what_was_asked_for(site: RunSite, tmp_path: Path) -> None:
+    """The others start from what the chain itself has saved."""
+    (tmp_path / "old" / "iter_0000020").mkdir(parents=True)
+    (tmp_path / "old" / "iter_0000020" / "__0_0.distcp").touch()
+    (tmp_path / "old" / "latest_checkpointed_iteration.txt").write_text("20")
+    plan = site.plan(**SAVING, LOAD_CHECKPOINT_PATH=str(tmp_path / "old"), MAX_STEPS="60")
+    first, second = submit_chain(plan, RECIPE, 2)
+    assert (first.plan.checkpoint.load, first.plan.checkpoint.resume) == (str(tmp_path / "old"), False)
+    assert (second.plan.checkpoint.load, second.plan.checkpoint.resume) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("links", "variables", "says", "remedy"),
+    [
+        (1, SAVING, "a chain has at least 2 jobs, not 1", "--resume-chain 2 or more"),
+        (2, {}, "this job saves none", "ENABLE_CHECKPOINT=true"),
+    ],
+)
+def test_what_is_not_a_chain_says_what_to_change(
+    site: RunSite, fake: FakeSlurm, links: int, variables: dict[str, str], says: str, remedy: str
+) -> None:
+    with pytest.raises(RequestError, match=says) as caught:
+        submit_chain(site.plan(**variables), RECIPE, links)
+    assert remedy in caught.value.remedy
+    assert fake.jobs() == []
+
+
+def test_a_job_that_ends_after_one_step_has_nothing_to_chain(site: RunSite, tmp_path: Path) -> None:
+    """Loading a checkpoint without MAX_STEPS trains one step, to time the loading."""
+    plan = site.plan(**SAVING, LOAD_CHECKPOINT_PATH=str(tmp_path))
+    assert plan.exit_after == 1
+    with pytest.raises(RequestError, match="ends after 1 step: there is nothing to chain") as caught:
+        submit_chain(plan, RECIPE, 2)
+    assert caught.value.remedy == "set MAX_STEPS"
+
+
+@pytest.mark.parametrize("links", [1, 2])
+def test_what_is_missing_is_said_before_anything_is_on_disk(site: RunSite, links: int) -> None:
+    plan = site.plan(**SAVING)
+    site.engine.unlink()
+    with pytest.raises(EnvironmentLacks, match="is missing or not readable"):
+        submit(plan, RECIPE) if links == 1 else submit_chain(plan, RECIPE, links)
+    assert not (site.install / "workloads").exists()
