@@ -80,6 +80,25 @@ def test_an_odd_name_does_not_shift_the_fields(started: list[subprocess.Popen[st
     assert int(found.start) >= int(getattr(identify(), "start"))  # noqa: B009
 
 
+def test_a_name_that_is_no_text_hides_no_process(started: list[subprocess.Popen[str]], tmp_path: Path) -> None:
+    program = os.path.join(os.fsencode(tmp_path), b"sl\xffp")  # noqa: PTH118  # bytes
+    os.symlink("/bin/sleep", program)  # noqa: PTH211
+    started.append(subprocess.Popen([program, "600"], stdout=subprocess.PIPE, text=True))
+    name = Path(f"/proc/{started[0].pid}/comm")
+    while name.read_bytes() != b"sl\xffp\n":
+        time.sleep(0.01)
+    found = identify(started[0].pid)
+    assert found is not None
+    assert is_alive(found)
+
+
+def test_where_there_is_proc_nobody_else_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "ps").write_text("#!/bin/sh\necho Sat Nov 22 09:41:07 2026\n")
+    (tmp_path / "ps").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert identify(2**22 + 1) is None
+
+
 def another(process: ProcessId, **changes: str) -> ProcessId:
     facts = {name: getattr(process, name) for name in ("host", "pid", "start", "boot")}
     return ProcessId(**{**facts, **changes})
@@ -171,6 +190,22 @@ def test_a_process_that_obeys_is_told_once_and_politely(started: list[subprocess
         end_processes(leader, members, patience=60)
     assert told == [(leader.pid, signal.SIGTERM), (member.pid, signal.SIGTERM)], "the leader first, and alone"
     assert [child.wait() for child in started] == [-signal.SIGTERM] * 2
+
+
+def test_who_saves_for_long_is_told_once(started: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second SIGTERM ends many programs on the spot."""
+    leader, member = start(started, OBEDIENT), start(started, STUBBORN)
+    told: list[int] = []
+
+    def noted(whom: ProcessId, number: signal.Signals) -> bool:
+        if number == signal.SIGTERM:
+            told.append(whom.pid)
+        return send(whom, number)
+
+    monkeypatch.setattr(process, "send", noted)
+    end_processes(leader, lambda: [member] if is_alive(member) else [], patience=0.4)
+    assert told == [leader.pid, member.pid]
+    assert started[1].wait() == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("hurry", [True, False])
