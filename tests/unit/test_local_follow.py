@@ -17,16 +17,22 @@ import pytest
 from llmb_common.errors import CheckFailed, Interrupted
 from llmb_common.executors import executor_for
 from llmb_common.executors.local import follow
+from llmb_common.planning.job_plan import JobPlan
 from llmb_common.process import identify
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission.create import create_run
 from support.run_site import RunSite
 
 
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> JobPlan:
+    return RunSite(tmp_path_factory.mktemp("site"), "local").plan()
+
+
 @pytest.fixture
-def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunRecord:
+def record(plan: JobPlan, monkeypatch: pytest.MonkeyPatch) -> RunRecord:
     monkeypatch.setattr(follow, "POLL_SECONDS", 0.01)
-    return create_run(RunSite(tmp_path, "local").plan(), b"", {})
+    return create_run(plan, b"", {})
 
 
 def script(record: RunRecord, text: str) -> None:

@@ -7,7 +7,6 @@ import os
 import subprocess
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from llmb_common.errors import AnswerLost, EnvironmentLacks, RecordError
 from llmb_common.executors.local.end import end_processes_of
 from llmb_common.executors.local.look import START_SECONDS, look_at_processes
+from llmb_common.planning.job_plan import JobPlan
 from llmb_common.process import ProcessId, identify
 from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import RunRecord
@@ -24,10 +24,15 @@ from support.run_site import RunSite
 START = {"event": "start", "job_id": "local-7", "time": 1000.0, "nodes": "here"}
 
 
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> JobPlan:
+    return RunSite(tmp_path_factory.mktemp("site"), "local").plan()
+
+
 @pytest.fixture
-def record(tmp_path: Path) -> RunRecord:
+def record(plan: JobPlan) -> RunRecord:
     """A run that is being submitted by a process that is gone."""
-    record = create_run(RunSite(tmp_path, "local").plan(), b"", {})
+    record = create_run(plan, b"", {})
     return replace(record, submitter=ended())
 
 

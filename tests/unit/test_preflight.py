@@ -173,3 +173,17 @@ def test_an_installation_that_does_not_exist_is_said_by_its_variable(tmp_path: P
     engine.unlink()
     with pytest.raises(EnvironmentLacks, match="is missing or not readable"):
         check(msgspec.structs.replace(job, install=str(tmp_path)))
+
+
+def test_all_of_it_is_looked_at_before_a_submission(tmp_path: Path) -> None:
+    engine = tmp_path / "python"
+    engine.touch()
+    job = msgspec.structs.replace(
+        plan(tmp_path, load=str(tmp_path / "none")),
+        cluster_type=LOCAL,
+        device="cpu",
+        engine_python=str(engine),
+        install=str(tmp_path),
+    )
+    with pytest.raises(RequestError, match="is not a directory"):
+        check(job)

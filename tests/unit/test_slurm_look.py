@@ -1,0 +1,288 @@
+"""What a run's state is by queue, accounting and the job's own account, and which of them is believed."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import msgspec
+import pytest
+
+from llmb_common.errors import SchedulerError
+from llmb_common.executors.slurm import look as slurm_look
+from llmb_common.executors.slurm.look import GRACE_SECONDS, LOST_SECONDS, look_at_slurm, may_still_be_born
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.process import ProcessId, identify
+from llmb_common.runs.finding import Finding
+from llmb_common.runs.record import ArrayTask, RunRecord, Submission
+from llmb_common.slurm.query import JobInfo, Place
+from llmb_common.submission.create import create_run
+from support.run_site import RunSite
+
+
+@dataclass
+class Slurm:
+    """What queue and accounting answer; None: no answer."""
+
+    queue: list[JobInfo] | None = field(default_factory=list)
+    accounting: list[JobInfo] | None = field(default_factory=list)
+    asked: list[tuple[list[str], float]] = field(default_factory=list)
+    """The names that accounting was asked for, and since when."""
+
+    def in_queue(self, names: Iterable[str]) -> dict[Place, list[JobInfo]]:
+        if self.queue is None:
+            raise SchedulerError("squeue did not answer")
+        return by_place(self.queue, set(names))
+
+    def in_accounting(self, names: Iterable[str], since: float) -> dict[Place, list[JobInfo]]:
+        self.asked.append((list(names), since))
+        if self.accounting is None:
+            raise SchedulerError("sacct did not answer")
+        return by_place(self.accounting, set(self.asked[-1][0]))
+
+
+def by_place(jobs: list[JobInfo], names: set[str]) -> dict[Place, list[JobInfo]]:
+    found: dict[Place, list[JobInfo]] = {}
+    for job in jobs:
+        if job.name in names:
+            found.setdefault(job.place, []).append(job)
+    return found
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    slurm = Slurm()
+    monkeypatch.setattr(slurm_look, "in_queue", slurm.in_queue)
+    monkeypatch.setattr(slurm_look, "in_accounting", slurm.in_accounting)
+    return slurm
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> JobPlan:
+    return RunSite(tmp_path_factory.mktemp("site"), "slurm").plan()
+
+
+@pytest.fixture
+def record(plan: JobPlan) -> RunRecord:
+    """A run whose job is 7."""
+    return replace(create_run(plan, b"", {}), job_id="7").with_state("SUBMITTED")
+
+
+def task(record: RunRecord, index: int = 2) -> RunRecord:
+    """The same as a task of an array."""
+    return replace(record, job_id=f"7_{index}", submission=Submission(task=ArrayTask("ab12cd34", index)))
+
+
+def job(record: RunRecord, state: str, **more: object) -> JobInfo:
+    times = {"submitted": 100.0, "started": 200.0, "ended": 300.0}
+    return JobInfo(**{"job_id": "7", "name": record.job_name, "state": state, "nodes": "n[1-2]", **times, **more})  # type: ignore[arg-type]
+
+
+def look(record: RunRecord) -> Finding:
+    return look_at_slurm([record])[record.paths.run_id]
+
+
+def say(record: RunRecord, *events: dict[str, object]) -> None:
+    record.paths.events.write_text("".join(json.dumps({"job_id": "7", **event}) + "\n" for event in events))
+
+
+START = {"event": "start", "time": 210.0, "nodes": "n[1-2]"}
+END = {"event": "end", "time": 290.0, "exit_code": 0}
+
+
+# By the queue
+
+
+def test_a_job_that_waits_does_so_since_it_was_submitted(record: RunRecord, slurm: Slurm) -> None:
+    slurm.queue = [job(record, "PENDING", nodes="", reason="Priority", started=None, ended=None)]
+    assert look(record) == Finding("PENDING", "Priority", since=100.0, job_id="7", reason="Priority")
+    slurm.queue = [job(record, "PENDING", nodes="", reason="Resources", started=900.0, ended=None)]
+    requeued = look(record.with_state("RUNNING"))
+    assert (requeued.since, requeued.start) == (None, 900.0), "it was running, so not since then; expected at 900"
+
+
+def test_a_job_that_runs_does_so_since_it_started_and_says_where(record: RunRecord, slurm: Slurm) -> None:
+    slurm.queue = [job(record, "RUNNING")]
+    assert look(record) == Finding("RUNNING", since=200.0, job_id="7", nodes="n[1-2]", start=200.0)
+    slurm.queue = [job(record, "COMPLETING", nodes="")]
+    say(record, START)
+    assert look(record) == Finding("COMPLETING", job_id="7", nodes="n[1-2]", start=200.0), "nodes by its own account"
+
+
+def test_what_the_queue_knows_is_not_asked_of_accounting(record: RunRecord, slurm: Slurm) -> None:
+    slurm.queue = [job(record, "RUNNING")]
+    look(record)
+    assert slurm.asked == []
+
+
+def test_accounting_is_asked_for_the_others_since_the_oldest(record: RunRecord, slurm: Slurm) -> None:
+    other = create_run(record.plan, b"", {})
+    states = (msgspec.structs.replace(other.states[0], time=50.0),)
+    other = replace(other, states=states)
+    slurm.queue = [job(record, "RUNNING")]
+    look_at_slurm([record, other, task(record)])
+    assert slurm.asked == [([other.job_name, task(record).job_name], 50.0)]
+
+
+# By accounting
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "reason", "detail"),
+    [
+        ("COMPLETED", "0:0", "", ""),
+        ("FAILED", "3:0", "NonZeroExitCode", "exit code 3"),
+        ("FAILED", "0:9", "", "signal 9"),
+        ("FAILED", "2:", "", "exit code 2"),
+        ("TIMEOUT", "0:0", "TimeLimit", "TimeLimit"),
+        ("NODE_FAIL", "1:0", "NodeDown", "exit code 1; NodeDown"),
+        ("CANCELLED", "", "", ""),
+    ],
+)
+def test_how_a_job_ended(record: RunRecord, slurm: Slurm, state: str, code: str, reason: str, detail: str) -> None:
+    slurm.accounting = [job(record, state, exit_code=code, reason=reason)]
+    ended = Finding(state, detail, since=300.0, job_id="7", nodes="n[1-2]", start=200.0)
+    assert look(record) == ended
+
+
+def test_the_exit_code_of_the_ranks_is_told_and_not_that_of_the_script(record: RunRecord, slurm: Slurm) -> None:
+    say(record, START, {**END, "exit_code": 5})
+    slurm.accounting = [job(record, "FAILED", exit_code="1:0")]
+    assert look(record).detail == "exit code 5"
+    say(record, START, END)
+    slurm.accounting = [job(record, "FAILED", exit_code="1:0")]
+    assert look(record).detail == "", "by its own account it ended well: what failed was not training"
+
+
+@pytest.mark.parametrize("queue", [[], None])
+def test_accounting_that_still_shows_it_alive_is_late_once_it_has_ended(
+    record: RunRecord, slurm: Slurm, queue: list[JobInfo] | None
+) -> None:
+    slurm.queue = queue
+    slurm.accounting = [job(record, "RUNNING", exit_code="0:0")]
+    expected = Finding(unknown="squeue did not answer") if queue is None else look(record)
+    assert (expected.state, look(record)) == (None if queue is None else "RUNNING", expected)
+    say(record, START, END)
+    assert look(record) == Finding("COMPLETED", "by the job's own record", since=290.0, job_id="7", nodes="n[1-2]")
+
+
+# Which job is the run's
+
+
+def test_of_several_jobs_of_its_name_the_one_on_record_counts(record: RunRecord, slurm: Slurm) -> None:
+    slurm.queue = [job(record, "PENDING", job_id="6"), job(record, "RUNNING"), job(record, "PENDING", job_id="8")]
+    assert look(record).job_id == "7"
+    say(record, {**START, "job_id": "8"})
+    assert look(replace(record, job_id=None)).job_id == "8", "the one that started"
+    record.paths.events.unlink()
+    assert look(replace(record, job_id=None)).job_id == "6", "the first"
+    assert look(replace(record, job_id="5")) == Finding(missing=True), "another one's are not its own"
+
+
+# By the job's own account
+
+
+def test_without_a_scheduler_only_success_is_believed(record: RunRecord, slurm: Slurm) -> None:
+    slurm.queue = slurm.accounting = None
+    assert look(record) == Finding(unknown="squeue did not answer")
+    say(record, START, {**END, "exit_code": 1})
+    assert look(record) == Finding(unknown="squeue did not answer"), "it may be requeued at this moment"
+    say(record, START, END)
+    assert look(record).state == "COMPLETED"
+    slurm.queue = []
+    say(record, START)
+    assert look(record) == Finding(unknown="sacct did not answer")
+
+
+def test_a_scheduler_that_has_forgotten_it_leaves_the_jobs_word(record: RunRecord, slurm: Slurm) -> None:
+    say(record, START, {"event": "hang", "exit_code": 12}, {**END, "exit_code": 1})
+    hung = "hung after iteration 12: no further one came, the job was ended"
+    detail = f"exit code 1; {hung}; by the job's own record"
+    assert look(record) == Finding("FAILED", detail, since=290.0, job_id="7", nodes="n[1-2]")
+
+
+def test_a_job_that_runs_by_its_own_word_gives_a_lost_submission_its_id(record: RunRecord, slurm: Slurm) -> None:
+    say(record, START)
+    lost = replace(record, job_id=None)
+    assert look(lost) == Finding("RUNNING", since=210.0, job_id="7", nodes="n[1-2]")
+
+
+# By nothing
+
+
+def old(record: RunRecord, seconds: float) -> RunRecord:
+    *before, last = record.states
+    return replace(record, states=(*before, msgspec.structs.replace(last, time=time.time() - seconds)))
+
+
+def test_a_job_that_nobody_knows_is_missing_and_lost_in_the_end(record: RunRecord, slurm: Slurm) -> None:
+    assert look(record) == Finding(missing=True)
+    now = time.time()
+    assert look(replace(record, missing_since=now - LOST_SECONDS + 60)) == Finding(missing=True)
+    words = "the scheduler has forgotten the job, and it left no end record"
+    lost = Finding("LOST", words, missing=True)
+    assert look(replace(record, missing_since=now - LOST_SECONDS - 60)) == lost
+    assert look(record.with_state("LOST")) == lost
+
+
+def test_a_task_that_nobody_knows_was_probably_cancelled(record: RunRecord, slurm: Slurm) -> None:
+    gone = replace(task(record), missing_since=1.0)
+    assert look(gone).detail.endswith("Slurm does so when a task of an array is cancelled while it waits")
+    say(record, {**START, "job_id": "7_2"})
+    assert look(gone).detail.endswith("and it left no end record"), "not if it had started"
+
+
+def test_tasks_cancelled_together_are_one_row(record: RunRecord, slurm: Slurm) -> None:
+    slurm.accounting = [job(task(record), "CANCELLED", started=None)]
+    assert look(task(record)) == Finding("CANCELLED", since=300.0, job_id="7_2", nodes="n[1-2]")
+    slurm.accounting = [job(task(record), "PENDING", started=None)]
+    assert look(task(record)) == Finding(missing=True), "only an end is one for all of them"
+    slurm.accounting = [job(task(record), "CANCELLED")]
+    say(record, {**START, "job_id": "7_2"})
+    assert look(task(record)) == Finding(missing=True), "and not for one that had started"
+
+
+def test_a_row_of_its_own_tells_of_a_task(record: RunRecord, slurm: Slurm) -> None:
+    rows = [job(task(record), state, job_id=f"7_{n}") for n, state in enumerate(("COMPLETED", "FAILED", "TIMEOUT"))]
+    slurm.accounting = rows
+    assert [look(task(record, n)).state for n in range(3)] == ["COMPLETED", "FAILED", "TIMEOUT"]
+
+
+# Before there is a job
+
+
+def me(**changes: str) -> ProcessId:
+    found = identify()
+    assert found is not None
+    return replace(found, **changes)  # type: ignore[arg-type]
+
+
+SUBMITTERS = {
+    "this process, which is past sbatch": (me(), False),
+    "a process that lives": (identify(os.getppid()), True),
+    "one that has ended": (me(start="1"), False),
+    "on another machine": (me(host="elsewhere"), True),
+    "unknown": (None, True),
+}
+
+
+@pytest.mark.parametrize(("submitter", "born"), SUBMITTERS.values(), ids=SUBMITTERS.keys())
+def test_a_submission_that_left_no_trace_is_over_when_its_sbatch_is(
+    record: RunRecord, slurm: Slurm, submitter: ProcessId | None, born: bool
+) -> None:
+    begun = replace(record, job_id=None, states=record.states[:1], submitter=submitter)
+    assert may_still_be_born(begun)
+    assert look(begun) == Finding()
+    later = old(begun, GRACE_SECONDS - 60)
+    assert may_still_be_born(later) is born
+    given_up = Finding("NOT_SUBMITTED", "the submission was interrupted and no job came of it")
+    assert look(later) == (Finding() if born else given_up)
+    assert look(old(begun, GRACE_SECONDS + 60)) == given_up, "sbatch itself is ended long before"
+
+
+def test_one_that_was_given_up_stays_so(record: RunRecord, slurm: Slurm) -> None:
+    given_up = replace(record, job_id=None).with_state("NOT_SUBMITTED")
+    assert look(given_up) == Finding("NOT_SUBMITTED", "the submission was interrupted and no job came of it")

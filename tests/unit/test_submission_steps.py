@@ -1,0 +1,357 @@
+"""Each step of a submission with an executor that answers as it is told: what is continued, settled, noted, removed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from llmb_common import cluster_types
+from llmb_common.cluster_types import ClusterType, Traits
+from llmb_common.errors import AnswerLost, Interrupted, LLMBError, RecordError, RequestError, SchedulerError
+from llmb_common.executors import Executor
+from llmb_common.executors.engine import torchrun
+from llmb_common.index import find_runs
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.process import identify
+from llmb_common.runs.finding import Finding
+from llmb_common.runs.record import COMPLETED, NOT_SUBMITTED, RUNNING, SUBMITTED, RunRecord, load_record, update_record
+from llmb_common.submission import Job, Options, batch, recover, recovery, submit, submit_many
+from llmb_common.submission.jobs import alike
+from support.run_site import RECIPE, RunSite
+
+
+@dataclass
+class Told:
+    """What the scheduler does, and what it was asked."""
+
+    starts: Callable[[RunRecord], object] = lambda record: None
+    """Called for each start; may raise."""
+    sees: Callable[[RunRecord], Finding] = lambda record: Finding()
+    started: list[tuple[RunRecord, bool]] = field(default_factory=list)
+    """Records as they were, and whether to detach."""
+    looked: int = 0
+    checked: list[JobPlan] = field(default_factory=list)
+
+
+told = Told()
+
+
+class ToldExecutor(Executor):
+    """Does what ``told`` says."""
+
+    def job_script(self) -> str:
+        return "job=1 nodes=here restarts=0 late_signals=0"
+
+    def launch(self, plan: JobPlan) -> list[str]:
+        return torchrun(plan)
+
+    def check(self, plan: JobPlan) -> None:
+        told.checked.append(plan)
+
+    def options(self, plan: JobPlan, after: Sequence[str], excluded: Mapping[str, str]) -> tuple[str, ...]:
+        return (f"after={','.join(after)}",) if after else ()
+
+    def start(self, record: RunRecord, *, detach: bool = False) -> RunRecord:
+        told.started.append((record, detach))
+        told.starts(record)
+        number, state = str(len(told.started)), SUBMITTED if record.plan.traits.queued else COMPLETED
+        return update_record(record.paths.folder, lambda found: replace(found, job_id=number).with_state(state))
+
+    def look(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
+        told.looked += 1
+        return {record.paths.run_id: told.sees(record) for record in records}
+
+    def end(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
+        return {}
+
+
+@pytest.fixture(autouse=True)
+def kinds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two ways of running jobs: ``waits`` keeps them in a queue, ``follows`` runs each at once."""
+    monkeypatch.setattr(cluster_types, "_REGISTERED", dict(cluster_types._REGISTERED))
+    for name, queued in (("waits", True), ("follows", False)):
+        executor = f"{__name__}:ToldExecutor"
+        cluster_types.register(
+            Traits(name=ClusterType(name), executor=executor, this_machine=True, queued=queued, dependencies=queued)
+        )
+    monkeypatch.setitem(globals(), "told", Told())
+    code = tmp_path / "code" / "llmb_train"
+    code.mkdir(parents=True)
+    (code / "__main__.py").touch()
+    monkeypatch.setattr(batch, "training_code", lambda: code)
+    clock = SimpleNamespace(monotonic=time.monotonic, time=time.time, sleep=lambda seconds: None)
+    monkeypatch.setattr(recovery, "time", clock)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> RunSite:
+    return RunSite(tmp_path, "waits")
+
+
+def folders(site: RunSite) -> list[Path]:
+    return sorted(path.parent for path in site.install.glob("workloads/*/experiments/*/[!.]*/run.json"))
+
+
+def raises(error: Exception) -> Callable[[RunRecord], object]:
+    def start(record: RunRecord) -> object:
+        raise error
+
+    return start
+
+
+def interrupted(site: RunSite, plan: JobPlan, options: Options | None = None) -> RunRecord:
+    """A run of which nobody knows whether it has a job."""
+    told.starts = raises(AnswerLost("no answer"))
+    with pytest.raises(AnswerLost):
+        submit(plan, RECIPE, options)
+    told.starts = lambda record: None
+    return load_record(folders(site)[-1])
+
+
+# One job
+
+
+def test_a_run_is_on_record_before_it_starts_and_in_the_index_afterwards(site: RunSite) -> None:
+    seen: list[RunRecord] = []
+    told.starts = lambda record: [seen[0], *folders(site)]
+    record = submit(site.plan(), RECIPE, on_record=seen.append)
+    assert [item.state for item in (*seen, record)] == ["SUBMITTING", "SUBMITTED"]
+    assert [(row.folder, row.job_id) for row in find_runs(site.install)] == [(record.paths.folder, "1")]
+    assert told.started == [(seen[0], False)]
+
+
+def test_whether_to_follow_it_is_the_executors_affair(site: RunSite) -> None:
+    submit(site.plan(), RECIPE, Options(detach=True))
+    assert [detach for _, detach in told.started] == [True]
+
+
+def test_a_refused_run_is_removed_and_any_other_failure_leaves_it(site: RunSite) -> None:
+    told.starts = raises(SchedulerError("the queue is full"))
+    with pytest.raises(SchedulerError):
+        submit(site.plan(), RECIPE)
+    assert folders(site) == []
+    told.starts = raises(RecordError("the disk is full"))
+    with pytest.raises(RecordError):
+        submit(site.plan(), RECIPE)
+    assert len(folders(site)) == 1
+
+
+def test_a_lost_answer_is_on_record_with_its_reason(site: RunSite) -> None:
+    record = interrupted(site, site.plan())
+    assert (record.state, record.detail, record.job_id) == ("SUBMITTING", "no answer", None)
+
+
+def test_a_lost_answer_of_a_job_that_shows_is_none(site: RunSite) -> None:
+    told.starts = raises(AnswerLost("no answer"))
+    told.sees = lambda record: Finding(RUNNING, job_id="8")
+    record = submit(site.plan(), RECIPE)
+    assert (record.state, record.job_id) == ("RUNNING", "8")
+
+
+def test_a_script_that_was_changed_is_not_started(site: RunSite) -> None:
+    def change(record: RunRecord) -> None:
+        record.paths.script.write_text("rm -rf /\n")
+
+    with pytest.raises(RecordError):
+        submit(site.plan(), RECIPE, on_record=change)
+    assert told.started == []
+
+
+# Continuing
+
+
+def test_a_key_that_is_on_record_is_returned_as_it_is(site: RunSite) -> None:
+    first = submit(site.plan(), RECIPE, Options(key="night"))
+    seen: list[RunRecord] = []
+    assert submit(site.plan(), RECIPE, Options(key="night"), on_record=seen.append) == first
+    assert seen == [first]
+    submit(site.plan(), RECIPE, Options(key="day"))
+    submit(site.plan(), RECIPE)
+    assert len(told.started) == 3
+
+
+def test_the_key_of_another_users_run_is_not_taken(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = submit(site.plan(), RECIPE, Options(key="night"))
+    monkeypatch.setattr(batch, "is_ours", lambda folder: folder != first.paths.folder)
+    assert submit(site.plan(), RECIPE, Options(key="night")).paths.folder != first.paths.folder
+
+
+def test_another_users_interrupted_run_is_not_continued(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = interrupted(site, site.plan())
+    update_record(record.paths.folder, lambda found: found.with_state(NOT_SUBMITTED))
+    monkeypatch.setattr(batch, "is_ours", lambda folder: False)
+    assert submit(site.plan(), RECIPE).paths.folder != record.paths.folder
+
+
+@pytest.mark.parametrize("key", ["", "night"])
+def test_the_same_job_continues_an_interrupted_one(site: RunSite, key: str) -> None:
+    record = interrupted(site, site.plan(), Options(key=key))
+    update_record(record.paths.folder, lambda found: replace(found, submitter=None).with_state(NOT_SUBMITTED))
+    again = submit(site.plan(), RECIPE, Options(key=key, detach=True))
+    assert (again.paths, again.state, again.submitter) == (record.paths, "SUBMITTED", identify())
+    states = [(state.state, state.detail) for state in again.states]
+    assert states[1:] == [
+        ("SUBMITTING", "no answer"),
+        ("NOT_SUBMITTED", ""),
+        ("SUBMITTING", "again"),
+        ("SUBMITTED", ""),
+    ]
+    assert told.started[-1][1] is True
+    assert submit(site.plan(), RECIPE).paths.folder != record.paths.folder, "it is continued once"
+
+
+def test_one_whose_process_has_ended_is_continued_too(site: RunSite) -> None:
+    record = interrupted(site, site.plan())
+    assert record.submitter is not None
+    ended = replace(record.submitter, start="1")
+    update_record(record.paths.folder, lambda found: replace(found, submitter=ended))
+    told.sees = lambda record: Finding(NOT_SUBMITTED)
+    assert submit(site.plan(), RECIPE).paths == record.paths
+
+
+def test_another_job_or_another_day_begins_a_new_one(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = interrupted(site, site.plan())
+    update_record(record.paths.folder, lambda found: found.with_state(NOT_SUBMITTED))
+    assert submit(site.plan(MAX_STEPS="60"), RECIPE).paths != record.paths
+    assert submit(site.plan(), RECIPE, Options(after=("4711",))).paths != record.paths
+    monkeypatch.setattr(batch, "LEFTOVER_SECONDS", -1)
+    assert submit(site.plan(), RECIPE).paths != record.paths
+
+
+def test_one_that_a_live_process_is_submitting_is_left_to_it(site: RunSite) -> None:
+    record = interrupted(site, site.plan())
+    assert record.submitter == identify()
+    assert submit(site.plan(), RECIPE).paths != record.paths
+    update_record(record.paths.folder, lambda found: replace(found, submitter=None))
+    assert submit(site.plan(), RECIPE).paths != record.paths, "nor where nobody knows"
+
+
+def test_settling_waits_until_it_is_certain(site: RunSite) -> None:
+    record = interrupted(site, site.plan())
+    answers = iter([Finding(), Finding(), Finding(NOT_SUBMITTED)])
+    told.sees = lambda record: next(answers)
+    assert recover(record).state == "SUBMITTED"
+    assert len(told.started) == 2
+    assert told.started[-1][1] is False
+
+
+def test_a_job_that_is_found_is_adopted(site: RunSite) -> None:
+    record = interrupted(site, site.plan())
+    told.sees = lambda record: Finding(RUNNING, job_id="8")
+    assert recover(record).job_id == "8"
+    assert len(told.started) == 1
+
+
+@pytest.mark.parametrize(
+    ("sees", "patience", "why"),
+    [
+        (Finding(unknown="squeue did not answer"), 360.0, "squeue did not answer"),
+        (Finding(), -1.0, "another process is submitting it"),
+    ],
+)
+def test_what_cannot_be_settled_says_why_and_is_not_submitted_twice(
+    site: RunSite, monkeypatch: pytest.MonkeyPatch, sees: Finding, patience: float, why: str
+) -> None:
+    record = interrupted(site, site.plan())
+    monkeypatch.setattr(recovery, "PATIENCE_SECONDS", patience)
+    told.sees = lambda record: sees
+    looked = told.looked
+    with pytest.raises(AnswerLost) as caught:
+        recover(record)
+    assert caught.value.message == f"it is unknown whether {record.paths.name} has a job: {why}"
+    assert caught.value.remedy == "nothing is submitted twice; run the same command again later to settle it"
+    assert (told.looked - looked, len(told.started)) == (1, 1)
+
+
+def test_of_two_that_settle_a_run_one_submits_it(site: RunSite) -> None:
+    record = interrupted(site, site.plan())
+
+    def settled_meanwhile(found: RunRecord) -> Finding:
+        update_record(found.paths.folder, lambda here: here.with_state("SUBMITTING", "by another"))
+        return Finding()
+
+    given_up = update_record(record.paths.folder, lambda found: found.with_state(NOT_SUBMITTED))
+    told.sees = settled_meanwhile
+    with pytest.raises(AnswerLost, match="is being submitted by another process") as caught:
+        recover(given_up)
+    assert caught.value.remedy == "llmb-run jobs shows what becomes of it"
+    assert len(told.started) == 1
+
+
+# Following others
+
+
+def test_a_run_to_follow_needs_a_job(site: RunSite) -> None:
+    record = interrupted(site, site.plan())
+    with pytest.raises(RequestError, match=f"{record.paths.name} has no job yet that another could follow") as caught:
+        submit(site.plan(), RECIPE, Options(after=(record.paths.run_id,)))
+    assert caught.value.remedy == "submit it first (llmb-run jobs)"
+
+
+def test_jobs_of_others_and_live_runs_are_followed_each_once(site: RunSite) -> None:
+    first = submit(site.plan(), RECIPE)
+    after = (first.paths.run_id, "4711", first.paths.name, "4711")
+    assert submit(site.plan(), RECIPE, Options(after=after)).submission.options == ("after=1,4711",)
+
+
+# Many
+
+
+def test_jobs_that_wait_are_in_the_index_when_all_are_submitted(site: RunSite) -> None:
+    jobs = [Job(site.plan(MAX_STEPS=str(steps)), RECIPE) for steps in (60, 61, 62)]
+    results = [result for _, result in submit_many(jobs)]
+    assert {row.folder for row in find_runs(site.install)} == set(folders(site))
+    assert [result.plan.max_steps for result in results if isinstance(result, RunRecord)] == [60, 61, 62]
+    assert [plan.max_steps for plan in told.checked] == [60], "what differs in steps alone needs the same of the site"
+
+
+def test_without_a_queue_jobs_run_one_after_the_other_and_a_failure_stops_none(tmp_path: Path) -> None:
+    site = RunSite(tmp_path, "follows")
+    plan = site.plan()
+    told.starts = lambda record: raises(RecordError("the disk is full"))(record) if len(told.started) == 2 else None
+    results = submit_many([Job(plan, RECIPE)] * 3)
+    _, first = next(results)
+    assert isinstance(first, RunRecord)
+    assert (first.state, len(told.started)) == ("COMPLETED", 1), "the second begins when it is asked for"
+    assert [row.state for row in find_runs(site.install)] == ["COMPLETED"]
+    assert [type(result) for _, result in results] == [RecordError, RunRecord]
+
+
+def test_ctrl_c_begins_no_further_one(tmp_path: Path) -> None:
+    site = RunSite(tmp_path, "follows")
+    told.starts = raises(Interrupted("ended by SIGINT"))
+    with pytest.raises(Interrupted):
+        list(submit_many([Job(site.plan(), RECIPE)] * 3))
+    assert len(told.started) == 1
+
+
+def test_identical_jobs_with_keys_that_are_on_record_are_returned(site: RunSite) -> None:
+    plan = site.plan()
+    jobs = [Job(plan, RECIPE, Options(key=key)) for key in "abc"]
+    (_, second) = next(submit_many([jobs[1]]))
+    results = [result for _, result in submit_many(jobs)]
+    assert results[1] == second
+    assert [result.submission.key for result in results if isinstance(result, RunRecord)] == ["a", "b", "c"]
+    assert len(told.started) == 3
+
+
+@pytest.mark.parametrize(
+    ("most", "groups"),
+    [
+        (0, [[0], [1], [2], [3], [4]]),
+        (1, [[0], [1], [2], [3], [4]]),
+        (2, [[0, 2], [1], [3, 4]]),
+        (9, [[0, 2, 3, 4], [1]]),
+    ],
+)
+def test_alike_jobs_are_together_as_many_as_may_be(site: RunSite, most: int, groups: list[list[int]]) -> None:
+    plan, equal, other = site.plan(), site.plan(), site.plan(MAX_STEPS="60")
+    other = msgspec.structs.replace(other, experiment_name=plan.experiment_name)
+    plans = [plan, other, equal, plan, equal]
+    assert alike([Job(item, RECIPE, Options(key=str(n))) for n, item in enumerate(plans)], most) == groups
