@@ -45,7 +45,6 @@ class OwnRun:
             file = os.open(name, _FILE, dir_fd=self.descriptor)
         except OSError as error:
             raise RecordError(f"cannot read {self.folder}/{name}: {error.strerror or error}") from error
-        stream = os.fdopen(file, "rb")
         try:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):
@@ -53,9 +52,9 @@ class OwnRun:
             if status.st_uid != self.owner:
                 raise not_yours(f"{self.folder}/{name}", user_name(status.st_uid))
         except RecordError:
-            stream.close()
+            os.close(file)
             raise
-        return stream
+        return os.fdopen(file, "rb")
 
     def read(self, name: str) -> bytes:
         """The content of ``open``. Raises as that."""

@@ -1,0 +1,316 @@
+"""Names and folders of runs: which is free, what is removed, who may open what, and how that is said."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import io
+import os
+import stat
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from llmb_common.errors import RecordError
+from llmb_common.runs import folders, lock, ownership
+from llmb_common.runs.code import hash_of_packed, pack_code
+from llmb_common.runs.facts import read_manifest_line
+from llmb_common.runs.folders import reserve, write_new
+from llmb_common.runs.manifest import image_line, image_receipt
+from llmb_common.runs.ownership import close_to_others, is_ours, own_run, refusal, user_name, why_not_trusted
+from llmb_common.runs.paths import RunPaths, dry_run_paths, numbered
+
+DAY = 86400
+
+
+def probe(experiments: Path, second: int = 1_763_776_628) -> RunPaths:
+    return RunPaths(experiments, "exp", str(second), "0011aabb")
+
+
+# A free name
+
+
+def test_runs_of_one_second_are_numbered_and_those_of_the_next_are_not(tmp_path: Path) -> None:
+    names = []
+    for second in (1_763_776_628, 1_763_776_628, 1_763_776_628, 1_763_776_629):
+        paths, making = reserve(probe(tmp_path, second))
+        assert (making.name, making.is_dir()) == (f".making-{paths.name}", True)
+        making.rename(paths.folder)
+        names.append(paths.stamp)
+    assert names == ["1763776628", "1763776628-0002", "1763776628-0003", "1763776629"]
+    assert numbered(7, 1) < numbered(7, 2) < numbered(8, 1), "by name is by time"
+
+
+def test_a_name_that_another_process_has_or_makes_is_passed_over(tmp_path: Path) -> None:
+    taken = probe(tmp_path)
+    taken.folder.mkdir(parents=True)
+    (taken.folder.parent / ".making-exp_1763776628-0002").mkdir()
+    assert reserve(taken)[0].stamp == "1763776628-0003"
+
+
+def test_a_second_has_ten_thousand_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "_MOST_IN_A_SECOND", 2)
+    reserve(probe(tmp_path))[1].rmdir()
+    probe(tmp_path).folder.mkdir()
+    monkeypatch.setattr(folders, "_newest_stamp", {})
+    with pytest.raises(RecordError, match=f"^no free name for a run in {tmp_path / 'exp'}") as caught:
+        reserve(probe(tmp_path))
+    assert caught.value.remedy == "try again in a moment"
+
+
+# What was left behind
+
+
+def aged(path: Path, seconds: float) -> Path:
+    when = time.time() - seconds
+    os.utime(path, (when, when))
+    return path
+
+
+def test_what_killed_processes_left_goes_after_a_day(tmp_path: Path) -> None:
+    experiment = tmp_path / "exp"
+    for name in (".making-exp_1", ".making-exp_2", ".array-old", ".array-recent", ".array-used", "exp_3"):
+        (experiment / name).mkdir(parents=True)
+    for name, run in ((".array-old", "exp_gone"), (".array-recent", "exp_gone"), (".array-used", "exp_3")):
+        (experiment / name / "0").symlink_to(f"../{run}")
+        (experiment / name / "array.sbatch").touch()
+    (experiment / ".making-exp_1" / "code.zip").touch()
+    for name in (".making-exp_1", ".array-old", ".array-used", "exp_3"):
+        aged(experiment / name, DAY + 60)
+    aged(experiment / ".making-exp_2", DAY - 60)
+    reserve(probe(tmp_path))[1].rmdir()
+    left = sorted(path.name for path in experiment.iterdir())
+    assert left == [".array-recent", ".array-used", ".making-exp_2", "exp_3"]
+
+
+def test_what_another_user_left_is_not_ours_to_remove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (".making-exp_1", ".array-old"):
+        (tmp_path / "exp" / name).mkdir(parents=True)
+        aged(tmp_path / "exp" / name, 2 * DAY)
+    monkeypatch.setattr(folders, "me", lambda: os.geteuid() + 1)
+    reserve(probe(tmp_path))[1].rmdir()
+    assert len(list((tmp_path / "exp").iterdir())) == 2
+
+
+# New files
+
+
+def test_a_new_file_replaces_none_and_has_its_mode_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        write_new(tmp_path / "a", b"text")
+        write_new(tmp_path / "b", b"text", mode=0o755, sync=True)
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in "ab"] == [0o644, 0o755]
+    with pytest.raises(FileExistsError):
+        write_new(tmp_path / "a", b"other")
+    assert (tmp_path / "a").read_bytes() == b"text"
+
+
+def test_what_must_survive_a_power_cut_is_whole_when_it_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    write_new(tmp_path / "a", b"text")
+    write_new(tmp_path / "b", b"text", sync=True)
+    assert synced == [4]
+
+
+# Whose it is
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text("{}")
+    return tmp_path / "run"
+
+
+def test_a_run_is_ours_where_folder_and_record_are(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (is_ours(run), refusal(run)) == (True, None)
+    monkeypatch.setattr(ownership, "me", lambda: 4_000_001)
+    monkeypatch.setattr(ownership, "_owner_of_new_file", lambda descriptor: None)
+    found = refusal(run)
+    assert found is not None
+    assert found.message == f"{run} belongs to {user_name(os.geteuid())}, not to you (user 4000001)"
+    assert (found.code, "only its owner can continue or cancel a run" in found.remedy) == ("not-yours", True)
+
+
+def test_where_every_file_is_given_to_one_user_that_one_is_us(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a mounted Windows share; it is tried with a file that is gone afterwards."""
+    monkeypatch.setattr(ownership, "me", lambda: 4_000_001)
+    assert is_ours(run)
+    assert [path.name for path in run.iterdir()] == ["run.json"]
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda path: None, "cannot read {}/run.json: No such file or directory"),
+        (lambda path: path.mkdir(), "{}/run.json is not a regular file"),
+        (lambda path: os.mkfifo(path), "{}/run.json is not a regular file"),
+        (lambda path: path.symlink_to("/etc/hostname"), "cannot read {}/run.json: Too many levels of symbolic links"),
+    ],
+)
+def test_a_record_is_a_plain_file(run: Path, make: object, says: str) -> None:
+    (run / "run.json").unlink()
+    make(run / "run.json")  # type: ignore[operator]
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    found = refusal(run)
+    assert found is not None
+    assert found.message == says.format(run)
+    assert len(os.listdir("/proc/self/fd")) == before, "nothing stays open"  # noqa: PTH208
+
+
+def test_a_folder_is_no_link(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(run)
+    for path, why in ((tmp_path / "link", "Not a directory"), (tmp_path / "none", "No such file or directory")):
+        with pytest.raises(RecordError, match=f"^cannot open {path}: {why}$"), own_run(path):
+            pass
+
+
+def test_a_folder_that_others_may_write_to_gets_the_sticky_bit(tmp_path: Path) -> None:
+    wanted = {0o755: 0o755, 0o775: 0o1775, 0o777: 0o1777, 0o1777: 0o1777, 0o2775: 0o3775, 0o757: 0o1757}
+    for mode, closed in wanted.items():
+        tmp_path.chmod(mode)
+        close_to_others(tmp_path)
+        assert stat.S_IMODE(tmp_path.stat().st_mode) == closed, f"{mode:o}"
+    close_to_others(tmp_path / "none")  # somebody else's affair
+
+
+def test_a_folder_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o777)
+    monkeypatch.setattr(ownership, "me", lambda: os.geteuid() + 1)
+    close_to_others(tmp_path)
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o777
+
+
+@pytest.mark.parametrize(
+    ("folder_mode", "file_mode", "why"),
+    [
+        (0o755, 0o644, ""),
+        (0o775, 0o664, ""),
+        (0o757, 0o644, "the folder is world-writable"),
+        (0o755, 0o646, "it is world-writable"),
+    ],
+)
+def test_what_anybody_may_write_is_not_trusted(tmp_path: Path, folder_mode: int, file_mode: int, why: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "file").chmod(file_mode)
+    tmp_path.chmod(folder_mode)
+    assert why_not_trusted(tmp_path, "file") == why
+
+
+def test_nor_is_what_belongs_to_another_user_or_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "folder").mkdir()
+    assert why_not_trusted(tmp_path, "folder") == "it is not a regular file"
+    assert why_not_trusted(tmp_path, "none") == "it cannot be opened: No such file or directory"
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "folder", 4_000_001, -1)
+        assert why_not_trusted(tmp_path, "folder") == "it belongs to user 4000001"
+        monkeypatch.setattr(ownership, "me", lambda: 4_000_001)
+        assert why_not_trusted(tmp_path, "folder") == "it is not a regular file", "root is trusted"
+
+
+# One change at a time
+
+
+def test_a_lock_is_held_and_given_back(run: Path) -> None:
+    with own_run(run) as own, lock.locked(own):
+        descriptor = os.open(run / ".lock", os.O_WRONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(descriptor)
+    assert stat.S_IMODE((run / ".lock").stat().st_mode) == 0o600, "nobody else may hold it"
+
+
+def test_who_holds_it_too_long_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "LOCK_SECONDS", 0.0)
+    with (run / ".lock").open("w") as held, own_run(run) as own:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with (
+            pytest.raises(RecordError, match=f"^another process has held {run}/.lock for 0 s") as caught,
+            lock.locked(own),
+        ):
+            pass
+    assert caught.value.remedy == "end that process, or remove the file"
+
+
+def test_a_lock_that_cannot_be_had_is_an_error_of_ours(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int) -> bool:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with own_run(run) as own:
+        (run / ".lock").mkdir()
+        with pytest.raises(RecordError, match=f"^cannot write to {run}: Is a directory$"), lock.locked(own):
+            pass
+        (run / ".lock").rmdir()
+        monkeypatch.setattr(lock, "try_lock", fail)
+        with pytest.raises(RecordError, match=f"^cannot lock {run}: Input/output error$"), lock.locked(own):
+            pass
+
+
+# What a run takes along, and what is known of it
+
+
+def test_the_same_code_is_the_same_archive(tmp_path: Path) -> None:
+    packed = []
+    for name in ("a", "b"):
+        code = tmp_path / name / "llmb_train"
+        (code / "settings").mkdir(parents=True)
+        for file in ("settings/x.py", "__main__.py", "notes.txt"):
+            (code / file).write_text(file)
+            aged(code / file, 1000 * (1 + len(name)))
+        packed.append(pack_code(code))
+    assert packed[0] == packed[1]
+    names = zipfile.ZipFile(io.BytesIO(packed[0])).namelist()
+    assert names == ["llmb_train/__main__.py", "llmb_train/settings/x.py"]
+    with pytest.raises(RecordError, match="the packed training code cannot be read: File is not a zip file"):
+        hash_of_packed(b"no archive")
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        (b'noise\nLLMB manifest: {"torch": "2.9"}\nmore\n', {"torch": "2.9"}),
+        (b'LLMB manifest: {"torch": "2.8"}\nLLMB manifest: {"torch": "2.9"}\n', {"torch": "2.9"}),
+        (b'LLMB manifest: {"torch": ', None),
+        (b"LLMB manifest: [1]\n", None),
+        (b"nothing\n", None),
+    ],
+)
+def test_the_last_line_about_software_counts(tmp_path: Path, log: bytes, expected: object) -> None:
+    (tmp_path / "log").write_bytes(log)
+    assert read_manifest_line(tmp_path / "log") == expected
+    assert read_manifest_line(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize(
+    ("image", "line"),
+    [
+        (None, ""),
+        ("text", ""),
+        ({"path": "/i.sqsh"}, "/i.sqsh, no digest on record"),
+        ({"path": "/i.sqsh", "receipt": "{"}, "/i.sqsh, no digest on record"),
+        ({"path": "/i.sqsh", "receipt": "[]"}, "/i.sqsh, no digest on record"),
+        ({"path": "/i.sqsh", "receipt": 5}, "/i.sqsh, no digest on record"),
+        ({"receipt": '{"sha256": "ab", "source": "nvcr.io/x"}'}, "?, sha256:ab, of nvcr.io/x"),
+    ],
+)
+def test_an_image_is_told_by_path_digest_and_source(image: object, line: str) -> None:
+    assert image_line({"image": image}) == line
+    assert image_receipt({"image": {"receipt": '{"sha256": "ab"}'}}) == {"sha256": "ab"}
+
+
+def test_dry_runs_of_the_same_job_have_the_same_paths() -> None:
+    paths = dry_run_paths("/w", "exp")
+    assert str(paths.folder) == "/w/experiments/exp/exp_TIMESTAMP"
+    assert (paths.job_name, paths.log.name) == ("exp.RUNID", "log-exp.out")
+    assert str(paths.batch_log) == "/w/experiments/exp/exp_TIMESTAMP/exp/sbatch_exp.out"
+    assert str(paths.array("ab12").script) == "/w/experiments/exp/.array-ab12/array.sbatch"
+    assert paths.array("ab12").job_name == "exp.array-ab12"
