@@ -5,6 +5,7 @@ Recorded once for each file of tests, and again when it, the code, or what tests
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
 import json
@@ -31,10 +32,13 @@ class Coverage:
         self.failed: set[str] = set()
         self._tests: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         self._texts: dict[str, list[str]] = {}
+        self._functions: dict[str, dict[str, str]] = {}
 
     def add(self, recorded: dict[str, Any], root: Path) -> None:
         self.seconds.update(recorded["seconds"])
         self.failed.update(recorded["failed"])
+        for file in {_file(test) for test in recorded["seconds"]} - self._functions.keys():
+            self._functions[file] = _functions_of((root / file).read_text(encoding="utf-8"))
         for file, lines in recorded["lines"].items():
             if file not in self._texts and (root / file).is_file():
                 self._texts[file] = (root / file).read_text(encoding="utf-8").splitlines()
@@ -44,8 +48,8 @@ class Coverage:
     def tests_of(self, mutant: Mutant) -> list[str]:
         """The tests that execute the mutant, the quickest first.
 
-        A constant is executed by importing it: those tests count that execute a line where its name stands, or else
-        its file.
+        A constant is executed by importing it: those tests count that execute a line where its name stands or have it
+        themselves, or else those of its file.
         """
         found: set[str] = set()
         for line in mutant.lines:
@@ -56,9 +60,13 @@ class Coverage:
                 for number, text in enumerate(lines, 1):
                     if text[:1].isspace() and wanted.search(text):
                         found |= self._tests[file].get(number, set())
+            found |= {test for test in self.seconds.keys() - self.failed if wanted.search(self._text_of(test))}
         if not found and not mutant.lines:
             found.update(*self._tests[mutant.file].values())
         return sorted(found, key=lambda test: (self.seconds.get(test, 0.0), test))
+
+    def _text_of(self, test: str) -> str:
+        return self._functions[_file(test)].get(test.partition("[")[0].rpartition("::")[2], "")
 
     def in_two_rounds(self, tests: list[str]) -> list[list[str]]:
         """``tests`` of the two files of which they are the largest part, and the others; no round is empty."""
@@ -71,6 +79,16 @@ class Coverage:
 
 def _file(test: str) -> str:
     return test.partition("::")[0]
+
+
+def _functions_of(text: str) -> dict[str, str]:
+    """The text of each test function, with its parameters."""
+    lines = text.splitlines()
+    return {
+        node.name: "\n".join(lines[min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1 : node.end_lineno])
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef)
+    }
 
 
 def map_tests(trees: Trees, tests: str, say: Callable[[str], None]) -> Coverage:

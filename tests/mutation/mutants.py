@@ -43,8 +43,9 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 _SAME = {"O_CLOEXEC"}
 """Attributes without effect: Python opens files close-on-exec in any case."""
 
-_TIMES = {"timeout", "seconds", "patience", "encoding", "help", "frozen", "default_factory", "strict"}
-"""Keyword arguments that are how long to wait, or that are there for readers and checkers (``strict``: of ``zip``)."""
+_TIMES = {"timeout", "seconds", "patience", "encoding", "help", "frozen", "default_factory", "kw_only", "strict"}
+"""Keyword arguments that are how long to wait, or that are there for readers and type checkers (``zip``'s ``strict``
+asserts what is always so)."""
 
 _WAITING = {"sleep", "cast", "TypeVar", "wait", "ThreadPoolExecutor", "token_hex"}
 """Calls whose arguments are how long to wait, types, how many threads there are, or the length of a random name."""
@@ -160,13 +161,16 @@ def _spots(
 
 
 def _is_left_alone(node: ast.AST) -> bool:
-    """Imports, docstrings, type-checking blocks, waiting times, and f-strings, which are changed as one expression."""
+    """Imports, docstrings, what only type checkers read, waiting times, and f-strings, which are changed as one
+    expression."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return True
     if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
         return True
     if isinstance(node, ast.keyword):
         return node.arg in _TIMES
+    if isinstance(node, ast.AnnAssign) and isinstance(node.annotation, ast.Name):
+        return node.annotation.id == "TypeAlias"
     if isinstance(node, ast.Assign):
         return any(isinstance(target, ast.Name) and target.id in ("__all__", "__slots__") for target in node.targets)
     return isinstance(node, (ast.Import, ast.ImportFrom, ast.FormattedValue))

@@ -54,6 +54,8 @@ def test_a_mutant_is_one_small_change(tmp_path: Path, code: str, expected: list[
         "__all__ = ('a', 'b')",
         "while True:\n    x = y",
         "x = open(a, encoding=b)",
+        "X: TypeAlias = Literal['a', 'b']",
+        "x = zip(a, b, strict=True)",
         "x = os.O_RDONLY | os.O_CLOEXEC",
         "LEFTOVER_SECONDS = 3600",
         "x = ThreadPoolExecutor(4, 'name')",
