@@ -79,14 +79,22 @@ def test_single_figures(name: str, figure: str, text: str) -> None:
         ("<!-- figure: flop 8b -->x<!-- end -->", "no figure 'flop 8b'"),
         ("<!-- figure: flops -->x<!-- end -->", "no figure 'flops'"),
         ("<!-- figure: flops 8b half -->x<!-- end -->", "no attention convention 'half'"),
+        ("<!-- figure: flops 8b full causal -->x<!-- end -->", "no figure 'flops 8b full causal'"),
+        ("<!-- figure: example mbridge 405b nvfp4 h100 8 -->x<!-- end -->", "no published result mbridge 405b nvfp4"),
         ("<!-- figure: peaks -->x", "no <!-- end -->"),
         ("<!-- figure: peaks -->x <!-- figure: peaks -->y<!-- end -->", "no <!-- end -->"),
         ("<!-- figure: example nemo2 8b bf16 h100 9 -->x<!-- end -->", "no published result nemo2 8b bf16 on 9 h100"),
     ],
 )
 def test_a_wrong_mark_is_an_error(text: str, message: str) -> None:
-    with pytest.raises(RecipeError, match=re.escape(message)):
+    with pytest.raises(RecipeError, match=re.escape(message)) as caught:
         fill_figures(text, LLAMA, "README.md")
+    assert caught.value.remedy
+
+
+def test_only_llama_has_the_breakdown_of_its_own_formula() -> None:
+    with pytest.raises(RecipeError, match=r"no breakdown for grok1's formula\n  -> remove the mark"):
+        fill_figures("<!-- figure: breakdown 314b -->x<!-- end -->", load_recipe(ROOT / "grok1"), "README.md")
 
 
 def test_an_outdated_figure_is_regenerated_with_the_tables() -> None:

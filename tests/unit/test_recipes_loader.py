@@ -83,16 +83,19 @@ def test_a_missing_key_names_the_place(tmp_path: Path):
         ("47.21}, why: *rounded", "47.21}", "'corrected' and 'why' go together"),
         ("dtype: bf16,  gpus: 128,", "dtype: bf16,  gpus: 1024,", "no row has bf16 on 1024 GPUs"),
         ("dtype: bf16,  gpus: 256,", "dtype: bf16,  gpus: 128,", "appears twice"),
+        ("  grok1.md: {", "  grok.md: {", "no document 'grok1.md' (did you mean 'grok.md'?)"),
+        (', container: "25.04.00"}', "}", "no container"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_together_is_refused(tmp_path: Path, old: str, new: str, message: str):
     folder, _ = broken(tmp_path, old, new)
-    with pytest.raises(RecipeError, match=re.escape(message)):
+    with pytest.raises(RecipeError, match=re.escape(message)) as caught:
         load_recipe(folder)
+    assert caught.value.remedy
 
 
 def test_a_folder_without_a_recipe(tmp_path: Path):
-    with pytest.raises(RecipeError, match=r"no recipe\.yaml in"):
+    with pytest.raises(RecipeError, match=r"no recipe\.yaml in .*\n  -> run from a recipe folder"):
         load_recipe(tmp_path)
 
 
@@ -121,7 +124,7 @@ def test_gbs_formulas(llama: Recipe):
     assert gbs["GPUs/2"].global_batch_size(128) == 64
     assert gbs["GPUs*16"].global_batch_size(8) == 128
     assert gbs["64"].global_batch_size(32) == 64
-    with pytest.raises(RequestError, match="129 GPUs are not divisible by 2"):
+    with pytest.raises(RequestError, match=r"129 GPUs are not divisible by 2\n  -> use a multiple of 2 GPUs"):
         gbs["GPUs/2"].global_batch_size(129)
 
 
@@ -133,7 +136,9 @@ def test_scales_are_doublings(llama: Recipe):
 
 def test_llmb_repo_without_recipes_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("LLMB_REPO", str(tmp_path))
-    with pytest.raises(RequestError, match="contains no recipe"):
+    with pytest.raises(RequestError, match=r"contains no recipe\n  -> set it to the clone"):
         recipes_root()
     monkeypatch.setenv("LLMB_REPO", str(ROOT))
     assert recipes_root() == ROOT
+    monkeypatch.delenv("LLMB_REPO")
+    assert recipes_root() == ROOT, "the clone that holds this library"

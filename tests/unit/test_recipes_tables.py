@@ -65,6 +65,7 @@ def test_an_outdated_table_is_found_and_regenerated(tmp_path: Path, capsys: pyte
     assert main(["--check", str(folder)]) == 1
     assert "tables differ" in capsys.readouterr().out
     assert main(["--write", str(folder)]) == 0
+    assert capsys.readouterr().out == f"{folder}/README.md: written\n"
     assert "| 5.299" in (folder / "README.md").read_text()
     assert main(["--check", str(folder)]) == 0
 
@@ -80,14 +81,36 @@ def test_a_corrected_figure_comes_with_the_printed_one_and_the_reason():
     [
         ("<!-- table: sizs -->\n<!-- end -->", "no table 'sizs'"),
         ("<!-- table: results nemo2 b200 -->\n<!-- end -->", "no nemo2 result on b200"),
+        ("<!-- table: configurations nemo2 b200 -->\n<!-- end -->", "no nemo2 row for b200"),
+        ("<!-- table: sizes gb200 -->\n<!-- end -->", "no table 'sizes gb200'"),
+        ("<!-- table: results nemo2 -->\n<!-- end -->", "no table 'results nemo2'"),
         ("<!-- table: sizes -->\n", "no <!-- end -->"),
         ("<!-- table: sizes -->\n<!-- figure: peaks -->x<!-- end -->", "no <!-- end -->"),
         ("<!-- table: sizes -->\n<!-- table: variants -->\n<!-- end -->", "no <!-- end -->"),
     ],
 )
 def test_a_wrong_mark_is_an_error(text: str, message: str):
-    with pytest.raises(RecipeError, match=re.escape(message)):
+    with pytest.raises(RecipeError, match=re.escape(message)) as caught:
         fill(text, load_recipe(ROOT / "grok1"), "README.md")
+    assert caught.value.remedy
+
+
+def test_without_folders_all_recipes_are_checked_and_the_first_problem_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("grok1", "llama4"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    monkeypatch.setenv("LLMB_REPO", str(tmp_path))
+    assert main([]) == 0
+    readme = tmp_path / "llama4" / "README.md"
+    readme.write_text(readme.read_text().replace("<!-- table: sizes -->", "<!-- table: sizs -->"))
+    assert main([]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(
+        f"error: {readme}: no table 'sizs'\n  -> one of sizes, variants, checkpoints, variables,"
+    )
+    assert "results VARIANT GPU" in said.err
 
 
 @pytest.mark.parametrize("script", ["launch.sh", "setup.sh"])

@@ -34,7 +34,10 @@ def check_recipe(recipe: Recipe, path: Path) -> None:
     _no_repeats(path, "model size", sizes)
     _no_repeats(path, "variant", variants)
     if recipe.defaults.model_size not in sizes:
-        raise RecipeError(f"{path}: the default model size {recipe.defaults.model_size!r} is not among the models")
+        raise RecipeError(
+            f"{path}: the default model size {recipe.defaults.model_size!r} is not among the models",
+            remedy=f"one of {', '.join(sizes)}",
+        )
     for model in recipe.models:
         _check_parameters(model, path)
     for variant in recipe.variants:

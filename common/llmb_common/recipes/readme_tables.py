@@ -311,7 +311,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     differ = 0
     try:
-        for folder in arguments.folders or list(recipe_folders(recipes_root())):
+        for folder in arguments.folders or recipe_folders(recipes_root()):
             readme = folder / "README.md"
             old = read_text(readme, RecipeError)
             new = fill(old, load_recipe(folder), str(readme))
