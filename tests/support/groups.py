@@ -37,7 +37,7 @@ FOLDERS = {
 ALONE = frozenset({"test_launched_smoke"})
 """Files of such folders that need nothing of what the others share."""
 
-SPREAD = frozenset({"test_run_crashes", "test_bootstrap_environments", "test_linters"})
+SPREAD = frozenset({"test_run_crashes", "test_linters"})
 """Files whose tests share nothing and take long: each test is a group."""
 
 FIRST = (
