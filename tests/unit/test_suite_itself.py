@@ -7,12 +7,14 @@ import os
 import re
 import subprocess
 import sys
+from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support import engine, processes
-from support.groups import NEED_ENGINE, group_of
+from support.groups import NEED_ENGINE, GroupScheduling, group_of
 
 ROOT = Path(__file__).resolve().parents[2]
 A_GOLDEN_TEST = ["tests/unit/test_scripts.py", "-k", "test_one_script_in_full"]
@@ -87,6 +89,37 @@ def test_tests_that_need_the_training_engine_start_when_it_is_there() -> None:
     assert users
     groups = {group_of(f"{path.relative_to(ROOT)}::test") for path in users}
     assert groups <= NEED_ENGINE
+
+
+@pytest.mark.parametrize(
+    ("being_made", "order"),
+    [
+        (True, ["test_files", "test_flops", "training", "test_quickstart"]),
+        (False, ["training", "test_files", "test_quickstart", "test_flops"]),
+    ],
+)
+def test_groups_wait_for_the_engine_while_others_are_left(
+    monkeypatch: pytest.MonkeyPatch, being_made: bool, order: list[str]
+) -> None:
+    monkeypatch.setattr(engine, "is_being_made", lambda: being_made)
+    tests = ["tests/training/test_a.py", "tests/unit/test_files.py", "tests/install/test_quickstart.py"]
+    tests = [f"{file}::test" for file in (*tests, "tests/unit/test_flops.py")]
+
+    class Worker:
+        def __init__(self) -> None:
+            self.given: list[str] = []
+
+        def send_runtest_some(self, places: list[int]) -> None:
+            self.given += [group_of(tests[place]) for place in places]
+
+    worker: Any = Worker()
+    scheduling = GroupScheduling.__new__(GroupScheduling)
+    scheduling.workqueue = OrderedDict((group_of(test), {test: False}) for test in tests)
+    scheduling.assigned_work = {worker: {}}
+    scheduling.registered_collections = {worker: tests}
+    while scheduling.workqueue:
+        scheduling._assign_work_unit(worker)
+    assert worker.given == order
 
 
 def test_an_engine_that_could_not_be_made_fails_the_tests_that_need_it(
