@@ -61,11 +61,13 @@ def test_the_tool_lock_covers_the_project_and_its_build_backend() -> None:
     project = (ROOT / "pyproject.toml").read_text()
     runtime = re.search(r"^dependencies = \[(.*?)^\]", project, re.MULTILINE | re.DOTALL)
     install = re.search(r"^install = \[(.*?)\]", project, re.MULTILINE | re.DOTALL)
+    report = re.search(r"^report = \[(.*?)\]", project, re.MULTILINE | re.DOTALL)
     backend = re.search(r"^requires = \[(.*?)\]", project, re.MULTILINE)
     assert runtime
     assert install
+    assert report
     assert backend
-    wanted = re.findall(r'"([A-Za-z0-9_.-]+?)[><=]', runtime[1] + install[1] + backend[1])
+    wanted = re.findall(r'"([A-Za-z0-9_.-]+?)[><=]', runtime[1] + install[1] + report[1] + backend[1])
     assert "msgspec" in wanted
     assert "hatchling" in wanted
     locked = {requirement.partition("==")[0] for requirement in lock_requirements((LOCKS / "tool.txt").read_text())}

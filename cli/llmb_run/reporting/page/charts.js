@@ -19,15 +19,32 @@ const CONFIG = {
   rule: { color: "var(--quiet)" },
 };
 
-async function draw(place, spec, words) {
-  place.replaceChildren();
-  if (!spec) {
-    place.append(element("p", { class: "quiet" }, words));
-    return;
+// The newest wish for each place; while one is being drawn, those between it and the newest are dropped.
+const wishes = new Map();
+const drawing = new Map();
+
+function draw(place, spec, words) {
+  wishes.set(place, { spec, words });
+  if (!drawing.has(place)) drawing.set(place, drawNewest(place).finally(() => drawing.delete(place)));
+  return drawing.get(place);
+}
+
+async function drawNewest(place) {
+  while (wishes.has(place)) {
+    const { spec, words } = wishes.get(place);
+    wishes.delete(place);
+    if (place.view) place.view.finalize();
+    place.view = null;
+    place.replaceChildren();
+    if (spec) place.view = await embed(place, spec, words);
+    else place.append(element("p", { class: "quiet" }, words));
   }
+}
+
+function embed(place, spec, words) {
+  const whole = { $schema: "https://vega.github.io/schema/vega-lite/v6.json", width: "container", autosize: { type: "fit-x", contains: "padding" }, description: words, ...spec };
   // Expressions are interpreted: the page's policy forbids making code of text.
-  const options = { actions: false, renderer: "svg", ast: true, tooltip: { disableDefaultStyle: true }, config: CONFIG };
-  await vegaEmbed(place, { $schema: "https://vega.github.io/schema/vega-lite/v6.json", width: "container", autosize: { type: "fit-x", contains: "padding" }, description: words, ...spec }, options);
+  return vegaEmbed(place, whole, { actions: false, renderer: "svg", ast: true, tooltip: { disableDefaultStyle: true }, config: CONFIG });
 }
 
 // Names as colors, shapes and dashes: up to seven, those beyond share the last.

@@ -13,7 +13,11 @@ const filters = {
     options("software", "all", every((run) => run.software));
     const met = new Set(every((run) => verdictOf(run.result)));
     options("verdict", "all", Object.keys(VERDICTS).filter((verdict) => met.has(verdict)));
-    this.form.addEventListener("input", () => this.changed());
+    let typing;
+    this.form.addEventListener("input", (event) => {
+      clearTimeout(typing);
+      typing = setTimeout(() => this.changed(), event.target.name === "text" ? 200 : 0);
+    });
     this.form.addEventListener("reset", () => setTimeout(() => this.changed()));
     this.form.addEventListener("submit", (event) => event.preventDefault());
   },

@@ -80,8 +80,8 @@ function stepSpec(rows, runs, scales) {
   layer.push(
     { mark: { type: "line", strokeWidth: 1.6, clip: true }, params: [ZOOM], encoding: { x, y, detail: { field: "run" }, color, ...(scales.strokeDash.scale.domain.length > 1 && { strokeDash: { field: "series", ...scales.strokeDash } }), opacity: opacityOf(runs) } },
     { transform: [{ filter: "!datum.beyond" }], params: [HOVER], mark: { type: "point", filled: true, size: 22, clip: true }, encoding: { x, y, color, opacity: opacityOf(runs), tooltip: tips } },
-    { transform: [{ filter: "datum.beyond" }], mark: { type: "point", shape: "triangle-up", filled: true, size: 45, yOffset: 4 }, encoding: { x, y, color, tooltip: tips } },
   );
+  if (inside.some((row) => row.beyond)) layer.push({ transform: [{ filter: "datum.beyond" }], mark: { type: "point", shape: "triangle-up", filled: true, size: 45, yOffset: 4 }, encoding: { x, y, color, tooltip: tips } });
   if (references.length) layer.push(
     { data: { values: references }, mark: { type: "rule", strokeDash: [5, 4], clip: true }, encoding: { y: { field: "seconds", type: "quantitative" } } },
     { data: { values: references }, mark: { type: "text", align: "right", baseline: "bottom", x: "width", dx: -2, dy: -2, color: "var(--quiet)", clip: true }, encoding: { y: { field: "seconds", type: "quantitative" }, text: { field: "label" } } },

@@ -1,0 +1,241 @@
+"""The report's page in Chromium: what a person sees and does, and that nothing leaves it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from playwright.sync_api import Browser, Page
+
+from llmb_run.reporting.html import page as html_page
+from llmb_run.reporting.report import MOST_POINTS, Report
+from support.report_site import HOSTILE
+
+THEMES = ("light", "dark")
+FAIL = "llama3.1 70b fp8 on 64 h100"
+LARGE = "llama3.1 405b fp8 on 128 gb200"
+
+
+@contextmanager
+def shown(browser: Browser, file: Path, theme: str = "light", expected: str = "nothing") -> Iterator[Page]:
+    """The page, drawn to its end. Any request, dialog, error or message, but the expected one, fails the test."""
+    complaints: list[str] = []
+    context = browser.new_context(color_scheme=theme, viewport={"width": 1440, "height": 900})
+    context.set_default_timeout(120_000)
+    page = context.new_page()
+    page.on("request", lambda request: None if request.url == file.as_uri() else complaints.append(request.url))
+    page.on("console", lambda message: complaints.append(f"console: {message.text}"))
+    page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+    page.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    page.goto(file.as_uri())
+    page.evaluate("window.drawn")
+    yield page
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+    context.close()
+    assert [text for text in complaints if expected not in text] == []
+
+
+@pytest.fixture
+def page(browser: Browser, report_file: Path) -> Iterator[Page]:
+    with shown(browser, report_file) as found:
+        yield found
+
+
+def cells(page: Page, table: str, column: str) -> list[str]:
+    """A column of a table, by its heading, from the top."""
+    heads = [head.replace("\n", " ") for head in page.locator(f"{table} th").all_inner_texts()]
+    return page.locator(f"{table} tbody td:nth-child({heads.index(column) + 1})").all_inner_texts()
+
+
+def sort(page: Page, table: str, column: str) -> None:
+    page.locator(f"{table} th button", has_text=re.compile(column.replace(" ", r"\s"))).click()
+
+
+def choose(page: Page, **values: str) -> None:
+    for name, value in values.items():
+        field = page.locator(f"#filters [name={name}]")
+        if name == "text":
+            field.fill(value)
+        else:
+            field.select_option(value)
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_the_page_is_complete_and_asks_nobody(browser: Browser, report_file: Path, theme: str) -> None:
+    with shown(browser, report_file, theme) as page:
+        choose(page, title=LARGE)
+        page.wait_for_selector("#history svg")
+        for chart in ("steps", "distribution", "loss", "history"):
+            assert page.locator(f"#{chart} svg path").count() > 3, chart
+        titles = set(page.locator(".chart .role-axis-title text").all_text_contents())
+        assert titles >= {"step time (s)", "iteration", "loss (nats per token)", "date (UTC)", "GPUs", "tokens/s"}
+        assert "efficiency (%)" in titles
+
+
+def test_hostile_values_are_text(page: Page) -> None:
+    assert HOSTILE in page.locator("#differences").inner_text()
+    assert page.locator("img").count() == 0
+    assert page.locator("script").count() == 3, "the data, the library and the page's own"
+
+
+def test_no_other_script_runs(browser: Browser, report_file: Path) -> None:
+    """Markup that got into the page in spite of everything could not do anything."""
+    with shown(browser, report_file, expected="Content Security Policy") as page:
+        directive = page.evaluate(
+            """() => new Promise((done) => {
+                document.addEventListener("securitypolicyviolation", (event) => done(event.violatedDirective));
+                const script = document.createElement("script");
+                script.textContent = "window.hacked = true";
+                document.body.append(script);
+            })"""
+        )
+        assert directive.startswith("script-src")
+        assert page.evaluate("window.hacked") is None
+
+
+def test_verdicts_come_first_and_the_worst_is_chosen(page: Page) -> None:
+    headings = page.locator("h2").all_inner_texts()
+    assert [heading.partition(":")[0] for heading in headings] == [
+        *("Verdicts", "Steps", "Scaling", "Runs", "Nodes", "Differences")
+    ]
+    assert cells(page, "#groups", "verdict")[0].startswith("✗ fail")
+    assert headings[1] == f"Steps: {FAIL}"
+    bar = page.locator("#groups tbody tr").first.locator(".interval")
+    words = r"\+18\.\d %, between \+1\d\.\d and \+2\d\.\d %; up to \+8\.4 % passes"
+    assert re.fullmatch(words, bar.get_attribute("title"))
+
+
+def test_tables_sort_by_number_both_ways_with_the_unknown_last(page: Page) -> None:
+    page.locator("#filters button").click()
+    page.wait_for_function("document.getElementById('count').value === '18 of 18 runs'")
+    for downwards in (False, True):
+        sort(page, "#run-table", "difference %")
+        *known, last = [text.replace("−", "-") for text in cells(page, "#run-table", "difference %")]
+        assert last == "", "the failed run has none"
+        assert [float(text) for text in known] == sorted(map(float, known), reverse=downwards)
+        way = page.locator("#run-table th[aria-sort]").get_attribute("aria-sort")
+        assert way == ("descending" if downwards else "ascending")
+
+
+def test_filters_choose_runs_for_table_and_charts(page: Page) -> None:
+    def wait_for(runs: int, note: str) -> None:
+        page.wait_for_function("(words) => document.getElementById('count').value === words", arg=f"{runs} of 18 runs")
+        assert page.locator("#run-table tbody tr").count() == runs
+        assert page.locator("#charts-note").inner_text().startswith(f"{note} with steps.")
+
+    page.locator("#filters button").click()
+    wait_for(18, "18 runs")
+    choose(page, verdict="fail")
+    wait_for(3, "3 runs")
+    choose(page, verdict="", text="NODE009")
+    wait_for(1, "1 run")
+    choose(page, text="no such thing")
+    wait_for(0, "0 runs")
+    page.locator("#steps", has_text="No step is on record").wait_for()
+    page.locator("#groups tbody tr", has_text="nemo:25.11.01").click()
+    wait_for(11, "11 runs")  # all of the chosen configuration, whatever their software
+
+
+def test_spikes_and_warm_up_do_not_flatten_the_rest(page: Page) -> None:
+    choose(page, title=LARGE)
+
+    def highest() -> float:
+        """Of the labels of the vertical axis; the others are whole numbers."""
+        texts = page.locator("#steps svg text").all_text_contents()
+        return max(float(text) for text in texts if re.fullmatch(r"\d+\.\d+", text))
+
+    page.wait_for_function("document.querySelector('#steps svg').textContent.includes('6.3')")
+    assert highest() < 7
+    assert page.locator("#steps .mark-symbol path").count() > 500, "beside the steps the marks of those beyond"
+    page.locator("#whole-range").check()
+    page.wait_for_function("document.querySelector('#steps svg').textContent.includes('20')")
+
+
+def luminance(color: str) -> float:
+    channels = [int(part) / 255 for part in re.findall(r"\d+", color)[:3]]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    bright, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (bright + 0.05) / (dark + 0.05)
+
+
+COLOR = """(name) => {
+    const probe = document.body.appendChild(document.createElement("i"));
+    probe.style.color = `var(${name})`;
+    const color = getComputedStyle(probe).color;
+    probe.remove();
+    return color;
+}"""
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_both_themes_can_be_read(browser: Browser, report_file: Path, theme: str) -> None:
+    with shown(browser, report_file, theme) as page:
+        paper = page.evaluate(COLOR, "--paper")
+        assert (luminance(paper) > 0.5) is (theme == "light")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == paper
+        for name in ("--ink", "--quiet", "--pass", "--fail", "--open", "--link"):
+            assert contrast(page.evaluate(COLOR, name), paper) >= 4.5, name  # WCAG 2, AA, text
+        for number in range(1, 8):
+            assert contrast(page.evaluate(COLOR, f"--s{number}"), paper) >= 3, number  # graphics
+
+
+def test_the_theme_can_be_changed_and_charts_follow(page: Page) -> None:
+    line: Callable[[], str] = lambda: page.evaluate(  # noqa: E731
+        "getComputedStyle(document.querySelector('#steps .mark-line path')).stroke"
+    )
+    seen = {}
+    for theme in ("auto", "light", "dark"):
+        assert page.locator("#theme").inner_text() == f"Colors: {theme}"
+        seen[theme] = line()
+        page.locator("#theme").click()
+    assert seen["auto"] == seen["light"] != seen["dark"]
+
+
+def test_on_paper(browser: Browser, report_file: Path) -> None:
+    with shown(browser, report_file, "dark") as page:
+        page.emulate_media(media="print")
+        assert luminance(page.evaluate(COLOR, "--paper")) > 0.9, "nobody prints on black"
+        assert not page.locator("#filters").is_visible()
+        pdf = page.pdf(prefer_css_page_size=True)
+        assert pdf.startswith(b"%PDF")
+        assert page.locator("details:not([open])").count() == 0, "what is folded on a screen is printed"
+        # Nothing is wider than the paper: A4 across, less its margins.
+        page.set_viewport_size({"width": 1030, "height": 700})
+        wider = page.evaluate(
+            "[...document.querySelectorAll('table')].filter((one) => one.offsetWidth > innerWidth).map((one) => one.id)"
+        )
+        assert wider == []
+
+
+def test_five_hundred_runs(browser: Browser, report: Report, tmp_path: Path) -> None:
+    """The page stays usable: bounded in size, and drawn with all runs chosen."""
+    most = MOST_POINTS // 500
+    runs = []
+    for number in range(500):
+        run = report.runs[number % len(report.runs)]
+        steps = msgspec.structs.replace(
+            run.steps,
+            total=5000,
+            index=list(range(most)),
+            **{name: [value] * most for name, value in (("seconds", 5.71234), ("loss", 8.12345), ("watts", 941.234))},
+        )
+        result = {**run.result, "run_id": f"{number:08x}"}
+        runs.append(msgspec.structs.replace(run, name=result["run_id"], result=result, steps=steps))
+    file = tmp_path / "many.html"
+    file.write_text(html_page(msgspec.structs.replace(report, runs=tuple(runs))), encoding="utf-8")
+    assert file.stat().st_size < 5_000_000
+    with shown(browser, file) as page:
+        page.locator("#filters button").click()
+        page.wait_for_function("document.getElementById('count').value === '500 of 500 runs'")
+        assert page.locator("#run-table tbody tr").count() == 500
+        assert "not every step is drawn" in page.locator("#charts-note").inner_text()
+        sort(page, "#run-table", "run, job")
+        assert cells(page, "#run-table", "run, job")[0].startswith("00000000")
