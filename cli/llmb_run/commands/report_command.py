@@ -34,6 +34,7 @@ def command(
     may be - for standard output. Exit status 1 if a run did not succeed.
     """
     from llmb_common.errors import RequestError
+    from llmb_common.files import write_atomic
     from llmb_run.place import Place
     from llmb_run.reporting.report import build
     from llmb_run.results.selected import selected
@@ -50,7 +51,7 @@ def command(
         if file == "-":
             text = written
         else:
-            _write(Path(file), written)
+            write_atomic(Path(file), written)
     data = {"runs": len(report.runs), "files": {form: file for form, file in wanted.items() if file != "-"}}
     return Result(data, text, status=0 if report.ok else 1, for_programs=True)
 
@@ -67,15 +68,3 @@ def _writer(form: str) -> Callable[[Report], str]:
     from llmb_run.reporting.markdown import markdown
 
     return markdown
-
-
-def _write(file: Path, text: str) -> None:
-    from llmb_common.errors import EnvironmentLacks
-    from llmb_common.files import write_atomic
-
-    try:
-        write_atomic(file, text)
-    except OSError as error:
-        raise EnvironmentLacks(
-            f"cannot write {file}: {error.strerror or error}", remedy="name a file in a folder you can write to"
-        ) from error

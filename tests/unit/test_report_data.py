@@ -1,0 +1,180 @@
+"""What a report is made of: lines over scales, over time, over steps and over nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from llmb_common.recipes.loading import load_recipe
+from llmb_common.results.estimate import StepTime
+from llmb_common.results.history import histories
+from llmb_common.results.scaling import ScaledRun, ScalingLine, scaling
+from llmb_common.runs.record import RunRecord, State
+from llmb_common.timing.records import Iteration
+from llmb_run.place import Place
+from llmb_run.reporting.report import MOST_POINTS, Report, build
+from llmb_run.reporting.steps import quantile, thin
+from llmb_run.results.selected import selected
+from support.report_site import make_site, noisy_log
+from support.runs import ROOT, make_run, plan_for
+
+H100_8B = {"GPU_TYPE": "h100", "MODEL_SIZE": "8b", "DTYPE": "bf16", "CONFIG_VARIANT": "nemo2"}
+LLAMA = load_recipe(ROOT / "llama3.1")
+
+
+def ran(install: Path, gpus: int, seconds: float, software: str = "nemo:26.02.01", **changes: str) -> ScaledRun:
+    plan = plan_for(install, **{**H100_8B, "JOB_TOTAL_GPUS": str(gpus), **changes})
+    return ScaledRun(plan, LLAMA, software, seconds)
+
+
+def only(lines: list[ScalingLine]) -> ScalingLine:
+    (line,) = lines
+    return line
+
+
+def test_weak_scaling_is_held_against_the_smallest_scale_and_the_published_one(tmp_path: Path) -> None:
+    line = only(scaling([ran(tmp_path, 32, 13.0), ran(tmp_path, 8, 12.0), ran(tmp_path, 8, 12.4)]))
+    assert (line.title, line.kind) == ("llama3.1 8b bf16 on h100", "weak")
+    small, large = line.points
+    assert (small.gpus, small.runs, small.efficiency) == (8, 2, 1.0)
+    assert small.tokens_per_second == pytest.approx(8192 * 128 / 12.2)
+    # One batch per GPU: efficiency is the ratio of the step times.
+    assert large.efficiency == pytest.approx(12.2 / 13.0)
+    assert large.published
+    assert large.published.efficiency == pytest.approx(12.27 / 12.32)
+    assert [point.gpus for point in line.published] == [8, 16, 32, 64, 128], "scales that were not run too"
+    assert "NeMo 2, nemo:25.02.01" in large.published.source
+
+
+def test_strong_scaling_keeps_the_batch_and_has_no_published_line(tmp_path: Path) -> None:
+    line = only(scaling([ran(tmp_path, gpus, 50 / gpus + 0.5, STRONG_SCALING="true") for gpus in (16, 32)]))
+    assert line.kind == "strong"
+    assert len({point.gbs for point in line.points}) == 1
+    assert line.points[1].efficiency == pytest.approx((50 / 16 + 0.5) / 2 / (50 / 32 + 0.5))
+    assert line.published == ()
+
+
+def test_a_line_is_of_one_software_and_one_kind_of_job(tmp_path: Path) -> None:
+    runs = [ran(tmp_path, 8, 12.0), ran(tmp_path, 16, 12.0, "nemo:25.11"), ran(tmp_path, 16, 12.0, TP="2")]
+    runs += [ran(tmp_path, 16, 12.0, DTYPE="fp8"), ran(tmp_path, 16, 12.0, NCCL_ALGO="Ring")]
+    assert scaling(runs) == [], "no two of them may be compared"
+
+
+def test_proxies_are_another_model_at_every_scale(tmp_path: Path) -> None:
+    proxies = [ran(tmp_path, gpus, 5.4, MODEL_SIZE="405b-proxy") for gpus in (32, 64, 128)]
+    assert len({run.plan.layers for run in proxies}) == 3
+    assert scaling(proxies) == []
+
+
+def test_without_a_published_smallest_scale_there_is_no_published_efficiency(tmp_path: Path) -> None:
+    line = only(scaling([ran(tmp_path, 4, 12.0, FORCE="true"), ran(tmp_path, 8, 12.1)]))
+    assert line.points[0].published is None
+    assert line.points[1].published
+    assert line.points[1].published.efficiency is None
+
+
+def moved(record: RunRecord, when: float, **manifest: object) -> RunRecord:
+    return replace(record, states=(State("COMPLETED", when, ""),), manifest={**record.manifest, **manifest})
+
+
+def test_history_is_by_date_and_says_what_changed(tmp_path: Path) -> None:
+    new = make_run(tmp_path)
+    old = make_run(tmp_path, variables=None)
+    other = make_run(tmp_path, variables={**H100_8B, "JOB_TOTAL_GPUS": "8"})
+    steady = StepTime(5.7, 0.01, 10)
+    told = {"job": {"evidence": {"nodes": 1, "driver": "580.1"}}}
+    found = histories(
+        [
+            (moved(new, 300.0, llmb="0.2.0", **told), steady),
+            (moved(other, 50.0), steady),
+            (moved(old, 100.0), StepTime(6.0, 0.01, 10)),
+        ]
+    )
+    assert [history.title for history in found] == ["llama3.1 405b fp8 on 128 gb200", "llama3.1 8b bf16 on 8 h100"]
+    first, second = found[0].moments
+    assert (first.created, first.seconds, first.changes) == (100.0, 6.0, ())
+    # The driver was not told before: whether it changed, nobody knows.
+    assert [(change.name, change.after) for change in second.changes] == [("llmb", "0.2.0")]
+
+
+def test_another_image_is_the_same_configuration_on_other_software(tmp_path: Path) -> None:
+    image = {"GPU_TYPE": "gb200", "MODEL_SIZE": "405b", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "128"}
+    old = make_run(tmp_path, variables={**image, "RUN_CONF_IMAGE": "nvcr.io#nvidia/nemo:25.11.01"})
+    new = make_run(tmp_path, variables=image)
+    steady = StepTime(5.7, 0.01, 10)
+    (history,) = histories([(moved(old, 1.0), steady), (moved(new, 2.0), steady)])
+    assert [moment.software for moment in history.moments] == ["nemo:25.11.01", "nemo:26.02.01"]
+    assert {change.name for change in history.moments[1].changes} == {"image", "software"}
+
+
+def steps(count: int) -> list[Iteration]:
+    return [Iteration(index, count, 1.0 + (index % 7) / 100, loss=10 - index / count) for index in range(1, count + 1)]
+
+
+def test_few_steps_stay_as_they_are() -> None:
+    assert thin(steps(50), 50) == steps(50)
+
+
+def test_many_steps_keep_every_extreme() -> None:
+    items = steps(10_000)
+    items[4321] = replace(items[4321], seconds=9.0)
+    items[6000] = replace(items[6000], seconds=0.1)
+    items[7777] = replace(items[7777], loss=99.0)
+    items[8000] = replace(items[8000], loss=float("nan"))
+    kept = thin(items, 300)
+    assert len(kept) <= 302
+    assert [item.index for item in kept] == sorted({item.index for item in kept})
+    assert {1, 4322, 6001, 7778, 10_000} <= {item.index for item in kept}
+
+
+def test_quantiles_lie_between_neighbours() -> None:
+    assert [quantile([1.0, 2.0, 4.0], share) for share in (0, 0.25, 0.5, 1)] == [1.0, 1.5, 2.0, 4.0]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    install = tmp_path_factory.mktemp("site")
+    make_site(install)
+    return build(selected(Place(install), (), {}), Place(install))
+
+
+def test_a_report_has_every_run_and_each_group_once(report: Report) -> None:
+    assert len(report.runs) == 18
+    assert not report.ok, "one failed"
+    groups = {(group["title"], group["software"]): group for group in report.groups}
+    assert len(groups) == len(report.groups) == 7
+    large = groups["llama3.1 405b fp8 on 128 gb200", "nemo:26.02.01"]
+    assert (len(large["run_ids"]), large["unsuccessful"]) == (7, 1)
+    assert large["reference"]["same_software"] is False
+    assert all(run.steps.total == len(run.steps.index) for run in report.runs)
+    spiked = next(run for run in report.runs if max(run.steps.seconds[10:], default=0) > 20)
+    assert spiked.steps.quantiles[-1] == max(spiked.steps.seconds[10:])
+
+
+def test_a_slow_node_stands_out(report: Report) -> None:
+    lines = {line.host: line for line in report.hosts}
+    assert lines["node009"].ratio == pytest.approx(1.07, abs=0.01)
+    assert len(lines["node001"].runs) == 6
+    assert lines["node001"].ratio == pytest.approx(0.99, abs=0.01)
+    assert lines["h008"].ratio is None, "it has no repeats to be held against"
+
+
+def test_what_differs_between_the_runs_of_one_job(report: Report) -> None:
+    by_title = {item.title: {fact.name: fact for fact in item.facts} for item in report.differing}
+    facts = by_title["llama3.1 405b fp8 on 128 gb200"]
+    assert {(value.value, len(value.runs)) for value in facts["software"].values} == {
+        ("nemo:26.02.01", 8),
+        ("nemo:25.11.01", 3),
+    }
+    assert "gbs" not in facts, "it is the same for all"
+
+
+def test_many_runs_share_the_points(tmp_path: Path) -> None:
+    make_run(tmp_path, log=noisy_log(5.7, seed=1, steps=400))
+    place = Place(tmp_path)
+    (found,) = selected(place, (), {})
+    report = build([found] * 300, place)
+    assert sum(len(run.steps.index) for run in report.runs) <= MOST_POINTS * 1.1
+    assert report.runs[0].steps.total == 400

@@ -1,0 +1,231 @@
+"""The report as Markdown, JUnit and HTML: what other programs read in it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from junitparser import Error, Failure, JUnitXml, Skipped
+from markdown_it import MarkdownIt
+
+from llmb_common.errors import EnvironmentLacks
+from llmb_run.place import Place
+from llmb_run.reporting import html as html_form
+from llmb_run.reporting.html import page
+from llmb_run.reporting.junit import junit
+from llmb_run.reporting.markdown import markdown
+from llmb_run.reporting.report import Report, build
+from llmb_run.results.selected import selected
+from support.cli import Cli
+from support.report_site import HOSTILE, make_site
+from support.runs import make_run, steady_log
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    install = tmp_path_factory.mktemp("site")
+    make_site(install)
+    return build(selected(Place(install), (), {}), Place(install))
+
+
+def tables(text: str) -> dict[str, list[list[str]]]:
+    """The rows of each table below its heading, as a Markdown reader sees them."""
+    found: dict[str, list[list[str]]] = {}
+    heading, tokens = "", iter(MarkdownIt("gfm-like", {"linkify": False}).parse(text))
+    for token in tokens:
+        if token.type == "heading_open":
+            heading = shown(next(tokens))
+        elif token.type == "tr_open":
+            found.setdefault(heading, []).append([])
+        elif token.type in ("td_open", "th_open"):
+            found[heading][-1].append(shown(next(tokens)))
+    return found
+
+
+def shown(token: Any) -> str:
+    """The text of a cell; anything but text in it fails the test."""
+    assert {child.type for child in token.children} <= {"text", "text_special"}, token.content
+    return "".join(child.content for child in token.children)
+
+
+def test_markdown_has_what_the_report_has(report: Report) -> None:
+    found = tables(markdown(report))
+    assert [name.partition(":")[0] for name in found] == [
+        *("Verdicts", "Runs", "Scaling", "History", "Nodes", "Differences")
+    ]
+    assert len(found["Verdicts"]) == 1 + 7
+    assert len(found["Runs"]) == 1 + 18
+    assert found["Scaling"][-1][3:6] == ["64", "1024", "1"]
+    assert len(found["History"]) == 1 + 10 + 3, "configurations that ran once have no history"
+
+
+def test_markdown_shows_hostile_text_as_it_is(report: Report) -> None:
+    found = tables(markdown(report))
+    differing = found["Differences: llama3.1 405b fp8 on 128 gb200"]
+    assert ["", HOSTILE, "1"] in differing
+    title = "# *x* | [a](javascript:b) `c` <b> $d$ ~e~ \n# no"
+    text = markdown(msgspec.structs.replace(report, title=title))
+    heading = MarkdownIt("gfm-like", {"linkify": False}).parse(text)[1]
+    assert shown(heading) == title.replace("\n", r"\n")
+
+
+def suite_in(text: str) -> Any:
+    (suite,) = JUnitXml.fromstring(text.encode())
+    return suite
+
+
+def test_junit_as_a_server_reads_it(report: Report) -> None:
+    suite = suite_in(junit(report))
+    cases = list(suite)
+    kinds = [type(case.result[0]) if case.result else None for case in cases]
+    assert (suite.tests, suite.failures, suite.errors, suite.skipped) == (8, 1, 1, 3)
+    assert [kinds.count(kind) for kind in (None, Failure, Error, Skipped)] == [3, 1, 1, 3]
+    failed = cases[kinds.index(Failure)]
+    assert (failed.name, failed.classname) == ("llama3.1 70b fp8 on 64 h100", "llmb.nemo:26_02_01")
+    assert failed.result[0].message.startswith("indication: fail (+18.")
+    assert "iteration 17 of 50" in cases[kinds.index(Error)].result[0].message
+
+
+def test_junit_has_no_character_that_xml_has_not(report: Report) -> None:
+    title = f"\x00\x1b[31m\ud800{HOSTILE}\u2028"
+    suite = suite_in(junit(msgspec.structs.replace(report, title=title)))
+    assert suite.name == f"\\x00\\x1b[31m\\ud800{HOSTILE}\\u2028"
+
+
+class Elements(HTMLParser):
+    """What a browser makes of the page: start tags, and the text of each script."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[tuple[dict[str, str | None], str]] = []
+        self.in_script = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self.in_script = tag == "script"
+        if self.in_script:
+            self.scripts.append((dict(attrs), ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        self.in_script = False
+
+    def handle_data(self, data: str) -> None:
+        if self.in_script:
+            attributes, text = self.scripts.pop()
+            self.scripts.append((attributes, text + data))
+
+
+@pytest.fixture(scope="module")
+def made(report: Report) -> str:
+    return page(msgspec.structs.replace(report, title=f"{HOSTILE}<!--data-->"))
+
+
+def test_the_page_loads_nothing_and_runs_two_scripts(made: str) -> None:
+    found = Elements(made)
+    assert [attributes for attributes, _ in found.scripts] == [{"id": "data", "type": "application/json"}, {}, {}]
+    outside = {"src", "href", "srcset", "action", "data", "background", "poster"}
+    assert [tag for tag, attributes in found.tags if outside & attributes.keys()] == []
+    policy = next(
+        attributes["content"] for tag, attributes in found.tags if tag == "meta" and "http-equiv" in attributes
+    )
+    assert policy
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe-eval" not in policy
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for _, text in found.scripts[1:]]
+    assert re.findall(r"'sha256-([^']+)'", policy) == hashes
+    assert not re.search(r"url\(|@import", html_form._resource("page.css"))
+
+
+def test_the_page_holds_the_report_whatever_is_in_it(made: str, report: Report) -> None:
+    found = Elements(made)
+    assert json.loads(found.scripts[0][1])["title"] == f"{HOSTILE}<!--data-->"
+    assert len(json.loads(found.scripts[0][1])["runs"]) == len(report.runs)
+    assert f"<title>{html.escape(HOSTILE)}&lt;!--data--&gt;</title>" in made
+    assert HOSTILE not in made
+
+
+def test_the_page_is_small_enough_to_send(made: str) -> None:
+    assert len(made) < 1_200_000, "of which the library is 900,000"
+
+
+def test_without_the_library_the_command_says_what_to_install(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    html_form._charts_library.cache_clear()
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    with pytest.raises(EnvironmentLacks, match="vl-convert-python, which is not installed") as caught:
+        page(report)
+    assert "pip install 'llmb[report]'" in caught.value.remedy
+
+
+@pytest.fixture
+def site(cli: Cli) -> Cli:
+    make_run(cli.install, log=steady_log(5700))
+    make_run(cli.install, state="FAILED", log=steady_log(5700, 10))
+    return cli
+
+
+def test_report_writes_each_form_where_it_is_told(site: Cli, tmp_path: Path) -> None:
+    files = {form: tmp_path / f"report.{form}" for form in ("html", "markdown", "junit")}
+    words = [word for form, file in files.items() for word in (f"--{form}", str(file))]
+    done = site("report", *words, "--title", "March")
+    assert (done.status, done.out) == (1, ""), "one run failed"
+    assert "<title>March</title>" in files["html"].read_text()
+    assert files["markdown"].read_text().startswith("# March\n\n2 runs, ")
+    assert suite_in(files["junit"].read_text()).name == "March"
+
+
+def test_report_takes_the_same_runs_as_results(site: Cli) -> None:
+    done = site("report", "--state", "completed")
+    assert done.status == 0
+    assert len(tables(done.out)["Runs"]) == 1 + 1
+    assert site("report", "no-such-run").status == 2
+
+
+def test_report_refuses_what_it_cannot_do(site: Cli, tmp_path: Path) -> None:
+    assert site("report", "--junit", "-", "--markdown", "-").status == 2
+    done = site("report", "--markdown", tmp_path / "no" / "such" / "folder")
+    assert done.status == 3
+    assert "cannot write" in done.err
+    assert "permissions" in done.err
+
+
+def test_results_over_scales(cli: Cli) -> None:
+    for gpus, seconds in ((8, 12.2), (16, 12.5)):
+        small = {"GPU_TYPE": "h100", "MODEL_SIZE": "8b", "DTYPE": "bf16", "JOB_TOTAL_GPUS": str(gpus)}
+        make_run(cli.install, variables={**small, "CONFIG_VARIANT": "nemo2"}, log=steady_log(1000 * seconds))
+    (line,) = cli("results", "--scaling", "--json").data["scaling"]
+    assert [round(point["efficiency"], 4) for point in line["points"]] == [1.0, 0.976]
+    text = cli("results", "--scaling").out.splitlines()
+    assert text[2].split()[-4:] == ["10486", "97.6", "99.8", "170500"]
+    header, *rows = cli("results", "--scaling", "--format", "csv").out.splitlines()
+    assert header.startswith("configuration,software,scaling,gpus,gbs,runs,step_seconds,tokens_per_second,")
+    assert len(rows) == 2
+    assert ",0.976," in rows[1]
+
+
+def test_results_over_time(cli: Cli) -> None:
+    for milliseconds in (6000, 5700):
+        make_run(cli.install, log=steady_log(milliseconds))
+    text = cli("results", "--history").out.splitlines()
+    assert [line.split()[-1] for line in text[1:]] == ["6.000", "-5.0"]
+    (history,) = cli("results", "--history", "--json").data["history"]
+    assert [moment["seconds"] for moment in history["moments"]] == [6.0, 5.7]
+    rows = cli("results", "--history", "--format", "csv").out.splitlines()
+    assert float(rows[2].split(",")[7]) == pytest.approx(0.95)
+
+
+def test_one_scale_is_no_scaling(site: Cli) -> None:
+    assert "two scales or more" in site("results", "--scaling").out
+    done = site("results", "--scaling", "--history")
+    assert done.status == 2
+    assert "exclude each other" in done.err
