@@ -15,6 +15,7 @@ import msgspec
 
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.kept_lists import read_list, write_list
+from llmb_common.planning.job_plan import JobPlan
 from llmb_common.results.configuration import configuration_key, software_of
 from llmb_common.results.decision import run_variance
 from llmb_common.results.estimate import StepTime
@@ -97,10 +98,16 @@ def baseline_references(record: RunRecord, known: Sequence[Baseline]) -> list[Re
     """The baselines of the run's configuration, that of its own software first; none that the run itself is part of."""
     if not known:
         return []  # to say what a run's software is may mean to read its log
-    key, software = configuration_key(record.plan), software_of(record)
+    others = [item for item in known if all(run.run_id != record.paths.run_id for run in item.runs)]
+    return baselines_for(record.plan, software_of(record), others)
+
+
+def baselines_for(plan: JobPlan, software: str, known: Sequence[Baseline]) -> list[Reference]:
+    """The baselines of a plan that runs with ``software``, that of the same first."""
+    key = configuration_key(plan)
     found = []
     for item in known:
-        if item.key != key or any(run.run_id == record.paths.run_id for run in item.runs):
+        if item.key != key:
             continue
         day = time.strftime("%Y-%m-%d", time.localtime(item.added))
         count = f"{len(item.runs)} run{'s' if len(item.runs) > 1 else ''}"
@@ -119,7 +126,11 @@ def baseline_references(record: RunRecord, known: Sequence[Baseline]) -> list[Re
 
 def title_of(record: RunRecord) -> str:
     """``llama3.1 405b fp8 on 128 gb200``."""
-    plan = record.plan
+    return title_of_plan(record.plan)
+
+
+def title_of_plan(plan: JobPlan) -> str:
+    """As ``title_of``."""
     return f"{plan.recipe} {plan.model_size} {plan.dtype} on {plan.gpus} {plan.gpu_type}"
 
 

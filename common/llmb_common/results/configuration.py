@@ -39,13 +39,16 @@ def configuration_key(plan: JobPlan) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def software_of_plan(plan: JobPlan) -> str:
+    """What a run of the plan will train with; empty outside containers, where only the run itself can tell."""
+    release = container_release(plan.image)
+    return f"nemo:{release}" if release else Path(plan.image).name if plan.image else ""
+
+
 def software_of(record: RunRecord) -> str:
     """What a run trained with, for people and for equality: ``nemo:26.02.01``, an image's name, or package versions."""
-    release = container_release(record.plan.image)
-    if release:
-        return f"nemo:{release}"
-    if record.plan.image:
-        return Path(record.plan.image).name
+    if named := software_of_plan(record.plan):
+        return named
     job = record.manifest.get("job")
     said = job.get("software") if isinstance(job, dict) else None
     if not isinstance(said, dict):

@@ -27,7 +27,8 @@ class Spread:
 
 RELEASE_SPREAD = {"dense": Spread(-0.071, 0.032), "MoE": Spread(-0.270, 0.028)}
 
-Kind: TypeAlias = Literal["baseline", "published"]
+Kind: TypeAlias = Literal["baseline", "published", "stated"]
+"""``stated``: in the suite of an acceptance campaign."""
 
 
 @dataclass(frozen=True)

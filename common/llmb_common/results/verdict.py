@@ -23,7 +23,7 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes import flops
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.anomalies import anomalies, is_unstable, steady_from
-from llmb_common.results.decision import TOLERANCE, Decision, decide
+from llmb_common.results.decision import ERROR_RATE, TOLERANCE, Decision, decide
 from llmb_common.results.estimate import StepTime, estimate
 from llmb_common.results.references import Reference, published_references, release_spread
 from llmb_common.timing.runs import RunTiming
@@ -128,12 +128,20 @@ def judge_result(plan: JobPlan, recipe: Recipe, timing: RunTiming, baselines: Se
     return replace(verdict, remarks=remarks)
 
 
-def judge_runs(plan: JobPlan, runs: Sequence[StepTime], reference: Reference) -> Verdict:
+def judge_runs(
+    plan: JobPlan,
+    runs: Sequence[StepTime],
+    reference: Reference,
+    *,
+    tolerance: float = TOLERANCE,
+    error_rate: float = ERROR_RATE,
+) -> Verdict:
     """One verdict over repeats of one configuration; a reference of other software widens the tolerance."""
-    tolerance = TOLERANCE
     if not reference.same_software:
-        tolerance = (1 + TOLERANCE) * (1 + release_spread(plan).slowest) - 1
-    decision = decide(runs, reference.seconds, tolerance=tolerance, reference_error=reference.error)
+        tolerance = (1 + tolerance) * (1 + release_spread(plan).slowest) - 1
+    decision = decide(
+        runs, reference.seconds, tolerance=tolerance, reference_error=reference.error, error_rate=error_rate
+    )
     return Verdict(decision.answer, _text(decision, reference), decision, reference)
 
 

@@ -1,0 +1,136 @@
+"""Verdicts on growing data: an acceptance campaign looks, adds runs where they do not decide, and looks again.
+
+Each look is another chance of a wrong answer, so the error rate of ``decision`` is shared among the looks that a
+campaign may take (Bonferroni). There are at most ``LOOKS``: after the first runs, after as many more as should decide,
+and after all that are allowed. ``sequential_simulation`` shows how often that is wrong.
+
+``follow`` is a pure function of how the runs so far have ended. So a campaign that was killed needs no memory of what
+it meant to do next, and why there was a rerun can be told at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from llmb_common.results.decision import ERROR_RATE, Answer, Decision
+from llmb_common.results.estimate import StepTime
+
+LOOKS = 3
+
+REQUIRED = 0.95
+"""The performance that a system must exceed, as a share of the reference's."""
+
+REPEATS = 3
+RERUNS = 12
+"""Runs of each workload at the first look, and how many more a campaign may add: few systems need them, but one at 97 %
+of the reference does."""
+
+
+def tolerance_of(required: float) -> float:
+    """How much slower a step may be where performance must exceed ``required`` of the reference: 0.95 is +5.26 %."""
+    return 1 / required - 1
+
+
+def looks_of(reruns: int) -> int:
+    """How often a campaign that may add ``reruns`` runs looks at most."""
+    return min(LOOKS, 1 + reruns)
+
+
+def error_rate(reruns: int) -> float:
+    """Of either wrong answer at one look of a campaign that may add ``reruns`` runs."""
+    return ERROR_RATE / looks_of(reruns)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """How a run ended: with a step time (None where only its success counts), or why it says nothing, or why it failed.
+
+    ``fault`` is not the system's speed: a node died, somebody cancelled it. Such a run is replaced.
+    """
+
+    time: StepTime | None = None
+    fault: str = ""
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """``attempt`` is the run's number, from 1."""
+
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a workload stands. ``attempts`` is how many runs there must be; ``answer`` None: wait for them.
+
+    ``decision`` is that of the last look. ``trouble`` says why there is none, or why it does not count.
+    """
+
+    attempts: int
+    reruns: tuple[Rerun, ...] = ()
+    answer: Answer | None = None
+    decision: Decision | None = None
+    trouble: str = ""
+
+
+def follow(
+    ended: Sequence[Attempt | None],
+    repeats: int,
+    reruns: int,
+    judge: Callable[[Sequence[StepTime]], Decision] | None,
+) -> Progress:
+    """What comes next, after runs that have ended (None: not yet) in the order of their numbers.
+
+    Args:
+        ended: as far as runs exist
+        repeats: runs before the first look
+        reruns: how many may be added, for whatever reason
+        judge: the decision over step times; None: it is enough that the runs succeed
+    """
+    attempts = wanted = repeats
+    added: list[Rerun] = []
+    look, decision = 1, None
+    while True:
+        known = [*ended[:attempts], *[None] * (attempts - len(ended))]
+        failed = next((item for item in known if item is not None and item.failure), None)
+        if None in known and failed is None:
+            return Progress(attempts, tuple(added))
+        # What is running already is waited for, even where one has failed: nothing is left behind.
+        if failed is not None:
+            going = any(item is None for item in ended)
+            return Progress(attempts, tuple(added), None if going else "fail", None, failed.failure)
+        faults = [(number, item) for number, item in enumerate(known, 1) if item is not None and item.fault]
+        good = [item.time for item in known if item is not None and not item.fault]
+        left = repeats + reruns - attempts
+        missing = wanted - len(good)
+        if missing and left:
+            for number, item in faults[len(faults) - missing :][:left]:
+                attempts += 1
+                added.append(Rerun(attempts, f"run {number}: {item.fault}"))
+            continue
+        times = [time for time in good if time is not None]
+        if missing and (judge is None or not times):
+            why = f"{len(faults)} of {attempts} runs say nothing, the last one: {faults[-1][1].fault}"
+            return Progress(attempts, tuple(added), "inconclusive", None, why)
+        if judge is None:
+            return Progress(attempts, tuple(added), "pass")
+        decision = judge(times)
+        more = _more(decision, look, looks_of(reruns), left)
+        if not more:
+            return Progress(attempts, tuple(added), decision.answer, decision)
+        reason = f"inconclusive after {len(times)} run{'s' if len(times) > 1 else ''}"
+        added += [Rerun(attempts + number, reason) for number in range(1, more + 1)]
+        attempts, wanted, look = attempts + more, len(good) + more, look + 1
+
+
+def _more(decision: Decision, look: int, looks: int, left: int) -> int:
+    """How many runs to add after the ``look``-th of ``looks`` looks, at most ``left``; 0: that was the last.
+
+    All that are left before the last look: a campaign that may rerun does so before it gives up.
+    """
+    if decision.answer != "inconclusive" or look >= looks:
+        return 0
+    return left if look == looks - 1 else min(decision.more_runs or left, left)
