@@ -10,6 +10,7 @@ creation goes through ``update_record``, which reads, changes and writes under a
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 import time
@@ -228,5 +229,15 @@ def update_record(folder: Path, change: Callable[[RunRecord], RunRecord]) -> Run
             raise RecordError(f"{folder} was moved: its record is of {record.paths.folder}", remedy="move it back")
         changed = change(record)
         if changed != record:
+            if changed.job_id != record.job_id and changed.job_id is not None:
+                _describe_for_others(changed)
             changed.save()
         return changed
+
+
+def _describe_for_others(record: RunRecord) -> None:
+    """Write the file that NVIDIA's tools read. Nothing here depends on it: a full disk is the record's to report."""
+    from llmb_common.runs.nvidia_config import config_file, config_text
+
+    with contextlib.suppress(RecordError):
+        write_atomic(config_file(record), config_text(record), sync_folder=False)
