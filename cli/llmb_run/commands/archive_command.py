@@ -13,7 +13,43 @@ from llmb_run import options
 from llmb_run.app import Command
 
 
-@click.command(cls=Command)
+@click.command("verify", cls=Command)
+@click.argument("pack", metavar="PACK", type=click.Path(path_type=Path), help="An archive of llmb-run.")
+@click.option("--sha256", metavar="DIGEST", default="", help="Also compare the SHA-256 of the whole file.")
+@options.json
+def verify(pack: Path, sha256: str) -> Result:
+    """Name every file of an archive that was changed, is missing or was added.
+
+    Nothing is unpacked. Exit status 1 if there is one.
+    """
+    from llmb_common.errors import CheckFailed
+    from llmb_run.results.verifying import verify_archive
+
+    found = verify_archive(pack, sha256)
+    kinds = ("changed", "missing", "added", "damaged")
+    data = {"path": str(pack.absolute()), "ok": found.ok, "files": found.files}
+    data |= {kind: getattr(found, kind) for kind in kinds}
+    lines = [f"{kind}: {text}\n" for kind in kinds for text in getattr(found, kind)]
+    if found.ok:
+        return Result(data, f"{pack}: {found.files} files, all as they were written\n")
+    error = CheckFailed(
+        f"{pack} is not as it was written", remedy="ask whoever made it for another copy", code="archive-changed"
+    )
+    return Result(data, "".join(lines), error=error)
+
+
+class ArchiveCommand(Command):
+    """``archive RUN...``, and ``archive verify PACK``: no run is called that."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args[:1] == [verify.name]:
+            return verify.make_context(f"{info_name} {verify.name}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@click.command(cls=ArchiveCommand)
 @options.runs
 @click.option(
     *("-o", "--output"),
@@ -37,7 +73,7 @@ def command(
     """Pack runs into one file: records, scripts, logs and hashes, but no secrets.
 
     RUNS are run ids, names, job ids or folders; without any, all of yours that match the options. Checkpoints are left
-    out.
+    out. llmb-run archive verify PACK checks an archive.
     """
     from llmb_common.errors import RequestError
     from llmb_run.place import Place

@@ -17,8 +17,7 @@ import stat
 import subprocess
 import tarfile
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +64,8 @@ class Archive:
     masked: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     """Files that are not text, in which no secret could be masked."""
+    newest: int = 0
+    """When the newest of the packed files was last written, as Unix time."""
 
 
 def write_archive(
@@ -76,11 +77,14 @@ def write_archive(
     unmasked: bool = False,
     secrets: Sequence[str] = (),
     overwrite: bool = False,
+    more: Mapping[str, bytes] | None = None,
 ) -> Archive:
     """Write ``folders`` (run folders) to ``path``.
 
-    ``summary`` goes into ``archive.json``. ``unmasked``: also what is not text. ``secrets`` are masked as
-    well as those of the environment. A half-written archive is never seen under ``path``.
+    ``summary`` goes into ``archive.json``, ``more`` are further files by their names, in which the caller has masked
+    what is secret. ``unmasked``: also what is not text. ``secrets`` are masked as well as those of the environment. A
+    half-written archive is never seen under ``path``. The same files make the same archive, to the byte: times are
+    those of the files.
 
     Raises:
         RequestError: ``path`` cannot be the name of an archive, or exists
@@ -98,8 +102,8 @@ def write_archive(
     try:
         with ExitStack() as stack:
             stack.callback(lambda: temporary.unlink(missing_ok=True))
-            packing = _Packing(archive, _Mask(secrets), profiles=profiles, unmasked=unmasked)
-            _write(temporary, path, folders, summary, packing)
+            packing = _Packing(archive, Mask(secrets), profiles=profiles, unmasked=unmasked)
+            _write(temporary, path, folders, summary, more or {}, packing)
             archive.bytes = temporary.stat().st_size
             temporary.replace(path)
     except OSError as error:
@@ -114,12 +118,19 @@ class _Packing:
     """An archive in the making."""
 
     archive: Archive
-    mask: _Mask
+    mask: Mask
     profiles: bool
     unmasked: bool
 
 
-def _write(temporary: Path, path: Path, folders: Sequence[Path], summary: Any, packing: _Packing) -> None:
+def _write(
+    temporary: Path,
+    path: Path,
+    folders: Sequence[Path],
+    summary: Any,
+    more: Mapping[str, bytes],
+    packing: _Packing,
+) -> None:
     top = path.name.removesuffix(".tar.zst").removesuffix(".tar.gz")
     archive = packing.archive
     with (
@@ -131,7 +142,9 @@ def _write(temporary: Path, path: Path, folders: Sequence[Path], summary: Any, p
             for file in _files(folder, profiles=packing.profiles):
                 name = f"{top}/{folder.name}/{file.relative_to(folder).as_posix()}"
                 _add_file(tar, file, name, packing, is_code=file == folder / _CODE and _is_planned_code(folder))
-        about = {"schema": 1, "llmb": __version__, "written": time.time(), "runs": summary}
+        for name, content in more.items():
+            _add_bytes(tar, f"{top}/{name}", content, archive)
+        about = {"schema": 1, "llmb": __version__, "newest": archive.newest, "runs": packing.mask.value(summary)}
         about["left_out"] = [name.split("/", 1)[1] for name in archive.left_out]
         _add_bytes(tar, f"{top}/archive.json", json.dumps(about, indent=2, allow_nan=False).encode(), archive)
         sums = "".join(f"{digest}  {name.split('/', 1)[1]}\n" for name, digest in archive.hashes.items())
@@ -148,7 +161,7 @@ class _Compressor:
         if path.name.endswith(".tar.gz"):
             import gzip
 
-            self._stream: IO[bytes] = gzip.GzipFile(fileobj=target, mode="wb", mtime=0)  # type: ignore[assignment]
+            self._stream: IO[bytes] = gzip.GzipFile("", fileobj=target, mode="wb", mtime=0)  # type: ignore[assignment]
             return
         if shutil.which("zstd") is None:
             raise EnvironmentLacks(
@@ -221,6 +234,7 @@ def _add_file(tar: tarfile.TarFile, path: Path, name: str, packing: _Packing, *,
         info.size, info.mtime, info.mode = copy.tell(), int(status.st_mtime), stat.S_IMODE(status.st_mode)
         copy.seek(0)
         tar.addfile(info, copy)
+    archive.newest = max(archive.newest, int(status.st_mtime))
     archive.hashes[name] = digest.hexdigest()
     if masked:
         archive.masked.append(name)
@@ -228,12 +242,12 @@ def _add_file(tar: tarfile.TarFile, path: Path, name: str, packing: _Packing, *,
 
 def _add_bytes(tar: tarfile.TarFile, name: str, content: bytes, archive: Archive) -> None:
     info = tarfile.TarInfo(name)
-    info.size, info.mtime, info.mode = len(content), int(time.time()), 0o644
+    info.size, info.mtime, info.mode = len(content), archive.newest, 0o644
     tar.addfile(info, io.BytesIO(content))
     archive.hashes[name] = hashlib.sha256(content).hexdigest()
 
 
-class _Mask:
+class Mask:
     """Masks tokens: secrets that we know, what looks like one, and what is assigned to a variable with such a name."""
 
     _ASSIGNED = re.compile(rb"\b([A-Za-z][A-Za-z0-9_]*)(=['\"]?)([^\s'\";,]{8,})")
@@ -242,6 +256,18 @@ class _Mask:
         # A short value would mask ordinary words.
         around = [value for name, value in os.environ.items() if is_secret_name(name)]
         self._known = sorted({os.fsencode(value) for value in (*around, *secrets) if len(value) >= 8}, key=len)[::-1]
+
+    def text(self, content: bytes) -> bytes:
+        """``content`` with every line masked."""
+        return b"".join(self(line) for line in content.splitlines(keepends=True))
+
+    def value(self, plain: Any) -> Any:
+        """Plain values, as JSON has them, with every text in them masked."""
+        if isinstance(plain, str):
+            return self(plain.encode(errors="surrogateescape")).decode(errors="surrogateescape")
+        if isinstance(plain, dict):
+            return {key: self.value(item) for key, item in plain.items()}
+        return [self.value(item) for item in plain] if isinstance(plain, list | tuple) else plain
 
     def __call__(self, block: bytes) -> bytes:
         for value in self._known:

@@ -1,0 +1,218 @@
+"""Is an archive what it was when it was written? Every file against ``SHA256SUMS``, without unpacking anything.
+
+An archive comes from somebody else, so nothing in it is believed: it is read as a stream, nothing is written, what is
+not a plain file under the one folder is a problem of its own, and how much is read is bounded. ``SHA256SUMS`` shows
+accidents and careless changes; who changes a file may change it too. Against that helps only the digest of the whole
+file, kept elsewhere (``--sha256``).
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import re
+import subprocess
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, cast
+
+from llmb_common.errors import EnvironmentLacks, RecordError
+from llmb_common.files import open_plain, sha256_of
+
+MOST_BYTES = 1 << 40
+MOST_FILES = 1_000_000
+MOST_SUMS = 256 << 20
+"""More than any archive of runs has: unpacked bytes, files, bytes of its ``SHA256SUMS``."""
+
+_LONGEST_HEADER = 64 << 10
+_BLOCK = 1 << 20
+_SUMS = "SHA256SUMS"
+_LINE = re.compile(r"([0-9a-f]{64})  ([^\n\0]+)")
+
+
+@dataclass
+class Verified:
+    """Names as they are in ``SHA256SUMS``. ``damaged`` are sentences about the archive as a whole."""
+
+    files: int = 0
+    changed: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    added: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything is as it was."""
+        return not (self.changed or self.missing or self.added or self.damaged)
+
+
+def verify_archive(path: Path, sha256: str = "") -> Verified:
+    """Hold every file of the archive ``path`` against its ``SHA256SUMS``, and the whole against ``sha256`` if given.
+
+    Raises:
+        RecordError: it cannot be opened
+        EnvironmentLacks: there is no zstd
+    """
+    found = Verified()
+    try:
+        with open_plain(path) as source:
+            whole = sha256_of(path) if sha256 else ""
+            with _decompressed(source, found) as stream:
+                _check(stream, found)
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
+    if sha256 and whole != sha256.strip().lower():
+        found.damaged.append(f"the archive's own SHA-256 is {whole}, not {sha256}")
+    return found
+
+
+@contextmanager
+def _decompressed(source: IO[bytes], found: Verified) -> Iterator[IO[bytes]]:
+    """What is in ``source``, whose first bytes say how it is compressed."""
+    magic = os.pread(source.fileno(), 4, 0)  # zstd reads from where the descriptor is
+    if magic[:2] == b"\x1f\x8b":
+        yield gzip.GzipFile(fileobj=source)  # type: ignore[misc]
+        return
+    if magic != b"\x28\xb5\x2f\xfd":
+        found.damaged.append("it is neither a .tar.zst nor a .tar.gz file")
+        yield io.BytesIO()
+        return
+    with tempfile.TemporaryFile() as complaint:
+        try:
+            # Without a limit a window of gigabytes could be asked for.
+            command = ["zstd", "--quiet", "--decompress", "--stdout", "--memory=256MB"]
+            process = subprocess.Popen(command, stdin=source, stdout=subprocess.PIPE, stderr=complaint)
+        except FileNotFoundError:
+            raise EnvironmentLacks("the program zstd is not on PATH", remedy="install the package zstd") from None
+        assert process.stdout is not None
+        try:
+            yield process.stdout
+            # Where the reading was given up, zstd still waits for somebody to read.
+            if not found.damaged and process.wait() != 0:
+                complaint.seek(0)
+                text = complaint.read(500).decode(errors="replace").strip()
+                found.damaged.append(f"it is truncated or damaged: {text or 'zstd failed'}")
+        finally:
+            process.kill()
+            process.stdout.close()
+            process.wait()
+
+
+class _Bounded:
+    """A stream that ends the reading beyond ``MOST_BYTES``, and remembers where its last byte other than NUL was."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self.position = 0
+        self.last = 0
+
+    def read(self, size: int) -> bytes:
+        block = self._stream.read(size)
+        if kept := len(block.rstrip(b"\0")):
+            self.last = self.position + kept
+        self.position += len(block)
+        if self.position > MOST_BYTES:
+            raise tarfile.ReadError(f"more than {MOST_BYTES >> 30} GiB")
+        return block
+
+
+class _PlainMember(tarfile.TarInfo):
+    """A member of an archive. Headers that hold names are read whole, so their length is bounded."""
+
+    @classmethod
+    def frombuf(cls, buf: Any, encoding: str, errors: str) -> _PlainMember:
+        member = super().frombuf(buf, encoding, errors)
+        if member.type not in (*tarfile.REGULAR_TYPES, tarfile.DIRTYPE) and member.size > _LONGEST_HEADER:
+            raise tarfile.ReadError("a header that is too long")
+        return member
+
+
+def _check(stream: IO[bytes], found: Verified) -> None:
+    if found.damaged:
+        return
+    digests: dict[str, str] = {}
+    sums: dict[str, str] | None = None
+    bounded = _Bounded(stream)
+    try:
+        # An archive is read as a stream: one that leads back to an earlier place could be read for ever.
+        with tarfile.open(fileobj=cast(Any, bounded), mode="r|", tarinfo=_PlainMember, errorlevel=2) as tar:
+            for member in tar:
+                tar.members = []  # type: ignore[attr-defined]  # tarfile keeps all it has seen
+                name = _inside(member, found)
+                if name is None:
+                    continue
+                if name in digests or (name == _SUMS and sums is not None):
+                    found.added.append(f"{name} (a second time)")
+                    continue
+                if len(digests) >= MOST_FILES:
+                    raise tarfile.ReadError(f"more than {MOST_FILES} files")
+                content = tar.extractfile(member)
+                assert content is not None
+                if name == _SUMS:
+                    sums = _sums(content.read(MOST_SUMS + 1), found)
+                else:
+                    digests[name] = _digest(content, member.size)
+            end = tar.offset
+        while bounded.read(_BLOCK):
+            pass
+        if bounded.last > end:
+            found.damaged.append("there is something after its end")
+    except (
+        tarfile.TarError,
+        EOFError,
+        zlib.error,
+        gzip.BadGzipFile,
+        OverflowError,
+        ValueError,
+        RecursionError,
+    ) as error:
+        found.damaged.append(f"it is truncated or damaged: {error}")
+    found.files = len(digests)
+    if sums is None:
+        found.damaged.append(f"it has no {_SUMS}, so nothing can be checked")
+        return
+    found.changed += [name for name, digest in sums.items() if digests.get(name, digest) != digest]
+    found.missing += [name for name in sums if name not in digests]
+    found.added += [name for name in digests if name not in sums]
+
+
+def _inside(member: tarfile.TarInfo, found: Verified) -> str | None:
+    """The name of a plain file below the archive's one folder; None for anything else, which is noted."""
+    parts = member.name.split("/")
+    if not member.isreg() or member.issparse():
+        found.added.append(f"{member.name} (not a plain file)")
+    elif len(parts) < 2 or not all(parts) or {".", ".."} & set(parts) or member.name.startswith("/"):
+        found.added.append(f"{member.name} (outside the archive's folder)")
+    else:
+        return "/".join(parts[1:])
+    return None
+
+
+def _digest(content: IO[bytes], size: int) -> str:
+    digest, left = hashlib.sha256(), size
+    while left and (block := content.read(min(_BLOCK, left))):
+        digest.update(block)
+        left -= len(block)
+    if left:
+        raise tarfile.ReadError("a file ends too early")
+    return digest.hexdigest()
+
+
+def _sums(content: bytes, found: Verified) -> dict[str, str]:
+    if len(content) > MOST_SUMS:
+        raise tarfile.ReadError(f"{_SUMS} is too large")
+    sums: dict[str, str] = {}
+    for line in content.decode(errors="replace").splitlines():
+        match = _LINE.fullmatch(line)
+        if match is None or match[2] in sums:
+            found.damaged.append(f"{_SUMS} has a line that is none: {line[:80]}")
+        else:
+            sums[match[2]] = match[1]
+    return sums
