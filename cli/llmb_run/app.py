@@ -28,6 +28,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "bulk": "Start the jobs of a task file.",
         "retry": "Start runs again with the same plan.",
         "repeat": "Start a run again, exactly as it was, or say what differs today.",
+        "accept": "Run an acceptance campaign: a suite of workloads, judged, with evidence.",
     },
     "Follow": {
         "jobs": "List runs and their states.",

@@ -2,10 +2,10 @@
 
 The stand-in is the "Python" of ``cluster_config.yaml``; rank 0 prints its NCCL variables and the iteration lines that
 the engine prints. Variables of the job control the rest: ``STANDIN_STEPS`` (a number; ``job``: those of job.json),
-``STANDIN_SECONDS`` a step, ``STANDIN_EXIT`` (its exit code), ``STANDIN_HANG`` (after which step it hangs),
-``STANDIN_LINGER`` (no exit after its last step), ``STANDIN_GATE`` (a file: no third step before it exists, so that a
-test can look as long as it needs), ``STANDIN_OTHERS`` and ``STANDIN_OTHERS_EXIT`` (seconds and exit code of the other
-ranks).
+``STANDIN_SECONDS`` a step, ``STANDIN_MS`` (what its lines say a step took), ``STANDIN_EXIT`` (its exit code),
+``STANDIN_HANG`` (after which step it hangs), ``STANDIN_LINGER`` (no exit after its last step), ``STANDIN_GATE`` (a
+file: no third step before it exists, so that a test can look as long as it needs), ``STANDIN_OTHERS`` and
+``STANDIN_OTHERS_EXIT`` (seconds and exit code of the other ranks).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if [[ $steps == job ]]; then steps=$(sed -nE 's/.*"train": ?([0-9]+).*/\\1/p' "$
 for ((step = 1; step <= steps; step++)); do
   while [[ $step == 3 && -n ${STANDIN_GATE:-} && ! -e $STANDIN_GATE ]]; do sleep 0.1 & wait $!; done
   sleep "${STANDIN_SECONDS:-0}" & wait $!
-  printf ' [2026-11-20 03:40:35] iteration %8d/%8d | consumed samples: %d | elapsed time per iteration (ms): 100.5 |' \\
-    "$step" "$steps" "$step"
+  printf ' [2026-11-20 03:40:35] iteration %8d/%8d | consumed samples: %d | elapsed time per iteration (ms): %s |' \\
+    "$step" "$steps" "$step" "${STANDIN_MS:-100.5}"
   printf ' throughput per GPU (TFLOP/s/GPU): 500.0 | lm loss: 6.9E+00 | grad norm: 1.0 |\\n'
   if [[ ${STANDIN_HANG:-} == "$step" ]]; then
     trap '' TERM

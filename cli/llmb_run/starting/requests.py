@@ -147,7 +147,7 @@ def plan_all(asks: Iterable[Ask], place: Place, *, skip_unsupported: bool = Fals
     problems: list[str] = []
     all_asks = list(asks)
     assert place.install  # without one nothing can be planned: say so once
-    _refuse_one_folder_for_many(all_asks)
+    refuse_one_folder_for_many(all_asks)
     for ask in all_asks:
         # Repeats follow each other, and have one plan.
         last = planned[-1] if planned else None
@@ -176,7 +176,8 @@ def _plan_or_error(ask: Ask, place: Place) -> Asked | RequestError:
         return error
 
 
-def _refuse_one_folder_for_many(asks: Sequence[Ask]) -> None:
+def refuse_one_folder_for_many(asks: Sequence[Ask]) -> None:
+    """Raise RequestError where ``LLMB_WORKLOAD`` names one folder for the runs of several workloads."""
     workloads = {ask.workload for ask in asks}
     if os.environ.get("LLMB_WORKLOAD") and len(workloads) > 1:
         raise RequestError(

@@ -96,7 +96,7 @@ def parse_yaml(text: str, where: str, place: Place) -> list[Ask]:
     for number, task in enumerate(content.tasks):
         at = f"{where}:{_line(lines, f'$.tasks[{number}]')}"
         try:
-            asks += _task(task, content.defaults, place)
+            asks += asks_of_task(task, content.defaults, place)
         except LLMBError as error:
             raise ConfigError(f"{at}: {error.message}", remedy=error.remedy, code=error.code) from error
     return asks
@@ -106,7 +106,12 @@ def _line(lines: Lines, path: str) -> int:
     return lines.get(path, 1)
 
 
-def _task(task: Task, defaults: Sweep, place: Place) -> list[Ask]:
+def asks_of_task(task: Task, defaults: Sweep, place: Place) -> list[Ask]:
+    """Every job of one task.
+
+    Raises:
+        LLMBError: something in it is wrong
+    """
     base = _with(_with(Ask(workload=""), defaults), task)
     said: Any = {
         name: getattr(task, name) if getattr(task, name) is not None else getattr(defaults, name)

@@ -1,0 +1,14 @@
+"""``llmb-run accept``: a suite of workloads, planned, run, judged, rerun where that is inconclusive, and packed.
+
+::
+
+    suite      the file: which jobs, how often, held against what
+    planned    every job planned, with its reference, before anything starts
+    frozen     what must not change while a campaign lasts, and what has
+    campaign   a campaign's folder and lock
+    attempts   how each run ended: with a step time, by a fault that a rerun cures, or by its own failure
+    conduct    submit, wait, judge, rerun; all that is done is derived from the runs on record
+    outcome    the verdicts as table and JSON
+    pack       the evidence pack
+    shipped    the suites that come with LLMB, made from the recipes
+"""

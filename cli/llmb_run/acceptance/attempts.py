@@ -1,0 +1,65 @@
+"""How a run of a campaign ended: with a step time, by a fault that is not the system's speed, or by its own failure."""
+
+from __future__ import annotations
+
+import re
+
+from llmb_common.results.anomalies import is_unstable
+from llmb_common.results.sequential import Attempt
+from llmb_common.runs.record import CANCELLED, COMPLETED, LOST, RunRecord
+from llmb_common.timing.causes import first_cause
+from llmb_run.results.measuring import Measured
+
+_STATES = {
+    "NODE_FAIL": "a node failed",
+    "BOOT_FAIL": "a node did not boot",
+    "PREEMPTED": "it was preempted",
+    "REVOKED": "it was revoked",
+    CANCELLED: "it was cancelled",
+    LOST: "the scheduler has lost it",
+}
+"""States of a job that say nothing about the benchmark."""
+
+_NODE_KINDS = frozenset({"ecc", "fewer-gpus", "adapter"})
+"""Findings that explain why a run failed."""
+
+_NODE_WORDS = re.compile(
+    r"uncorrectable|\bECC error|\bXid\b|fallen off the bus|nvlink error|hardware error|CUDA_ERROR_(?:ECC|HARDWARE)"
+    r"|ncclRemoteError|remote process exited or there was a network error|NET/IB.*(?:error|failed)|Bus error"
+    r"|Stale file handle|Input/output error|Transport endpoint is not connected|NODE FAILURE",
+    re.IGNORECASE,
+)
+"""Causes that are a node's, its network's or its file system's, in the words of NCCL, CUDA, Linux and Slurm."""
+
+
+def attempt_of(item: Measured, record: RunRecord, *, judged: bool, prescreen: bool) -> Attempt:
+    """How a run that has ended did.
+
+    Args:
+        item: its figures
+        record: as it is now
+        judged: its step time counts; else it is enough that it succeeded
+        prescreen: what its nodes have found is a failure
+    """
+    status = item.timing.status
+    problems = [finding.text for finding in item.findings if finding.severity == "problem"]
+    if judged and item.good is not None:
+        if is_unstable(item.good):
+            spikes, total = len(item.good.spikes), item.good.count + len(item.good.spikes)
+            return Attempt(fault=f"unstable, {spikes} of {total} steps are unlike the others")
+        return Attempt(item.good)
+    short = status.state == "Success" or status.reason == "window_not_reached"
+    if not judged and record.state == COMPLETED and short:
+        return Attempt(failure=f"its nodes: {'; '.join(problems)}") if prescreen and problems else Attempt()
+    if (word := record.state.split()[0]) in _STATES:
+        return Attempt(fault=f"{_STATES[word]} ({record.state}{f', {record.detail}' if record.detail else ''})")
+    hardware = [finding.text for finding in item.findings if finding.kind in _NODE_KINDS]
+    cause = first_cause([record.paths.log, record.paths.batch_log])
+    if _NODE_WORDS.search(cause):
+        hardware.append(cause)
+    if hardware:
+        return Attempt(fault=f"a node's fault: {hardware[0]}")
+    if status.state == "Incomplete":
+        return Attempt(fault=status.message)
+    said = status.message or record.detail or record.state
+    return Attempt(failure=f"{said}: {cause}" if record.state != COMPLETED else said)

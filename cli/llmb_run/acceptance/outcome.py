@@ -1,0 +1,207 @@
+"""What a campaign has shown: for each workload and for the whole, as data, as a table, and as an exit status.
+
+Performance is the reference's step time over the measured one: 0.97 means 3 % less work per second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llmb_run.acceptance.conduct import Run, Standing
+from llmb_run.acceptance.frozen import Frozen
+from llmb_run.acceptance.planned import Workload
+from llmb_run.results.measuring import as_dict
+from llmb_run.terminal import table
+from llmb_run.words import clock
+
+_RIGHT = ("GPUs", "runs", "reruns", "step s", "reference s", "performance %", "required %")
+
+
+def outcome(frozen: Frozen, standings: Sequence[Standing]) -> dict[str, Any]:
+    """The campaign as JSON: ``accepted`` is True, False, or None while workloads have no answer yet."""
+    workloads = [_workload(item) for item in standings]
+    accepted, why = _whole(workloads)
+    return {
+        "schema": 1,
+        "campaign": frozen.id,
+        "suite": frozen.suite_name,
+        "suite_sha256": frozen.suite_sha256,
+        "llmb": frozen.llmb,
+        "began": frozen.began,
+        "accepted": accepted,
+        "why": why,
+        "workloads": workloads,
+        "reruns": [{"workload": item["title"], **rerun} for item in workloads for rerun in item["reruns"]],
+    }
+
+
+def _workload(item: Standing) -> dict[str, Any]:
+    progress, reference, plan = item.progress, item.workload.reference, item.workload.plan
+    decision = progress.decision
+    return {
+        "title": item.workload.title,
+        "where": item.workload.entry.where,
+        "prescreen": item.workload.entry.prescreen,
+        "gpus": plan.gpus,
+        "verdict": progress.answer,
+        "text": _text(item),
+        "indication": reference is not None and not reference.same_software,
+        "reference": None
+        if reference is None
+        else {name: getattr(reference, name) for name in ("kind", "seconds", "software", "source", "same_software")},
+        "required": item.workload.entry.required if reference else None,
+        "step_seconds": decision.ratio * reference.seconds if decision and reference else None,
+        "performance": 1 / decision.ratio if decision else None,
+        "performance_low": 1 / decision.high if decision else None,
+        "performance_high": 1 / decision.low if decision and decision.low > 0 else None,
+        "performance_limit": 1 / decision.limit if decision else None,
+        "runs": [_run(run) for run in item.runs],
+        "reruns": [
+            {"run": rerun.attempt, "run_id": _run_id(item.runs, rerun.attempt), "reason": rerun.reason}
+            for rerun in progress.reruns
+        ],
+    }
+
+
+def _run(run: Run) -> dict[str, Any]:
+    attempt = run.attempt
+    return {
+        "run": run.number,
+        "run_id": run.record.paths.run_id,
+        "state": run.record.state,
+        "step_seconds": attempt.time.seconds if attempt and attempt.time else None,
+        "fault": attempt.fault if attempt else "",
+        "failure": attempt.failure if attempt else "",
+        "result": as_dict(run.measured) if run.measured else None,
+    }
+
+
+def _run_id(runs: Sequence[Run], number: int) -> str | None:
+    return next((run.record.paths.run_id for run in runs if run.number == number), None)
+
+
+def _text(item: Standing) -> str:
+    progress, reference = item.progress, item.workload.reference
+    if progress.answer is None:
+        return "not decided yet" if item.runs else "not started"
+    if progress.trouble:
+        return f"{progress.answer}: {progress.trouble}"
+    if reference is None:
+        return "completed" if item.workload.entry.reference != "optional" else "completed, no reference"
+    text = progress.answer if reference.same_software else f"indication: {progress.answer}"
+    return f"{text}, {len(item.runs)} runs do not decide" if progress.answer == "inconclusive" else text
+
+
+def _whole(workloads: Sequence[dict[str, Any]]) -> tuple[bool | None, str]:
+    """Accepted or not, and why in a few words."""
+    stopped = [item for item in workloads if item["prescreen"] and item["verdict"] not in (None, "pass")]
+    if stopped:
+        return False, f"the pre-screen ended with {stopped[0]['text']}; no other workload was started"
+    if any(item["verdict"] is None for item in workloads):
+        return None, "not every workload has its answer yet"
+    main = [item for item in workloads if not item["prescreen"]]
+    counts = [(kind, sum(item["verdict"] == kind for item in main)) for kind in ("fail", "inconclusive")]
+    bad = [
+        f"{count} of {len(main)} {'fail' if kind == 'fail' else 'are inconclusive'}" for kind, count in counts if count
+    ]
+    if bad:
+        return False, "workloads: " + ", ".join(bad)
+    words = [f"all {len(main)} workloads pass" if len(main) > 1 else "the workload passes"]
+    if others := sum(item["indication"] for item in main):
+        words.append(f"{others} of them as an indication, against a reference of other software")
+    if unreferenced := sum(item["reference"] is None for item in main):
+        words.append(f"{unreferenced} without a reference, which only had to complete")
+    return True, "; ".join(words)
+
+
+def as_text(result: dict[str, Any]) -> str:
+    """For people: the table, every rerun with its reason, what the verdicts are held against, and the whole."""
+    lines = [table(_HEADS, [_row(item) for item in result["workloads"]], _RIGHT).rstrip("\n")]
+    if result["reruns"]:
+        lines += ["", f"reruns ({len(result['reruns'])}):"]
+        lines += [
+            f"  {item['workload']}, run {item['run']} ({item['run_id'] or 'not started'}): {item['reason']}"
+            for item in result["reruns"]
+        ]
+    else:
+        lines += ["", "reruns: none"]
+    if remarks := [line for item in result["workloads"] for line in _remarks(item)]:
+        lines += ["", "remarks:", *(f"  {line}" for line in remarks)]
+    references = dict.fromkeys(_reference(item) for item in result["workloads"] if item["reference"])
+    lines += ["", *references] if references else []
+    word = {True: "ACCEPTED", False: "NOT ACCEPTED", None: "under way"}[result["accepted"]]
+    lines += ["", f"suite {result['suite']}, begun {clock(result['began'])}: {word}: {result['why']}"]
+    return "\n".join(lines) + "\n"
+
+
+_HEADS = (
+    "workload",
+    "GPUs",
+    "runs",
+    "reruns",
+    "step s",
+    "reference s",
+    "performance %",
+    "interval",
+    "required %",
+    "verdict",
+)
+
+
+def _row(item: dict[str, Any]) -> list[str]:
+    measured = item["performance"] is not None
+    low, high = item["performance_low"], item["performance_high"]
+    return [
+        item["title"],
+        str(item["gpus"]),
+        str(len(item["runs"])),
+        str(len(item["reruns"])),
+        f"{item['step_seconds']:.3f}" if measured else "",
+        f"{item['reference']['seconds']:g}" if item["reference"] else "",
+        f"{100 * item['performance']:.1f}" if measured else "",
+        f"{100 * low:.1f} to {100 * high:.1f}" if measured and high is not None else "",
+        f"> {100 * (item['performance_limit'] or item['required']):.1f}" if item["reference"] else "",
+        item["text"],
+    ]
+
+
+def _remarks(item: dict[str, Any]) -> list[str]:
+    """What is odd about runs that count: a reader must know, whatever the verdict."""
+    found = []
+    for run in item["runs"]:
+        about = [text for text in (run["fault"], run["failure"]) if text]
+        if run["result"]:
+            about += run["result"]["remarks"]
+            about += [f["text"] for f in run["result"]["findings"] if f["severity"] == "problem"]
+        found += [f"{item['title']}, run {run['run']} ({run['run_id']}): {text}" for text in about]
+    return found
+
+
+def _reference(item: dict[str, Any]) -> str:
+    known = item["reference"]
+    other = "" if known["same_software"] else "; other software than these runs', so an indication, with a wider limit"
+    return f"reference {known['seconds']:g} s ({known['source']}; {known['software']}){other}"
+
+
+def planned_text(workloads: Sequence[Workload]) -> str:
+    """A dry run: what would be started, and held against what."""
+    rows = []
+    for item in workloads:
+        entry, plan, reference = item.entry, item.plan, item.reference
+        rows.append(
+            [
+                *(item.title, str(plan.gpus), str(plan.nodes), str(entry.repeats), f"up to {entry.reruns}"),
+                f"{reference.seconds:g}" if reference else "",
+                f"> {100 * entry.required:.1f}" if reference else "",
+                (
+                    reference.source
+                    if reference.same_software
+                    else f"indication: {reference.source}, {reference.software}"
+                )
+                if reference
+                else "only has to complete",
+            ]
+        )
+    heads = ["workload", "GPUs", "nodes", "runs", "reruns", "reference s", "required %", "reference"]
+    return table(heads, rows, heads[1:7])

@@ -1,0 +1,128 @@
+"""A suite, planned: every job and its reference, before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from llmb_common.errors import ConfigError, EnvironmentLacks, LLMBError, RequestError
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.recipes.recipe import Recipe
+from llmb_common.results.baselines import Baseline, baselines, baselines_for, title_of_plan
+from llmb_common.results.configuration import software_of_plan
+from llmb_common.results.decision import Decision
+from llmb_common.results.estimate import StepTime
+from llmb_common.results.references import Reference, published_references
+from llmb_common.results.sequential import error_rate, tolerance_of
+from llmb_common.results.verdict import judge_runs, window_of
+from llmb_run.acceptance.suite import Entry, Stated, Suite
+from llmb_run.place import Place
+from llmb_run.starting.requests import Asked, plan_ask, refuse_one_folder_for_many
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One test of a suite, ready to start. ``reference`` None: its runs need only succeed."""
+
+    entry: Entry
+    asked: Asked
+    reference: Reference | None
+
+    @property
+    def plan(self) -> JobPlan:
+        return self.asked.plan
+
+    @property
+    def title(self) -> str:
+        return title_of_plan(self.plan) + (" (pre-screen)" if self.entry.prescreen else "")
+
+    def decide(self, times: Sequence[StepTime]) -> Decision:
+        """The decision at one look of the campaign; there must be a reference."""
+        assert self.reference is not None
+        verdict = judge_runs(
+            self.plan,
+            times,
+            self.reference,
+            tolerance=tolerance_of(self.entry.required),
+            error_rate=error_rate(self.entry.reruns),
+        )
+        assert verdict.decision is not None
+        return verdict.decision
+
+
+def plan_suite(suite: Suite, place: Place, *, dry_run: bool) -> list[Workload]:
+    """Plan every test; also what only the disk can tell (images, space), unless it is a dry run.
+
+    Raises:
+        LLMBError: some cannot be run, or would be compared with nothing: all of them, with their lines
+    """
+    known = baselines(place.require_install())
+    refuse_one_folder_for_many([entry.ask for entry in suite.tests])
+    outcomes = [(entry, _planned_or_error(entry, place, known, dry_run=dry_run)) for entry in suite.tests]
+    refused = [(entry, item) for entry, item in outcomes if isinstance(item, LLMBError)]
+    if refused:
+        lines = [f"{entry.where}: {entry.ask.title}: {_in_one_line(error)}" for entry, error in refused]
+        missing = all(isinstance(error, EnvironmentLacks) for _, error in refused)
+        raise (EnvironmentLacks if missing else ConfigError)(
+            "nothing was started; the suite cannot be run:\n  " + "\n  ".join(dict.fromkeys(lines)),
+            remedy="correct that, and run the same command again",
+            code="suite-refused",
+        )
+    return [item for _, item in outcomes if isinstance(item, Workload)]
+
+
+def _in_one_line(error: LLMBError) -> str:
+    return f"{error.message} ({error.remedy})" if error.remedy else error.message
+
+
+def _planned_or_error(entry: Entry, place: Place, known: Sequence[Baseline], *, dry_run: bool) -> Workload | LLMBError:
+    try:
+        return _planned(replace(entry, ask=replace(entry.ask, dry_run=dry_run)), place, known)
+    except LLMBError as error:
+        return error
+
+
+def _planned(entry: Entry, place: Place, known: Sequence[Baseline]) -> Workload:
+    from llmb_common.submission.preflight import check
+
+    asked = plan_ask(entry.ask, place)
+    if asked.request.dry_run and not entry.ask.dry_run:
+        raise RequestError("DRY_RUN is set in the environment", remedy="unset it, or give --dry-run")
+    plan = asked.plan
+    if plan.profile is not None or plan.nccl_trace:
+        raise RequestError("a profiled or traced run is slower, and proves nothing", remedy="leave that out")
+    reference = _reference(entry, plan, asked.entry.recipe, known)
+    if reference is not None and _last_step(plan) < plan.measurement.last:
+        raise RequestError(
+            f"it ends after step {_last_step(plan)}, and iterations {window_of(plan)} are measured",
+            remedy=f"max_steps {plan.measurement.last} or more; or reference: none, where it only has to run",
+        )
+    if not entry.ask.dry_run:
+        check(plan)
+    return Workload(entry, asked, reference)
+
+
+def _last_step(plan: JobPlan) -> int:
+    return min(plan.max_steps, plan.exit_after or plan.max_steps)
+
+
+def _reference(entry: Entry, plan: JobPlan, recipe: Recipe, known: Sequence[Baseline]) -> Reference | None:
+    """What the runs are held against.
+
+    Raises:
+        RequestError: nothing is known, and the suite requires it
+    """
+    if isinstance(entry.reference, Stated):
+        stated = entry.reference
+        return Reference("stated", stated.seconds, "as stated", stated.source, same_software=True)
+    if entry.reference == "none":
+        return None
+    published = [] if plan.model_size == "smoke" or plan.device == "cpu" else published_references(plan, recipe)
+    candidates = [*baselines_for(plan, software_of_plan(plan), known), *published]
+    candidates.sort(key=lambda reference: not reference.same_software)
+    if not candidates and entry.reference == "required":
+        raise RequestError(
+            "nothing to compare it with: no baseline of this site, and nothing published for this configuration",
+            remedy="llmb-run baseline set RUN...; or reference: {seconds: ..., source: ...}, optional or none",
+        )
+    return candidates[0] if candidates else None

@@ -1,0 +1,93 @@
+"""``llmb-run accept`` from its arguments to its result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from llmb_common.envelope import Result
+from llmb_common.errors import RequestError
+from llmb_common.files import write_json
+from llmb_common.planning.job_plan import plan_as_dict
+from llmb_run.acceptance.campaign import Campaign, begin_or_go_on, open_campaign
+from llmb_run.acceptance.conduct import Conduct
+from llmb_run.acceptance.frozen import Frozen, frozen_reference
+from llmb_run.acceptance.outcome import as_text, outcome, planned_text
+from llmb_run.acceptance.pack import write_pack
+from llmb_run.acceptance.planned import Workload, plan_suite
+from llmb_run.acceptance.suite import Suite, find_suite, read_suite
+from llmb_run.place import Place
+from llmb_run.terminal import notice
+
+
+def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool) -> Result:
+    """Begin, continue or show the campaign of the suite ``word``.
+
+    Raises:
+        LLMBError: it cannot be planned, begun or continued
+    """
+    place = Place()
+    suite = read_suite(find_suite(word), place)
+    if dry_run:
+        return _show_plans(plan_suite(suite, place, dry_run=True), suite)
+    with open_campaign(suite, folder or place.require_install() / "campaigns", again=again) as campaign:
+        if (result := campaign.result()) is not None:
+            _refuse_other_suite(campaign, suite)
+            notice("this campaign is over; --again begins another one")
+            return _shown(campaign, result)
+        workloads = plan_suite(suite, place, dry_run=False)
+        frozen = begin_or_go_on(campaign, suite, workloads)
+        workloads = with_frozen_references(workloads, frozen)
+        conduct = Conduct(campaign, workloads, place, notice)
+        standings = conduct.to_the_end()
+        result = outcome(frozen, standings)
+        result |= write_pack(campaign, frozen, result, standings, place)
+        write_json(campaign.result_file, result)  # last: it says that nothing is left to do
+        return _shown(campaign, result)
+
+
+def with_frozen_references(workloads: Sequence[Workload], frozen: Frozen) -> list[Workload]:
+    """The workloads, held against what the campaign began with."""
+    return [
+        replace(item, reference=frozen_reference(kept)) for item, kept in zip(workloads, frozen.workloads, strict=True)
+    ]
+
+
+def _refuse_other_suite(campaign: Campaign, suite: Suite) -> None:
+    frozen = campaign.frozen()
+    if frozen is not None and frozen.suite_sha256 != suite.sha256:
+        raise RequestError(
+            f"the campaign of {suite.path} is over, and the suite has been changed since",
+            remedy="begin another campaign with --again",
+            code="changed-inputs",
+        )
+
+
+def _shown(campaign: Campaign, result: dict[str, Any]) -> Result:
+    pack = campaign.folder / result["pack"]
+    return Result(
+        {**result, "folder": str(campaign.folder)},
+        as_text(result),
+        status=0 if result["accepted"] else 1,
+        remarks=[
+            f"evidence: {pack}",
+            f"sha256 {result['pack_sha256']}; keep it apart from the file: llmb-run archive verify --sha256 checks it",
+        ],
+    )
+
+
+def _show_plans(workloads: Sequence[Workload], suite: Suite) -> Result:
+    return Result(
+        lambda: {
+            "dry_run": True,
+            "suite": suite.name,
+            "suite_sha256": suite.sha256,
+            "workloads": [
+                {"title": item.title, "where": item.entry.where, "plan": plan_as_dict(item.plan)} for item in workloads
+            ],
+        },
+        lambda: planned_text(workloads),
+        remarks=[f"{len(workloads)} workloads, nothing started (dry run)"],
+    )

@@ -1,0 +1,171 @@
+"""A suite: the workloads of an acceptance campaign, in the words of a task file, and what each must reach.
+
+::
+
+    name: h100-128
+    prescreen:                        # first; a failure or a problem of a node ends the campaign
+      - {workload: pretrain_llama3.1, size: 8b, scale: 128, max_steps: 10}
+    defaults:                         # for every test that does not say otherwise
+      gpu_type: h100
+      scale: 128
+      required: 0.95                  # of the reference's performance, to be exceeded
+      repeats: 3                      # runs before the first verdict
+      reruns: 12                      # how many more may be added, for whatever reason
+    tests:
+      - workload: pretrain_llama3.1
+        size: [8b, 70b]               # a list is a sweep, as in a task file
+        dtype: [fp8, bf16]
+      - workload: pretrain_grok1
+        reference: {seconds: 12.5, source: contract 4711}
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from llmb_common.errors import ConfigError, LLMBError, did_you_mean
+from llmb_common.results.sequential import REPEATS, REQUIRED, RERUNS
+from llmb_common.strict_yaml import convert, load_text, read_text
+from llmb_run.place import Place
+from llmb_run.starting.requests import Ask
+from llmb_run.starting.tasks_yaml import Sweep, Task, asks_of_task
+
+T = TypeVar("T")
+
+SUITES = Path(__file__).parent / "suites"
+"""Those that come with LLMB."""
+
+Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
+Few = Annotated[int, msgspec.Meta(ge=1, le=100)]
+Reruns = Annotated[int, msgspec.Meta(ge=0, le=100)]
+
+
+class Stated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A reference that the suite itself states, of a contract for instance."""
+
+    seconds: Annotated[float, msgspec.Meta(gt=0, lt=1e6)]
+    source: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+
+
+Wanted: TypeAlias = Literal["required", "optional", "none"]
+"""``required``: the site's baseline or a published result, without which the suite is refused. ``optional``: where
+there is none, it is enough that the runs succeed. ``none``: that is enough in any case."""
+
+
+class Defaults(Sweep, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    repeats: Few | None = None
+    reruns: Reruns | None = None
+    required: Share | None = None
+    reference: Wanted | Stated | None = None
+
+
+class SuiteTest(Task, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    repeats: Few | None = None
+    reruns: Reruns | None = None
+    required: Share | None = None
+    reference: Wanted | Stated | None = None
+
+
+class SuiteFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
+    tests: tuple[SuiteTest, ...]
+    defaults: Defaults = Defaults()
+    prescreen: tuple[SuiteTest, ...] = ()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One workload: what to run, how often, and what it must reach. ``where`` is file and line of the suite."""
+
+    ask: Ask
+    where: str
+    repeats: int
+    reruns: int
+    required: float
+    reference: Wanted | Stated
+    prescreen: bool = False
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A suite file, complete. ``path`` is absolute; the pre-screen's tests come first."""
+
+    path: Path
+    name: str
+    text: str
+    tests: tuple[Entry, ...]
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+def find_suite(word: str) -> Path:
+    """The file that ``word`` names: a path, or the name of a suite that comes with LLMB.
+
+    Raises:
+        ConfigError: there is none
+    """
+    path = Path(word)
+    shipped = SUITES / f"{word}.yaml"
+    if path.exists() or "/" in word or not shipped.is_file():
+        known = sorted(file.stem for file in SUITES.glob("*.yaml"))
+        if not path.is_file():
+            raise ConfigError(
+                f"there is no suite {word}{did_you_mean(word, known)}",
+                remedy=f"the path of a suite file, or one of {', '.join(known)}",
+                code="unknown-suite",
+            )
+        return path.resolve()
+    return shipped
+
+
+def read_suite(path: Path, place: Place) -> Suite:
+    """The suite in ``path``.
+
+    Raises:
+        ConfigError: something in it is wrong; with file and line
+    """
+    text = read_text(path)
+    data, lines = load_text(text, str(path))
+    content = convert(data, lines, SuiteFile, str(path))
+    if not content.tests:
+        raise ConfigError(f"{path}:{lines['$.tests']}: no test", remedy="name at least one workload")
+    tests: list[Entry] = []
+    for section, items in (("prescreen", content.prescreen), ("tests", content.tests)):
+        for number, item in enumerate(items):
+            at = f"{path}:{lines[f'$.{section}[{number}]']}"
+            try:
+                tests += _tests(item, content.defaults, place, at, prescreen=section == "prescreen")
+            except LLMBError as error:
+                raise ConfigError(f"{at}: {error.message}", remedy=error.remedy, code=error.code) from error
+    return Suite(path, content.name, text, tuple(tests))
+
+
+def _tests(item: SuiteTest, defaults: Defaults, place: Place, where: str, *, prescreen: bool) -> list[Entry]:
+    asks = [ask for ask in asks_of_task(item, defaults, place) if ask.repeat == 1]
+    if any(ask.profile for ask in asks):
+        raise ConfigError("a profiled run is slower, and proves nothing", remedy="leave profile out")
+    # What the tests must reach is nothing to the pre-screen: it only has to run.
+    other = Defaults(repeats=1, reruns=1, reference="none") if prescreen else defaults
+    return [
+        Entry(
+            ask=ask,
+            where=where,
+            repeats=_said(item.repeats, other.repeats, REPEATS),
+            reruns=_said(item.reruns, other.reruns, RERUNS),
+            required=_said(item.required, other.required, REQUIRED),
+            reference=_said(item.reference, other.reference, "required"),
+            prescreen=prescreen,
+        )
+        for ask in asks
+    ]
+
+
+def _said(own: T | None, default: T | None, otherwise: T) -> T:
+    return own if own is not None else default if default is not None else otherwise

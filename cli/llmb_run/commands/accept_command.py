@@ -1,0 +1,34 @@
+"""``llmb-run accept``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from llmb_common.envelope import Result
+from llmb_run import options
+from llmb_run.app import Command
+
+
+@click.command(cls=Command)
+@click.argument("suite", metavar="SUITE", help="A suite file, or the name of one that comes with LLMB, such as smoke.")
+@options.flag("--again", help="Begin another campaign, even where one could go on or is over.")
+@click.option(
+    "--folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Where campaigns are kept. Default: campaigns in the installation.",
+)
+@options.flag("--dry-run", help="Start nothing: show what would run, and what it is held against.")
+@options.json
+def command(suite: str, again: bool, folder: Path | None, dry_run: bool) -> Result:
+    """Run an acceptance campaign: a suite of workloads, judged, with evidence.
+
+    All is planned before anything starts. What is inconclusive, or met a fault of a node, is run again up to the
+    suite's limit, and every rerun is listed. Exit status 0: accepted; 1: not accepted. After an interruption, whatever
+    its kind, run the same command again: it goes on.
+    """
+    from llmb_run.acceptance.run import accept
+
+    return accept(suite, again=again, folder=folder, dry_run=dry_run)

@@ -1,0 +1,128 @@
+"""An acceptance campaign on a real Slurm, with simulated speeds, by a command that is killed on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmb_common.index import find_runs
+from support.processes import wait_until
+from support.run_site import RunSite
+from support.slurm_cluster import SlurmCluster
+
+SUITE = """\
+name: speeds
+prescreen:
+  - {workload: pretrain_llama3.1, max_steps: 5, env: {STANDIN_STEPS: job}}
+defaults:
+  size: smoke
+  scale: 1
+  slurm: {mem: 100M, time: "5"}
+tests:
+  - workload: pretrain_llama3.1
+    reference: {seconds: 0.1, source: three per cent faster than it is}
+    env: {STANDIN_STEPS: job, STANDIN_MS: "103"}
+  - workload: pretrain_nemotron4
+    reference: {seconds: 0.1, source: six per cent faster than it is}
+    env: {STANDIN_STEPS: job, STANDIN_MS: "106"}
+    reruns: 20
+"""
+
+
+class Campaign:
+    """``llmb-run accept`` as a process of its own."""
+
+    def __init__(self, cluster: SlurmCluster, folder: Path) -> None:
+        self.cluster = cluster
+        self.install = RunSite(folder, "slurm").install
+        self.suite = folder / "speeds.yaml"
+        self.suite.write_text(SUITE)
+        self.env = {**os.environ, **cluster.env, "LLMB_INSTALL": str(self.install)}
+
+    def command(self, *words: str | Path) -> list[str]:
+        return [sys.executable, "-m", "llmb_run", *map(str, words)]
+
+    def runs(self, prefix: str = "") -> list[str]:
+        """The numbers of the runs that have a job, such as ``2.1``: the first run of the second workload.
+
+        A kill before a job has its id is tested elsewhere: to be certain of what became of it takes 30 s.
+        """
+        keys = [row.key.rpartition(":")[2] for row in find_runs(self.install) if row.job_id is not None]
+        return sorted(key for key in keys if key.startswith(prefix))
+
+    def killed_at(self, prefix: str, count: int) -> None:
+        """Start it, and kill it once there are ``count`` runs of a workload."""
+        process = subprocess.Popen(
+            self.command("accept", self.suite), env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            wait_until(lambda: len(self.runs(prefix)) >= count, f"{count} runs {prefix}*", timeout=120)
+        finally:
+            process.kill()
+            process.wait()
+
+    def to_its_end(self) -> tuple[int, dict[str, Any]]:
+        done = subprocess.run(
+            self.command("accept", self.suite, "--json"), env=self.env, capture_output=True, text=True, timeout=600
+        )
+        return done.returncode, json.loads(done.stdout)["data"]
+
+    def jobs(self) -> list[str]:
+        """Every job that Slurm has had, by the name of run or array, task by task."""
+        show = ["squeue", "--noheader", "--all", "--states=all", "--array", "--format=%j %i"]
+        return self.cluster.run(show).stdout.splitlines()
+
+    def verify(self, pack: Path) -> tuple[int, str]:
+        done = subprocess.run(self.command("archive", "verify", pack), env=self.env, capture_output=True, text=True)
+        return done.returncode, done.stdout
+
+
+@pytest.fixture
+def campaign(slurm: SlurmCluster, tmp_path: Path) -> Campaign:
+    return Campaign(slurm, tmp_path)
+
+
+def with_a_faster_log(pack: Path) -> Path:
+    """The pack with one log in which every step is faster, packed again."""
+    unpacked, tampered = pack.parent / "unpacked", pack.parent / "tampered.tar.gz"
+    unpacked.mkdir()
+    subprocess.run(["tar", "--zstd", "-xf", pack, "-C", unpacked], check=True)
+    (top,) = unpacked.iterdir()
+    log = next(file for file in sorted(top.rglob("log-*.out")) if "(ms): 106" in file.read_text())
+    log.write_text(log.read_text().replace("(ms): 106", "(ms): 99"))
+    with tarfile.open(tampered, "w:gz") as tar:
+        for file in sorted(top.rglob("*")):
+            if file.is_file():
+                tar.add(file, file.relative_to(unpacked))
+    (pack.parent / "changed").write_text(log.relative_to(top).as_posix())
+    return tampered
+
+
+def test_a_campaign_that_is_killed_three_times(campaign: Campaign) -> None:
+    campaign.killed_at("1.", 1)
+    campaign.killed_at("2.", 2)
+    campaign.killed_at("3.", 5)
+    status, data = campaign.to_its_end()
+    assert (status, data["accepted"], data["why"]) == (1, False, "workloads: 1 of 2 fail")
+    screened, three, six = data["workloads"]
+    assert (screened["verdict"], three["verdict"], six["verdict"]) == ("pass", "pass", "fail")
+    assert three["performance"] == pytest.approx(1 / 1.03, rel=1e-3)
+    assert six["performance_high"] < 0.95 < three["performance_low"]
+
+    counts = [len(item["runs"]) for item in data["workloads"]]
+    assert campaign.runs() == sorted(f"{w}.{n}" for w, count in enumerate(counts, 1) for n in range(1, count + 1))
+    assert len(campaign.jobs()) == sum(counts), "nothing was submitted twice"
+    assert len(data["reruns"]) == sum(counts) - 1 - 3 - 3
+    assert all(rerun["run_id"] and rerun["reason"].startswith("inconclusive after") for rerun in data["reruns"])
+
+    pack = Path(data["folder"]) / data["pack"]
+    assert campaign.verify(pack)[0] == 0
+    tampered = with_a_faster_log(pack)
+    assert campaign.verify(tampered) == (1, f"changed: {(pack.parent / 'changed').read_text()}\n")

@@ -1,0 +1,124 @@
+"""A way of running jobs whose jobs are over at once: each leaves the log that a test wants of it.
+
+``INSTANT`` names a folder. ``jobs/`` in it holds a file for each job that was accepted, in the order of acceptance: the
+scheduler's own memory, which no crash of llmb-run touches. ``<key of the run>`` in it directs one run, one word a line:
+``106.5`` (milliseconds a step), ``NODE_FAIL`` or another state, ``out of memory`` and the like: the log's last line.
+Otherwise a step takes the milliseconds that the job's variable ``STEP_MS`` says.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+from llmb_common import cluster_types
+from llmb_common.cluster_types import ClusterType, Traits
+from llmb_common.errors import EnvironmentLacks, SchedulerError
+from llmb_common.executors import Executor
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.process import is_alive
+from llmb_common.runs.finding import Finding
+from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTED, RunRecord, update_record
+from support.iteration_logs import mbridge_line
+
+
+class InstantExecutor(Executor):
+    def job_script(self) -> str:
+        return 'job=${JOB_ID:-0} nodes=$HOSTNAME restarts=0 late_signals=0\nstep_status() { echo "$1"; }'
+
+    def launch(self, plan: JobPlan) -> list[str]:
+        return ["true"]
+
+    def check(self, plan: JobPlan) -> None:
+        if (folder() / "no image").exists():
+            raise EnvironmentLacks("the image is missing", remedy="llmb-install update")
+
+    def start(self, record: RunRecord, *, detach: bool = False) -> RunRecord:
+        if (folder() / "full").exists():
+            raise SchedulerError("the queue is full", remedy="try again later", code="refused")
+        with ACCEPTING:
+            job_id = f"{len(accepted()) + 1}"
+            (folder() / "jobs" / f"{job_id:0>4}").write_text(f"{record.paths.run_id} {record.submission.key}\n")
+        record.paths.log.write_text(log_of(record))
+        return update_record(record.paths.folder, lambda found: replace(found, job_id=job_id).with_state(SUBMITTED))
+
+    def look(self, records: list[RunRecord]) -> dict[str, Finding]:  # type: ignore[override]
+        return {record.paths.run_id: _found(record) for record in records}
+
+    def end(self, records: list[RunRecord]) -> dict[str, RunRecord]:  # type: ignore[override]
+        return {}
+
+
+INSTANT = Traits(
+    name=ClusterType("instant"),
+    executor=f"{__name__}:InstantExecutor",
+    this_machine=True,
+    queued=True,
+    dependencies=True,
+    unheeded=(),
+    job_id="[0-9]+",
+)
+
+
+ACCEPTING = threading.Lock()
+
+
+def folder() -> Path:
+    return Path(os.environ["INSTANT"])
+
+
+def accepted() -> list[tuple[str, str]]:
+    """Run id and key of every job, in the order of acceptance."""
+    jobs = sorted((folder() / "jobs").iterdir())
+    return [tuple(job.read_text().split(maxsplit=1)) for job in jobs]  # type: ignore[misc]
+
+
+def direct(number: str, *words: str) -> None:
+    """How the run ``number`` (``2.1``: first run of the second workload) is to end."""
+    (folder() / number).write_text("\n".join(words))
+
+
+def _directions(record: RunRecord) -> list[str]:
+    file = folder() / record.submission.key.rpartition(":")[2]
+    return file.read_text().split("\n") if file.is_file() else []
+
+
+def log_of(record: RunRecord) -> str:
+    """Steady steps with a little noise that the run's number decides; an early end where the run is to fail."""
+    words = _directions(record)
+    plan, steps = record.plan, record.plan.max_steps
+    times = [float(word) for word in words if re.fullmatch(r"[0-9.]+", word)]
+    value = plan.env["STEP_MS"].value if "STEP_MS" in plan.env else "100"
+    milliseconds = times[0] if times else float(value)
+    text = [word for word in words if not re.fullmatch(r"[0-9.]+|[A-Z_]+", word)]
+    last = 5 if text or [word for word in words if word.isupper()] else steps
+    number = int(record.submission.key.rpartition(".")[2] or 0)
+    level = milliseconds * (1 + 0.002 * ((number * 7) % 5 - 2))
+    lines = [
+        mbridge_line(i, steps, tflops=None, milliseconds=level * (1 + 0.001 * (i % 3 - 1))) for i in range(1, last + 1)
+    ]
+    return "".join(lines) + "".join(f"{line}\n" for line in text)
+
+
+def _found(record: RunRecord) -> Finding:
+    job = next((number for number, (run, _) in enumerate(accepted(), 1) if run == record.paths.run_id), None)
+    if job is None:
+        busy = record.submitter is not None and is_alive(record.submitter) is not False
+        return Finding() if busy else Finding(NOT_SUBMITTED, "no job came of it")
+    words = _directions(record)
+    states = [word for word in words if re.fullmatch(r"[A-Z_]{3,}", word)]
+    text = [word for word in words if not re.fullmatch(r"[0-9.]+|[A-Z_]+", word)]
+    if not record.paths.log.exists():  # killed between the acceptance and the log: the job itself writes it
+        record.paths.log.write_text(log_of(record))
+    return Finding(states[0] if states else "FAILED" if text else "COMPLETED", job_id=str(job))
+
+
+def install_executor(patch: object, home: Path) -> None:
+    """Register it; its folder is ``home``."""
+    patch.setattr(cluster_types, "_REGISTERED", dict(cluster_types._REGISTERED))  # type: ignore[attr-defined]
+    cluster_types.register(INSTANT)
+    (home / "jobs").mkdir(parents=True)
+    patch.setenv("INSTANT", str(home))  # type: ignore[attr-defined]

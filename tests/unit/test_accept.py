@@ -1,0 +1,349 @@
+"""An acceptance campaign from its suite to its evidence, with jobs that are over at once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from llmb_run.main import main
+from support import instant
+from support.cli import Cli, Done
+from support.crashes import run_and_crash
+from support.run_site import RunSite
+
+SUITE = """\
+name: two
+defaults: {size: smoke, dtype: bf16, scale: 1, repeats: 3, reruns: 4}
+tests:
+  - workload: pretrain_llama3.1
+    reference: {seconds: 0.1, source: a contract}
+    env: {STEP_MS: "FIRST"}
+  - workload: pretrain_grok1
+    scale: 2
+    reference: {seconds: 0.1, source: a contract}
+    env: {STEP_MS: "SECOND"}
+"""
+
+
+class Site(Cli):
+    """llmb-run on an installation whose jobs are over at once; ``suite`` writes the suite file."""
+
+    folder: Path
+
+    def suite(self, first: float = 100, second: float = 100, text: str = SUITE) -> Path:
+        path = self.folder / "two.yaml"
+        path.write_text(text.replace("FIRST", str(first)).replace("SECOND", str(second)))
+        return path
+
+    def accept(self, *arguments: str | Path, **variables: str) -> Done:
+        return self("accept", self.folder / "two.yaml", *arguments, **variables)
+
+    @property
+    def campaign(self) -> Path:
+        (found,) = (self.install / "campaigns").glob("two-*/1")
+        return found
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Site:
+    instant.install_executor(monkeypatch, tmp_path / "instant")
+    here = Site(RunSite(tmp_path, "instant").install, monkeypatch, capsys)
+    here.folder = tmp_path
+    return here
+
+
+def test_two_fast_workloads_are_accepted(site: Site) -> None:
+    site.suite()
+    done = site.accept("--json")
+    assert done.status == 0, done.err
+    assert done.data["accepted"] is True
+    assert [(item["verdict"], len(item["runs"]), item["reruns"]) for item in done.data["workloads"]] == [
+        ("pass", 3, []),
+        ("pass", 3, []),
+    ]
+    print(site.accept().out)
+
+
+def runs_of(done: Done) -> list[int]:
+    return [len(item["runs"]) for item in done.data["workloads"]]
+
+
+def verdicts(done: Done) -> list[str]:
+    return [item["verdict"] for item in done.data["workloads"]]
+
+
+# The verdicts
+
+
+def test_three_per_cent_slower_passes_after_reruns_and_six_fails(site: Site) -> None:
+    site.suite(103, 106, SUITE.replace("reruns: 4", "reruns: 25"))
+    done = site.accept("--json")
+    assert (done.status, verdicts(done)) == (1, ["pass", "fail"])
+    assert done.data["why"] == "workloads: 1 of 2 fail"
+    passed, failed = done.data["workloads"]
+    assert 0.95 < passed["performance_low"] < passed["performance"] == pytest.approx(1 / 1.03, rel=0.005)
+    assert failed["performance_high"] < 0.95
+    assert {rerun["reason"] for rerun in passed["reruns"]} == {"inconclusive after 3 runs"}
+    text = site.accept().out
+    assert "NOT ACCEPTED: workloads: 1 of 2 fail" in text
+    for rerun in passed["reruns"] + failed["reruns"]:
+        assert rerun["run_id"] in text.partition("reruns (")[2].partition("remarks")[0]
+
+
+def test_what_stays_inconclusive_is_not_accepted(site: Site) -> None:
+    site.suite(105, 100)
+    done = site.accept("--json")
+    assert (done.status, verdicts(done), runs_of(done)) == (1, ["inconclusive", "pass"], [7, 3])
+    assert "7 runs do not decide" in done.data["workloads"][0]["text"]
+    assert done.envelope["ok"] is False
+
+
+@pytest.mark.parametrize(
+    ("directed", "reason"),
+    [
+        (("NODE_FAIL",), "run 2: a node failed (NODE_FAIL)"),
+        (("CANCELLED",), "run 2: it was cancelled (CANCELLED)"),
+        (
+            ("FAILED", "RuntimeError: CUDA error: uncorrectable ECC error encountered"),
+            "run 2: a node's fault: RuntimeError: CUDA error: uncorrectable ECC error encountered",
+        ),
+    ],
+)
+def test_a_run_that_a_node_ended_is_replaced_and_listed(site: Site, directed: tuple[str, ...], reason: str) -> None:
+    site.suite()
+    instant.direct("1.2", *directed)
+    done = site.accept("--json")
+    assert (done.status, verdicts(done), runs_of(done)) == (0, ["pass", "pass"], [4, 3]), done.err
+    (rerun,) = done.data["reruns"]
+    assert rerun["reason"] == reason
+    assert rerun["run_id"] == done.data["workloads"][0]["runs"][3]["run_id"]
+    assert f"a rerun: {reason}" in done.err
+
+
+def test_a_run_that_fails_by_itself_is_not_tried_again(site: Site) -> None:
+    site.suite()
+    instant.direct("1.2", "FAILED", "torch.OutOfMemoryError: CUDA out of memory.")
+    done = site.accept("--json")
+    assert (done.status, verdicts(done), runs_of(done)) == (1, ["fail", "pass"], [3, 3])
+    assert "CUDA out of memory" in done.data["workloads"][0]["text"]
+
+
+def test_faults_use_up_the_reruns(site: Site) -> None:
+    site.suite()
+    for number in range(1, 8):
+        instant.direct(f"1.{number}", "NODE_FAIL")
+    done = site.accept("--json")
+    assert (done.status, verdicts(done), runs_of(done)) == (1, ["inconclusive", "pass"], [7, 3])
+    assert "7 of 7 runs say nothing, the last one: a node failed" in done.data["workloads"][0]["text"]
+
+
+def test_a_reference_of_other_software_makes_the_acceptance_an_indication(site: Site) -> None:
+    path = site.suite(
+        text="name: one\ndefaults: {gpu_type: gb200, repeats: 1, reruns: 0}\ntests:\n"
+        "  - {workload: llama3.1, size: 405b, dtype: fp8, scale: 128, env: {STEP_MS: '5741'}}\n"
+    )
+    done = site("accept", path, "--dry-run", CLUSTER_TYPE="slurm")
+    assert "indication: NVIDIA DGX Cloud Benchmarking" in done.out
+
+
+def test_without_a_reference_runs_only_have_to_succeed(site: Site) -> None:
+    site.suite(text=SUITE.replace("{seconds: 0.1, source: a contract}", "optional"))
+    done = site.accept("--json")
+    assert (done.status, verdicts(done)) == (0, ["pass", "pass"])
+    assert "2 without a reference, which only had to complete" in done.data["why"]
+
+
+# The pre-screen
+
+PRESCREEN = SUITE.replace(
+    "tests:", "prescreen:\n  - {workload: pretrain_llama3.1, max_steps: 5, env: {STEP_MS: '900'}}\ntests:"
+)
+
+
+def test_the_pre_screen_comes_first_and_needs_no_speed(site: Site) -> None:
+    site.suite(text=PRESCREEN)
+    done = site.accept("--json")
+    assert (done.status, runs_of(done)) == (0, [1, 3, 3]), done.err
+    assert instant.accepted()[0][1].strip().endswith(":1.1")
+
+
+def test_a_failed_pre_screen_ends_the_campaign_before_anything_else(site: Site) -> None:
+    site.suite(text=PRESCREEN)
+    instant.direct("1.1", "FAILED", "ValueError: no")
+    done = site.accept("--json")
+    assert (done.status, runs_of(done), len(instant.accepted())) == (1, [1, 0, 0], 1)
+    assert "the pre-screen ended with fail" in done.data["why"]
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SUITE.replace("scale: 2", "scale: 999"), "two.yaml:7: pretrain_grok1 smoke bf16 999 GPUs: "),
+        (SUITE.replace("{seconds: 0.1, source: a contract}", "required"), "nothing to compare it with"),
+        (SUITE.replace("scale: 2", "max_steps: 20"), "it ends after step 20"),
+        (SUITE.replace("scale: 2", "profile: true"), "two.yaml:7: a profiled run is slower"),
+        (SUITE.replace("repeats: 3", "repeats: 0"), "two.yaml:2: defaults.repeats (0) is out of range"),
+    ],
+)
+def test_a_suite_that_cannot_be_run_is_refused_before_anything_starts(site: Site, text: str, message: str) -> None:
+    site.suite(text=text)
+    done = site.accept()
+    assert (done.status, instant.accepted()) == (2, []), done.out
+    assert message in done.err
+    assert not list(site.install.rglob("campaign.json"))
+
+
+def test_a_missing_image_is_found_before_anything_starts(site: Site) -> None:
+    site.suite()
+    (instant.folder() / "no image").touch()
+    done = site.accept()
+    assert (done.status, instant.accepted()) == (3, [])
+    assert "two.yaml:4: pretrain_llama3.1 smoke bf16 1 GPUs: the image is missing" in done.err
+
+
+def test_there_is_no_such_suite(site: Site) -> None:
+    assert "there is no suite smok (did you mean 'smoke'?)" in site("accept", "smok").err
+
+
+def test_a_dry_run_shows_everything_and_writes_nothing(site: Site) -> None:
+    site.suite()
+    done = site.accept("--dry-run")
+    assert (done.status, instant.accepted()) == (0, [])
+    assert done.out.splitlines()[1].split()[-2:] == ["a", "contract"]
+    assert not (site.install / "campaigns").exists()
+    assert site.accept("--dry-run", "--json").data["workloads"][0]["plan"]["gpus"] == 1
+
+
+# Interruptions
+
+
+@pytest.mark.parametrize("at", [1, 4, 7, 11, 18, 27, 40, 55, 70, 90, 110, 130, 150, 170])
+def test_killed_at_any_step_and_run_again(site: Site, at: int) -> None:
+    path = site.suite(103, 100)
+    instant.direct("2.1", "NODE_FAIL")
+    assert run_and_crash(lambda: main(["accept", str(path)]), at, site.folder), "it was to be killed"
+    done = site.accept("--json")
+    assert (done.status, runs_of(done)) == (0, [7, 4]), done.err
+    keys = [key.rpartition(":")[2].strip() for _, key in instant.accepted()]
+    assert sorted(keys) == sorted([f"1.{n}" for n in range(1, 8)] + [f"2.{n}" for n in range(1, 5)])
+    assert len({run for run, _ in instant.accepted()}) == 11
+
+
+def test_a_campaign_that_is_over_is_shown_and_not_run_again(site: Site) -> None:
+    site.suite()
+    first, second = site.accept("--json"), site.accept("--json")
+    assert (second.status, second.data, len(instant.accepted())) == (0, first.data, 6)
+    assert "--again begins another one" in second.err
+    assert site.accept("--again").status == 0
+    assert len(instant.accepted()) == 12
+    assert sorted(path.parent.name for path in site.install.rglob("result.json")) == ["1", "2"]
+
+
+def test_jobs_that_are_refused_can_be_submitted_later(site: Site) -> None:
+    site.suite()
+    (instant.folder() / "full").touch()
+    done = site.accept()
+    assert (done.status, instant.accepted()) == (3, [])
+    assert "6 of 6 runs could not be submitted: the queue is full" in done.err
+    assert "the same command goes on with the campaign" in done.err
+    (instant.folder() / "full").unlink()
+    assert site.accept().status == 0
+    assert len(instant.accepted()) == 6
+
+
+def begun(site: Site) -> None:
+    """A campaign that has begun, and has not been able to submit anything."""
+    site.suite()
+    (instant.folder() / "full").touch()
+    assert site.accept().status == 3
+    (instant.folder() / "full").unlink()
+
+
+def test_a_changed_suite_is_refused_and_said(site: Site) -> None:
+    begun(site)
+    site.suite(101)
+    done = site.accept()
+    assert (done.status, instant.accepted()) == (2, [])
+    assert "two.yaml: its content" in done.err
+    assert "llama3.1 smoke bf16 on 1 cpu: env STEP_MS: " in done.err
+    assert "or begin another campaign with --again" in done.err
+    assert site.accept("--again").status == 0
+
+
+def test_changed_surroundings_are_refused_and_said(site: Site) -> None:
+    begun(site)
+    done = site.accept(GBS="8", NCCL_ALGO="Ring")
+    assert (done.status, instant.accepted()) == (2, [])
+    assert "llama3.1 smoke bf16 on 1 cpu: gbs: 4 -> 8" in done.err
+    file = site.campaign / "campaign.json"
+    file.write_text(file.read_text().replace('"llmb": "', '"llmb": "0.'))
+    done = site.accept()
+    assert (done.status, instant.accepted()) == (2, [])
+    assert "version of LLMB: 0." in done.err
+
+
+def test_two_processes_do_not_run_one_campaign(site: Site) -> None:
+    import fcntl
+
+    begun(site)
+    with (site.campaign.parent / ".lock").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = site.accept()
+    assert (done.status, instant.accepted()) == (3, [])
+    assert "this campaign is under way: process " in done.err
+
+
+# The evidence
+
+
+def unpacked(pack: Path, into: Path) -> dict[str, bytes]:
+    into.mkdir()
+    subprocess.run(["tar", "--zstd", "-xf", pack, "-C", into, "--strip-components=1"], check=True)
+    return {file.relative_to(into).as_posix(): file.read_bytes() for file in into.rglob("*") if file.is_file()}
+
+
+def test_the_evidence_holds_suite_plans_verdicts_report_and_every_run(site: Site, tmp_path: Path) -> None:
+    site.suite()
+    instant.direct("1.2", "NODE_FAIL")
+    done = site.accept("--json")
+    names = {path.name for path in site.campaign.iterdir()}
+    assert names == {"suite.yaml", "campaign.json", "result.json", "report.html", "two.tar.zst"}
+    pack = site.campaign / "two.tar.zst"
+    assert site("archive", "verify", pack, "--sha256", done.data["pack_sha256"]).status == 0
+    inside = unpacked(pack, tmp_path / "out")
+    for name in ("suite.yaml", "campaign.json", "report.html"):
+        assert inside[f"campaign/{name}"] == (site.campaign / name).read_bytes(), name
+    verdicts = json.loads(inside["campaign/verdicts.json"])
+    assert (verdicts["accepted"], len(verdicts["reruns"])) == (True, 1)
+    assert "ACCEPTED: all 2 workloads pass" in inside["campaign/verdicts.txt"].decode()
+    begun_with = json.loads(inside["campaign/campaign.json"])
+    assert begun_with["suite_sha256"] == hashlib.sha256(inside["campaign/suite.yaml"]).hexdigest()
+    assert [item["plan"]["gpus"] for item in begun_with["workloads"]] == [1, 2]
+    runs = [run["run_id"] for item in verdicts["workloads"] for run in item["runs"]]
+    records = [json.loads(content)["run_id"] for name, content in inside.items() if name.endswith("/run.json")]
+    assert sorted(records) == sorted(runs)
+    for kind in (".sbatch", "/job.json", "/code.zip", ".yaml", ".out"):
+        assert sum(name.endswith(kind) for name in inside) >= 7, f"{kind} of each run"
+
+
+def test_the_same_campaign_makes_the_same_evidence(site: Site) -> None:
+    site.suite()
+    first = site.accept("--json").data["pack_sha256"]
+    (site.campaign / "result.json").unlink()  # as if it had been killed just before its end
+    assert site.accept("--json").data["pack_sha256"] == first
+
+
+def test_a_secret_is_not_in_the_evidence(site: Site, tmp_path: Path) -> None:
+    site.suite()
+    instant.direct("1.1", "100", "Traceback: token=correct-horse-battery")
+    site.accept(WANDB_API_KEY="correct-horse-battery")
+    inside = unpacked(site.campaign / "two.tar.zst", tmp_path / "out")
+    assert [name for name, content in inside.items() if b"correct-horse" in content] == []
+    assert any(b"token=****" in content for content in inside.values())
