@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmb_common.timing import scan
+from llmb_common.timing.record_reader import RecordReader
+from llmb_common.timing.records import MARKERS, RECORD_BYTES, parse_record
 from llmb_common.timing.runs import RunFiles, RunTiming, analyse
 from llmb_common.timing.statistics import Window
 from llmb_common.timing.tables import STYLES, render
@@ -125,3 +127,42 @@ def test_the_search_finds_what_a_naive_one_finds(pieces, block):
     left_out = [offset for offset, marker in naive if (offset, marker) not in after_bars]
     assert all(b"|" not in content[max(0, offset - scan.REACH) : offset] for offset in left_out)
     assert set(after_bars) <= set(naive)
+
+
+DAMAGE = st.sampled_from(
+    [
+        *(b"\x1b[0m", b"\x1b[", b"|", b" ", b"\n", b"\r\n", b": ", b"e", b"5", b".", b"\xff", b"x" * 1100),
+        *(b"iteration 3/5 |", b" iteration ", b"nan", b"elapsed time per iteration (ms): 5.0 |", b"grad norm: 7 |"),
+        *(b"train_step_timing in s", step_time().encode(), step_time().strip().encode(), b"lm loss: 1_0 |"),
+    ]
+)
+
+
+@settings(max_examples=400)
+@given(engines, st.lists(st.tuples(st.integers(0, 2500), st.integers(0, 2), DAMAGE), min_size=1, max_size=4))
+def test_the_fast_way_reads_what_the_thorough_one_reads(engine, damage):
+    content = "".join(LOGS[engine]).encode()
+    for at, cut, junk in damage:
+        content = content[:at] + junk + content[at + cut :]
+    assert_read_alike(content)
+
+
+@pytest.mark.parametrize("engine", ["mbridge", "nemo"])
+@pytest.mark.parametrize("junk", [b"\x1b[", b"TFLOPS_per_elapsed time per iteration (ms): 5.0 |", b"9" * 31, b"1e400"])
+def test_the_fast_way_reads_what_the_thorough_one_reads_wherever_the_damage_is(engine, junk):
+    content = "".join(LOGS[engine][:6]).encode()
+    for at in range(len(content)):
+        assert_read_alike(content[:at] + junk + content[at:])
+
+
+def assert_read_alike(content: bytes) -> None:
+    with tempfile.NamedTemporaryFile() as named:
+        named.write(content)
+        named.flush()
+        with FileIO(named.name) as file:
+            reader = RecordReader(file)
+            for offset, marker in list(scan.find_markers(file, list(MARKERS), separator=b"")):
+                start = max(0, offset - scan.REACH)
+                text = content[start : offset + RECORD_BYTES]
+                thorough = parse_record(text, offset - start, MARKERS[marker])
+                assert repr(reader.read(offset, MARKERS[marker])) == repr(thorough)  # a NaN equals none

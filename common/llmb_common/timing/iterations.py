@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import FileIO
 
-from llmb_common.timing.records import (
-    ANSI,
-    MARKERS,
-    NUMBER,
-    RECORD_BYTES,
-    STEP_TIME,
-    Iteration,
-    LogFormat,
-    parse_record,
-)
-from llmb_common.timing.scan import REACH, find_markers
+from llmb_common.timing.record_reader import RecordReader
+from llmb_common.timing.records import ANSI, MARKERS, NUMBER, STEP_TIME, Iteration, LogFormat
+from llmb_common.timing.scan import find_markers
 from llmb_common.timing.sequence import RecordSequence
 
 
@@ -48,9 +40,10 @@ def read_log(file: FileIO) -> LogContent:
     damaged = 0
     log_format: LogFormat | None = None
     markers = list(MARKERS)
+    reader = RecordReader(file)
     for offset, marker in find_markers(file, markers):
         kind = MARKERS[marker]
-        record = parse_record(_surroundings(file, offset), min(offset, REACH), kind)
+        record = reader.read(offset, kind)
         if record is None:
             damaged += 1
             continue
@@ -75,11 +68,6 @@ def read_log(file: FileIO) -> LogContent:
         tuple(sequence.restarts),
         damaged,
     )
-
-
-def _surroundings(file: FileIO, offset: int) -> bytes:
-    start = max(0, offset - REACH)
-    return os.pread(file.fileno(), offset - start + RECORD_BYTES, start)
 
 
 def _with_step_time_prints(file: FileIO, records: list[tuple[int, Iteration]]) -> list[tuple[int, Iteration]]:
@@ -108,5 +96,5 @@ def _with_step_time_prints(file: FileIO, records: list[tuple[int, Iteration]]) -
                 position = at + 1
                 tflops = value if tflops is None else tflops
                 break
-        filled.append((offset, replace(record, tflops=tflops)))
+        filled.append((offset, record._replace(tflops=tflops)))
     return filled

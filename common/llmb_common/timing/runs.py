@@ -4,15 +4,20 @@ A run folder is ``<experiment>/<experiment>_<timestamp>/`` with its log in ``<ex
 plain folders with ``log-*.out`` files serve too. A run folder without a log is a run that died early, never nothing.
 """
 
+# Path objects would take longer than all the rest of a search:
+# ruff: noqa: PTH113, PTH118, PTH119, PTH208
+
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from os.path import basename, isfile, join, split
 from pathlib import Path
 
 from llmb_common.slurm.states import ENDED_STATES, LIVE_STATES
@@ -73,28 +78,54 @@ def find_runs(folder: Path) -> list[RunFiles]:
     if not folder.is_dir():
         return [RunFiles(log_stem(folder), None, folder)]
     found: list[RunFiles] = []
-
-    def closed(error: OSError) -> None:
-        # A folder that cannot be listed may hold runs: it shows as an unreadable one.
-        found.append(RunFiles(Path(error.filename).name, None, Path(error.filename)))
-
-    for path, folders, files in os.walk(folder, onerror=closed):
-        here = Path(path)
-        if _is_run_folder(here):
-            logs = [log for log in sorted([*here.glob("log-*"), *here.glob("*/log-*")]) if is_log_name(log.name)]
-            if len(logs) > 1:
-                found += [RunFiles(f"{here.name}/{log_stem(log)}", here, log) for log in logs]
-            else:
-                found.append(RunFiles(here.name, here, logs[0] if logs else None))
-            folders.clear()
-            continue
-        # Subfolders too: a log that is really a folder is an unreadable log, not a place to search.
-        logs = [here / name for name in files + folders if is_log_name(name)]
-        found += [RunFiles(log_stem(log), None, log) for log in logs]
-        # Hidden: a run folder is made under a hidden name and renamed when it is complete.
-        pruned = _PRUNED | {log.name for log in logs}
-        folders[:] = [name for name in folders if name not in pruned and not name.startswith(".")]
+    waiting = [str(folder)]
+    while waiting:
+        waiting += _search(waiting.pop(), found)
     return _unambiguous(sorted(found, key=lambda run: str(run.log or run.folder)), folder)
+
+
+def _search(path: str, found: list[RunFiles]) -> list[str]:
+    """Add the runs directly in ``path`` to ``found``; the folders below that are to be searched."""
+    try:
+        files, folders = _entries(path)
+    except OSError:
+        # A folder that cannot be listed may hold runs: it shows as an unreadable one.
+        found.append(RunFiles(Path(path).name, None, Path(path)))
+        return []
+    if _is_run_folder(path, files):
+        found += _runs_in(path, [*files, *folders], folders)
+        return []
+    # Subfolders too: a log that is really a folder is an unreadable log, not a place to search.
+    logs = [name for name in (*files, *folders) if is_log_name(name)]
+    found += [RunFiles(log_stem(Path(name)), None, Path(path, name)) for name in logs]
+    # Hidden: a run folder is made under a hidden name and renamed when it is complete.
+    pruned = _PRUNED | {*logs}
+    return [join(path, name) for name, linked in folders.items() if not (linked or name in pruned or name[0] == ".")]
+
+
+def _runs_in(path: str, names: Iterable[str], folders: Iterable[str]) -> list[RunFiles]:
+    """A run folder's logs, in it and in its subfolders; one without any is a run too."""
+    logs = [join(path, name) for name in names if is_log_name(name)]
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            logs += [join(path, folder, name) for name in os.listdir(join(path, folder)) if is_log_name(name)]
+    here = Path(path)
+    if len(logs) > 1:
+        return [RunFiles(f"{here.name}/{log_stem(log)}", here, log) for log in sorted(map(Path, logs))]
+    return [RunFiles(here.name, here, Path(logs[0]) if logs else None)]
+
+
+def _entries(path: str) -> tuple[list[str], dict[str, bool]]:
+    """What is in a folder: names of files, and those of folders with whether they are links."""
+    files: list[str] = []
+    folders: dict[str, bool] = {}
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                folders[entry.name] = entry.is_symlink()
+            else:
+                files.append(entry.name)
+    return files, folders
 
 
 def analyse(files: RunFiles, window: Window, ended_as: RecordedState | None = None) -> RunTiming:
@@ -148,12 +179,13 @@ def _of_all(values: Sequence[float | None]) -> Summary | None:
     return summarize(known) if len(known) == len(values) else None
 
 
-def _is_run_folder(folder: Path) -> bool:
+def _is_run_folder(path: str, files: Collection[str]) -> bool:
     # By its record; by its name where another launcher wrote no record.
-    if any((folder / name).is_file() for name in _RECORDS):
+    if any(name in files and isfile(join(path, name)) for name in _RECORDS):
         return True
-    experiment, underscore, timestamp = folder.name.rpartition("_")
-    return bool(underscore) and _STAMP.fullmatch(timestamp) is not None and folder.parent.name == experiment
+    parent, name = split(path)
+    experiment, underscore, timestamp = name.rpartition("_")
+    return bool(underscore) and _STAMP.fullmatch(timestamp) is not None and basename(parent) == experiment
 
 
 def _unambiguous(runs: list[RunFiles], folder: Path) -> list[RunFiles]:

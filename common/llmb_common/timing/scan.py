@@ -31,9 +31,9 @@ def find_markers(file: FileIO, markers: Sequence[bytes], separator: bytes = b"|"
         OSError: the file cannot be read
     """
     overlap = REACH + max(map(len, markers))
-    buffer = bytearray(overlap + BLOCK)
-    view = memoryview(buffer)
     remaining = os.fstat(file.fileno()).st_size
+    buffer = bytearray(overlap + min(BLOCK, remaining))
+    view = memoryview(buffer)
     base = kept = 0  # file offset of the buffer's first byte; bytes kept from the block before
     unseen = dict.fromkeys(markers, 0)  # where the next of each marker may start: overlaps are searched twice
     while remaining > 0:
@@ -48,8 +48,9 @@ def find_markers(file: FileIO, markers: Sequence[bytes], separator: bytes = b"|"
                 at = buffer.find(marker, max(0, unseen[marker] - base), filled)
                 while at >= 0:
                     found.append((base + at, marker))
-                    at = buffer.find(marker, at + len(marker), filled)
-                    unseen[marker] = found[-1][0] + len(marker)
+                    at += len(marker)
+                    unseen[marker] = base + at
+                    at = buffer.find(marker, at, filled)
             yield from sorted(found)
         kept = min(overlap, filled)
         buffer[:kept] = buffer[filled - kept : filled]

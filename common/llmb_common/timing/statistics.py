@@ -28,7 +28,7 @@ class Window:
         return f"{self.first}-{self.last}"
 
     def select(self, iterations: Iterable[Iteration]) -> tuple[Iteration, ...]:
-        return tuple(item for item in iterations if item.index in self)
+        return tuple([item for item in iterations if self.first <= item.index <= self.last])
 
     def missing(self, iterations: Iterable[Iteration]) -> tuple[int, ...]:
         present = {item.index for item in iterations}
