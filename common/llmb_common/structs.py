@@ -39,6 +39,19 @@ def from_json(content: bytes, kind: Any) -> Any:
         return msgspec.json.decode(content, type=kind)
 
 
+def from_packed(content: bytes, kind: Any) -> Any:
+    """``msgspec.msgpack.encode``'s bytes as a ``kind``.
+
+    Raises:
+        msgspec.ValidationError: it is not a ``kind``
+        msgspec.DecodeError: it is not MessagePack
+    """
+    import msgspec
+
+    with _one_at_a_time:
+        return msgspec.msgpack.decode(content, type=kind)
+
+
 def json_text(value: Any) -> bytes:
     """The text that ``files.write_json`` writes, several times faster: json's C encoder cannot indent."""
     import msgspec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from llmb_common.results.anomalies import anomalies, is_unstable
+from llmb_common.results.anomalies import anomalies, flops_mismatch, is_unstable, logged_tflop
 from llmb_common.results.estimate import estimate
 from llmb_common.timing.records import Iteration
 from llmb_common.timing.statistics import Window
@@ -23,8 +23,9 @@ def steps(seconds=10.0, *, total=50, tflops=500.0, **changed):
 
 
 def said(iterations, window=WINDOW, step_tflop=None):
-    measured = estimate([item.seconds for item in window.select(iterations)])
-    return anomalies(iterations, window, measured, step_tflop)
+    inside = window.select(iterations)
+    found = anomalies(iterations, window, estimate([item.seconds for item in inside]))
+    return found + (flops_mismatch(logged_tflop(inside), step_tflop) if step_tflop else ())
 
 
 def test_a_calm_run_has_nothing_to_say():

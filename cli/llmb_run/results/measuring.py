@@ -19,6 +19,7 @@ from llmb_common.results.estimate import StepTime
 from llmb_common.results.references import Reference, release_spread
 from llmb_common.results.verdict import (
     Figures,
+    Steps,
     Verdict,
     figures,
     judge_result,
@@ -30,10 +31,11 @@ from llmb_common.runs.evidence.account import Account, account_of
 from llmb_common.runs.evidence.findings import NodeFinding
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.slurm.states import is_live
-from llmb_common.timing.runs import RecordedState, RunFiles, RunTiming, analyse, find_runs
+from llmb_common.timing.runs import RunFiles, RunTiming, analyse, find_runs
 from llmb_common.timing.statistics import Window
 from llmb_common.timing.tables import STYLES, Style
 from llmb_run.place import Place
+from llmb_run.results.kept import KeptFigures
 from llmb_run.run_json import run_as_json
 from llmb_run.terminal import notice
 
@@ -47,11 +49,13 @@ class Measured:
     record: RunRecord | None = None
     figures: Figures | None = None
     verdict: Verdict | None = None
+    steps: Steps | None = None
+    """``steps_of(timing)`` where that is known already."""
 
     @cached_property
     def step_time(self) -> StepTime | None:
         """Over the whole window, with its error; None where that is incomplete."""
-        return step_time(self.timing)
+        return self.steps.time if self.steps else step_time(self.timing)
 
     @property
     def good(self) -> StepTime | None:
@@ -83,7 +87,13 @@ def measure(
     known = known or {}
     records = {**_records(files.folder for files in found if files.folder not in known), **known}
     known_baselines = _baselines(place)
-    return [_measure_one(files, records.get(files.folder), place, window, known_baselines) for files in found]
+    figures = KeptFigures(place.install_or_none, found)
+    try:
+        return [
+            _measure_one(files, records.get(files.folder), place, window, known_baselines, figures) for files in found
+        ]
+    finally:
+        figures.close()
 
 
 def _baselines(place: Place) -> list[Baseline]:
@@ -115,7 +125,12 @@ def _records(folders: Iterable[Path | None]) -> dict[Path | None, RunRecord]:
 
 
 def _measure_one(
-    files: RunFiles, record: RunRecord | None, place: Place, window: Window | None, known: Sequence[Baseline]
+    files: RunFiles,
+    record: RunRecord | None,
+    place: Place,
+    window: Window | None,
+    known: Sequence[Baseline],
+    kept: KeptFigures,
 ) -> Measured:
     if record is None:
         # Without a plan the log says which of the two analyses is meant.
@@ -123,7 +138,7 @@ def _measure_one(
         style = STYLES["nemo" if timing.log_format == "nemo" else "mbridge"]
         return Measured(timing if window else analyse(files, style.window), style)
     style = STYLES["mbridge" if record.plan.measurement.first == STYLES["mbridge"].window.first else "nemo"]
-    timing = analyse(files, window or window_of(record.plan), RecordedState(record.state, record.detail))
+    timing, steps = kept.measure(files, record, window or window_of(record.plan))
     try:
         recipe = place.workload(record.plan.workload).recipe
         seconds = measured_seconds(record.plan, timing) if timing.status.state == "Success" else None
@@ -132,11 +147,12 @@ def _measure_one(
             style,
             record,
             figures(record.plan, recipe, timing, seconds) if seconds else None,
-            judge_result(record.plan, recipe, timing, baseline_references(record, known)),
+            judge_result(record.plan, recipe, timing, baseline_references(record, known), steps),
+            steps,
         )
     except RequestError as error:
         notice(f"{record.paths.name}: no figures: {error.message}")
-        return Measured(timing, style, record)
+        return Measured(timing, style, record, steps=steps)
 
 
 COLUMNS = ("run", "GPUs", "step s", "tokens/s", "TFLOPS/GPU", "MFU %", "log MFU %", "days/1T", "reference s", "verdict")

@@ -9,9 +9,23 @@ version, folders that changed are read again, and runs that have not ended are n
     find_run(install, word)            -> RunRow      by run id (or its beginning), name, job id or folder
     note(record)                                      after each change of a record; a failure is harmless
     rebuild(install)                   -> int         from the folders
+    kept_figures(install, logs), keep_figures(...)    what reading logs gave: read once
 """
 
+from llmb_common.index.figures import Kept, keep_figures, kept_figures
 from llmb_common.index.rows import UNREADABLE, RunFilter, RunRow, row_of
 from llmb_common.index.search import find_run, find_runs, note, rebuild
 
-__all__ = ["UNREADABLE", "RunFilter", "RunRow", "find_run", "find_runs", "note", "rebuild", "row_of"]
+__all__ = [
+    "UNREADABLE",
+    "Kept",
+    "RunFilter",
+    "RunRow",
+    "find_run",
+    "find_runs",
+    "keep_figures",
+    "kept_figures",
+    "note",
+    "rebuild",
+    "row_of",
+]

@@ -50,6 +50,21 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # what was read when the folder had this time; 0: read it again
         "CREATE TABLE folders (folder TEXT PRIMARY KEY, mtime_ns INTEGER NOT NULL) WITHOUT ROWID",
     ),
+    (
+        # what reading a log over a window gave, when everything that decides it had this stamp: see figures
+        """CREATE TABLE figures (
+            log TEXT NOT NULL,
+            window TEXT NOT NULL,
+            folder TEXT NOT NULL,
+            stamp TEXT NOT NULL,
+            content BLOB NOT NULL,
+            PRIMARY KEY (log, window)
+        )""",
+        "CREATE INDEX figures_by_folder ON figures (folder)",
+        """CREATE TRIGGER figures_of_a_run_that_has_gone AFTER DELETE ON runs BEGIN
+            DELETE FROM figures WHERE folder = OLD.folder;
+        END""",
+    ),
 )
 
 

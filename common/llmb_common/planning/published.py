@@ -30,14 +30,12 @@ def published_results(plan: JobPlan, recipe: Recipe) -> list[Result]:
 
 
 def _same(plan: JobPlan, recipe: Recipe, result: Result) -> bool:
-    same = (result.variant, result.size, result.gpu, result.dtype, result.gpus) == (
-        plan.variant,
-        plan.model_size,
-        plan.gpu_type,
-        plan.dtype,
-        plan.gpus,
+    return (
+        result.gpus == plan.gpus  # the first tells most apart, and thousands of runs are compared with each result
+        and (result.variant, result.size, result.gpu, result.dtype)
+        == (plan.variant, plan.model_size, plan.gpu_type, plan.dtype)
+        and not _differs(plan, recipe, result)
     )
-    return same and not _differs(plan, recipe, result)
 
 
 def _differs(plan: JobPlan, recipe: Recipe, result: Result) -> bool:

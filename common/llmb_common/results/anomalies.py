@@ -25,16 +25,13 @@ FLOPS_MISMATCH = 0.15
 _NAMED = 5
 
 
-def anomalies(
-    iterations: Sequence[Iteration], window: Window, measured: StepTime, step_tflop: float | None = None
-) -> tuple[str, ...]:
-    """Every oddity of a run whose window is complete.
+def anomalies(iterations: Sequence[Iteration], window: Window, measured: StepTime) -> tuple[str, ...]:
+    """Every oddity of the steps of a run whose window is complete.
 
     Args:
         iterations: all of the log, in order
         window: the measured ones
         measured: their step time
-        step_tflop: TFLOP (10^12 operations) of one GPU in one step, as the plan counts them; None: unknown
     """
     inside = window.select(iterations)
     steady = [item for item in iterations if item.index >= steady_from(window)]
@@ -43,7 +40,6 @@ def anomalies(
         _warm_up(inside, measured),
         _drift(steady, {inside[at].index for at in measured.spikes}),
         _skipped(iterations),
-        _flops(inside, step_tflop),
     ]
     return tuple(text for text in found if text)
 
@@ -108,16 +104,19 @@ def _skipped(iterations: Sequence[Iteration]) -> str:
     return f"the optimizer skipped {len(odd)} steps (iteration {_named(odd)})" if odd else ""
 
 
-def _flops(inside: Sequence[Iteration], step_tflop: float | None) -> str:
+def logged_tflop(inside: Sequence[Iteration]) -> float | None:
+    """TFLOP (10^12 operations) of one GPU in one step, as the log's own TFLOPS and times make them; None: unknown."""
     rates = [item.tflops * item.seconds for item in inside if item.tflops and math.isfinite(item.tflops)]
-    if step_tflop is None or not rates:
-        return ""
-    ratio = statistics.median(rates) / step_tflop
-    if abs(ratio - 1) <= FLOPS_MISMATCH:
-        return ""
+    return statistics.median(rates) if rates else None
+
+
+def flops_mismatch(logged: float | None, planned: float) -> tuple[str, ...]:
+    """Where the work of a step, as the log counts it, is not the plan's; both in TFLOP of one GPU."""
+    if logged is None or abs(logged / planned - 1) <= FLOPS_MISMATCH:
+        return ()
     return (
-        f"TFLOPS and step time of the log make {ratio:.2f} times the work that the plan says a step is: another model,"
-        " sequence length, batch or GPU count than planned, or a log of another run"
+        f"TFLOPS and step time of the log make {logged / planned:.2f} times the work that the plan says a step is:"
+        " another model, sequence length, batch or GPU count than planned, or a log of another run",
     )
 
 

@@ -22,7 +22,7 @@ from llmb_common.gpus import peak_tflops
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes import flops
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.results.anomalies import anomalies, is_unstable, steady_from
+from llmb_common.results.anomalies import anomalies, flops_mismatch, is_unstable, logged_tflop, steady_from
 from llmb_common.results.decision import ERROR_RATE, TOLERANCE, Decision, decide
 from llmb_common.results.estimate import StepTime, estimate
 from llmb_common.results.references import Reference, published_references, release_spread
@@ -46,6 +46,17 @@ class Figures:
     tflops_per_gpu: float
     mfu: float | None
     log_mfu: float | None = None
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What the log alone says of a run's steps, and a verdict needs. ``time`` None: the window is incomplete."""
+
+    time: StepTime | None = None
+    remarks: tuple[str, ...] = ()
+    """What is odd about them."""
+    tflop: float | None = None
+    """10^12 operations of one GPU in one step, by the log's own count."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +96,15 @@ def step_time(timing: RunTiming) -> StepTime | None:
     return estimate([item.seconds for item in measured], steady)
 
 
+def steps_of(timing: RunTiming) -> Steps:
+    """What the steps in a log that was read say."""
+    measured = step_time(timing)
+    if measured is None:
+        return Steps()
+    inside = timing.window.select(timing.iterations)
+    return Steps(measured, anomalies(timing.iterations, timing.window, measured), logged_tflop(inside))
+
+
 def figures(plan: JobPlan, recipe: Recipe, timing: RunTiming, step_seconds: float) -> Figures:
     """Tokens/s, days for 1e12 tokens, TFLOP/s per GPU and MFU; model FLOPs as the recipe's source counts them."""
     rate = flops.tokens_per_second(plan.seq_len, plan.gbs, step_seconds)
@@ -101,14 +121,24 @@ def figures(plan: JobPlan, recipe: Recipe, timing: RunTiming, step_seconds: floa
     )
 
 
-def judge_result(plan: JobPlan, recipe: Recipe, timing: RunTiming, baselines: Sequence[Reference] = ()) -> Verdict:
-    """Compare one run with its reference: of the same software if there is one, of ``baselines`` before published."""
+def judge_result(
+    plan: JobPlan,
+    recipe: Recipe,
+    timing: RunTiming,
+    baselines: Sequence[Reference] = (),
+    steps: Steps | None = None,
+) -> Verdict:
+    """Compare one run with its reference: of the same software if there is one, of ``baselines`` before published.
+
+    ``steps`` is ``steps_of(timing)`` where that is known already.
+    """
     if timing.status.state != "Success":
         return Verdict("not judged", f"{timing.status.state.lower()}: no result to judge")
-    measured = step_time(timing)
+    steps = steps or steps_of(timing)
+    measured = steps.time
     if measured is None:
         return Verdict("not judged", "the window is incomplete")
-    remarks = anomalies(timing.iterations, timing.window, measured, _step_tflop(plan, recipe))
+    remarks = steps.remarks + flops_mismatch(steps.tflop, _step_tflop(plan, recipe))
     refused = _refusal(plan, timing, has_baseline=bool(baselines))
     if refused:
         return Verdict("not judged", refused, remarks=remarks)

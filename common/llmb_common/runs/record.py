@@ -169,7 +169,7 @@ class _Version(msgspec.Struct):
 def _file_type() -> Any:
     """What ``run.json`` must hold. Derived names are not believed, and not read but for those that say whose it is."""
     hints = get_type_hints(RunRecord, include_extras=True)
-    own = [("run_id", RunId), ("experiment_name", str)]
+    own = [("schema", int), ("run_id", RunId), ("experiment_name", str)]
     return msgspec.defstruct("RunFile", [*own, *((name, hints[name]) for name in _KEPT)], frozen=True)
 
 
@@ -185,10 +185,12 @@ def load_record(folder: Path, content: bytes | None = None) -> RunRecord:
     file = folder / "run.json"
     try:
         content = read_plain(file) if content is None else content
-        version = from_json(content, _Version).schema
-        if version != SCHEMA:
-            raise RecordError(f"{file} has schema {version}, this version reads {SCHEMA}")
-        found = from_json(content, _file_type())
+        try:
+            found = from_json(content, _file_type())
+        except (msgspec.DecodeError, ValueError):
+            _check_version(file, from_json(content, _Version).schema)  # says more than what else is wrong
+            raise
+        _check_version(file, found.schema)
         _check_place(found.experiment_name, found.plan, folder)
         _check_job_id(found.job_id, found.plan)
     except OSError as error:
@@ -201,6 +203,11 @@ def load_record(folder: Path, content: bytes | None = None) -> RunRecord:
     experiment = found.experiment_name
     paths = RunPaths(folder.parent.parent, experiment, folder.name.removeprefix(f"{experiment}_"), found.run_id)
     return RunRecord(paths, **{name: getattr(found, name) for name in _KEPT})
+
+
+def _check_version(file: Path, version: int) -> None:
+    if version != SCHEMA:
+        raise RecordError(f"{file} has schema {version}, this version reads {SCHEMA}")
 
 
 def _check_job_id(job_id: str | None, plan: JobPlan) -> None:

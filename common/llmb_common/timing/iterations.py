@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from io import FileIO
+from pathlib import Path
+from typing import overload
 
+from llmb_common.timing.log_files import open_log
 from llmb_common.timing.record_reader import RecordReader
 from llmb_common.timing.records import ANSI, MARKERS, NUMBER, STEP_TIME, Iteration, LogFormat
 from llmb_common.timing.scan import find_markers
@@ -28,6 +33,32 @@ class LogContent:
     """Iterations at which a later attempt set in."""
     damaged: int = 0
     """Records that were cut or garbled, and are left out."""
+
+
+class IterationsOnDisk(Sequence[Iteration]):
+    """The iterations of a log that was read before: their number and the last are known, the rest is read when it is
+    asked for. Raises OSError then if the log cannot be read any more."""
+
+    def __init__(self, log: Path, count: int, last: Iteration) -> None:
+        self._log, self._count, self._last = log, count, last
+
+    @cached_property
+    def _all(self) -> tuple[Iteration, ...]:
+        with open_log(self._log) as file:
+            return read_log(file).iterations
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Iteration: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Iteration]: ...
+    def __getitem__(self, index: int | slice) -> Iteration | Sequence[Iteration]:
+        return self._last if index == -1 else self._all[index]
+
+    def __iter__(self) -> Iterator[Iteration]:
+        return iter(self._all)
 
 
 def read_log(file: FileIO) -> LogContent:

@@ -51,7 +51,7 @@ class RunTiming:
     status: Status
     window: Window
     log_format: LogFormat | None = None
-    iterations: tuple[Iteration, ...] = ()
+    iterations: Sequence[Iteration] = ()
     seconds: Summary | None = None
     tflops: Summary | None = None
     joules: Summary | None = None

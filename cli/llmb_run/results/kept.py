@@ -1,0 +1,125 @@
+"""Logs are read once: what came of it is kept in the installation's index, with a stamp of all that decides it.
+
+Kept is what the log says over a window, never a verdict: references and baselines may change without the log. The stamp
+names the log, ``job.json``, ``run.json`` and ``events.jsonl`` by inode, size and times, the run's state, and the code
+that reads. Runs that have not ended are read every time; so is a file that changed a moment ago, which could change
+again without a trace.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from llmb_common import results, timing
+from llmb_common.files import sha256_of_tree
+from llmb_common.index import Kept, keep_figures, kept_figures
+from llmb_common.results.verdict import Steps, steps_of
+from llmb_common.runs.record import RunRecord
+from llmb_common.slurm.states import is_live
+from llmb_common.structs import from_packed
+from llmb_common.timing.iterations import IterationsOnDisk
+from llmb_common.timing.records import Iteration, LogFormat
+from llmb_common.timing.runs import RecordedState, RunFiles, RunTiming, analyse
+from llmb_common.timing.statistics import Summary, Window
+from llmb_common.timing.status import Status
+
+_COARSE_NS = 2_000_000_000
+"""A file system's clock may stand still for so long."""
+
+_AT_ONCE = 500
+"""Figures that are written together: who is interrupted keeps the others."""
+
+
+class _Content(msgspec.Struct, frozen=True, array_like=True):
+    """A ``RunTiming`` and its ``Steps``; of the iterations only what is needed without the log."""
+
+    status: Status
+    log_format: LogFormat | None
+    count: int
+    last: Iteration | None
+    seconds: Summary | None
+    tflops: Summary | None
+    joules: Summary | None
+    watts: Summary | None
+    notices: tuple[str, ...]
+    steps: Steps
+
+
+class KeptFigures:
+    """The figures of ``found``, from the index of ``install`` or from the logs; ``close`` keeps those that are new."""
+
+    def __init__(self, install: Path | None, found: Iterable[RunFiles]) -> None:
+        self._install = install
+        logs = {str(files.log) for files in found if files.log is not None and files.folder is not None}
+        self._known = kept_figures(install, logs) if install is not None else {}
+        self._new: list[Kept] = []
+
+    def measure(self, files: RunFiles, record: RunRecord, window: Window) -> tuple[RunTiming, Steps]:
+        """As ``analyse`` and ``steps_of``."""
+        state = RecordedState(record.state, record.detail)
+        stamp = "" if is_live(record.state) else _stamp(files, state)
+        if stamp and (kept := self._known.get((str(files.log), str(window)))) and kept.stamp == stamp:
+            try:
+                return _unpacked(kept.content, files, window)
+            except msgspec.DecodeError:
+                pass
+        read = analyse(files, window, state)
+        steps = steps_of(read)
+        # A log that could not be read may be readable for the next who asks.
+        if stamp and stamp == _stamp(files, state) and read.status.reason != "unreadable_log":
+            packed = msgspec.msgpack.encode(_content(read, steps))
+            self._new.append(Kept(str(files.log), str(window), str(files.folder), stamp, packed))
+            if len(self._new) >= _AT_ONCE:
+                self.close()
+        return read, steps
+
+    def close(self) -> None:
+        """Write what is new; where that is not possible, the logs are read again next time."""
+        if self._install is not None and self._new:
+            keep_figures(self._install, self._new)
+        self._new = []
+
+
+def _content(read: RunTiming, steps: Steps) -> _Content:
+    figures = (read.seconds, read.tflops, read.joules, read.watts)
+    return _Content(read.status, read.log_format, len(read.iterations), read.last, *figures, read.notices, steps)
+
+
+def _unpacked(content: bytes, files: RunFiles, window: Window) -> tuple[RunTiming, Steps]:
+    found: _Content = from_packed(content, _Content)
+    known = found.last is not None and files.log is not None
+    steps: Any = IterationsOnDisk(files.log, found.count, found.last) if known and files.log and found.last else ()
+    figures = (found.seconds, found.tflops, found.joules, found.watts)
+    return RunTiming(files, found.status, window, found.log_format, steps, *figures, found.notices), found.steps
+
+
+def _stamp(files: RunFiles, state: RecordedState) -> str:
+    """Empty where the files cannot vouch for themselves."""
+    if files.folder is None or files.log is None:
+        return ""
+    now, folder = time.time_ns(), str(files.folder)
+    parts = [_code(), state.state, state.detail]
+    for path in (str(files.log), f"{folder}/job.json", f"{folder}/run.json", f"{folder}/events.jsonl"):
+        try:
+            status = os.stat(path)  # noqa: PTH116 (four for each run: a Path takes twice as long)
+        except OSError:
+            parts.append("-")
+            continue
+        if now - max(status.st_mtime_ns, status.st_ctime_ns) < _COARSE_NS:
+            return ""
+        parts.append(f"{status.st_ino}.{status.st_size}.{status.st_mtime_ns}.{status.st_ctime_ns}")
+    return "\n".join(parts)
+
+
+@functools.cache
+def _code() -> str:
+    """Other code may read other figures from the same log."""
+    folders = [Path(package.__file__ or "").parent for package in (timing, results)]
+    return " ".join(sha256_of_tree(folder, "*.py")[:16] for folder in folders)

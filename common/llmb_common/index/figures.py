@@ -1,0 +1,65 @@
+"""What reading runs' logs gave, kept in the index so that each is read once.
+
+The index does not look into the content. It keeps a stamp with it, which names everything that decides the content:
+who asks compares. Lost or missing figures cost time and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from llmb_common.index.database import index_file, open_index, read_index
+
+_AT_ONCE = 200
+"""Logs that are looked for one by one; for more, all figures are read."""
+
+
+class Kept(NamedTuple):
+    """The figures of one log over one window. Paths are absolute; ``stamp`` is the caller's."""
+
+    log: str
+    window: str
+    folder: str
+    stamp: str
+    content: bytes
+
+
+def kept_figures(install: Path, logs: Collection[str]) -> dict[tuple[str, str], Kept]:
+    """What the index has of ``logs``, by log and window; nothing where there is no index, or one that anybody wrote."""
+    query, values = "SELECT log, window, folder, stamp, content FROM figures", tuple(logs)
+    if len(values) <= _AT_ONCE:
+        query += f" WHERE log IN ({', '.join('?' * len(values))})"
+    try:
+        if not _is_trusted(install):
+            return {}
+        with read_index(install) as connection:
+            rows = connection.execute(query, values if len(values) <= _AT_ONCE else ()).fetchall()
+    except (sqlite3.Error, OSError):
+        return {}
+    return {(row[0], row[1]): Kept(*row) for row in rows}
+
+
+def keep_figures(install: Path, figures: Iterable[Kept]) -> bool:
+    """Keep figures of runs that the index knows; False when that failed, which costs time and nothing else."""
+    try:
+        with open_index(install) as connection:
+            connection.executemany(
+                "INSERT OR REPLACE INTO figures SELECT ?1, ?2, ?3, ?4, ?5"
+                " WHERE EXISTS (SELECT 1 FROM runs WHERE folder = ?3)",
+                figures,
+            )
+    except (sqlite3.Error, OSError):
+        return False
+    return True
+
+
+def _is_trusted(install: Path) -> bool:
+    """Whether the index is ours, root's or the installation's owner's: figures decide verdicts, so nobody else's are
+    believed. Raises OSError."""
+    status = index_file(install).stat()
+    return status.st_uid in (os.geteuid(), 0, install.stat().st_uid) and not status.st_mode & stat.S_IWOTH
