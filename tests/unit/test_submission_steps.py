@@ -3,90 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from llmb_common import cluster_types
-from llmb_common.cluster_types import ClusterType, Traits
-from llmb_common.errors import AnswerLost, Interrupted, LLMBError, RecordError, RequestError, SchedulerError
-from llmb_common.executors import Executor
-from llmb_common.executors.engine import torchrun
+from llmb_common.errors import AnswerLost, Interrupted, RecordError, RequestError, SchedulerError
 from llmb_common.index import find_runs
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.process import identify
 from llmb_common.runs.finding import Finding
-from llmb_common.runs.record import COMPLETED, NOT_SUBMITTED, RUNNING, SUBMITTED, RunRecord, load_record, update_record
+from llmb_common.runs.record import NOT_SUBMITTED, RUNNING, RunRecord, load_record, update_record
 from llmb_common.submission import Job, Options, batch, recover, recovery, submit, submit_many
 from llmb_common.submission.jobs import alike
 from support.run_site import RECIPE, RunSite
-
-
-@dataclass
-class Told:
-    """What the scheduler does, and what it was asked."""
-
-    starts: Callable[[RunRecord], object] = lambda record: None
-    """Called for each start; may raise."""
-    sees: Callable[[RunRecord], Finding] = lambda record: Finding()
-    started: list[tuple[RunRecord, bool]] = field(default_factory=list)
-    """Records as they were, and whether to detach."""
-    looked: int = 0
-    checked: list[JobPlan] = field(default_factory=list)
-
-
-told = Told()
-
-
-class ToldExecutor(Executor):
-    """Does what ``told`` says."""
-
-    def job_script(self) -> str:
-        return "job=1 nodes=here restarts=0 late_signals=0"
-
-    def launch(self, plan: JobPlan) -> list[str]:
-        return torchrun(plan)
-
-    def check(self, plan: JobPlan) -> None:
-        told.checked.append(plan)
-
-    def options(self, plan: JobPlan, after: Sequence[str], excluded: Mapping[str, str]) -> tuple[str, ...]:
-        return (f"after={','.join(after)}",) if after else ()
-
-    def start(self, record: RunRecord, *, detach: bool = False) -> RunRecord:
-        told.started.append((record, detach))
-        told.starts(record)
-        number, state = str(len(told.started)), SUBMITTED if record.plan.traits.queued else COMPLETED
-        return update_record(record.paths.folder, lambda found: replace(found, job_id=number).with_state(state))
-
-    def look(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
-        told.looked += 1
-        return {record.paths.run_id: told.sees(record) for record in records}
-
-    def end(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
-        return {}
+from support.told_executor import Told, told_executor
 
 
 @pytest.fixture(autouse=True)
-def kinds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Two ways of running jobs: ``waits`` keeps them in a queue, ``follows`` runs each at once."""
-    monkeypatch.setattr(cluster_types, "_REGISTERED", dict(cluster_types._REGISTERED))
-    for name, queued in (("waits", True), ("follows", False)):
-        executor = f"{__name__}:ToldExecutor"
-        cluster_types.register(
-            Traits(name=ClusterType(name), executor=executor, this_machine=True, queued=queued, dependencies=queued)
-        )
-    monkeypatch.setitem(globals(), "told", Told())
+def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Told:
     code = tmp_path / "code" / "llmb_train"
     code.mkdir(parents=True)
     (code / "__main__.py").touch()
     monkeypatch.setattr(batch, "training_code", lambda: code)
     clock = SimpleNamespace(monotonic=time.monotonic, time=time.time, sleep=lambda seconds: None)
     monkeypatch.setattr(recovery, "time", clock)
+    return told_executor(monkeypatch)
 
 
 @pytest.fixture
@@ -105,7 +50,7 @@ def raises(error: Exception) -> Callable[[RunRecord], object]:
     return start
 
 
-def interrupted(site: RunSite, plan: JobPlan, options: Options | None = None) -> RunRecord:
+def interrupted(told: Told, site: RunSite, plan: JobPlan, options: Options | None = None) -> RunRecord:
     """A run of which nobody knows whether it has a job."""
     told.starts = raises(AnswerLost("no answer"))
     with pytest.raises(AnswerLost):
@@ -117,7 +62,7 @@ def interrupted(site: RunSite, plan: JobPlan, options: Options | None = None) ->
 # One job
 
 
-def test_a_run_is_on_record_before_it_starts_and_in_the_index_afterwards(site: RunSite) -> None:
+def test_a_run_is_on_record_before_it_starts_and_in_the_index_afterwards(site: RunSite, told: Told) -> None:
     seen: list[RunRecord] = []
     told.starts = lambda record: [seen[0], *folders(site)]
     record = submit(site.plan(), RECIPE, on_record=seen.append)
@@ -126,12 +71,12 @@ def test_a_run_is_on_record_before_it_starts_and_in_the_index_afterwards(site: R
     assert told.started == [(seen[0], False)]
 
 
-def test_whether_to_follow_it_is_the_executors_affair(site: RunSite) -> None:
+def test_whether_to_follow_it_is_the_executors_affair(site: RunSite, told: Told) -> None:
     submit(site.plan(), RECIPE, Options(detach=True))
     assert [detach for _, detach in told.started] == [True]
 
 
-def test_a_refused_run_is_removed_and_any_other_failure_leaves_it(site: RunSite) -> None:
+def test_a_refused_run_is_removed_and_any_other_failure_leaves_it(site: RunSite, told: Told) -> None:
     told.starts = raises(SchedulerError("the queue is full"))
     with pytest.raises(SchedulerError):
         submit(site.plan(), RECIPE)
@@ -142,19 +87,19 @@ def test_a_refused_run_is_removed_and_any_other_failure_leaves_it(site: RunSite)
     assert len(folders(site)) == 1
 
 
-def test_a_lost_answer_is_on_record_with_its_reason(site: RunSite) -> None:
-    record = interrupted(site, site.plan())
+def test_a_lost_answer_is_on_record_with_its_reason(site: RunSite, told: Told) -> None:
+    record = interrupted(told, site, site.plan())
     assert (record.state, record.detail, record.job_id) == ("SUBMITTING", "no answer", None)
 
 
-def test_a_lost_answer_of_a_job_that_shows_is_none(site: RunSite) -> None:
+def test_a_lost_answer_of_a_job_that_shows_is_none(site: RunSite, told: Told) -> None:
     told.starts = raises(AnswerLost("no answer"))
     told.sees = lambda record: Finding(RUNNING, job_id="8")
     record = submit(site.plan(), RECIPE)
     assert (record.state, record.job_id) == ("RUNNING", "8")
 
 
-def test_a_script_that_was_changed_is_not_started(site: RunSite) -> None:
+def test_a_script_that_was_changed_is_not_started(site: RunSite, told: Told) -> None:
     def change(record: RunRecord) -> None:
         record.paths.script.write_text("rm -rf /\n")
 
@@ -166,7 +111,7 @@ def test_a_script_that_was_changed_is_not_started(site: RunSite) -> None:
 # Continuing
 
 
-def test_a_key_that_is_on_record_is_returned_as_it_is(site: RunSite) -> None:
+def test_a_key_that_is_on_record_is_returned_as_it_is(site: RunSite, told: Told) -> None:
     first = submit(site.plan(), RECIPE, Options(key="night"))
     seen: list[RunRecord] = []
     assert submit(site.plan(), RECIPE, Options(key="night"), on_record=seen.append) == first
@@ -182,16 +127,18 @@ def test_the_key_of_another_users_run_is_not_taken(site: RunSite, monkeypatch: p
     assert submit(site.plan(), RECIPE, Options(key="night")).paths.folder != first.paths.folder
 
 
-def test_another_users_interrupted_run_is_not_continued(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = interrupted(site, site.plan())
+def test_another_users_interrupted_run_is_not_continued(
+    site: RunSite, monkeypatch: pytest.MonkeyPatch, told: Told
+) -> None:
+    record = interrupted(told, site, site.plan())
     update_record(record.paths.folder, lambda found: found.with_state(NOT_SUBMITTED))
     monkeypatch.setattr(batch, "is_ours", lambda folder: False)
     assert submit(site.plan(), RECIPE).paths.folder != record.paths.folder
 
 
 @pytest.mark.parametrize("key", ["", "night"])
-def test_the_same_job_continues_an_interrupted_one(site: RunSite, key: str) -> None:
-    record = interrupted(site, site.plan(), Options(key=key))
+def test_the_same_job_continues_an_interrupted_one(site: RunSite, key: str, told: Told) -> None:
+    record = interrupted(told, site, site.plan(), Options(key=key))
     update_record(record.paths.folder, lambda found: replace(found, submitter=None).with_state(NOT_SUBMITTED))
     again = submit(site.plan(), RECIPE, Options(key=key, detach=True))
     assert (again.paths, again.state, again.submitter) == (record.paths, "SUBMITTED", identify())
@@ -206,8 +153,8 @@ def test_the_same_job_continues_an_interrupted_one(site: RunSite, key: str) -> N
     assert submit(site.plan(), RECIPE).paths.folder != record.paths.folder, "it is continued once"
 
 
-def test_one_whose_process_has_ended_is_continued_too(site: RunSite) -> None:
-    record = interrupted(site, site.plan())
+def test_one_whose_process_has_ended_is_continued_too(site: RunSite, told: Told) -> None:
+    record = interrupted(told, site, site.plan())
     assert record.submitter is not None
     ended = replace(record.submitter, start="1")
     update_record(record.paths.folder, lambda found: replace(found, submitter=ended))
@@ -215,8 +162,10 @@ def test_one_whose_process_has_ended_is_continued_too(site: RunSite) -> None:
     assert submit(site.plan(), RECIPE).paths == record.paths
 
 
-def test_another_job_or_another_day_begins_a_new_one(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = interrupted(site, site.plan())
+def test_another_job_or_another_day_begins_a_new_one(
+    site: RunSite, monkeypatch: pytest.MonkeyPatch, told: Told
+) -> None:
+    record = interrupted(told, site, site.plan())
     update_record(record.paths.folder, lambda found: found.with_state(NOT_SUBMITTED))
     assert submit(site.plan(MAX_STEPS="60"), RECIPE).paths != record.paths
     assert submit(site.plan(), RECIPE, Options(after=("4711",))).paths != record.paths
@@ -224,16 +173,16 @@ def test_another_job_or_another_day_begins_a_new_one(site: RunSite, monkeypatch:
     assert submit(site.plan(), RECIPE).paths != record.paths
 
 
-def test_one_that_a_live_process_is_submitting_is_left_to_it(site: RunSite) -> None:
-    record = interrupted(site, site.plan())
+def test_one_that_a_live_process_is_submitting_is_left_to_it(site: RunSite, told: Told) -> None:
+    record = interrupted(told, site, site.plan())
     assert record.submitter == identify()
     assert submit(site.plan(), RECIPE).paths != record.paths
     update_record(record.paths.folder, lambda found: replace(found, submitter=None))
     assert submit(site.plan(), RECIPE).paths != record.paths, "nor where nobody knows"
 
 
-def test_settling_waits_until_it_is_certain(site: RunSite) -> None:
-    record = interrupted(site, site.plan())
+def test_settling_waits_until_it_is_certain(site: RunSite, told: Told) -> None:
+    record = interrupted(told, site, site.plan())
     answers = iter([Finding(), Finding(), Finding(NOT_SUBMITTED)])
     told.sees = lambda record: next(answers)
     assert recover(record).state == "SUBMITTED"
@@ -241,8 +190,8 @@ def test_settling_waits_until_it_is_certain(site: RunSite) -> None:
     assert told.started[-1][1] is False
 
 
-def test_a_job_that_is_found_is_adopted(site: RunSite) -> None:
-    record = interrupted(site, site.plan())
+def test_a_job_that_is_found_is_adopted(site: RunSite, told: Told) -> None:
+    record = interrupted(told, site, site.plan())
     told.sees = lambda record: Finding(RUNNING, job_id="8")
     assert recover(record).job_id == "8"
     assert len(told.started) == 1
@@ -256,9 +205,9 @@ def test_a_job_that_is_found_is_adopted(site: RunSite) -> None:
     ],
 )
 def test_what_cannot_be_settled_says_why_and_is_not_submitted_twice(
-    site: RunSite, monkeypatch: pytest.MonkeyPatch, sees: Finding, patience: float, why: str
+    site: RunSite, monkeypatch: pytest.MonkeyPatch, sees: Finding, patience: float, why: str, told: Told
 ) -> None:
-    record = interrupted(site, site.plan())
+    record = interrupted(told, site, site.plan())
     monkeypatch.setattr(recovery, "PATIENCE_SECONDS", patience)
     told.sees = lambda record: sees
     looked = told.looked
@@ -269,8 +218,8 @@ def test_what_cannot_be_settled_says_why_and_is_not_submitted_twice(
     assert (told.looked - looked, len(told.started)) == (1, 1)
 
 
-def test_of_two_that_settle_a_run_one_submits_it(site: RunSite) -> None:
-    record = interrupted(site, site.plan())
+def test_of_two_that_settle_a_run_one_submits_it(site: RunSite, told: Told) -> None:
+    record = interrupted(told, site, site.plan())
 
     def settled_meanwhile(found: RunRecord) -> Finding:
         update_record(found.paths.folder, lambda here: here.with_state("SUBMITTING", "by another"))
@@ -287,8 +236,8 @@ def test_of_two_that_settle_a_run_one_submits_it(site: RunSite) -> None:
 # Following others
 
 
-def test_a_run_to_follow_needs_a_job(site: RunSite) -> None:
-    record = interrupted(site, site.plan())
+def test_a_run_to_follow_needs_a_job(site: RunSite, told: Told) -> None:
+    record = interrupted(told, site, site.plan())
     with pytest.raises(RequestError, match=f"{record.paths.name} has no job yet that another could follow") as caught:
         submit(site.plan(), RECIPE, Options(after=(record.paths.run_id,)))
     assert caught.value.remedy == "submit it first (llmb-run jobs)"
@@ -303,7 +252,7 @@ def test_jobs_of_others_and_live_runs_are_followed_each_once(site: RunSite) -> N
 # Many
 
 
-def test_jobs_that_wait_are_in_the_index_when_all_are_submitted(site: RunSite) -> None:
+def test_jobs_that_wait_are_in_the_index_when_all_are_submitted(site: RunSite, told: Told) -> None:
     jobs = [Job(site.plan(MAX_STEPS=str(steps)), RECIPE) for steps in (60, 61, 62)]
     results = [result for _, result in submit_many(jobs)]
     assert {row.folder for row in find_runs(site.install)} == set(folders(site))
@@ -311,7 +260,7 @@ def test_jobs_that_wait_are_in_the_index_when_all_are_submitted(site: RunSite) -
     assert [plan.max_steps for plan in told.checked] == [60], "what differs in steps alone needs the same of the site"
 
 
-def test_without_a_queue_jobs_run_one_after_the_other_and_a_failure_stops_none(tmp_path: Path) -> None:
+def test_without_a_queue_jobs_run_one_after_the_other_and_a_failure_stops_none(tmp_path: Path, told: Told) -> None:
     site = RunSite(tmp_path, "follows")
     plan = site.plan()
     told.starts = lambda record: raises(RecordError("the disk is full"))(record) if len(told.started) == 2 else None
@@ -323,7 +272,7 @@ def test_without_a_queue_jobs_run_one_after_the_other_and_a_failure_stops_none(t
     assert [type(result) for _, result in results] == [RecordError, RunRecord]
 
 
-def test_ctrl_c_begins_no_further_one(tmp_path: Path) -> None:
+def test_ctrl_c_begins_no_further_one(tmp_path: Path, told: Told) -> None:
     site = RunSite(tmp_path, "follows")
     told.starts = raises(Interrupted("ended by SIGINT"))
     with pytest.raises(Interrupted):
@@ -331,7 +280,7 @@ def test_ctrl_c_begins_no_further_one(tmp_path: Path) -> None:
     assert len(told.started) == 1
 
 
-def test_identical_jobs_with_keys_that_are_on_record_are_returned(site: RunSite) -> None:
+def test_identical_jobs_with_keys_that_are_on_record_are_returned(site: RunSite, told: Told) -> None:
     plan = site.plan()
     jobs = [Job(plan, RECIPE, Options(key=key)) for key in "abc"]
     (_, second) = next(submit_many([jobs[1]]))
