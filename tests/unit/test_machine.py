@@ -56,6 +56,11 @@ def test_the_driver_names_the_gpus(programs: Programs, product: str, gpu_type: s
     assert look() == Machine(cluster_type="local", gpu_type=gpu_type, gpus=2, has_nsys=True)
 
 
+def test_one_gpu_is_enough_to_name_them(programs: Programs) -> None:
+    programs.has("nvidia-smi", "NVIDIA B200")
+    assert look() == Machine(cluster_type="local", gpu_type="b200", gpus=1)
+
+
 def test_a_driver_that_cannot_see_a_gpu_shows_none(programs: Programs) -> None:
     programs.has("nvidia-smi", "NVIDIA-SMI has failed because it could not communicate with the driver.", status=9)
     assert look() == Machine(cluster_type="local", gpu_type="cpu", gpus=0)

@@ -70,6 +70,7 @@ def test_the_table_of_states() -> None:
         *("REVOKED", "TIMEOUT"),
     }
     assert [is_waiting(state) for state in ("PENDING", "REQUEUED", "COMPLETING")] == [True, True, False]
+    assert set(STATES.values()) == {"waiting", "running", "ended"}
     assert is_live("A_STATE_OF_A_NEWER_SLURM")
 
 

@@ -231,6 +231,7 @@ def test_dropless_routing_turns_the_rows_cuda_graphs_off_and_says_so() -> None:
     assert any("CUDA graphs are off" in note for note in p.preflight.warnings)
     message = refusal(recipe="grok1", JOB_TOTAL_GPUS="128", MOE_ROUTING="balanced", CUDA_GRAPH="true")
     assert "exclude each other" in message
+    assert "set CUDA_GRAPH=false, or MOE_ROUTING=drop" in message
 
 
 @pytest.mark.parametrize(("gpu", "variables"), [("h100", {"CUDA_GRAPH": "true"}), ("b200", {"FSDP": "true"})])

@@ -71,6 +71,13 @@ def test_the_number_that_is_named_is_better_and_the_nearest() -> None:
             assert all(best_segment(between, RACK) < RACK // 2 for between in range(nodes, better))
 
 
+def test_one_node_needs_no_segment_from_a_slurm_that_has_none() -> None:
+    assert choose_segment("gb200", 1, 4, slurm_segments=False) == (None, "")
+    segment, notice = choose_segment("gb200", 2, 4, slurm_segments=False)
+    assert segment is None
+    assert "24.05 and later have it" in notice
+
+
 def test_a_slurm_without_the_option_is_not_given_it_and_the_plan_says_so() -> None:
     p = plan(OLD, GPU_TYPE="gb200", JOB_TOTAL_GPUS="64")
     assert segment_line(p) is None

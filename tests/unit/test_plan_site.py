@@ -101,3 +101,26 @@ def test_an_inaccessible_file_gives_no_traceback(tmp_path: Path) -> None:
     (other / "cluster_config.yaml").write_bytes(b"repo: \xff")
     with pytest.raises(ConfigError, match="not UTF-8"):
         load_cluster_config(other)
+
+
+def test_where_it_cannot_be_looked_for_the_system_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_cluster_config(tmp_path / ("x" * 300))
+    assert caught.value.message == f"cannot look for {tmp_path / ('x' * 300)}/cluster_config.yaml: File name too long"
+    assert caught.value.remedy == "correct LLMB_INSTALL, or its permissions"
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("HF_TOKEN", "remove it here, and export HF_TOKEN in the shell that submits: jobs inherit it"),
+        ("NOT-A-NAME", "correct it, or remove it"),
+    ],
+)
+def test_a_variable_that_cannot_be_here_has_its_own_advice(tmp_path: Path, name: str, remedy: str) -> None:
+    """A secret belongs into no file; anything else can be put right."""
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, f"schema: 1\nenvironment:\n  {name}: value\n")
+    assert caught.value.message.startswith(f"{tmp_path}/cluster_config.yaml:")
+    assert "environment: " in caught.value.message
+    assert caught.value.remedy == remedy
