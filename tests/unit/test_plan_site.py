@@ -124,3 +124,9 @@ def test_a_variable_that_cannot_be_here_has_its_own_advice(tmp_path: Path, name:
     assert caught.value.message.startswith(f"{tmp_path}/cluster_config.yaml:")
     assert "environment: " in caught.value.message
     assert caught.value.remedy == remedy
+
+
+@pytest.mark.parametrize("text", ["pyhton: x", "slurm: {acount: x}", "engine: {python: /p, pyhton: /q}"])
+def test_a_key_that_nobody_knows_is_a_slip(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"is not a known key|unknown|no key"):
+        load(tmp_path, f"schema: 1\n{text}\n")

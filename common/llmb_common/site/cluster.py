@@ -26,7 +26,7 @@ CHECKPOINT_GB_PER_SECOND = 5.0
 single NFS server. A site that writes slower says so, or a job that is told to save is ended before it has."""
 
 
-class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How jobs are submitted at this site. ``gres``: ask for ``--gres=gpu:N`` (clusters without GRES reject it)."""
 
     account: str | None = None
@@ -43,13 +43,13 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """As ADDITIONAL_SLURM_PARAMS: semicolon-separated, added to every job."""
 
 
-class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where training runs outside a container: the Python of an environment that has Megatron-Bridge."""
 
     python: str
 
 
-class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A whole ``cluster_config.yaml``."""
 
     schema: Literal[1] = 1
