@@ -48,7 +48,12 @@ def plan(told: Told, tmp_path: Path) -> JobPlan:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long was waited each time; none of it in earnest, but the clock goes on as if."""
     slept: list[float] = []
-    clock = SimpleNamespace(monotonic=lambda: 1000.0 + sum(slept), sleep=slept.append)
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        assert len(slept) < 200, "it waits for ever"
+
+    clock = SimpleNamespace(monotonic=lambda: 1000.0 + sum(slept), sleep=sleep)
     monkeypatch.setattr(waiting, "time", clock)
     monkeypatch.setattr(CANCELLING, "time", clock)
     return slept

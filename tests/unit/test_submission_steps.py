@@ -29,8 +29,13 @@ def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Told:
     code.mkdir(parents=True)
     (code / "__main__.py").touch()
     monkeypatch.setattr(batch, "training_code", lambda: code)
-    clock = SimpleNamespace(monotonic=time.monotonic, time=time.time, sleep=lambda seconds: None)
-    monkeypatch.setattr(recovery, "time", clock)
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        assert len(pauses) < 100, "it waits for ever"
+
+    monkeypatch.setattr(recovery, "time", SimpleNamespace(monotonic=time.monotonic, time=time.time, sleep=sleep))
     return told_executor(monkeypatch)
 
 
