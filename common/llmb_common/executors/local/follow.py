@@ -100,7 +100,7 @@ def _follow(child: subprocess.Popen[bytes], log: Path, signals: Sequence[int]) -
             if terminal:
                 print(f"\r{line}", end="", file=unfiltered(sys.stderr), flush=True)
             elif last.step % 10 == 0 or last.step == 1:
-                print(line, file=sys.stderr, flush=True)
+                print(line, file=sys.stderr)
         if status is not None:
             if terminal and shown is not None:
                 print(file=sys.stderr)
