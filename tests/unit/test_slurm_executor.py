@@ -1,0 +1,315 @@
+"""Slurm's executor at its edges: what it needs, what it says to sbatch and scancel, arrays that fail halfway."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from llmb_common.errors import AnswerLost, EnvironmentLacks, RecordError, RequestError, SchedulerError
+from llmb_common.executors import Executor, executor_for
+from llmb_common.executors.slurm import array, sbatch, scancel
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.programs import Answer
+from llmb_common.runs.record import ArrayTask, RunRecord, Submission, load_record, update_record
+from llmb_common.submission.create import create_run
+from support.run_site import RunSite
+
+
+class Slurm:
+    """What commands answer, each in turn, and how they were called."""
+
+    def __init__(self) -> None:
+        self.answers: list[Answer | SchedulerError] = []
+        self.called: list[list[str]] = []
+
+    def run(self, command: Sequence[str], timeout: float) -> Answer:
+        self.called.append(list(command))
+        answer = self.answers.pop(0) if self.answers else Answer(0)
+        if isinstance(answer, SchedulerError):
+            raise answer
+        return answer
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    slurm = Slurm()
+    for module in (array, sbatch, scancel):
+        monkeypatch.setattr(module, "run_slurm", slurm.run)
+    return slurm
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> JobPlan:
+    return RunSite(tmp_path_factory.mktemp("site"), "slurm").plan()
+
+
+@pytest.fixture
+def record(plan: JobPlan) -> RunRecord:
+    return create_run(plan, b"", {})
+
+
+def tasks(plan: JobPlan, number: int, array_id: str) -> list[RunRecord]:
+    return [create_run(plan, b"", {}, Submission(task=ArrayTask(array_id, index))) for index in range(number)]
+
+
+def executor(plan: JobPlan) -> Executor:
+    return executor_for(plan.cluster_type)
+
+
+# What it needs
+
+
+@pytest.fixture
+def with_sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "sbatch").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+
+def test_an_image_of_the_installation_is_a_file(plan: JobPlan, with_sbatch: None, tmp_path: Path) -> None:
+    image = tmp_path / "image.sqsh"
+    with pytest.raises(EnvironmentLacks, match=f"^the container image {image} is missing") as caught:
+        executor(plan).check(msgspec.structs.replace(plan, image=str(image)))
+    assert (caught.value.code, "RUN_CONF_IMAGE" in caught.value.remedy) == ("no-image", True)
+    image.touch()
+    executor(plan).check(msgspec.structs.replace(plan, image=str(image)))
+
+
+@pytest.mark.parametrize("image", ["./none.sqsh", "../none.sqsh"])
+def test_so_is_one_named_from_here(plan: JobPlan, with_sbatch: None, image: str) -> None:
+    with pytest.raises(EnvironmentLacks, match="is missing"):
+        executor(plan).check(msgspec.structs.replace(plan, image=image))
+
+
+def test_an_image_of_a_registry_is_not_looked_for(plan: JobPlan, with_sbatch: None) -> None:
+    executor(plan).check(msgspec.structs.replace(plan, image="nvcr.io#nvidia/nemo:25.09", engine_python=None))
+
+
+def test_without_an_image_there_must_be_an_engine(plan: JobPlan, with_sbatch: None) -> None:
+    executor(plan).check(plan)
+    with pytest.raises(EnvironmentLacks, match="no training engine is installed") as caught:
+        executor(plan).check(msgspec.structs.replace(plan, engine_python=None))
+    assert (caught.value.code, "--quickstart" in caught.value.remedy) == ("no-engine", True)
+
+
+# What it says on submission
+
+
+def test_jobs_to_follow_and_nodes_to_avoid_are_options(plan: JobPlan) -> None:
+    say = executor(plan).options
+    assert say(plan, [], {}) == ()
+    assert say(plan, ["7", "8_1"], {"n2": "fan", "n1": "fan"}) == (
+        "--dependency=afterany:7:8_1",
+        "--exclude=n[1-2]",
+    )
+
+
+def with_params(plan: JobPlan, *additional: tuple[str, str | None]) -> JobPlan:
+    assert plan.slurm is not None
+    return msgspec.structs.replace(plan, slurm=msgspec.structs.replace(plan.slurm, additional=additional))
+
+
+def test_the_plans_own_list_is_kept_and_its_own_wishes_are_contradicted(plan: JobPlan) -> None:
+    say = executor(plan).options
+    assert say(with_params(plan, ("exclude", "n9"), ("exclusive", None)), [], {"n1": "fan"}) == ("--exclude=n[1,9]",)
+    with pytest.raises(RequestError) as caught:
+        say(with_params(plan, ("nodelist", "n[1-3],n9")), [], {"n3": "fan", "n2": "slow", "n7": "x"})
+    assert caught.value.message == "the job wants nodes that are excluded: n2 (slow), n3 (fan)"
+    assert caught.value.remedy == "llmb-run exclude remove, or other nodes"
+
+
+def test_a_submission_that_hangs_ends_by_itself(record: RunRecord, slurm: Slurm) -> None:
+    slurm.answers = [Answer(0, b"17\n", b" a remark \n")]
+    started = executor(record.plan).start(record)
+    assert (started.job_id, started.state, started.detail) == ("17", "SUBMITTED", "a remark")
+    limit = ["timeout", "--kill-after=5", "120"]
+    assert slurm.called == [[*limit, "sbatch", "--parsable", str(record.paths.script)]]
+
+
+@pytest.mark.parametrize(("code", "kind"), [("no-program", SchedulerError), ("no-answer", AnswerLost)])
+def test_a_program_that_is_not_there_has_submitted_nothing(
+    record: RunRecord, slurm: Slurm, code: str, kind: type[Exception]
+) -> None:
+    slurm.answers = [SchedulerError("timeout did it", code=code)]
+    with pytest.raises(SchedulerError, match="timeout did it") as caught:
+        executor(record.plan).start(record)
+    assert type(caught.value) is kind
+
+
+# Arrays
+
+
+def test_each_task_finds_its_run_by_its_number(plan: JobPlan, slurm: Slurm) -> None:
+    records = tasks(plan, 3, "ab000001")
+    slurm.answers = [Answer(0, b"7;cluster\n", b"charged to a")]
+    started = array.start_array(records)
+    assert [(item.job_id, item.state, item.detail) for item in started] == [
+        (f"7_{index}", "SUBMITTED", "charged to a") for index in range(3)
+    ]
+    assert [load_record(item.paths.folder) for item in started] == started
+    folder = records[0].paths.array("ab000001").folder
+    assert [(folder / str(index)).resolve() for index in range(3)] == [item.paths.folder for item in records]
+    assert "#SBATCH --array=0-2\n" in (folder / "array.sbatch").read_text()
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "array.sbatch")] == [0o755, 0o755]
+    assert slurm.called[0][-1] == str(folder / "array.sbatch")
+
+
+def test_a_refused_array_leaves_no_folder(plan: JobPlan, slurm: Slurm) -> None:
+    records = tasks(plan, 2, "ab000002")
+    slurm.answers = [Answer(1, b"", b"invalid partition specified")]
+    with pytest.raises(SchedulerError, match="invalid partition"):
+        array.start_array(records)
+    assert not records[0].paths.array("ab000002").folder.exists()
+
+
+def test_a_lost_answer_is_on_record_of_each_and_the_folder_stays(plan: JobPlan, slurm: Slurm) -> None:
+    records = tasks(plan, 2, "ab000003")
+    slurm.answers = [Answer(124)]
+    with pytest.raises(AnswerLost):
+        array.start_array(records)
+    assert ["unknown" in load_record(item.paths.folder).detail for item in records] == [True, True]
+    assert records[0].paths.array("ab000003").script.is_file()
+
+
+def test_a_folder_that_cannot_be_made_says_how_to_do_without(plan: JobPlan, slurm: Slurm) -> None:
+    records = tasks(plan, 2, "ab000004")
+    folder = records[0].paths.array("ab000004").folder
+    folder.touch()
+    with pytest.raises(RecordError) as caught:
+        array.start_array(records)
+    assert caught.value.message == f"cannot write {folder}: File exists"
+    assert "(--no-array)" in caught.value.remedy
+    assert slurm.called == []
+
+
+def test_half_a_folder_is_removed(plan: JobPlan, slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = tasks(plan, 2, "ab000005")
+
+    def fail(path: Path, target: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "symlink_to", fail)
+    with pytest.raises(RecordError, match="No space left on device"):
+        array.start_array(records)
+    assert not records[0].paths.array("ab000005").folder.exists()
+
+
+@pytest.fixture
+def after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making the runs took longer than others wait."""
+    monkeypatch.setattr(array, "FRESH_SECONDS", -1)
+
+
+def test_runs_that_took_long_to_make_are_confirmed_first(plan: JobPlan, slurm: Slurm, after_a_while: None) -> None:
+    slurm.answers = [Answer(0, b"7\n")]
+    (first, _) = array.start_array(tasks(plan, 2, "ab000006"))
+    assert [(state.state, state.detail) for state in first.states] == [
+        ("SUBMITTING", ""),
+        ("SUBMITTING", "confirmed"),
+        ("SUBMITTED", ""),
+    ]
+
+
+def test_runs_that_others_gave_up_meanwhile_are_not_submitted(plan: JobPlan, slurm: Slurm, after_a_while: None) -> None:
+    records = tasks(plan, 2, "ab000007")
+    update_record(records[1].paths.folder, lambda found: found.with_state("NOT_SUBMITTED"))
+    with pytest.raises(AnswerLost, match=f"another process has taken {records[1].paths.name} for abandoned") as caught:
+        array.start_array(records)
+    assert caught.value.remedy == "run the same command again to settle it"
+    assert slurm.called == []
+
+
+def test_a_job_whose_record_cannot_be_written_is_not_denied(plan: JobPlan, slurm: Slurm) -> None:
+    records = tasks(plan, 2, "ab000008")
+    records[1].paths.record.unlink()
+    slurm.answers = [Answer(0, b"7\n")]
+    with pytest.raises(AnswerLost, match=r"^job 7_1 was accepted, but cannot read ") as caught:
+        array.start_array(records)
+    assert caught.value.remedy == "llmb-run jobs settles it"
+
+
+@pytest.mark.parametrize(
+    ("answer", "most"),
+    [
+        (Answer(0, b"MaxArraySize            = 1001\n"), 1001),
+        (Answer(0, b"MaxArraySize = 1001\nSchedulerParameters = bf,max_array_tasks=50\n"), 50),
+        (Answer(0, b"MaxArraySize = 0\n"), 0),
+        (Answer(0, b"nothing of the kind\n"), 0),
+        (Answer(1, b"MaxArraySize = 1001\n"), 0),
+        (SchedulerError("no answer"), 0),
+    ],
+)
+def test_how_many_tasks_an_array_may_have(slurm: Slurm, answer: Answer | SchedulerError, most: int) -> None:
+    slurm.answers = [answer]
+    assert array.largest_array() == most
+    assert slurm.called == [["scontrol", "show", "config"]]
+
+
+# Ending
+
+
+def end(records: Sequence[RunRecord]) -> dict[str, SchedulerError]:
+    return scancel.end_jobs(records)
+
+
+def with_job(record: RunRecord, job: str) -> RunRecord:
+    return replace(record, job_id=job)
+
+
+def test_a_job_is_named_by_id_and_name_and_tasks_by_id_together(plan: JobPlan, slurm: Slurm, record: RunRecord) -> None:
+    array_of = [with_job(item, f"7_{n}") for n, item in enumerate(tasks(plan, 2, "ab000009"))]
+    assert end([with_job(record, "6"), *array_of]) == {}
+    assert slurm.called == [["scancel", "7_0", "7_1"], ["scancel", f"--name={record.job_name}", "6"]]
+
+
+def test_many_tasks_are_several_commands(plan: JobPlan, slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scancel, "TASKS_AT_ONCE", 2)
+    end([with_job(item, f"7_{n}") for n, item in enumerate(tasks(plan, 5, "ab00000a"))])
+    assert [call[1:] for call in slurm.called] == [["7_0", "7_1"], ["7_2", "7_3"], ["7_4"]]
+
+
+def test_which_task_was_refused_is_found_out_one_by_one(plan: JobPlan, slurm: Slurm) -> None:
+    records = [with_job(item, f"7_{n}") for n, item in enumerate(tasks(plan, 3, "ab00000b"))]
+    slurm.answers = [Answer(1, b"", b"Access denied"), Answer(0), Answer(1, b"", b"Access denied"), Answer(0)]
+    refused = end(records)
+    assert list(refused) == [records[1].paths.run_id]
+    assert refused[records[1].paths.run_id].message == "scancel 7_1: Access denied"
+    assert len(slurm.called) == 4
+    slurm.answers = [Answer(1, b"", b"Access denied")]
+    assert list(end(records[:1])) == [records[0].paths.run_id]
+    assert len(slurm.called) == 5, "a single one is not asked twice"
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (Answer(0, b"", b"scancel: warning"), None),
+        (Answer(1, b"", b"scancel: error: Kill job error on job id 7: Invalid job id specified\n"), None),
+        (Answer(1, b"", b"scancel: error: Job/step already completing or completed\n\n"), None),
+        (Answer(1, b"", b"Invalid job id 7\nscancel: error: Access denied\n"), "scancel: error: Access denied"),
+        (Answer(1), "exit status 1"),
+        (Answer(1, b"on stdout"), "on stdout"),
+    ],
+)
+def test_one_that_has_ended_by_itself_is_no_failure(
+    record: RunRecord, slurm: Slurm, answer: Answer, message: str | None
+) -> None:
+    slurm.answers = [answer]
+    refused = end([with_job(record, "7")])
+    if message is None:
+        assert refused == {}
+    else:
+        (error,) = refused.values()
+        assert error.message == f"scancel --name={record.job_name} 7: {message}"
+        assert error.remedy == "the job keeps running; cancel it again when the scheduler answers"
+
+
+def test_without_an_answer_each_is_refused(record: RunRecord, slurm: Slurm) -> None:
+    problem = SchedulerError("scancel did not answer in 60 s")
+    slurm.answers = [problem]
+    assert end([with_job(record, "7")]) == {record.paths.run_id: problem}
