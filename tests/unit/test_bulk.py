@@ -81,6 +81,7 @@ def test_a_mistake_in_the_short_form_has_its_line(tmp_path: Path, place: Place, 
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, place, text)
     assert WRONG_TEXT[text] in caught.value.message
+    assert caught.value.remedy
 
 
 @given(st.text(alphabet="()[],'\"#:abfp816 \n_.-$\\{}", max_size=60))
@@ -148,6 +149,7 @@ def test_a_mistake_in_yaml_has_its_line(tmp_path: Path, place: Place, text: str)
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, place, text)
     assert WRONG_YAML[text] in caught.value.message
+    assert caught.value.remedy
 
 
 def test_a_job_keeps_its_name_when_the_file_grows(tmp_path: Path, place: Place) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -75,7 +75,7 @@ def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> 
         run = BaselineRun(record.paths.run_id, measured.seconds, measured.error)
         new[key] = Baseline(key[0], title_of(record), key[1], round(time.time(), 3), (*before, run))
     kept = {(item.key, item.software): item for item in baselines(install)}
-    _write(install, list((kept | new).values()))
+    _write(install, (kept | new).values())
     return sorted(new.values(), key=_order)
 
 
@@ -142,5 +142,5 @@ def _order(item: Baseline) -> tuple[str, str]:
     return item.title, item.software
 
 
-def _write(install: Path, items: list[Baseline]) -> None:
+def _write(install: Path, items: Iterable[Baseline]) -> None:
     write_list(_file(install), "baselines", sorted(items, key=_order))

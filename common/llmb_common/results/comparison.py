@@ -22,7 +22,7 @@ CONFIDENCE = 0.95
 SAME_LOSS = 0.01
 """Losses of one job differ by less, relatively, on other nodes or layouts: sums are rounded in another order."""
 
-_BOOKKEEPING = {"schema", "experiment_name", "install", "workload_folder", "preflight", "time_limit", "mounts"}
+_BOOKKEEPING = {"experiment_name", "install", "workload_folder", "preflight", "time_limit", "mounts"}
 EVIDENCE = ("gpus", "driver", "cuda", "kernel", "cpu", "nccl", "network")
 """Facts that a run's nodes tell: one without them is of an unknown value, not of none."""
 

@@ -1,0 +1,264 @@
+"""What commands print, to the column: tables as a person reads them, and the names and values that programs rely on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llmb_run.terminal import table
+from llmb_run.words import span, split
+from support.cli import Cli
+from support.iteration_logs import mbridge_line
+from support.runs import make_run, steady_log
+
+SWEEP = ("submit", "-w", "llama3.1", "-s", "405b", "--gpu-type", "gb200", "--dry-run")
+
+
+def cells(line: str) -> list[str]:
+    """The cells of a line, which are two or more spaces apart."""
+    return [cell.strip() for cell in line.split("  ") if cell.strip()]
+
+
+def test_a_table_aligns_its_columns_and_keeps_each_cell_on_its_line() -> None:
+    text = table(["run", "GPUs", "what"], [["a", "8", "x\ny"], ["bcde", "1024", ""]], right=["GPUs"])
+    assert text.splitlines() == [
+        "run   GPUs  what",
+        "a        8  x\\ny",
+        "bcde  1024",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (99, "99 s"), (119, "1 min"), (120, "2 min"), (6000, "1 h 40 min"), (172799, "47 h 59 min")]
+    + [(172800, "2 d 0 h"), (176400, "2 d 1 h")],
+)
+def test_where_spans_change_their_unit(seconds: float, text: str) -> None:
+    assert span(seconds) == text
+
+
+def test_an_option_may_be_repeated_and_hold_commas() -> None:
+    assert split(["a,b", " c ,", "a"]) == ["a", "b", "c"]
+
+
+# Plans
+
+
+def test_a_sweep_is_a_table_of_its_jobs(cli: Cli) -> None:
+    done = cli(*SWEEP, "--dtype", "fp8", "--scale", "128,256", "--repeats", "2")
+    header, first, second = done.out.splitlines()
+    names = ["job", "runs", "GPUs", "nodes", "TP", "PP", "CP", "EP", "VP", "MBS", "GBS", "steps", "time limit"]
+    assert cells(header) == names
+    for title in ("runs", "GPUs", "nodes", "TP", "MBS", "GBS", "steps"):
+        end = header.index(f" {title} ") + 1 + len(title)
+        assert first[end - 1].isdigit(), f"{title} is aligned to the right"
+        assert second[end - 1].isdigit()
+    assert [cells(line)[1:4] for line in (first, second)] == [["2", "128", "32"], ["2", "256", "64"]]
+    assert "4 jobs, nothing started (dry run)" in done.err
+
+
+def test_plans_as_json(cli: Cli) -> None:
+    done = cli(*SWEEP, "--dtype", "fp8", "--scale", "128", "--json")
+    assert set(done.data) == {"dry_run", "jobs"}
+    assert done.data["dry_run"] is True
+    (job,) = done.data["jobs"]
+    assert set(job) == {"plan", "script"}
+    assert job["script"].startswith("#!/bin/bash\n")
+    assert {"gpus": 128, "nodes": 32, "tp": 2, "gbs": 64, "dtype": "fp8"}.items() <= job["plan"].items()
+
+
+# Runs
+
+
+def test_the_table_of_results(cli: Cli) -> None:
+    good = make_run(cli.install, log=steady_log(5741.5)).paths.run_id
+    bad = make_run(cli.install, log=steady_log(5900), state="FAILED").paths.run_id
+    lines = cli("results").out.splitlines()
+    header = next(line for line in lines if line.startswith("run "))
+    assert cells(header) == [
+        *("run", "GPUs", "step s", "tokens/s", "TFLOPS/GPU", "MFU %", "log MFU %", "days/1T", "reference s", "verdict")
+    ]
+    first = next(line for line in lines if line.startswith(good))
+    second = next(line for line in lines if line.startswith(bad))
+    assert cells(first) == [
+        *(good, "128", "5.742", "91316", "1800.60", "36.75", "33.40", "126.75", "5.74147"),
+        "indication: pass (+0.0% ± 5.9%, limit +8.4%)",
+    ]
+    assert cells(second) == [bad, "128", "Failed: every iteration is there, but the run ended as FAILED"]
+    for title in ("GPUs", "step s", "tokens/s", "TFLOPS/GPU", "log MFU %", "days/1T", "reference s"):
+        assert first[header.index(title) + len(title) - 1].isdigit(), f"{title} is aligned to the right"
+
+
+def test_a_result_as_json(cli: Cli) -> None:
+    extra = "energy per GPU (J/iter/GPU): 4000.0 | power per GPU (W/GPU): 697.0"
+    log = "".join(mbridge_line(i, milliseconds=5741.5 + i - 39.5, extra=extra) for i in range(1, 51))
+    record = make_run(cli.install, log=log)
+    (run,) = cli("results", "--json").data["runs"]
+    plain = {
+        **{"run_id": record.paths.run_id, "name": record.paths.name, "folder": str(record.paths.folder)},
+        **{"log": str(record.paths.log), "workload": "pretrain_llama3.1", "model_size": "405b", "dtype": "fp8"},
+        **{"gpu_type": "gb200", "gpus": 128, "executor": "slurm", "job_id": "101", "state": "COMPLETED"},
+        **{"variant": "mbridge", "fp8_recipe": "cs", "nodes": 32, "gbs": 64, "seq_len": 8192},
+        **{"status": "Success", "reason": None, "iteration": None, "message": None},
+        **{"window": {"first": 35, "last": 44}, "joules_per_gpu_step_mean": 4000.0, "watts_per_gpu_mean": 697.0},
+        **{"log_tflops_per_gpu_std": 0.0, "verdict": "pass", "more_runs": None, "remarks": [], "notices": []},
+        "findings": [],
+    }
+    assert plain.items() <= run.items()
+    figures = {
+        **{"step_seconds_mean": 5.7415, "step_seconds_last": 5.752, "log_tflops_per_gpu_mean": 1636.8},
+        **{"step_seconds": 5.7415, "tokens_per_second": 91316.0, "tflops_per_gpu": 1800.6, "mfu_percent": 36.75},
+        **{"log_mfu_percent": 33.404, "days_1t": 126.75, "steady_step_seconds": 5.7415, "tolerance": 0.0836},
+        **{"difference": 0.0, "difference_low": -0.0597, "difference_high": 0.0597, "step_seconds_std": 0.003},
+    }
+    assert {name: run[name] for name in figures} == pytest.approx(figures, rel=1e-3, abs=1e-4)
+    assert run["verdict_text"] == "indication: pass (+0.0% ± 6.0%, limit +8.4%)"
+    reference = {"kind": "published", "seconds": 5.74147, "same_software": False}
+    assert reference.items() <= run["reference"].items()
+    assert run["reference"]["software"] == "Megatron-Bridge, nemo:25.09.00"
+    published = {"step_seconds": 5.74147, "source": "llama3.1-mbridge.md:86"}
+    assert published.items() <= run["published"].items()
+    assert set(run["published"]) == {"step_seconds", "tokens_per_second", "mfu_percent", "days_1t", "source"}
+
+
+def test_groups_as_a_table_and_as_json(cli: Cli) -> None:
+    seconds = (5.7, 5.8)
+    runs = [make_run(cli.install, log=steady_log(1000 * value)).paths.run_id for value in seconds]
+    make_run(cli.install, log=steady_log(5900), state="FAILED")
+    header, line = cli("results", "--group").out.splitlines()
+    assert cells(header) == ["configuration", "software", "runs", "step s", "spread %", "reference s", "verdict"]
+    assert cells(line)[:6] == ["llama3.1 405b fp8 on 128 gb200", "nemo:26.02.01", "2 of 3", "5.750", "1.2", "5.74147"]
+    (group,) = cli("results", "--group", "--json").data["groups"]
+    assert set(runs) == set(group["run_ids"])
+    assert (group["unsuccessful"], group["step_seconds"]) == (1, pytest.approx(5.75))
+    assert group["spread"] == pytest.approx(0.0123, abs=1e-4)
+    assert (group["title"], group["software"]) == ("llama3.1 405b fp8 on 128 gb200", "nemo:26.02.01")
+    assert group["verdict"] == "pass"
+    assert group["difference"] == pytest.approx(5.75 / 5.74147 - 1)
+
+
+def test_baselines_as_a_table_and_as_json(cli: Cli) -> None:
+    run = make_run(cli.install, log=steady_log(5741.5)).paths.run_id
+    header, line = cli("baseline", "set", run).out.splitlines()
+    assert cells(header) == ["key", "configuration", "software", "runs", "step s", "± %", "set"]
+    key, *rest, when = cells(line)
+    assert rest == ["llama3.1 405b fp8 on 128 gb200", "nemo:26.02.01", "1", "5.742", "2.7"]
+    assert len(when) == len("10:18:33")
+    (known,) = cli("baseline", "list", "--json").data["baselines"]
+    assert (known["key"], known["seconds"], known["relative_error"]) == (key, 5.7415, 0.027)
+    assert known["runs"] == [{"run_id": run, "seconds": 5.7415, "error": 0.0}]
+    assert (known["title"], known["software"]) == ("llama3.1 405b fp8 on 128 gb200", "nemo:26.02.01")
+
+
+def test_a_comparison_as_a_table_and_as_json(cli: Cli) -> None:
+    one, other = (make_run(cli.install, log=steady_log(value)).paths for value in (5000, 6000))
+    lines = cli("compare", one.run_id, other.run_id).out.splitlines()
+    assert cells(lines[0]) == ["first run", "successful", "step s", "tokens/s"]
+    assert cells(lines[1]) == ["A", one.name, "1 of 1", "5.000", "104858"]
+    assert cells(lines[2]) == ["B", other.name, "1 of 1", "6.000", "87381"]
+    data = cli("compare", one.run_id, other.run_id, "--json").data
+    assert data["first"] == {"run_ids": [one.run_id], "successful": 1, "step_seconds": 5.0}
+    assert data["second"] == {"run_ids": [other.run_id], "successful": 1, "step_seconds": 6.0}
+    assert data["ratio"] == pytest.approx(1.2)
+    assert data["ratio_low"] < 1.2 < data["ratio_high"]
+    assert data["ratio_low"] * data["ratio_high"] == pytest.approx(1.44)
+    assert data["loss"] == {"iteration": 50, "relative_difference": 0.0}
+
+
+def test_the_table_of_jobs_and_of_one_watched(cli: Cli) -> None:
+    run = make_run(cli.install, log=steady_log(5741.5)).paths.run_id
+    header, line = cli("watch", run, "--once").out.splitlines()
+    assert cells(header) == ["run", "state", "for", "step", "s/step", "TFLOPS", "left", "GPUs", "job", "what"]
+    assert cells(line)[3:] == ["50/50", "5.742", "1636.8", "128", "101", "pretrain_llama3.1 405b fp8"]
+    for title in ("for", "step", "s/step", "TFLOPS", "GPUs"):
+        assert line[header.index(f" {title} ") + len(title)].isdigit(), f"{title} is aligned to the right"
+    header, line = cli("jobs").out.splitlines()
+    assert cells(header) == ["run", "state", "since", "GPUs", "job", "what"]
+    assert cells(line)[3:] == ["128", "101", "pretrain_llama3.1 405b fp8"]
+
+
+def test_the_catalogue_says_once_whether_a_workload_is_installed(cli: Cli) -> None:
+    lines = cli("list", "-w", "grok1").out.splitlines()
+    assert cells(lines[0]) == ["workload", "size", "GPU", "dtype", "scales", "variant"]
+    assert cells(lines[1]) == ["pretrain_grok1", "documented", "314b", "gb200", "bf16", "128,256,512"]
+    assert cells(lines[2]) == ["gb200", "fp8", "128,256,512"]
+    assert cells(lines[-1]) == ["smoke", "any", "bf16", "1,2,4,8"]
+    (entry,) = cli("list", "-w", "grok1", "--json").data
+    assert (entry["workload"], entry["title"], entry["installed"]) == ("pretrain_grok1", "Grok-1", False)
+    assert entry["sizes"] == ["314b", "smoke"]
+    assert entry["configurations"][1] == {
+        **{"size": "314b", "gpu_type": "gb200", "dtype": "fp8", "fp8_recipe": "ds", "variant": "nemo2"},
+        "scales": [128, 256, 512],
+    }
+
+
+def test_how_runs_ended_that_were_waited_for(cli: Cli) -> None:
+    record = make_run(cli.install, log=steady_log(1000))
+    done = cli("wait", record.paths.run_id)
+    assert (done.status, done.out) == (0, f"{record.paths.run_id}  COMPLETED  {record.paths.name}\n")
+    assert done.err == f"{record.paths.run_id}  COMPLETED\n"
+    bad = make_run(cli.install, state="FAILED").paths.run_id
+    done = cli("wait", record.paths.run_id, bad, "--json")
+    assert done.status == 1
+    assert [run["state"] for run in done.data["runs"]] == ["COMPLETED", "FAILED"]
+
+
+def test_a_run_shown_in_full(cli: Cli) -> None:
+    record = make_run(cli.install, log=steady_log(5741.5))
+    lines = cli("show", record.paths.run_id).out.splitlines()
+    said = {line[:10].strip(): line[11:] for line in lines if line[:10].strip()}
+    assert said["run"] == f"{record.paths.run_id}  {record.paths.name}"
+    assert said["state"].startswith("COMPLETED at ")
+    assert said["job"] == "101"
+    assert said["plan"] == "pretrain_llama3.1 405b fp8 (cs) on 128 GB200 GPUs, 32 nodes"
+    assert lines[lines.index(f"plan       {said['plan']}") + 1].strip() == (
+        "TP 2, PP 1, CP 1, DP 64, MBS 1, GBS 64, GA 1"
+    )
+    assert lines[lines.index(f"plan       {said['plan']}") + 2].strip() == "50 steps, time limit 02:00:00"
+    assert (said["folder"], said["log"]) == (str(record.paths.folder), str(record.paths.log))
+    assert said["history"].endswith("  SUBMITTING")
+    assert said["result"].startswith("5.742 s a step, 91316 tokens/s, MFU 36.75%: indication: pass")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "remedy"),
+    [
+        (["cancel"], "name the runs to cancel, or give --all", "llmb-run jobs --live shows them"),
+        (["results", "--window", "9-1"], "--window 9-1 is not a range", "give the first and the last iteration"),
+        (["jobs", "--scale", "many"], "--scale many is not a number of GPUs", "for example --scale 128"),
+        (["jobs", "--state", "runing"], "--state runing is unknown (did you mean 'RUNNING'?)", "one of "),
+        (["jobs", "--since", "soon"], "'soon' is not a time span", "a number and s, m, h, d or w"),
+        (["show"], "no run is on record yet", "llmb-run single starts one"),
+        (["baseline", "remove", "123"], "no baseline 123", "llmb-run baseline list shows their keys"),
+        (["single", "-w", "grok1", "--scale", "128,256"], "--scale 128,256: single starts one job", "llmb-run submit"),
+        (["single", "-w", "grok1", "--env", "A"], "--env 'A' is not NAME=VALUE", "--env NCCL_DEBUG=INFO"),
+        (["single", "-w", "grok1", "--env", "HF_TOKEN=a"], "--env: HF_TOKEN looks like a secret", "export HF_TOKEN"),
+        (["single", "-w", "grok1", "--env", "PATH=a"], "--env: PATH cannot be set for a job", "export it before"),
+        (["single", "-w", "grok1", "--env", "LLMB_X=a"], "--env: LLMB_X cannot be set for a job", "export it before"),
+        (["single", "-w", "grok1", "--env", "A=b\nc"], "--env: ", "correct it, or leave it out"),
+        (["single", "-w", "grok1", "--set", "tp"], "--set 'tp' is not COLUMN=VALUE", "--set tp=4"),
+        (["single", "-w", "grok1", "--set", "tpp=1"], "--set: no column 'tpp' (did you mean 'tp'?)", "one of tp, pp"),
+        (["single", "-w", "grok1", "--slurm-arg", "a;b"], "--slurm-arg 'a;b' contains a semicolon", "one option at"),
+        (["submit", "-w", "grok1", "--nodelist", " "], "--nodelist ' ' is not a valid value", "--nodelist n1,n2"),
+        (["single", "-w", "grok2"], "no workload 'grok2'", "llmb-run list shows their sizes"),
+    ],
+)
+def test_a_refusal_says_what_to_do(cli: Cli, arguments: list[str], message: str, remedy: str) -> None:
+    done = cli(*arguments)
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith(f"error: {message}")
+    assert remedy in done.err.partition("\n  -> ")[2]
+
+
+def test_a_live_run_is_not_retried_or_started_twice(cli: Cli, tmp_path: Path) -> None:
+    run = make_run(cli.install, state="COMPLETED")
+    assert cli("retry", "nothing").status == 2
+    cli.patch.setenv("PATH", "/nonexistent")
+    live = make_run(cli.install, state="RUNNING", job_id="7").paths.run_id
+    done = cli("retry", live, run.paths.run_id)
+    assert done.status == 2
+    assert done.err.splitlines()[-2:] == [
+        f"error: {live}: not yet ended (RUNNING)",
+        "  -> wait, or llmb-run cancel",
+    ]
