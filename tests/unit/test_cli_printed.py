@@ -31,8 +31,10 @@ def test_a_table_aligns_its_columns_and_keeps_each_cell_on_its_line() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0 s"), (99, "99 s"), (119, "1 min"), (120, "2 min"), (6000, "1 h 40 min"), (172799, "47 h 59 min")]
-    + [(172800, "2 d 0 h"), (176400, "2 d 1 h")],
+    [
+        *((0, "0 s"), (99, "99 s"), (119, "1 min"), (120, "2 min"), (6000, "1 h 40 min"), (172799, "47 h 59 min")),
+        *((172800, "2 d 0 h"), (176400, "2 d 1 h")),
+    ],
 )
 def test_where_spans_change_their_unit(seconds: float, text: str) -> None:
     assert span(seconds) == text

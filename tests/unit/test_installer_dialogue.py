@@ -1,0 +1,356 @@
+"""The questions of the installer, answered by a script in the place of a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from llmb_common.errors import Interrupted, RequestError
+from llmb_common.secrets import Secret
+from llmb_install.answers import draft
+from llmb_install.answers.answers import Answers
+from llmb_install.answers.dialogue import Dialogue
+from llmb_install.answers.keyboard import Back
+from llmb_install.answers.questions import QUESTIONS
+from llmb_install.answers.stored import load_recipes
+from llmb_install.answers.suggestions import OTHER, choices_of, suggestions
+from llmb_install.detect import Partition, Site
+from llmb_install.parts.credentials import Secrets
+
+RECIPES = load_recipes(Path(__file__).resolve().parents[2])
+GPU = Partition("gpu", is_default=False, up=True, time_limit="4:00:00", nodes=16, gpus_per_node=8, gpu_name="h100")
+CPU = Partition("cpu", is_default=True, up=False, time_limit="infinite", nodes=4, gpus_per_node=0, gpu_name="")
+CLUSTER = Site(
+    has_slurm=True,
+    slurm_version="24.05",
+    partitions=(GPU, CPU),
+    accounts=("bench", "other"),
+    architectures=("x86_64",),
+    gpu_type="h100",
+    local_gpus=(),
+    has_pyxis=True,
+)
+LAPTOP = Site(
+    has_slurm=False, slurm_version="", partitions=(), accounts=(), architectures=("x86_64",), gpu_type="", local_gpus=()
+)
+
+ENTER = object()
+BACK = object()
+
+
+class Terminal:
+    """Answers each question by its first words with the next of the answers for it; Enter where there is none."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = {
+            words if words.startswith("/") else words.replace("_", " "): list(given) for words, given in answers.items()
+        }
+        self.asked: list[str] = []
+        self.offered: dict[str, Any] = {}
+        self.refused: list[str] = []
+
+    def _question(self, text: str, default: Any, validate: Callable[[Any], bool | str] | None = None) -> Any:
+        def ask() -> Any:
+            self.asked.append(text)
+            self.offered[text] = default
+            queue = next((queue for words, queue in self.answers.items() if text.startswith(words) and queue), [])
+            while True:
+                answer = queue.pop(0) if queue else ENTER
+                if answer is BACK:
+                    raise Back
+                if isinstance(answer, BaseException):
+                    raise answer
+                answer = default if answer is ENTER else answer
+                accepted = validate(answer) if validate else True
+                if accepted is True:
+                    return answer
+                self.refused.append(str(accepted))
+                assert queue, f"{text}: {answer!r} is refused ({accepted}), and nothing else is left to say"
+
+        return SimpleNamespace(application=SimpleNamespace(key_bindings=None), unsafe_ask=ask)
+
+    def text(self, text: str, default: str = "", validate: Any = None) -> Any:
+        return self._question(text, default, validate)
+
+    def confirm(self, text: str, default: bool = True) -> Any:
+        return self._question(text, default)
+
+    def password(self, text: str) -> Any:
+        return self._question(text, "")
+
+    def select(self, text: str, choices: list[Any], default: Any = None, instruction: str = "") -> Any:
+        values = [choice if isinstance(choice, str) else choice.value for choice in choices]
+        assert default is None or default in values
+        return self._question(text, default if default is not None else values[0], lambda value: value in values)
+
+    def checkbox(self, text: str, choices: list[Any], instruction: str, validate: Any) -> Any:
+        self.offered["choices"] = {choice.value: choice.title for choice in choices}
+        return self._question(text, [choice.value for choice in choices if choice.checked], validate)
+
+    @staticmethod
+    def Choice(title: str, value: Any = None, checked: bool = False) -> Any:
+        return SimpleNamespace(title=title, value=value, checked=checked)
+
+
+@pytest.fixture
+def talk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Answers, Secrets, Terminal]]:
+    """One session; ``words`` are what the user answers, by the first words of the question."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr("llmb_install.answers.suggestions.shutil.which", lambda name: None)
+
+    def talk(
+        site: Site = CLUSTER,
+        given: dict[str, Any] | None = None,
+        defaults: dict[str, Any] | None = None,
+        secrets: Secrets | None = None,
+        **words: Any,
+    ) -> tuple[Answers, Secrets, Terminal]:
+        terminal = Terminal(**({"Where_to_install": [str(tmp_path / "llmb")]} | words))
+        monkeypatch.setitem(sys.modules, "questionary", terminal)  # type: ignore[arg-type]
+        dialogue = Dialogue(site, RECIPES, given or {}, defaults or {})
+        talk.terminal = terminal  # type: ignore[attr-defined]
+        answers, kept = dialogue.run(secrets or Secrets(), lambda answers, secrets: "the summary")
+        return answers, kept, terminal
+
+    return talk
+
+
+def test_enter_accepts_what_was_detected(talk: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answers, secrets, terminal = talk()
+    assert (answers.install_path, answers.cluster_type) == (str(tmp_path / "llmb"), "slurm")
+    assert (answers.account, answers.gpu_partition, answers.gres) == ("bench", "gpu", True)
+    assert (answers.gpu_type, answers.arch, answers.runtime, answers.install_method) == (
+        *("h100", "x86_64", "pyxis", "srun"),
+    )
+    assert answers.cpu_partition == "gpu", "the only one that is up"
+    assert answers.workloads == tuple(sorted(RECIPES))
+    assert secrets == Secrets(keep=frozenset({"ngc_api_key"}))
+    assert "the summary" in capsys.readouterr().err
+    assert terminal.asked[-1] == "Go on?"
+    assert not draft.read(), "an answered dialogue leaves no draft"
+
+
+def test_what_a_flag_says_is_not_asked(talk: Any) -> None:
+    answers, _, terminal = talk(given={"cluster_type": "local", "gpu_type": "cpu"}, site=LAPTOP)
+    assert (answers.cluster_type, answers.gpu_type, answers.runtime) == ("local", "cpu", "none")
+    assert not [text for text in terminal.asked if text.startswith(("Where jobs", "GPU type", "Slurm account", "NGC"))]
+    assert answers.env_type == "venv"
+
+
+def test_what_was_answered_last_time_is_what_enter_accepts(talk: Any) -> None:
+    answers, _, terminal = talk(defaults={"account": "other", "gpu_type": "h100", "workloads": ["pretrain_grok1"]})
+    assert (answers.account, answers.workloads) == ("other", ("pretrain_grok1",))
+    assert terminal.offered["Slurm account"] == "other"
+
+
+def test_a_name_that_slurm_does_not_show_is_typed(talk: Any) -> None:
+    answers, _, terminal = talk(Slurm_account=[OTHER, "a b", "", "team-x"])
+    assert answers.account == "team-x"
+    assert terminal.refused[0] == "not a valid name in Slurm"
+    assert terminal.refused[1].startswith("an answer is required; Shift-Tab: back")
+
+
+def test_shift_tab_asks_the_question_before_once_more(talk: Any) -> None:
+    answers, _, terminal = talk(GPU_type=[BACK, ENTER], Partition_for_GPU_jobs=[ENTER, "cpu"])
+    order = [text for text in terminal.asked if text.startswith(("Partition for GPU", "Do jobs", "GPU type"))]
+    assert order[:5] == [
+        "Partition for GPU jobs",
+        "Do jobs request their GPUs with --gres=gpu:N?",
+        "GPU type",
+        "Do jobs request their GPUs with --gres=gpu:N?",
+        "GPU type",
+    ]
+    assert answers.gpu_partition == "gpu"
+
+
+def test_shift_tab_at_the_first_question_stays_there(talk: Any, tmp_path: Path) -> None:
+    answers, _, terminal = talk(Where_to_install=[BACK, str(tmp_path / "there")])
+    assert answers.install_path == str(tmp_path / "there")
+    assert [text[:16] for text in terminal.asked[:2]] == ["Where to install"] * 2
+
+
+def test_shift_tab_at_the_end_asks_the_last_question_again(talk: Any) -> None:
+    answers, _, terminal = talk(Go_on=[BACK, ENTER], Workloads=[ENTER, ["pretrain_grok1"]])
+    assert answers.workloads == ("pretrain_grok1",)
+    assert terminal.asked.count("Go on?") == 2
+    assert sum(text.startswith("NGC API key") for text in terminal.asked) == 1, "secrets are asked for once"
+
+
+def test_one_answer_is_changed_and_what_follows_from_it_is_asked_again(talk: Any) -> None:
+    words = {"Go_on": ["change an answer", ENTER], "Which_one": ["gpu_type"], "GPU_type": [ENTER, "gb200"]}
+    answers, _, terminal = talk(site=CLUSTER, **words)
+    assert answers.gpu_type == "gb200"
+    assert terminal.asked.count("Architecture of the compute nodes") == 2
+    assert terminal.asked.count("Slurm account") == 1
+
+
+def test_changing_nothing_leaves_all_as_it_was(talk: Any) -> None:
+    answers, _, _ = talk(Go_on=["change an answer", ENTER], Which_one=[BACK])
+    assert answers.account == "bench"
+
+
+def test_leaving_keeps_the_answers_for_next_time(talk: Any, tmp_path: Path) -> None:
+    with pytest.raises(Interrupted, match="nothing was installed; your answers are kept"):
+        talk(Go_on=["leave"], Slurm_account=["other"])
+    kept = json.loads((tmp_path / "state" / "llmb" / "installer-draft.json").read_text())
+    assert kept["account"] == "other"
+    answers, _, terminal = talk()
+    assert terminal.asked[0] == f"Continue with your {len(kept)} answers from last time?"
+    assert (answers.account, terminal.asked.count("Slurm account")) == ("other", 0)
+
+
+def test_a_draft_that_is_refused_is_what_enter_accepts(talk: Any) -> None:
+    draft.keep({"account": "other", "unknown": "x"})
+    answers, _, terminal = talk(Continue_with=[False])
+    assert "Slurm account" in terminal.asked
+    assert answers.account == "other"
+
+
+def test_a_flag_comes_before_a_draft(talk: Any) -> None:
+    draft.keep({"account": "other"})
+    answers, _, terminal = talk(given={"account": "third"})
+    assert answers.account == "third"
+    assert not terminal.asked[0].startswith("Continue")
+
+
+def test_ctrl_c_says_that_the_answers_are_kept(talk: Any) -> None:
+    with pytest.raises(Interrupted, match="interrupted; your answers so far are kept") as caught:
+        talk(GPU_type=[KeyboardInterrupt()])
+    assert caught.value.remedy == "run the same command again to continue with them"
+    assert draft.read()["account"] == "bench"
+    assert "gpu_type" not in draft.read()
+
+
+def test_a_draft_that_cannot_be_read_is_none(talk: Any, tmp_path: Path) -> None:
+    path = tmp_path / "state" / "llmb" / "installer-draft.json"
+    path.parent.mkdir(parents=True)
+    for text in ("{", "[]", '{"schema": 1}'):
+        path.write_text(text)
+        assert draft.read() == {}
+    draft.keep({"account": "a"})
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert draft.read() == {"account": "a"}
+    draft.forget()
+    draft.forget()
+    assert draft.read() == {}
+
+
+def test_a_folder_with_other_things_in_it_is_a_question(talk: Any, tmp_path: Path) -> None:
+    used = tmp_path / "used"
+    used.mkdir()
+    for name in "abcdef":
+        (used / name).touch()
+    text = f"{used} is not empty (it contains a, b, c, d and 2 more). Install there anyway?"
+    answers, _, terminal = talk(Where_to_install=[str(used), str(tmp_path / "new")])
+    assert text in terminal.asked
+    assert terminal.offered[text] is False
+    assert answers.install_path == str(tmp_path / "new")
+    answers, _, _ = talk(Where_to_install=[str(used)], **{str(used): [True]})
+    assert answers.install_path == str(used)
+    with pytest.raises(RequestError, match=r"nothing was installed\n  -> choose another folder with --install-path"):
+        talk(given={"install_path": str(used)})
+
+
+def test_paths_are_checked_at_the_prompt(talk: Any, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    _, _, terminal = talk(Where_to_install=["/a:b", f"{file}/x", "a\nb", str(tmp_path / "n")])
+    assert terminal.refused[:2] == [
+        "it contains a colon, which separates entries of PYTHONPATH",
+        f"{file} is not a directory",
+    ]
+    assert terminal.refused[2].startswith("it ")
+    folder = next(text for text in terminal.asked if text.startswith("Where to install"))
+    assert folder == "Where to install (free space will be checked)"
+
+
+def test_free_space_is_shown_where_a_folder_is_suggested(talk: Any, tmp_path: Path) -> None:
+    _, _, terminal = talk(defaults={"install_path": str(tmp_path / "llmb")}, Where_to_install=[ENTER])
+    assert terminal.asked[0].endswith(f" free at {tmp_path / 'llmb'})")
+
+
+def test_gpu_jobs_on_this_machine_need_a_python_of_their_own(talk: Any, tmp_path: Path) -> None:
+    program = tmp_path / "python"
+    program.touch(mode=0o755)
+    answers, _, terminal = talk(
+        site=LAPTOP,
+        Where_jobs_run=["local"],
+        GPU_type=["h100"],
+        Python_with=["", str(tmp_path / "none"), str(program)],
+    )
+    assert answers.engine_python == str(program)
+    assert "GPU jobs on this machine cannot run: go back and choose cpu" in terminal.refused[0]
+    assert terminal.refused[1] == f"{tmp_path / 'none'} is not a program"
+
+
+def test_workloads_without_a_configuration_for_the_gpus_are_not_chosen(talk: Any) -> None:
+    answers, _, terminal = talk(GPU_type=["b200"], Workloads=[[], ENTER, ["pretrain_llama3.1"]])
+    titles = terminal.offered["choices"]
+    assert "no configuration for b200" in titles["pretrain_grok1"]
+    assert titles["pretrain_llama3.1"] == "pretrain_llama3.1  (Llama 3.1)"
+    assert "select at least one" in terminal.refused
+    assert "pretrain_grok1" not in answers.workloads
+
+
+def test_secrets_are_asked_for_where_they_are_needed(talk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "llmb_install.parts.hugging_face.check_token", lambda token: "rejected" if "x" in token.reveal() else ""
+    )
+    _, secrets, _ = talk(Fetch_tokenizers=[True], Hugging_Face_token=["hf_x", " hf_good "], NGC_API_key=[" nvapi "])
+    assert secrets.hf_token is not None
+    assert secrets.ngc_api_key is not None
+    assert (secrets.hf_token.reveal(), secrets.ngc_api_key.reveal()) == ("hf_good", "nvapi")
+    assert secrets.keep == {"hf_token", "ngc_api_key"}
+    given = Secrets(hf_token=Secret("mine"), ngc_api_key=Secret("key"))
+    _, secrets, terminal = talk(Fetch_tokenizers=[True], secrets=given)
+    assert not [text for text in terminal.asked if "token (" in text or "API key" in text]
+    assert (secrets.hf_token, secrets.keep) == (given.hf_token, frozenset())
+
+
+# Suggestions
+
+
+def question(field: str) -> Any:
+    return next(item for item in QUESTIONS if item.field == field)
+
+
+def test_choices_say_what_slurm_knows_of_them() -> None:
+    assert choices_of(question("account"), CLUSTER) == {"bench": "bench", "other": "other", OTHER: OTHER}
+    assert choices_of(question("account"), LAPTOP) == {}
+    assert choices_of(question("gpu_partition"), CLUSTER) == {
+        "gpu": "gpu  16 nodes, 8 GPUs each, limit 4:00:00",
+        OTHER: OTHER,
+    }
+    assert choices_of(question("cpu_partition"), CLUSTER)["cpu"] == "cpu  4 nodes, limit infinite, down"
+    assert list(choices_of(question("cpu_partition"), CLUSTER)) == ["gpu", "cpu", OTHER]
+    assert choices_of(question("cluster_type"), LAPTOP)["local"] == "local    jobs on this machine"
+    assert choices_of(question("install_method"), LAPTOP)["local"] == "local    here, on this machine"
+    assert choices_of(question("arch"), LAPTOP) == {"x86_64": "x86_64", "aarch64": "aarch64"}
+    assert choices_of(question("install_path"), CLUSTER) == {}
+
+
+def test_suggestions_follow_from_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmb_install.answers.suggestions.shutil.which", lambda name: None)
+    found = suggestions(CLUSTER, {"cluster_type": "slurm", "gpu_partition": "gpu"})
+    assert found == {
+        **{"cluster_type": "slurm", "account": "bench", "gpu_partition": "gpu", "cpu_partition": "gpu", "gres": True},
+        **{"gpu_type": "h100", "arch": "x86_64", "runtime": "pyxis", "install_method": "srun", "mpi": "pmix"},
+        **{"container_writable": True, "env_type": "venv", "hugging_face": False},
+    }
+    plain = suggestions(LAPTOP, {"gpu_type": "cpu"})
+    assert (plain["cluster_type"], plain["account"], plain["gpu_partition"], plain["gres"]) == ("local", "", "", False)
+    assert (plain["gpu_type"], plain["runtime"], plain["cpu_partition"]) == ("cpu", "none", None)
+    assert suggestions(LAPTOP, {"cluster_type": "slurm"})["gpu_type"] == "h100"
+
+
+def test_enroot_here_is_used_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmb_install.answers.suggestions.shutil.which", lambda name: f"/usr/bin/{name}")
+    assert suggestions(LAPTOP, {})["install_method"] == "local"
+    assert suggestions(LAPTOP, {})["runtime"] == "enroot"
+    assert suggestions(CLUSTER, {})["runtime"] == "pyxis"
