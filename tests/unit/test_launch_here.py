@@ -1,4 +1,4 @@
-"""What launch.sh does once a Python is found, in this process; errors as JSON; and a few small things of the library."""
+"""What launch.sh does once a Python is found, in this process; errors as JSON; and small things of the library."""
 
 from __future__ import annotations
 

@@ -1,0 +1,281 @@
+"""The installer's commands in this process: what they would do, record, refuse, show and remove."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmb_install.answers.answers import complete, to_yaml
+from llmb_install.answers.stored import ANSWERS_FILE, load_recipes
+from llmb_install.main import main
+
+CLONE = Path(__file__).resolve().parents[2]
+RECIPES = load_recipes(CLONE)
+ALL = sorted(RECIPES)
+LOCAL = ("--cluster-type", "local", "--gpu-type", "cpu", "--workloads", "all")
+
+Installer = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def install(tmp_path: Path) -> Path:
+    return tmp_path / "install"
+
+
+@pytest.fixture
+def installer(install: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Installer:
+    """``llmb-install`` on ``install``, without Slurm and without a terminal."""
+    monkeypatch.setenv("LLMB_REPO", str(CLONE))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setattr("shutil.which", lambda name, *_, **__: None)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+
+    def installer(*words: str, path: Path = install) -> tuple[int, str, str]:
+        status = main([*words, "--install-path", str(path)])
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return installer
+
+
+def given(install: Path, **changes: Any) -> None:
+    """Answers of an installation in ``install``, of which nothing else was made."""
+    base = {"install_path": str(install), "cluster_type": "local", "gpu_type": "cpu", "workloads": "all"}
+    (install / ANSWERS_FILE).parent.mkdir(parents=True)
+    (install / ANSWERS_FILE).write_text(to_yaml(complete(base | changes, RECIPES)))
+
+
+SLURM = {
+    **{"cluster_type": "slurm", "gpu_type": "h100", "account": "a", "gpu_partition": "g"},
+    "workloads": ["pretrain_grok1", "pretrain_llama3.1"],
+}
+
+
+def test_a_dry_run_lists_what_is_missing_and_makes_nothing(installer: Installer, install: Path) -> None:
+    status, out, _ = installer(*LOCAL, "--dry-run")
+    assert status == 0
+    lines = out.splitlines()
+    steps = [line for line in lines if not line.startswith(" ")]
+    assert steps[0] == "answers"
+    assert steps[-1].startswith(f"{len(steps) - 1} steps to do, about ")
+    assert steps[-1].endswith(" of disk")
+    assert not install.exists()
+    status, out, _ = installer(*LOCAL, "--dry-run", "--json")
+    data = json.loads(out)["data"]
+    assert (data["install_path"], data["dry_run"]) == (str(install), True)
+    assert [row["step"] for row in data["todo"]] == steps[:-1]
+    assert all(set(row) == {"step", "does", "download", "disk"} for row in data["todo"])
+
+
+def test_answers_are_recorded_and_played_back(installer: Installer, install: Path, tmp_path: Path) -> None:
+    play = tmp_path / "play.yaml"
+    status, out, err = installer(*LOCAL, "--record", str(play))
+    assert (status, out) == (0, "")
+    assert f"recorded in {play}; install with: ./installer.py --play {play}" in err
+    assert f"install_path: {install}" in play.read_text()
+    one = installer("--play", str(play), "--dry-run")
+    assert one[0] == 0
+    assert one[1] == installer(*LOCAL, "--dry-run")[1]
+
+
+def test_the_catalogue_of_workloads(installer: Installer) -> None:
+    status, out, _ = installer("--list-workloads")
+    assert status == 0
+    assert [line.split()[0] for line in out.splitlines()] == ALL
+    assert out.splitlines()[0].split()[1:] == ["Grok-1", RECIPES["pretrain_grok1"].image]
+    rows = json.loads(installer("--list-workloads", "--json")[1])["data"]["workloads"]
+    assert rows[0] == {
+        **{"workload": "pretrain_grok1", "title": "Grok-1", "sizes": ["314b", "smoke"]},
+        "image": RECIPES["pretrain_grok1"].image,
+    }
+
+
+def test_a_folder_with_other_things_is_refused(installer: Installer, install: Path) -> None:
+    install.mkdir()
+    (install / "thesis.tex").touch()
+    status, _, err = installer(*LOCAL)
+    assert status == 2
+    assert "is not empty: it contains thesis.tex" in err
+    assert installer(*LOCAL, "--dry-run")[0] == 0, "which makes nothing"
+
+
+def test_flags_change_the_answers_of_an_installation_and_the_others_are_named(
+    installer: Installer, install: Path
+) -> None:
+    given(install, workloads=["pretrain_grok1"])
+    status, out, err = installer("--workloads", "nemotron4", "--dry-run")
+    assert status == 0
+    assert "continuing with the answers of" in err
+    assert "answers\n" in out, "the answers are written anew"
+    status, out, err = installer(*LOCAL[:4], "--workloads", "grok1", "--dry-run")
+    assert err == ""
+    assert "answers\n" not in out
+
+
+def test_what_the_flags_alone_would_mean_is_told_where_answers_are_kept(installer: Installer, install: Path) -> None:
+    given(install, hugging_face=True)
+    _, _, err = installer(*LOCAL, "--dry-run")
+    assert err == f"kept from the answers of {install}: hugging_face yes\n"
+
+
+def test_workloads_are_added_to_those_there_are(installer: Installer, install: Path) -> None:
+    given(install, workloads=["pretrain_grok1"])
+    status, out, _ = installer("add", "nemotron4", "--dry-run")
+    assert status == 0
+    assert "answers\n" in out
+    assert installer("add", "nemotron5", "--dry-run")[0] == 2
+    status, _, err = installer("add", "grok1", path=install / "none")
+    assert status == 3
+    assert f"there is no installation in {install / 'none'}\n  -> set LLMB_INSTALL or --install-path" in err
+
+
+def test_a_workload_is_taken_out_with_its_image(installer: Installer, install: Path) -> None:
+    given(install, **SLURM)
+    images = install / "images"
+    images.mkdir()
+    status, _, err = installer("remove", "nemotron4")
+    assert (status, "pretrain_nemotron4 is not installed" in err) == (2, True)
+    assert "installed: pretrain_grok1, pretrain_llama3.1" in err
+    status, out, err = installer("remove", "grok1", "--json")
+    assert status == 0, err
+    assert json.loads(out)["data"] == {"install_path": str(install), "workloads": ["pretrain_llama3.1"]}
+    assert f"removed pretrain_grok1; its results remain in {install / 'workloads' / 'pretrain_grok1'}" in err
+    assert "pretrain_grok1" not in (install / ANSWERS_FILE).read_text()
+    assert (install / "cluster_config.yaml").exists()
+    assert not (install / ".llmb" / "removing.json").exists()
+
+
+def test_the_last_workload_takes_the_image_with_it(installer: Installer, install: Path) -> None:
+    given(install, **SLURM)
+    folder = install / "images"
+    folder.mkdir()
+    image = folder / "nvidia+nemo+26.02.01.sqsh"
+    image.touch()
+    image.with_name(f"{image.name}.receipt.json").touch()
+    (folder / "mine.sqsh").touch()
+    _, _, err = installer("remove", "grok1")
+    assert image.exists(), "the other workload needs it"
+    status, _, err = installer("remove", "all")
+    assert status == 0, err
+    assert [path.name for path in folder.iterdir()] == ["mine.sqsh"]
+    assert f"removed {image}" in err
+
+
+def test_a_shared_image_folder_is_not_tidied_up(installer: Installer, install: Path, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    image = shared / "nvidia+nemo+26.02.01.sqsh"
+    image.touch()
+    given(install, **SLURM, image_folder=str(shared))
+    assert installer("remove", "all")[0] == 0
+    assert image.exists()
+
+
+def test_a_removal_that_was_killed_is_finished_by_the_next_command(installer: Installer, install: Path) -> None:
+    given(install, **SLURM)
+    (install / "images").mkdir()
+    old = install / "images" / "old.sqsh"
+    needed = install / "images" / "nvidia+nemo+26.02.01.sqsh"
+    for path in (old, needed):
+        path.touch()
+    note = install / ".llmb" / "removing.json"
+    note.write_text(json.dumps({"schema": 1, "images": [old.name, needed.name, "../../escaped"]}))
+    (install.parent / "escaped").touch()
+    status, _, err = installer("remove", "nemotron4")
+    assert status == 0, err
+    assert (old.exists(), needed.exists(), note.exists()) == (False, True, False)
+    assert (install.parent / "escaped").exists()
+
+
+def test_what_is_installed_and_what_could_be(installer: Installer, install: Path) -> None:
+    status, out, _ = installer("list")
+    assert (status, out.splitlines()[0]) == (0, f"{install}: no installation")
+    assert out.splitlines()[1].split() == ["pretrain_grok1", "Grok-1", "-"]
+    given(install, **SLURM)
+    lines = installer("list")[1].splitlines()
+    assert lines[0] == str(install)
+    assert [line.split("  ")[-1].strip() for line in lines[1:]] == ["image missing", "image missing", "-", "-"]
+    rows = json.loads(installer("list", "--json")[1])["data"]["workloads"]
+    assert [row["workload"] for row in rows] == ALL
+    assert [row["installed"] for row in rows] == [True, True, False, False]
+    assert rows[0]["image"] == str(install / "images" / "nvidia+nemo+26.02.01.sqsh")
+    assert rows[0]["image_complete"] is False
+
+
+def test_without_images_a_workload_is_installed_all_the_same(installer: Installer, install: Path) -> None:
+    given(install, workloads=["pretrain_grok1"])
+    assert installer("list")[1].splitlines()[1].split() == ["pretrain_grok1", "Grok-1", "installed"]
+    row = json.loads(installer("list", "--json")[1])["data"]["workloads"][0]
+    assert (row["image"], row["image_complete"]) == (None, None)
+
+
+def test_uninstall_removes_what_is_ours_and_names_what_stays(installer: Installer, install: Path) -> None:
+    given(install)
+    (install / "venvs" / "llmb-01234567").mkdir(parents=True)
+    (install / "bin").mkdir()
+    (install / "bin" / "mine").touch()
+    (install / "workloads" / "pretrain_grok1").mkdir(parents=True)
+    status, _, err = installer("uninstall")
+    assert status == 2
+    assert f"uninstall of {install} would remove venvs/llmb-01234567, and there is no terminal" in err
+    assert err.endswith("  -> give --yes\n")
+    status, out, _ = installer("uninstall", "--yes")
+    assert (status, out) == (0, f"removed; still in {install}: bin, workloads\n")
+    assert sorted(path.name for path in install.iterdir()) == ["bin", "workloads"]
+    assert (install / "bin" / "mine").exists()
+
+
+def test_uninstall_may_remove_the_results_too(installer: Installer, install: Path) -> None:
+    given(install)
+    (install / "workloads" / "pretrain_grok1").mkdir(parents=True)
+    status, out, _ = installer("uninstall", "--yes", "--results-too", "--json")
+    data = json.loads(out)["data"]
+    assert (status, data["stays"], data["removed"]) == (0, [], [str(install / "workloads")])
+    assert not install.exists()
+    status, _, err = installer("uninstall", "--yes")
+    assert (status, "there is no installation in" in err) == (3, True)
+
+
+@pytest.mark.parametrize(("typed", "status"), [("yes\n", 0), ("y\n", 2), ("\n", 2)])
+def test_uninstall_is_confirmed_with_a_whole_word(
+    installer: Installer, install: Path, monkeypatch: pytest.MonkeyPatch, typed: str, status: int
+) -> None:
+    import io
+    import sys
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    given(install)
+    monkeypatch.setattr(sys, "stdin", Terminal(typed))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    done, _, err = installer("uninstall")
+    assert done == status
+    assert f"This removes from {install}: " in err
+    assert "Type yes to continue: " in err
+    assert ("not confirmed, so nothing was removed" in err) is bool(status)
+    assert install.exists() is bool(status)
+
+
+def test_a_place_that_is_no_clone_is_refused(
+    installer: Installer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LLMB_REPO", str(tmp_path))
+    status, _, err = installer("list")
+    assert status == 3
+    assert f"{tmp_path} is not a clone of the repository" in err
+    assert "run its ./installer.py" in err
+
+
+def test_the_thorough_check_names_each_part(installer: Installer, install: Path) -> None:
+    given(install)
+    status, out, _ = installer("verify", "--json")
+    parts = json.loads(out)["data"]["parts"]
+    assert status != 0
+    assert parts
+    assert installer("verify", path=install / "none")[0] == 3

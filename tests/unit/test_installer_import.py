@@ -1,0 +1,250 @@
+"""Importing an image with stand-ins for enroot and unsquashfs: what becomes of files, receipts and leftovers."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from llmb_common.errors import EnvironmentLacks
+from llmb_common.files import sha256_of
+from llmb_install.parts.images import Image
+from llmb_install.working.reporter import Reporter
+
+SOURCE = "nvcr.io#nvidia/nemo:26.02.01"
+
+# A whole image: a superblock that says it is 200 bytes long, and the rest.
+WHOLE = struct.pack("<4sIIIIHHHHHHQQ", b"hsqs", 5, 0, 131072, 0, 1, 17, 0, 1, 4, 0, 0, 200).ljust(200, b"x")
+
+ENROOT = """#!/bin/sh
+echo "$@" >> {folder}/calls
+[ -e {folder}/fails ] && {{ cat {folder}/fails; exit 1; }}
+[ -e {folder}/nothing ] && exit 0
+cp {folder}/image "$3"
+"""
+UNSQUASHFS = """#!/bin/sh
+case $1 in
+  -l) echo /bin/bash;;
+  -cat) cat {folder}/head;;
+  -quiet) [ ! -e {folder}/unreadable ] || {{ echo "zlib failed" >&2; exit 1; }};;
+esac
+"""
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the stand-ins at the front of PATH, which tells them what to do."""
+    folder = tmp_path / "world"
+    (folder / "bin").mkdir(parents=True)
+    for name, text in (("enroot", ENROOT), ("unsquashfs", UNSQUASHFS)):
+        program = folder / "bin" / name
+        program.write_text(text.replace("{folder}", str(folder)).replace("{{", "{").replace("}}", "}"))
+        program.chmod(0o755)
+    (folder / "image").write_bytes(WHOLE)
+    (folder / "head").write_bytes(b"\x7fELF" + bytes(14) + (62).to_bytes(2, "little"))
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return folder
+
+
+@pytest.fixture
+def image(tmp_path: Path, world: Path) -> Image:
+    install = tmp_path / "install"
+    return Image(
+        source=SOURCE,
+        path=install / "images" / "nemo.sqsh",
+        architecture="x86_64",
+        receipts=install / ".llmb" / "receipts",
+        space_check=False,
+    )
+
+
+def ensure(image: Image) -> bool:
+    with Reporter(None, verbose=False) as reporter:
+        return image.ensure(reporter)
+
+
+def calls(world: Path) -> list[str]:
+    file = world / "calls"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def test_an_image_is_imported_once_and_has_a_receipt(image: Image, world: Path) -> None:
+    assert not image.is_complete()
+    assert image.verify() == f"{image.path} is missing"
+    assert ensure(image)
+    assert image.path.read_bytes() == WHOLE
+    assert image.is_complete()
+    assert image.verify() is None
+    receipt = json.loads(image.receipt_path().read_text())
+    assert receipt.pop("date").endswith("+00:00")
+    status = image.path.stat()
+    assert receipt == {
+        **{"schema": 1, "source": SOURCE, "architecture": "x86_64", "size": 200, "mtime_ns": status.st_mtime_ns},
+        **{"sha256": sha256_of(image.path), "adopted": False},
+    }
+    assert image.receipt_path() == image.path.with_name("nemo.sqsh.receipt.json")
+    assert sorted(path.name for path in image.path.parent.iterdir()) == ["nemo.sqsh", "nemo.sqsh.receipt.json"]
+    assert not ensure(image)
+    (line,) = calls(world)
+    assert line.startswith(f"import --output {image.path.parent}/.nemo.sqsh.{os.getpid()}.")
+    assert line.endswith(f".part --arch x86_64 docker://{SOURCE}")
+
+
+def test_what_an_import_would_run(image: Image) -> None:
+    plain = f"enroot import --output {image.path} --arch x86_64 docker://{SOURCE}"
+    assert image.show().replace("'", "") == plain
+    assert replace(image, prefix=("srun", "-p", "cpu")).show().replace("'", "") == f"srun -p cpu {plain}"
+    assert (image.id, image.is_private) == ("image nemo.sqsh", True)
+    assert not replace(image, path=Path("/shared/nemo.sqsh")).is_private
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda image: os.utime(image.path, ns=(1, 1)), "does not match its receipt"),
+        (lambda image: image.path.write_bytes(WHOLE + b"y"), "does not match its receipt"),
+        (lambda image: image.path.write_bytes(b"x" * 200), "is damaged: it does not begin with a squashfs superblock"),
+        (lambda image: image.receipt_path().unlink(), "has no receipt"),
+    ],
+)
+def test_a_file_that_its_receipt_does_not_describe_is_not_complete(image: Image, change: object, problem: str) -> None:
+    ensure(image)
+    change(image)  # type: ignore[operator]
+    assert not image.is_complete()
+    assert str(image.verify()).startswith(f"{image.path} {problem}")
+
+
+def test_a_change_that_keeps_size_and_time_is_found_by_the_thorough_check(image: Image) -> None:
+    ensure(image)
+    status = image.path.stat()
+    image.path.write_bytes(WHOLE[:-1] + b"z")
+    os.utime(image.path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert image.is_complete()
+    assert image.verify() == f"{image.path} has changed since its import"
+
+
+def test_another_source_or_architecture_is_another_image(image: Image) -> None:
+    ensure(image)
+    assert not replace(image, source="nvcr.io#nvidia/nemo:26.04").is_complete()
+    assert not replace(image, architecture="aarch64").is_complete()
+
+
+def test_a_file_without_a_receipt_is_adopted_where_it_is_whole(image: Image, world: Path) -> None:
+    image.path.parent.mkdir(parents=True)
+    image.path.write_bytes(WHOLE)
+    assert ensure(image)
+    assert calls(world) == []
+    assert json.loads(image.receipt_path().read_text())["adopted"] is True
+    assert image.is_complete()
+
+
+@pytest.mark.parametrize("damage", ["unreadable", "cut", "other machine"])
+def test_one_that_is_not_whole_is_imported_again(image: Image, world: Path, damage: str) -> None:
+    image.path.parent.mkdir(parents=True)
+    image.path.write_bytes(WHOLE[:150] if damage == "cut" else WHOLE)
+    if damage == "unreadable":
+        (world / "unreadable").touch()
+    if damage == "other machine":
+        (world / "head").write_bytes(b"\x7fELF" + bytes(14) + (183).to_bytes(2, "little"))
+        with pytest.raises(EnvironmentLacks, match="but the file is unusable: its programs are for aarch64"):
+            ensure(image)
+        return
+    assert ensure(image)
+    assert len(calls(world)) == 1
+    assert image.is_complete()
+
+
+def test_a_copy_with_another_time_is_still_what_its_receipt_says(image: Image, world: Path) -> None:
+    ensure(image)
+    os.utime(image.path, ns=(1, 1))
+    assert ensure(image)
+    assert len(calls(world)) == 1, "it was compared and not imported"
+    assert image.is_complete()
+    receipt = json.loads(image.receipt_path().read_text())
+    assert (receipt["mtime_ns"], receipt["adopted"]) == (1, False)
+
+
+def test_content_that_the_receipt_contradicts_is_imported_again(image: Image, world: Path) -> None:
+    ensure(image)
+    image.path.write_bytes(WHOLE[:-1] + b"z")
+    os.utime(image.path, ns=(1, 1))
+    assert ensure(image)
+    assert len(calls(world)) == 2
+    assert image.path.read_bytes() == WHOLE
+    assert ensure(replace(image, source="nvcr.io#nvidia/nemo:26.04"))
+    assert len(calls(world)) == 3, "its receipt is for another source"
+
+
+def test_a_failed_import_leaves_nothing_and_removes_what_was_left(image: Image, world: Path) -> None:
+    image.path.parent.mkdir(parents=True)
+    part = image.path.with_name(".nemo.sqsh.17.0123abcd.part")
+    part.touch()
+    (image.path.with_name(".other.sqsh.17.0123abcd.part")).touch()
+    (world / "fails").write_text("[ERROR] URL https://x returned error code: 404 Not Found\n")
+    with pytest.raises(EnvironmentLacks, match="the registry has no such image or tag"):
+        ensure(image)
+    assert [path.name for path in image.path.parent.iterdir()] == [".other.sqsh.17.0123abcd.part"]
+
+
+def test_an_import_that_leaves_no_file_is_a_failure(image: Image, world: Path) -> None:
+    (world / "nothing").touch()
+    with pytest.raises(EnvironmentLacks, match="the file is unusable: there is none"):
+        ensure(image)
+
+
+def test_without_enroot_it_says_what_else_can_be_done(image: Image, world: Path) -> None:
+    (world / "bin" / "enroot").unlink()
+    with pytest.raises(EnvironmentLacks, match=r"image nemo\.sqsh: .*enroot.* was not found") as caught:
+        ensure(image)
+    assert "--install-method srun" in caught.value.remedy
+
+
+def test_room_is_asked_for_before_the_import(image: Image, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = {"images": 24_000_000_000}
+    monkeypatch.setattr("llmb_install.parts.images.free_bytes", lambda folder: room.get(folder.name, 10**12))
+    careful = replace(image, space_check=True, env={"TMPDIR": "/scratch"})
+    with pytest.raises(EnvironmentLacks, match=r"needs about 25.0 GB in .*/images, and 24.0 GB are free") as caught:
+        ensure(careful)
+    assert caught.value.remedy == "choose another --image-folder, or skip this check with --no-space-check"
+    room.update(images=10**12, scratch=59_000_000_000)
+    with pytest.raises(EnvironmentLacks, match="needs about 60.0 GB in /scratch, and 59.0 GB are free") as caught:
+        ensure(careful)
+    assert caught.value.remedy.startswith("set ENROOT_TEMP_PATH")
+    room["scratch"] = 60_000_000_000
+    assert calls(world) == []
+    assert ensure(replace(careful, env=dict(os.environ) | {"TMPDIR": "/scratch"}))
+
+
+def test_room_on_the_compute_node_is_what_df_says_there(image: Image, world: Path) -> None:
+    program = world / "bin" / "on-node"
+    program.write_text('#!/bin/sh\n[ "$1" = df ] || exec "$@"\necho Filesystem\necho "/dev/x 100 50 1000 5% /x"\n')
+    program.chmod(0o755)
+    with pytest.raises(EnvironmentLacks, match=r"/images on the compute node, and 1 MB are free"):
+        ensure(replace(image, space_check=True, prefix=("on-node",)))
+    program.write_text('#!/bin/sh\n[ "$1" = df ] || exec "$@"\nexit 1\n')
+    assert ensure(replace(image, space_check=True, prefix=("on-node",))), "where df does not say, nothing is wrong"
+
+
+def test_a_receipt_goes_with_its_image(image: Image) -> None:
+    ensure(image)
+    image.discard()
+    assert list(image.path.parent.iterdir()) == []
+    image.discard()
+
+
+def test_the_receipt_of_a_shared_image_is_where_it_can_be_written(image: Image, tmp_path: Path) -> None:
+    shared = replace(image, path=tmp_path / "shared" / "nemo.sqsh")
+    (tmp_path / "shared").mkdir()
+    own = shared.receipts / "nemo.sqsh.receipt.json"
+    beside = tmp_path / "shared" / "nemo.sqsh.receipt.json"
+    assert shared.receipt_path() == beside
+    own.parent.mkdir(parents=True)
+    own.touch()
+    assert shared.receipt_path() == own
+    beside.touch()
+    assert shared.receipt_path() == beside
