@@ -89,6 +89,6 @@ def envelope(command: str, result: Result, notices: Sequence[str] = ()) -> str:
         "ok": result.exit_status == 0,
         "data": result.data() if callable(result.data) else result.data,
         "error": None if result.error is None else result.error.as_dict(),
-        "notices": list(notices),
+        "notices": notices,
     }
     return printable_json(json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False))

@@ -125,5 +125,5 @@ def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str
         return ""
     import difflib  # here: every command imports this module, and few need it
 
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    near = difflib.get_close_matches(word, list(known), cutoff=cutoff)
     return f" (did you mean {near[0]!r}?)" if near else ""

@@ -264,3 +264,46 @@ def test_a_live_run_is_not_retried_or_started_twice(cli: Cli, tmp_path: Path) ->
         f"error: {live}: not yet ended (RUNNING)",
         "  -> wait, or llmb-run cancel",
     ]
+
+
+def test_groups_as_json_without_the_switch(cli: Cli) -> None:
+    make_run(cli.install, log=steady_log(5741.5))
+    plain = cli("results", "--group", "--format", "json")
+    assert plain.data == cli("results", "--group", "--json").data
+    assert plain.data["groups"][0]["key"]
+    refused = cli("results", "--group", "--format", "csv")
+    assert refused.status == 2
+    assert refused.err.startswith(
+        "error: --group has no CSV\n  -> --format json, or CSV of the single runs without --group"
+    )
+
+
+def test_what_is_followed_is_named_first(cli: Cli) -> None:
+    record = make_run(cli.install, log="one\ntwo\n")
+    done = cli("logs", record.paths.run_id, "-f")
+    assert done.out == "one\ntwo\n"
+    assert f"note: {record.paths.log}  (Ctrl-C stops following; the run goes on)" in done.err
+
+
+def test_where_nobody_can_be_asked_the_last_known_state_is_shown(cli: Cli) -> None:
+    run = make_run(cli.install, state="RUNNING", job_id="7").paths.run_id
+    cli.patch.setenv("PATH", "/nonexistent")
+    assert "note: the last known state is shown: " in cli("show", run).err
+
+
+def test_what_differs_from_a_run_that_is_repeated_is_a_table(cli: Cli) -> None:
+    import json
+
+    record = make_run(cli.install, log=steady_log(5741.5))
+    document = json.loads(record.paths.record.read_text())
+    document["manifest"] |= {"llmb": None, "recipe_sha256": "0" * 64}
+    record.paths.record.write_text(json.dumps(document))
+    done = cli("repeat", record.paths.run_id)
+    assert done.status == 1
+    rows = [cells(line) for line in (done.out + done.err).splitlines()]
+    assert ["differs", "then", "now"] in rows
+    version = next(row for row in rows if row and row[0] == "version of LLMB")
+    assert version[1] == "none"
+    recipe = next(row for row in rows if row and row[0] == "recipe.yaml")
+    assert recipe[1] == "0" * 12
+    assert len(recipe[2]) == 12

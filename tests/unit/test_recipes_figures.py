@@ -83,6 +83,7 @@ def test_single_figures(name: str, figure: str, text: str) -> None:
         ("<!-- figure: example mbridge 405b nvfp4 h100 8 -->x<!-- end -->", "no published result mbridge 405b nvfp4"),
         ("<!-- figure: peaks -->x", "no <!-- end -->"),
         ("<!-- figure: peaks -->x <!-- figure: peaks -->y<!-- end -->", "no <!-- end -->"),
+        ("<!-- figure: peaks -->x <!-- table: sizes -->y<!-- end -->", "no <!-- end -->"),
         ("<!-- figure: example nemo2 8b bf16 h100 9 -->x<!-- end -->", "no published result nemo2 8b bf16 on 9 h100"),
     ],
 )

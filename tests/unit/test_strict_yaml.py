@@ -48,12 +48,12 @@ def test_scalars_are_those_of_yaml_1_2(text: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a: 1\nb: 2\na: 3\n", "x:3: duplicate key 'a' (first on line 1)"),
+        ("a: 1\nb: 2\na: 3\n", "x:3: duplicate key 'a' (first on line 1)\n  -> keep one of the two"),
         ("a: [1, 2\n", "x:2: not valid YAML"),
         ("a: !!python/object:os.system x\n", "x:1: the tag"),
         ("a: !secret x\n", "x:1: the tag '!secret'"),
         ("a: &b [*b]\n", "x:1"),
-        ("<<: {a: 1}\n", "x:1: merge keys"),
+        ("<<: {a: 1}\n", "x:1: merge keys (<<) are not supported\n  -> write the keys out"),
         ("? [a]\n: 1\n", "x:1: a key must be a plain word"),
         ("", "x: the file is empty"),
         ("a: \tb: c: d", "x:1: not valid YAML"),

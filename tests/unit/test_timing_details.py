@@ -6,6 +6,8 @@ import gzip
 import json
 import os
 import shutil
+import subprocess
+import sys
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -214,6 +216,31 @@ def test_a_damaged_archive_whose_name_is_not_utf8(tmp_path: Path) -> None:
     log = Path(os.fsdecode(os.fsencode(tmp_path) + b"/log-\xff.out.zst"))
     with pytest.raises(OSError, match=r"zstd cannot unpack it: .*unsupported format"), open_log(written(log, "text")):
         pass
+
+
+@pytest.mark.skipif(shutil.which("zstd") is None, reason="needs the program zstd")
+def test_an_archive_that_is_too_large_is_not_unpacked_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = written(tmp_path / "log-x.out", b"x" * (8 << 20))
+    subprocess.run(["zstd", "-q", "--rm", str(log)], check=True)
+    monkeypatch.setattr("llmb_common.timing.log_files._MOST_BYTES", 10_000)
+    with pytest.raises(OSError, match="more than 0 GiB when unpacked"), open_log(tmp_path / "log-x.out.zst"):
+        pass
+
+
+def test_the_table_comes_before_what_is_said_of_it(tmp_path: Path) -> None:
+    """Also where both go into one file."""
+    written(tmp_path / "log-bad.out", mbridge_log(range(1, 21)))
+    done = subprocess.run(
+        [sys.executable, "-m", "llmb_common.timing.cli", "mbridge", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert [line.split()[0] for line in done.stdout.splitlines()[-2:]] == ["bad", "bad:"]
 
 
 # Runs
