@@ -212,7 +212,7 @@ def test_room_is_asked_for_before_the_import(image: Image, world: Path, monkeypa
         ensure(careful)
     assert caught.value.remedy == "choose another --image-folder, or skip this check with --no-space-check"
     room.update(images=10**12, scratch=59_000_000_000)
-    with pytest.raises(EnvironmentLacks, match="needs about 60.0 GB in /scratch, and 59.0 GB are free") as caught:
+    with pytest.raises(EnvironmentLacks, match=r"needs about 60\.0 GB in /scratch, and 59\.0 GB are free") as caught:
         ensure(careful)
     assert caught.value.remedy.startswith("set ENROOT_TEMP_PATH")
     room["scratch"] = 60_000_000_000
