@@ -2,7 +2,8 @@
 
 ``INSTANT`` names a folder. ``jobs/`` in it holds a file for each job that was accepted, in the order of acceptance: the
 scheduler's own memory, which no crash of llmb-run touches. ``<key of the run>`` in it directs one run, one word a line:
-``106.5`` (milliseconds a step), ``NODE_FAIL`` or another state, ``out of memory`` and the like: the log's last line.
+``106.5`` (milliseconds a step), ``spiky``, ``NODE_FAIL`` or another state, ``out of memory`` and the like: the log's
+last line. ``die before`` and ``die after`` in it: whoever submits is killed before or after the job is accepted.
 Otherwise a step takes the milliseconds that the job's variable ``STEP_MS`` says.
 """
 
@@ -39,9 +40,13 @@ class InstantExecutor(Executor):
     def start(self, record: RunRecord, *, detach: bool = False) -> RunRecord:
         if (folder() / "full").exists():
             raise SchedulerError("the queue is full", remedy="try again later", code="refused")
+        if (folder() / "die before").exists():
+            os._exit(9)
         with ACCEPTING:
             job_id = f"{len(accepted()) + 1}"
             (folder() / "jobs" / f"{job_id:0>4}").write_text(f"{record.paths.run_id} {record.submission.key}\n")
+        if (folder() / "die after").exists():
+            os._exit(9)
         record.paths.log.write_text(log_of(record))
         return update_record(record.paths.folder, lambda found: replace(found, job_id=job_id).with_state(SUBMITTED))
 
@@ -93,13 +98,16 @@ def log_of(record: RunRecord) -> str:
     times = [float(word) for word in words if re.fullmatch(r"[0-9.]+", word)]
     value = plan.env["STEP_MS"].value if "STEP_MS" in plan.env else "100"
     milliseconds = times[0] if times else float(value)
-    text = [word for word in words if not re.fullmatch(r"[0-9.]+|[A-Z_]+", word)]
+    text = [word for word in words if not re.fullmatch(r"[0-9.]+|[A-Z_]+|spiky", word)]
     last = 5 if text or [word for word in words if word.isupper()] else steps
     number = int(record.submission.key.rpartition(".")[2] or 0)
     level = milliseconds * (1 + 0.002 * ((number * 7) % 5 - 2))
-    lines = [
-        mbridge_line(i, steps, tflops=None, milliseconds=level * (1 + 0.001 * (i % 3 - 1))) for i in range(1, last + 1)
-    ]
+    lines = []
+    for index in range(1, last + 1):
+        spike = 4 if "spiky" in words and index % 3 == 0 else 1
+        lines.append(
+            mbridge_line(index, steps, tflops=None, milliseconds=spike * level * (1 + 0.001 * (index % 3 - 1)))
+        )
     return "".join(lines) + "".join(f"{line}\n" for line in text)
 
 
@@ -110,7 +118,7 @@ def _found(record: RunRecord) -> Finding:
         return Finding() if busy else Finding(NOT_SUBMITTED, "no job came of it")
     words = _directions(record)
     states = [word for word in words if re.fullmatch(r"[A-Z_]{3,}", word)]
-    text = [word for word in words if not re.fullmatch(r"[0-9.]+|[A-Z_]+", word)]
+    text = [word for word in words if not re.fullmatch(r"[0-9.]+|[A-Z_]+|spiky", word)]
     if not record.paths.log.exists():  # killed between the acceptance and the log: the job itself writes it
         record.paths.log.write_text(log_of(record))
     return Finding(states[0] if states else "FAILED" if text else "COMPLETED", job_id=str(job))

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from llmb_common.results.sequential import Attempt
+from llmb_common.runs.evidence.account import Account
+from llmb_common.runs.evidence.findings import NodeFinding
+from llmb_run.acceptance.attempts import attempt_of
 from llmb_run.main import main
+from llmb_run.place import Place
+from llmb_run.results.measuring import measure
 from support import instant
 from support.cli import Cli, Done
-from support.crashes import run_and_crash
+from support.crashes import run_and_crash, start
 from support.run_site import RunSite
+from support.runs import make_run, steady_log
 
 SUITE = """\
 name: two
@@ -150,6 +158,38 @@ def test_a_reference_of_other_software_makes_the_acceptance_an_indication(site: 
     assert "indication: NVIDIA DGX Cloud Benchmarking" in done.out
 
 
+def test_a_run_of_spikes_is_replaced(site: Site) -> None:
+    site.suite()
+    instant.direct("2.3", "spiky")
+    done = site.accept("--json")
+    assert (done.status, runs_of(done)) == (0, [3, 4])
+    assert done.data["reruns"][0]["reason"].startswith("run 3: unstable, ")
+
+
+def test_references_are_those_that_the_campaign_began_with(site: Site) -> None:
+    """Also where they are of other software: the whole is then an indication."""
+    begun(site)
+    file = site.campaign / "campaign.json"
+    file.write_text(file.read_text().replace('"same_software": true', '"same_software": false', 1))
+    done = site.accept("--json")
+    assert (done.status, [item["indication"] for item in done.data["workloads"]]) == (0, [True, False])
+    assert done.data["why"] == (
+        "all 2 workloads pass; 1 of them as an indication, against a reference of other software"
+    )
+    assert done.data["workloads"][0]["performance_limit"] < 0.95 - 0.02, "the wider limit"
+    assert "other software than these runs', so an indication" in site.accept().out
+
+
+def test_a_problem_of_a_node_fails_the_pre_screen_only(cli: Cli) -> None:
+    record = make_run(cli.install, log=steady_log(5741.47))
+    (item,) = measure([record.paths.folder], Place(cli.install))
+    item.__dict__["account"] = Account(findings=(NodeFinding("throttled", "problem", "n3: too hot"),))
+    screened = attempt_of(item, record, judged=False, prescreen=True)
+    assert screened.failure == "its nodes: n3: too hot"
+    assert attempt_of(item, record, judged=False, prescreen=False) == Attempt()
+    assert attempt_of(item, record, judged=True, prescreen=False).time is not None
+
+
 def test_without_a_reference_runs_only_have_to_succeed(site: Site) -> None:
     site.suite(text=SUITE.replace("{seconds: 0.1, source: a contract}", "optional"))
     done = site.accept("--json")
@@ -224,7 +264,7 @@ def test_a_dry_run_shows_everything_and_writes_nothing(site: Site) -> None:
 # Interruptions
 
 
-@pytest.mark.parametrize("at", [1, 4, 7, 11, 18, 27, 40, 55, 70, 90, 110, 130, 150, 170])
+@pytest.mark.parametrize("at", [1, 4, 7, 11, 18, 27, 40, 70, 110, 150])
 def test_killed_at_any_step_and_run_again(site: Site, at: int) -> None:
     path = site.suite(103, 100)
     instant.direct("2.1", "NODE_FAIL")
@@ -234,6 +274,18 @@ def test_killed_at_any_step_and_run_again(site: Site, at: int) -> None:
     keys = [key.rpartition(":")[2].strip() for _, key in instant.accepted()]
     assert sorted(keys) == sorted([f"1.{n}" for n in range(1, 8)] + [f"2.{n}" for n in range(1, 5)])
     assert len({run for run, _ in instant.accepted()}) == 11
+
+
+@pytest.mark.parametrize("moment", ["die before", "die after"])
+def test_killed_on_either_side_of_a_submission(site: Site, moment: str) -> None:
+    site.suite()
+    (instant.folder() / moment).touch()
+    child = start(lambda: main(["accept", str(site.folder / "two.yaml")]))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    (instant.folder() / moment).unlink()
+    done = site.accept("--json")
+    assert (done.status, runs_of(done), len(instant.accepted())) == (0, [3, 3], 6), done.err
+    assert "its submission was interrupted: looking for its job" in done.err
 
 
 def test_a_campaign_that_is_over_is_shown_and_not_run_again(site: Site) -> None:
@@ -341,8 +393,12 @@ def test_the_same_campaign_makes_the_same_evidence(site: Site) -> None:
 
 
 def test_a_secret_is_not_in_the_evidence(site: Site, tmp_path: Path) -> None:
-    site.suite()
-    instant.direct("1.1", "100", "Traceback: token=correct-horse-battery")
+    site.suite(
+        text=SUITE.replace("FIRST", "100")
+        .replace("SECOND", "100", 1)
+        .replace("env: {", "env: {NOTE: 'x=correct-horse-battery', ")
+    )
+    instant.direct("1.1", "FAILED", "RuntimeError: token=correct-horse-battery")
     site.accept(WANDB_API_KEY="correct-horse-battery")
     inside = unpacked(site.campaign / "two.tar.zst", tmp_path / "out")
     assert [name for name, content in inside.items() if b"correct-horse" in content] == []

@@ -131,6 +131,6 @@ def _more(decision: Decision, look: int, looks: int, left: int) -> int:
 
     All that are left before the last look: a campaign that may rerun does so before it gives up.
     """
-    if decision.answer != "inconclusive" or look >= looks:
+    if decision.answer != "inconclusive":
         return 0
     return left if look == looks - 1 else min(decision.more_runs or left, left)
