@@ -121,7 +121,8 @@ def _found(record: RunRecord) -> Finding:
     text = [word for word in words if not re.fullmatch(r"[0-9.]+|[A-Z_]+|spiky", word)]
     if not record.paths.log.exists():  # killed between the acceptance and the log: the job itself writes it
         record.paths.log.write_text(log_of(record))
-    return Finding(states[0] if states else "FAILED" if text else "COMPLETED", job_id=str(job))
+    state = states[0] if states else "FAILED" if text else "COMPLETED"
+    return Finding(state, " ".join(text), job_id=str(job))
 
 
 def install_executor(patch: object, home: Path) -> None:
