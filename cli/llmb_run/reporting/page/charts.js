@@ -14,7 +14,7 @@ const CONFIG = {
     labelColor: "var(--quiet)", titleColor: "var(--quiet)", gridColor: "var(--grid)", domainColor: "var(--line)",
     tickColor: "var(--line)", titleFontWeight: "normal", labelFontSize: 11, titleFontSize: 12, titlePadding: 8,
   },
-  legend: { labelColor: "var(--ink)", titleColor: "var(--quiet)", titleFontWeight: "normal", labelFontSize: 11, orient: "top", labelLimit: 320, columns: 4, symbolStrokeWidth: 2 },
+  legend: { labelColor: "var(--ink)", titleColor: "var(--quiet)", titleFontWeight: "normal", labelFontSize: 11, orient: "top", labelLimit: 300, columns: 3, symbolStrokeWidth: 2 },
   text: { color: "var(--ink)", fontSize: 11 },
   rule: { color: "var(--quiet)" },
 };
