@@ -33,6 +33,8 @@ def command(
     RUNS are run ids, names, job ids or folders; without any, all runs of the installation that match the options. FILE
     may be - for standard output. Exit status 1 if a run did not succeed.
     """
+    import msgspec
+
     from llmb_common.errors import RequestError
     from llmb_common.files import write_atomic
     from llmb_run.place import Place
@@ -52,8 +54,13 @@ def command(
             text = written
         else:
             write_atomic(Path(file), written)
-    data = {"runs": len(report.runs), "files": {form: file for form, file in wanted.items() if file != "-"}}
-    return Result(data, text, status=0 if report.ok else 1, for_programs=True)
+    files = {form: file for form, file in wanted.items() if file != "-"}
+    return Result(
+        lambda: {"files": files, "report": msgspec.to_builtins(report)},
+        text,
+        status=0 if report.ok else 1,
+        for_programs=True,
+    )
 
 
 def _writer(form: str) -> Callable[[Report], str]:
