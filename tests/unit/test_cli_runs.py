@@ -107,6 +107,12 @@ def test_retry_takes_the_same_plan(here: Cli) -> None:
     assert records[0]["plan"] == records[1]["plan"]
 
 
+def test_where_nobody_watches_nodes_no_scheduler_is_asked_for_failed_ones(here: Cli) -> None:
+    done = here("retry", started(here), "--without-failed")
+    assert done.status == 2
+    assert "no scheduler says here which nodes have failed" in done.err
+
+
 def test_repeat_starts_the_same_script_or_says_what_differs(here: Cli) -> None:
     run = started(here)
     assert here("repeat", run, "--check").out == "the same: script, code, recipe, image and version\n"

@@ -70,11 +70,11 @@ def _failed_nodes(record: RunRecord) -> str:
     """The nodes of a run that are down or drained now.
 
     Raises:
-        RequestError: there are none, or the run's nodes are unknown
-        SchedulerError: Slurm does not say
+        RequestError: there are none, the run's nodes are unknown, or it ran where nobody watches nodes
+        SchedulerError: the scheduler does not say
     """
-    from llmb_common.errors import RequestError, SchedulerError
-    from llmb_common.slurm.command import run_slurm
+    from llmb_common.errors import RequestError
+    from llmb_common.executors import executor_for
     from llmb_common.slurm.hostlist import compress
     from llmb_common.timing.job_events import read_events
 
@@ -83,15 +83,10 @@ def _failed_nodes(record: RunRecord) -> str:
         raise RequestError(
             f"{record.paths.run_id}: the nodes it ran on are unknown", remedy="name the nodes with --without HOSTS"
         )
-    answer = run_slurm(
-        ["sinfo", "--noheader", "--Node", "--nodes", nodes, "--states=down,drain,fail,no_respond", "--format=%N"], 30
-    )
-    if answer.status != 0:
-        raise SchedulerError(f"sinfo: {answer.complaint}", remedy="name the nodes with --without HOSTS")
-    found = answer.output.split()
+    found = executor_for(record.plan.cluster_type).failed_nodes(nodes)
     if not found:
         raise RequestError(
-            f"{record.paths.run_id}: Slurm shows none of its nodes ({nodes}) as down or drained",
+            f"{record.paths.run_id}: the scheduler shows none of its nodes ({nodes}) as down or drained",
             remedy="name the nodes with --without HOSTS, or retry without the option",
         )
     return compress(found)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+import gc
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -83,17 +85,32 @@ def measure(
 
     ``known`` are up-to-date records by folder: the scheduler is not asked about them.
     """
-    found = [files for folder in folders for files in find_runs(folder)]
-    known = known or {}
-    records = {**_records(files.folder for files in found if files.folder not in known), **known}
-    known_baselines = _baselines(place)
-    figures = KeptFigures(place.install_or_none, found)
+    with _no_garbage():
+        found = [files for folder in folders for files in find_runs(folder)]
+        known = known or {}
+        records = {**_records(files.folder for files in found if files.folder not in known), **known}
+        known_baselines = _baselines(place)
+        figures = KeptFigures(place.install_or_none, found)
+        try:
+            return [
+                _measure_one(files, records.get(files.folder), place, window, known_baselines, figures)
+                for files in found
+            ]
+        finally:
+            figures.close()
+
+
+@contextlib.contextmanager
+def _no_garbage() -> Iterator[None]:
+    """Nothing here goes in circles; looking for some among thousands of runs takes as long as all the rest."""
+    was_on = gc.isenabled()
+    gc.disable()
     try:
-        return [
-            _measure_one(files, records.get(files.folder), place, window, known_baselines, figures) for files in found
-        ]
+        yield
     finally:
-        figures.close()
+        if was_on:
+            gc.freeze()  # nor later
+            gc.enable()
 
 
 def _baselines(place: Place) -> list[Baseline]:

@@ -112,6 +112,19 @@ class Executor(ABC):
     def look(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
         """What became of runs, by run id. Nothing is raised for a scheduler: what it does not say is ``unknown``."""
 
+    def failed_nodes(self, nodes: str) -> list[str]:
+        """Those of ``nodes``, a host list, that the scheduler shows as unfit for jobs.
+
+        Raises:
+            RequestError: nobody watches nodes here
+            SchedulerError: the scheduler does not say
+        """
+        from llmb_common.errors import RequestError
+
+        raise RequestError(
+            "no scheduler says here which nodes have failed", remedy="name the nodes with --without HOSTS"
+        )
+
     @abstractmethod
     def end(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
         """End runs that live; those that are queued have a job.
