@@ -61,12 +61,9 @@ def _describe(entry: CatalogEntry, gpu_type: str | None, installed: bool) -> dic
 
 def _configurations(recipe: Recipe, gpu_type: str | None) -> list[dict[str, Any]]:
     """One per size, GPU type, dtype and variant, with the scales of all its rows."""
-    wanted = gpus.rows_of(gpu_type) if gpu_type else None
     scales: dict[tuple[str, str, str, str], set[int]] = {}
     order = [model.size for model in recipe.models]
-    for row in recipe.rows:
-        if wanted and row.gpu not in (wanted, "any"):
-            continue
+    for row in recipe.rows_for(gpu_type) if gpu_type else recipe.rows:
         for dtype in row.dtypes:
             scales.setdefault((row.size, row.gpu, dtype, row.variant), set()).update(row.scales)
     types = [*gpus.gpu_types(), "any"]
