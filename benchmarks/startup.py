@@ -12,10 +12,8 @@ counts instructions instead, once each, under valgrind: the same on an idle and 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
-import resource
 import statistics
 import subprocess
 import sys
@@ -23,12 +21,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from llmb_common.index import rebuild
-from llmb_common.launch import plan_from_variables
-from llmb_common.runs.paths import RunPaths, experiments_folder
-from llmb_common.runs.record import RunRecord
+from many_runs import make_runs
+from timed import cpu_seconds
 
-ROOT = Path(__file__).resolve().parent.parent
+from llmb_common.index import rebuild
+
 COMMANDS = {
     "python -c pass": ["-c", "pass"],
     "llmb-run --help": ["-m", "llmb_run", "--help"],
@@ -42,23 +39,6 @@ COMPLETION = {
     "completion of a command": {"COMP_WORDS": "llmb-run re", "COMP_CWORD": "1"},
     "completion of a workload": {"COMP_WORDS": "llmb-run single -w pre", "COMP_CWORD": "3"},
 }
-
-
-def make_runs(install: Path, count: int) -> None:
-    """``count`` finished runs of four experiments: only what the index reads."""
-    for number, gpus in enumerate((64, 128, 256, 512)):
-        variables = {"LLMB_INSTALL": str(install), "CLUSTER_TYPE": "slurm", "GPU_TYPE": "gb200"}
-        variables |= {"MODEL_SIZE": "70b", "JOB_TOTAL_GPUS": str(gpus)}
-        plan = plan_from_variables(ROOT / "llama3.1", variables)[1]
-        paths = RunPaths(experiments_folder(plan.workload_folder), plan.experiment_name, "STAMP", "RUNID")
-        record = RunRecord(paths, plan, job_id="JOBID").with_state("SUBMITTED").with_state("COMPLETED")
-        text = json.dumps(record.as_dict())
-        for index in range(number, count, 4):
-            stamp, run_id = str(1_700_000_000 + index), f"{index:08x}"
-            folder = paths.folder.with_name(paths.folder.name.replace("STAMP", stamp))
-            folder.mkdir(parents=True)
-            content = text.replace("STAMP", stamp).replace("RUNID", run_id).replace("JOBID", str(index))
-            (folder / "run.json").write_text(content)
 
 
 def main() -> None:
@@ -113,20 +93,14 @@ def measure(install: Path, rounds: int) -> dict[str, list[tuple[float, float]]]:
     for number in range(rounds + 1):
         for name, arguments in COMMANDS.items():
             environment = environment_of(name, install)
-            start, used = time.perf_counter(), processor_seconds()
+            start, used = time.perf_counter(), cpu_seconds()
             done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True)
-            seconds = (time.perf_counter() - start, processor_seconds() - used)
+            seconds = (time.perf_counter() - start, cpu_seconds() - used)
             if done.returncode != 0 or (name != "python -c pass" and not done.stdout):
                 sys.exit(f"{name}: {done.stderr.decode()}")
             if number:  # the first round warms caches
                 times[name].append(seconds)
     return times
-
-
-def processor_seconds() -> float:
-    """CPU seconds of all children that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":
