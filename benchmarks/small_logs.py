@@ -3,7 +3,7 @@
 
     python benchmarks/small_logs.py [--logs 5000] [--rounds 5]
 
-Writes logs of 50 iterations, one for each run folder (13 KB each, without records), reads them once to fill the page
+Writes logs of 50 iterations, one for each run folder (21 KB each, without records), reads them once to fill the page
 cache, then alternates between the two. CPU time, user and system, of whole processes. Exit status 1 if the parser takes
 more than 15 times as long as grep.
 """
