@@ -59,6 +59,7 @@ def test_a_mutant_is_one_small_change(tmp_path: Path, code: str, expected: list[
         "x = os.O_RDONLY | os.O_CLOEXEC",
         "LEFTOVER_SECONDS = 3600",
         "x = ThreadPoolExecutor(4, 'name')",
+        "time.sleep(1)",
     ],
 )
 def test_what_no_test_should_see_is_left_alone(tmp_path: Path, code: str) -> None:
