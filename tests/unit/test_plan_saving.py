@@ -85,6 +85,22 @@ def test_a_time_limit_that_the_steps_do_not_fit_into_is_noted_with_one_that_woul
     assert not any("TIME_LIMIT" in n for n in plan(JOB_TOTAL_GPUS="128", TIME_LIMIT=better).preflight.warnings)
 
 
+@pytest.mark.parametrize(
+    ("steps", "step_seconds", "enough"),
+    [
+        (50, 60.0, "01:05:00"),  # 5 minutes to start, 50 for the steps, 10 to save
+        (50, 60.1, "01:06:00"),
+        (150, 60.0, "02:45:00"),
+        (1000, 600.0, "166:55:00"),
+    ],
+)
+def test_the_limit_that_would_do_is_enough_to_the_minute(steps: int, step_seconds: float, enough: str) -> None:
+    (note,) = check_time_to_train(600, "00:20:00", (), steps, step_seconds, VARIABLE_NAMES)
+    assert f"the 10 minutes left are too short for {steps} steps of {step_seconds:g} s" in note
+    assert f"; TIME_LIMIT={enough} would be enough" in note
+    assert check_time_to_train(600, enough, (), steps, step_seconds, VARIABLE_NAMES) == []
+
+
 def test_with_time_for_both_nothing_is_said() -> None:
     assert not any("TIME_LIMIT" in note for note in plan(MODEL_SIZE="8b", JOB_TOTAL_GPUS="8").preflight.warnings)
 
