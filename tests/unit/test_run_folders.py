@@ -11,16 +11,20 @@ import time
 import zipfile
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from llmb_common.errors import RecordError
 from llmb_common.runs import folders, lock, ownership
 from llmb_common.runs.code import hash_of_packed, pack_code
 from llmb_common.runs.facts import read_manifest_line
-from llmb_common.runs.folders import reserve, write_new
+from llmb_common.runs.folders import remove_run, reserve, write_new
 from llmb_common.runs.manifest import image_line, image_receipt
 from llmb_common.runs.ownership import close_to_others, is_ours, own_run, refusal, user_name, why_not_trusted
 from llmb_common.runs.paths import RunPaths, dry_run_paths, numbered
+from llmb_common.runs.record import RunRecord
+from llmb_common.submission.create import create_run
+from support.documented_jobs import documented_rows, plan_of
 
 DAY = 86400
 
@@ -314,3 +318,24 @@ def test_dry_runs_of_the_same_job_have_the_same_paths() -> None:
     assert str(paths.batch_log) == "/w/experiments/exp/exp_TIMESTAMP/exp/sbatch_exp.out"
     assert str(paths.array("ab12").script) == "/w/experiments/exp/.array-ab12/array.sbatch"
     assert paths.array("ab12").job_name == "exp.array-ab12"
+
+
+# Removal of a refused run
+
+
+@pytest.fixture
+def refused(tmp_path: Path) -> RunRecord:
+    plan = msgspec.structs.replace(plan_of(*next(documented_rows())), workload_folder=str(tmp_path / "workload"))
+    return create_run(plan, b"", {})
+
+
+def test_a_refused_run_goes_with_its_empty_parents(refused: RunRecord, tmp_path: Path) -> None:
+    remove_run(refused)
+    assert list((tmp_path / "workload").iterdir()) == []
+    remove_run(refused)  # somebody else was faster: not an error that would hide the refusal
+
+
+def test_parents_that_others_use_stay(refused: RunRecord) -> None:
+    neighbour = create_run(refused.plan, b"", {})
+    remove_run(refused)
+    assert [path.name for path in refused.paths.folder.parent.iterdir()] == [neighbour.paths.name]
