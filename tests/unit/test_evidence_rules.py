@@ -105,6 +105,24 @@ def test_a_gpu_unlike_the_others(plan: JobPlan, changes: dict[str, Any], severit
     assert said(plan, node("a"), node("b", before=odd)) == [("different-gpu", severity, text)]
 
 
+@pytest.mark.parametrize(
+    ("name", "usual", "odd", "words"),
+    [
+        ("max_sm_mhz", 1980.0, 1755.0, "highest SM clock in MHz 1755"),
+        ("application_mhz", 1980.0, 1755.0, "application clock in MHz 1755"),
+        ("mig", "Disabled", "Enabled", "MIG mode Enabled"),
+        ("ecc", "Enabled", "Disabled", "ECC mode Disabled"),
+    ],
+)
+def test_a_gpu_that_is_set_otherwise(plan: JobPlan, name: str, usual: object, odd: object, words: str) -> None:
+    like = tuple(gpu(index, **{name: usual}) for index in range(8))
+    unlike = (*like[:3], gpu(3, **{name: odd}), *like[4:])
+    looks = [node(host, before=Snapshot(time=1000.0, gpus=seen)) for host, seen in (("a", like), ("b", unlike))]
+    text = f"{words} on b GPU 3; the others have {usual:g}" if isinstance(usual, float) else f"{words} on b GPU 3"
+    ((kind, severity, said_of_it),) = said(plan, *looks)
+    assert (kind, severity, said_of_it.startswith(text)) == ("different-gpu", "problem", True)
+
+
 @pytest.mark.parametrize("name", ["max_sm_mhz", "application_mhz", "mig", "ecc"])
 def test_what_only_some_gpus_say_is_compared_among_those(plan: JobPlan, name: str) -> None:
     some = tuple(gpu(index, **{name: "1" if name in ("mig", "ecc") else 1.0}) for index in range(8))

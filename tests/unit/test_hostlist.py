@@ -38,6 +38,17 @@ def test_text_that_is_not_a_host_list_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "shown"),
+    [("n1,a b,n2", "'a b' in 'n1,a b,n2'"), ("a b", "'a b'"), ("n[2-1]", "'[2-1]' in 'n[2-1]'")],
+)
+def test_the_part_that_is_none_is_shown(text: str, shown: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        expand(text)
+    assert caught.value.message == f"{shown} is not a host list"
+    assert caught.value.remedy == "for example node[01-12,20],login1"
+
+
+@pytest.mark.parametrize(
     ("names", "text"),
     [
         (["n10", "n9", "n8"], "n[8-10]"),
