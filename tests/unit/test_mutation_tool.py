@@ -55,7 +55,6 @@ def test_a_mutant_is_one_small_change(tmp_path: Path, code: str, expected: list[
         "while True:\n    x = y",
         "x = open(a, encoding=b)",
         "X: TypeAlias = Literal['a', 'b']",
-        "x = zip(a, b, strict=True)",
         "x = os.O_RDONLY | os.O_CLOEXEC",
         "LEFTOVER_SECONDS = 3600",
         "x = ThreadPoolExecutor(4, 'name')",

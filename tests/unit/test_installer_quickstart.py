@@ -1,0 +1,306 @@
+"""The quickstart with stand-ins for launch.sh and the parser, and Hugging Face with a stand-in for its library."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from llmb_common.errors import EnvironmentLacks
+from llmb_common.secrets import Secret
+from llmb_install.answers.answers import complete, to_yaml
+from llmb_install.answers.stored import ANSWERS_FILE, load_recipes
+from llmb_install.main import main
+from llmb_install.parts.hugging_face import PATTERNS, ModelFiles
+from llmb_install.working.reporter import Reporter
+from support.iteration_logs import mbridge_log
+
+ROOT = Path(__file__).resolve().parents[2]
+
+LAUNCH = """#!/bin/sh
+env | sort > {folder}/environment
+echo "Traceback of the last rank"
+[ -e {folder}/fails ] && exit 7
+[ -e {folder}/nothing ] && exit 0
+mkdir -p {run}/x
+cp {folder}/log {run}/x/log-x.out
+echo '{}' > {run}/run.json
+"""
+PARSER = """#!/bin/sh
+echo "x_1  $(cat {folder}/state)  1.0 for $1"
+echo "x_1: note: something" >&2
+exit $(cat {folder}/status)
+"""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Path:
+    """A clone with the recipe of Llama 3.1, whose launch.sh leaves a run; what it does is told in files here."""
+    world = tmp_path / "world"
+    recipe = world / "clone" / "llama3.1"
+    recipe.mkdir(parents=True)
+    shutil.copy(ROOT / "llama3.1" / "recipe.yaml", recipe)
+    (world / "clone" / "pyproject.toml").touch()
+    (world / "clone" / "common").mkdir()
+    run = tmp_path / "install" / "workloads" / "pretrain_llama3.1" / "experiments" / "x" / "x_1"
+    for path, text in (
+        (recipe / "launch.sh", LAUNCH),
+        (world / "clone" / "common" / "parse_train_timing_mbridge.sh", PARSER),
+    ):
+        path.write_text(text.replace("{folder}", str(world)).replace("{run}", str(run)))
+    (world / "log").write_text(mbridge_log())
+    (world / "state").write_text("Success")
+    (world / "status").write_text("0")
+    return world
+
+
+Quickstart = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def quickstart(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Quickstart:
+    """The command, whose parts are there already but for those in ``made``."""
+
+    def quickstart(*words: str, made: tuple[str, ...] = (), **variables: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("llmb_install.commands.quickstart.make_missing", lambda *_: list(made))
+        monkeypatch.setenv("LLMB_REPO", str(world / "clone"))
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        status = main(["--quickstart", "--install-path", str(tmp_path / "install"), *words])
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return quickstart
+
+
+def test_it_trains_and_shows_the_table_and_what_comes_next(quickstart: Quickstart, world: Path, tmp_path: Path) -> None:
+    status, out, err = quickstart()
+    assert status == 0
+    assert out.startswith("x_1  Success  1.0 for ")
+    assert out.rstrip().endswith("/experiments/x/x_1")
+    said = err.splitlines()
+    assert f"LLMB quickstart in {tmp_path / 'install'}" in said
+    assert "    ok  the CPU engine is there already" in said
+    asked = "MODEL_SIZE=smoke JOB_TOTAL_GPUS=2 CLUSTER_TYPE=local GPU_TYPE=cpu"
+    assert f"training: cd {world / 'clone' / 'llama3.1'} && {asked} ./launch.sh" in said
+    assert "x_1: note: something" in said
+    assert any("training a tiny Llama 3.1, 50 steps on 2 processes" in line for line in said)
+    assert said[-2].startswith(f"installed in {tmp_path / 'install'}; log: {tmp_path / 'install'}/.llmb/logs/")
+    assert said[-1] == (f"next: export LLMB_INSTALL={tmp_path / 'install'}; {tmp_path / 'install'}/bin/llmb-run list")
+    log = next((tmp_path / "install" / ".llmb" / "logs").iterdir()).read_text()
+    assert "x_1  Success" in log
+
+
+def test_an_engine_that_was_made_is_not_called_there_already(quickstart: Quickstart) -> None:
+    assert "is there already" not in quickstart(made=("engine-cpu",))[2]
+
+
+def test_the_job_gets_the_callers_variables_without_those_of_a_launch(
+    quickstart: Quickstart, world: Path, tmp_path: Path
+) -> None:
+    assert quickstart(MODEL_SIZE="405b", DRY_RUN="true", OMP_NUM_THREADS="3", http_proxy="http://p")[0] == 0
+    found = dict(line.partition("=")[::2] for line in (world / "environment").read_text().splitlines())
+    assert (found["MODEL_SIZE"], found["JOB_TOTAL_GPUS"], found["GPU_TYPE"]) == ("smoke", "2", "cpu")
+    assert "DRY_RUN" not in found
+    assert found["http_proxy"] == "http://p"
+    assert (found["LLMB_INSTALL"], found["LLMB_REPO"]) == (str(tmp_path / "install"), str(world / "clone"))
+    assert found["LLMB_PYTHON"] == str(tmp_path / "install" / "venvs" / "llmb" / "bin" / "python")
+
+
+def test_a_training_that_fails_shows_its_last_lines(quickstart: Quickstart, world: Path, tmp_path: Path) -> None:
+    (world / "fails").touch()
+    status, out, err = quickstart()
+    assert (status, out) == (1, "")
+    assert "error: the training run ended with status 7\n    Traceback of the last rank\n" in err
+    assert "  -> correct what the message says, then run it again" in err
+    assert f"{tmp_path / 'install'}/.llmb/logs/" in err, "where the log is"
+
+
+def test_a_training_that_leaves_no_run_is_a_failure(quickstart: Quickstart, world: Path) -> None:
+    (world / "nothing").touch()
+    status, _, err = quickstart()
+    assert status == 1
+    assert "launch.sh reported success but left no run under " in err
+
+
+@pytest.mark.parametrize(("state", "status"), [("Failed", "1"), ("Success", "1"), ("Unsuccessful", "0")])
+def test_a_run_that_is_no_success_is_a_failure(quickstart: Quickstart, world: Path, state: str, status: str) -> None:
+    (world / "state").write_text(state)
+    (world / "status").write_text(status)
+    done, out, err = quickstart()
+    assert done == 1
+    assert out.startswith(f"x_1  {state}")
+    assert "error: the run did not succeed\n  -> look at its log in " in err
+
+
+def test_an_installation_for_something_else_only_gets_the_engine(
+    quickstart: Quickstart, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install = tmp_path / "install"
+    (install / ".llmb").mkdir(parents=True)
+    given = {
+        **{"install_path": str(install), "cluster_type": "slurm", "account": "a", "gpu_partition": "g"},
+        **{"gpu_type": "h100", "workloads": "all"},
+    }
+    (install / ANSWERS_FILE).write_text(to_yaml(complete(given, load_recipes(world / "clone"))))
+    (install / "cluster_config.yaml").write_text("cluster_type: slurm\n")
+    engine = SimpleNamespace(ensure=lambda reporter: True, interpreter=tmp_path / "engine" / "python")
+    monkeypatch.setattr("llmb_install.installation.Installation.engine", lambda self: engine)
+    assert quickstart()[0] == 0
+    text = (install / "cluster_config.yaml").read_text()
+    assert str(tmp_path / "engine" / "python") in text
+    assert "cluster_type: slurm" in text
+
+
+# Hugging Face
+
+
+class Hub:
+    """Stands for ``snapshot_download``: what it was asked, and the files or errors that it gives."""
+
+    def __init__(self, cache: Path, *answers: Exception | None) -> None:
+        self.snapshot = cache / "models--meta--llama" / "snapshots" / "0123"
+        self.answers = list(answers)
+        self.asked: list[dict[str, Any]] = []
+        self.files = {"config.json": "{}", "tokenizer.json": "[1]"}
+
+    def __call__(self, repository: str, **options: Any) -> str:
+        self.asked.append({"repository": repository, **options})
+        answer = self.answers.pop(0) if self.answers else None
+        if answer:
+            raise answer
+        self.snapshot.mkdir(parents=True, exist_ok=True)
+        for name, text in self.files.items():
+            (self.snapshot / name).write_text(text)
+        return str(self.snapshot)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    hub = Hub(tmp_path / "hugging_face")
+    monkeypatch.setattr("huggingface_hub.snapshot_download", hub)
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    import stamina
+
+    stamina.set_testing(True, attempts=3)
+    monkeypatch.setattr("llmb_install.parts.hugging_face._ATTEMPTS", 3)
+    return hub
+
+
+@pytest.fixture(autouse=True)
+def _real_waits() -> Any:
+    yield
+    import stamina
+
+    stamina.set_testing(False)
+
+
+def ensure(files: ModelFiles) -> bool:
+    with Reporter(None, verbose=False) as reporter:
+        return files.ensure(reporter)
+
+
+def response(status: int) -> Any:
+    import requests
+
+    answer = requests.Response()
+    answer.status_code = status
+    answer.request = requests.Request("GET", "https://huggingface.co").prepare()
+    return answer
+
+
+def test_files_are_fetched_once_and_then_found_without_network(hub: Hub, tmp_path: Path) -> None:
+    files = ModelFiles("meta/llama@0123", tmp_path, Secret("hf_x"))
+    assert ensure(files)
+    fetch, look = hub.asked
+    assert fetch == {
+        **{"repository": "meta/llama", "revision": "0123", "cache_dir": tmp_path / "hugging_face"},
+        **{"allow_patterns": list(PATTERNS), "token": "hf_x"},
+    }
+    assert (look["local_files_only"], look["revision"], look["allow_patterns"]) == (True, "0123", list(PATTERNS))
+    receipt = json.loads((tmp_path / ".llmb" / "receipts" / "hugging_face+meta+llama.json").read_text())
+    assert receipt == {
+        **{"schema": 1, "repository": "meta/llama", "revision": "0123"},
+        "files": {
+            "models--meta--llama/snapshots/0123/config.json": 2,
+            "models--meta--llama/snapshots/0123/tokenizer.json": 3,
+        },
+    }
+    assert files.is_complete()
+    assert files.verify() is None
+    assert not ensure(files)
+    assert len(hub.asked) == 3, "the thorough check looks once more"
+    (hub.snapshot / "config.json").write_text("{} ")
+    assert not files.is_complete()
+
+
+def test_without_a_token_none_is_sent(hub: Hub, tmp_path: Path) -> None:
+    ensure(ModelFiles("meta/llama@0123", tmp_path))
+    assert hub.asked[0]["token"] is False
+
+
+def test_a_repository_without_such_files_is_refused(hub: Hub, tmp_path: Path) -> None:
+    hub.files = {}
+    with pytest.raises(EnvironmentLacks, match="meta/llama on Hugging Face has no tokenizer") as caught:
+        ensure(ModelFiles("meta/llama@0123", tmp_path))
+    assert caught.value.remedy == "check hugging_face in recipe.yaml"
+    assert not (tmp_path / ".llmb").exists()
+
+
+def test_a_gated_repository_names_the_page_to_visit(hub: Hub, tmp_path: Path) -> None:
+    from huggingface_hub.errors import GatedRepoError
+
+    hub.answers = [GatedRepoError("no", response=response(403))]
+    with pytest.raises(EnvironmentLacks, match="meta/llama is gated on Hugging Face") as caught:
+        ensure(ModelFiles("meta/llama@0123", tmp_path, Secret("x")))
+    assert "request access on https://huggingface.co/meta/llama (it may take a day)" in caught.value.remedy
+
+
+@pytest.mark.parametrize(("token", "words"), [(None, "without a token"), (Secret("x"), "to this token")])
+def test_a_hidden_repository_asks_for_a_token(
+    hub: Hub, tmp_path: Path, token: Secret | None, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    monkeypatch.setenv("HF_ENDPOINT", "https://mirror")
+    hub.answers = [RepositoryNotFoundError("no", response=response(404))]
+    with pytest.raises(EnvironmentLacks, match=f"Hugging Face does not show meta/llama {words}") as caught:
+        ensure(ModelFiles("meta/llama@0123", tmp_path, token))
+    assert caught.value.remedy == "set HF_TOKEN to a token that can read https://mirror/meta/llama"
+
+
+def test_a_server_in_trouble_is_asked_again_and_another_error_is_not(hub: Hub, tmp_path: Path) -> None:
+    from huggingface_hub.errors import HfHubHTTPError
+
+    busy = OSError("no connection in the cache")
+    busy.__cause__ = HfHubHTTPError("busy", response=response(500))
+    hub.answers = [HfHubHTTPError("slow down", response=response(429)), busy]
+    assert ensure(ModelFiles("meta/llama@0123", tmp_path))
+    assert len(hub.asked) == 4
+    shutil.rmtree(tmp_path / ".llmb")
+    hub.answers = [HfHubHTTPError("bad\nrequest", response=response(499))]
+    with pytest.raises(EnvironmentLacks, match=r"files of meta/llama could not be fetched: bad\n") as caught:
+        ensure(ModelFiles("meta/llama@0123", tmp_path))
+    assert len(hub.asked) == 5
+    assert caught.value.remedy.startswith("check the network and https_proxy")
+
+
+def test_files_that_a_job_would_not_find_are_a_failure(hub: Hub, tmp_path: Path) -> None:
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    files = ModelFiles("meta/llama@0123", tmp_path)
+    hub.answers = [None, LocalEntryNotFoundError("nothing here")]
+    with pytest.raises(EnvironmentLacks, match="files of meta/llama are not usable without network") as caught:
+        ensure(files)
+    assert caught.value.remedy == "run llmb-install update, which fetches them again"
+    assert ensure(files)
+    hub.answers = [LocalEntryNotFoundError("nothing here")]
+    assert files.verify() == "files of meta/llama are not usable without network"
+    assert (files.download, files.disk) == (20_000_000, 20_000_000)
