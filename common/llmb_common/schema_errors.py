@@ -94,7 +94,7 @@ def _short(value: Any) -> str:
 
 
 def _steps(path: str) -> Iterator[str]:
-    for found in _STEP.finditer(path.removeprefix("$")):
+    for found in _STEP.finditer(path):
         yield found[1] or f"[{found[2]}]"
 
 
@@ -127,12 +127,10 @@ def _choices_at(path: str, kind: Any) -> tuple[Any, ...]:
 
 
 def _options(kind: Any) -> Iterator[Any]:
-    """The types that ``kind`` allows, without unions and annotations around them."""
+    """The types that ``kind`` allows, without unions around them; ``get_type_hints`` has taken off annotations."""
     if typing.get_origin(kind) in (Union, types.UnionType):
         for option in typing.get_args(kind):
             yield from _options(option)
-    elif hasattr(kind, "__metadata__"):
-        yield from _options(typing.get_args(kind)[0])
     elif kind is not type(None):
         yield kind
 

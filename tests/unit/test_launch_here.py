@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import pytest
 
-from llmb_common import launch, process
+from llmb_common import gpus, launch, process
 from llmb_common.errors import (
     AnswerLost,
     CheckFailed,
@@ -25,7 +26,7 @@ from llmb_common.errors import (
 )
 from llmb_common.kept_lists import read_list, write_list
 from llmb_common.request.variables import VARIABLES
-from llmb_common.strict_yaml import load_text
+from llmb_common.strict_yaml import convert, load_text
 
 RECIPE = Path(__file__).resolve().parents[2] / "llama3.1"
 SMALL = {"MODEL_SIZE": "8b", "JOB_TOTAL_GPUS": "8", "GPU_TYPE": "h100", "CLUSTER_TYPE": "slurm", "DTYPE": "bf16"}
@@ -206,3 +207,70 @@ def test_without_proc_ps_says_when_a_process_began(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(process, "Path", Elsewhere)
     assert process.identify(17) is not None
     assert process.identify(18) is None
+
+
+# Messages about wrong documents
+
+
+class Part(msgspec.Struct, forbid_unknown_fields=True):
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    kind: Literal["one", "two"] | None = None
+    count: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class Whole(msgspec.Struct, forbid_unknown_fields=True):
+    parts: tuple[Part, ...] = ()
+    title: str = ""
+
+
+def problem(text: str) -> str:
+    data, lines = load_text(text, "x.yaml")
+    with pytest.raises(ConfigError) as caught:
+        convert(data, lines, Whole, "x.yaml")
+    return str(caught.value)
+
+
+def test_a_wrong_value_is_shown_where_it_fits_on_the_line() -> None:
+    sixty = "y" * 58
+    assert f"('{sixty}')" in problem(f"parts: {sixty}")
+    longer = problem(f"parts: {'y' * 59}")
+    assert longer.startswith("x.yaml:1: parts is text, but a list is expected\n  -> ")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("parts:\n  - {name: a, kind: tow}\n", ["x.yaml:2: ", "tow", "two"]),
+        ("parts:\n  - {name: a, count: 0}\n", ["x.yaml:2: ", "at least 1"]),
+        ("parts:\n  - {name: ''}\n", ["x.yaml:2: "]),
+        ("parts:\n  - {nme: a}\n", ["x.yaml:2: ", "unknown key 'nme' (did you mean 'name'?)"]),
+        ("titel: a\n", ["x.yaml:1: unknown key 'titel' (did you mean 'title'?)"]),
+        ("parts:\n  - {kind: one}\n", ["x.yaml:2: the key 'name' is missing (at parts[0])"]),
+    ],
+)
+def test_a_wrong_document_is_named_with_line_and_place(text: str, words: list[str]) -> None:
+    said = problem(text)
+    assert all(word in said for word in words), said
+
+
+# GPUs
+
+
+@pytest.mark.parametrize(
+    ("name", "generation", "per_node", "nvlink_nodes", "host", "memory", "peaks"),
+    [
+        ("gb300", "blackwell", 4, 18, "aarch64", None, (2450, 4900)),
+        ("gb200", "blackwell", 4, 18, "aarch64", 186, (2450, 4900)),
+        ("b300", "blackwell", 8, 1, "x86_64", 270, (2250, 4500)),
+        ("b200", "blackwell", 8, 1, "x86_64", 180, (2250, 4500)),
+        ("h200", "hopper", 8, 1, "x86_64", 141, (989, 1979)),
+        ("h100", "hopper", 8, 1, "x86_64", 80, (989, 1979)),
+    ],
+)
+def test_a_gpu_is_what_its_maker_says(
+    name: str, generation: str, per_node: int, nvlink_nodes: int, host: str, memory: int | None, peaks: tuple[int, int]
+) -> None:
+    gpu = gpus.GPUS[name]
+    assert (gpu.generation, gpu.per_node, gpu.nvlink_nodes, gpu.host) == (generation, per_node, nvlink_nodes, host)
+    assert (gpus.peak_tflops(name, "bf16"), gpus.peak_tflops(name, "fp8")) == peaks
+    assert memory in (None, gpu.memory_gb)
