@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -292,8 +296,6 @@ def test_where_nobody_can_be_asked_the_last_known_state_is_shown(cli: Cli) -> No
 
 
 def test_what_differs_from_a_run_that_is_repeated_is_a_table(cli: Cli) -> None:
-    import json
-
     record = make_run(cli.install, log=steady_log(5741.5))
     document = json.loads(record.paths.record.read_text())
     document["manifest"] |= {"llmb": None, "recipe_sha256": "0" * 64}
@@ -307,3 +309,98 @@ def test_what_differs_from_a_run_that_is_repeated_is_a_table(cli: Cli) -> None:
     recipe = next(row for row in rows if row and row[0] == "recipe.yaml")
     assert recipe[1] == "0" * 12
     assert len(recipe[2]) == 12
+
+
+def test_columns_of_the_csv_that_programs_read(cli: Cli) -> None:
+    record = make_run(cli.install, log=steady_log(5741.5))
+    runs = list(csv.DictReader(io.StringIO(cli("results", "--format", "csv").out)))
+    (run,) = runs
+    assert {
+        **{"experiment": record.paths.name, "status": "Success", "run_id": record.paths.run_id, "state": "COMPLETED"},
+        **{"workload": "pretrain_llama3.1", "variant": "mbridge", "model_size": "405b", "dtype": "fp8"},
+        **{"fp8_recipe": "cs", "gpu_type": "gb200", "gpus": "128", "nodes": "32", "gbs": "64", "seq_len": "8192"},
+        **{"job_id": "101", "time_mean_s": "5.7415", "time_std_s": "0.0", "tflops_per_gpu_mean": "1636.8"},
+        **{"tflops_per_gpu_std": "0.0", "step_s": "5.7415", "steady_step_s": "5.7415", "verdict": "pass"},
+        **{
+            "published_step_s": "5.74147",
+            "reference_step_s": "5.74147",
+            "more_runs": "",
+            "reason": "",
+            "iteration": "",
+        },
+        "reference_software": "Megatron-Bridge, nemo:25.09.00",
+    }.items() <= run.items()
+    assert run["date"].endswith("+00:00")
+    assert float(run["tokens_per_second"]) == pytest.approx(91316, rel=1e-5)
+    assert float(run["tflops_per_gpu"]) == pytest.approx(1800.6, rel=1e-4)
+    assert float(run["mfu_percent"]) == pytest.approx(36.75, rel=1e-3)
+    assert float(run["log_mfu_percent"]) == pytest.approx(33.404, rel=1e-4)
+    assert float(run["days_1t"]) == pytest.approx(126.75, rel=1e-4)
+    assert float(run["tolerance"]) == pytest.approx(0.0836)
+    assert float(run["difference_low"]) < float(run["difference"]) < float(run["difference_high"])
+    assert run["published_tokens_per_second"]
+    assert run["published_mfu_percent"]
+    steps = list(csv.DictReader(io.StringIO(cli("results", "--iterations").out)))
+    assert [step["measured"] for step in steps[33:45]] == ["false", *["true"] * 10, "false"]
+    assert steps[0] == {
+        **{"run": record.paths.run_id, "measured": "false", "iteration": "1", "seconds": "5.7415"},
+        **{"tflops_per_gpu": "1636.8", "loss": "6.958428", "grad_norm": "1.019"},
+        **{"joules_per_gpu": "", "watts_per_gpu": "", "skipped": "false"},
+    }
+
+
+# Runs again
+
+
+class Slurm:
+    """``sinfo`` says ``text`` and ends with ``status``; a run whose job was on ``nodes``."""
+
+    def __init__(self, cli: Cli, tmp_path: Path, text: str, status: int = 0) -> None:
+        folder = tmp_path / "slurm"
+        folder.mkdir()
+        program = folder / "sinfo"
+        program.write_text(f'#!/bin/sh\necho "$*" > {folder}/asked\nprintf "{text}"\necho refused >&2\nexit {status}\n')
+        program.chmod(0o755)
+        cli.patch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+        self.asked = folder / "asked"
+
+
+def with_nodes(cli: Cli, nodes: str) -> str:
+    record = make_run(cli.install, state="FAILED")
+    record.paths.events.write_text(json.dumps({"event": "start", "job_id": "101", "nodes": nodes}) + "\n")
+    return record.paths.run_id
+
+
+def test_a_retry_avoids_nodes_that_slurm_has_taken_out(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Slurm(cli, tmp_path, "gpu3\\ngpu4\\n")
+    run = with_nodes(cli, "gpu[1-8]")
+    started: list[str] = []
+
+    def submit(plan: object, folder: Path, options: Any, on_record: object) -> Any:
+        started.append(options.exclude)
+        return make_run(cli.install, state="SUBMITTED")
+
+    monkeypatch.setattr("llmb_common.submission.submit", submit)
+    assert cli("retry", run, "--without-failed", "--without", "x7").status == 0
+    assert started == ["x7,gpu[3-4]"]
+    assert "--nodes gpu[1-8] --states=down,drain,fail,no_respond" in slurm.asked.read_text()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "text", "status", "message", "remedy"),
+    [
+        ("", "", 0, "the nodes it ran on are unknown", "name the nodes with --without HOSTS"),
+        ("gpu1", "", 0, "Slurm shows none of its nodes (gpu1) as down or drained", "or retry without the option"),
+        ("gpu1", "", 1, "sinfo: ", "name the nodes with --without HOSTS"),
+    ],
+)
+def test_a_retry_that_does_not_know_what_to_avoid(
+    cli: Cli, tmp_path: Path, nodes: str, text: str, status: int, message: str, remedy: str
+) -> None:
+    Slurm(cli, tmp_path, text, status)
+    done = cli("retry", with_nodes(cli, nodes), "--without-failed")
+    assert done.status == (3 if status else 2)
+    assert message in done.err
+    assert done.err.rstrip().endswith(remedy)

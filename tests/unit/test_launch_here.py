@@ -221,6 +221,7 @@ class Part(msgspec.Struct, forbid_unknown_fields=True):
 class Whole(msgspec.Struct, forbid_unknown_fields=True):
     parts: tuple[Part, ...] = ()
     title: str = ""
+    numbers: dict[str, int] = {}
 
 
 def problem(text: str) -> str:
@@ -244,6 +245,7 @@ def test_a_wrong_value_is_shown_where_it_fits_on_the_line() -> None:
         ("parts:\n  - {name: a, count: 0}\n", ["x.yaml:2: ", "at least 1"]),
         ("parts:\n  - {name: ''}\n", ["x.yaml:2: "]),
         ("parts:\n  - {nme: a}\n", ["x.yaml:2: ", "unknown key 'nme' (did you mean 'name'?)"]),
+        ("title: a\nnumbers:\n  one: 1\n  two: many\n", ["x.yaml:2: ", "whole number"]),
         ("titel: a\n", ["x.yaml:1: unknown key 'titel' (did you mean 'title'?)"]),
         ("parts:\n  - {kind: one}\n", ["x.yaml:2: the key 'name' is missing (at parts[0])"]),
     ],

@@ -22,7 +22,7 @@ from llmb_common.timing.log_files import open_log
 from llmb_common.timing.records import Iteration, iterations_in
 from llmb_common.timing.runs import RunFiles, RunTiming, analyse, find_runs
 from llmb_common.timing.statistics import Window, read_window, summarize
-from llmb_common.timing.tables import STYLES, render
+from llmb_common.timing.tables import STYLES, render, shorten
 from support.iteration_logs import mbridge_line, mbridge_log, nemo_line, step_time
 
 WINDOW = Window(35, 44)
@@ -350,6 +350,11 @@ def test_a_local_job_has_a_process_and_no_id(tmp_path: Path) -> None:
     assert events(tmp_path, {"event": "start"}) == JobEvents()
 
 
+def test_an_id_that_is_a_number_is_the_same_job(tmp_path: Path) -> None:
+    found = events(tmp_path, START | {"job_id": 41}, {"event": "end", "job_id": 41, "exit_code": 0})
+    assert (found.job_id, found.exit_code) == ("41", 0)
+
+
 def test_another_jobs_end_is_not_ours(tmp_path: Path) -> None:
     """A second job for the same run exits at once, and writes so."""
     found = events(tmp_path, START, {"event": "end", "job_id": "42", "exit_code": 1})
@@ -395,6 +400,12 @@ def test_without_any_telling_line_the_last_one_is_reported(tmp_path: Path) -> No
     assert first_cause([tmp_path / "nowhere", empty, log]) == "two"
     assert first_cause([empty]) == "no output"
     assert first_cause([written(tmp_path / "long", "y" * 9000)]) == "y" * 500
+
+
+def test_a_name_is_cut_in_its_middle() -> None:
+    assert shorten("abcdefghij", 10) == "abcdefghij"
+    assert shorten("abcdefghijk", 10) == "abc...hijk"
+    assert shorten("abcdefghijkl", 11) == "abcd...ijkl"
 
 
 def test_json_names_the_log_and_gives_the_last_step(tmp_path: Path) -> None:

@@ -1,0 +1,280 @@
+"""Environments filled by stand-ins for Python, pip, uv and conda: what is run, in which order, what a failure says."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from llmb_common.errors import EnvironmentLacks
+from llmb_common.site.cluster import ClusterConfig, SlurmSettings
+from llmb_install.doctor.facts import ask_one_node, parse_node
+from llmb_install.parts import environment_build
+from llmb_install.parts.environment_build import CPU_TORCH_INDEX, Content, smoke_problem
+from llmb_install.working.reporter import Reporter, Step, size
+
+HASH = "--hash=sha256:" + 64 * "0"
+LOCK = f"six==1.17.0 \\\n    {HASH}\ntorch==2.9.1 \\\n    {HASH}\nsetuptools==80.9.0 \\\n    {HASH}\n"
+HASHED = ["--require-hashes", "--no-deps"]
+
+# Notes its words, does what `does` says for a line with these words (exit status, output), and makes a venv.
+PROGRAM = r"""#!/bin/sh
+echo "$(basename "$0") $*" | tr '\n' ' ' >> {folder}/calls
+echo >> {folder}/calls
+while IFS='|' read -r words status text; do
+  case "$(basename "$0") $*" in *"$words"*) [ -n "$text" ] && echo "$text"; exit "$status";; esac
+done < {folder}/does
+case "$*" in
+  *"-m venv"*|"venv "*|"create "*)
+    for folder in "$@"; do
+      case $folder in {folder}/made*) mkdir -p $folder/bin; cp "$0" $folder/bin/python;; esac
+    done;;
+esac
+"""
+
+
+class World:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "bin").mkdir(parents=True)
+        (folder / "does").touch()
+        (folder / "lock.txt").write_text(LOCK)
+        self.python = str(self.program("python3"))
+        self.content = Content(
+            link=folder / "engine", python=self.python, lock=folder / "lock.txt", smoke=("torch", "six")
+        )
+        self.made = folder / "made-1"
+
+    def program(self, name: str) -> Path:
+        path = self.folder / "bin" / name
+        path.write_text(PROGRAM.replace("{folder}", str(self.folder)))
+        path.chmod(0o755)
+        return path
+
+    def does(self, words: str, status: int, text: str = "") -> None:
+        """Whatever is called with ``words`` says ``text`` and ends with ``status``."""
+        with (self.folder / "does").open("a") as file:
+            file.write(f"{words}|{status}|{text}\n")
+
+    def build(self, content: Content | None = None) -> None:
+        with Reporter(None, stream=io.StringIO()) as reporter:
+            environment_build.build(content or self.content, self.made, reporter, Step("environment"))
+
+    def calls(self) -> list[list[str]]:
+        path = self.folder / "calls"
+        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World(tmp_path / "world")
+    monkeypatch.setenv("PATH", f"{world.folder / 'bin'}:/usr/bin:/bin")
+    return world
+
+
+PIP = ["python", "-m", "pip", "install", "--no-input", "--progress-bar", "off", "--disable-pip-version-check"]
+
+
+def test_an_engine_gets_torch_then_its_build_backend_then_the_rest(world: World) -> None:
+    world.build()
+    created, torch, backend, packages, smoke = world.calls()
+    assert created == ["python3", "-m", "venv", str(world.made)]
+    assert torch == [*PIP, *HASHED, "-r", f"{world.made}/.llmb-lock-torch.txt"]
+    assert backend == [*PIP, *HASHED, "-r", f"{world.made}/.llmb-lock-setuptools.txt"]
+    assert packages == [*PIP, "--no-build-isolation", *HASHED, "-r", f"{world.folder}/lock.txt"]
+    assert smoke[:3] == ["python", "-I", "-c"]
+    text = (world.made / ".llmb-lock-torch.txt").read_text()
+    assert text == f"torch==2.9.1 \\\n    {HASH}\n"
+
+
+def test_the_tool_is_the_clone_with_what_its_lock_says(world: World, tmp_path: Path) -> None:
+    world.build(replace(world.content, editable=tmp_path / "clone"))
+    _, packages, clone, _ = world.calls()
+    assert packages == [*PIP, *HASHED, "-r", f"{world.folder}/lock.txt"]
+    assert clone == [*PIP, "--no-deps", "--no-index", "--no-build-isolation", "-e", str(tmp_path / "clone")]
+
+
+def test_a_lock_without_torch_or_a_backend_is_installed_at_once(world: World) -> None:
+    (world.folder / "lock.txt").write_text(f"six==1.17.0 \\\n    {HASH}\n")
+    world.build()
+    assert [call[-1] for call in world.calls()[1:-1]] == [f"{world.folder}/lock.txt"]
+    assert "--no-build-isolation" not in world.calls()[1]
+
+
+def test_torch_is_looked_for_where_there_are_cpu_builds(world: World) -> None:
+    world.program("uv")
+    world.does("pip install --no-input --progress-bar off --disable-pip-version-check --require-hashes --no-deps -r "
+               f"{world.made}/.llmb-lock-torch.txt", 1, "no matching distribution")  # fmt: skip
+    world.does("--torch-backend", 1, "uv has none either")
+    world.build()
+    _, configured, with_uv, index, *_ = world.calls()
+    assert configured[0] == "python"
+    assert with_uv[:7] == ["uv", "pip", "install", "--python", str(world.made / "bin/python"), "--torch-backend", "cpu"]
+    assert index[len(PIP) :][:2] == ["--index-url", CPU_TORCH_INDEX]
+
+
+def test_without_any_cpu_build_it_says_where_one_would_be(world: World) -> None:
+    world.does("lock-torch", 1, "WARNING: retrying")
+    with pytest.raises(EnvironmentLacks) as caught:
+        world.build()
+    assert caught.value.message.startswith(
+        "environment engine: torch==2.9.1 could not be installed (tried: pip as configured here, PyTorch's index"
+    )
+    assert caught.value.message.endswith("\n    WARNING: retrying")
+    assert CPU_TORCH_INDEX in caught.value.remedy
+
+
+def test_a_full_disk_ends_the_search_at_once(world: World) -> None:
+    world.does("lock-torch", 1, "OSError: [Errno 28] No space left on device")
+    with pytest.raises(EnvironmentLacks) as caught:
+        world.build()
+    assert len(world.calls()) == 2
+    assert caught.value.remedy == (
+        f"free space under {world.folder} and in pip's cache, then run the same command again"
+    )
+
+
+def test_an_index_that_is_not_reached_is_the_cause(world: World) -> None:
+    warning = (
+        "WARNING: Retrying after connection broken by 'ProxyError('Cannot connect to proxy.', OSError())': /simple/"
+    )
+    world.does("lock.txt", 1, warning)
+    with pytest.raises(EnvironmentLacks) as caught:
+        world.build()
+    first, *_ = caught.value.message.splitlines()
+    assert first == (
+        "environment engine: pip could not install packages: the package index was not reached: Cannot connect to proxy"
+    )
+    assert "pip config list" in caught.value.remedy
+
+
+def test_packages_that_do_not_import_are_named(world: World) -> None:
+    world.does("-I -c", 1, "ImportError: libc")
+    with pytest.raises(EnvironmentLacks, match=r"its packages do not import \(torch, six\)\n    ImportError: libc"):
+        world.build()
+
+
+def test_a_python_that_cannot_make_one_names_the_package_to_install(world: World) -> None:
+    world.does("-m venv", 1, "ensurepip is not available")
+    with pytest.raises(EnvironmentLacks, match="python3 could not create it\n    ensurepip is not") as caught:
+        world.build()
+    assert "python3-venv" in caught.value.remedy
+    world.program("uv")
+    world.build()
+    assert [call[0] for call in world.calls()[1:3]] == ["python3", "uv"], "uv can do it where Python cannot"
+    assert world.calls()[2] == ["uv", "venv", "--seed", "--python", world.python, str(world.made)]
+
+
+def test_uv_and_conda_make_it_on_request(world: World) -> None:
+    with pytest.raises(EnvironmentLacks, match="environment engine: uv was not found") as caught:
+        world.build(replace(world.content, kind="uv"))
+    assert "choose another --env-type" in caught.value.remedy
+    with pytest.raises(EnvironmentLacks, match="neither conda, mamba nor micromamba is on PATH"):
+        world.build(replace(world.content, kind="conda"))
+    world.program("micromamba")
+    world.does("python3 -I -c import sys", 0, "3.11")
+    world.build(replace(world.content, kind="conda"))
+    made = next(call for call in world.calls() if call[0] == "micromamba")
+    assert made == ["micromamba", "create", "--yes", "--prefix", str(world.made), "python=3.11", "pip"]
+
+
+def test_uv_installs_where_it_made_the_environment_and_pip_helps_out(world: World) -> None:
+    world.program("uv")
+    world.does("uv pip install --python " + f"{world.made}/bin/python --no-build-isolation", 1, "no index")
+    world.build(replace(world.content, kind="uv"))
+    words = [(call[0], call[-1].rpartition("/")[2]) for call in world.calls()[1:-1]]
+    assert words == [
+        ("python", ".llmb-lock-torch.txt"),
+        ("uv", ".llmb-lock-setuptools.txt"),
+        ("uv", "lock.txt"),
+        ("python", "lock.txt"),
+    ]
+
+
+def test_an_environment_that_no_longer_imports(world: World) -> None:
+    world.build()
+    assert smoke_problem(world.content, world.made) is None
+    program = world.made / "bin" / "python"
+    program.write_text("#!/bin/sh\necho Traceback >&2\necho 'ImportError: six' >&2\nexit 1\n")
+    assert smoke_problem(world.content, world.made) == f"{world.content.link} does not import: ImportError: six"
+    program.write_text("#!/bin/sh\nexit 1\n")
+    assert smoke_problem(world.content, world.made) == f"{world.content.link} does not import: ?"
+    program.unlink()
+    assert str(smoke_problem(world.content, world.made)).startswith(f"{world.content.link} does not run: ")
+
+
+# What is shown meanwhile
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (25_000_000, "25 MB"), (1_800_000_000, "1.8 GB"), (2e12, "2.0 TB")],
+)
+def test_bytes_for_people(number: float, text: str) -> None:
+    assert size(number) == text
+
+
+def test_steps_and_notes_are_lines_and_secrets_are_hidden(tmp_path: Path) -> None:
+    screen = io.StringIO()
+    with Reporter(tmp_path / "logs", verbose=True, stream=screen) as reporter:
+        reporter.hide("")
+        reporter.hide("hf_secret")
+        with reporter.step("one") as step:
+            step.update("half of hf_secret")
+        with reporter.step("two") as step:
+            step.update(lambda: "asked")
+            step.is_wrong = True
+        with pytest.raises(ValueError, match="x"), reporter.step("three"):
+            raise ValueError("x")
+        reporter.log("only logged")
+        reporter.note("a note")
+        reporter.say_where_the_log_is()
+    assert reporter.log_path is not None
+    assert screen.getvalue().splitlines() == [
+        "    ok  one: half of **** (0 s)",
+        "failed  two: asked (0 s)",
+        "failed  three (0 s)",
+        "    only logged",
+        "a note",
+        f"full log: {reporter.log_path}",
+    ]
+    logged = [line.partition(" ")[2] for line in reporter.log_path.read_text().splitlines()]
+    assert logged[:2] == ["start: one", "    ok  one: half of **** (0 s)"]
+
+
+# Doctor
+
+
+def test_a_node_is_asked_as_jobs_ask(world: World) -> None:
+    config = ClusterConfig(
+        cluster_type="slurm", slurm=SlurmSettings(account="bench", gpu_partition="gpu", gres=True), gpus_per_node=4
+    )
+    world.program("srun")
+    world.does("srun", 0, "clock=0.0")
+    node = ask_one_node(config, Path("/install"), Path("/images"))
+    assert node.one("clock") == "0.0"
+    assert node.skew is not None
+    assert node.skew < -1e9
+    (words,) = ([word for word in call if word.startswith("-")] for call in world.calls()[:1])
+    assert words[:10] == [
+        *("--nodes=1", "--ntasks=1", "--time=2", "--job-name=llmb-doctor", "--quiet", "--immediate=60"),
+        *("--account=bench", "--partition=gpu", "--gres=gpu:4", "-c"),
+    ]
+
+
+def test_a_node_that_says_nothing_of_its_clock_or_does_not_answer(world: World) -> None:
+    world.program("srun")
+    config = ClusterConfig(cluster_type="slurm")
+    world.does("srun", 0, "host=gpu1")
+    assert ask_one_node(config, Path("/i"), Path("/m")).skew is None
+    (world.folder / "does").write_text("srun|1|\n")
+    assert ask_one_node(config, Path("/i"), Path("/m")).error == "no node answered: srun does not say why"
+    assert not any(word.startswith(("--account", "--partition", "--gres")) for word in world.calls()[0])
+
+
+def test_what_a_node_says_line_by_line() -> None:
+    assert parse_node("gpu=a\nnothing\nempty=\ngpu= b = c \n") == {"gpu": ["a", "b = c"]}
+    assert json.dumps(parse_node("")) == "{}"
