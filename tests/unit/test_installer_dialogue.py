@@ -298,7 +298,9 @@ def test_workloads_without_a_configuration_for_the_gpus_are_not_chosen(talk: Any
     assert "pretrain_grok1" not in answers.workloads
 
 
-def test_secrets_are_asked_for_where_they_are_needed(talk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_asked_for_where_they_are_needed(
+    talk: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(
         "llmb_install.parts.hugging_face.check_token", lambda token: "rejected" if "x" in token.reveal() else ""
     )
@@ -307,6 +309,7 @@ def test_secrets_are_asked_for_where_they_are_needed(talk: Any, monkeypatch: pyt
     assert secrets.ngc_api_key is not None
     assert (secrets.hf_token.reveal(), secrets.ngc_api_key.reveal()) == ("hf_good", "nvapi")
     assert secrets.keep == {"hf_token", "ngc_api_key"}
+    assert "\n  rejected\n" in "\n" + capsys.readouterr().err
     given = Secrets(hf_token=Secret("mine"), ngc_api_key=Secret("key"))
     _, secrets, terminal = talk(Fetch_tokenizers=[True], secrets=given)
     assert not [text for text in terminal.asked if "token (" in text or "API key" in text]

@@ -144,6 +144,13 @@ def test_an_error_about_one_field_names_it() -> None:
     assert RequestError("x", field="DTYPE").as_dict()["field"] == "DTYPE"
 
 
+@pytest.mark.parametrize(
+    "name", ["a10", "a30", "a40", "a100", "a800", "b100", "gh200", "h20", "h800", "l4", "l40", "l40s", "v100"]
+)
+def test_a_gpu_that_exists_is_not_corrected(name: str) -> None:
+    assert did_you_mean(name, [f"{name}0", f"g{name}"]) == ""
+
+
 def test_a_correction_is_suggested_only_where_it_can_be_meant() -> None:
     assert did_you_mean("hundert", ["hundred", "h100"]) == " (did you mean 'hundred'?)"
     assert did_you_mean("xyz", ["hundred"]) == ""
@@ -245,7 +252,7 @@ def test_a_wrong_value_is_shown_where_it_fits_on_the_line() -> None:
         ("parts:\n  - {name: a, count: 0}\n", ["x.yaml:2: ", "at least 1"]),
         ("parts:\n  - {name: ''}\n", ["x.yaml:2: "]),
         ("parts:\n  - {nme: a}\n", ["x.yaml:2: ", "unknown key 'nme' (did you mean 'name'?)"]),
-        ("title: a\nnumbers:\n  one: 1\n  two: many\n", ["x.yaml:2: ", "whole number"]),
+        ("title: a\nnumbers:\n  one: 1\n  two: many\n", ["x.yaml:4: ", "whole number"]),
         ("titel: a\n", ["x.yaml:1: unknown key 'titel' (did you mean 'title'?)"]),
         ("parts:\n  - {kind: one}\n", ["x.yaml:2: the key 'name' is missing (at parts[0])"]),
     ],

@@ -408,6 +408,17 @@ def test_a_name_is_cut_in_its_middle() -> None:
     assert shorten("abcdefghijkl", 11) == "abcd...ijkl"
 
 
+def test_hostile_paths_are_harmless_in_json(tmp_path: Path) -> None:
+    log = tmp_path / "a\x1b[31m" / "log-x.out"
+    log.mkdir(parents=True)
+    text = render([analyse(RunFiles("x", None, log), WINDOW)], STYLES["mbridge"], WINDOW, "json", full_names=False)
+    (run,) = json.loads(text)["runs"]
+    assert run["reason"] == "unreadable_log"
+    assert "\x1b" not in run["message"]
+    assert "\x1b" not in run["log"]
+    assert run["message"].endswith(": not a regular file")
+
+
 def test_json_names_the_log_and_gives_the_last_step(tmp_path: Path) -> None:
     log = "".join(mbridge_line(index, milliseconds=1000 + index) for index in range(1, 51))
     files = run_folder(tmp_path, log)
