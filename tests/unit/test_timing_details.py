@@ -236,6 +236,7 @@ def test_the_table_comes_before_what_is_said_of_it(tmp_path: Path) -> None:
         [sys.executable, "-m", "llmb_common.timing.cli", "mbridge", str(tmp_path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
         text=True,
         check=False,
     )
