@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from llmb_common.errors import EnvironmentLacks
 from llmb_install.answers.answers import complete, to_yaml
 from llmb_install.answers.stored import ANSWERS_FILE, load_recipes
+from llmb_install.installation import Installation
 from llmb_install.main import main
+from llmb_install.parts.folders import AnswersFile
+from llmb_install.working.artefact import Artefact, Replaceable
+from llmb_install.working.reporter import Reporter
 
 CLONE = Path(__file__).resolve().parents[2]
 RECIPES = load_recipes(CLONE)
@@ -279,3 +285,146 @@ def test_the_thorough_check_names_each_part(installer: Installer, install: Path)
     assert status != 0
     assert parts
     assert installer("verify", path=install / "none")[0] == 3
+
+
+# What is made
+
+
+class Thing(Replaceable):
+    """An artefact that is a file, and says what it was made with."""
+
+    def __init__(self, path: Path, says: str = "") -> None:
+        self.path, self.says = path, says
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    def is_complete(self) -> bool:
+        return self.path.exists()
+
+    def ensure(self, reporter: Reporter) -> bool:
+        if self.is_complete():
+            return False
+        reporter.note(f"making {self.id} {self.says}")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text("good")
+        return True
+
+    def verify(self) -> str | None:
+        return None if self.path.read_text() == "good" else f"{self.id} is damaged"
+
+    def show(self) -> str:
+        return f"make {self.id}"
+
+    def discard(self) -> None:
+        self.path.unlink()
+
+
+@pytest.fixture
+def things(install: Path, monkeypatch: pytest.MonkeyPatch) -> list[Thing]:
+    """The only parts of every installation, beside its answers."""
+    things = [Thing(install / "one"), Thing(install / "two", "with hf_secret")]
+
+    def artefacts(self: Installation) -> list[Artefact]:
+        answers = AnswersFile(self.path / ANSWERS_FILE, to_yaml(self.answers))
+        return [answers, *things]
+
+    monkeypatch.setattr(Installation, "artefacts", artefacts)
+    monkeypatch.setattr(Installation, "environments", lambda self: [])
+    return things
+
+
+def test_what_is_missing_is_made_once_and_secrets_are_hidden(
+    installer: Installer, install: Path, things: list[Thing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    status, out, err = installer(*LOCAL)
+    assert (status, out) == (0, f"installed in {install}: {', '.join(ALL)}\n")
+    assert "making one" in err
+    assert "making two with ****" in err
+    assert "hf_secret" not in "".join(log.read_text() for log in (install / ".llmb" / "logs").iterdir())
+    assert f"next: export LLMB_INSTALL={install} PATH={install}/bin:" in err
+    status, out, err = installer(*LOCAL)
+    assert (status, out) == (0, f"nothing to do: {install} is complete\n")
+    assert "next:" not in err
+    assert len(list((install / ".llmb" / "logs").iterdir())) == 1, "nothing is logged where nothing is done"
+    assert installer(*LOCAL, "--dry-run")[1] == f"nothing to do: {install} is complete\n"
+    things[0].path.unlink()
+    data = json.loads(installer(*LOCAL, "--json")[1])["data"]
+    assert data == {"install_path": str(install), "ran": ["one"], "complete": True}
+
+
+def test_a_failure_says_where_its_log_is(
+    installer: Installer, install: Path, things: list[Thing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ensure(reporter: Reporter) -> bool:
+        raise EnvironmentLacks("no room", remedy="make some")
+
+    monkeypatch.setattr(things[1], "ensure", ensure)
+    status, _, err = installer(*LOCAL)
+    assert status == 3
+    assert f"full log: {install}/.llmb/logs/install-" in err
+    assert "error: no room\n  -> make some" in err
+    assert things[0].path.exists()
+
+
+def test_update_makes_what_is_damaged_again(installer: Installer, install: Path, things: list[Thing]) -> None:
+    assert installer(*LOCAL)[0] == 0
+    things[0].path.write_text("bad")
+    assert installer("update", "--dry-run")[1] == f"nothing to do: {install} is complete\n"
+    assert things[0].path.read_text() == "bad"
+    status, out, err = installer("update")
+    assert (status, out) == (0, f"installed in {install}: {', '.join(ALL)}\n")
+    assert "one is damaged: making it again" in err
+    assert "two is damaged" not in err
+    assert things[0].path.read_text() == "good"
+
+
+def test_the_thorough_check_reads_every_part(installer: Installer, install: Path, things: list[Thing]) -> None:
+    assert installer(*LOCAL)[0] == 0
+    assert installer("verify")[:2] == (0, f"{install}: all 3 parts are intact\n")
+    things[1].path.write_text("bad")
+    status, out, err = installer("verify")
+    assert (status, out) == (1, "")
+    assert "two is damaged" in err
+
+
+def test_an_image_of_an_earlier_release_is_named(installer: Installer, install: Path, things: list[Thing]) -> None:
+    assert installer(*LOCAL)[0] == 0
+    old = install / "images" / "old.sqsh"
+    old.parent.mkdir()
+    old.write_bytes(bytes(5000))
+    assert "old.sqsh" not in installer(*LOCAL)[2], "without a receipt it is somebody else's"
+    old.with_name("old.sqsh.receipt.json").write_text('{"schema": 1}')
+    assert f"{old} (5 kB) is from an earlier release, and no workload needs it any more" in installer(*LOCAL)[2]
+
+
+@pytest.mark.parametrize(("umask", "told"), [(0o077, True), (0o027, True), (0o022, False)])
+def test_on_slurm_it_says_whether_colleagues_can_use_it(
+    installer: Installer, install: Path, things: list[Thing], umask: int, told: bool
+) -> None:
+    words = ("--cluster-type", "slurm", "--gpu-type", "h100", "--account", "a", "--gpu-partition", "g")
+    before = os.umask(umask)
+    try:
+        status, _, err = installer(*words, "--workloads", "grok1")
+    finally:
+        os.umask(before)
+    assert status == 0, err
+    assert (f"only you can use this, because of umask {umask:03o}" in err) is told
+    assert "llmb-install doctor; llmb-run list" in err
+
+
+def test_how_srun_starts_ranks_is_found_where_jobs_use_srun(
+    installer: Installer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "srun"
+    program.write_text("#!/bin/sh\necho 'MPI plugin types are...' >&2\nprintf 'none\\npmi2\\n' >&2\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    slurm = ("--cluster-type", "slurm", "--gpu-type", "h100", "--account", "a", "--gpu-partition", "g")
+    for words, expected in ((slurm, "mpi: none"), (LOCAL[:4], None)):
+        play = tmp_path / "play.yaml"
+        assert installer(*words, "--workloads", "grok1", "--record", str(play))[0] == 0
+        found = next((line for line in play.read_text().splitlines() if line.startswith("mpi:")), None)
+        assert found == expected
