@@ -139,6 +139,7 @@ def test_a_terminal_shows_ended_runs_once_and_leaves_a_plain_table(cli: Cli) -> 
     assert done.status == 1, "one did not end well"
     drawn, _, left = done.out.rpartition("\x1b[?1049l")
     assert "0 of 2 runs live, " in drawn
+    assert "\x1b[1mrun " in drawn, "the header"
     assert "Ctrl-C only stops watching" in drawn
     colours = {line.partition("\x1b[3")[2][:2]: line for line in drawn.splitlines() if "llama3.1" in line}
     assert good.paths.run_id in colours["2m"], "green"
