@@ -310,6 +310,13 @@ def test_jobs_that_are_refused_can_be_submitted_later(site: Site) -> None:
     assert len(instant.accepted()) == 6
 
 
+def test_campaigns_can_be_kept_elsewhere(site: Site) -> None:
+    site.suite()
+    assert site.accept("--folder", site.folder / "mine").status == 0
+    assert len(list((site.folder / "mine").glob("two-*/1/result.json"))) == 1
+    assert not (site.install / "campaigns").exists()
+
+
 def begun(site: Site) -> None:
     """A campaign that has begun, and has not been able to submit anything."""
     site.suite()

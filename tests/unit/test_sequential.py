@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from llmb_common.results import sequential_simulation as simulated
 from llmb_common.results.decision import Decision, decide
 from llmb_common.results.estimate import StepTime
-from llmb_common.results.sequential import REQUIRED, Attempt, error_rate, follow, looks_of, tolerance_of
+from llmb_common.results.sequential import (
+    LOOKS,
+    REPEATS,
+    REQUIRED,
+    RERUNS,
+    Attempt,
+    error_rate,
+    follow,
+    looks_of,
+    tolerance_of,
+)
 from llmb_common.results.simulation import NOISES, simulate
 
 
@@ -93,6 +104,16 @@ def test_where_only_success_counts_nothing_is_judged() -> None:
     assert follow([Attempt()], 1, 1, None).answer == "pass"
     assert follow([NODE], 1, 1, None).attempts == 2
     assert follow([NODE, NODE], 1, 1, None).answer == "inconclusive"
+
+
+def test_the_page_says_what_the_code_does() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "acceptance.md").read_text()
+    for line in (f"(default {REPEATS})", f"(default {RERUNS})", f"(default {REQUIRED})"):
+        assert line in text, line
+    assert f"at most {['', 'one look', 'two looks', 'three looks'][LOOKS]}" in " ".join(text.split())
+    for noise in NOISES:
+        for repeats, reruns in simulated.CASES:
+            assert f"| {noise.title} | {repeats} + {reruns} |" in text
 
 
 @pytest.mark.parametrize("noise", NOISES, ids=lambda noise: noise.title)

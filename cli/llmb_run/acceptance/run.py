@@ -19,6 +19,7 @@ from llmb_run.acceptance.pack import write_pack
 from llmb_run.acceptance.planned import Workload, plan_suite
 from llmb_run.acceptance.suite import Suite, find_suite, read_suite
 from llmb_run.place import Place
+from llmb_run.starting.start import say_warnings
 from llmb_run.terminal import notice
 
 
@@ -31,13 +32,16 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool) -> Res
     place = Place()
     suite = read_suite(find_suite(word), place)
     if dry_run:
-        return _show_plans(plan_suite(suite, place, dry_run=True), suite)
+        workloads = plan_suite(suite, place, dry_run=True)
+        say_warnings([item.asked for item in workloads])
+        return _show_plans(workloads, suite)
     with open_campaign(suite, folder or place.require_install() / "campaigns", again=again) as campaign:
         if (result := campaign.result()) is not None:
             _refuse_other_suite(campaign, suite)
             notice("this campaign is over; --again begins another one")
             return _shown(campaign, result)
         workloads = plan_suite(suite, place, dry_run=False)
+        say_warnings([item.asked for item in workloads])
         frozen = begin_or_go_on(campaign, suite, workloads)
         workloads = with_frozen_references(workloads, frozen)
         conduct = Conduct(campaign, workloads, place, notice)
