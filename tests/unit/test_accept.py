@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -315,6 +316,14 @@ def test_campaigns_can_be_kept_elsewhere(site: Site) -> None:
     assert site.accept("--folder", site.folder / "mine").status == 0
     assert len(list((site.folder / "mine").glob("two-*/1/result.json"))) == 1
     assert not (site.install / "campaigns").exists()
+
+
+def test_a_campaign_whose_folder_was_removed_starts_over(site: Site) -> None:
+    site.suite()
+    site.accept()
+    shutil.rmtree(site.install / "campaigns")
+    assert site.accept().status == 0
+    assert len(instant.accepted()) == 12
 
 
 def begun(site: Site) -> None:

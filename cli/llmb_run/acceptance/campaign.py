@@ -21,6 +21,7 @@ import getpass
 import hashlib
 import os
 import platform
+import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -148,7 +149,9 @@ def open_campaign(suite: Suite, campaigns: Path, *, again: bool) -> Iterator[Cam
                 f"cannot write {home}: {error.strerror or error}",
                 remedy="check free space and permissions there, or keep campaigns elsewhere: --folder DIR",
             ) from error
-        yield Campaign(folder, f"{digest}-{number}")
+        known = Campaign(folder, "").frozen()
+        # Not of the folder's name: who removes the folder means to start over, and not with the same runs.
+        yield Campaign(folder, known.id if known else secrets.token_hex(4))
 
 
 def _lock(descriptor: int, home: Path) -> None:
