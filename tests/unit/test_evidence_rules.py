@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.runs.evidence.account import Account
+from llmb_common.runs.evidence.account import Account, make_account
 from llmb_common.runs.evidence.findings import NodeFinding, find
 from llmb_common.runs.evidence.nccl_log import NcclLog
 from llmb_common.runs.evidence.nodes import Adapter, Gpu, Machine, Node, Nodes, Snapshot
 from support.documented_jobs import documented_rows, plan_of
+from support.gpu_nodes import write_node
+from support.runs import make_run
 
 IB = NcclLog(version="2.27.3", networks=("IB",), transports={"NET/IB": 8})
 
@@ -156,6 +159,8 @@ def grown(reason: str, seconds: float, *, throttle: tuple[str, ...] = (), load: 
         (grown("sw_power_cap", 0, load=("hw_slowdown",)), "hardware slowdown"),
         (grown("sw_power_cap", 0, throttle=("hw_slowdown",)), None),  # at rest clocks change
         (grown("sw_power_cap", 0, throttle=("hw_power_brake_slowdown",)), "power brake"),
+        (grown("sw_power_cap", 0, throttle=("hw_thermal_slowdown",)), "too hot (hardware)"),
+        (grown("sw_power_cap", 0, throttle=("sw_thermal_slowdown",)), "too hot (software)"),
         (
             grown("hw_slowdown", 100, load=("hw_slowdown", "sw_thermal_slowdown")),
             "hardware slowdown, 10% of the time; too hot (software)",
@@ -266,3 +271,21 @@ def test_what_is_not_known_is_left_out_of_it() -> None:
     assert Account(nodes=1).lines() == ["1 node"]
     assert Account(nodes=1, cpu="EPYC", power_w=600.0, network="Socket").lines() == ["1 node, EPYC", "network Socket"]
     assert Account(nodes=1, cpu="a\x1b[31mb").lines()[0].isprintable()
+
+
+def test_an_account_says_what_all_nodes_have_and_by_how_many_where_they_differ(tmp_path: Path) -> None:
+    record = make_run(tmp_path)
+    version, channel = "NCCL version 2.27.3+cuda13.0", "Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0"
+    log = "".join(f"n1:1:1 [0] NCCL INFO {line}\n" for line in (version, channel))
+    for host in ("n1", "n2"):
+        write_node(record.paths.folder, host, log=log)
+    write_node(record.paths.folder, "n3", log=log, machine={"kernel": "6.8", "cpu": "AMD EPYC"})
+    account = make_account(record)
+    assert (account.nodes, account.hosts) == (3, ("n1", "n2", "n3"))
+    assert account.gpus == "8 x NVIDIA H100 80GB HBM3"
+    assert (account.driver, account.cuda, account.nccl) == ("580.95.05", "13.0", "2.27.3")
+    assert account.kernel == "5.15.0-1063 (2) / 6.8 (1)"
+    assert account.cpu == "Intel(R) Xeon(R) Platinum 8480C (2) / AMD EPYC (1)"
+    assert (account.network, account.transports) == ("IB", {"NET/IB": 3})
+    assert account.power_w == pytest.approx(641.2)
+    assert any(finding.kind == "different-kernel" for finding in account.findings)

@@ -178,12 +178,14 @@ def test_a_folder_is_no_link(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_folder_that_others_may_write_to_gets_the_sticky_bit(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     wanted = {0o755: 0o755, 0o775: 0o1775, 0o777: 0o1777, 0o1777: 0o1777, 0o2775: 0o3775, 0o757: 0o1757}
     for mode, closed in wanted.items():
         tmp_path.chmod(mode)
         close_to_others(tmp_path)
         assert stat.S_IMODE(tmp_path.stat().st_mode) == closed, f"{mode:o}"
     close_to_others(tmp_path / "none")  # somebody else's affair
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
 def test_a_folder_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
