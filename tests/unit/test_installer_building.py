@@ -24,6 +24,7 @@ HASHED = ["--require-hashes", "--no-deps"]
 PROGRAM = r"""#!/bin/sh
 echo "$(basename "$0") $*" | tr '\n' ' ' >> {folder}/calls
 echo >> {folder}/calls
+env > {folder}/environment
 while IFS='|' read -r words status text; do
   case "$(basename "$0") $*" in *"$words"*) [ -n "$text" ] && echo "$text"; exit "$status";; esac
 done < {folder}/does
@@ -192,6 +193,16 @@ def test_uv_installs_where_it_made_the_environment_and_pip_helps_out(world: Worl
         ("uv", "lock.txt"),
         ("python", "lock.txt"),
     ]
+
+
+def test_what_would_send_pip_elsewhere_does_not_reach_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = ["PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "VIRTUAL_ENV"]
+    for name in (*lost, "PIP_INDEX_URL"):
+        monkeypatch.setenv(name, "x")
+    world.build()
+    found = (world.folder / "environment").read_text().splitlines()
+    assert not [line for line in found if line.partition("=")[0] in lost]
+    assert {"PIP_INDEX_URL=x", "PYTHONNOUSERSITE=1"} <= set(found)
 
 
 def test_an_environment_that_no_longer_imports(world: World) -> None:
