@@ -287,6 +287,12 @@ def test_the_thorough_check_names_each_part(installer: Installer, install: Path)
     assert installer("verify", path=install / "none")[0] == 3
 
 
+def test_a_long_path_stays_on_its_line(tmp_path: Path) -> None:
+    path = f"/lustre/{'a long name ' * 20}end"
+    given = {"install_path": path, "cluster_type": "local", "gpu_type": "cpu", "workloads": "all"}
+    assert f"install_path: {path}" in to_yaml(complete(given, RECIPES)).splitlines()
+
+
 # What is made
 
 
