@@ -113,7 +113,8 @@ def test_torch_is_looked_for_where_there_are_cpu_builds(world: World) -> None:
     world.build()
     _, configured, with_uv, index, *_ = world.calls()
     assert configured[0] == "python"
-    assert with_uv[:7] == ["uv", "pip", "install", "--python", str(world.made / "bin/python"), "--torch-backend", "cpu"]
+    assert with_uv[:5] == ["uv", "pip", "install", "--python", str(world.made / "bin/python")]
+    assert with_uv[with_uv.index("--torch-backend") + 1] == "cpu"
     assert index[len(PIP) :][:2] == ["--index-url", CPU_TORCH_INDEX]
 
 
@@ -184,7 +185,7 @@ def test_uv_and_conda_make_it_on_request(world: World) -> None:
 
 def test_uv_installs_where_it_made_the_environment_and_pip_helps_out(world: World) -> None:
     world.program("uv")
-    world.does("uv pip install --python " + f"{world.made}/bin/python --no-build-isolation", 1, "no index")
+    world.does("--link-mode copy --no-build-isolation", 1, "no index")
     world.build(replace(world.content, kind="uv"))
     words = [(call[0], call[-1].rpartition("/")[2]) for call in world.calls()[1:-1]]
     assert words == [

@@ -119,10 +119,10 @@ def test_few_steps_stay_as_they_are() -> None:
 
 def test_many_steps_keep_every_extreme() -> None:
     items = steps(10_000)
-    items[4321] = replace(items[4321], seconds=9.0)
-    items[6000] = replace(items[6000], seconds=0.1)
-    items[7777] = replace(items[7777], loss=99.0)
-    items[7700] = replace(items[7700], loss=float("nan"))
+    items[4321] = items[4321]._replace(seconds=9.0)
+    items[6000] = items[6000]._replace(seconds=0.1)
+    items[7777] = items[7777]._replace(loss=99.0)
+    items[7700] = items[7700]._replace(loss=float("nan"))
     kept = thin(items, 300)
     assert len(kept) <= 302
     assert [item.index for item in kept] == sorted({item.index for item in kept})

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import RecordError, RequestError
-from llmb_common.results.anomalies import anomalies, is_unstable, steady_from
+from llmb_common.results.anomalies import anomalies, flops_mismatch, is_unstable, logged_tflop, steady_from
 from llmb_common.results.baselines import (
     Baseline,
     BaselineRun,
@@ -99,8 +99,9 @@ def steps(count: int = 50, **changed: float) -> list[Iteration]:
 
 
 def said(iterations: list[Iteration], step_tflop: float | None = None, window: Window = WINDOW) -> tuple[str, ...]:
-    measured = estimate([item.seconds for item in window.select(iterations)])
-    return anomalies(iterations, window, measured, step_tflop)
+    inside = window.select(iterations)
+    found = anomalies(iterations, window, estimate([item.seconds for item in inside]))
+    return found if step_tflop is None else found + flops_mismatch(logged_tflop(inside), step_tflop)
 
 
 def test_the_largest_spike_is_named_whether_it_is_fast_or_slow() -> None:
@@ -138,10 +139,10 @@ def test_warm_up_is_over_after_ten_steps_unless_the_window_begins_before() -> No
     ],
 )
 def test_how_slow_the_first_steps_of_a_window_may_be(first: float, second: float, third: float, named: bool) -> None:
-    iterations = [replace(step, seconds=step.seconds + step.index % 2 / 100) for step in steps()]
+    iterations = [step._replace(seconds=step.seconds + step.index % 2 / 100) for step in steps()]
     for index, seconds in ((35, first), (36, second), (37, third)):
-        iterations[index - 1] = replace(iterations[index - 1], seconds=seconds + 0.005)
-    found = anomalies(iterations, WINDOW, replace(run(10.005), spikes=()), None)
+        iterations[index - 1] = iterations[index - 1]._replace(seconds=seconds + 0.005)
+    found = anomalies(iterations, WINDOW, replace(run(10.005), spikes=()))
     assert any(text.startswith("warm-up reaches into the window") for text in found) is named
 
 
@@ -169,7 +170,7 @@ def test_drift_below_two_per_cent_is_not_worth_a_word() -> None:
 
 
 def test_skipped_steps_are_counted_and_named() -> None:
-    iterations = [replace(item, skipped=item.index in (3, 9)) for item in steps()]
+    iterations = [item._replace(skipped=item.index in (3, 9)) for item in steps()]
     assert said(iterations) == ("the optimizer skipped 2 steps (iteration 3, 9)",)
 
 
