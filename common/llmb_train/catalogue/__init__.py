@@ -1,0 +1,9 @@
+"""The performance recipes of an installed Megatron-Bridge, as a catalogue from which jobs are planned without it.
+
+``functions``  which there are, and one by its name
+``columns``    what calling one gives: layout, architecture, environment, FLOPs
+``parameters`` how many weights that architecture has
+``document``   the catalogue as JSON
+
+``python -m llmb_train.catalogue OUT.json`` writes the catalogue of the engine it runs in: no GPU, no network.
+"""

@@ -1,0 +1,117 @@
+"""How many weights a model provider's numbers make, without building the model.
+
+Counted are GPTs (dense, experts, multi-head latent attention, multi-token prediction) and hybrids of Mamba-2, attention
+and experts; not counted, None: gated delta nets, sparse attention, vision and diffusion models. Each layer as
+megatron-core builds it; norms are counted, the padding of the vocabulary is not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def count(model: Any) -> int | None:
+    """Weights of the whole model; None where its architecture is not one of those above."""
+    kind = type(model).__name__
+    if getattr(model, "experimental_attention_variant", None) or "VL" in kind or "Wan" in kind:
+        return None
+    if not getattr(model, "vocab_size", None) or not model.num_layers:
+        return None
+    ends: int = model.vocab_size * model.hidden_size * (1 if model.share_embeddings_and_output_weights else 2)
+    final_norm = _norm(model)
+    pattern = getattr(model, "hybrid_layer_pattern", None)
+    if pattern:
+        return ends + final_norm + _hybrid(model, pattern)
+    return ends + final_norm + _gpt(model)
+
+
+def _gpt(model: Any) -> int:
+    attention = _latent_attention(model) if getattr(model, "multi_latent_attention", False) else _attention(model)
+    sparse = _experts(model) if model.num_moe_experts else 0
+    kinds = _moe_layers(model)
+    layer = {True: attention + sparse + 2 * _norm(model), False: attention + _mlp(model) + 2 * _norm(model)}
+    total: int = sum(layer[kind] for kind in kinds)
+    # A head for further tokens: two norms and a projection of both inputs, one layer, a norm.
+    extra: int = 2 * model.hidden_size * model.hidden_size + 3 * _norm(model)
+    heads: int = getattr(model, "mtp_num_layers", None) or 0
+    return total + heads * (layer[kinds[-1]] + extra)
+
+
+def _hybrid(model: Any, pattern: str) -> int:
+    main, _, further = pattern.replace("|", "").partition("/")
+    norm = _norm(model)
+    layer = {
+        "M": _mamba(model) + norm,
+        "*": _attention(model) + norm,
+        "-": _mlp(model) + norm,
+        "E": (_experts(model) if model.num_moe_experts else 0) + norm,
+    }
+    total: int = sum(layer[kind] for kind in main)
+    if further:  # heads for further tokens share their weights
+        head = further.partition("/")[0]
+        total += sum(layer[kind] for kind in head) + 2 * model.hidden_size * model.hidden_size + 3 * norm
+    return total
+
+
+def _norm(model: Any) -> int:
+    return int(model.hidden_size) * (2 if model.normalization == "LayerNorm" else 1)
+
+
+def _moe_layers(model: Any) -> list[bool]:
+    if not model.num_moe_experts:
+        return [False] * model.num_layers
+    every = model.moe_layer_freq
+    if isinstance(every, list):
+        return [bool(kind) for kind in every]
+    return [index % every == 0 for index in range(model.num_layers)]
+
+
+def _attention(model: Any) -> int:
+    width = model.kv_channels or model.hidden_size // model.num_attention_heads
+    groups = model.num_query_groups or model.num_attention_heads
+    weights = model.hidden_size * width * 2 * (model.num_attention_heads + groups)
+    if model.add_qkv_bias or model.add_bias_linear:
+        weights += width * (model.num_attention_heads + 2 * groups)
+    if model.add_bias_linear:
+        weights += model.hidden_size
+    if getattr(model, "softmax_type", "vanilla") == "learnable":
+        weights += model.num_attention_heads
+    return int(weights + (2 * width if model.qk_layernorm else 0))
+
+
+def _latent_attention(model: Any) -> int:
+    hidden, heads = model.hidden_size, model.num_attention_heads
+    query = heads * (model.qk_head_dim + model.qk_pos_emb_head_dim)
+    rank = model.q_lora_rank
+    weights = hidden * rank + rank + rank * query if rank else hidden * query
+    weights += hidden * (model.kv_lora_rank + model.qk_pos_emb_head_dim) + model.kv_lora_rank
+    weights += model.kv_lora_rank * heads * (model.qk_head_dim + model.v_head_dim)
+    return int(weights + heads * model.v_head_dim * hidden)
+
+
+def _mlp(model: Any) -> int:
+    matrices = 3 if model.gated_linear_unit else 2
+    biases = (matrices - 1) * model.ffn_hidden_size + model.hidden_size if model.add_bias_linear else 0
+    return int(matrices * model.hidden_size * model.ffn_hidden_size + biases)
+
+
+def _experts(model: Any) -> int:
+    hidden, ffn, experts = model.hidden_size, model.moe_ffn_hidden_size, model.num_moe_experts
+    matrices = 3 if model.gated_linear_unit else 2
+    latent = getattr(model, "moe_latent_size", None)
+    weights = experts * matrices * (latent or hidden) * ffn + experts * hidden
+    if latent:
+        weights += 2 * hidden * latent
+    if model.add_bias_linear:
+        weights += experts * ((matrices - 1) * ffn + hidden + 1)
+    if getattr(model, "moe_router_enable_expert_bias", False):
+        weights += experts
+    return int(weights + matrices * hidden * (model.moe_shared_expert_intermediate_size or 0))
+
+
+def _mamba(model: Any) -> int:
+    heads, hidden = model.mamba_num_heads, model.hidden_size
+    inner = heads * model.mamba_head_dim
+    mixed = inner + 2 * model.mamba_num_groups * model.mamba_state_dim
+    convolution = mixed * 4 + mixed
+    return int(hidden * (inner + mixed + heads) + convolution + 3 * heads + inner + inner * hidden)
