@@ -19,7 +19,7 @@ from typing import Literal
 CPU = "cpu"
 """The GPU type of a job without GPUs."""
 
-Generation = Literal["hopper", "blackwell"]
+Generation = Literal["hopper", "blackwell", "rubin"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Gpu:
     host: Literal["x86_64", "aarch64"]
     memory_gb: int
     peaks: Mapping[str, float]
-    """Dense peak of one GPU in TFLOP/s by dtype; a dtype that is missing is not supported."""
+    """Dense peak of one GPU in TFLOP/s by dtype; a dtype that is missing is not supported. Empty: none is published."""
     products: tuple[str, ...]
     """What nvidia-smi prints as the name."""
     rows_of: str | None = None
@@ -41,6 +41,28 @@ class Gpu:
 
 
 GPUS: dict[str, Gpu] = {
+    # Megatron-Bridge 0.6.0 has functions for both: scripts/performance/argument_parser.py (GPUs in a node; R100 is
+    # launched with one), utils/utils.py (one NVLink domain of 72). Memory: NVIDIA's announcements of Rubin with HBM4.
+    # NVIDIA divides no results by their peaks yet, and third parties contradict each other: so there is no MFU. What
+    # nvidia-smi calls them is not known.
+    "vr200": Gpu(
+        generation="rubin",
+        per_node=4,
+        nvlink_nodes=18,
+        host="aarch64",
+        memory_gb=288,
+        peaks={},
+        products=(),
+    ),
+    "r100": Gpu(
+        generation="rubin",
+        per_node=1,
+        nvlink_nodes=72,
+        host="aarch64",
+        memory_gb=288,
+        peaks={},
+        products=(),
+    ),
     "gb300": Gpu(
         generation="blackwell",
         per_node=4,

@@ -221,7 +221,9 @@ def test_ranks_of_a_profile_may_be_a_range_far_beyond_the_job() -> None:
 
 def test_mxfp8_needs_blackwell() -> None:
     assert plan(JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", FP8_RECIPE="MX").fp8_recipe == "mx"
-    assert "MXFP8 needs gb300, gb200, b300, b200" in refusal(JOB_TOTAL_GPUS="1024", GPU_TYPE="h100", FP8_RECIPE="mx")
+    assert "MXFP8 needs vr200, r100, gb300, gb200, b300, b200" in refusal(
+        JOB_TOTAL_GPUS="1024", GPU_TYPE="h100", FP8_RECIPE="mx"
+    )
 
 
 def test_dropless_routing_turns_the_rows_cuda_graphs_off_and_says_so() -> None:

@@ -95,7 +95,7 @@ def test_dropless_routing_has_one_name_whoever_turns_the_graphs_off() -> None:
 def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
     recipe = load_recipe(ROOT / "llama3.1")
     variants = tuple(msgspec.structs.replace(variant, experiment_name=name) for variant in recipe.variants)
-    bad = msgspec.structs.replace(recipe, variants=variants)
+    bad = msgspec.structs.replace(recipe, listed_variants=variants)
     variables = {"LLMB_INSTALL": str(tmp_path), "JOB_TOTAL_GPUS": "128", "GPU_TYPE": "gb200", "CLUSTER_TYPE": "slurm"}
     request = read_request(variables)
     with pytest.raises(RecipeError, match="would not stay in the folder of experiments"):

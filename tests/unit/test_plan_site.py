@@ -38,7 +38,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
         ("schema: 2", "schema \\(2\\) is unknown\n  -> write schema: 1"),
         ("gpu_type: h1000", "gpu_type 'h1000' is unknown .did you mean 'h100'"),
         ("gpu_type: 100", "put the value in quotes"),
-        ("gpu_type: a100", "gpu_type 'a100' is unknown\n  -> one of gb300"),
+        ("gpu_type: a100", "gpu_type 'a100' is unknown\n  -> one of vr200"),
         ("gpus_per_node: 0", ":1: gpus_per_node .0. is out of range\n  -> use at least 1"),
         (
             "gpus_per_node: eight",

@@ -185,7 +185,7 @@ def figure_row(item: Measured) -> list[str]:
         str(record.plan.gpus) if record else "",
         f"{values.step_seconds:.3f}" if values else "",
         f"{values.tokens_per_second:.0f}" if values else "",
-        f"{values.tflops_per_gpu:.2f}" if values else "",
+        f"{values.tflops_per_gpu:.2f}" if values and values.tflops_per_gpu is not None else "",
         f"{values.mfu * 100:.2f}" if values and values.mfu is not None else "",
         f"{values.log_mfu * 100:.2f}" if values and values.log_mfu is not None else "",
         f"{values.days_1t:.2f}" if values else "",

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from llmb_common.gpus import CPU
 from llmb_common.recipes.recipe import Model, Recipe, Row, Variant
 from llmb_common.request.read import Request
 from llmb_common.site.cluster import FILE_NAME, ClusterConfig
 from llmb_common.site.machine import Machine
+
+if TYPE_CHECKING:  # read where a recipe has a catalogue
+    from llmb_common.recipes.catalogue import Function
+    from llmb_common.recipes.shape import ShapeOf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +36,16 @@ class Case(Given):
     variant: Variant
     dtype: str
     gpus: int
+    function: Function | None
+    """What the row's function gives; None where the recipe itself lists the architecture."""
+
+    @property
+    def shape(self) -> ShapeOf:
+        """The numbers of the model."""
+        if self.function is not None:
+            return self.function.architecture
+        assert self.model.architecture is not None  # checked when the recipe was loaded
+        return self.model.architecture
 
     @property
     def on_cpu(self) -> bool:

@@ -41,13 +41,18 @@ def choose(given: Given) -> Case:
                 remedy=f"choose another {say('MODEL_SIZE')}, {say('GPU_TYPE')} or {say('CONFIG_VARIANT')}",
                 field="CONFIG_VARIANT",
             )
+    else:
+        rows = _not_by_name(given, gpu_type, model, rows)
     dtype = _dtype(given, gpu_type, model, rows)
     rows = [row for row in rows if dtype in row.dtypes]
+    rows = _of_scaling(given, gpu_type, model, rows)
     gpus = _gpus(given, gpu_type, rows)
     row = min(rows, key=lambda row: _distance(row, gpus))
-    if row.layers:
+    if row.layers and model.architecture is not None:
         architecture = msgspec.structs.replace(model.architecture, layers=row.layers)
         model = msgspec.structs.replace(model, architecture=architecture)
+    if row.sequence_length and model.reduced is None:
+        model = msgspec.structs.replace(model, sequence_length=row.sequence_length)
     case = Case(
         **vars(given),
         gpu_type=gpu_type,
@@ -56,9 +61,11 @@ def choose(given: Given) -> Case:
         variant=recipe.variant(row.variant),
         dtype=dtype,
         gpus=gpus,
+        function=recipe.function(row),
     )
     if gpus not in row.scales and not request.force:
-        remedy = f"{_smaller_model(case)}{say('FORCE', 'true')} accepts other numbers of GPUs that the layout divides"
+        instead = f"{_smaller_model(case)}{_named_variants(case)}"
+        remedy = f"{instead}{say('FORCE', 'true')} accepts other numbers of GPUs that the layout divides"
         raise RequestError(
             f"{say('JOB_TOTAL_GPUS', gpus)} is not a documented scale of {case.what}",
             remedy=f"documented: {_scales(rows)}; {remedy}",
@@ -100,6 +107,8 @@ def documented_scales(given: Given) -> list[int]:
     gpu_type = choose_gpu_type(given)
     size = recipe.model(_size(given, gpu_type)).size
     rows = recipe.rows_for(gpu_type, size=size, variant=request.variant)
+    if not request.variant:
+        rows = [row for row in rows if not recipe.variant(row.variant).by_name]
     default = recipe.defaults.dtype
     dtype = request.dtype or (default if any(default in row.dtypes for row in rows) else None)
     return _all_scales([row for row in rows if dtype is None or dtype in row.dtypes])
@@ -111,7 +120,7 @@ def choice_notices(case: Case) -> list[str]:
     notices = _gpu_notices(case)
     if case.on_cpu and request.model_size is None:
         notices.append("no GPU: MODEL_SIZE is smoke, a tiny model of the same architecture")
-    if (relative := rows_of(case.gpu_type)) != case.gpu_type:
+    if (relative := case.row.gpu) not in (case.gpu_type, "any"):
         notices.append(
             f"no configuration is documented for {case.gpu_type}: it runs those of {relative}, and there is no "
             "published result to compare with"
@@ -142,7 +151,8 @@ def _gpu_notices(case: Case) -> list[str]:
 
 def _variant_notices(case: Case, rows: Sequence[Row]) -> list[str]:
     """The documents of two generations print the same commands: which one a job is, is never left unsaid."""
-    taken, newest = case.variant, rows[0].variant
+    rows = [row for row in rows if not case.recipe.variant(row.variant).by_name]
+    taken, newest = case.variant, rows[0].variant if rows else case.variant.name
     if taken.name != newest:
         scales = _scales([row for row in rows if row.variant == newest])
         return [
@@ -163,9 +173,9 @@ def _gpu_types(recipe: Recipe, size: str | None) -> list[str]:
     """The GPU types that ``recipe`` has configurations for, of ``size`` or, where none is asked for, of its default."""
     known = {row.gpu for row in recipe.rows if row.size == (size or recipe.defaults.model_size)}
     known = known or {row.gpu for row in recipe.rows}  # a size that does not exist is an error of its own
-    if size is None and any(model.size == "smoke" for model in recipe.models):
+    if size is None and "smoke" in recipe.sizes:
         known.add(CPU)
-    return [name for name in gpu_types() if "any" in known or rows_of(name) in known]
+    return [name for name in gpu_types() if known & {"any", name, rows_of(name)}]
 
 
 def _size(given: Given, gpu_type: str) -> str:
@@ -173,7 +183,7 @@ def _size(given: Given, gpu_type: str) -> str:
 
 
 def _smoke_hint(given: Given, gpu_type: str) -> str:
-    has_smoke = any(model.size == "smoke" for model in given.recipe.models)
+    has_smoke = "smoke" in given.recipe.sizes
     runs = f"; {given.request.say('MODEL_SIZE', 'smoke')} runs without GPUs"
     return runs if gpu_type == CPU and has_smoke else ""
 
@@ -197,6 +207,50 @@ def _dtype(given: Given, gpu_type: str, model: Model, rows: Sequence[Row]) -> st
             field="DTYPE",
         )
     return asked
+
+
+def _not_by_name(given: Given, gpu_type: str, model: Model, rows: list[Row]) -> list[Row]:
+    """Without the rows that only CONFIG_VARIANT chooses."""
+    found = [row for row in rows if not given.recipe.variant(row.variant).by_name]
+    if found:
+        return found
+    names = dict.fromkeys(row.variant for row in rows)
+    raise RequestError(
+        f"{given.recipe.name} {model.size} on {gpu_said(given, gpu_type)} has only variants that are chosen by name",
+        remedy=f"{given.request.say('CONFIG_VARIANT')} is one of {', '.join(names)}",
+        field="CONFIG_VARIANT",
+    )
+
+
+def _named_variants(case: Case) -> str:
+    """The variants that have what is asked for at this scale, and are chosen by name only."""
+    rows = case.recipe.rows_for(case.gpu_type, size=case.model.size, dtype=case.dtype)
+    names = dict.fromkeys(
+        row.variant for row in rows if case.gpus in row.scales and case.recipe.variant(row.variant).by_name
+    )
+    return f"on {case.gpus} GPUs there is {case.request.say('CONFIG_VARIANT')} {', '.join(names)}; " if names else ""
+
+
+def _of_scaling(given: Given, gpu_type: str, model: Model, rows: list[Row]) -> list[Row]:
+    """The rows of the FP8 scaling that is asked for, or of the variant's own, where rows say theirs."""
+    known = list(dict.fromkeys(row.fp8_recipe for row in rows if row.fp8_recipe is not None))
+    if not known:
+        return rows
+    asked = given.request.fp8_recipe
+    if asked is not None and asked not in known:
+        raise RequestError(
+            f"{given.recipe.name} {model.size} has no {given.request.say('FP8_RECIPE', asked)} on "
+            f"{gpu_said(given, gpu_type)}",
+            remedy=f"it has {', '.join(known)}",
+            field="FP8_RECIPE",
+        )
+    if asked is None:
+        # At the scale that is asked for, if it has any.
+        here = [row for row in rows if given.request.gpus in (None, *row.scales)] or rows
+        own = given.recipe.variant(rows[0].variant).fp8_recipe
+        known = [row.fp8_recipe for row in here if row.fp8_recipe is not None]
+        asked = own if own in known else known[0]
+    return [row for row in rows if row.fp8_recipe == asked]
 
 
 def _gpus(given: Given, gpu_type: str, rows: Sequence[Row]) -> int:

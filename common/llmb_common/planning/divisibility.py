@@ -8,7 +8,7 @@ layers against PP and VP) Megatron finds only while building the model, that is 
 from __future__ import annotations
 
 from llmb_common.errors import RequestError
-from llmb_common.recipes.recipe import Architecture
+from llmb_common.recipes.shape import ShapeOf
 from llmb_common.request.columns import Columns
 
 
@@ -35,7 +35,7 @@ class Layout(Columns[int], frozen=True, kw_only=True):
         return self.gpus // (self.pp * self.ep * (self.etp or self.tp))
 
 
-def check_layout(layout: Layout, architecture: Architecture, sequence_length: int, family: str) -> None:
+def check_layout(layout: Layout, model: ShapeOf, sequence_length: int, family: str) -> None:
     """Check ``layout`` against every rule.
 
     ``family`` is the recipe's: what a CUDA graph captures differs by it (see ``llmb_train.settings.fusions``).
@@ -43,13 +43,32 @@ def check_layout(layout: Layout, architecture: Architecture, sequence_length: in
     Raises:
         RequestError: the first rule that is broken; the message names the variable to change.
     """
+    check_numbers(layout, model, sequence_length)
+    _check_stages(layout, model)
+    check_memory(layout, model, whole_iteration=family == "llama3")
+
+
+def check_numbers(layout: Layout, model: ShapeOf, sequence_length: int) -> None:
+    """Check who must divide whom, apart from the layers of pipeline stages.
+
+    Raises:
+        RequestError: the first rule that is broken; the message names the variable to change.
+    """
     _check_world(layout)
-    _check_tensor(layout, architecture, sequence_length)
-    _check_pipeline(layout, architecture)
+    _check_tensor(layout, model, sequence_length)
+    _check_pipeline(layout)
     _check_batch(layout)
-    _check_experts(layout, architecture)
-    _check_memory_savers(layout, architecture)
-    _check_cuda_graph(layout, whole_iteration=family == "llama3")
+    _check_experts(layout, model)
+
+
+def check_memory(layout: Layout, model: ShapeOf, *, whole_iteration: bool) -> None:
+    """Check what saves memory against each other. ``whole_iteration``: CUDA graphs capture whole steps, not layers.
+
+    Raises:
+        RequestError: two of them exclude each other.
+    """
+    _check_memory_savers(layout, model)
+    _check_cuda_graph(layout, whole_iteration=whole_iteration)
 
 
 def _refuse(message: str, remedy: str) -> RequestError:
@@ -65,12 +84,12 @@ def _check_world(c: Layout) -> None:
         )
 
 
-def _check_tensor(c: Layout, a: Architecture, sequence_length: int) -> None:
+def _check_tensor(c: Layout, a: ShapeOf, sequence_length: int) -> None:
     divided = {"attention heads": a.heads, "FFN size": a.ffn, "vocabulary": a.vocabulary}
     if a.moe is not None and a.moe.shared_ffn is not None:
         divided["shared expert's FFN size"] = a.moe.shared_ffn
     for what, count in divided.items():
-        if count % c.tp:
+        if count is not None and count % c.tp:
             raise _refuse(f"TP={c.tp} does not divide the {what} of {count}", "choose a TP that divides it")
     if a.query_groups % c.tp and c.tp % a.query_groups:
         raise _refuse(
@@ -107,15 +126,18 @@ def pipeline_slots(layers: int, pp: int, vp: int | None) -> int | None:
     return None
 
 
-def _check_pipeline(c: Layout, a: Architecture) -> None:
-    if c.vp is not None and c.vp > 1 and c.pp == 1:
-        raise _refuse(f"VP={c.vp} needs PP > 1", "set VP=NA, or a larger PP")
+def _check_stages(c: Layout, a: ShapeOf) -> None:
     if pipeline_slots(a.layers, c.pp, c.vp) is None:
         parts = f"PP*VP = {c.pp}*{c.vp}" if c.vp else f"PP = {c.pp}"
         raise _refuse(
             f"neither {a.layers} layers nor {a.layers + 2} (with embedding and loss) are divisible by {parts}",
             "choose other PP, VP",
         )
+
+
+def _check_pipeline(c: Layout) -> None:
+    if c.vp is not None and c.vp > 1 and c.pp == 1:
+        raise _refuse(f"VP={c.vp} needs PP > 1", "set VP=NA, or a larger PP")
     if c.vp is not None and c.vp > 1 and c.dp and c.gbs % (c.mbs * c.dp) == 0 and c.ga % c.pp:
         raise _refuse(
             f"with VP the micro-batches of a step (GBS/(MBS*DP) = {c.ga}) must be divisible by PP = {c.pp}",
@@ -131,7 +153,7 @@ def _check_batch(c: Layout) -> None:
         )
 
 
-def _check_experts(c: Layout, a: Architecture) -> None:
+def _check_experts(c: Layout, a: ShapeOf) -> None:
     if a.moe is None:
         for name, value in (("EP", c.ep), ("ETP", c.etp)):
             if value is not None and value > 1:
@@ -149,7 +171,7 @@ def _check_experts(c: Layout, a: Architecture) -> None:
         )
 
 
-def _check_memory_savers(c: Layout, a: Architecture) -> None:
+def _check_memory_savers(c: Layout, a: ShapeOf) -> None:
     if c.offload_layers and c.pp > 1:
         raise _refuse(f"OFFLOAD_LAYERS={c.offload_layers} needs PP=1", "set OFFLOAD_LAYERS=0, or PP=1")
     if c.offload_layers >= a.layers:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from llmb_common import gpus
 from llmb_common.planning.case import Case
 from llmb_common.planning.divisibility import Layout
+from llmb_common.planning.functions import function_environment
 from llmb_common.planning.job_plan import EnvironmentValue
 from llmb_common.site.cluster import ClusterConfig
 
@@ -40,6 +41,8 @@ def recipe_environment(case: Case, layout: Layout, fp8_recipe: str | None) -> di
         values |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "COLL,P2P,NET"}
     if case.on_cpu:
         return values
+    if case.function is not None:
+        return values | function_environment(case, layout)
     row_gpu = gpus.rows_of(case.gpu_type)  # who runs another type's rows runs them as they were run there
     values |= {
         "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",  # frees activations earlier: less fragmentation

@@ -8,7 +8,7 @@ import msgspec
 
 from llmb_common.cluster_types import ClusterType, Traits, traits_of
 from llmb_common.planning.divisibility import Layout
-from llmb_common.recipes.recipe import Architecture, Measurement
+from llmb_common.recipes.recipe import Architecture, Measurement, Reduced
 from llmb_common.request.columns import Columns
 
 
@@ -73,6 +73,23 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     warnings: tuple[str, ...] = ()
 
 
+class PlannedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The function of Megatron-Bridge that a job calls, and what its catalogue says of it.
+
+    ``columns``, ``sequence_length``: as the function gives them, at its own scale. ``flops_per_token``: Bridge's count.
+    """
+
+    name: str
+    release: str
+    catalogue: str
+    """SHA-256 of the catalogue's functions."""
+    columns: Columns[int]
+    sequence_length: int
+    flops_per_token: float | None
+    experts: bool
+    reduced: Reduced | None = None
+
+
 class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One job. GPU counts are whole numbers, times seconds or Slurm durations, paths absolute strings."""
 
@@ -92,7 +109,7 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
     gpus_per_node: int
     seq_len: int
     layers: int
-    parameters: int
+    parameters: int | None
     dp: int
     expert_dp: int | None
     ga: int
@@ -114,7 +131,9 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
     vboost: bool
     cpu_pinning: int
     measurement: Measurement
-    architecture: Architecture
+    architecture: Architecture | None
+    function: PlannedFunction | None = None
+    """What is called instead of building ``architecture``."""
     install: str
     workload_folder: str
     preflight: Preflight
@@ -126,6 +145,12 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def traits(self) -> Traits:
         """What the way of running the job can do."""
         return traits_of(self.cluster_type)
+
+    @property
+    def has_experts(self) -> bool:
+        if self.function is not None:
+            return self.function.experts
+        return self.architecture is not None and self.architecture.moe is not None
 
     @property
     def layout(self) -> Layout:

@@ -16,6 +16,7 @@ from llmb_common.planning.case import Case, Given
 from llmb_common.planning.choose import choice_notices, choose
 from llmb_common.planning.divisibility import Layout, check_layout
 from llmb_common.planning.environment import job_environment, recipe_environment
+from llmb_common.planning.functions import check_function_layout, family_of, planned_function
 from llmb_common.planning.job_plan import CheckpointPlan, JobPlan, Preflight, SlurmPlan
 from llmb_common.planning.naming import experiment_name
 from llmb_common.planning.published import published_result
@@ -58,8 +59,11 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
     moe_routing = moe_routing_for(case)
     if moe_routing == "balanced":
         layout = without_cuda_graph(case, layout)
-    architecture = case.model.architecture
-    check_layout(layout, architecture, case.model.sequence_length, recipe.family)
+    architecture, function = case.model.architecture, planned_function(case)
+    if function is None:
+        check_layout(layout, case.shape, case.model.sequence_length, recipe.family)
+    else:
+        check_function_layout(case, layout)
     nodes, gpus_per_node = _nodes(case)
     fp8_recipe = fp8_recipe_for(case)
     steps, exit_after = steps_for(case)
@@ -68,13 +72,13 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
     image = _image(case, install)
     slurm, segment_notice = _slurm(case, nodes, gpus_per_node)
     # Counted, not model.parameters: a proxy row brings its own number of layers.
-    parameters = count_parameters(architecture)
+    parameters = count_parameters(architecture) if architecture is not None else case.model.parameters
     variables = recipe_environment(case, layout, fp8_recipe)
     plan = JobPlan(
         **msgspec.structs.asdict(layout),
         workload=recipe.workload,
         recipe=recipe.name,
-        family=recipe.family,
+        family=family_of(case),
         variant=case.variant.name,
         model_size=case.model.size,
         dtype=case.dtype,
@@ -85,7 +89,7 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
         nodes=nodes,
         gpus_per_node=gpus_per_node,
         seq_len=case.model.sequence_length,
-        layers=architecture.layers,
+        layers=function.reduced.layers if function and function.reduced else case.shape.layers,
         parameters=parameters,
         dp=layout.dp,
         expert_dp=layout.expert_dp,
@@ -109,6 +113,7 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
         cpu_pinning=request.cpu_pinning,
         measurement=case.variant.measurement,
         architecture=architecture,
+        function=function,
         install=str(install),
         workload_folder=str(request.workload or install / "workloads" / recipe.workload),
         preflight=Preflight(),

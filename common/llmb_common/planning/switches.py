@@ -24,10 +24,17 @@ def fp8_recipe_for(case: Case) -> str | None:
     if case.dtype != "fp8":
         return None
     asked = case.request.fp8_recipe
-    if asked == "mx" and generation_of(case.gpu_type) != "blackwell":
-        blackwell = [name for name, gpu in GPUS.items() if gpu.generation == "blackwell"]
+    if case.row.fp8_recipe is not None:  # the row was chosen by it
+        return case.row.fp8_recipe
+    if asked == "sc":
         raise RequestError(
-            f"FP8_RECIPE=mx does not exist on {case.gpu_type}: MXFP8 needs {', '.join(blackwell)}",
+            f"FP8_RECIPE=sc: no configuration of {case.recipe.name} has it",
+            remedy="unset FP8_RECIPE, or set it to cs or ds",
+        )
+    if asked == "mx" and generation_of(case.gpu_type) == "hopper":
+        newer = [name for name, gpu in GPUS.items() if gpu.generation != "hopper"]
+        raise RequestError(
+            f"FP8_RECIPE=mx does not exist on {case.gpu_type}: MXFP8 needs {', '.join(newer)}",
             remedy="unset FP8_RECIPE, or set it to cs or ds",
         )
     return asked or case.variant.fp8_recipe
@@ -37,7 +44,7 @@ def fp8_notices(case: Case) -> list[str]:
     asked, published = case.request.fp8_recipe, case.variant.fp8_recipe
     if asked and case.dtype != "fp8":
         return [f"FP8_RECIPE={asked} has no effect with DTYPE={case.dtype}"]
-    if asked not in (None, published):
+    if case.row.fp8_recipe is None and asked not in (None, published):
         return [
             f"FP8_RECIPE={asked}: the FP8 results of {case.variant.name} were measured with {published}, and this job "
             "is not compared with them"
@@ -59,7 +66,7 @@ def steps_for(case: Case) -> tuple[int, int | None]:
 def steps_notices(case: Case, steps: int) -> list[str]:
     """That a job of the user's own number of steps ends before the iterations which give the result."""
     window = case.variant.measurement
-    if case.request.max_steps is None or steps >= window.last or case.model.size == "smoke":
+    if case.request.max_steps is None or steps >= window.last or case.on_cpu:
         return []
     return [
         f"MAX_STEPS={steps}: the result is measured over iterations {window.first} to {window.last}, which this job "
@@ -195,7 +202,14 @@ def refuse_on_cpu(case: Case, layout: Layout) -> None:
 
 def moe_routing_for(case: Case) -> str | None:
     asked = case.request.moe_routing
-    if case.model.architecture.moe is None:
+    if case.function is not None:
+        if asked:
+            raise RequestError(
+                f"MOE_ROUTING: {case.row.function} says itself how tokens find their experts",
+                remedy="unset MOE_ROUTING",
+            )
+        return None
+    if case.shape.moe is None:
         if asked:
             raise RequestError(f"MOE_ROUTING: {case.model.size} has no experts", remedy="unset MOE_ROUTING")
         return None
@@ -225,7 +239,7 @@ def nccl_notices(case: Case) -> list[str]:
     return []
 
 
-def checkpoint_plan(case: Case, parameters: int) -> CheckpointPlan:
+def checkpoint_plan(case: Case, parameters: int | None) -> CheckpointPlan:
     request = case.request
     plan = CheckpointPlan(
         enabled=request.checkpoint,
@@ -234,6 +248,8 @@ def checkpoint_plan(case: Case, parameters: int) -> CheckpointPlan:
         load=str(request.load_checkpoint) if request.load_checkpoint else None,
     )
     if not plan.enabled:
+        return plan
+    if parameters is None:
         return plan
     saving = save_seconds(parameters, case.cluster.checkpoint_gb_per_second)
     return msgspec.structs.replace(plan, save_seconds=saving)

@@ -29,31 +29,38 @@ def check_recipe(recipe: Recipe, path: Path) -> None:
     Raises:
         RecipeError: the first thing that does not fit.
     """
-    sizes = [model.size for model in recipe.models]
-    variants = [variant.name for variant in recipe.variants]
+    sizes = [model.size for model in recipe.listed_models]
+    variants = [variant.name for variant in recipe.listed_variants]
     _no_repeats(path, "model size", sizes)
     _no_repeats(path, "variant", variants)
-    if recipe.defaults.model_size not in sizes:
+    # A catalogue is not read here: every command loads every recipe.
+    if recipe.catalogue_file is None and recipe.defaults.model_size not in sizes:
         raise RecipeError(
             f"{path}: the default model size {recipe.defaults.model_size!r} is not among the models",
             remedy=f"one of {', '.join(sizes)}",
         )
-    for model in recipe.models:
+    for model in recipe.listed_models:
         _check_parameters(model, path)
-    for variant in recipe.variants:
+    for variant in recipe.listed_variants:
         _check_variant(variant, path)
     with_rows = [gpu for gpu in gpu_types() if rows_of(gpu) == gpu] + ["any"]
-    items: tuple[Row | Result, ...] = (*recipe.rows, *recipe.results)
+    items: tuple[Row | Result, ...] = (*recipe.listed_rows, *recipe.listed_results)
     for item in items:
         _known(path, item, "model size", item.size, sizes)
         _known(path, item, "variant", item.variant, variants)
         _known(path, item, "GPU type", item.gpu, with_rows)
-    for row in recipe.rows:
+    for row in recipe.listed_rows:
         _check_row(row, path)
+        if row.function is None and recipe.model(row.size).architecture is None:
+            raise RecipeError(
+                f"{path}: {_which(row)} names no function, and its model has no architecture", remedy="give one of them"
+            )
+        if row.function is not None and recipe.catalogue_file is None:
+            raise RecipeError(f"{path}: {_which(row)} names a function", remedy="name the catalogue that has it")
     _rows_do_not_overlap(recipe, path)
-    for result in recipe.results:
+    for result in recipe.listed_results:
         _check_result(recipe, result, path)
-    _no_repeats(path, "result", [_identity(recipe, result) for result in recipe.results])
+    _no_repeats(path, "result", [_identity(recipe, result) for result in recipe.listed_results])
 
 
 def _identity(recipe: Recipe, result: Result) -> str:
@@ -82,6 +89,8 @@ def _known(path: Path, item: Row | Result, kind: str, name: str, names: list[str
 
 
 def _check_parameters(model: Model, path: Path) -> None:
+    if model.architecture is None:
+        return
     counted = count_parameters(model.architecture)
     if model.parameters != counted:
         raise RecipeError(
@@ -130,7 +139,7 @@ def _check_row(row: Row, path: Path) -> None:
 def _rows_do_not_overlap(recipe: Recipe, path: Path) -> None:
     """One request must mean one row."""
     seen: dict[tuple[str, str, str, str, int], Row] = {}
-    for row in recipe.rows:
+    for row in recipe.listed_rows:
         for dtype in row.dtypes:
             for gpus in row.scales:
                 other = seen.setdefault((row.variant, row.gpu, row.size, dtype, gpus), row)

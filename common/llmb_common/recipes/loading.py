@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from llmb_common.errors import RecipeError, RequestError
 from llmb_common.recipes.checks import check_recipe
 from llmb_common.recipes.recipe import Recipe
@@ -22,6 +24,10 @@ def load_recipe(folder: Path) -> Recipe:
     if not path.is_file():
         raise RecipeError(f"no recipe.yaml in {folder}", remedy="run from a recipe folder, such as llama3.1/")
     recipe = load_struct(path, Recipe, RecipeError)
+    files = {name: getattr(recipe, name) for name in ("catalogue_file", "results_file")}
+    beside = {name: str((folder / file).absolute()) for name, file in files.items() if file is not None}
+    if beside:
+        recipe = msgspec.structs.replace(recipe, **beside)
     check_recipe(recipe, path)
     return recipe
 

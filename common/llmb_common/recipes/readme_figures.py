@@ -21,7 +21,7 @@ import msgspec
 from llmb_common.errors import RecipeError
 from llmb_common.gpus import GPUS, peak_tflops, rows_of
 from llmb_common.recipes import flops
-from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER
+from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER, count_parameters
 from llmb_common.recipes.recipe import Architecture, Recipe, Result, Row, find_row
 
 _MARKED = re.compile(r"(<!-- figure: (?P<name>[^\n]*?) -->)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
@@ -69,7 +69,7 @@ def _counted(recipe: Recipe, size: str, attention: str = "") -> flops.ModelFlops
     convention = attention or recipe.flops.attention
     if convention not in ("full", "causal"):
         raise RecipeError(f"no attention convention {convention!r}", remedy="use full or causal")
-    return flops.model_flops(model.architecture, model.sequence_length, "full" if convention == "full" else "causal")
+    return flops.model_flops(model.listed, model.sequence_length, "full" if convention == "full" else "causal")
 
 
 def _flops(recipe: Recipe, size: str, attention: str = "") -> str:
@@ -81,7 +81,7 @@ def _breakdown(recipe: Recipe, size: str) -> str:
     if recipe.family != "llama3":
         raise RecipeError(f"no breakdown for {recipe.name}'s formula", remedy="remove the mark")
     model = recipe.model(size)
-    a, sequence = model.architecture, model.sequence_length
+    a, sequence = model.listed, model.sequence_length
     counted = _counted(recipe, size, "full")
     attention, mlp, embedding = (part // sequence for part in counted)
     groups = f"1 + {a.query_groups}/{a.heads} + {sequence}/{a.hidden}"
@@ -97,21 +97,21 @@ def _breakdown(recipe: Recipe, size: str) -> str:
 def _peaks(_: Recipe) -> str:
     """Peaks of all GPUs in the recipes, newest first; GPUs with equal peaks share an entry."""
     together: dict[tuple[float | None, float | None], list[str]] = {}
-    for gpu in (name for name in GPUS if rows_of(name) == name):
+    for gpu in (name for name, known in GPUS.items() if rows_of(name) == name and known.peaks):
         peaks = (peak_tflops(gpu, "bf16"), peak_tflops(gpu, "fp8"))
         together.setdefault(peaks, []).append(gpu.upper())
     return ", ".join(f"{' and '.join(names)} {bf16:g} / {fp8:g}" for (bf16, fp8), names in together.items())
 
 
 def _checkpoint(recipe: Recipe, size: str) -> str:
-    return f"{recipe.model(size).parameters * CHECKPOINT_BYTES_PER_PARAMETER / 2**40:.1f} TiB"
+    return f"{count_parameters(recipe.model(size).listed) * CHECKPOINT_BYTES_PER_PARAMETER / 2**40:.1f} TiB"
 
 
 def _example(recipe: Recipe, variant: str, size: str, dtype: str, gpu: str, gpus: str) -> str:
     result, row = _result(recipe, variant, size, dtype, gpu, int(gpus))
     model = recipe.model(size)
     sequence, gbs, seconds = model.sequence_length, row.global_batch_size(result.gpus), result.step_seconds
-    architecture: Architecture = model.architecture
+    architecture: Architecture = model.listed
     if row.layers:
         architecture = msgspec.structs.replace(architecture, layers=row.layers)
     attention = recipe.variant(variant).flops_attention or recipe.flops.attention

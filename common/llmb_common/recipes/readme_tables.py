@@ -8,6 +8,8 @@ A README marks each table with ``<!-- table: NAME -->`` and ``<!-- end -->``; ev
     results VARIANT GPU         the published results; corrected values are marked and explained
     checkpoints                 sizes and tested scales
     variables                   the environment variables of launch.sh, with this recipe's defaults
+    functions, precisions, named, newest, containers
+                                models, variants and results of a catalogue: see ``readme_functions``
 
 Figures in the text between the tables work the same way: see ``readme_figures``.
 
@@ -29,8 +31,9 @@ from llmb_common.files import write_atomic
 from llmb_common.gpus import peak_tflops
 from llmb_common.recipes import flops
 from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
-from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER
+from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER, count_parameters
 from llmb_common.recipes.readme_figures import fill_figures
+from llmb_common.recipes.readme_functions import TABLES
 from llmb_common.recipes.readme_variables import table, variables
 from llmb_common.recipes.recipe import Recipe, Result, Row, find_row
 from llmb_common.strict_yaml import read_text
@@ -57,11 +60,11 @@ class Footnotes:
 
 
 def sizes(recipe: Recipe) -> list[str]:
-    has_experts = any(model.architecture.moe for model in recipe.models)
+    has_experts = any(model.listed.moe for model in recipe.models)
     header = ["size", "parameters", "layers", "hidden", "FFN", "heads / groups / head size", "vocabulary", "sequence"]
     rows = []
     for model in recipe.models:
-        a = model.architecture
+        a = model.listed
         counts = sorted({row.layers for row in recipe.rows if row.size == model.size and row.layers})
         cells = [
             f"`{model.size}`",
@@ -80,7 +83,7 @@ def sizes(recipe: Recipe) -> list[str]:
 
 
 def _experts(recipe: Recipe, size: str) -> str:
-    moe = recipe.model(size).architecture.moe
+    moe = recipe.model(size).listed.moe
     if moe is None:
         return "none"
     shared = f", shared {moe.shared_ffn}" if moe.shared_ffn else ""
@@ -128,7 +131,7 @@ _ROW_COLUMNS: tuple[tuple[str, Callable[[Recipe, Row], str], bool], ...] = (
     ("GPUs", lambda recipe, row: _span(row.gpus_min, row.gpus_max), True),
     ("dtype", lambda recipe, row: "/".join(dtype.upper() for dtype in row.dtypes), True),
     ("SeqLen", lambda recipe, row: str(recipe.model(row.size).sequence_length), True),
-    ("layers", lambda recipe, row: str(row.layers or recipe.model(row.size).architecture.layers), True),
+    ("layers", lambda recipe, row: str(row.layers or recipe.model(row.size).listed.layers), True),
     ("FSDP", lambda recipe, row: "yes" if row.fsdp else "", False),
     ("TP", lambda recipe, row: str(row.tp), True),
     ("PP", lambda recipe, row: str(row.pp), True),
@@ -228,7 +231,7 @@ def _causal_mfu(recipe: Recipe, result: Result) -> str:
     peak = peak_tflops(result.gpu, result.dtype)
     if row is None or peak is None:
         return "-"
-    architecture = msgspec.structs.replace(model.architecture, layers=row.layers or model.architecture.layers)
+    architecture = msgspec.structs.replace(model.listed, layers=row.layers or model.listed.layers)
     per_sequence = flops.model_flops(architecture, model.sequence_length, "causal").total
     gbs = row.global_batch_size(result.gpus)
     achieved = flops.achieved_tflops(per_sequence, gbs, result.step_seconds, result.gpus)
@@ -252,7 +255,7 @@ def checkpoints(recipe: Recipe) -> list[str]:
     for model in recipe.models:
         if model.checkpoint:
             low, high = model.checkpoint.scales
-            size = model.parameters * CHECKPOINT_BYTES_PER_PARAMETER / 2**30
+            size = count_parameters(model.listed) * CHECKPOINT_BYTES_PER_PARAMETER / 2**30
             rows.append(
                 [
                     f"`{model.size}`" + (f" {notes.mark(warning)}" if (warning := model.checkpoint.warning) else ""),
@@ -272,7 +275,7 @@ def render(recipe: Recipe, name: str, where: str) -> list[str]:
         RecipeError: there is no such table; it names ``where`` the mark is.
     """
     kind, *arguments = name.split()
-    plain = {"sizes": sizes, "variants": variants, "checkpoints": checkpoints, "variables": variables}
+    plain = {"sizes": sizes, "variants": variants, "checkpoints": checkpoints, "variables": variables, **TABLES}
     selected = {"configurations": configurations, "results": results}
     if kind in plain and not arguments:
         return plain[kind](recipe)

@@ -22,7 +22,7 @@ def variables(recipe: Recipe) -> list[str]:
     skip = {"STAGE_PATH"}
     if len(recipe.variants) == 1:
         skip.add("CONFIG_VARIANT")
-    if not any(model.architecture.moe for model in recipe.models):
+    if not any(model.architecture and model.architecture.moe for model in recipe.listed_models):
         skip.add("MOE_ROUTING")
     own = _own_defaults(recipe)
     rows = [

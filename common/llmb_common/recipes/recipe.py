@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Annotated, Literal
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
@@ -16,8 +18,11 @@ from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.gpus import rows_of
 from llmb_common.request.columns import Columns, Positive
 
+if TYPE_CHECKING:  # read where a recipe has one
+    from llmb_common.recipes.catalogue import Catalogue, Function
+
 Dtype = Literal["bf16", "fp8", "nvfp4"]
-Fp8Recipe = Literal["cs", "ds", "mx"]
+Fp8Recipe = Literal["cs", "ds", "mx", "sc"]
 
 Ratio = Annotated[float, msgspec.Meta(gt=0)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
@@ -28,7 +33,7 @@ Container = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{2}\.[0-9]{2}(\.[0-9]{2}
 FIGURES = ("tokens_per_second", "mfu_percent", "days_1t", "tflops_per_gpu")
 """What a published result may carry beside its step time."""
 
-GBS_FORMULA = re.compile(r"(?:(?P<fixed>[1-9][0-9]*)|GPUs(?:(?P<op>[*/])(?P<by>[1-9][0-9]*))?)\Z")
+GBS_FORMULA = re.compile(r"(?:(?P<fixed>[1-9][0-9]*)|GPUs(?:\*(?P<times>[1-9][0-9]*))?(?:/(?P<by>[1-9][0-9]*))?)\Z")
 
 
 class MoE(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -82,17 +87,34 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """What speaks against checkpoints of this size, one clause; a plan that saves or loads one repeats it."""
 
 
+class Reduced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The numbers of a reduced copy of a function's model: everything else stays as the function has it."""
+
+    layers: Positive
+    hidden: Positive
+    experts: Positive | None = None
+
+
 class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One model size. ``parameters`` is the exact count of the real model, as the tests measure it."""
+    """One model size. ``parameters`` is the exact count of the real model, as the tests measure it; None: not known."""
 
     size: Name
     title: str
-    parameters: Positive
+    parameters: Positive | None = None
     sequence_length: Positive
-    architecture: Architecture
+    architecture: Architecture | None = None
+    """None: rows of this size name a function of the recipe's catalogue, which has it."""
+    reduced: Reduced | None = None
+    """A copy of the function's model that is small enough for a CPU."""
     checkpoint: Checkpoint | None = None
     large: bool = False
     """70b and larger: NVIDIA's scripts set ``NCCL_P2P_NET_CHUNKSIZE`` for these where PP > 1."""
+
+    @property
+    def listed(self) -> Architecture:
+        """The architecture of a model that the recipe itself describes."""
+        assert self.architecture is not None, f"{self.size} is described by a function"
+        return self.architecture
 
 
 class Profiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -137,6 +159,8 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Whether the published runs had the GPUs' clock boost (ENABLE_VBOOST), which LLMB leaves off by default."""
     flops_attention: Literal["full", "causal"] | None = None
     """How this generation's document counts attention, where it differs from the recipe's ``flops``."""
+    by_name: bool = False
+    """Whether only CONFIG_VARIANT chooses it, and never a scale that the others lack."""
 
 
 class Row(Columns[str], frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -146,9 +170,15 @@ class Row(Columns[str], frozen=True, kw_only=True, forbid_unknown_fields=True):
     gpu: Name
     size: Name
     dtypes: tuple[Dtype, ...]
+    fp8_recipe: Fp8Recipe | None = None
+    """The FP8 scaling, where rows with others stand beside it; None: the variant's, or what FP8_RECIPE says."""
     gpus_min: Positive
     gpus_max: Positive
     layers: Positive | None = None
+    sequence_length: Positive | None = None
+    """Where it is not the model's."""
+    function: str | None = None
+    """The function of the recipe's catalogue that the job calls."""
     wgrad_deferral: Positive | None = None
     """Micro-batches whose weight gradients of the output layer wait for the pipeline's drain; None: not deferred."""
     time_limit: Duration | None = None
@@ -177,15 +207,13 @@ class Row(Columns[str], frozen=True, kw_only=True, forbid_unknown_fields=True):
         assert found is not None  # checked when the recipe was loaded
         if found["fixed"]:
             return int(found["fixed"])
-        if found["op"] == "*":
-            return gpus * int(found["by"])
-        divisor = int(found["by"] or 1)
-        if gpus % divisor:
+        times, divisor = int(found["times"] or 1), int(found["by"] or 1)
+        if gpus * times % divisor:
             raise RequestError(
                 f"GBS is {self.gbs} here, and {gpus} GPUs are not divisible by {divisor}",
                 remedy=f"use a multiple of {divisor} GPUs, or set GBS",
             )
-        return gpus // divisor
+        return gpus * times // divisor
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -238,15 +266,21 @@ class Flops(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     attention: Literal["full", "causal"]
 
 
-class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A whole ``recipe.yaml``."""
+class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
+    """A whole ``recipe.yaml``, with the catalogue of functions that it may name.
+
+    ``models``, ``variants``, ``rows`` and ``results`` are those of both; a catalogue is read when they are asked for.
+    """
 
     schema: Literal[1]
     name: Name
     workload: Name
     title: str
-    family: Literal["llama3", "llama4", "grok1", "nemotron4"]
+    family: Literal["llama3", "llama4", "grok1", "nemotron4", "functions"]
+    """What the training code builds; ``functions``: what the function of a row gives."""
     image: str
+    engine: Annotated[str, msgspec.Meta(pattern=r"^[0-9]+\.[0-9]+\Z")] = "0.3"
+    """The release of Megatron-Bridge that its jobs run, without the last number; the image has it."""
     hugging_face: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+@[0-9a-f]{40}\Z")] | None = None
     """Where the model's tokenizer and configuration are, with the commit: ``owner/name@commit``.
 
@@ -254,26 +288,67 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """
     defaults: Defaults
     flops: Flops
-    models: tuple[Model, ...]
-    variants: tuple[Variant, ...]
+    listed_models: tuple[Model, ...] = msgspec.field(name="models", default=())
+    listed_variants: tuple[Variant, ...] = msgspec.field(name="variants")
     documents: dict[str, Document] = {}
     """By the name that ``source`` begins with: ``grok1.md:41`` is line 41 of ``grok1.md``."""
-    rows: tuple[Row, ...]
-    results: tuple[Result, ...] = ()
+    listed_rows: tuple[Row, ...] = msgspec.field(name="rows", default=())
+    listed_results: tuple[Result, ...] = msgspec.field(name="results", default=())
+    catalogue_file: str | None = msgspec.field(name="catalogue", default=None)
+    """Functions of Megatron-Bridge, as ``llmb_train.catalogue`` writes them; absolute once the recipe is loaded."""
+    results_file: str | None = msgspec.field(name="published", default=None)
+    """Results that NVIDIA published for these functions; absolute once the recipe is loaded."""
+
+    @cached_property
+    def catalogue(self) -> Catalogue | None:
+        """The catalogue of functions; None where all rows are listed."""
+        if self.catalogue_file is None:
+            return None
+        from llmb_common.recipes.catalogue import Catalogue
+
+        return Catalogue(Path(self.catalogue_file), self.listed_variants[0])
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """Every model size."""
+        return (*(model.size for model in self.listed_models), *(self.catalogue.sizes if self.catalogue else ()))
+
+    @cached_property
+    def models(self) -> tuple[Model, ...]:
+        return tuple(self.model(size) for size in self.sizes)
+
+    @cached_property
+    def variants(self) -> tuple[Variant, ...]:
+        return (*self.listed_variants, *(self.catalogue.variants if self.catalogue else ()))
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        return (*self.listed_rows, *(self.catalogue.rows() if self.catalogue else ()))
+
+    @cached_property
+    def results(self) -> tuple[Result, ...]:
+        if self.results_file is None:
+            return self.listed_results
+        from llmb_common.recipes.published_file import read_results
+
+        return (*self.listed_results, *read_results(Path(self.results_file)))
 
     def rows_for(
         self, gpu_type: str, *, size: str | None = None, variant: str | None = None, dtype: str | None = None
     ) -> list[Row]:
         """The rows that jobs on ``gpu_type`` run, newest generation first; None: any."""
         order = [known.name for known in self.variants]
+        gpu = rows_of(gpu_type)
         found = [
             row
-            for row in self.rows
-            if row.gpu in (rows_of(gpu_type), "any")
+            for row in self.listed_rows
+            if row.gpu in (gpu, "any")
             and size in (None, row.size)
             and variant in (None, row.variant)
             and (dtype is None or dtype in row.dtypes)
         ]
+        if self.catalogue is not None:
+            found += self.catalogue.rows((gpu_type, gpu), size, variant, dtype)
         return sorted(found, key=lambda row: order.index(row.variant))
 
     def model(self, size: str, among: Collection[str] | None = None) -> Model:
@@ -282,15 +357,24 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Raises:
             RequestError: there is none; the message lists the sizes, of those ``among``.
         """
-        for model in self.models:
+        for model in self.listed_models:
             if model.size == size.lower():
                 return model
-        sizes = [m.size for m in self.models if not among or m.size in among]
+        if self.catalogue is not None and size.lower() in self.catalogue.sizes:
+            return self.catalogue.model(size.lower())
+        sizes = [name for name in self.sizes if not among or name in among]
         raise RequestError(
             f"{self.name} has no model size {size!r}{did_you_mean(size.lower(), sizes)}",
             remedy=f"the sizes are {', '.join(sizes)}",
             field="MODEL_SIZE",
         )
+
+    def function(self, row: Row) -> Function | None:
+        """The function that jobs of ``row`` call; None where there is none."""
+        if row.function is None:
+            return None
+        assert self.catalogue is not None  # checked when the recipe was loaded
+        return self.catalogue.function(row.function)
 
     def document(self, result: Result) -> Document:
         """Where ``result`` was published, with the container that it was measured in."""
@@ -317,4 +401,5 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 def find_row(recipe: Recipe, result: Result) -> Row | None:
     """The configuration row that a published result was measured with."""
     rows = recipe.rows_for(result.gpu, size=result.size, variant=result.variant, dtype=result.dtype)
-    return next((row for row in rows if result.gpus in row.scales), None)
+    fits = (row for row in rows if None in (row.fp8_recipe, result.fp8_recipe) or row.fp8_recipe == result.fp8_recipe)
+    return next((row for row in fits if result.gpus in row.scales), None)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from llmb_common import gpus
-from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.job_plan import JobPlan, PlannedFunction
 from llmb_common.runs.paths import RunPaths
 from llmb_common.structs import json_text
 
@@ -28,6 +28,7 @@ def job_document(plan: JobPlan, paths: RunPaths) -> dict[str, Any]:
         "family": plan.family,
         "model_size": plan.model_size,
         "architecture": msgspec.to_builtins(plan.architecture),
+        **({"function": _function(plan.function)} if plan.function is not None else {}),
         "sequence_length": plan.seq_len,
         "precision": {"dtype": plan.dtype, "fp8_recipe": plan.fp8_recipe},
         "world_size": plan.gpus,
@@ -66,6 +67,17 @@ def job_document(plan: JobPlan, paths: RunPaths) -> dict[str, Any]:
         # Eight worker processes per GPU rank, Bridge's default; on a CPU they would only compete with the ranks.
         "data_workers": 8 if plan.device == "cuda" else 0,
         "seed": SEED,
+    }
+
+
+def _function(function: PlannedFunction) -> dict[str, Any]:
+    columns: dict[str, Any] = msgspec.to_builtins(function.columns)
+    return {
+        "name": function.name,
+        "release": function.release,
+        "catalogue": function.catalogue,
+        "columns": columns | {"sequence_length": function.sequence_length},
+        "reduced": msgspec.to_builtins(function.reduced),
     }
 
 

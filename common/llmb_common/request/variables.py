@@ -29,9 +29,11 @@ def _choice(*choices: str, default: str) -> Variable:
 
 
 def _per_node() -> str:
-    """``4 for gb300 and gb200, else 8``."""
-    few = [name for name, gpu in gpus.GPUS.items() if gpu.per_node == 4]
-    return f"4 for {' and '.join(few)}, else 8"
+    """``1 for r100, 4 for gb300 and gb200, else 8``."""
+    few = sorted({gpu.per_node for gpu in gpus.GPUS.values()} - {8})
+    names = {count: [name for name, gpu in gpus.GPUS.items() if gpu.per_node == count] for count in few}
+    said = [f"{count} for {', '.join(names[count][:-1])}" + (" and " if names[count][1:] else "") for count in few]
+    return "".join(f"{text}{names[count][-1]}, " for count, text in zip(few, said, strict=True)) + "else 8"
 
 
 VARIABLES: dict[str, Variable] = {
@@ -39,7 +41,7 @@ VARIABLES: dict[str, Variable] = {
     "GPU_TYPE": Variable(" ".join(gpus.gpu_types()), f"{SITE}, else {{gpu_type}}"),
     "MODEL_SIZE": Variable("model size", "{model_size}; without GPUs `smoke`"),
     "DTYPE": Variable("bf16 fp8 nvfp4", "{dtype}"),
-    "FP8_RECIPE": _choice("cs", "ds", "mx", default="{fp8_recipe}"),
+    "FP8_RECIPE": _choice("cs", "ds", "mx", "sc", default="{fp8_recipe}"),
     "CONFIG_VARIANT": Variable(
         "which generation of configurations, if the recipe has two", "the newest with that size, dtype and scale"
     ),

@@ -72,4 +72,4 @@ def published_references(plan: JobPlan, recipe: Recipe) -> list[Reference]:
 
 def release_spread(plan: JobPlan) -> Spread:
     """How far the step time of the plan's kind of model moves between two releases."""
-    return RELEASE_SPREAD["MoE" if plan.architecture.moe else "dense"]
+    return RELEASE_SPREAD["MoE" if plan.has_experts else "dense"]

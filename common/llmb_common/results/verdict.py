@@ -43,7 +43,7 @@ class Figures:
     step_seconds: float
     tokens_per_second: float
     days_1t: float
-    tflops_per_gpu: float
+    tflops_per_gpu: float | None
     mfu: float | None
     log_mfu: float | None = None
 
@@ -108,7 +108,8 @@ def steps_of(timing: RunTiming) -> Steps:
 def figures(plan: JobPlan, recipe: Recipe, timing: RunTiming, step_seconds: float) -> Figures:
     """Tokens/s, days for 1e12 tokens, TFLOP/s per GPU and MFU; model FLOPs as the recipe's source counts them."""
     rate = flops.tokens_per_second(plan.seq_len, plan.gbs, step_seconds)
-    tflops = _step_tflop(plan, recipe) / step_seconds
+    step_tflop = _step_tflop(plan, recipe)
+    tflops = step_tflop / step_seconds if step_tflop is not None else None
     peak = peak_tflops(plan.gpu_type, plan.dtype)
     logged = timing.tflops.mean if timing.tflops else None
     return Figures(
@@ -116,7 +117,7 @@ def figures(plan: JobPlan, recipe: Recipe, timing: RunTiming, step_seconds: floa
         tokens_per_second=rate,
         days_1t=flops.training_days(1e12, rate),
         tflops_per_gpu=tflops,
-        mfu=flops.mfu(tflops, peak) if peak else None,
+        mfu=flops.mfu(tflops, peak) if peak and tflops is not None else None,
         log_mfu=flops.mfu(logged, peak) if peak and logged else None,
     )
 
@@ -175,8 +176,13 @@ def judge_runs(
     return Verdict(decision.answer, _text(decision, reference), decision, reference)
 
 
-def _step_tflop(plan: JobPlan, recipe: Recipe) -> float:
-    """TFLOP of one GPU in one step."""
+def _step_tflop(plan: JobPlan, recipe: Recipe) -> float | None:
+    """TFLOP of one GPU in one step; None where they are not known."""
+    if plan.architecture is None:
+        per_token = plan.function.flops_per_token if plan.function else None
+        if per_token is None:
+            return None
+        return flops.achieved_tflops(per_token * plan.seq_len, plan.gbs, 1.0, plan.gpus)
     attention = recipe.variant(plan.variant).flops_attention or recipe.flops.attention
     sequence = flops.model_flops(plan.architecture, plan.seq_len, attention).total
     return flops.achieved_tflops(sequence, plan.gbs, 1.0, plan.gpus)

@@ -1,0 +1,87 @@
+"""Jobs that call a function of Megatron-Bridge: what of it goes into the plan, and which columns may be changed."""
+
+from __future__ import annotations
+
+from llmb_common.errors import RequestError
+from llmb_common.gpus import GPUS
+from llmb_common.planning.case import Case
+from llmb_common.planning.divisibility import Layout, check_memory, check_numbers
+from llmb_common.planning.job_plan import PlannedFunction
+
+_DOMAIN = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"
+"""Ranks of one expert group inside one NVLink domain, for the HybridEP dispatcher."""
+
+
+def planned_function(case: Case) -> PlannedFunction | None:
+    """The function that the job calls; None where the training code builds the model from its architecture."""
+    if case.function is None:
+        return None
+    assert case.row.function is not None
+    assert case.recipe.catalogue is not None  # checked when the recipe was loaded
+    return PlannedFunction(
+        name=case.row.function,
+        release=case.recipe.catalogue.release,
+        catalogue=case.recipe.catalogue.sha256,
+        columns=case.function.columns,
+        sequence_length=case.function.sequence_length,
+        flops_per_token=case.function.flops_per_token if case.model.reduced is None else None,
+        experts=case.function.architecture.moe is not None,
+        reduced=case.model.reduced,
+    )
+
+
+def family_of(case: Case) -> str:
+    """The recipe's, or the model whose function is called: ``deepseek_v3``."""
+    if case.row.function is None or case.recipe.catalogue is None:
+        return case.recipe.family
+    return case.recipe.catalogue.entry(case.row.function).model
+
+
+def check_function_layout(case: Case, layout: Layout) -> None:
+    """Check what the user changes; the function's own columns are NVIDIA's, and checked by arithmetic only.
+
+    Raises:
+        RequestError: a number does not divide, or a column cannot be changed.
+    """
+    function, asked = case.function, case.request.columns
+    assert function is not None
+    if function.stages and case.model.reduced is None:
+        for name in ("pp", "vp"):
+            if name in asked and asked[name] != getattr(function.columns, name):
+                raise RequestError(
+                    f"{name.upper()}={asked[name]}: {case.row.function} says itself which layers go into which stage",
+                    remedy=f"unset {name.upper()}",
+                    field=name.upper(),
+                )
+    if asked.get("cuda_graph") and not function.columns.cuda_graph:
+        raise RequestError(
+            f"CUDA_GRAPH=true: {case.row.function} has no CUDA graphs, and there are several kinds of them",
+            remedy="unset CUDA_GRAPH",
+            field="CUDA_GRAPH",
+        )
+    if case.model.reduced is not None:
+        return  # the training code knows what a reduced copy divides into
+    check_numbers(layout, case.shape, case.model.sequence_length)
+    if asked.keys() & {"fsdp", "cuda_graph", "recompute_layers", "offload_layers"}:
+        check_memory(layout, case.shape, whole_iteration=True)
+
+
+def function_environment(case: Case, layout: Layout) -> dict[str, str]:
+    """The variables that the function wants set before torch is imported.
+
+    The HybridEP dispatcher's follow EP, as in NVIDIA's runner (Megatron-Bridge 0.6.0,
+    ``scripts/performance/utils/utils.py``: ``apply_target_topology_environment``).
+    """
+    assert case.function is not None
+    values = dict(case.function.env)
+    if _DOMAIN in values and layout.ep != case.function.columns.ep:
+        gpu = GPUS[case.gpu_type]
+        ranks, domain = layout.ep or 1, gpu.per_node * gpu.nvlink_nodes
+        if gpu.nvlink_nodes > 1 and ranks > domain:
+            raise RequestError(
+                f"EP={ranks}: {case.row.function} exchanges tokens by NVLink, which joins {domain} GPUs",
+                remedy=f"choose an EP of at most {domain}",
+                field="EP",
+            )
+        values[_DOMAIN] = str(min(ranks, domain))
+    return values

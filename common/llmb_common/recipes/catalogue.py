@@ -1,0 +1,224 @@
+"""The catalogue of an engine's performance recipes: functions by name, read lazily.
+
+``python -m llmb_train.catalogue`` writes it (the README of ``mbridge/`` says more). Opening one takes 3 ms: the index
+is decoded, and of the functions only those that are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from llmb_common.errors import RecipeError, did_you_mean
+from llmb_common.recipes.recipe import Model, Row, Variant
+from llmb_common.recipes.shape import Shape
+from llmb_common.request.columns import Columns
+
+_PRECISIONS = {
+    "bf16": ("bf16", None),
+    "fp8cs": ("fp8", "cs"),
+    "fp8mx": ("fp8", "mx"),
+    "fp8sc": ("fp8", "sc"),
+    "nvfp4": ("nvfp4", None),
+}
+"""Dtype and FP8 scaling by the word in a function's name."""
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """One line of the index: what the name of a function says."""
+
+    name: str
+    model: str
+    task: Literal["pretrain", "sft", "peft"]
+    gpus: int
+    gpu: str
+    precision: Literal["bf16", "fp8cs", "fp8mx", "fp8sc", "nvfp4"]
+    suffix: str | None
+
+    @property
+    def dtype(self) -> str:
+        return _PRECISIONS[self.precision][0]
+
+    @property
+    def fp8_recipe(self) -> str | None:
+        return _PRECISIONS[self.precision][1]
+
+    def variant(self, base: str) -> str:
+        """The value of CONFIG_VARIANT: ``base`` for plain pretraining, else the task and what follows the precision."""
+        words = [word for word in (self.task if self.task != "pretrain" else None, self.suffix) if word]
+        return "_".join(words) or base
+
+
+class Function(msgspec.Struct, frozen=True, kw_only=True):
+    """What calling a function gives. ``stages``: it says itself which layers go into which stage of the pipeline."""
+
+    columns: Columns[int]
+    sequence_length: int
+    architecture: Shape
+    parameters: int | None = None
+    flops_per_token: float | None = None
+    stages: bool = False
+    settings: dict[str, Any] = {}
+    env: dict[str, str] = {}
+    hugging_face: str | None = None
+
+
+class _Document(msgspec.Struct, frozen=True, kw_only=True):
+    schema: Literal[1]
+    release: str
+    core: str
+    date: str
+    sha256: str
+    index: tuple[Entry, ...]
+    functions: dict[str, msgspec.Raw]
+
+
+class Catalogue:
+    """The functions of one release, as rows of a recipe. ``base``: the variant that plain pretraining runs."""
+
+    def __init__(self, path: Path, base: Variant) -> None:
+        self.path, self._base = path, base
+        self._decoded: dict[str, Function] = {}
+
+    @cached_property
+    def _document(self) -> _Document:
+        try:
+            return msgspec.json.decode(self.path.read_bytes(), type=_Document)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise RecipeError(
+                f"cannot read the catalogue {self.path}: {error}",
+                remedy="write it again: python -m llmb_train.catalogue FILE, in an engine that has the functions",
+            ) from error
+
+    @property
+    def release(self) -> str:
+        """The release of Megatron-Bridge."""
+        return self._document.release
+
+    @property
+    def sha256(self) -> str:
+        return self._document.sha256
+
+    @property
+    def date(self) -> str:
+        return self._document.date
+
+    @property
+    def index(self) -> tuple[Entry, ...]:
+        """Every function, by name."""
+        return self._document.index
+
+    def entry(self, name: str) -> Entry:
+        """What the name ``name`` says.
+
+        Raises:
+            RecipeError: the catalogue has no such function.
+        """
+        for entry in self.index:
+            if entry.name == name:
+                return entry
+        near = did_you_mean(name, (entry.name for entry in self.index))
+        raise RecipeError(f"{self.path} has no function {name!r}{near}", remedy="correct the name")
+
+    def function(self, name: str) -> Function:
+        """The function ``name``.
+
+        Raises:
+            RecipeError: the catalogue has none of that name, or its line is damaged.
+        """
+        if name not in self._decoded:
+            self.entry(name)
+            try:
+                self._decoded[name] = msgspec.json.decode(self._document.functions[name], type=Function)
+            except (KeyError, msgspec.MsgspecError) as error:
+                raise RecipeError(
+                    f"{self.path}: function {name}: {error}", remedy="write the catalogue again"
+                ) from error
+        return self._decoded[name]
+
+    @cached_property
+    def sizes(self) -> tuple[str, ...]:
+        """The models, by name."""
+        return tuple(dict.fromkeys(entry.model for entry in self.index))
+
+    def model(self, size: str) -> Model:
+        """The model ``size``; its sequence length is that of its first function."""
+        name = next(entry.name for entry in self.index if entry.model == size)
+        function = self.function(name)
+        return Model(
+            size=size,
+            title=size,
+            parameters=function.parameters,
+            sequence_length=function.sequence_length,
+            architecture=None,
+        )
+
+    @cached_property
+    def variants(self) -> tuple[Variant, ...]:
+        """The variants beside the base: run only where CONFIG_VARIANT names them."""
+        names = dict.fromkeys(sorted(entry.variant(self._base.name) for entry in self.index))
+        return tuple(
+            msgspec.structs.replace(
+                self._base,
+                name=name,
+                title=f"NVIDIA's functions for {name}",
+                experiment_name=f"{self._base.experiment_name}_{name}",
+                by_name=True,
+            )
+            for name in names
+            if name != self._base.name
+        )
+
+    def rows(
+        self,
+        gpus: tuple[str, ...] = (),
+        size: str | None = None,
+        variant: str | None = None,
+        dtype: str | None = None,
+    ) -> Iterator[Row]:
+        """The functions that fit, each as the row of a configuration table; None or empty: any.
+
+        ``gpus``: GPU types in order of preference; only the first that has functions counts.
+        """
+        known = {entry.gpu for entry in self.index}
+        gpu = next((name for name in gpus if name in known), None)
+        if gpus and gpu is None:
+            return
+        for entry in self.index:
+            name = entry.variant(self._base.name)
+            if (
+                gpu in (None, entry.gpu)
+                and size in (None, entry.model)
+                and variant in (None, name)
+                and dtype in (None, entry.dtype)
+            ):
+                yield self._row(entry, name)
+
+    def _row(self, entry: Entry, variant: str) -> Row:
+        function = self.function(entry.name)
+        values = {name: getattr(function.columns, name) for name in Columns.__struct_fields__}
+        return Row(
+            **values | {"gbs": _formula(function.columns.gbs, entry.gpus)},
+            variant=variant,
+            gpu=entry.gpu,
+            size=entry.model,
+            dtypes=(entry.dtype,),  # type: ignore[arg-type]
+            fp8_recipe=entry.fp8_recipe,  # type: ignore[arg-type]
+            gpus_min=entry.gpus,
+            gpus_max=entry.gpus,
+            sequence_length=function.sequence_length,
+            function=entry.name,
+            source=f"Megatron-Bridge {self.release}",
+        )
+
+
+def _formula(gbs: int, gpus: int) -> str:
+    """The global batch size as a formula of GPUs: each data-parallel rank keeps its samples at another scale."""
+    each = Fraction(gbs, gpus)
+    times = f"*{each.numerator}" if each.numerator > 1 else ""
+    return f"GPUs{times}" + (f"/{each.denominator}" if each.denominator > 1 else "")

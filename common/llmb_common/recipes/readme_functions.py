@@ -1,0 +1,144 @@
+"""Tables of a recipe whose rows are functions of a catalogue: models and scales, variants, published results."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+from llmb_common.errors import RecipeError
+from llmb_common.gpus import GPUS
+from llmb_common.recipes.catalogue import Catalogue, Entry
+from llmb_common.recipes.published_file import PublishedRow, read_published
+from llmb_common.recipes.readme_variables import table
+from llmb_common.recipes.recipe import Recipe
+from llmb_common.recipes.releases import release_order
+
+
+def models(recipe: Recipe) -> list[str]:
+    """Every model, with its numbers and the GPU counts of plain pretraining for each GPU type."""
+    catalogue = _catalogue(recipe)
+    base = recipe.listed_variants[0].name
+    types = [name for name in GPUS if any(entry.gpu == name for entry in catalogue.index)]
+    rows = []
+    for size in catalogue.sizes:
+        entries = [entry for entry in catalogue.index if entry.model == size]
+        function = catalogue.function(entries[0].name)
+        shape, plain = function.architecture, [entry for entry in entries if entry.variant(base) == base]
+        rows.append(
+            [
+                f"`{size}`",
+                f"{function.parameters / 1e9:,.1f}B" if function.parameters else "",
+                str(shape.layers),
+                f"{shape.moe.top_k} of {shape.moe.experts}" if shape.moe else "",
+                _counts(catalogue.function(entry.name).sequence_length for entry in plain),
+                *(_counts(entry.gpus for entry in plain if entry.gpu == name) for name in types),
+            ]
+        )
+    header = ["`MODEL_SIZE`", "parameters", "layers", "experts", "sequence", *(name.upper() for name in types)]
+    return table(header, rows)
+
+
+def precisions(recipe: Recipe) -> list[str]:
+    """Which precisions each model has on each GPU type, in plain pretraining."""
+    catalogue = _catalogue(recipe)
+    base = recipe.listed_variants[0].name
+    types = [name for name in GPUS if any(entry.gpu == name for entry in catalogue.index)]
+    rows = []
+    for size in catalogue.sizes:
+        plain = [entry for entry in catalogue.index if entry.model == size and entry.variant(base) == base]
+        rows.append([f"`{size}`", *(_words(entry for entry in plain if entry.gpu == name) for name in types)])
+    return table(["`MODEL_SIZE`", *(name.upper() for name in types)], rows)
+
+
+def named(recipe: Recipe) -> list[str]:
+    """The variants that CONFIG_VARIANT names, with the models that have them."""
+    catalogue = _catalogue(recipe)
+    base = recipe.listed_variants[0].name
+    found: dict[str, list[Entry]] = defaultdict(list)
+    for entry in catalogue.index:
+        found[entry.variant(base)].append(entry)
+    rows = [
+        [f"`{name}`", str(len(entries)), ", ".join(dict.fromkeys(f"`{entry.model}`" for entry in entries))]
+        for name, entries in sorted(found.items())
+        if name != base
+    ]
+    return table(["`CONFIG_VARIANT`", "functions", "models"], rows)
+
+
+def newest(recipe: Recipe) -> list[str]:
+    """The published result of each function in the newest container that has one."""
+    best: dict[str, PublishedRow] = {}
+    for row in _published(recipe):
+        if row.function is None:
+            continue
+        other = best.get(row.function)
+        if other is None or release_order(row.container) > release_order(other.container):
+            best[row.function] = row
+    rows = [
+        [
+            f"`{row.size}`" + (f" `{row.variant}`" if row.variant != recipe.listed_variants[0].name else ""),
+            row.gpu.upper(),
+            str(row.gpus),
+            f"{row.dtype}" + (f" {row.fp8_recipe}" if row.fp8_recipe else ""),
+            row.container,
+            f"{row.step_seconds:g}",
+            f"{row.tokens_per_second_per_gpu:,.0f}",
+            f"{row.tflops_per_gpu:,.0f}",
+            f"**{row.tflops_of_bridge:,.0f}**" if row.why and row.tflops_of_bridge else "",
+        ]
+        for _, row in sorted(best.items())
+    ]
+    header = [
+        "model",
+        "GPU",
+        "GPUs",
+        "precision",
+        "container",
+        "s/step",
+        "tokens/s/GPU",
+        "TFLOPS/GPU",
+        "Bridge 0.6 counts",
+    ]
+    return table(header, rows)
+
+
+def containers(recipe: Recipe) -> list[str]:
+    """How many published rows there are of each container, and how many have all the columns of a function."""
+    found: dict[str, list[PublishedRow]] = defaultdict(list)
+    for row in _published(recipe):
+        found[row.container].append(row)
+    rows = [
+        [name, str(len(of)), str(sum(row.function is not None for row in of))]
+        for name, of in sorted(found.items(), key=lambda item: release_order(item[0]), reverse=True)
+    ]
+    return table(["container", "published rows", "equal to a function"], rows)
+
+
+TABLES = {
+    "functions": models,
+    "precisions": precisions,
+    "named": named,
+    "newest": newest,
+    "containers": containers,
+}
+
+
+def _catalogue(recipe: Recipe) -> Catalogue:
+    if recipe.catalogue is None:
+        raise RecipeError(f"{recipe.name} has no catalogue", remedy="leave this table out")
+    return recipe.catalogue
+
+
+def _published(recipe: Recipe) -> tuple[PublishedRow, ...]:
+    return read_published(Path(recipe.results_file)) if recipe.results_file else ()
+
+
+def _counts(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(set(numbers))))
+
+
+def _words(entries: Iterable[Entry]) -> str:
+    return ", ".join(
+        sorted({f"{entry.dtype}{f' {entry.fp8_recipe}' if entry.fp8_recipe else ''}" for entry in entries})
+    )

@@ -1,0 +1,249 @@
+"""Jobs that call a function of Megatron-Bridge: the catalogue of 0.6.2, planned and rendered without Megatron."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from llmb_common.errors import RequestError
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.plan import make_plan
+from llmb_common.planning.published import published_results
+from llmb_common.recipes.catalogue import Entry
+from llmb_common.recipes.loading import load_recipe
+from llmb_common.recipes.published_file import read_published
+from llmb_common.rendering.job import job_document
+from llmb_common.rendering.script import render_script
+from llmb_common.request.read import read_request
+from llmb_common.runs.paths import dry_run_paths
+from llmb_common.site.cluster import ClusterConfig
+from llmb_common.site.machine import Machine
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPE = load_recipe(ROOT / "mbridge")
+assert RECIPE.catalogue is not None
+CATALOGUE = RECIPE.catalogue
+SLURM = Machine(cluster_type="slurm")
+LAPTOP = Machine(cluster_type="local", gpu_type="cpu")
+
+_NVFP4 = ("nvfp4", "nvfp4_full_iteration")
+IMPOSSIBLE = {
+    *(f"qwen3_235b_a22b_pretrain_64gpu_gb300_{what}_config" for what in ("bf16", "fp8cs", "fp8mx", *_NVFP4)),
+    *(f"qwen3_235b_a22b_pretrain_64gpu_gb200_{what}_config" for what in ("fp8cs", "fp8mx", *_NVFP4)),
+    *(f"deepseek_v3_pretrain_128gpu_vr200_{precision}_config" for precision in ("bf16", "fp8cs", "fp8mx", "nvfp4")),
+    *(f"deepseek_v3_pretrain_64gpu_h100_{precision}_config" for precision in ("bf16", "fp8cs")),
+    *(f"nemotronh_56b_pretrain_256gpu_{gpu}_bf16_config" for gpu in ("b200", "gb300")),
+}
+"""Functions of NVIDIA's that do not divide at their own number of GPUs."""
+
+
+def plan(machine: Machine = SLURM, **variables: str) -> JobPlan:
+    return make_plan(RECIPE, ClusterConfig(), read_request({"LLMB_INSTALL": "/install", **variables}), machine)
+
+
+def refusal(machine: Machine = SLURM, **variables: str) -> str:
+    with pytest.raises(RequestError) as caught:
+        plan(machine, **variables)
+    return str(caught.value)
+
+
+def asked(entry: Entry) -> dict[str, str]:
+    """The variables that ask for a function."""
+    wanted = {"MODEL_SIZE": entry.model, "GPU_TYPE": entry.gpu, "JOB_TOTAL_GPUS": str(entry.gpus), "DTYPE": entry.dtype}
+    if entry.fp8_recipe:
+        wanted["FP8_RECIPE"] = entry.fp8_recipe
+    if entry.variant("pretrain") != "pretrain":
+        wanted["CONFIG_VARIANT"] = entry.variant("pretrain")
+    return wanted
+
+
+def test_every_function_is_planned_and_rendered_at_its_own_scale(tmp_path: Path) -> None:
+    refused, names = {}, set()
+    for entry in CATALOGUE.index:
+        try:
+            planned = plan(**asked(entry))
+        except RequestError as error:
+            refused[entry.name] = error.code
+            continue
+        assert planned.function is not None
+        assert planned.function.name == entry.name
+        assert (entry.gpu, planned.experiment_name) not in names
+        names.add((entry.gpu, planned.experiment_name))
+        paths = dry_run_paths(planned.workload_folder, planned.experiment_name)
+        (tmp_path / f"{entry.name}.sh").write_text(render_script(planned, paths))
+    assert set(refused) == IMPOSSIBLE
+    assert set(refused.values()) == {"does-not-divide"}
+    assert len(names) == len(CATALOGUE.index) - len(refused) == 433
+    checked = subprocess.run(
+        ["xargs", "-n1", "bash", "-n"], input="\n".join(map(str, tmp_path.glob("*.sh"))), text=True, capture_output=True
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_the_documented_request_calls_the_function_of_that_name() -> None:
+    p = plan(MODEL_SIZE="deepseek_v3", DTYPE="fp8", FP8_RECIPE="mx", GPU_TYPE="gb300", JOB_TOTAL_GPUS="256")
+    assert p.function is not None
+    assert p.function.name == "deepseek_v3_pretrain_256gpu_gb300_fp8mx_config"
+    assert (p.tp, p.pp, p.vp, p.ep, p.etp, p.mbs, p.gbs) == (1, 2, 8, 32, 1, 1, 4096)
+    assert (p.family, p.layers, p.seq_len, p.nodes, p.dp, p.ga) == ("deepseek_v3", 61, 4096, 64, 128, 32)
+    assert p.image == "/install/images/nvidia+nemo+26.08.sqsh"
+    assert p.has_experts
+
+
+def test_the_job_names_the_function_and_its_own_columns() -> None:
+    p = plan(MODEL_SIZE="llama3_8b", GPU_TYPE="h100", JOB_TOTAL_GPUS="16", DTYPE="bf16", FORCE="true")
+    job = job_document(p, dry_run_paths(p.workload_folder, p.experiment_name))
+    assert job["architecture"] is None
+    assert job["function"]["name"] == "llama3_8b_pretrain_8gpu_h100_bf16_config"
+    assert job["function"]["catalogue"] == CATALOGUE.sha256
+    assert job["function"]["columns"]["gbs"] == 128
+    assert (job["batch"]["gbs"], job["world_size"]) == (256, 16)
+    assert job["function"]["reduced"] is None
+
+
+def test_the_batch_follows_the_number_of_gpus_and_must_be_whole() -> None:
+    common = {"MODEL_SIZE": "llama3_70b", "GPU_TYPE": "gb300", "DTYPE": "nvfp4"}
+    own = plan(**common, JOB_TOTAL_GPUS="64")
+    twice = plan(**common, JOB_TOTAL_GPUS="128", FORCE="true")
+    assert twice.gbs == 2 * own.gbs
+    assert twice.ga == own.ga
+    assert plan(**common, JOB_TOTAL_GPUS="128", FORCE="true", STRONG_SCALING="true").gbs == own.gbs
+    assert "not a documented scale" in refusal(**common, JOB_TOTAL_GPUS="128")
+
+
+def test_without_fp8_recipe_it_is_what_the_model_has_there() -> None:
+    assert plan(MODEL_SIZE="deepseek_v3", GPU_TYPE="b200", JOB_TOTAL_GPUS="256").fp8_recipe == "mx"
+    assert plan(MODEL_SIZE="deepseek_v3", GPU_TYPE="h100", JOB_TOTAL_GPUS="1024").fp8_recipe == "cs"
+    said = refusal(MODEL_SIZE="deepseek_v3", GPU_TYPE="h100", JOB_TOTAL_GPUS="1024", FP8_RECIPE="mx")
+    assert "FP8_RECIPE=mx on h100" in said
+    assert "it has cs, sc" in said
+
+
+def test_b300_runs_its_own_functions_and_h200_those_of_h100() -> None:
+    b300 = plan(MODEL_SIZE="llama3_8b", GPU_TYPE="b300", JOB_TOTAL_GPUS="8")
+    assert b300.function is not None
+    assert "_b300_" in b300.function.name
+    assert not b300.preflight.warnings
+    h200 = plan(MODEL_SIZE="llama3_8b", GPU_TYPE="h200", JOB_TOTAL_GPUS="8")
+    assert h200.function is not None
+    assert "_h100_" in h200.function.name
+    assert "it runs those of h100" in h200.preflight.warnings[0]
+
+
+def test_variants_and_other_tasks_are_chosen_by_name_only() -> None:
+    common = {"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "gb300", "DTYPE": "bf16"}
+    said = refusal(**common, JOB_TOTAL_GPUS="64")
+    assert "on 64 GPUs there is CONFIG_VARIANT fsdp" in said
+    named = plan(**common, JOB_TOTAL_GPUS="64", CONFIG_VARIANT="fsdp")
+    assert named.fsdp
+    assert named.experiment_name.endswith("_fsdp")
+    tuned = plan(MODEL_SIZE="llama3_70b", GPU_TYPE="h100", JOB_TOTAL_GPUS="8", DTYPE="bf16", CONFIG_VARIANT="peft")
+    assert tuned.function is not None
+    assert tuned.function.name == "llama3_70b_peft_8gpu_h100_bf16_config"
+    assert "has only variants that are chosen by name" in refusal(MODEL_SIZE="glm51", GPU_TYPE="gb200")
+
+
+def test_what_does_not_exist_suggests_what_does() -> None:
+    assert "did you mean 'deepseek_v3'" in refusal(MODEL_SIZE="deepseek-v3", GPU_TYPE="gb300", JOB_TOTAL_GPUS="256")
+    said = refusal(MODEL_SIZE="kimi_k2", GPU_TYPE="r100", JOB_TOTAL_GPUS="256")
+    assert "it has configurations for vr200, gb300, gb200, b300, b200, h200, h100" in said
+    said = refusal(MODEL_SIZE="kimi_k2", GPU_TYPE="gb200", DTYPE="nvfp4", JOB_TOTAL_GPUS="256")
+    assert "it has bf16, fp8" in said
+
+
+def test_the_environment_is_the_functions_and_the_callers_wins() -> None:
+    common = {"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "gb300", "JOB_TOTAL_GPUS": "256"}
+    p = plan(**common, NCCL_NVLS_ENABLE="1", USE_MNNVL="0")
+    function = CATALOGUE.function("deepseek_v3_pretrain_256gpu_gb300_fp8mx_config")
+    for name, value in function.env.items():
+        if name not in ("NCCL_NVLS_ENABLE", "USE_MNNVL"):
+            assert (p.env[name].value, p.env[name].source) == (value, "recipe")
+    assert (p.env["NCCL_NVLS_ENABLE"].value, p.env["NCCL_NVLS_ENABLE"].source) == ("1", "environment")
+    assert p.env["USE_MNNVL"].value == "0"
+
+
+def test_another_ep_moves_the_dispatchers_variables() -> None:
+    ranks = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"
+    common = {"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "gb300", "JOB_TOTAL_GPUS": "256"}
+    assert plan(**common).env[ranks].value == "32"
+    assert plan(**common, EP="64").env[ranks].value == "64"
+    assert "joins 72 GPUs" in refusal(**common, EP="128")
+    hopper = {"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "1024"}
+    assert plan(**hopper, EP="32").env[ranks].value == "8"
+
+
+def test_a_layout_of_its_own_stages_keeps_them() -> None:
+    common = {"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "1024"}
+    assert "says itself which layers go into which stage" in refusal(**common, PP="4")
+    assert plan(**common, TP="4").tp == 4
+
+
+@pytest.mark.parametrize("size", [model.size for model in RECIPE.listed_models])
+def test_a_reduced_copy_is_planned_on_a_cpu(size: str) -> None:
+    p = plan(LAPTOP, MODEL_SIZE=size)
+    assert p.function is not None
+    assert p.function.reduced is not None
+    assert (p.device, p.dtype, p.layers, p.seq_len, p.gpus) == ("cpu", "bf16", 4, 64, 2)
+    assert set(p.env) == {"TOKENIZERS_PARALLELISM", "TRANSFORMERS_OFFLINE"}
+
+
+def test_a_cpu_without_a_size_trains_the_smallest() -> None:
+    assert plan(LAPTOP).model_size == "smoke"
+
+
+def test_published_rows_have_the_columns_of_the_function_they_belong_to() -> None:
+    """What NVIDIA printed, column by column, against what its function gives."""
+    rows = read_published(ROOT / "mbridge" / "published.json")
+    assert len(rows) == 282
+    belonging = [row for row in rows if row.function is not None]
+    assert len(belonging) == 196
+    for row in belonging:
+        assert row.function is not None
+        entry, function = CATALOGUE.entry(row.function), CATALOGUE.function(row.function)
+        assert (row.gpu, row.gpus, row.size) == (entry.gpu, entry.gpus, entry.model)
+        assert (row.dtype, row.fp8_recipe, row.variant) == (entry.dtype, entry.fp8_recipe, entry.variant("pretrain"))
+        for name, printed in row.columns.items():
+            own = function.sequence_length if name == "seqlen" else getattr(function.columns, name)
+            if name == "fsdp":
+                assert printed is None or bool(printed) == own
+            elif printed is not None or name in ("vp", "ep"):
+                assert (printed or 1) == (own or 1), (row.function, name)
+    for row in rows:
+        assert row.function is not None or row.why
+
+
+def test_deviating_tflops_are_marked() -> None:
+    """Bridge's own FLOPs at the printed tokens/s against the printed TFLOPS: beyond 2 % the row says so."""
+    for row in read_published(ROOT / "mbridge" / "published.json"):
+        if row.function is None:
+            continue
+        per_token = CATALOGUE.function(row.function).flops_per_token
+        assert per_token is not None
+        counted = per_token * row.tokens_per_second_per_gpu / 1e12
+        assert row.tflops_of_bridge == pytest.approx(counted, abs=0.06)
+        assert bool(row.why) == (abs(counted / row.tflops_per_gpu - 1) > 0.02), row
+
+
+def test_a_job_is_compared_with_the_row_of_its_own_container_first() -> None:
+    p = plan(MODEL_SIZE="deepseek_v3", GPU_TYPE="gb300", JOB_TOTAL_GPUS="256")
+    found = published_results(p, RECIPE)
+    assert (found[0].container, found[0].step_seconds, found[0].tflops_per_gpu) == ("26.08", 10.422, 1635)
+    assert p.preflight.reference_step_seconds == 10.422
+    changed = plan(MODEL_SIZE="deepseek_v3", GPU_TYPE="gb300", JOB_TOTAL_GPUS="256", EP="64")
+    assert published_results(changed, RECIPE) == []
+    for size in ("gb300", "gb200"):  # printed with EP 64, and 32 in the function
+        flash = plan(MODEL_SIZE="deepseek_v4_flash", GPU_TYPE=size, JOB_TOTAL_GPUS="128")
+        assert published_results(flash, RECIPE) == []
+
+
+def test_the_index_says_what_the_names_say_and_every_line_is_complete() -> None:
+    document = json.loads((ROOT / "mbridge" / "catalogue-0.6.2.json").read_text())
+    assert (document["release"], document["core"]) == ("0.6.2", "0.19.2")
+    assert [line[0] for line in document["index"]] == list(document["functions"]) == sorted(document["functions"])
+    for entry in CATALOGUE.index:
+        word = f"_{entry.suffix}" if entry.suffix else ""
+        assert entry.name == f"{entry.model}_{entry.task}_{entry.gpus}gpu_{entry.gpu}_{entry.precision}{word}_config"
+        CATALOGUE.function(entry.name)
