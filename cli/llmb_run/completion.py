@@ -20,12 +20,12 @@ def workloads(context: Context, parameter: Parameter, incomplete: str) -> list[s
 
 
 def sizes(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
-    found = [model.size for entry in _chosen(context) for model in entry.recipe.models]
+    found = [size for entry in _chosen(context) for size in entry.recipe.sizes]
     return [size for size in dict.fromkeys(found) if size.startswith(incomplete)]
 
 
 def dtypes(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
-    found = [dtype for entry in _chosen(context) for row in entry.recipe.rows for dtype in row.dtypes]
+    found = [known.dtype for entry in _chosen(context) for known in entry.recipe.configurations]
     return [dtype for dtype in sorted(set(found)) if dtype.startswith(incomplete)]
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import click
 
 from llmb_common import gpus
 from llmb_common.envelope import Result
-from llmb_common.recipes.recipe import Recipe
+from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.recipes.recipe import Configuration, Recipe
 from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.place import CatalogEntry, Place
@@ -18,10 +20,11 @@ from llmb_run.words import split
 
 @click.command(cls=Command)
 @options.workloads
+@options.sizes
 @options.gpu_type
 @options.flag("--installed", help="Only workloads of this installation.")
 @options.json
-def command(workload: tuple[str, ...], gpu_type: str | None, installed: bool) -> Result:
+def command(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str | None, installed: bool) -> Result:
     """Show workloads with their sizes, dtypes and scales, installed and documented."""
     place = Place()
     entries = [place.workload(name) for name in split(workload)] or list(place.catalog)
@@ -29,10 +32,13 @@ def command(workload: tuple[str, ...], gpu_type: str | None, installed: bool) ->
     if installed:
         entries = [entry for entry in entries if entry.recipe.workload in here]
     wanted = gpu_type.lower() if gpu_type else place.cluster.gpu_type
-    data = [_describe(entry, wanted, entry.recipe.workload in here) for entry in entries]
+    words = [word.lower() for word in split(size)]
+    data = [_describe(entry, wanted, words, entry.recipe.workload in here) for entry in entries]
+    if words:
+        data = [item for item in data if item["configurations"]] or _nothing(entries, words, wanted)
     if not place.install_or_none:
         notice("no installation here (LLMB_INSTALL is not set): these are the documented workloads")
-    shown = [row for item in data for row in _rows(item)]
+    shown = [row for item in data for row in _rows(item, all_of_it=bool(workload or words))]
     text = table(["workload", "", "size", "GPU", "dtype", "scales", "variant"], shown)
     return Result(data, text, hint=_next_step(data))
 
@@ -47,56 +53,87 @@ def _next_step(data: list[dict[str, Any]]) -> str:
     )
 
 
-def _describe(entry: CatalogEntry, gpu_type: str | None, installed: bool) -> dict[str, Any]:
+def _nothing(entries: Sequence[CatalogEntry], words: Sequence[str], gpu_type: str | None) -> NoReturn:
+    """Say which sizes come near."""
+    sizes = [size for entry in entries for size in entry.recipe.sizes]
+    of = f" for {gpu_type}" if gpu_type else ""
+    raise RequestError(
+        f"no size holds {', '.join(words)}{of}{did_you_mean(words[0], sizes)}",
+        remedy=f"the sizes are {', '.join(sizes)}",
+        field="MODEL_SIZE",
+    )
+
+
+def _describe(entry: CatalogEntry, gpu_type: str | None, words: Sequence[str], installed: bool) -> dict[str, Any]:
     recipe = entry.recipe
     return {
         "workload": recipe.workload,
         "title": recipe.title,
         "installed": installed,
         "recipe": str(entry.folder),
-        "sizes": [model.size for model in recipe.models],
-        "configurations": list(_configurations(recipe, gpu_type)),
+        "sizes": list(recipe.sizes),
+        "configurations": _configurations(recipe, gpu_type, words),
     }
 
 
-def _configurations(recipe: Recipe, gpu_type: str | None) -> list[dict[str, Any]]:
-    """One per size, GPU type, dtype and variant, with the scales of all its rows."""
-    scales: dict[tuple[str, str, str, str], set[int]] = {}
-    order = [model.size for model in recipe.models]
-    for row in recipe.rows_for(gpu_type) if gpu_type else recipe.rows:
-        for dtype in row.dtypes:
-            scales.setdefault((row.size, row.gpu, dtype, row.variant), set()).update(row.scales)
-    types = [*gpus.gpu_types(), "any"]
-    keys = sorted(scales, key=lambda key: (order.index(key[0]), types.index(key[1]), key[2], key[3]))
+def _configurations(recipe: Recipe, gpu_type: str | None, words: Sequence[str]) -> list[dict[str, Any]]:
+    """One per size, GPU type, dtype and variant, with the scales of all its rows. ``words``: parts of sizes."""
+    wanted = {gpu_type, gpus.rows_of(gpu_type), "any"} if gpu_type else None
+    scales: dict[Configuration, set[int]] = {}
+    for known in recipe.configurations:
+        if (wanted is None or known.gpu in wanted) and (not words or any(word in known.size for word in words)):
+            scales.setdefault(known._replace(scales=()), set()).update(known.scales)
+    sizes, types = {size: at for at, size in enumerate(recipe.sizes)}, [*gpus.gpu_types(), "any"]
+    keys = sorted(
+        scales, key=lambda key: (sizes[key.size], types.index(key.gpu), key.dtype, key.fp8_recipe or "", key.variant)
+    )
     return [
         {
-            "size": size,
-            "gpu_type": gpu,
-            "dtype": dtype,
-            "fp8_recipe": recipe.variant(variant).fp8_recipe if dtype == "fp8" else None,
-            "variant": variant,
+            "size": key.size,
+            "gpu_type": key.gpu,
+            "dtype": key.dtype,
+            "fp8_recipe": key.fp8_recipe,
+            "variant": key.variant,
             "scales": sorted(scales[key]),
         }
         for key in keys
-        for size, gpu, dtype, variant in [key]
     ]
 
 
-def _rows(item: dict[str, Any]) -> list[list[str]]:
-    rows = []
+MANY = 60
+"""A workload of more configurations than this is one line, unless it is asked for."""
+
+
+def _rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
+    configurations = item["configurations"]
+    state = "installed" if item["installed"] else "documented"
+    if len(configurations) > MANY and not all_of_it:
+        sizes = len({configuration["size"] for configuration in configurations})
+        dtypes = sorted({configuration["dtype"] for configuration in configurations})
+        more = f"llmb-run list -w {item['workload']} shows {len(configurations)}"
+        return [[item["workload"], state, f"{sizes} sizes", "", ",".join(dtypes), more, ""]]
+    rows: list[list[str]] = []
+    scalings = _several_scalings(configurations)
     two = len({configuration["variant"] for configuration in item["configurations"]}) > 1
     for number, configuration in enumerate(item["configurations"]):
         first = number == 0
         same = not first and item["configurations"][number - 1]["size"] == configuration["size"]
+        scaling = configuration["fp8_recipe"] if scalings else None
         rows.append(
             [
                 item["workload"] if first else "",
-                ("installed" if item["installed"] else "documented") if first else "",
+                state if first else "",
                 "" if same else configuration["size"],
                 configuration["gpu_type"],
-                configuration["dtype"],
+                f"{configuration['dtype']} {scaling or ''}".strip(),
                 ",".join(map(str, configuration["scales"])),
                 configuration["variant"] if two else "",
             ]
         )
     return rows
+
+
+def _several_scalings(configurations: Sequence[dict[str, Any]]) -> bool:
+    """Whether one size has FP8 of several scalings on one type of GPU, in one variant."""
+    named = {(c["size"], c["gpu_type"], c["variant"], c["fp8_recipe"]) for c in configurations if c["fp8_recipe"]}
+    return len(named) > len({name[:3] for name in named})

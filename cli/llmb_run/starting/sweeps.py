@@ -42,11 +42,11 @@ def sweep(
     recipes = [place.workload(name).recipe for name in workloads]
     for size in sizes:
         # A size of one of several workloads is a combination; a size of none is a slip.
-        if not any(model.size == size.lower() for recipe in recipes for model in recipe.models):
+        if not any(size.lower() in recipe.sizes for recipe in recipes):
             recipes[0].model(size)
     for wanted in dtypes:
-        if not any(wanted.lower() in row.dtypes for recipe in recipes for row in recipe.rows):
-            known = sorted({name for recipe in recipes for row in recipe.rows for name in row.dtypes})
+        known = sorted({configuration.dtype for recipe in recipes for configuration in recipe.configurations})
+        if wanted.lower() not in known:
             raise RequestError(f"--dtype {wanted}: no configuration has it", remedy=f"it is one of {', '.join(known)}")
     asks: list[Ask] = []
     all_sizes: Sequence[str | None] = sizes or [base.size]

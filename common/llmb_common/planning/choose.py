@@ -171,8 +171,8 @@ def _variant_notices(case: Case, rows: Sequence[Row]) -> list[str]:
 
 def _gpu_types(recipe: Recipe, size: str | None) -> list[str]:
     """The GPU types that ``recipe`` has configurations for, of ``size`` or, where none is asked for, of its default."""
-    known = {row.gpu for row in recipe.rows if row.size == (size or recipe.defaults.model_size)}
-    known = known or {row.gpu for row in recipe.rows}  # a size that does not exist is an error of its own
+    known = {row.gpu for row in recipe.configurations if row.size == (size or recipe.defaults.model_size)}
+    known = known or {row.gpu for row in recipe.configurations}  # a size that does not exist is an error of its own
     if size is None and "smoke" in recipe.sizes:
         known.add(CPU)
     return [name for name in gpu_types() if known & {"any", name, rows_of(name)}]

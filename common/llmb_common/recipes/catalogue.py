@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from llmb_common.errors import RecipeError, did_you_mean
-from llmb_common.recipes.recipe import Model, Row, Variant
+from llmb_common.recipes.recipe import Configuration, Model, Row, Variant
 from llmb_common.recipes.shape import Shape
 from llmb_common.request.columns import Columns
 
@@ -173,6 +173,12 @@ class Catalogue:
             for name in names
             if name != self._base.name
         )
+
+    def configurations(self) -> Iterator[Configuration]:
+        """What the functions are selected by, from the index alone."""
+        for entry in self.index:
+            variant = entry.variant(self._base.name)
+            yield Configuration(entry.model, entry.gpu, entry.dtype, entry.fp8_recipe, variant, (entry.gpus,))
 
     def rows(
         self,

@@ -7,10 +7,10 @@ one ``Row``; its GPU counts are the doublings from ``gpus_min`` to ``gpus_max``,
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import msgspec
 
@@ -216,6 +216,17 @@ class Row(Columns[str], frozen=True, kw_only=True, forbid_unknown_fields=True):
         return gpus * times // divisor
 
 
+class Configuration(NamedTuple):
+    """What selects a row, and the numbers of GPUs that it documents."""
+
+    size: str
+    gpu: str
+    dtype: str
+    fp8_recipe: str | None
+    variant: str
+    scales: tuple[int, ...]
+
+
 class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A publication of NVIDIA's with configurations or results, and the software that it measured them with."""
 
@@ -350,6 +361,16 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.catalogue is not None:
             found += self.catalogue.rows((gpu_type, gpu), size, variant, dtype)
         return sorted(found, key=lambda row: order.index(row.variant))
+
+    @property
+    def configurations(self) -> Iterator[Configuration]:
+        """What all rows are selected by. Of a catalogue only its index is read."""
+        for row in self.listed_rows:
+            for dtype in row.dtypes:
+                fp8 = row.fp8_recipe or self.variant(row.variant).fp8_recipe if dtype == "fp8" else None
+                yield Configuration(row.size, row.gpu, dtype, fp8, row.variant, row.scales)
+        if self.catalogue is not None:
+            yield from self.catalogue.configurations()
 
     def model(self, size: str, among: Collection[str] | None = None) -> Model:
         """The model of ``size`` (in any case).

@@ -22,7 +22,7 @@ def without_rows(workloads: Sequence[str], recipes: Mapping[str, Recipe], gpu_ty
 def require_rows(answers: Answers, recipes: Mapping[str, Recipe]) -> None:
     """Raise RequestError for workloads that could not run on the GPU type of the installation."""
     for name in without_rows(answers.workloads, recipes, answers.gpu_type):
-        known = sorted({row.gpu for row in recipes[name].rows} - {"any"})
+        known = sorted({known.gpu for known in recipes[name].configurations} - {"any"})
         raise RequestError(
             f"{name} has no configuration for {answers.gpu_type}; it has some for {', '.join(known)}",
             remedy=f"leave it out, or correct gpu_type, {_OVERRIDE}",

@@ -116,7 +116,7 @@ def list_workloads(clone: Path) -> Result:
         {
             "workload": name,
             "title": recipe.title,
-            "sizes": [model.size for model in recipe.models],
+            "sizes": list(recipe.sizes),
             "image": recipe.image,
         }
         for name, recipe in sorted(recipes.items())
