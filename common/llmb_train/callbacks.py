@@ -8,10 +8,10 @@ from megatron.bridge.training.callbacks import Callback
 
 from llmb_train.evidence.node import LOAD_STEP, Node
 from llmb_train.evidence.resolved import require_agreement
-from llmb_train.job import Job
+from llmb_train.job import FunctionJob, Job
 
 
-def callbacks(job: Job, node: Node) -> list[Any]:
+def callbacks(job: Job | FunctionJob, node: Node) -> list[Any]:
     """All that the job needs."""
     return [Evidence(job, node), *([SigtermHandler()] if job.checkpoint.save is not None else [])]
 
@@ -19,7 +19,7 @@ def callbacks(job: Job, node: Node) -> list[Any]:
 class Evidence(Callback):  # type: ignore[misc]
     """Compares plan and configuration before the first iteration, and has the node looked at under load."""
 
-    def __init__(self, job: Job, node: Node) -> None:
+    def __init__(self, job: Job | FunctionJob, node: Node) -> None:
         self._job = job
         self._node = node
         self._steps = 0

@@ -17,6 +17,7 @@ from llmb_train.settings import (
     precision,
     profiling,
     refusals,
+    steps,
 )
 
 _WARMUP_STEPS = 2
@@ -55,7 +56,7 @@ def build_config(job: Job, engine: Engine) -> Any:
         rng=RNGConfig(seed=job.seed, te_rng_tracker=job.performance.cuda_graph),
         dist=DistributedInitConfig(
             distributed_backend="nccl" if engine.device == "cuda" else "gloo",
-            distributed_timeout_minutes=_timeout_minutes(job),
+            distributed_timeout_minutes=steps.timeout_minutes(job),
         ),
         # NaN losses show in the log of every step; checking for them costs a synchronization (Bridge 0.3.1), and a
         # graph of a whole iteration cannot.
@@ -66,31 +67,19 @@ def build_config(job: Job, engine: Engine) -> Any:
     )
 
 
-def _timeout_minutes(job: Job) -> int:
-    """How long a rank waits for the others: Bridge's 10 minutes, or long enough to write terabytes."""
-    return 60 if job.checkpoint.used else 10
-
-
 def _training(job: Job, span: checkpoint.Span) -> Any:
     from megatron.bridge.training.config import TrainingConfig
 
-    saving = job.checkpoint.save is not None
     return TrainingConfig(
         micro_batch_size=job.batch.mbs,
         global_batch_size=job.batch.gbs,
-        train_iters=span.last,
-        # Ending by exit_interval saves once; running off the end saves the last step again after an interval save.
-        exit_interval=span.last if saving else None,
-        exit_signal_handler=saving,
-        # Slurm signals every process of the step: a data loader worker that dies of it ends its rank before the save
-        # (Bridge 0.3.1 installs the handler in the workers, data/loaders.py).
-        exit_signal_handler_for_dataloader=saving,
         eval_iters=0,
         eval_interval=span.last,  # Bridge divides by it even where there is nothing to evaluate
         # Collect garbage on all ranks in the same step, or each step waits for another rank (Bridge 0.3.1).
         manual_gc=True,
         manual_gc_interval=100,
         manual_gc_eval=100,
+        **steps.fields(job, span),
     )
 
 

@@ -6,13 +6,10 @@ import importlib.util
 import os
 from dataclasses import dataclass
 
-from llmb_train.errors import EngineError
+from llmb_train.errors import EngineError, WrongEngine
 from llmb_train.job import Device
+from llmb_train.releases import Release, release_of
 from llmb_train.versions import importable, package_version, require_configured_versions
-
-PATCHED_BRIDGE = ("0.3.0", "0.3.1")
-PATCHED_CORE = ("0.16.0", "0.16.1")
-"""Releases whose source the patches of ``cpu`` and ``no_te`` were written against."""
 
 
 @dataclass(frozen=True)
@@ -22,11 +19,11 @@ class Engine:
     """False: megatron-core's local layers, which know bf16 only."""
 
 
-def find(device: Device) -> Engine:
-    """Find out what there is to train with, without importing it.
+def find(device: Device, release: Release) -> Engine:
+    """Find out what there is to train with, without importing it; ``release``: what the job needs.
 
     Raises:
-        EngineError: Megatron-Bridge is missing, or LLMB's settings or patches do not fit its version.
+        EngineError: Megatron-Bridge is missing, or the job's settings or the patches do not fit its version.
     """
     if not importable("megatron.bridge"):
         raise EngineError(
@@ -36,9 +33,9 @@ def find(device: Device) -> Engine:
     # A GPU container can run a CPU job too: the emulation stands in for the device only.
     have_te = device == "cuda" and importlib.util.find_spec("transformer_engine") is not None
     if have_te:
-        require_configured_versions(os.environ)
+        require_configured_versions(os.environ, release)
     else:
-        require_patched_versions(device)
+        require_patched_versions(device, release)
     return Engine(device=device, transformer_engine=have_te)
 
 
@@ -54,13 +51,22 @@ def install_patches(engine: Engine) -> None:
         no_te.install()
 
 
-def require_patched_versions(device: Device) -> None:
+def require_patched_versions(device: Device, release: Release) -> None:
     """Refuse a Megatron whose source the patches were not written against, rather than patch it blindly.
 
     Raises:
+        WrongEngine: it is a supported release, but not the one that the job needs.
         EngineError: names the version found and the versions known.
     """
-    for package, known in (("megatron-bridge", PATCHED_BRIDGE), ("megatron-core", PATCHED_CORE)):
+    bridge = package_version("megatron-bridge")
+    other = release_of(bridge)
+    if other not in (release, None):
+        raise WrongEngine(
+            f"this recipe needs Megatron-Bridge {release.bridge}.x; this Python has {bridge}",
+            remedy=f"use the engine venvs/{release.environment} of the installation (./installer.py makes it when a "
+            "recipe that needs it is chosen)",
+        )
+    for package, known in release.patched.items():
         found = package_version(package)
         if found not in known:
             why = "a CPU" if device == "cpu" else "a GPU without Transformer Engine"

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from llmb_train.errors import JobError
+from llmb_train.releases import DOCUMENTED, FUNCTIONS, Release
 from llmb_train.strict import StrictError, from_mapping
 
 SCHEMA = 1
 
 Device = Literal["cuda", "cpu"]
-Generation = Literal["hopper", "blackwell"]
+Generation = Literal["hopper", "blackwell", "rubin"]
 Family = Literal["llama3", "llama4", "grok1", "nemotron4"]
 
 
@@ -68,7 +69,7 @@ class Architecture:
 @dataclass(frozen=True)
 class Precision:
     dtype: Literal["bf16", "fp8", "nvfp4"]
-    fp8_recipe: Literal["cs", "ds", "mx"] | None
+    fp8_recipe: Literal["cs", "ds", "mx", "sc"] | None
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,51 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Job:
+class Columns:
+    """The columns of a function as it is shipped, at its own number of GPUs."""
+
+    tp: int
+    pp: int
+    vp: int | None
+    cp: int
+    ep: int | None
+    etp: int | None
+    fsdp: bool
+    mbs: int
+    gbs: int
+    cuda_graph: bool
+    recompute_layers: int
+    offload_layers: int
+    sequence_length: int
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """A copy of the function's model that is small enough for a CPU; every other size follows from these."""
+
+    layers: int
+    hidden: int
+    experts: int | None
+    """null: the model has none."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """A performance recipe of Megatron-Bridge: a function of ``megatron.bridge.perf_recipes``."""
+
+    name: str
+    release: str
+    """The Megatron-Bridge whose functions the catalogue lists."""
+    catalogue: str
+    """SHA-256 of the catalogue that the job was planned with."""
+    columns: Columns
+    reduced: Reduced | None
+
+
+@dataclass(frozen=True)
+class AnyJob:
+    """What all jobs have in common."""
+
     schema: int
     run_id: str
     experiment_name: str
@@ -136,9 +181,7 @@ class Job:
     gpu_type: str
     gpu_generation: Generation | None
     """null: no GPU."""
-    family: Family
     model_size: str
-    architecture: Architecture
     sequence_length: int
     precision: Precision
     world_size: int
@@ -149,7 +192,8 @@ class Job:
     profile: Profile | None
     checkpoint: Checkpoint
     data_workers: int
-    """Processes beside each rank that prepare its batches; 0: the rank does it between two steps."""
+    """Processes beside each rank that prepare its batches; 0: the rank does it between two steps. On GPUs functions
+    keep their own number."""
     seed: int
 
     @property
@@ -159,7 +203,34 @@ class Job:
         return self.world_size // (p.tp * p.pp * p.cp)
 
 
-def parse_job(content: Any, where: str = "job.json") -> Job:
+@dataclass(frozen=True)
+class Job(AnyJob):
+    """A job that describes its model's architecture."""
+
+    family: Family
+    architecture: Architecture
+
+    @property
+    def release(self) -> Release:
+        """What it needs."""
+        return DOCUMENTED
+
+
+@dataclass(frozen=True)
+class FunctionJob(AnyJob):
+    """A job that names a function, which makes the configuration."""
+
+    family: str
+    """The function's model, ``deepseek_v3``."""
+    function: Function
+
+    @property
+    def release(self) -> Release:
+        """What it needs."""
+        return FUNCTIONS
+
+
+def parse_job(content: Any, where: str = "job.json") -> Job | FunctionJob:
     """Check ``content`` (parsed JSON) against the schema.
 
     Raises:
@@ -172,15 +243,18 @@ def parse_job(content: Any, where: str = "job.json") -> Job:
             f"{where}: schema is {content.get('schema')!r}, this llmb_train reads schema {SCHEMA}",
             remedy="submit the run again with one version of LLMB",
         )
+    # Every job has one of the two; whoever writes it may say null for the other.
+    content = {key: value for key, value in content.items() if key not in ("architecture", "function") or value}
     try:
-        job = from_mapping(Job, content)
+        job = from_mapping(FunctionJob, content) if "function" in content else from_mapping(Job, content)
     except StrictError as error:
         raise JobError(f"{where}: {error}") from error
     _check(job, where)
+    _check_experts(job, where)
     return job
 
 
-def load_job(path: Path) -> Job:
+def load_job(path: Path) -> Job | FunctionJob:
     """Read and check ``path``.
 
     Raises:
@@ -197,9 +271,9 @@ def load_job(path: Path) -> Job:
     return parse_job(content, where=str(path))
 
 
-def _check(job: Job, where: str) -> None:
+def _check(job: AnyJob, where: str) -> None:
     """What the types cannot say. Planning checks divisibility with better messages; this guards hand-written files."""
-    p, moe = job.parallelism, job.architecture.moe
+    p = job.parallelism
     for name, value in (("tp", p.tp), ("pp", p.pp), ("cp", p.cp), ("vp", p.vp), ("ep", p.ep), ("etp", p.etp)):
         if value is not None and value < 1:
             raise JobError(f"{where}: parallelism.{name} is {value}, it must be at least 1")
@@ -219,15 +293,6 @@ def _check(job: Job, where: str) -> None:
         raise JobError(f"{where}: parallelism.vp is {p.vp} with pp 1", remedy="virtual pipeline stages need pp > 1")
     if p.cp > 1 and job.sequence_length % (2 * p.cp):
         raise JobError(f"{where}: sequence_length {job.sequence_length} is not a multiple of 2 * cp = {2 * p.cp}")
-    if moe is None and (p.ep or 1) > 1:
-        raise JobError(f"{where}: parallelism.ep is {p.ep}, but the architecture has no experts")
-    if moe is not None and moe.experts % (p.ep or 1):
-        raise JobError(f"{where}: the number of experts, {moe.experts}, is not a multiple of ep = {p.ep}")
-    if moe is not None and job.performance.moe_routing is None:
-        raise JobError(
-            f"{where}: performance.moe_routing is null for a model with experts",
-            remedy='use "drop" (as published) or "balanced"',
-        )
     if (job.precision.dtype == "fp8") != (job.precision.fp8_recipe is not None):
         raise JobError(f"{where}: precision.fp8_recipe must be set for dtype fp8, and only for it")
     if job.steps.train < 1 or (job.steps.exit_after is not None and job.steps.exit_after < 1):
@@ -237,4 +302,23 @@ def _check(job: Job, where: str) -> None:
     if job.profile is not None and not 0 <= job.profile.start < job.profile.stop:
         raise JobError(
             f"{where}: profile.start {job.profile.start} is not before profile.stop {job.profile.stop}",
+        )
+
+
+def _check_experts(job: Job | FunctionJob, where: str) -> None:
+    ep = job.parallelism.ep or 1
+    if isinstance(job, FunctionJob):
+        reduced = job.function.reduced
+        if reduced is not None and (reduced.experts or ep) % ep:
+            raise JobError(f"{where}: the number of experts, {reduced.experts}, is not a multiple of ep = {ep}")
+        return
+    moe = job.architecture.moe
+    if moe is None and ep > 1:
+        raise JobError(f"{where}: parallelism.ep is {ep}, but the architecture has no experts")
+    if moe is not None and moe.experts % ep:
+        raise JobError(f"{where}: the number of experts, {moe.experts}, is not a multiple of ep = {ep}")
+    if moe is not None and job.performance.moe_routing is None:
+        raise JobError(
+            f"{where}: performance.moe_routing is null for a model with experts",
+            remedy='use "drop" (as published) or "balanced"',
         )

@@ -8,14 +8,14 @@ import socket
 
 from llmb_train.engine import Engine
 from llmb_train.evidence.machine import DRIVER_FILE, driver_version
-from llmb_train.job import Job
+from llmb_train.job import AnyJob
 from llmb_train.versions import package_version
 
 PREFIX = "LLMB manifest: "
 NOTICE_PREFIX = "LLMB notice: "
 
 
-def collect(job: Job, engine: Engine) -> dict[str, str | int | None]:
+def collect(job: AnyJob, engine: Engine) -> dict[str, str | int | None]:
     """Versions and names; null where there is nothing to report."""
     import torch
 
@@ -38,7 +38,7 @@ def collect(job: Job, engine: Engine) -> dict[str, str | int | None]:
     }
 
 
-def print_header(job: Job, engine: Engine, notices: list[str]) -> None:
+def print_header(job: AnyJob, engine: Engine, notices: list[str]) -> None:
     """One ``LLMB manifest: {json}`` line and one line per notice, on stdout."""
     print(PREFIX + json.dumps(collect(job, engine), sort_keys=True), flush=True)
     for notice in notices:

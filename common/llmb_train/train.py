@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from llmb_train import engine as engines
 from llmb_train import manifest
 from llmb_train.errors import JobError
 from llmb_train.evidence.node import Node
-from llmb_train.job import Job
+from llmb_train.job import FunctionJob, Job
 from llmb_train.ranks import find_rank
 from llmb_train.settings import refusals
 
 
-def run(job: Job, folder: Path) -> None:
+def run(job: Job | FunctionJob, folder: Path) -> None:
     """Train ``job`` as the rank that the environment says; ``folder`` is the run's, where it leaves its evidence.
 
     A run that saves checkpoints ends with ``SystemExit(0)``: that is how Megatron-Bridge leaves its loop.
@@ -29,7 +31,7 @@ def run(job: Job, folder: Path) -> None:
             remedy="start as many tasks as the plan says, or plan the job again",
         )
     rank.export(os.environ)
-    engine = engines.find(job.device)
+    engine = engines.find(job.device, job.release)
     refusals.check(job, engine)  # before torch and Megatron take seconds to import
     node = Node(folder, rank, os.environ)
     node.start(uses_nccl=engine.device == "cuda")
@@ -37,15 +39,13 @@ def run(job: Job, folder: Path) -> None:
     if rank.rank == 0:
         manifest.print_header(job, engine, refusals.notices(job, engine))
 
-    from llmb_train.config import build_config
     from llmb_train.evidence.energy import log_energy
 
-    config = build_config(job, engine)
+    config, forward_step = _configuration(job, engine)
     config.logger.save_config_filepath = str(folder / "config.yaml")  # rank 0 writes it, fully resolved
     if engine.device == "cuda":
         log_energy(config)
 
-    from megatron.bridge.training.gpt_step import forward_step
     from megatron.bridge.training.pretrain import pretrain
 
     from llmb_train.callbacks import callbacks
@@ -58,3 +58,16 @@ def run(job: Job, folder: Path) -> None:
             node.finish()
         raise
     node.finish()
+
+
+def _configuration(job: Job | FunctionJob, engine: engines.Engine) -> tuple[Any, Callable[..., Any]]:
+    """The framework's configuration, and the function of one forward step."""
+    if isinstance(job, FunctionJob):
+        from llmb_train import functions
+
+        return functions.build_config(job, engine), functions.forward_step(job.function.name)
+    from megatron.bridge.training.gpt_step import forward_step
+
+    from llmb_train.config import build_config
+
+    return build_config(job, engine), forward_step

@@ -10,27 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from llmb_train.errors import WrongEngine
+from llmb_train.releases import CONTAINERS, Release, minor
 
 SWITCH = "LLMB_ENGINE_CHECK"
 """``off`` in a rank's environment: train with whatever Megatron is there."""
-
-CONTAINER = "nvcr.io#nvidia/nemo:26.02.01"
-"""The recipes' image; holds Megatron-Bridge 0.3.1 and megatron-core 0.16.1."""
-
-_CONTAINERS = {
-    "0.1": "25.09",
-    "0.2": "25.11",
-    "0.3": "26.02",
-    "0.4": "26.04",
-    "0.5": "26.06",
-    "0.6": "26.08",
-}
-"""NeMo containers by the minor release of Megatron-Bridge in them."""
-
-_CONFIGURED = {"megatron-bridge": "0.3", "megatron-core": "0.16"}
-"""Minor releases whose fields ``settings`` and ``models`` fill in. What others make of them was read in their sources:
-0.1 knows no ``save_tokenizer_assets`` (TypeError), 0.2 has no ``training.callbacks`` (ImportError),
-0.4 dropped and renamed fields of the data loader and the providers, 0.5 renamed those of CUDA graphs."""
 
 _MODULES = {
     "megatron-bridge": "megatron.bridge",
@@ -55,35 +38,32 @@ def importable(module: str) -> bool:
         return False
 
 
-def require_configured_versions(environment: Mapping[str, str]) -> None:
-    """Refuse a Megatron that LLMB's settings are not written for, unless ``environment`` switches the check off.
+def require_configured_versions(environment: Mapping[str, str], release: Release) -> None:
+    """Refuse a Megatron that the job's settings are not written for, unless ``environment`` switches the check off.
 
     Raises:
         WrongEngine: names what was found, the container it comes from, and the one that fits.
     """
     if environment.get(SWITCH, "").strip().lower() == "off":
         return
-    found = {name: package_version(name) for name in _CONFIGURED}
-    if all(is_configured(name, version) for name, version in found.items()):
+    found = {name: package_version(name) for name in release.configured}
+    if all(is_configured(name, version, release) for name, version in found.items()):
         return
-    bridge = found["megatron-bridge"] or ""
-    container = _CONTAINERS.get(_minor(bridge))
+    container = CONTAINERS.get(minor(found["megatron-bridge"] or ""))
     named = ", ".join(f"{name} {version or '(of unknown version)'}" for name, version in found.items())
-    wanted = ", ".join(f"{name} {minor}.x" for name, minor in _CONFIGURED.items())
+    wanted = ", ".join(f"{name} {known}.x" for name, known in release.configured.items())
     whose = f", as in NVIDIA's container nemo:{container}" if container else ""
     raise WrongEngine(
-        f"LLMB's settings are written for {wanted}; here is {named}{whose}",
-        remedy=f"use the container {CONTAINER} (unset RUN_CONF_IMAGE), or set {SWITCH}=off to try this one anyway",
+        f"LLMB's settings for this recipe are written for {wanted}; here is {named}{whose}",
+        remedy=f"use the container {release.container} (unset RUN_CONF_IMAGE), or set {SWITCH}=off to try this one "
+        "anyway",
     )
 
 
-def is_configured(name: str, version: str | None) -> bool:
-    """Whether LLMB's settings are written for this release; a pre-release is not one."""
-    return version is not None and re.fullmatch(rf"{re.escape(_CONFIGURED[name])}\.\d+(\+.*)?", version) is not None
-
-
-def _minor(version: str) -> str:
-    return ".".join(version.split(".")[:2])
+def is_configured(name: str, version: str | None, release: Release) -> bool:
+    """Whether LLMB's settings are written for this version; a pre-release is not one."""
+    known = release.configured[name]
+    return version is not None and re.fullmatch(rf"{re.escape(known)}\.\d+(\+.*)?", version) is not None
 
 
 def _installed_version(name: str) -> str | None:

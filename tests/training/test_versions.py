@@ -6,13 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from training_jobs import REPOSITORY, Engine, make_job
+from training_jobs import REPOSITORY, Engine, make_function_job, make_job
 
 from llmb_common.recipes.loading import load_recipe, recipe_folders
-from llmb_train.versions import CONTAINER
+from llmb_train.releases import DOCUMENTED, FUNCTIONS, RELEASES, Release
 
 INFO = """\
 MAJOR = {0}
@@ -36,10 +38,16 @@ def container(folder: Path, bridge: tuple[object, ...] | None, core: tuple[objec
     return folder
 
 
-def start(tree: Path, rank: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+def gpu_job() -> dict[str, Any]:
+    return make_job("8b", device="cuda", gpu_type="h100", world_size=2)
+
+
+def start(
+    tree: Path, rank: int = 0, job: dict[str, Any] | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """One rank of a job for two GPUs, with ``tree`` in front of everything else."""
     job_file = tree / "job.json"
-    job_file.write_text(json.dumps(make_job("8b", device="cuda", gpu_type="h100", world_size=2)))
+    job_file.write_text(json.dumps(job or gpu_job()))
     own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
     own |= {"MASTER_PORT": "29400", "PYTHONPATH": f"{tree}:{REPOSITORY / 'common'}", "PATH": os.environ["PATH"]}
     return subprocess.run(
@@ -72,7 +80,7 @@ def test_another_release_is_refused_with_the_container_that_fits(
     done = start(tree)
     assert (done.returncode, done.stdout) == (3, "")
     assert words in done.stderr
-    assert CONTAINER in done.stderr
+    assert DOCUMENTED.container in done.stderr
     assert "LLMB_ENGINE_CHECK=off" in done.stderr
     # The image is the same on every node: one rank says so, not a thousand.
     other = start(tree, rank=1)
@@ -96,5 +104,36 @@ def test_the_version_of_the_real_megatron_is_found_without_importing_it(engine: 
     assert done.stdout.split() == ["0.3.1", "0.16.1", "True", "False"]
 
 
+def test_a_job_that_names_a_function_wants_the_release_that_has_functions(tmp_path: Path) -> None:
+    job = make_function_job(device="cuda", gpu_type="h100", world_size=2)
+    done = start(container(tmp_path, *FITTING), job=job)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "written for megatron-bridge 0.6.x, megatron-core 0.19.x; here is megatron-bridge 0.3.1" in done.stderr
+    assert FUNCTIONS.container in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("make", "bridge", "core", "needs"),
+    [
+        pytest.param(make_job, (0, 6, 2, ""), (0, 19, 2, ""), DOCUMENTED, id="described"),
+        pytest.param(make_function_job, (0, 3, 1, ""), (0, 16, 1, ""), FUNCTIONS, id="function"),
+    ],
+)
+def test_the_other_cpu_engine_is_refused_with_the_one_that_fits(
+    tmp_path: Path,
+    make: Callable[[], dict[str, Any]],
+    bridge: tuple[object, ...],
+    core: tuple[object, ...],
+    needs: Release,
+) -> None:
+    done = start(container(tmp_path, bridge, core), job=make() | {"world_size": 2})
+    assert (done.returncode, done.stdout) == (3, "")
+    assert f"needs Megatron-Bridge {needs.bridge}.x; this Python has {bridge[0]}.{bridge[1]}" in done.stderr
+    assert f"venvs/{needs.environment} " in done.stderr
+
+
 def test_the_container_that_fits_is_the_recipes() -> None:
-    assert {load_recipe(folder).image for folder in recipe_folders(REPOSITORY)} == {CONTAINER}
+    containers = {release.bridge: release.container for release in RELEASES}
+    for folder in recipe_folders(REPOSITORY):
+        recipe = load_recipe(folder)
+        assert recipe.image == containers[getattr(recipe, "engine", DOCUMENTED.bridge)]

@@ -23,6 +23,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 DATA = REPOSITORY / "tests" / "data"
 ARCHITECTURES: dict[str, Any] = json.loads((DATA / "architectures.json").read_text(encoding="utf-8"))
 
+FUNCTIONS: dict[str, Any] = json.loads((DATA / "functions.json").read_text(encoding="utf-8"))["functions"]
+
 TIME_LIMIT = 1200
 """Seconds for one run; a tiny one takes a few on two idle cores."""
 
@@ -75,6 +77,32 @@ def make_job(name: str = "llama3", **changes: Any) -> dict[str, Any]:
         "data_workers": 0,
         "seed": 1234,
     }
+    return changed(job, changes)
+
+
+def make_function_job(family: str = "llama3_8b", **changes: Any) -> dict[str, Any]:
+    """A job.json for a reduced copy of a function of Megatron-Bridge 0.6: four layers on one CPU rank.
+
+    ``function={"reduced": None}`` leaves it at its size. Changes as for ``make_job``.
+    """
+    shipped = FUNCTIONS[family]
+    job = make_job()
+    del job["architecture"]
+    job |= {"family": family, "model_size": f"{family}-smoke", "sequence_length": 64}
+    job["function"] = {
+        "name": shipped["name"],
+        "release": "0.6.2",
+        "catalogue": 64 * "0",
+        "columns": copy.deepcopy(shipped["columns"]),
+        "reduced": {"layers": 4, "hidden": 128, "experts": 4 if shipped["experts"] else None},
+    }
+    if shipped["experts"]:
+        job["parallelism"] |= {"ep": 1, "etp": 1}
+    return changed(job, changes)
+
+
+def changed(job: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """``job`` with other values; of objects only the given keys change."""
     for key, value in changes.items():
         mergeable = isinstance(value, dict) and isinstance(job[key], dict)
         job[key] = {**job[key], **value} if mergeable else value

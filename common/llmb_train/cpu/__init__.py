@@ -4,15 +4,16 @@ megatron-core and Megatron-Bridge address ``device="cuda"`` at about a hundred p
 This package answers for the device, so that their own code runs unchanged on one or more CPU ranks over gloo:
 
 ``device``       ``torch.cuda``'s functions, answered for the CPU
-``redirect``     tensors made or moved to ``cuda`` land on the CPU
-``collectives``  gloo's differences from NCCL, the pipeline's sends among them
-``megatron``     megatron-core functions that reach past ``torch.cuda``
+``redirect``     tensors created on ``cuda`` or moved there end up on the CPU
+``collectives``  where gloo differs from NCCL, the pipeline's messages included
+``megatron``     megatron-core functions that bypass ``torch.cuda``
 
-It builds on ``llmb_train.no_te``, which stands in for Transformer Engine.
+It builds on ``llmb_train.no_te``, which makes up for Transformer Engine, and is the same for all supported releases:
+what differs between them, ``no_te`` chooses.
 
-Imported only for jobs with ``device: cpu``. Written for Megatron-Bridge 0.3.0/0.3.1 with megatron-core
-0.16.0/0.16.1; ``llmb_train.engine`` refuses other versions. What cannot run (FP8, CUDA graphs, activation offload)
-is refused by ``llmb_train.settings``, never skipped in silence.
+Imported only for jobs with ``device: cpu``. ``llmb_train.releases`` names the releases that it was tried with;
+``llmb_train.engine`` refuses others. What cannot run (FP8, CUDA graphs, activation offload) is refused by
+``llmb_train.settings``, never skipped silently.
 """
 
 from __future__ import annotations

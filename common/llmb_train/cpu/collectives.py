@@ -1,4 +1,4 @@
-"""Where gloo differs from NCCL, for megatron-core 0.16."""
+"""Where gloo differs from NCCL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def patch() -> None:
 
 
 def _patch_barrier() -> None:
-    """gloo has no device ids."""
+    """gloo knows no device ids."""
     barrier = dist.barrier
 
     def without_devices(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
@@ -52,8 +52,8 @@ def _patch_pipeline() -> None:
     """gloo matches messages by peer, tag and order.
 
     With two stages the next and the previous rank are the same peer, and the interleaved schedule has both directions
-    under way at once: without tags it takes gradients for activations and trains on, wrongly and silently. What is
-    sent is copied, because the schedule frees or reuses the tensor before gloo has read it.
+    under way at once: without tags gloo takes gradients for activations and trains on, silently wrong. What is sent
+    is copied, because the schedule frees or reuses the tensor before gloo has read it.
     """
     from megatron.core.pipeline_parallel import p2p_communication
 
@@ -85,7 +85,7 @@ def _patch_pipeline() -> None:
 
 
 def _patch_fsdp() -> None:
-    """Megatron-FSDP scales gradients inside the reduction (``PREMUL_SUM``), which only NCCL can; scale before it."""
+    """Megatron-FSDP scales gradients inside the reduction (``PREMUL_SUM``), which only NCCL has. Scale first."""
     from megatron.core.distributed.fsdp.src.megatron_fsdp import param_and_grad_buffer
 
     def scale_then_sum(grad_data: torch.Tensor, scaling_factor: float | None, ddp_config: Any) -> Any:

@@ -1,4 +1,4 @@
-"""``torch.cuda`` on a machine without CUDA: the functions that Megatron calls, answered for the CPU."""
+"""``torch.cuda`` on a machine without CUDA: the functions that Megatron calls answer for the CPU."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DeviceName(str):
 
 
 class Stream:
-    """A CPU runs everything in order, so waiting for a stream is doing nothing."""
+    """A CPU runs everything in order: there is nothing to wait for."""
 
     cuda_stream = 0
 
@@ -65,7 +65,7 @@ class Stream:
 
 
 class Event:
-    """Times on the host clock, in milliseconds as CUDA events give them."""
+    """Times by the host's clock, in milliseconds like those of CUDA events."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.time = 0.0
@@ -86,7 +86,7 @@ class Event:
 
 def emulate(device: str = "cpu") -> None:
     """Answer for ``torch.cuda``. Call before Megatron is imported."""
-    # torch.compile's table holds the original functions; it is built lazily and would fail over the replaced ones.
+    # torch.compile builds its table of the original functions when it first needs it, and fails on replaced ones.
     import torch._dynamo.trace_rules as trace_rules
 
     trace_rules.get_torch_obj_rule_map()

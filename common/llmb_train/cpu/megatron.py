@@ -1,4 +1,4 @@
-"""megatron-core 0.16 functions that go past ``torch.cuda`` into the driver."""
+"""megatron-core functions that bypass ``torch.cuda``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def patch() -> None:
-    """Patch core's access to the random state."""
+    """Replace how core reads and writes the random state."""
     from megatron.core.tensor_parallel import random as core_random
 
     # Both reach into torch._C for the CUDA generator.
@@ -21,5 +21,5 @@ def patch() -> None:
 
     core_random._set_cuda_rng_state = set_state
     core_random._get_cuda_rng_state = get_state
-    # It warns at every fork that the state it gets is not a CUDA one.
+    # It warns at every fork that this is not the state of a CUDA generator.
     logging.getLogger(core_random.__name__).setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Tensors that Megatron makes on, or moves to, ``cuda`` land on the CPU (or on ``meta``)."""
+"""Tensors that Megatron creates on ``cuda``, or moves there, end up on the CPU (or on ``meta``)."""
 
 from __future__ import annotations
 

@@ -2,72 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from llmb_train.errors import Contradiction
-from llmb_train.job import Job
+from llmb_train.job import FunctionJob, Job
 
-_FP8_RECIPES = {"tensorwise": "cs", "delayed": "ds", "mxfp8": "mx"}
+_FP8_RECIPES = {"tensorwise": "cs", "delayed": "ds", "mxfp8": "mx", "blockwise": "sc"}
 _UNKNOWN = object()
 """What this release has no field for contradicts nothing."""
 
 
-def require_agreement(job: Job, config: Any) -> None:
+Row = tuple[str, Any, Any]
+"""A setting, as planned and as resolved."""
+
+
+def require_agreement(job: Job | FunctionJob, config: Any) -> None:
     """Compare what decides speed and loss.
 
     Raises:
         Contradiction: shows both, side by side.
     """
-    found = contradictions(job, config)
-    if not found:
-        return
-    rows = [("setting", "planned", "resolved"), *found]
-    widths = [max(len(row[column]) for row in rows) for column in range(2)]
-    table = "\n".join(f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in rows)
-    raise Contradiction(
-        f"the framework would train something else than was planned:\n{table}",
-        remedy="see config.yaml in the run's folder; use the recipe's container, which LLMB's settings are written for",
+    require_same(
+        _pairs(job, config),
+        remedy=f"see config.yaml in the run's folder; use the container {job.release.container}, which LLMB's settings "
+        "for this recipe are written for",
     )
 
 
-def contradictions(job: Job, config: Any) -> list[tuple[str, str, str]]:
+def require_same(rows: Iterable[Row], remedy: str) -> None:
+    """Refuse to train where a planned value is not the resolved one.
+
+    Raises:
+        Contradiction: shows both, side by side.
+    """
+    found = different(rows)
+    if not found:
+        return
+    table = [("setting", "planned", "resolved"), *found]
+    widths = [max(len(row[column]) for row in table) for column in range(2)]
+    lines = "\n".join(f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in table)
+    raise Contradiction(f"the framework would train something else than was planned:\n{lines}", remedy=remedy)
+
+
+def contradictions(job: Job | FunctionJob, config: Any) -> list[tuple[str, str, str]]:
     """Setting, planned and resolved value of everything that differs."""
+    return different(_pairs(job, config))
+
+
+def different(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
+    """Those whose two values differ, in words."""
     return [
         (name, _say(planned), _say(resolved))
-        for name, planned, resolved in _pairs(job, config)
+        for name, planned, resolved in rows
         if resolved is not _UNKNOWN and planned != resolved
     ]
 
 
-def _pairs(job: Job, config: Any) -> Iterator[tuple[str, Any, Any]]:
-    p, a, model = job.parallelism, job.architecture, config.model
+def _pairs(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
+    yield from _layout(job, config)
+    yield from _of_function(job, config) if isinstance(job, FunctionJob) else _of_architecture(job, config)
+    yield "precision", _planned_precision(job), _precision(config.model)
+    yield "CUDA graphs", job.performance.cuda_graph, _get(config.model, "cuda_graph_impl", "none") not in (None, "none")
+    yield "offloaded layers", job.performance.offload_layers, _offloaded(config.model)
+    yield "seed", job.seed, _get(config.rng, "seed")
+
+
+def _layout(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
+    p, model = job.parallelism, config.model
     yield "tensor parallelism", p.tp, _get(model, "tensor_model_parallel_size")
     yield "pipeline parallelism", p.pp, _get(model, "pipeline_model_parallel_size")
     virtual = _get(model, "virtual_pipeline_model_parallel_size")
     yield "virtual pipeline stages", p.vp or 1, virtual if virtual is _UNKNOWN else virtual or 1
     yield "context parallelism", p.cp, _get(model, "context_parallel_size")
-    if a.moe is not None:
-        yield "expert parallelism", p.ep or 1, _get(model, "expert_model_parallel_size")
-        yield "experts", a.moe.experts, _get(model, "num_moe_experts")
-        yield "experts a token", a.moe.top_k, _get(model, "moe_router_topk")
     yield "data parallelism", job.data_parallel, _get(config, "data_parallel_size")
     yield "Megatron-FSDP", p.fsdp, _get(config.ddp, "use_megatron_fsdp")
     yield "micro batch size", job.batch.mbs, _get(config.train, "micro_batch_size")
     yield "global batch size", job.batch.gbs, _get(config.train, "global_batch_size")
     yield "sequence length of the model", job.sequence_length, _get(model, "seq_length")
     yield "sequence length of the data", job.sequence_length, _get(config.dataset, "sequence_length")
+
+
+def _of_architecture(job: Job, config: Any) -> Iterator[Row]:
+    p, a, model = job.parallelism, job.architecture, config.model
+    if a.moe is not None:
+        yield "expert parallelism", p.ep or 1, _get(model, "expert_model_parallel_size")
+        yield "experts", a.moe.experts, _get(model, "num_moe_experts")
+        yield "experts a token", a.moe.top_k, _get(model, "moe_router_topk")
     yield "layers", a.layers, _get(model, "num_layers")
     yield "hidden size", a.hidden, _get(model, "hidden_size")
     yield "attention heads", a.heads, _get(model, "num_attention_heads")
-    yield "precision", _planned_precision(job), _precision(model)
     yield "recomputed layers", job.performance.recompute_layers, _recomputed(model)
-    yield "offloaded layers", job.performance.offload_layers, _offloaded(model)
-    yield "CUDA graphs", job.performance.cuda_graph, _get(model, "cuda_graph_impl", "none") not in (None, "none")
-    yield "seed", job.seed, _get(config.rng, "seed")
 
 
-def _planned_precision(job: Job) -> str:
+def _of_function(job: FunctionJob, config: Any) -> Iterator[Row]:
+    """The function's model is what it is; its columns were compared when it was called."""
+    p, model = job.parallelism, config.model
+    if _get(model, "num_moe_experts", None):
+        yield "expert parallelism", p.ep or 1, _get(model, "expert_model_parallel_size")
+    if job.performance.recompute_layers:
+        yield "recomputed layers", job.performance.recompute_layers, _recomputed(model)
+
+
+def _planned_precision(job: Job | FunctionJob) -> str:
     recipe = job.precision.fp8_recipe
     return f"{job.precision.dtype} ({recipe})" if recipe else job.precision.dtype
 

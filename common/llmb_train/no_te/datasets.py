@@ -1,17 +1,51 @@
-"""megatron-core 0.16's dataset helpers, as the wheel has them.
+"""megatron-core's dataset helpers, as the wheel has them.
 
-The wheel ships the helpers compiled and leaves the Makefile out; core runs ``make`` all the same, and ends the process
-when it fails. A container's source tree has both.
+The wheel ships the helpers compiled and leaves out the Makefile; core runs ``make`` all the same, and ends the process
+when that fails. A container's source tree has both.
+
+Core 0.19's wheel has them for Python 3.12 only. Python 3.11 computes the sample index with numpy instead, which is all
+that synthetic data needs.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+_HELPERS = "megatron.core.datasets.helpers_cpp"
 
 
 def patch() -> None:
-    """Do not compile what is compiled already."""
+    """Do not compile what is compiled already, or cannot be."""
     from megatron.core.datasets import utils
 
-    if importlib.util.find_spec("megatron.core.datasets.helpers_cpp") is not None:
-        utils.compile_helpers = lambda: None
+    compiled = importlib.util.find_spec(_HELPERS) is not None
+    if not compiled and (Path(utils.__file__).parent / "Makefile").exists():
+        return
+    if not compiled:
+        helpers: Any = types.ModuleType(_HELPERS)
+        helpers.build_sample_idx_int32 = helpers.build_sample_idx_int64 = sample_index
+        sys.modules[_HELPERS] = helpers
+    utils.compile_helpers = lambda: None
+
+
+def sample_index(
+    sizes: Any, documents: Any, length: int, epochs: int, tokens: int, drop_last: bool = True, extra: int = 1
+) -> Any:
+    """Where each sample of ``length`` tokens begins: [samples + 1, 2] of position in ``documents`` and offset in it.
+
+    ``sizes``: tokens of each document; ``documents``: the order in which ``epochs`` times ``tokens`` tokens are read;
+    ``extra``: tokens that a sample shares with the next one. As core's ``build_sample_idx``.
+    """
+    import numpy  # type: ignore[import-not-found, unused-ignore]
+
+    total = epochs * tokens - extra
+    samples = total // length if drop_last else -(-total // length)
+    ends = numpy.cumsum(sizes[documents].astype(numpy.int64))
+    starts = numpy.minimum(numpy.arange(samples + 1, dtype=numpy.int64) * length, ends[-1] - 1)
+    document = numpy.searchsorted(ends, starts, side="right")
+    offset = starts - (ends[document] - sizes[documents[document]])
+    return numpy.stack([document, offset], axis=1).astype(documents.dtype)

@@ -1,7 +1,7 @@
 """megatron-core 0.16's MoE router without Transformer Engine.
 
-``moe_utils`` tests ``te_general_gemm is not None``, but defines the name only where Transformer Engine imports: a
-``NameError`` in the first forward pass.
+``moe_utils`` tests ``te_general_gemm is not None``, but defines the name only where Transformer Engine can be imported:
+a ``NameError`` in the first forward pass.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Normalization layers for megatron-core 0.16 where neither Apex nor Transformer Engine is installed.
+"""Normalization layers for megatron-core where neither Apex nor Transformer Engine is installed.
 
-Core's ``WrappedTorchNorm`` refuses sequence parallelism and zero-centred gamma. Both are easy: sequence parallelism
-only needs the parameters marked, so that core sums their gradients over the tensor-parallel ranks; a zero-centred
-gamma is stored as gamma - 1.
+Core's ``WrappedTorchNorm`` refuses sequence parallelism, zero-centered gamma and persistent kernels. The first needs
+the parameters marked, so that core sums their gradients over the tensor-parallel ranks; a zero-centered gamma is stored
+as gamma - 1; the third is a matter of speed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Save and resume with torch's AdamW in megatron-core 0.16's distributed optimizer.
+"""Saving and resuming torch's AdamW in megatron-core's distributed optimizer (0.16 and 0.19 alike).
 
-On GPUs the optimizer is Transformer Engine's or Apex's, which count steps per parameter group. torch counts them in
-a tensor per parameter, and core's handling of that has three holes, each met below. (A fourth, in Megatron-FSDP,
+On GPUs the optimizer is Transformer Engine's or Apex's, which counts steps for each parameter group. torch counts them
+in a tensor for each parameter, which core gets wrong in three places, each mended below. (A fourth, in Megatron-FSDP,
 hangs: a rank whose shard of a parameter is empty has no state for it. ``llmb_train.settings`` refuses to save there.)
 """
 

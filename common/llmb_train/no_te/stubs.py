@@ -1,7 +1,7 @@
-"""Stand-ins for packages that Megatron imports without need.
+"""Stand-ins for packages that Megatron imports without needing them.
 
-Each stand-in is visible to the named importers only. A stub that everyone saw would make megatron-core believe that
-Transformer Engine is there, and it would build layers that cannot run.
+Each is visible only to the importers that its package is listed for. A stand-in that every module saw would make
+megatron-core believe that Transformer Engine is there, and build layers that cannot run.
 """
 
 from __future__ import annotations
@@ -11,20 +11,43 @@ import importlib.abc
 import importlib.machinery
 import sys
 import types
+import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_TE_IMPORTERS = (
+from llmb_train.releases import RELEASES, release_of
+from llmb_train.versions import package_version
+
+_LORA = (
     # Bridge imports its LoRA layers with the package, and they import Transformer Engine unconditionally.
     "megatron.bridge.peft.lora",
     "megatron.bridge.peft.lora_layers",
     "megatron.bridge.models.gpt_full_te_layer_autocast_spec",
 )
-_TRITON_IMPORTERS = ("megatron.core.inference",)
-"""Inference kernels that core imports with its attention module and that training never calls."""
+_RESTART = (
+    # In-process restart, which Bridge imports at the top of its training loop since 0.6.
+    "megatron.bridge.training.pretrain",
+    "megatron.bridge.training.inprocess_restart",
+)
+_IMPORTERS: dict[str, dict[str, tuple[str, ...]]] = {
+    "0.3": {
+        "transformer_engine": _LORA,
+        # Inference kernels that core imports with its attention module and that training never calls.
+        "triton": ("megatron.core.inference",),
+    },
+    "0.6": {
+        "transformer_engine": _LORA,
+        # Also the kernels of the paged stash, an option for GPUs.
+        "triton": ("megatron.core.inference", "megatron.core.transformer.moe.ops"),
+        # Core 0.19 wants 0.6.0, which has no build for Python 3.11, and refuses an older one where it finds it.
+        "nvidia_resiliency_ext": _RESTART,
+    },
+}
+"""Release of Megatron-Bridge -> package -> the modules (and what is below them) that see its stand-in."""
 
-_VLM_PACKAGES = ("megatron.energon", "qwen_vl_utils")
-"""``megatron.bridge.recipes`` imports its vision recipes eagerly; they are not needed for text."""
+_ABSENT = ("megatron.energon", "qwen_vl_utils", "diffusers")
+"""Packages of the vision and diffusion recipes, which Bridge imports with the text ones; found by everybody, unless the
+real ones are there."""
 
 
 class _Stub(types.ModuleType):
@@ -50,16 +73,16 @@ class _Stub(types.ModuleType):
 
 def _stub_class(name: str) -> type:
     def init(self: object, *args: Any, **kwargs: Any) -> None:
-        raise RuntimeError(f"{name} is a stand-in: the package that has it is not installed")
+        """Some modules create objects of them when they are imported. What uses one fails on it."""
 
     return type(name, (), {"__init__": init, "__class_getitem__": classmethod(lambda cls, item: cls)})
 
 
-class _VlmFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the vision packages where the real ones are absent (it is last on the path)."""
+class _AbsentFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the packages of other recipes where the real ones are absent: it comes last on the path."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if any(name == package or name.startswith(package + ".") for package in _VLM_PACKAGES):
+        if any(name == package or name.startswith(package + ".") for package in _ABSENT):
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 
@@ -71,9 +94,21 @@ class _VlmFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def install() -> None:
-    """Make the stand-ins importable, for their importers only."""
+    """Make the stand-ins importable, each for its importers only. A second call does nothing."""
+    if any(isinstance(finder, _AbsentFinder) for finder in sys.meta_path):
+        return
+    if not hasattr(typing, "override"):  # Python 3.12's, which Bridge 0.6 uses
+        import typing_extensions
+
+        typing.override = typing_extensions.override  # type: ignore[attr-defined]
+    release = release_of(package_version("megatron-bridge")) or RELEASES[-1]
+    importers = {
+        package: modules
+        for package, modules in _IMPORTERS[release.bridge].items()
+        if package == "transformer_engine" or not _installed(package)
+    }
+    stubs = {package: _Stub(package) for package in importers}
     real_import = builtins.__import__
-    te, triton = _Stub("transformer_engine"), _Stub("triton")
 
     # Parameters as the language reference gives them for __import__: callers use the names.
     def guarded_import(
@@ -83,16 +118,22 @@ def install() -> None:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> Any:
-        importer = str((globals or {}).get("__name__", ""))
-        package = name.partition(".")[0]
-        if level == 0 and package == "transformer_engine" and importer in _TE_IMPORTERS:
-            return te.pytorch if fromlist and name != "transformer_engine" else te
-        if level == 0 and package == "triton" and importer.startswith(_TRITON_IMPORTERS) and not _installed("triton"):
-            return triton
+        package, _, rest = name.partition(".")
+        if level == 0 and package in importers:
+            importer = str((globals or {}).get("__name__", ""))
+            if any(importer == module or importer.startswith(module + ".") for module in importers[package]):
+                return _submodule(stubs[package], rest) if fromlist else stubs[package]
         return real_import(name, globals, locals, fromlist or (), level)
 
     builtins.__import__ = guarded_import
-    sys.meta_path.append(_VlmFinder())
+    sys.meta_path.append(_AbsentFinder())
+
+
+def _submodule(stub: _Stub, path: str) -> Any:
+    """What ``from package.path import name`` reads ``name`` from."""
+    for part in path.split(".") if path else ():
+        stub = getattr(stub, part)
+    return stub
 
 
 def _installed(package: str) -> bool:

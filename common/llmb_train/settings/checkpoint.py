@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from llmb_train.errors import JobError, NothingLeft
-from llmb_train.job import Job
+from llmb_train.job import AnyJob
 
 _TRACKER = "latest_checkpointed_iteration.txt"
 _ITERATION = re.compile(r"iter_(\d+)")
@@ -59,7 +59,7 @@ def find_checkpoint(load: str) -> Loaded:
     return Loaded(folder, step)
 
 
-def loaded(job: Job) -> Loaded | None:
+def loaded(job: AnyJob) -> Loaded | None:
     """The checkpoint of ``job.checkpoint.load``, or None for a run from scratch.
 
     A job that continues (``LLMB_RESUME=1``: requeued, or a later link of a chain) takes the newest one in
@@ -78,7 +78,7 @@ def loaded(job: Job) -> Loaded | None:
     return find_checkpoint(job.checkpoint.load) if job.checkpoint.load else None
 
 
-def span(job: Job, start: Loaded | None) -> Span:
+def span(job: AnyJob, start: Loaded | None) -> Span:
     """First and last step of the run.
 
     ``steps.exit_after`` counts from the loaded checkpoint; without it the run ends at ``steps.train``.
@@ -96,17 +96,22 @@ def span(job: Job, start: Loaded | None) -> Span:
     return Span(first, last)
 
 
-def checkpoint_config(job: Job, start: Loaded | None) -> Any:
+def checkpoint_config(job: AnyJob, start: Loaded | None) -> Any:
     """Saved synchronously in torch's distributed format (DTensors for FSDP), loadable at another TP or PP."""
     from megatron.bridge.training.config import CheckpointConfig
 
-    return CheckpointConfig(
-        save=job.checkpoint.save,
-        save_interval=job.checkpoint.interval,
-        load=str(start.folder) if start else None,
-        ckpt_step=start.step if start else None,
-        ckpt_format="fsdp_dtensor" if job.parallelism.fsdp else "torch_dist",
-        dist_ckpt_optim_fully_reshardable=not job.parallelism.fsdp,
-        async_save=False,
-        save_tokenizer_assets=False,  # the null tokenizer has none
-    )
+    return CheckpointConfig(**fields(job, start))
+
+
+def fields(job: AnyJob, start: Loaded | None) -> dict[str, Any]:
+    """The fields of ``CheckpointConfig``."""
+    return {
+        "save": job.checkpoint.save,
+        "save_interval": job.checkpoint.interval,
+        "load": str(start.folder) if start else None,
+        "ckpt_step": start.step if start else None,
+        "ckpt_format": "fsdp_dtensor" if job.parallelism.fsdp else "torch_dist",
+        "dist_ckpt_optim_fully_reshardable": not job.parallelism.fsdp,
+        "async_save": False,
+        "save_tokenizer_assets": False,  # the null tokenizer has none
+    }

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from llmb_train.job import Job
+from llmb_train.job import AnyJob
 
 TORCH_FOLDER = "torch_profile"
 
 
-def profiling_config(job: Job) -> Any:
+def profiling_config(job: AnyJob) -> Any:
     """Steps ``start`` to ``stop`` under nsys (which runs around this process) or torch's profiler."""
     from megatron.bridge.training.config import ProfilingConfig
 
@@ -26,7 +26,7 @@ def profiling_config(job: Job) -> Any:
     )
 
 
-def trace_folder(job: Job) -> str | None:
+def trace_folder(job: AnyJob) -> str | None:
     """Where torch's profiler writes its traces: Bridge takes the TensorBoard folder."""
     if job.profile is None or job.profile.tool != "torch":
         return None

@@ -4,21 +4,63 @@ from __future__ import annotations
 
 from llmb_train.engine import Engine
 from llmb_train.errors import JobError
-from llmb_train.job import Job
+from llmb_train.job import AnyJob, FunctionJob, Job
 from llmb_train.settings import checkpoint, overlap
 from llmb_train.versions import is_configured, package_version
 
+_NOT_WITHOUT_GPU = {
+    "nemotron": "Mamba layers, whose scan is a CUDA kernel",
+    "qwen3_next": "gated delta nets, whose kernels are for GPUs",
+    "qwen35_vl": "gated delta nets, whose kernels are for GPUs, and a vision encoder",
+    "qwen3_vl": "a vision encoder and image data",
+    "glm5": "sparse attention, whose kernels are for GPUs",
+    "deepseek_v4": "sparse attention, whose kernels are for GPUs",
+    "wan": "a diffusion model of videos",
+}
+"""Beginning of a function's model -> what it has that megatron-core's own layers lack. (Core 0.19 refuses the variants
+of attention: "Experimental attention variant is not supported".)"""
 
-def check(job: Job, engine: Engine) -> None:
+
+def check(job: Job | FunctionJob, engine: Engine) -> None:
     """Refuse what cannot take effect. Imports neither torch nor Megatron.
 
     Raises:
         JobError: names the column and the remedy; or there is no checkpoint to load.
         NothingLeft: see ``checkpoint.loaded``.
     """
+    if isinstance(job, FunctionJob):
+        _check_function(job, engine)
+    else:
+        _check_attention_chunks(job)
+        _check_combinations(job)
     _check_engine(job, engine)
     _check_profile(job)
-    _check_attention_chunks(job)
+
+
+def _check_function(job: FunctionJob, engine: Engine) -> None:
+    if engine.transformer_engine:
+        return
+    where = _where(engine)
+    for model, what in _NOT_WITHOUT_GPU.items():
+        if job.family.startswith(model):
+            raise JobError(
+                f"{job.family} has {what}: it cannot be trained on {where}",
+                remedy="train it in the recipe's container; a dry run (--dry-run) plans it anywhere",
+            )
+    if job.function.reduced is None:
+        raise JobError(
+            f"{job.function.name} is too large for {where}",
+            remedy=f"set MODEL_SIZE={job.family}-smoke for a small copy of it, or run it in the recipe's container",
+        )
+    if job.parallelism.fsdp:
+        raise JobError(f"Megatron-FSDP is not available to reduced copies on {where}", remedy="set FSDP=false")
+
+
+def _where(engine: Engine) -> str:
+    return "a CPU" if engine.device == "cpu" else "a GPU without Transformer Engine"
+
+
+def _check_combinations(job: Job) -> None:
     performance, p = job.performance, job.parallelism
     if performance.offload_layers and p.pp > 1:
         raise JobError("activation offload needs PP=1", remedy="set OFFLOAD_LAYERS=0 or PP=1")
@@ -43,11 +85,10 @@ def check(job: Job, engine: Engine) -> None:
         )
 
 
-def _check_engine(job: Job, engine: Engine) -> None:
+def _check_engine(job: AnyJob, engine: Engine) -> None:
     if engine.transformer_engine:
         return
-    where = "a CPU" if engine.device == "cpu" else "a GPU without Transformer Engine"
-    performance = job.performance
+    where, performance = _where(engine), job.performance
     # Not an error in Megatron: the local layers would train in bf16 and report it as FP8.
     if job.precision.dtype != "bf16":
         raise JobError(
@@ -102,7 +143,7 @@ def _why_fsdp_has_no_graphs() -> str:
     return f"Megatron-Bridge leaves off what megatron-core {found} needs for it"
 
 
-def _check_profile(job: Job) -> None:
+def _check_profile(job: AnyJob) -> None:
     last = checkpoint.span(job, checkpoint.loaded(job)).last
     if job.profile is not None and job.profile.stop > last:
         raise JobError(
@@ -111,13 +152,13 @@ def _check_profile(job: Job) -> None:
         )
 
 
-def notices(job: Job, engine: Engine) -> list[str]:
+def notices(job: Job | FunctionJob, engine: Engine) -> list[str]:
     """What the reader of the log must know about this run, one sentence each."""
     lines = []
     lines += [
         f"{name} {version or '(of unknown version)'}: LLMB's settings are not tested with it (LLMB_ENGINE_CHECK=off)"
         for name in ("megatron-bridge", "megatron-core")
-        if not is_configured(name, version := package_version(name))
+        if not is_configured(name, version := package_version(name), job.release)
     ]
     if engine.device == "cpu":
         lines.append("trained on a CPU: the times say nothing about a GPU, and there is no peak for an MFU")
@@ -132,9 +173,25 @@ def notices(job: Job, engine: Engine) -> list[str]:
         lines.append(
             "MoE routing is dropless and force-balanced: do not compare with the published results, which drop tokens"
         )
+    if isinstance(job, FunctionJob):
+        return lines + _notices_of_function(job, engine)
     if engine.device == "cuda" and job.architecture.moe is not None and overlap.gather_in_optimizer_step(job):
         lines.append(
             "the experts of each rank's first pipeline chunk are gathered one update late (megatron-core's gather in "
             "the optimizer step), as in the published runs: the losses differ from those of a run with checkpoints"
         )
+    return lines
+
+
+def _notices_of_function(job: FunctionJob, engine: Engine) -> list[str]:
+    reduced = job.function.reduced
+    if reduced is None:
+        return []
+    experts = f", {reduced.experts} experts" if reduced.experts else ""
+    lines = [
+        f"a reduced copy of {job.function.name}: {reduced.layers} layers, hidden size {reduced.hidden}{experts}; its "
+        "structure is the function's, its speed is nobody's"
+    ]
+    if not engine.transformer_engine:
+        lines.append("trained with torch's Adam in bf16 with fp32 states, whatever the function's optimizer is")
     return lines

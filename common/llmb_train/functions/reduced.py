@@ -1,0 +1,76 @@
+"""A copy of a function's model that a CPU can train: fewer layers and experts, smaller matrices, the same structure.
+
+Attention (grouped, latent, windows, sinks), norms, activation, router, shared experts, multi-token prediction and
+position embedding stay as the function has them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from llmb_train.job import FunctionJob, Reduced
+
+_HEADS = 8
+_VOCABULARY = 1024
+_WARMUP_STEPS = 1
+
+
+def reduce(job: FunctionJob, config: Any) -> None:
+    """Make the model small, lay it out as the plan says, and learn fast enough for a few steps to show it."""
+    small, model = job.function.reduced, config.model
+    assert small is not None
+    _sizes(model, small, job.sequence_length)
+    if getattr(model, "multi_latent_attention", False):
+        _latent(model, small.hidden)
+    if small.experts and model.num_moe_experts:
+        _experts(model, small)
+    _layout(job, config)
+    config.train.micro_batch_size, config.train.global_batch_size = job.batch.mbs, job.batch.gbs
+    config.scheduler.lr_decay_iters, config.scheduler.lr_warmup_iters = job.steps.train, _WARMUP_STEPS
+    config.optimizer.lr, config.optimizer.min_lr = 3e-3, 3e-4
+
+
+def _sizes(model: Any, small: Reduced, sequence_length: int) -> None:
+    model.num_layers, model.hidden_size, model.seq_length = small.layers, small.hidden, sequence_length
+    model.ffn_hidden_size = 3 * small.hidden
+    groups = model.num_query_groups or _HEADS
+    latent = getattr(model, "multi_latent_attention", False)
+    model.num_attention_heads, model.kv_channels = _HEADS, small.hidden // _HEADS
+    model.num_query_groups = _HEADS if latent or groups >= _HEADS * 4 else min(groups, _HEADS // 2)
+    model.vocab_size, model.make_vocab_size_divisible_by, model.should_pad_vocab = _VOCABULARY, 128, True
+    if model.window_size:
+        model.window_size = (sequence_length // 4, model.window_size[1])
+
+
+def _latent(model: Any, hidden: int) -> None:
+    head = hidden // _HEADS
+    model.q_lora_rank, model.kv_lora_rank = 3 * hidden // 8, hidden // 4
+    model.qk_head_dim, model.qk_pos_emb_head_dim, model.v_head_dim = head, head // 2, head
+
+
+def _experts(model: Any, small: Reduced) -> None:
+    model.num_moe_experts, model.moe_ffn_hidden_size = small.experts, small.hidden
+    model.moe_router_topk = min(model.moe_router_topk, 2)
+    if model.moe_shared_expert_intermediate_size:
+        model.moe_shared_expert_intermediate_size = small.hidden
+    if isinstance(model.moe_layer_freq, list):  # dense layers come first
+        model.moe_layer_freq = [0] + [1] * (small.layers - 1) if 0 in model.moe_layer_freq else 1
+    if model.moe_router_num_groups:
+        model.moe_router_num_groups, model.moe_router_group_topk = 2, 1
+
+
+def _layout(job: FunctionJob, config: Any) -> None:
+    plan, model = job.parallelism, config.model
+    model.tensor_model_parallel_size, model.sequence_parallel = plan.tp, plan.tp > 1
+    model.pipeline_model_parallel_size, model.pipeline_dtype = plan.pp, torch.bfloat16
+    model.virtual_pipeline_model_parallel_size = plan.vp if (plan.vp or 1) > 1 else None
+    model.pipeline_model_parallel_layout = None
+    for name in ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"):
+        setattr(model, name, False)
+    model.num_layers_in_first_pipeline_stage = model.num_layers_in_last_pipeline_stage = None
+    model.context_parallel_size = plan.cp
+    model.expert_model_parallel_size = plan.ep or 1
+    model.expert_tensor_parallel_size = plan.etp if model.num_moe_experts else None
+    config.ddp.use_megatron_fsdp = plan.fsdp

@@ -1,0 +1,108 @@
+"""What NVIDIA's runner adds to every performance recipe (Megatron-Bridge v0.6.0).
+
+``scripts/training/run_recipe.py`` and ``scripts/performance/run_script.py`` are not in the wheel. Both set the
+precision-aware optimizer for bf16 with Adam (run_recipe.py:376-394, run_script.py:148-151). The gather of parameters
+during the optimizer's step is part of the functions (run_script.py:149, ``perf_recipes/_common.py:90``); only functions
+that have no row of their own for a request get it from ``set_post_overrides``, and those do not exist here.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from llmb_train.catalogue.functions import NAME
+from llmb_train.job import FunctionJob
+from llmb_train.settings import checkpoint, profiling, steps
+
+_STEPS = (
+    ("qwen3_vl_", "megatron.bridge.models.qwen_vl.qwen3_vl_step", "forward_step"),
+    ("qwen35_vl_", "megatron.bridge.models.qwen_vl.qwen3_vl_step", "forward_step"),
+    ("wan_", "megatron.bridge.diffusion.models.wan.wan_step", "WanForwardStep"),
+    ("", "megatron.bridge.training.gpt_step", "forward_step"),
+)
+"""Beginning of a function's name -> where its forward step is (scripts/training/recipe_metadata.py:75-91,
+recipe_runner.py:44-57)."""
+
+
+def forward_step(name: str) -> Callable[..., Any]:
+    """The forward step that NVIDIA's runner trains ``name`` with."""
+    module, attribute = next(step[1:] for step in _STEPS if name.startswith(step[0]))
+    found = getattr(importlib.import_module(module), attribute)
+    if not isinstance(found, type):
+        return found  # type: ignore[no-any-return]
+    match = NAME.match(name)
+    return found(mode=match["task"] if match else "pretrain")  # type: ignore[no-any-return]
+
+
+def is_text(name: str) -> bool:
+    """Whether a recipe trains on tokens alone."""
+    return not name.startswith(tuple(step[0] for step in _STEPS if step[0]))
+
+
+def apply(job: FunctionJob, config: Any) -> None:
+    """Set what every run of every function has."""
+    if job.precision.dtype == "bf16" and config.optimizer.optimizer == "adam":
+        config.optimizer.use_precision_aware_optimizer = True
+    start = checkpoint.loaded(job)
+    _set(config.train, steps.fields(job, checkpoint.span(job, start)))
+    _set_checkpoint(job, config, start)
+    config.dist.distributed_timeout_minutes = steps.timeout_minutes(job)
+    config.logger.log_interval, config.logger.log_throughput = 1, True
+    config.logger.tensorboard_dir = profiling.trace_folder(job)
+    if job.profile is not None:
+        config.profiling = profiling.profiling_config(job)
+    config.rng.seed = job.seed
+    if is_text(job.function.name):
+        _set_data(job, config)
+
+
+def _set_checkpoint(job: FunctionJob, config: Any, start: checkpoint.Loaded | None) -> None:
+    fields = checkpoint.fields(job, start)
+    _set(config.checkpoint, fields)
+    # Fine-tuning recipes name a checkpoint to start from, which nobody has: a benchmark starts from random weights.
+    config.checkpoint.pretrained_checkpoint = None
+    if job.checkpoint.used:
+        # Core refuses to save with either (0.19, megatron/training/arguments.py; see settings/optimizer and overlap).
+        config.optimizer.use_precision_aware_optimizer = False
+        config.optimizer.overlap_param_gather_with_optimizer_step = False
+        if config.comm_overlap is not None:
+            config.comm_overlap.overlap_param_gather_with_optimizer_step = None
+        # A resumed run goes on with the schedule it was saved with, also if it ends at another step.
+        config.scheduler.override_opt_param_scheduler = False
+        config.scheduler.use_checkpoint_opt_param_scheduler = True
+
+
+def _set_data(job: FunctionJob, config: Any) -> None:
+    """Synthetic tokens of the model's sequence length, as scripts/performance has them by default
+    (utils/datasets.py:15-38), and a tokenizer that needs no download."""
+    from megatron.bridge.training.config import MockGPTDatasetConfig
+    from megatron.bridge.training.tokenizers.config import TokenizerConfig
+
+    data = config.dataset
+    own = {name: getattr(data, name) for name in ("num_workers", "pin_memory", "persistent_workers")}
+    if job.device == "cpu":
+        own = {"num_workers": job.data_workers, "pin_memory": False, "persistent_workers": False}
+    config.dataset = MockGPTDatasetConfig(
+        seq_length=config.model.seq_length,
+        random_seed=job.seed,
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+        dataloader_type="single",
+        data_sharding=True,
+        num_dataset_builder_threads=1,
+        split="99990,8,2",
+        **own,
+    )
+    tokenizer = config.tokenizer
+    if tokenizer.tokenizer_type != "NullTokenizer" or config.model.vocab_size is None or job.function.reduced:
+        # Its size plus an end-of-document token is the vocabulary.
+        size = (config.model.vocab_size or tokenizer.vocab_size) - 1
+        config.tokenizer = TokenizerConfig(tokenizer_type="NullTokenizer", vocab_size=size)
+
+
+def _set(section: Any, fields: dict[str, Any]) -> None:
+    for name, value in fields.items():
+        setattr(section, name, value)

@@ -1,0 +1,25 @@
+"""``python -m llmb_train`` that takes the weights of a checkpoint and nothing else.
+
+megatron-core cannot load the optimizer's state of a mixture of experts in another layout. The first step's loss and
+gradients depend on the weights alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from llmb_train.__main__ import main
+from llmb_train.settings import checkpoint
+
+_fields = checkpoint.fields
+
+
+def _without_optimizer(*args: Any) -> dict[str, Any]:
+    return _fields(*args) | {"load_optim": False}
+
+
+checkpoint.fields = _without_optimizer
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
