@@ -7,12 +7,13 @@ from typing import Any
 
 import msgspec
 
+from llmb_common.engines import DEFAULT_ENGINE
 from llmb_common.planning.plan import image_file_name
 from llmb_install.answers.answers import Answers, to_yaml
 from llmb_install.answers.stored import ANSWERS_FILE, load_recipes
 from llmb_install.parts import credentials
 from llmb_install.parts.credentials import Secrets
-from llmb_install.parts.engine import Engine, OwnEngine, cpu_engine
+from llmb_install.parts.engine import KINDS, Engine, OwnEngine, cpu_engine
 from llmb_install.parts.environments import Environment
 from llmb_install.parts.folders import AnswersFile, WorkloadFolders
 from llmb_install.parts.hugging_face import ModelFiles
@@ -49,12 +50,12 @@ class Installation:
             *self._engines(),
             *self.images(),
             *self.model_files(),
-            SiteConfig(self.path, self.site_values(), needs=("engine-cpu",) if self.needs_engine() else ()),
+            SiteConfig(self.path, self.site_values(), needs=tuple(engine.id for engine in self.engines())),
         ]
 
     def _engines(self) -> list[Artefact]:
         if self.needs_engine():
-            return [self.engine()]
+            return [*self.engines()]
         return [OwnEngine(Path(self.answers.engine_python))] if self.answers.engine_python else []
 
     def images(self) -> list[Image]:
@@ -89,11 +90,26 @@ class Installation:
         """CPU jobs, and Slurm jobs without a container on CPUs, train in the CPU engine."""
         return self.answers.gpu_type == "cpu"
 
-    def engine(self) -> Engine:
-        return cpu_engine(self.clone, self.path, kind=self.answers.env_type, space_check=self.answers.space_check)
+    def releases(self) -> list[str]:
+        """The releases of Megatron-Bridge that the chosen recipes need."""
+        return sorted({recipe.engine for recipe in self.recipes.values()})
+
+    def engine(self, release: str = DEFAULT_ENGINE) -> Engine:
+        answers = self.answers
+        return cpu_engine(
+            self.clone, self.path, kind=answers.env_type, release=release, space_check=answers.space_check
+        )
+
+    def engines(self) -> list[Engine]:
+        """Those that the chosen recipes train in on CPUs."""
+        return [self.engine(release) for release in self.releases()] if self.needs_engine() else []
 
     def environments(self) -> list[Environment]:
-        return [tool_environment(self.clone, self.path), *([self.engine()] if self.needs_engine() else [])]
+        return [tool_environment(self.clone, self.path), *self.engines()]
+
+    def engine_python(self, release: str) -> str:
+        """Through the link, so that it stays right after an update."""
+        return str(self.path / "venvs" / KINDS[release].name / "bin" / "python")
 
     def workload_folder(self, workload: str) -> Path:
         return self.path / "workloads" / workload
@@ -143,7 +159,14 @@ class Installation:
             }
             values["slurm"] = {key: value for key, value in slurm.items() if value is not None}
         if self.needs_engine():
-            values["engine"] = {"python": str(self.path / "venvs" / "engine-cpu" / "bin" / "python")}
+            values["engine"] = engine_values({release: self.engine_python(release) for release in self.releases()})
         elif answers.engine_python:
-            values["engine"] = {"python": answers.engine_python}
+            values["engine"] = engine_values(dict.fromkeys(self.releases(), answers.engine_python))
         return {key: value for key, value in values.items() if value is not None}
+
+
+def engine_values(pythons: dict[str, str]) -> dict[str, Any]:
+    """``engine`` of ``cluster_config.yaml``: the Python of each release of Megatron-Bridge."""
+    others = {release: python for release, python in pythons.items() if release != DEFAULT_ENGINE}
+    values: dict[str, Any] = {"python": pythons[DEFAULT_ENGINE]} if DEFAULT_ENGINE in pythons else {}
+    return values | ({"releases": others} if others else {})

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import EnvironmentLacks
+from llmb_install.parts.engine import KINDS, Kind
 from llmb_install.parts.environments import Environment
 from llmb_install.parts.lock_files import count_for_here, lock_requirements, with_hashes
 from llmb_install.working.reporter import Reporter
@@ -44,7 +45,7 @@ def test_one_package_of_a_lock() -> None:
     assert with_hashes(TEXT, "si") == ""
 
 
-@pytest.mark.parametrize("name", ["tool.txt", "engine-cpu.txt"])
+@pytest.mark.parametrize("name", ["tool.txt", "engine-cpu.txt", "engine-cpu-0.6.txt"])
 def test_every_package_is_pinned_and_hashed_and_no_index_is_named(name: str) -> None:
     text = (LOCKS / name).read_text()
     requirements = lock_requirements(text)
@@ -74,11 +75,13 @@ def test_the_tool_lock_covers_the_project_and_its_build_backend() -> None:
     assert {re.sub(r"[-_.]+", "-", name).lower() for name in wanted} - locked == set()
 
 
-def test_the_engine_lock_has_no_cuda() -> None:
-    text = (LOCKS / "engine-cpu.txt").read_text()
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
+def test_an_engine_lock_has_no_cuda(kind: Kind) -> None:
+    text = (LOCKS / f"{kind.name}.txt").read_text()
     requirements = lock_requirements(text)
     assert [r for r in requirements if r.startswith("torch==")] == ["torch==2.13.0+cpu"]
     assert not [r for r in requirements if r.startswith(("nvidia-cu", "nvidia-nccl", "triton", "wandb", "cwevals"))]
+    assert all(with_hashes(text, name) for name in kind.of_newer_python)
     assert with_hashes(text, "torch") == with_hashes((LOCKS / "torch-cpu.txt").read_text(), "torch")
 
 

@@ -112,6 +112,11 @@ def test_an_installation_is_its_artefacts(home: Path):
         *("answers", "secret-files", "workloads", "tool", "commands", "engine-cpu", "site-config"),
     ]
     assert on_cpus[-1].needs == ("engine-cpu",)
+    both = _installation(
+        home, cluster_type="local", gpu_type="cpu", workloads=["pretrain_llama3.1", "pretrain_mbridge"]
+    )
+    assert [artefact.id for artefact in both.artefacts()][-3:] == ["engine-cpu", "engine-cpu-0.6", "site-config"]
+    assert both.artefacts()[-1].needs == ("engine-cpu", "engine-cpu-0.6")
     assert all(artefact.show() for artefact in [*on_slurm, *on_cpus])
 
 

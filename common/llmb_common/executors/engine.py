@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from shlex import quote
 
+from llmb_common.engines import DEFAULT_ENGINE
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.planning.job_plan import JobPlan
 
@@ -16,10 +17,12 @@ def check_engine(plan: JobPlan) -> None:
         EnvironmentLacks: it is not there.
     """
     if plan.engine_python is None:
+        usual = plan.engine == DEFAULT_ENGINE
+        key = "engine.python" if usual else f'engine.releases."{plan.engine}"'
+        install = "./installer.py --quickstart" if usual else f"./installer.py with the workload {plan.workload}"
         raise EnvironmentLacks(
-            "no training engine is installed",
-            remedy="run ./installer.py --quickstart, or set engine.python in cluster_config.yaml to a Python that "
-            "has Megatron-Bridge",
+            "no training engine is installed" + ("" if usual else f" that has Megatron-Bridge {plan.engine}"),
+            remedy=f"run {install}, or set {key} in cluster_config.yaml to a Python that has Megatron-Bridge",
             code="no-engine",
         )
     try:

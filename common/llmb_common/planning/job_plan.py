@@ -124,6 +124,8 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
     experiment_name: str
     env: dict[str, EnvironmentValue]
     slurm: SlurmPlan | None
+    engine: str
+    """The release of Megatron-Bridge that the recipe needs, ``0.3``."""
     engine_python: str | None
     profile: ProfilePlan | None
     nccl_trace: bool

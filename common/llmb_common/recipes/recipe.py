@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import msgspec
 
+from llmb_common.engines import DEFAULT_ENGINE
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.gpus import rows_of
 from llmb_common.request.columns import Columns, Positive
@@ -290,7 +291,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     family: Literal["llama3", "llama4", "grok1", "nemotron4", "functions"]
     """What the training code builds; ``functions``: what the function of a row gives."""
     image: str
-    engine: Annotated[str, msgspec.Meta(pattern=r"^[0-9]+\.[0-9]+\Z")] = "0.3"
+    engine: Annotated[str, msgspec.Meta(pattern=r"^[0-9]+\.[0-9]+\Z")] = DEFAULT_ENGINE
     """The release of Megatron-Bridge that its jobs run, without the last number; the image has it."""
     hugging_face: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+@[0-9a-f]{40}\Z")] | None = None
     """Where the model's tokenizer and configuration are, with the commit: ``owner/name@commit``.

@@ -11,6 +11,7 @@ import msgspec
 
 from llmb_common import gpus
 from llmb_common.cluster_types import ClusterType, names
+from llmb_common.engines import DEFAULT_ENGINE
 from llmb_common.errors import ConfigError, did_you_mean
 from llmb_common.request.values import is_mount
 from llmb_common.secrets import is_secret_name
@@ -46,7 +47,14 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where training runs outside a container: the Python of an environment that has Megatron-Bridge."""
 
-    python: str
+    python: str | None = None
+    """With the release that recipes need unless they name another."""
+    releases: dict[str, str] = {}
+    """Other releases of Megatron-Bridge, ``"0.6"``, and the Python that has each."""
+
+    def of_release(self, release: str) -> str | None:
+        """The Python with that release; None where there is none."""
+        return self.python if release == DEFAULT_ENGINE else self.releases.get(release)
 
 
 class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -129,7 +137,9 @@ def _check(config: ClusterConfig, path: Path, lines: Lines) -> None:
             f"{at('slurm.mpi')} {slurm.mpi!r} is not a type of MPI",
             remedy="one of those that srun --mpi=list shows",
         )
-    paths = (("engine.python", config.engine.python if config.engine else None), ("image_folder", config.image_folder))
+    engine = config.engine or Engine()
+    paths = [("engine.python", engine.python), ("image_folder", config.image_folder)]
+    paths += [(f"engine.releases.{release}", python) for release, python in engine.releases.items()]
     for key, place in paths:
         if place is not None and not place.startswith("/"):
             raise ConfigError(f"{at(key)} {place!r} is not an absolute path", remedy="jobs run in other folders")

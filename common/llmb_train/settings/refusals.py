@@ -50,7 +50,7 @@ def _check_function(job: FunctionJob, engine: Engine) -> None:
     if job.function.reduced is None:
         raise JobError(
             f"{job.function.name} is too large for {where}",
-            remedy=f"set MODEL_SIZE={job.family}-smoke for a small copy of it, or run it in the recipe's container",
+            remedy="set MODEL_SIZE to a smoke size of the recipe for a small copy, or run it in the recipe's container",
         )
     if job.parallelism.fsdp:
         raise JobError(f"Megatron-FSDP is not available to reduced copies on {where}", remedy="set FSDP=false")

@@ -78,11 +78,12 @@ def _local(facts: Facts) -> Iterator[Check]:
         "install NVIDIA's driver, or set gpu_type: cpu in cluster_config.yaml" if blocked else "",
     )
     engine = facts.config.engine
+    pythons = [*filter(None, [engine.python]), *engine.releases.values()] if engine else []
     yield Check(
         "training engine",
-        "ok" if engine else "blocks",
-        engine.python if engine else "none in cluster_config.yaml",
-        "" if engine else "run ./installer.py --quickstart, or set engine.python to one that has Megatron-Bridge",
+        "ok" if pythons else "blocks",
+        ", ".join(pythons) or "none in cluster_config.yaml",
+        "" if pythons else "run ./installer.py --quickstart, or set engine.python to one that has Megatron-Bridge",
     )
 
 

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from llmb_common.site.cluster import FILE_NAME
+from llmb_install.parts.engine import KINDS
 from llmb_install.parts.receipts import read_receipt
 from llmb_install.parts.wrappers import COMMANDS, is_ours
 
 RECEIPT_SUFFIX = ".receipt.json"
-_BUILD = re.compile(r"(llmb|engine-cpu)-[0-9a-f]{8}(-[0-9a-f]{6})?\Z")
-_LINKS = ("llmb", "engine-cpu")
+_LINKS = ("llmb", *(engine.name for engine in KINDS.values()))
+_BUILD = re.compile(rf"({'|'.join(map(re.escape, _LINKS))})-[0-9a-f]{{8}}(-[0-9a-f]{{6}})?\Z")
 _PART = re.compile(r"\..+\.sqsh\.\d+\.[0-9a-f]{8}\.part\Z")
 _FOLDERS = ("bin", "venvs", "images", "hugging_face")
 

@@ -1,4 +1,4 @@
-"""The CPU training engine: torch and Megatron-Bridge for a machine without GPUs."""
+"""The CPU training engines: torch and Megatron-Bridge for a machine without GPUs, one for each release in use."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmb_common.engines import DEFAULT_ENGINE
 from llmb_common.errors import EnvironmentLacks
 from llmb_install.parts import pythons
 from llmb_install.parts.environments import Environment
+from llmb_install.parts.pythons import Version
 from llmb_install.working.artefact import Artefact
 from llmb_install.working.reporter import Reporter
 from llmb_install.working.space import require_space
@@ -23,8 +25,34 @@ _MINIMUM_GLIBC = (2, 31)
 
 
 @dataclass(frozen=True)
+class Kind:
+    """An engine that can be installed."""
+
+    name: str
+    """Of the environment in ``venvs``, and of its lock."""
+    pythons: tuple[Version, Version]
+    smoke: tuple[str, ...]
+    """Megatron-Bridge itself can only be imported through LLMB's CPU backend; training tests it."""
+    of_newer_python: tuple[str, ...] = ()
+    """Packages whose wheels are for Python 3.12 alone, and work on an older one."""
+
+
+KINDS: dict[str, Kind] = {
+    "0.3": Kind("engine-cpu", ((3, 10), (3, 12)), ("torch", "megatron.core", "nvidia_resiliency_ext", "transformers")),
+    "0.6": Kind(
+        "engine-cpu-0.6",
+        ((3, 11), (3, 12)),
+        # Not megatron.core: on Python 3.11 it, too, needs the backend.
+        ("torch", "transformers", "modelopt", "omegaconf", "datasets"),
+        of_newer_python=("megatron-bridge", "megatron-core"),
+    ),
+}
+"""By the release of Megatron-Bridge, as recipes name it in ``engine``."""
+
+
+@dataclass(frozen=True)
 class Engine(Environment):
-    """``venvs/engine-cpu``."""
+    """An engine of an installation."""
 
     space_check: bool = True
 
@@ -38,7 +66,7 @@ class Engine(Environment):
 
     def require_room(self) -> None:
         if self.space_check:
-            require_space(self.link.parent.parent, ENGINE_BYTES, "the CPU engine")
+            require_space(self.link.parent.parent, ENGINE_BYTES, f"the CPU engine {self.name}")
 
 
 @dataclass(frozen=True)
@@ -76,26 +104,32 @@ class OwnEngine(Artefact):
         return f"use the engine {self.python}"
 
 
-def cpu_engine(clone: Path, install: Path, kind: str = "venv", *, space_check: bool = True) -> Engine:
-    """The environment ``venvs/engine-cpu``.
+def cpu_engine(
+    clone: Path, install: Path, kind: str = "venv", *, release: str = DEFAULT_ENGINE, space_check: bool = True
+) -> Engine:
+    """The environment with Megatron-Bridge ``release``; ``kind`` of environment as ``Content`` names them.
 
     Raises:
-        EnvironmentLacks: its packages have no build for this machine, or no Python 3.10 to 3.12 is found.
+        EnvironmentLacks: its packages have no build for this machine, or no Python is found that they have builds for.
     """
     _require_builds()
-    python = pythons.find_python(pythons.is_engine_python)
+    engine = KINDS[release]
+    oldest, newest = engine.pythons
+    python = pythons.find_python(lambda version: oldest <= version <= newest)
     if python is None:
+        wanted = "{}.{} to {}.{}".format(*oldest, *newest)
         raise EnvironmentLacks(
-            "the CPU engine needs Python 3.10 to 3.12, and none was found on PATH "
+            f"the CPU engine needs Python {wanted}, and none was found on PATH "
             f"(this is Python {platform.python_version()})",
-            remedy=pythons.how_to_get("the CPU engine", "3.10 to 3.12", "./installer.py --quickstart"),
+            remedy=pythons.how_to_get("the CPU engine", wanted, "./installer.py --quickstart"),
         )
     return Engine(
-        link=install / "venvs" / "engine-cpu",
+        link=install / "venvs" / engine.name,
         python=python,
-        lock=clone / "installer" / "locks" / "engine-cpu.txt",
-        # Megatron-Bridge itself imports only behind LLMB's CPU backend; the training run is its test.
-        smoke=("torch", "megatron.core", "nvidia_resiliency_ext", "transformers"),
+        lock=clone / "installer" / "locks" / f"{engine.name}.txt",
+        smoke=engine.smoke,
+        of_newer_python=engine.of_newer_python,
+        shares=tuple(install / "venvs" / other.name for other in KINDS.values() if other is not engine),
         kind=kind,
         space_check=space_check,
     )

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.programs import ask
-from llmb_install.parts.lock_files import HASHED, count_for_here, extract, lock_requirements
+from llmb_install.parts.lock_files import HASHED, count_for_here, extract, lock_requirements, with_hashes
+from llmb_install.parts.shared_packages import link_packages
 from llmb_install.working import command
 from llmb_install.working.reporter import Reporter, Step
 
@@ -35,13 +36,17 @@ class Content:
 
     ``lock``: pinned requirements with their hashes. Exactly those are installed and nothing else; then, where there is
     one, the project folder ``editable``, whose dependencies (with ``extras``) and build backend the lock has.
-    ``smoke``: modules that must import at the end. ``link`` leads to the environment once it is complete.
+    ``smoke``: modules that must import at the end. ``of_newer_python``: packages of the lock that are installed as if
+    for Python 3.12. ``shares``: environments whose packages may be linked instead of installed. ``link`` leads to the
+    environment once it is complete.
     """
 
     link: Path
     python: str
     lock: Path
     smoke: tuple[str, ...]
+    of_newer_python: tuple[str, ...] = ()
+    shares: tuple[Path, ...] = ()
     editable: Path | None = None
     extras: str = ""
     kind: str = "venv"
@@ -154,6 +159,9 @@ def _install(build: _Build) -> None:
         clone = ["--no-deps", "--no-index", "--no-build-isolation", "-e", str(build.environment.editable)]
         _pip(build, clone, "the clone")
         return
+    for other in build.environment.shares:
+        build.step.update(f"linking what {other.name} has")
+        link_packages(other, build.folder, {requirement.partition(";")[0].strip() for requirement in pinned})
     torch = next((requirement for requirement in pinned if requirement.startswith("torch==")), None)
     if torch is not None:
         _install_cpu_torch(build, torch)
@@ -162,7 +170,36 @@ def _install(build: _Build) -> None:
     if backend := extract(lock, "setuptools", build.folder):
         _pip(build, [*HASHED, "-r", str(backend)], "setuptools")
         arguments = ["--no-build-isolation", *arguments]
+    if build.environment.of_newer_python:
+        rest = _install_as_if_newer(build, lock.read_text(encoding="utf-8"))
+        arguments = [str(rest) if part == str(lock) else part for part in arguments]
     _pip(build, arguments, "packages", total)
+
+
+def _install_as_if_newer(build: _Build, lock: str) -> Path:
+    """Install the packages that say they are for Python 3.12 alone; returns a lock of the others.
+
+    pip chooses wheels for another Python only where it installs into a folder, and two packages that share a folder
+    only together.
+    """
+    parts = [with_hashes(lock, name) for name in build.environment.of_newer_python]
+    newer, rest = build.folder / ".llmb-lock-newer.txt", build.folder / ".llmb-lock-rest.txt"
+    newer.write_text("".join(parts), encoding="utf-8")
+    for part in parts:
+        lock = lock.replace(part, "")
+    rest.write_text(lock, encoding="utf-8")
+    (packages,) = build.folder.glob("lib/python3.*/site-packages")
+    other = [
+        "--python-version",
+        "3.12",
+        "--only-binary",
+        ":all:",
+        "--ignore-requires-python",
+        "--target",
+        str(packages),
+    ]
+    _pip(build, [*HASHED, *other, "-r", str(newer)], "Megatron-Bridge", uv=False)
+    return rest
 
 
 def _install_cpu_torch(build: _Build, torch: str) -> None:
@@ -204,11 +241,11 @@ def _uv_argv(build: _Build, uv: str, arguments: list[str]) -> list[str]:
     return [uv, "pip", "install", "--python", build.python, "--compile-bytecode", "--link-mode", "copy", *arguments]
 
 
-def _pip(build: _Build, arguments: list[str], what: str, total: int = 0) -> None:
+def _pip(build: _Build, arguments: list[str], what: str, total: int = 0, *, uv: bool = True) -> None:
     build.step.update(f"installing {what}")
-    uv = shutil.which("uv") if build.environment.kind == "uv" else None
+    program = shutil.which("uv") if uv and build.environment.kind == "uv" else None
     # Ten times as fast; but it reads only its own settings, so that pip may reach an index that it does not.
-    if uv and build.run(_uv_argv(build, uv, arguments)).status == 0:
+    if program and build.run(_uv_argv(build, program, arguments)).status == 0:
         return
     progress = _PipProgress(build.folder, build.step, what, total)
     done = build.run(_pip_argv(build, arguments), progress)

@@ -18,7 +18,7 @@ _TEMPORARY = {
     ),
     ".llmb/receipts": re.compile(rf"\..+\.json{_WRITTEN}"),
     "bin": re.compile(rf"\.llmb-(run|install){_WRITTEN}"),
-    "venvs": re.compile(r"\.(llmb|engine-cpu)\.\d+"),
+    "venvs": re.compile(r"\.(llmb|engine-cpu(-\d+\.\d+)?)\.\d+"),
     "images": re.compile(rf"\..+\.receipt\.json{_WRITTEN}"),
 }
 

@@ -1,0 +1,81 @@
+"""Packages that two environments have in the same version: linked from one into the other.
+
+The CPU engines have torch and sixty more packages in common, 1.5 GB of them. Hard links take neither room nor the
+minute that unpacking and compiling takes. pip only ever replaces files, so that neither environment changes the other.
+
+Standard library only, as ``environment_build``, which calls this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import os
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+from llmb_install.parts.package_records import damaged_files
+
+_METADATA = ".dist-info"
+
+
+def link_packages(source: Path, target: Path, wanted: Collection[str]) -> list[str]:
+    """Link those packages of the environment ``source`` into ``target`` that ``wanted`` names as ``NAME==VERSION``.
+
+    Nothing happens where the Pythons differ, where the file system has no hard links, or where a file of ``source`` is
+    damaged. Returns what was linked.
+    """
+    place, there = _site_packages(source), _site_packages(target)
+    if place is None or there is None or place.parent.name != there.parent.name or not _can_link(place, there):
+        return []
+    present = {_requirement(metadata).partition("==")[0] for metadata in there.glob(f"*{_METADATA}")}
+    found = {_requirement(metadata): metadata for metadata in sorted(place.glob(f"*{_METADATA}"))}
+    chosen = {name: found[name] for name in found if name in wanted and name.partition("==")[0] not in present}
+    if not chosen or any(damaged_files(source)):
+        return []
+    for metadata in chosen.values():
+        _link(metadata, there)
+    return list(chosen)
+
+
+def _link(metadata: Path, there: Path) -> None:
+    """Link one package. Its programs stay behind: each names the Python that it was installed for."""
+    record = metadata / "RECORD"
+    with record.open(encoding="utf-8", newline="") as stream:
+        rows = [row for row in csv.reader(stream) if row and not row[0].startswith(("..", "/"))]
+    for name in (row[0] for row in rows):
+        if name == f"{metadata.name}/RECORD":
+            continue
+        file = there / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # compiled files may be missing
+            file.hardlink_to(metadata.parent / name)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    # Last: it makes the package an installed one.
+    (there / metadata.name / "RECORD").write_text(text.getvalue(), encoding="utf-8")
+
+
+def _requirement(metadata: Path) -> str:
+    """``huggingface-hub==1.33.0`` of ``huggingface_hub-1.33.0.dist-info``."""
+    name, _, version = metadata.name.removesuffix(_METADATA).rpartition("-")
+    return f"{re.sub(r'[-_.]+', '-', name).lower()}=={version}"
+
+
+def _site_packages(environment: Path) -> Path | None:
+    return next(iter(environment.glob("lib/python3.*/site-packages")), None)
+
+
+def _can_link(place: Path, there: Path) -> bool:
+    probe = there / f".llmb-link-{os.getpid()}"
+    source = next(place.glob(f"*{_METADATA}/RECORD"), None)
+    try:
+        if source is None:
+            return False
+        probe.hardlink_to(source)
+        probe.unlink()
+    except OSError:
+        return False
+    return True
