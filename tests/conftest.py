@@ -165,6 +165,12 @@ def engine_python() -> Path:
 
 
 @pytest.fixture(scope="session")
+def functions_python() -> Path:
+    """The Python of the CPU engine with Megatron-Bridge 0.6, which has recipes as functions. Never skips."""
+    return engine.python(engine.SECOND)
+
+
+@pytest.fixture(scope="session")
 def standins() -> Path:
     """The folder with stand-ins for ``enroot`` and ``nsys``; put it at the front of PATH."""
     return STANDINS

@@ -16,3 +16,11 @@ def engine(engine_python: Path) -> Iterator[Engine]:
     yield Engine(engine_python, cpu, meta)
     cpu.stop()
     meta.stop()
+
+
+@pytest.fixture(scope="session")
+def functions_engine(functions_python: Path) -> Iterator[Engine]:
+    """The engine of jobs that name a function, for all tests of them."""
+    cpu = Warm(functions_python, "cpu", training_environment() | {"HF_HUB_OFFLINE": "1"})
+    yield Engine(functions_python, cpu, cpu)
+    cpu.stop()

@@ -16,7 +16,7 @@ _fields = checkpoint.fields
 
 
 def _without_optimizer(*args: Any) -> dict[str, Any]:
-    return _fields(*args) | {"load_optim": False}
+    return _fields(*args) | {"load_optim": False, "load_rng": False}
 
 
 checkpoint.fields = _without_optimizer

@@ -207,12 +207,23 @@ class Engine:
     def environment(self) -> dict[str, str]:
         return training_environment()
 
-    def train(self, folder: Path, job: dict[str, Any], *, expect: int = 0) -> TrainingRun:
-        """Run ``job`` on its ranks in ``folder`` and wait for it; fails on any exit status other than ``expect``."""
+    def train(
+        self,
+        folder: Path,
+        job: dict[str, Any],
+        *,
+        expect: int = 0,
+        script: str | None = None,
+    ) -> TrainingRun:
+        """Run ``job`` on its ranks in ``folder`` and wait for it; fails on any exit status other than ``expect``.
+
+        ``script``: one of this folder's that takes the place of ``llmb_train``.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         job_file = folder / "job.json"
         job_file.write_text(json.dumps({**job, "output_dir": str(folder / "output")}), encoding="utf-8")
-        status, _, log = self.cpu.run(["-m", "llmb_train", str(job_file)], folder, job["world_size"])
+        program = [str(Path(__file__).with_name(script))] if script else ["-m", "llmb_train"]
+        status, _, log = self.cpu.run([*program, str(job_file)], folder, job["world_size"])
         assert status == expect, log[-8000:]
         return TrainingRun(status, log)
 

@@ -18,6 +18,8 @@ What a fork is not: a fresh interpreter. The smoke recipes, the cluster's tests 
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
 import os
 import runpy
@@ -32,11 +34,12 @@ def import_everything(device: str) -> None:
     from llmb_train import cpu
 
     cpu.install(device)
-    import megatron.bridge.training.gpt_step
-    import megatron.bridge.training.pretrain  # noqa: F401
-
-    import llmb_train.config
-    import llmb_train.train  # noqa: F401
+    wanted = ["megatron.bridge.training.gpt_step", "megatron.bridge.training.pretrain"]
+    wanted += ["llmb_train.config", "llmb_train.train"]
+    if importlib.util.find_spec("megatron.bridge.perf_recipes") is not None:
+        wanted += ["megatron.bridge.recipes", "llmb_train.functions.build"]
+    for module in wanted:
+        importlib.import_module(module)
 
 
 def run_program(argv: list[str]) -> int:
@@ -105,15 +108,18 @@ def wait_for(running: set[int]) -> int:
 
 
 def main() -> None:
+    # Imports may print, too: the answers get a descriptor of their own.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
     import_everything(sys.argv[1])
     while line := sys.stdin.readline():
         leader = os.fork()
         if leader == 0:
             os.setsid()
             os._exit(min(abs(lead(json.loads(line))), 255))
-        print(leader, flush=True)
+        print(leader, file=answers)
         _, result = os.waitpid(leader, 0)
-        print(os.waitstatus_to_exitcode(result), flush=True)
+        print(os.waitstatus_to_exitcode(result), file=answers)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ def build_config(job: FunctionJob, engine: Engine) -> Any:
     """
     config = find(job.function.name)()
     columns.require_own(job, config)
-    columns.require_environment(config)
+    if engine.device == "cuda":
+        columns.require_environment(config)  # of GPUs and their network
     if job.function.reduced is not None:
         reduced.reduce(job, config)
     else:

@@ -1,0 +1,138 @@
+"""Reduced copies of Megatron-Bridge's own performance recipes, one of each family that a CPU can train.
+
+Grouped attention (Llama 3), experts (Qwen3), latent attention and multi-token prediction (DeepSeek-V3), sinks, windows
+and biases (GPT-OSS), a sigmoid router with many experts (Kimi K2): each gives one result, however it is laid out.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training_jobs import FUNCTIONS, Engine, TrainingRun, make_function_job
+
+LOSS_TOLERANCE = 3e-4
+"""bf16 sums in a different order: up to 2.2e-4 was observed for TP 2, 1e-6 for the others."""
+GRAD_NORM_TOLERANCE = 5e-3
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "TP2-SP": {"tp": 2},
+    "PP2": {"pp": 2},
+    "CP2": {"cp": 2},
+    "EP2": {"ep": 2},
+    "TP2-EP2": {"tp": 2, "ep": 2},
+    "DP2": {},
+}
+ALWAYS = {
+    ("llama3_8b", "TP2-SP"),
+    ("qwen3_30b_a3b", "TP2-EP2"),
+    ("deepseek_v3", "PP2"),
+    ("deepseek_v3", "EP2"),
+    ("gpt_oss_120b", "CP2"),
+    ("gpt_oss_120b", "TP2-SP"),
+    ("kimi_k2", "DP2"),
+}
+"""What a run of the suite takes; LLMB_TEST_LAYOUTS=all takes all."""
+
+CASES = [
+    (family, layout)
+    for family, shipped in FUNCTIONS.items()
+    for layout, parallelism in LAYOUTS.items()
+    if (shipped["experts"] or "ep" not in parallelism)
+    and (os.environ.get("LLMB_TEST_LAYOUTS") == "all" or (family, layout) in ALWAYS)
+]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Four steps of every family on one rank, with the checkpoint of the second."""
+
+    engine: Engine
+    folder: Path
+
+    def run(self, family: str) -> tuple[TrainingRun, Path]:
+        folder = self.folder / family
+        checkpoints = folder / "checkpoints"
+        if family not in _RUNS:
+            job = make_function_job(family, steps={"train": 4}, checkpoint={"save": str(checkpoints), "interval": 2})
+            _RUNS[family] = self.engine.train(folder, job)
+        return _RUNS[family], checkpoints / "iter_0000002"
+
+
+_RUNS: dict[str, TrainingRun] = {}
+
+
+@pytest.fixture(scope="module")
+def reference(functions_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    return Reference(functions_engine, tmp_path_factory.mktemp("reference"))
+
+
+@pytest.mark.parametrize("family", FUNCTIONS)
+def test_a_family_trains_saves_and_resumes_to_the_last_printed_digit(
+    reference: Reference, tmp_path: Path, family: str
+) -> None:
+    whole, checkpoint = reference.run(family)
+    assert sorted(whole.steps) == [1, 2, 3, 4]
+    assert whole.steps[4].loss < whole.steps[1].loss
+    assert "throughput per GPU (TFLOP/s/GPU)" in whole.steps[3].text
+    assert whole.manifest["megatron_bridge"].startswith("0.6.")
+    assert f"LLMB notice: a reduced copy of {FUNCTIONS[family]['name']}: 4 layers" in whole.log
+    if family == "deepseek_v3":
+        assert "mtp_1 loss: " in whole.log
+
+    job = make_function_job(family, steps={"train": 4}, checkpoint={"load": str(checkpoint)})
+    resumed = reference.engine.train(tmp_path, job).steps
+    assert sorted(resumed) == [3, 4]
+    for number, step in resumed.items():
+        assert (step.loss, step.grad_norm) == (whole.steps[number].loss, whole.steps[number].grad_norm)
+
+
+@pytest.mark.parametrize(("family", "layout"), CASES, ids="-".join)
+def test_the_next_step_is_the_same_in_every_layout(
+    reference: Reference, tmp_path: Path, family: str, layout: str
+) -> None:
+    expected, checkpoint = reference.run(family)
+    job = make_function_job(
+        family,
+        world_size=2,
+        parallelism=LAYOUTS[layout],
+        steps={"exit_after": 1},
+        checkpoint={"load": str(checkpoint)},
+    )
+    run = reference.engine.train(tmp_path, job, script="train_weights.py")
+    assert list(run.steps) == [3]
+    assert run.steps[3].loss == pytest.approx(expected.steps[3].loss, abs=LOSS_TOLERANCE)
+    assert run.steps[3].grad_norm == pytest.approx(expected.steps[3].grad_norm, abs=GRAD_NORM_TOLERANCE)
+
+
+def test_a_function_with_other_columns_than_the_catalogue_is_not_trained(
+    functions_engine: Engine, tmp_path: Path
+) -> None:
+    job = make_function_job("llama3_8b")
+    job["function"]["columns"]["mbs"] = 77
+    run = functions_engine.train(tmp_path, job, expect=3)
+    assert "setting" in run.log
+    assert f"{job['function']['name']}: mbs  77       1" in run.log
+    assert "plan with a catalogue made in this engine (this one is of Megatron-Bridge 0.6.2)" in run.log
+    assert not run.steps
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "words"),
+    [
+        ("nemotron_3_nano", {}, "nemotron_3_nano has Mamba layers, whose scan is a CUDA kernel: it cannot be trained"),
+        ("qwen3_next_80b_a3b", {}, "gated delta nets"),
+        ("glm51", {}, "sparse attention"),
+        ("llama3_8b", {"reduced": None}, "is too large for a CPU\n  -> set MODEL_SIZE to a smoke size"),
+    ],
+)
+def test_what_a_cpu_cannot_train_is_refused_before_torch_is_imported(
+    functions_engine: Engine, tmp_path: Path, family: str, changes: dict[str, Any], words: str
+) -> None:
+    job = make_function_job("llama3_8b", function=changes) | {"family": family}
+    run = functions_engine.train(tmp_path, job, expect=2)
+    assert words in run.log
+    assert "LLMB manifest" not in run.log

@@ -1,0 +1,132 @@
+"""Jobs that name a function: what is set in its configuration, with a stand-in for the framework's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from llmb_train.errors import Contradiction, JobError
+from llmb_train.functions import columns
+from llmb_train.job import FunctionJob, parse_job
+
+SHIPPED = json.loads((Path(__file__).parents[1] / "data" / "functions.json").read_text())["functions"]["deepseek_v3"]
+
+
+def job(**changes: Any) -> FunctionJob:
+    """DeepSeek-V3 on 256 GB300, as shipped except for ``changes`` of columns."""
+    own = {**SHIPPED["columns"], **changes}
+    content: dict[str, Any] = {
+        **{"schema": 1, "run_id": "x", "experiment_name": "x", "output_dir": "/x", "device": "cuda"},
+        **{"gpu_type": "gb300", "gpu_generation": "blackwell", "family": "deepseek_v3", "model_size": "deepseek_v3"},
+        **{"architecture": None, "sequence_length": own["sequence_length"], "world_size": 256, "profile": None},
+        "precision": {"dtype": "bf16", "fp8_recipe": None},
+        "parallelism": {name: own[name] for name in ("tp", "pp", "vp", "cp", "ep", "etp", "fsdp")},
+        "batch": {"mbs": own["mbs"], "gbs": own["gbs"]},
+        "performance": {
+            **{name: own[name] for name in ("cuda_graph", "recompute_layers", "offload_layers")},
+            **{"wgrad_deferral": None, "moe_routing": None},
+        },
+        "steps": {"train": 50, "exit_after": None},
+        "checkpoint": {"save": None, "interval": None, "load": None},
+        **{"data_workers": 8, "seed": 1234},
+        "function": {
+            **{"name": SHIPPED["name"], "release": "0.6.2", "catalogue": 64 * "0", "reduced": None},
+            "columns": SHIPPED["columns"],
+        },
+    }
+    parsed = parse_job(content)
+    assert isinstance(parsed, FunctionJob)
+    return parsed
+
+
+@pytest.fixture
+def config() -> Any:
+    """What the function gives."""
+    own = SHIPPED["columns"]
+    model = SimpleNamespace(
+        tensor_model_parallel_size=own["tp"],
+        pipeline_model_parallel_size=own["pp"],
+        virtual_pipeline_model_parallel_size=own["vp"],
+        context_parallel_size=own["cp"],
+        expert_model_parallel_size=own["ep"],
+        expert_tensor_parallel_size=own["etp"],
+        sequence_parallel=own["tp"] > 1,
+        pipeline_model_parallel_layout="Et*4|(t*4|)*14tmL",
+        num_moe_experts=256,
+        seq_length=own["sequence_length"],
+        cuda_graph_impl="transformer_engine",
+        cuda_graph_modules=["attn"],
+        use_te_rng_tracker=True,
+        recompute_granularity="selective",
+        recompute_method=None,
+        recompute_num_layers=None,
+        recompute_modules=["moe_act"],
+        cpu_offloading=False,
+        cpu_offloading_num_layers=0,
+    )
+    return SimpleNamespace(
+        model=model,
+        train=SimpleNamespace(micro_batch_size=own["mbs"], global_batch_size=own["gbs"]),
+        ddp=SimpleNamespace(use_megatron_fsdp=False),
+        rng=SimpleNamespace(te_rng_tracker=True),
+        env_vars={"NCCL_NVLS_ENABLE": 0, "USE_MNNVL": 1},
+    )
+
+
+def test_a_function_as_shipped_is_left_as_it_is(config: Any) -> None:
+    columns.require_own(job(), config)
+    before = dict(vars(config.model))
+    columns.set_planned(job(), config)
+    assert vars(config.model) == before
+
+
+def test_other_columns_than_the_catalogues_are_shown_side_by_side(config: Any) -> None:
+    config.train.micro_batch_size = 2
+    with pytest.raises(Contradiction, match=r"_config: mbs +1 +2\n"):
+        columns.require_own(job(), config)
+
+
+def test_columns_of_the_plan_are_set(config: Any) -> None:
+    planned = job(tp=2, ep=32, gbs=2048, cuda_graph=False, recompute_layers=3, offload_layers=4, sequence_length=8192)
+    columns.set_planned(planned, config)
+    model = config.model
+    assert (model.tensor_model_parallel_size, model.sequence_parallel) == (2, True)
+    assert (model.expert_model_parallel_size, model.seq_length) == (32, 8192)
+    assert config.train.global_batch_size == 2048
+    assert (model.cuda_graph_impl, model.cuda_graph_modules) == ("none", [])
+    assert not model.use_te_rng_tracker
+    assert not config.rng.te_rng_tracker
+    assert (model.recompute_granularity, model.recompute_method, model.recompute_num_layers) == ("full", "block", 3)
+    assert (model.cpu_offloading, model.cpu_offloading_num_layers) == (True, 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"pp": 8, "vp": 2}, "places its layers by hand for PP=4 VP=4"),
+        ({"fsdp": True}, "does not shard its state"),
+    ],
+)
+def test_what_a_function_cannot_be_changed_to_is_refused(config: Any, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(JobError, match=words):
+        columns.set_planned(job(**changes), config)
+
+
+def test_layers_placed_by_hand_are_placed_anew_where_the_framework_can(config: Any) -> None:
+    config.model._pipeline_model_parallel_layout_builder = lambda pp, vp: f"{pp} x {vp}"
+    columns.set_planned(job(pp=8, vp=2), config)
+    assert config.model.pipeline_model_parallel_layout == "8 x 2"
+
+
+def test_a_variable_that_the_script_did_not_export_is_missed(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USE_MNNVL", "0")  # the user's choice
+    monkeypatch.delenv("NCCL_NVLS_ENABLE", raising=False)
+    with pytest.raises(Contradiction, match=r"NCCL_NVLS_ENABLE +0 +not set") as caught:
+        columns.require_environment(config)
+    assert "USE_MNNVL" not in str(caught.value)
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
+    columns.require_environment(config)
