@@ -117,6 +117,11 @@ def _complete(config: Any) -> None:
         model.vocab_size = config.tokenizer.vocab_size or VOCABULARIES.get(str(config.tokenizer.tokenizer_model))
     if getattr(model, "ffn_hidden_size", 1) is None:
         model.ffn_hidden_size = 4 * model.hidden_size
+    further = getattr(model, "mtp_hybrid_override_pattern", None)
+    if further and "/" not in model.hybrid_layer_pattern:
+        # Heads for further tokens stand behind the layers of a hybrid; repeated ones are one head with shared weights.
+        heads = max(1, model.mtp_num_layers or 0) if model.mtp_use_repeated_layer else model.mtp_num_layers or 0
+        model.hybrid_layer_pattern = "/".join([model.hybrid_layer_pattern, *[further] * heads])
 
 
 def _own_stages(model: Any) -> bool:

@@ -47,8 +47,8 @@ def _hybrid(model: Any, pattern: str) -> int:
         "E": (_experts(model) if model.num_moe_experts else 0) + norm,
     }
     total: int = sum(layer[kind] for kind in main)
-    if further:  # heads for further tokens share their weights
-        head = further.partition("/")[0]
+    heads = further.split("/") if further else []
+    for head in heads[:1] if model.mtp_use_repeated_layer else heads:  # repeated ones share their weights
         total += sum(layer[kind] for kind in head) + 2 * model.hidden_size * model.hidden_size + 3 * norm
     return total
 
