@@ -244,7 +244,8 @@ def test_list_shows_what_is_documented_and_what_is_installed(cli: Cli) -> None:
     (cli.install / "cluster_config.yaml").write_text("workloads: [pretrain_grok1]\n")
     done = cli("list", "--json")
     by_name = {item["workload"]: item for item in done.data}
-    assert set(by_name) == {"pretrain_llama3.1", "pretrain_llama4_maverick", "pretrain_grok1", "pretrain_nemotron4"}
+    documented = {"pretrain_llama3.1", "pretrain_llama4_maverick", "pretrain_grok1", "pretrain_nemotron4"}
+    assert set(by_name) == {*documented, "pretrain_mbridge"}
     assert by_name["pretrain_grok1"]["installed"]
     assert not by_name["pretrain_nemotron4"]["installed"]
     assert {
@@ -257,6 +258,32 @@ def test_list_shows_what_is_documented_and_what_is_installed(cli: Cli) -> None:
     } in by_name["pretrain_llama3.1"]["configurations"]
     assert [item["workload"] for item in cli("list", "--json", "--installed").data] == ["pretrain_grok1"]
     assert "128,256,512" in cli("list", "-w", "llama3.1", "--gpu-type", "gb200").out
+
+
+def test_list_shows_a_workload_of_hundreds_in_one_line_and_searches_it(cli: Cli) -> None:
+    everything = cli("list").out.splitlines()
+    (line,) = [line for line in everything if line.startswith("pretrain_mbridge")]
+    assert "llmb-run list -w pretrain_mbridge shows" in line
+    found = cli("list", "-w", "mbridge", "-s", "kimi", "--gpu-type", "gb300", "--json").data[0]["configurations"]
+    assert [(item["size"], item["dtype"], item["fp8_recipe"], item["scales"]) for item in found] == [
+        ("kimi_k2-smoke", "bf16", None, [1, 2, 4, 8]),
+        ("kimi_k2", "bf16", None, [256]),
+        ("kimi_k2", "fp8", "cs", [256]),
+        ("kimi_k2", "fp8", "mx", [256]),
+        ("kimi_k2", "nvfp4", None, [256]),
+    ]
+    done = cli("list", "-s", "deepsek_v3")
+    assert done.status == 2
+    assert "no size holds deepsek_v3 (did you mean 'deepseek_v3'?)" in done.err
+
+
+def test_one_job_of_a_function_is_planned_from_the_command_line(cli: Cli) -> None:
+    words = ("single", "-w", "mbridge", "-s", "qwen3_235b_a22b", "--gpu-type", "gb200", "--dtype", "bf16")
+    done = cli(*words, "--scale", "64", "--dry-run", CLUSTER_TYPE="slurm")
+    assert done.status == 0, done.err
+    assert "# pretrain_mbridge qwen3_235b_a22b bf16 on 64 GB200 GPUs, 50 steps" in done.out
+    refused = cli(*words, "--scale", "64", "--variant", "ncclep", "--dry-run", CLUSTER_TYPE="slurm")
+    assert refused.status == 2
 
 
 def test_an_unreadable_recipe_is_skipped_with_a_notice(cli: Cli, tmp_path: Path) -> None:

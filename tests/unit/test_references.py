@@ -204,9 +204,9 @@ def test_the_spread_between_releases_is_that_of_the_published_rows(kind: str, co
 def test_a_result_without_its_software_is_refused(change: dict[str, Any], message: str) -> None:
     broken = msgspec.structs.replace(SUMMARY[0], **change)
     with pytest.raises(RecipeError, match=message.replace("(", r"\(")):
-        check_recipe(msgspec.structs.replace(LLAMA, results=(broken,)), Path("recipe.yaml"))
+        check_recipe(msgspec.structs.replace(LLAMA, listed_results=(broken,)), Path("recipe.yaml"))
 
 
 def test_the_same_result_twice_is_refused() -> None:
     with pytest.raises(RecipeError, match="appears twice"):
-        check_recipe(msgspec.structs.replace(LLAMA, results=(SUMMARY[0], SUMMARY[0])), Path("recipe.yaml"))
+        check_recipe(msgspec.structs.replace(LLAMA, listed_results=(SUMMARY[0], SUMMARY[0])), Path("recipe.yaml"))
