@@ -62,6 +62,11 @@ def test_the_short_form(tmp_path: Path, place: Place) -> None:
     assert [ask.repeat for ask in asks[:4]] == [1, 2, 1, 2]
 
 
+def test_a_size_may_hold_the_character_before_it(tmp_path: Path, place: Place) -> None:
+    asks = read(tmp_path, place, "pretrain_mbridge_deepseek_v3:\n(bf16, 1024, 1)\n")
+    assert brief(asks) == [("mbridge", "deepseek_v3", "bf16", "1024")]
+
+
 WRONG_TEXT = {
     "(fp8, 512, 1)\n": ":1: a task before the first header",
     "pretrain_grok1:\n(fp8, [512, 1)\n": ":2: '(fp8, [512, 1)' is not a task",

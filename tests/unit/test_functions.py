@@ -18,9 +18,12 @@ from llmb_common.recipes.published_file import read_published
 from llmb_common.rendering.job import job_document
 from llmb_common.rendering.script import render_script
 from llmb_common.request.read import read_request
+from llmb_common.results.verdict import figures, judge_result, window_of
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import ClusterConfig
 from llmb_common.site.machine import Machine
+from llmb_common.timing.runs import analyse, find_runs
+from support.runs import make_run, steady_log
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = load_recipe(ROOT / "mbridge")
@@ -237,6 +240,46 @@ def test_a_job_is_compared_with_the_row_of_its_own_container_first() -> None:
     for size in ("gb300", "gb200"):  # printed with EP 64, and 32 in the function
         flash = plan(MODEL_SIZE="deepseek_v4_flash", GPU_TYPE=size, JOB_TOTAL_GPUS="128")
         assert published_results(flash, RECIPE) == []
+
+
+def test_every_published_row_stands_there_as_printed() -> None:
+    raw = json.loads((ROOT / "tests" / "data" / "megatron_bridge_published.json").read_text())["rows"]
+    # One line of the older tables holds several precisions.
+    printed = {(row["source"].rpartition("/")[2], row["precision"]): row for row in raw if row["task"] == "pretrain"}
+    rows = read_published(ROOT / "mbridge" / "published.json")
+    assert {(f"{row.document}:{row.line}", row.precision) for row in rows} == set(printed)
+    for row in rows:
+        source = printed[f"{row.document}:{row.line}", row.precision]
+        assert (row.container, row.model) == (source["container"], source["model"])
+        assert (row.gpu, row.gpus, row.step_seconds) == (source["gpu"].lower(), source["gpus"], source["step_seconds"])
+        assert row.tokens_per_second_per_gpu == source["tokens_per_s_per_gpu"]
+        assert row.tflops_per_gpu == source["tflops_per_gpu"]
+        assert row.columns == {name: source[name] for name in row.columns}
+
+
+@pytest.mark.parametrize(("ratio", "kind"), [(0.95, "pass"), (1.30, "fail")])
+def test_a_run_of_a_function_gets_a_verdict_and_figures(tmp_path: Path, ratio: float, kind: str) -> None:
+    """As a user would check a published row: plan, log of known speed, verdict; MFU from Bridge's FLOPs."""
+    variables = {"GPU_TYPE": "gb300", "MODEL_SIZE": "deepseek_v3", "JOB_TOTAL_GPUS": "256"}
+    record = make_run(tmp_path, "mbridge", log=steady_log(10422 * ratio), variables=variables)
+    timing = analyse(find_runs(record.paths.folder)[0], window_of(record.plan))
+    verdict = judge_result(record.plan, RECIPE, timing)
+    assert (verdict.kind, verdict.difference) == (kind, pytest.approx(ratio - 1, abs=1e-6))
+    assert verdict.reference is not None
+    assert verdict.reference.same_software
+    found = figures(record.plan, RECIPE, timing, 10.422)
+    assert found.tokens_per_second == pytest.approx(6288 * 256, rel=1e-3)
+    assert found.tflops_per_gpu == pytest.approx(1635, rel=0.002)
+    assert found.mfu == pytest.approx(1635 / 4900, rel=0.002)
+
+
+def test_a_rubin_has_no_mfu(tmp_path: Path) -> None:
+    variables = {"GPU_TYPE": "vr200", "MODEL_SIZE": "llama3_8b", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "8"}
+    record = make_run(tmp_path, "mbridge", log=steady_log(1000), variables=variables)
+    timing = analyse(find_runs(record.paths.folder)[0], window_of(record.plan))
+    found = figures(record.plan, RECIPE, timing, 1.0)
+    assert found.mfu is None
+    assert found.tflops_per_gpu is not None
 
 
 def test_the_index_says_what_the_names_say_and_every_line_is_complete() -> None:

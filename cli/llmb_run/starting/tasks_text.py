@@ -68,13 +68,14 @@ def _strip(line: str) -> str:
 
 
 def _header(name: str, size: str | None, at: str, place: Place) -> Ask:
-    """``pretrain_llama3.1_405b`` is the workload pretrain_llama3.1 and its size 405b."""
+    """``pretrain_llama3.1_405b`` is the workload pretrain_llama3.1 and its size 405b; a size may hold ``_`` itself."""
     try:
         if size is None:
-            workload, _, last = name.rpartition("_")
-            known = [entry for entry in place.catalog if entry.recipe.workload == workload.lower()]
-            if known and name.lower() not in [entry.recipe.workload for entry in place.catalog]:
-                name, size = workload, last
+            workloads = [entry.recipe.workload for entry in place.catalog]
+            begins = [workload for workload in workloads if name.lower().startswith(f"{workload}_")]
+            if begins and name.lower() not in workloads:
+                workload = max(begins, key=len)
+                name, size = workload, name[len(workload) + 1 :]
         recipe = place.workload(name).recipe
         return Ask(workload=recipe.workload, size=recipe.model(size).size if size else None)
     except LLMBError as error:
