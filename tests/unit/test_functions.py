@@ -15,7 +15,7 @@ from llmb_common.planning.published import published_results
 from llmb_common.recipes.catalogue import Entry
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.published_file import read_published
-from llmb_common.rendering.job import job_document
+from llmb_common.rendering.job import job_document, job_text
 from llmb_common.rendering.script import render_script
 from llmb_common.request.read import read_request
 from llmb_common.results.verdict import figures, judge_result, window_of
@@ -23,6 +23,8 @@ from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import ClusterConfig
 from llmb_common.site.machine import Machine
 from llmb_common.timing.runs import analyse, find_runs
+from llmb_train.hugging_face.numbers import PUBLISHED
+from llmb_train.job import FunctionJob, load_job
 from support.runs import make_run, steady_log
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,6 +107,23 @@ def test_the_job_names_the_function_and_its_own_columns() -> None:
     assert job["function"]["columns"]["gbs"] == 128
     assert (job["batch"]["gbs"], job["world_size"]) == (256, 16)
     assert job["function"]["reduced"] is None
+
+
+@pytest.mark.parametrize(
+    ("machine", "variables"),
+    [
+        (SLURM, {"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "1024", "FP8_RECIPE": "sc"}),
+        (SLURM, {"MODEL_SIZE": "llama3_8b", "GPU_TYPE": "vr200", "JOB_TOTAL_GPUS": "8", "DTYPE": "nvfp4"}),
+        (LAPTOP, {"MODEL_SIZE": "gpt_oss_120b-smoke"}),
+    ],
+)
+def test_the_ranks_strict_reader_takes_the_job(tmp_path: Path, machine: Machine, variables: dict[str, str]) -> None:
+    p = plan(machine, **variables)
+    (tmp_path / "job.json").write_bytes(job_text(p, dry_run_paths(p.workload_folder, p.experiment_name)))
+    job = load_job(tmp_path / "job.json")
+    assert p.function is not None
+    assert isinstance(job, FunctionJob)
+    assert job.function.name == p.function.name
 
 
 def test_the_batch_follows_the_number_of_gpus_and_must_be_whole() -> None:
@@ -240,6 +259,15 @@ def test_a_job_is_compared_with_the_row_of_its_own_container_first() -> None:
     for size in ("gb300", "gb200"):  # printed with EP 64, and 32 in the function
         flash = plan(MODEL_SIZE="deepseek_v4_flash", GPU_TYPE=size, JOB_TOTAL_GPUS="128")
         assert published_results(flash, RECIPE) == []
+
+
+def test_every_model_that_a_function_asks_hugging_face_for_has_numbers_with_a_source() -> None:
+    asked = {CATALOGUE.function(entry.name).hugging_face for entry in CATALOGUE.index} - {None}
+    assert asked == set(PUBLISHED)
+    assert all(model.source for model in PUBLISHED.values())
+    layers = {name: model.numbers.get("hybrid_override_pattern", "") for name, model in PUBLISHED.items()}
+    ultra = layers["nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16"]
+    assert (len(ultra), ultra.count("*"), ultra.count("M"), ultra.count("E")) == (108, 12, 48, 48)
 
 
 def test_every_published_row_stands_there_as_printed() -> None:
