@@ -9,60 +9,24 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import RequestError
-from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.plan import make_plan
 from llmb_common.planning.published import published_results
-from llmb_common.recipes.catalogue import Entry
-from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.published_file import read_published
 from llmb_common.rendering.job import job_document, job_text
 from llmb_common.rendering.script import render_script
-from llmb_common.request.read import read_request
 from llmb_common.results.verdict import figures, judge_result, window_of
 from llmb_common.runs.paths import dry_run_paths
-from llmb_common.site.cluster import ClusterConfig
 from llmb_common.site.machine import Machine
 from llmb_common.timing.runs import analyse, find_runs
 from llmb_train.hugging_face.numbers import PUBLISHED
 from llmb_train.job import FunctionJob, load_job
+from support.functions import CATALOGUE, IMPOSSIBLE, LAPTOP, RECIPE, ROOT, SLURM, asked, plan
 from support.runs import make_run, steady_log
-
-ROOT = Path(__file__).resolve().parents[2]
-RECIPE = load_recipe(ROOT / "mbridge")
-assert RECIPE.catalogue is not None
-CATALOGUE = RECIPE.catalogue
-SLURM = Machine(cluster_type="slurm")
-LAPTOP = Machine(cluster_type="local", gpu_type="cpu")
-
-_NVFP4 = ("nvfp4", "nvfp4_full_iteration")
-IMPOSSIBLE = {
-    *(f"qwen3_235b_a22b_pretrain_64gpu_gb300_{what}_config" for what in ("bf16", "fp8cs", "fp8mx", *_NVFP4)),
-    *(f"qwen3_235b_a22b_pretrain_64gpu_gb200_{what}_config" for what in ("fp8cs", "fp8mx", *_NVFP4)),
-    *(f"deepseek_v3_pretrain_128gpu_vr200_{precision}_config" for precision in ("bf16", "fp8cs", "fp8mx", "nvfp4")),
-    *(f"deepseek_v3_pretrain_64gpu_h100_{precision}_config" for precision in ("bf16", "fp8cs")),
-    *(f"nemotronh_56b_pretrain_256gpu_{gpu}_bf16_config" for gpu in ("b200", "gb300")),
-}
-"""Functions of NVIDIA's that do not divide at their own number of GPUs."""
-
-
-def plan(machine: Machine = SLURM, **variables: str) -> JobPlan:
-    return make_plan(RECIPE, ClusterConfig(), read_request({"LLMB_INSTALL": "/install", **variables}), machine)
 
 
 def refusal(machine: Machine = SLURM, **variables: str) -> str:
     with pytest.raises(RequestError) as caught:
         plan(machine, **variables)
     return str(caught.value)
-
-
-def asked(entry: Entry) -> dict[str, str]:
-    """The variables that ask for a function."""
-    wanted = {"MODEL_SIZE": entry.model, "GPU_TYPE": entry.gpu, "JOB_TOTAL_GPUS": str(entry.gpus), "DTYPE": entry.dtype}
-    if entry.fp8_recipe:
-        wanted["FP8_RECIPE"] = entry.fp8_recipe
-    if entry.variant("pretrain") != "pretrain":
-        wanted["CONFIG_VARIANT"] = entry.variant("pretrain")
-    return wanted
 
 
 def test_every_function_is_planned_and_rendered_at_its_own_scale(tmp_path: Path) -> None:

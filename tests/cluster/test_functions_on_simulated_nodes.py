@@ -1,0 +1,42 @@
+"""Every function of the catalogue at its own scale: the response of a large cluster to its script."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from llmb_common.gpus import GPUS
+from llmb_common.rendering.script import render_script
+from llmb_common.runs.paths import dry_run_paths
+from llmb_common.site.machine import Machine
+from support.functions import CATALOGUE, IMPOSSIBLE, asked, plan
+from support.slurm_cluster import SlurmCluster
+
+OLDER = Machine(cluster_type="slurm", slurm_segments=False)
+"""The tests' Slurm, which has no --segment."""
+
+REFUSED = """
+for script in "$1"/*.sbatch; do
+  answer=$(sbatch --test-only --partition="$2" "$script" 2>&1) || true
+  [[ $answer =~ using\\ [0-9]+\\ processors\\ on\\ nodes ]] || printf '%s: %s\\n' "$script" "$answer"
+done
+"""
+
+
+def test_slurm_takes_every_function_at_its_own_scale(slurm_simulated: SlurmCluster, tmp_path: Path) -> None:
+    first: dict[str, Path] = {}
+    for entry in CATALOGUE.index:
+        if entry.name in IMPOSSIBLE:
+            continue
+        planned = plan(OLDER, **asked(entry))
+        script = tmp_path / ("batch" if GPUS[entry.gpu].host == "x86_64" else "gb200") / f"{entry.name}.sbatch"
+        script.parent.mkdir(exist_ok=True)
+        script.write_text(render_script(planned, dry_run_paths(planned.workload_folder, planned.experiment_name)))
+        first.setdefault(entry.gpu, script)
+    for partition in ("batch", "gb200"):
+        refused = slurm_simulated.run(["bash", "-c", REFUSED, "_", tmp_path / partition, partition], timeout=600)
+        assert refused.stdout == ""
+    # Scripts differ by their variables and numbers; shellcheck takes a second for each.
+    shellcheck = str(Path(sys.executable).with_name("shellcheck"))
+    subprocess.run([shellcheck, *map(str, first.values())], check=True)

@@ -1,0 +1,45 @@
+"""Jobs that call a function of the shipped catalogue, for tests of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.plan import make_plan
+from llmb_common.recipes.catalogue import Entry
+from llmb_common.recipes.loading import load_recipe
+from llmb_common.request.read import read_request
+from llmb_common.site.cluster import ClusterConfig
+from llmb_common.site.machine import Machine
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPE = load_recipe(ROOT / "mbridge")
+assert RECIPE.catalogue is not None
+CATALOGUE = RECIPE.catalogue
+SLURM = Machine(cluster_type="slurm")
+LAPTOP = Machine(cluster_type="local", gpu_type="cpu")
+
+_NVFP4 = ("nvfp4", "nvfp4_full_iteration")
+IMPOSSIBLE = {
+    *(f"qwen3_235b_a22b_pretrain_64gpu_gb300_{what}_config" for what in ("bf16", "fp8cs", "fp8mx", *_NVFP4)),
+    *(f"qwen3_235b_a22b_pretrain_64gpu_gb200_{what}_config" for what in ("fp8cs", "fp8mx", *_NVFP4)),
+    *(f"deepseek_v3_pretrain_128gpu_vr200_{what}_config" for what in ("bf16", "fp8cs", "fp8mx", "nvfp4")),
+    *(f"deepseek_v3_pretrain_64gpu_h100_{what}_config" for what in ("bf16", "fp8cs")),
+    *(f"nemotronh_56b_pretrain_256gpu_{gpu}_bf16_config" for gpu in ("b200", "gb300")),
+}
+"""Functions of NVIDIA's that do not divide at their own number of GPUs."""
+
+
+def plan(machine: Machine = SLURM, **variables: str) -> JobPlan:
+    """The plan of a job of the recipe ``mbridge``."""
+    return make_plan(RECIPE, ClusterConfig(), read_request({"LLMB_INSTALL": "/install", **variables}), machine)
+
+
+def asked(entry: Entry) -> dict[str, str]:
+    """The variables that ask for a function."""
+    wanted = {"MODEL_SIZE": entry.model, "GPU_TYPE": entry.gpu, "JOB_TOTAL_GPUS": str(entry.gpus), "DTYPE": entry.dtype}
+    if entry.fp8_recipe:
+        wanted["FP8_RECIPE"] = entry.fp8_recipe
+    if entry.variant("pretrain") != "pretrain":
+        wanted["CONFIG_VARIANT"] = entry.variant("pretrain")
+    return wanted
