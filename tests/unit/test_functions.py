@@ -59,6 +59,8 @@ def test_the_documented_request_calls_the_function_of_that_name() -> None:
     assert (p.tp, p.pp, p.vp, p.ep, p.etp, p.mbs, p.gbs) == (1, 2, 8, 32, 1, 1, 4096)
     assert (p.family, p.layers, p.seq_len, p.nodes, p.dp, p.ga) == ("deepseek_v3", 61, 4096, 64, 128, 32)
     assert p.image == "/install/images/nvidia+nemo+26.08.sqsh"
+    script = render_script(p, dry_run_paths(p.workload_folder, p.experiment_name))
+    assert "\n# deepseek_v3_pretrain_256gpu_gb300_fp8mx_config of Megatron-Bridge 0.6.2\n" in script
     assert p.has_experts
 
 

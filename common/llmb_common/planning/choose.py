@@ -20,7 +20,8 @@ def choose(given: Given) -> Case:
     """
     recipe, request, say = given.recipe, given.request, given.request.say
     gpu_type = choose_gpu_type(given)
-    model = recipe.model(_size(given, gpu_type), among={row.size for row in recipe.rows_for(gpu_type)})
+    here = (gpu_type, rows_of(gpu_type), "any")
+    model = recipe.model(_size(given, gpu_type), among={c.size for c in recipe.configurations if c.gpu in here})
     rows = recipe.rows_for(gpu_type, size=model.size)
     if not rows:
         said = gpu_said(given, gpu_type)

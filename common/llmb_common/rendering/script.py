@@ -81,6 +81,7 @@ def _comment(plan: JobPlan) -> list[str]:
     kind = "ranks on CPUs" if plan.device == "cpu" else f"{plan.gpu_type.upper()} GPUs"
     return [
         f"# {plan.workload} {plan.model_size} {precision} on {plan.gpus} {kind}, {plan.max_steps} steps",
+        *([f"# {plan.function.name} of Megatron-Bridge {plan.function.release}"] if plan.function else []),
         f"# {columns}",
         f"# {', '.join(flags)}",
     ]
