@@ -10,7 +10,7 @@ import pytest
 from llmb_common.gpus import peak_tflops
 from llmb_common.recipes import flops
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.recipes.recipe import Architecture
+from llmb_common.recipes.model import Architecture
 
 ROOT = Path(__file__).parents[2]
 

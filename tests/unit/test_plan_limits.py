@@ -12,7 +12,7 @@ from llmb_common.planning.divisibility import Layout, check_layout
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.recipes.recipe import Architecture
+from llmb_common.recipes.model import Architecture
 from llmb_common.rendering.job import job_document
 from llmb_common.rendering.script import render_script
 from llmb_common.request.read import read_request

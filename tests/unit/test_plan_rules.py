@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from llmb_common.errors import RequestError
 from llmb_common.planning.divisibility import Layout, check_layout
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.recipes.recipe import Architecture
+from llmb_common.recipes.model import Architecture
 
 ROOT = Path(__file__).resolve().parents[2]
 

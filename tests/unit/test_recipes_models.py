@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.recipes.recipe import Model, Recipe
+from llmb_common.recipes.model import Model
+from llmb_common.recipes.recipe import Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = {name: load_recipe(ROOT / name) for name in ("llama3.1", "llama4", "grok1", "nemotron4")}

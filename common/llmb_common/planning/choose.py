@@ -9,7 +9,8 @@ import msgspec
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.gpus import CPU, gpu_types, rows_of
 from llmb_common.planning.case import Case, Given, gpu_said
-from llmb_common.recipes.recipe import Model, Recipe, Row
+from llmb_common.recipes.model import Model
+from llmb_common.recipes.recipe import Recipe, Row
 
 
 def choose(given: Given) -> Case:

@@ -8,7 +8,8 @@ import msgspec
 
 from llmb_common.cluster_types import ClusterType, Traits, traits_of
 from llmb_common.planning.divisibility import Layout
-from llmb_common.recipes.recipe import Architecture, Measurement, Reduced
+from llmb_common.recipes.model import Architecture, Reduced
+from llmb_common.recipes.recipe import Measurement
 from llmb_common.request.columns import Columns
 
 

@@ -15,7 +15,8 @@ from typing import Any, Literal
 import msgspec
 
 from llmb_common.errors import RecipeError, did_you_mean
-from llmb_common.recipes.recipe import Configuration, Model, Row, Variant
+from llmb_common.recipes.model import Model
+from llmb_common.recipes.recipe import Configuration, Row, Variant
 from llmb_common.recipes.shape import Shape
 from llmb_common.request.columns import Columns
 

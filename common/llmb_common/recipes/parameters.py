@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmb_common.recipes.recipe import Architecture
+from llmb_common.recipes.model import Architecture
 
 CHECKPOINT_BYTES_PER_PARAMETER = 14
 """bf16 weights, fp32 master weights and two Adam moments: 105 GiB for 8B, as the documents say."""

@@ -21,8 +21,9 @@ import msgspec
 from llmb_common.errors import RecipeError
 from llmb_common.gpus import GPUS, peak_tflops, rows_of
 from llmb_common.recipes import flops
+from llmb_common.recipes.model import Architecture
 from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER, count_parameters
-from llmb_common.recipes.recipe import Architecture, Recipe, Result, Row, find_row
+from llmb_common.recipes.recipe import Recipe, Result, Row, find_row
 
 _MARKED = re.compile(r"(<!-- figure: (?P<name>[^\n]*?) -->)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
 _OPEN = re.compile(r"<!-- figure: ")
