@@ -28,8 +28,9 @@ def prepare(device: str) -> Any:
     os.environ.setdefault("RANK", "0")
     os.environ.setdefault("LOCAL_RANK", "0")
     from llmb_train import cpu, engine
+    from llmb_train.releases import DOCUMENTED
 
-    engine.find("cpu")
+    engine.find("cpu", DOCUMENTED)
     cpu.install(device)
     import megatron.core.utils as core_utils
     from packaging.version import Version

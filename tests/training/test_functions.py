@@ -90,7 +90,7 @@ def test_a_family_trains_saves_and_resumes_to_the_last_printed_digit(
         assert (step.loss, step.grad_norm) == (whole.steps[number].loss, whole.steps[number].grad_norm)
 
 
-@pytest.mark.parametrize(("family", "layout"), CASES, ids="-".join)
+@pytest.mark.parametrize(("family", "layout"), CASES, ids=["-".join(case) for case in CASES])
 def test_the_next_step_is_the_same_in_every_layout(
     reference: Reference, tmp_path: Path, family: str, layout: str
 ) -> None:

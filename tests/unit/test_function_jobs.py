@@ -73,6 +73,8 @@ def config() -> Any:
         train=SimpleNamespace(micro_batch_size=own["mbs"], global_batch_size=own["gbs"]),
         ddp=SimpleNamespace(use_megatron_fsdp=False),
         rng=SimpleNamespace(te_rng_tracker=True),
+        optimizer=SimpleNamespace(overlap_param_gather_with_optimizer_step=True),
+        comm_overlap=SimpleNamespace(overlap_param_gather_with_optimizer_step=True),
         env_vars={"NCCL_NVLS_ENABLE": 0, "USE_MNNVL": 1},
     )
 
@@ -120,6 +122,14 @@ def test_layers_placed_by_hand_are_placed_anew_where_the_framework_can(config: A
     config.model._pipeline_model_parallel_layout_builder = lambda pp, vp: f"{pp} x {vp}"
     columns.set_planned(job(pp=8, vp=2), config)
     assert config.model.pipeline_model_parallel_layout == "8 x 2"
+    assert config.optimizer.overlap_param_gather_with_optimizer_step
+
+
+def test_without_interleaved_stages_parameters_are_gathered_after_the_optimizers_step(config: Any) -> None:
+    config.model._pipeline_model_parallel_layout_builder = lambda pp, vp: None
+    columns.set_planned(job(vp=None), config)
+    assert not config.optimizer.overlap_param_gather_with_optimizer_step
+    assert config.comm_overlap.overlap_param_gather_with_optimizer_step is None
 
 
 def test_a_variable_that_the_script_did_not_export_is_missed(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:

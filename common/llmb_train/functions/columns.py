@@ -57,6 +57,8 @@ def set_planned(job: FunctionJob, config: Any) -> None:
         model.expert_model_parallel_size = plan.ep or 1
     if plan.etp != own.etp:
         model.expert_tensor_parallel_size = plan.etp
+    if job.data_parallel == 1 or plan.pp == 1 or (plan.vp or 1) == 1:
+        no_gather_in_optimizer_step(config)
     config.train.micro_batch_size, config.train.global_batch_size = job.batch.mbs, job.batch.gbs
     model.seq_length = job.sequence_length
     _set_performance(job, config)
@@ -101,6 +103,15 @@ def _set_performance(job: FunctionJob, config: Any) -> None:
     if plan.offload_layers != own.offload_layers:
         model.cpu_offloading, model.cpu_offloading_weights = plan.offload_layers > 0, False
         model.cpu_offloading_num_layers = plan.offload_layers
+
+
+def no_gather_in_optimizer_step(config: Any) -> None:
+    """Gather parameters after the optimizer's step. Doing so during the step needs data parallelism and interleaved
+    stages (v0.6.0, scripts/performance/utils/overrides.py:683-689): core 0.19 takes the first of several chunks for it
+    (optimizer/__init__.py:1049)."""
+    config.optimizer.overlap_param_gather_with_optimizer_step = False
+    if config.comm_overlap is not None:
+        config.comm_overlap.overlap_param_gather_with_optimizer_step = None
 
 
 def no_graphs(config: Any) -> None:

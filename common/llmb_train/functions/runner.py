@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from llmb_train.catalogue.functions import NAME
+from llmb_train.functions.columns import no_gather_in_optimizer_step
 from llmb_train.job import FunctionJob
 from llmb_train.settings import checkpoint, profiling, steps
 
@@ -61,14 +62,11 @@ def apply(job: FunctionJob, config: Any) -> None:
 def _set_checkpoint(job: FunctionJob, config: Any, start: checkpoint.Loaded | None) -> None:
     fields = checkpoint.fields(job, start)
     _set(config.checkpoint, fields)
-    # Fine-tuning recipes name a checkpoint to start from, which nobody has: a benchmark starts from random weights.
-    config.checkpoint.pretrained_checkpoint = None
     if job.checkpoint.used:
-        # Core refuses to save with either (0.19, megatron/training/arguments.py; see settings/optimizer and overlap).
+        # As for the documented recipes (settings/optimizer, settings/overlap). Core 0.19 still refuses the overlap with
+        # distributed checkpoints (megatron/training/arguments.py:1041).
         config.optimizer.use_precision_aware_optimizer = False
-        config.optimizer.overlap_param_gather_with_optimizer_step = False
-        if config.comm_overlap is not None:
-            config.comm_overlap.overlap_param_gather_with_optimizer_step = None
+        no_gather_in_optimizer_step(config)
         # A resumed run goes on with the schedule it was saved with, also if it ends at another step.
         config.scheduler.override_opt_param_scheduler = False
         config.scheduler.use_checkpoint_opt_param_scheduler = True
