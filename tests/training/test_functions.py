@@ -16,7 +16,8 @@ from training_jobs import FUNCTIONS, Engine, TrainingRun, make_function_job
 
 LOSS_TOLERANCE = 3e-4
 """bf16 sums in a different order: up to 2.2e-4 was observed for TP 2, 1e-6 for the others."""
-GRAD_NORM_TOLERANCE = 5e-3
+GRAD_NORM_TOLERANCE = 2e-3
+"""Relative: 1.4e-3 was observed for GPT-OSS with TP 2, 5e-4 for the others."""
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "TP2-SP": {"tp": 2},
@@ -105,7 +106,7 @@ def test_the_next_step_is_the_same_in_every_layout(
     run = reference.engine.train(tmp_path, job, script="train_weights.py")
     assert list(run.steps) == [3]
     assert run.steps[3].loss == pytest.approx(expected.steps[3].loss, abs=LOSS_TOLERANCE)
-    assert run.steps[3].grad_norm == pytest.approx(expected.steps[3].grad_norm, abs=GRAD_NORM_TOLERANCE)
+    assert run.steps[3].grad_norm == pytest.approx(expected.steps[3].grad_norm, rel=GRAD_NORM_TOLERANCE)
 
 
 def test_a_function_with_other_columns_than_the_catalogue_is_not_trained(
