@@ -45,7 +45,7 @@ def quickstart(world: World) -> Quickstart:
 
     Else one in ``world``, where another one may have been killed.
     """
-    made = engine.quickstart_output()
+    made = engine.output()
     if made is not None:
         return Quickstart(CLONE / ".test" / "install", *made)
     # A leftover of another day must not steer what the quickstart shows.

@@ -1,4 +1,4 @@
-"""The CPU training engine, which ``tests/run`` makes beside the tests with ``./installer.py --quickstart``."""
+"""The CPU training engines, which ``tests/run`` makes beside the tests, as a user would."""
 
 from __future__ import annotations
 
@@ -10,47 +10,50 @@ import pytest
 
 from support.repository import REPOSITORY
 
-_MADE = REPOSITORY / ".test" / "install" / "venvs" / "engine-cpu" / "bin" / "python"
+FIRST = "engine-cpu"
+"""The one of ``./installer.py --quickstart``."""
+
+SECOND = "engine-cpu-0.6"
+"""The one that ``llmb-install add pretrain_mbridge`` brings."""
+
+WORK = REPOSITORY / ".test"
+
+_NAMED = {FIRST: "LLMB_TEST_ENGINE", SECOND: "LLMB_TEST_ENGINE_0_6"}
 _PATIENCE = 1500
-"""Seconds; making it takes 150 s of CPU time, beside everything else that runs."""
+"""Seconds. Making both takes 200 s of CPU time, beside everything else that runs."""
 
 
-def _end() -> Path | None:
-    """What exists as soon as the engine is there, or has failed; None if ``tests/run`` makes none."""
-    making = os.environ.get("LLMB_TEST_QUICKSTART")
-    return Path(f"{making}.status") if making else None
+def _is_made_now(name: str) -> bool:
+    return name in os.environ.get("LLMB_TEST_ENGINES", "").split()
 
 
-def is_being_made() -> bool:
+def is_being_made(name: str = FIRST) -> bool:
     """Has ``tests/run`` started to make the engine, and not ended yet?"""
-    end = _end()
-    return end is not None and not end.exists()
+    return _is_made_now(name) and not (WORK / f"{name}.status").exists()
 
 
-def python() -> Path:
+def python(name: str = FIRST) -> Path:
     """Its Python. Waits while it is made, and never skips: without an engine the suite cannot test training."""
     deadline = time.monotonic() + _PATIENCE
-    while is_being_made():
+    while is_being_made(name):
         if time.monotonic() > deadline:
-            pytest.fail(f"the training engine was not made within {_PATIENCE} s: see .test/quickstart.err")
+            pytest.fail(f"the training engine was not made within {_PATIENCE} s: see {WORK / name}.err")
         time.sleep(0.5)
-    end = _end()
-    if end is not None and end.read_text().strip() != "0":
-        pytest.fail(f"making the training engine failed:\n{end.with_suffix('.err').read_text()[-4000:]}")
-    named = os.environ.get("LLMB_TEST_ENGINE")
-    found = Path(named) if named else _MADE
+    if _is_made_now(name) and (WORK / f"{name}.status").read_text().strip() != "0":
+        pytest.fail(f"making the training engine failed:\n{(WORK / f'{name}.err').read_text()[-4000:]}")
+    named = os.environ.get(_NAMED[name])
+    found = Path(named) if named else WORK / "install" / "venvs" / name / "bin" / "python"
     if not found.exists():
         pytest.fail(
-            f"no training engine at {found}: tests/run makes one with "
-            "./installer.py --quickstart --install-path .test/install; LLMB_TEST_ENGINE names the Python of another one"
+            f"no training engine at {found}: tests/run makes it in .test/install, as a user would; "
+            f"{_NAMED[name]} names the Python of another one"
         )
     return found
 
 
-def quickstart_output() -> tuple[str, str] | None:
+def output(name: str = FIRST) -> tuple[str, str] | None:
     """What making it has printed, on stdout and on stderr; None if it was there already."""
-    end = _end()
-    if end is None:
+    if not _is_made_now(name):
         return None
-    python()
-    return end.with_suffix(".out").read_text(), end.with_suffix(".err").read_text()
+    python(name)
+    return (WORK / f"{name}.out").read_text(), (WORK / f"{name}.err").read_text()

@@ -23,6 +23,9 @@ TOGETHER = {
     "test_lifecycle_crashes": "lifecycle",
     "test_arrays": "cluster",
     "test_cluster_itself": "cluster",
+    # The engine of the next release of Megatron-Bridge has a warm process of its own.
+    "test_reduced_functions": "functions",
+    "test_catalogue": "functions",
 }
 """File to the group that it shares with others."""
 
@@ -43,6 +46,7 @@ SPREAD = frozenset({"test_run_crashes", "test_linters"})
 FIRST = (
     "lifecycle",
     "training",
+    "functions",
     "test_launch_on_slurm",
     "test_quickstart",
     "cluster",
@@ -54,10 +58,13 @@ FIRST = (
 """What starts first, the longest first, those that wait beside those that compute; the others follow."""
 
 
-NEED_ENGINE = frozenset(
-    {"training", "test_launched_smoke", "test_quickstart", "test_launch_on_slurm", "test_without_pmix"}
-)
-"""Groups that begin when the training engine has been made, where others are left."""
+NEED_ENGINE = {
+    **dict.fromkeys(("training", "test_launched_smoke", "test_launch_on_slurm", "test_without_pmix"), engine.FIRST),
+    # Making the second one changes the installation that these tests look at.
+    "test_quickstart": engine.SECOND,
+    "functions": engine.SECOND,
+}
+"""Groups that begin when the training engine that they need has been made, where others are left."""
 
 
 def group_of(nodeid: str) -> str:
@@ -65,9 +72,11 @@ def group_of(nodeid: str) -> str:
     path = PurePath(nodeid.partition("::")[0])
     if path.stem in SPREAD:
         return nodeid
+    if path.stem in TOGETHER:
+        return TOGETHER[path.stem]
     if path.parent.name in FOLDERS and path.stem not in ALONE:
         return FOLDERS[path.parent.name]
-    return TOGETHER.get(path.stem, path.stem)
+    return path.stem
 
 
 class GroupScheduling(LoadScopeScheduling):
@@ -77,10 +86,10 @@ class GroupScheduling(LoadScopeScheduling):
         return group_of(nodeid)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        if engine.is_being_made():
-            ready = next((group for group in self.workqueue if group not in NEED_ENGINE), None)
-            if ready is not None:
-                self.workqueue.move_to_end(ready, last=False)
+        waiting = {group for group, name in NEED_ENGINE.items() if engine.is_being_made(name)}
+        ready = next((group for group in self.workqueue if group not in waiting), None)
+        if ready is not None:
+            self.workqueue.move_to_end(ready, last=False)
         super()._assign_work_unit(node)
 
 

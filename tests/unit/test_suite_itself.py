@@ -85,10 +85,11 @@ def test_tests_that_need_the_training_engine_start_when_it_is_there() -> None:
     tests = [
         path for folder in ("cluster", "install", "training") for path in (ROOT / "tests" / folder).glob("test_*.py")
     ]
-    users = [path for path in tests if "engine_python: Path" in path.read_text()]
-    assert users
-    groups = {group_of(f"{path.relative_to(ROOT)}::test") for path in users}
-    assert groups <= NEED_ENGINE
+    for words, name in (("engine_python: Path", engine.FIRST), ("functions_", engine.SECOND)):
+        users = [path for path in tests if words in path.read_text()]
+        assert users
+        groups = {group_of(f"{path.relative_to(ROOT)}::test") for path in users}
+        assert {NEED_ENGINE.get(group) for group in groups} == {name}
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_tests_that_need_the_training_engine_start_when_it_is_there() -> None:
 def test_groups_wait_for_the_engine_while_others_are_left(
     monkeypatch: pytest.MonkeyPatch, being_made: bool, order: list[str]
 ) -> None:
-    monkeypatch.setattr(engine, "is_being_made", lambda: being_made)
+    monkeypatch.setattr(engine, "is_being_made", lambda name: being_made)
     tests = ["tests/training/test_a.py", "tests/unit/test_files.py", "tests/install/test_quickstart.py"]
     tests = [f"{file}::test" for file in (*tests, "tests/unit/test_flops.py")]
 
@@ -125,11 +126,12 @@ def test_groups_wait_for_the_engine_while_others_are_left(
 def test_an_engine_that_could_not_be_made_fails_the_tests_that_need_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    making = tmp_path / "quickstart"
-    monkeypatch.setenv("LLMB_TEST_QUICKSTART", str(making))
-    assert engine.is_being_made()
-    making.with_suffix(".err").write_text("installer: no space left on device\n")
-    making.with_suffix(".status").write_text("1\n")
-    assert not engine.is_being_made()
+    monkeypatch.setattr(engine, "WORK", tmp_path)
+    monkeypatch.setenv("LLMB_TEST_ENGINES", engine.SECOND)
+    assert engine.is_being_made(engine.SECOND)
+    assert not engine.is_being_made(engine.FIRST)
+    (tmp_path / f"{engine.SECOND}.err").write_text("installer: no space left on device\n")
+    (tmp_path / f"{engine.SECOND}.status").write_text("1\n")
+    assert not engine.is_being_made(engine.SECOND)
     with pytest.raises(pytest.fail.Exception, match="no space left on device"):
-        engine.python()
+        engine.python(engine.SECOND)
