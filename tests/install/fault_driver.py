@@ -1,7 +1,6 @@
 """Runs the installer and breaks it at one exact point. Not a test: ``test_crashes.py`` starts it.
 
-``drive`` runs it in a fork of a process that has imported the installer once: starting a Python and importing it took
-most of the time of the hundreds of installations that the tests make.
+    fault_driver.py KIND N INSTALL [arguments of llmb-install]
 
 Counts every write, fsync, rename, link, mkdir, chmod, removal and started program that touches INSTALL (or, for
 programs, any), through Python's audit hook and ``os.write``/``os.fsync``. At the N-th it kills the process (``kill``)
@@ -17,12 +16,9 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import multiprocessing
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 import threading
 from pathlib import Path
 
@@ -111,32 +107,9 @@ def quick_environment(fault: Fault) -> None:
     environment_build.smoke_problem = lambda environment, folder: None
 
 
-def drive(
-    kind: str, at: int, install: Path, arguments: list[str], env: dict[str, str], folder: Path
-) -> subprocess.CompletedProcess[str]:
-    """Run llmb-install with ``arguments`` in ``folder``, broken in the way ``kind`` at the event number ``at``."""
-    with tempfile.TemporaryDirectory() as outputs:
-        texts = [Path(outputs, name) for name in ("out", "err")]
-        process = _FORKS.Process(target=_run, args=(kind, at, str(install), arguments, env, folder, texts))
-        process.start()
-        process.join()
-        assert process.exitcode is not None
-        return subprocess.CompletedProcess(arguments, process.exitcode, *(text.read_text() for text in texts))
-
-
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload([__name__, "llmb_install.main", "llmb_install.commands.operations"])
-
-
-def _run(
-    kind: str, at: int, install: str, arguments: list[str], env: dict[str, str], folder: Path, texts: list[Path]
-) -> None:
-    os.environ.clear()
-    os.environ.update(env)
-    os.chdir(folder)
-    for number, path in enumerate([Path(os.devnull), *texts]):
-        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), number)
-    fault = Fault(kind, at, install)
+def main() -> int:
+    kind, at, install, *arguments = sys.argv[1:]
+    fault = Fault(kind, int(at), install)
     quick_environment(fault)
     from llmb_install import main
     from llmb_install.working import steps
@@ -150,5 +123,9 @@ def _run(
     status = main.main(arguments)
     fault.active = False
     if kind == "count":
-        Path(env["FAULT_COUNT_FILE"]).write_text(json.dumps(fault.seen))
-    sys.exit(status)
+        Path(os.environ["FAULT_COUNT_FILE"]).write_text(json.dumps(fault.seen))
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,14 +7,16 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import fault_driver
 import pytest
 from install_world import World, fill_registry, make_world
+
+DRIVER = Path(__file__).with_name("fault_driver.py")
 
 # What rightly differs between two runs: logs, the lock, and times.
 _APART = re.compile(r"\.llmb/(logs|lock)")
@@ -22,7 +24,7 @@ _APART = re.compile(r"\.llmb/(logs|lock)")
 
 def drive(world: World, kind: str, at: int, **env: str) -> subprocess.CompletedProcess[str]:
     flags = world.slurm_flags(workloads="pretrain_llama3.1")
-    return fault_driver.drive(kind, at, world.install, flags, world.env | env, world.root)
+    return world.run(env=env, program=[sys.executable, str(DRIVER), kind, str(at), str(world.install), *flags])
 
 
 def tree(install: Path) -> dict[str, str]:
@@ -127,8 +129,9 @@ def test_a_removal_killed_at_any_point_leaves_no_image_for_ever(world: World, re
     note = world.root / "count"
 
     def remove(kind: str, at: int) -> int:
-        env = world.env | {"LLMB_INSTALL": str(world.install), "FAULT_COUNT_FILE": str(note)}
-        return fault_driver.drive(kind, at, world.install, ["remove", "llama3.1"], env, world.root).returncode
+        argv = [sys.executable, str(DRIVER), kind, str(at), str(world.install), "remove", "llama3.1"]
+        env = {"LLMB_INSTALL": str(world.install), "FAULT_COUNT_FILE": str(note)}
+        return world.run(env=env, program=argv).returncode
 
     assert drive(world, "none", 0).returncode == 0
     assert remove("count", 0) == 0
