@@ -45,6 +45,7 @@ class Campaign:
         self.suite = folder / "speeds.yaml"
         self.suite.write_text(SUITE)
         self.env = {**os.environ, **cluster.env, "LLMB_INSTALL": str(self.install)}
+        self.before = frozenset(self.all_jobs())
 
     def command(self, *words: str | Path) -> list[str]:
         return [sys.executable, "-m", "llmb_run", *map(str, words)]
@@ -74,10 +75,14 @@ class Campaign:
         )
         return done.returncode, json.loads(done.stdout)["data"]
 
-    def jobs(self) -> list[str]:
-        """Every job that Slurm has had, by the name of run or array, task by task."""
+    def all_jobs(self) -> list[str]:
+        """Every job that this cluster has had, also for other tests, by the name of run or array, task by task."""
         show = ["squeue", "--noheader", "--all", "--states=all", "--array", "--format=%j %i"]
         return self.cluster.run(show).stdout.splitlines()
+
+    def jobs(self) -> list[str]:
+        """Every job since the campaign began."""
+        return [job for job in self.all_jobs() if job not in self.before]
 
     def verify(self, pack: Path) -> tuple[int, str]:
         done = subprocess.run(self.command("archive", "verify", pack), env=self.env, capture_output=True, text=True)

@@ -13,7 +13,8 @@ NAMES = sorted(path.stem for path in SUITES.glob("*.yaml"))
 
 
 def test_there_is_one_for_every_gpu_type_and_scale() -> None:
-    assert [*sorted(f"{gpu}-{scale}" for gpu in gpus.GPUS for scale in SCALES), "smoke"] == sorted(NAMES)
+    documented = gpus.GPUS.keys() - {"r100", "vr200"}  # of which only the catalogue has rows
+    assert [*sorted(f"{gpu}-{scale}" for gpu in documented for scale in SCALES), "smoke"] == sorted(NAMES)
 
 
 def test_they_are_what_the_recipes_document() -> None:

@@ -24,6 +24,8 @@ PRESCREEN_STEPS = 20
 def suites() -> dict[str, str]:
     """Name to content of every suite for GPUs."""
     recipes = [load_recipe(folder) for folder in recipe_folders(recipes_root())]
+    # A catalogue has hundreds of functions: which of them matter, a suite of the site's own says.
+    recipes = [recipe for recipe in recipes if recipe.catalogue_file is None]
     found = {}
     for gpu_type in sorted(gpus.GPUS):
         for scale in SCALES:
@@ -60,7 +62,7 @@ def _published(recipe: Recipe, row: Row, dtype: str, scale: int) -> bool:
 
 
 def _text(gpu_type: str, scale: int, rows: Sequence[tuple[Recipe, Row, Sequence[str]]]) -> str:
-    smallest = min(rows, key=lambda item: item[0].model(item[1].size).parameters)
+    smallest = min(rows, key=lambda item: item[0].model(item[1].size).parameters or 0)
     return "\n".join(
         [
             f"# What the recipes document for {scale} GPUs of type {gpu_type}. Generated from the recipes:",

@@ -110,9 +110,9 @@ def logged_tflop(inside: Sequence[Iteration]) -> float | None:
     return statistics.median(rates) if rates else None
 
 
-def flops_mismatch(logged: float | None, planned: float) -> tuple[str, ...]:
-    """Where the work of a step, as the log counts it, is not the plan's; both in TFLOP of one GPU."""
-    if logged is None or abs(logged / planned - 1) <= FLOPS_MISMATCH:
+def flops_mismatch(logged: float | None, planned: float | None) -> tuple[str, ...]:
+    """Where the work of a step, as the log counts it, is not the plan's; both in TFLOP of one GPU, None: unknown."""
+    if logged is None or planned is None or abs(logged / planned - 1) <= FLOPS_MISMATCH:
         return ()
     return (
         f"TFLOPS and step time of the log make {logged / planned:.2f} times the work that the plan says a step is:"
