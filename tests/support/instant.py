@@ -42,12 +42,12 @@ class InstantExecutor(Executor):
             raise SchedulerError("the queue is full", remedy="try again later", code="refused")
         if (folder() / "die before").exists():
             os._exit(9)
+        record.paths.log.write_text(log_of(record))  # the job's own doing, and so never missing once there is a job
         with ACCEPTING:
             job_id = f"{len(accepted()) + 1}"
             (folder() / "jobs" / f"{job_id:0>4}").write_text(f"{record.paths.run_id} {record.submission.key}\n")
         if (folder() / "die after").exists():
             os._exit(9)
-        record.paths.log.write_text(log_of(record))
         return update_record(record.paths.folder, lambda found: replace(found, job_id=job_id).with_state(SUBMITTED))
 
     def look(self, records: list[RunRecord]) -> dict[str, Finding]:  # type: ignore[override]

@@ -416,7 +416,7 @@ def test_words_for_the_shell(cli: Cli) -> None:
 
     some = click.Context(click.Command("single"))
     assert completion.workloads(some, some.command, "pretrain_g") == ["pretrain_grok1"]  # type: ignore[arg-type]
-    assert completion.dtypes(some, some.command, "") == ["bf16", "fp8"]  # type: ignore[arg-type]
+    assert completion.dtypes(some, some.command, "") == ["bf16", "fp8", "nvfp4"]  # type: ignore[arg-type]
     some.params["workload"] = "pretrain_grok1"
     assert completion.dtypes(some, some.command, "f") == ["fp8"]  # type: ignore[arg-type]
     assert completion.sizes(some, some.command, "") == ["314b", "smoke"]  # type: ignore[arg-type]

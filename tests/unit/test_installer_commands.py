@@ -204,10 +204,10 @@ def test_what_is_installed_and_what_could_be(installer: Installer, install: Path
     given(install, **SLURM)
     lines = installer("list")[1].splitlines()
     assert lines[0] == str(install)
-    assert [line.split("  ")[-1].strip() for line in lines[1:]] == ["image missing", "image missing", "-", "-"]
+    assert [line.split("  ")[-1].strip() for line in lines[1:]] == ["image missing", "image missing", "-", "-", "-"]
     rows = json.loads(installer("list", "--json")[1])["data"]["workloads"]
     assert [row["workload"] for row in rows] == ALL
-    assert [row["installed"] for row in rows] == [True, True, False, False]
+    assert [row["installed"] for row in rows] == [True, True, False, False, False]
     assert rows[0]["image"] == str(install / "images" / "nvidia+nemo+26.02.01.sqsh")
     assert rows[0]["image_complete"] is False
 

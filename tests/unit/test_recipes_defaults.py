@@ -11,16 +11,13 @@ import pytest
 from llmb_common.errors import RequestError
 from llmb_common.recipes import loading
 from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
+from llmb_common.recipes.model import Architecture, Checkpoint, Model, MoE
 from llmb_common.recipes.parameters import count_parameters
 from llmb_common.recipes.recipe import (
-    Architecture,
-    Checkpoint,
     Defaults,
     Document,
     Flops,
     Measurement,
-    Model,
-    MoE,
     NcclTrace,
     Profiling,
     Recipe,

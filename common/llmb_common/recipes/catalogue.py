@@ -19,6 +19,7 @@ from llmb_common.recipes.model import Model
 from llmb_common.recipes.recipe import Configuration, Row, Variant
 from llmb_common.recipes.shape import Shape
 from llmb_common.request.columns import Columns
+from llmb_common.structs import from_json
 
 _PRECISIONS = {
     "bf16": ("bf16", None),
@@ -89,12 +90,13 @@ class Catalogue:
     @cached_property
     def _document(self) -> _Document:
         try:
-            return msgspec.json.decode(self.path.read_bytes(), type=_Document)
+            found: _Document = from_json(self.path.read_bytes(), _Document)
         except (OSError, msgspec.MsgspecError) as error:
             raise RecipeError(
                 f"cannot read the catalogue {self.path}: {error}",
                 remedy="write it again: python -m llmb_train.catalogue FILE, in an engine that has the functions",
             ) from error
+        return found
 
     @property
     def release(self) -> str:
@@ -135,7 +137,7 @@ class Catalogue:
         if name not in self._decoded:
             self.entry(name)
             try:
-                self._decoded[name] = msgspec.json.decode(self._document.functions[name], type=Function)
+                self._decoded[name] = from_json(self._document.functions[name], Function)
             except (KeyError, msgspec.MsgspecError) as error:
                 raise RecipeError(
                     f"{self.path}: function {name}: {error}", remedy="write the catalogue again"

@@ -12,6 +12,7 @@ import msgspec
 
 from llmb_common.errors import RecipeError
 from llmb_common.recipes.recipe import Dtype, Fp8Recipe, Result
+from llmb_common.structs import from_json
 
 
 class PublishedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,9 +51,10 @@ def read_published(path: Path) -> tuple[PublishedRow, ...]:
         RecipeError: it cannot be read.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_Document).rows
+        document: _Document = from_json(path.read_bytes(), _Document)
     except (OSError, msgspec.MsgspecError) as error:
         raise RecipeError(f"cannot read {path}: {error}", remedy="restore it from the repository") from error
+    return document.rows
 
 
 def read_results(path: Path) -> tuple[Result, ...]:

@@ -121,7 +121,7 @@ def list_workloads(clone: Path) -> Result:
         }
         for name, recipe in sorted(recipes.items())
     ]
-    text = "".join(f"{r['workload']:28}{r['title']:20}{r['image']}\n" for r in rows)
+    text = "".join(f"{r['workload']:28}{r['title']:37}{r['image']}\n" for r in rows)
     return Result({"workloads": rows}, text)
 
 

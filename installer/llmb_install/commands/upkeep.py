@@ -44,7 +44,7 @@ def show(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
         state = "installed" if row["installed"] else "-"
         if row["installed"] and row["image_complete"] is False:
             state = "image missing"
-        lines.append(f"  {row['workload']:28}{row['title']:20}{state}")
+        lines.append(f"  {row['workload']:28}{row['title']:37}{state}")
     return Result({"install_path": str(path), "workloads": rows}, "\n".join([*lines, ""]))
 
 
