@@ -182,7 +182,9 @@ _SUPER_LAYERS = "MEMEMEM*" + 2 * "EMEMEMEM*" + 4 * "EMEMEMEMEM*" + "EMEMEMEM*" +
 _ULTRA_LAYERS = 3 * "ME" + 4 * ("M*E" + 2 * "ME" + "M*E" + 3 * "ME" + "M*E" + 3 * "ME") + "ME"
 """M: Mamba-2, E: experts, *: attention."""
 
-_OWN = "config.json and model card of the repository"
+_OWN = "as the vendor publishes them; checked by parameter count and, where NVIDIA printed results, by FLOPs"
+"""The repositories' own files were not read."""
+
 _CLASS = "defaults of the class in transformers 5.12, which names this model as theirs"
 
 PUBLISHED: dict[str, Published] = {
@@ -251,8 +253,19 @@ PUBLISHED: dict[str, Published] = {
         "skills/nemotron-ultra/paper/architecture.md and docs/assets/ultra3/figure-2.png",
         _nemotron(8192, 64, 256, 5120, 2048, _ULTRA_LAYERS),
     ),
-    "zai-org/GLM-5.1": Published("GlmMoeDsaConfig", "GlmMoeDsaForCausalLM", _CLASS, _GLM),
-    "zai-org/GLM-5.2": Published("GlmMoeDsaConfig", "GlmMoeDsaForCausalLM", _CLASS, _GLM),
+    "zai-org/GLM-5.1": Published(
+        "GlmMoeDsaConfig",
+        "GlmMoeDsaForCausalLM",
+        "defaults of the class in transformers 5.12, which are GLM-5's; the same architecture, says the documentation of "
+        "Megatron-Bridge 0.6.0, models/glm/glm5",
+        _GLM,
+    ),
+    "zai-org/GLM-5.2": Published(
+        "GlmMoeDsaConfig",
+        "GlmMoeDsaForCausalLM",
+        "as GLM-5.1; the sharing of attention indices between layers, which it adds, is not among these numbers",
+        _GLM,
+    ),
 }
 
 VOCABULARIES = {
