@@ -152,6 +152,11 @@ def rows_of(gpu_type: str) -> str:
     return (known.rows_of if known else None) or gpu_type
 
 
+def row_types(gpu_type: str) -> tuple[str, ...]:
+    """Whose rows jobs on ``gpu_type`` run: its own, those of its relative, and those for any GPU."""
+    return gpu_type, rows_of(gpu_type), "any"
+
+
 def generation_of(gpu_type: str) -> Generation | None:
     """The generation of ``gpu_type``; None for the CPU."""
     known = GPUS.get(gpu_type)

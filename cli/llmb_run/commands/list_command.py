@@ -78,7 +78,7 @@ def _describe(entry: CatalogEntry, gpu_type: str | None, words: Sequence[str], i
 
 def _configurations(recipe: Recipe, gpu_type: str | None, words: Sequence[str]) -> list[dict[str, Any]]:
     """One per size, GPU type, dtype and variant, with the scales of all its rows. ``words``: parts of sizes."""
-    wanted = {gpu_type, gpus.rows_of(gpu_type), "any"} if gpu_type else None
+    wanted = gpus.row_types(gpu_type) if gpu_type else None
     scales: dict[Configuration, set[int]] = {}
     for known in recipe.configurations:
         if (wanted is None or known.gpu in wanted) and (not words or any(word in known.size for word in words)):

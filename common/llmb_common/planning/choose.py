@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from llmb_common.errors import RequestError, did_you_mean
-from llmb_common.gpus import CPU, gpu_types, rows_of
+from llmb_common.gpus import CPU, gpu_types, row_types
 from llmb_common.planning.case import Case, Given, gpu_said
 from llmb_common.recipes.model import Model
 from llmb_common.recipes.recipe import Recipe, Row
@@ -21,7 +21,7 @@ def choose(given: Given) -> Case:
     """
     recipe, request, say = given.recipe, given.request, given.request.say
     gpu_type = choose_gpu_type(given)
-    here = (gpu_type, rows_of(gpu_type), "any")
+    here = row_types(gpu_type)
     model = recipe.model(_size(given, gpu_type), among={c.size for c in recipe.configurations if c.gpu in here})
     rows = recipe.rows_for(gpu_type, size=model.size)
     if not rows:
@@ -177,7 +177,7 @@ def _gpu_types(recipe: Recipe, size: str | None) -> list[str]:
     known = known or {row.gpu for row in recipe.configurations}  # a size that does not exist is an error of its own
     if size is None and "smoke" in recipe.sizes:
         known.add(CPU)
-    return [name for name in gpu_types() if known & {"any", name, rows_of(name)}]
+    return [name for name in gpu_types() if known & {*row_types(name)}]
 
 
 def _size(given: Given, gpu_type: str) -> str:

@@ -16,7 +16,7 @@ import msgspec
 
 from llmb_common.engines import DEFAULT_ENGINE
 from llmb_common.errors import RequestError, did_you_mean
-from llmb_common.gpus import rows_of
+from llmb_common.gpus import row_types
 from llmb_common.recipes.model import Model, Name, Ratio
 from llmb_common.request.columns import Columns, Positive
 
@@ -268,17 +268,17 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ) -> list[Row]:
         """The rows that jobs on ``gpu_type`` run, newest generation first; None: any."""
         order = [known.name for known in self.variants]
-        gpu = rows_of(gpu_type)
+        types = row_types(gpu_type)
         found = [
             row
             for row in self.listed_rows
-            if row.gpu in (gpu, "any")
+            if row.gpu in types
             and size in (None, row.size)
             and variant in (None, row.variant)
             and (dtype is None or dtype in row.dtypes)
         ]
         if self.catalogue is not None:
-            found += self.catalogue.rows((gpu_type, gpu), size, variant, dtype)
+            found += self.catalogue.rows(types, size, variant, dtype)
         return sorted(found, key=lambda row: order.index(row.variant))
 
     @property

@@ -256,8 +256,8 @@ PUBLISHED: dict[str, Published] = {
     "zai-org/GLM-5.1": Published(
         "GlmMoeDsaConfig",
         "GlmMoeDsaForCausalLM",
-        "defaults of the class in transformers 5.12, which are GLM-5's; the same architecture, says the documentation of "
-        "Megatron-Bridge 0.6.0, models/glm/glm5",
+        "defaults of the class in transformers 5.12, which are GLM-5's; the same architecture, says "
+        "Megatron-Bridge's documentation (0.6.0, models/glm/glm5)",
         _GLM,
     ),
     "zai-org/GLM-5.2": Published(

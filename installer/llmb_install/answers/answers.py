@@ -143,7 +143,9 @@ def _workloads(values: Given, recipes: Mapping[str, Recipe]) -> list[str]:
 
 def has_rows(recipe: Recipe, gpu_type: str) -> bool:
     """Whether the recipe has a configuration for these GPUs; on CPUs each has its smoke size."""
-    return gpu_type == "cpu" or any(known.gpu in (gpu_type, gpus.rows_of(gpu_type)) for known in recipe.configurations)
+    return gpu_type == "cpu" or any(
+        known.gpu != "any" and known.gpu in gpus.row_types(gpu_type) for known in recipe.configurations
+    )
 
 
 def default_architecture(gpu_type: str) -> str:
