@@ -13,7 +13,12 @@ from support.images import add_to_registry
 
 CLONE = Path(__file__).resolve().parents[2]
 NEMO = "nvcr.io#nvidia/nemo:26.02.01"
+NEMO_OF_FUNCTIONS = "nvcr.io#nvidia/nemo:26.08"
+"""What mbridge runs in."""
+
 IMAGE_NAME = "nvidia+nemo+26.02.01.sqsh"
+IMAGE_NAMES = (IMAGE_NAME, "nvidia+nemo+26.08.sqsh")
+"""Those of all workloads together."""
 
 
 @dataclass
@@ -82,8 +87,9 @@ def make_world(root: Path, standins: Path) -> World:
 
 
 def fill_registry(world: World) -> None:
-    """Put the image of all recipes there."""
-    add_to_registry(world.registry, NEMO, {"/opt/x": "x\n"}, ("x86_64",), programs=("bash", "cat"))
+    """Put the images of all recipes there."""
+    for image in (NEMO, NEMO_OF_FUNCTIONS):
+        add_to_registry(world.registry, image, {"/opt/x": "x\n"}, ("x86_64",), programs=("bash", "cat"))
 
 
 _KEPT = ("LANG", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "https_proxy", "http_proxy", "no_proxy")

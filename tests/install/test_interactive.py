@@ -118,7 +118,7 @@ def test_from_the_first_prompt_to_the_end(site: World, terminal: Terminal) -> No
     # Detected and accepted, or chosen from what was offered.
     assert (config.slurm.account, config.slurm.gpu_partition, config.slurm.cpu_partition) == ("other", "gpu", "gpu")
     assert (config.gpu_type, config.arch, config.slurm.gres) == ("h100", "x86_64", True)
-    assert len(config.workloads) == 4
+    assert len(config.workloads) == 5
     assert site.image.exists()
     # A canary: the key is in Enroot's own file and nowhere else, not even on the screen.
     assert KEY not in terminal.log.read_text()

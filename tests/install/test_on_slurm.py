@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from install_world import CLONE, World
+from install_world import CLONE, IMAGE_NAMES, World
 
 from llmb_common.site.cluster import load_cluster_config
 from llmb_install.detect import detect_site
@@ -31,14 +31,14 @@ def install(site: World, *more: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_all_four_workloads_through_srun(site: World, slurm: SlurmCluster) -> None:
+def test_all_workloads_through_srun(site: World, slurm: SlurmCluster) -> None:
     install(site, "--install-method", "srun")
-    assert len(load_cluster_config(site.install).workloads) == 4
-    assert site.imports() == 1
+    assert len(load_cluster_config(site.install).workloads) == 5
+    assert site.imports() == len(IMAGE_NAMES)
     log = next((site.install / ".llmb" / "logs").iterdir()).read_text()
     assert "srun --account bench --partition batch --nodes=1 --ntasks=1" in log
     done = site.run("list", "--json", "--install-path", str(site.install), program=["llmb-install"])
-    assert [row["image_complete"] for row in json.loads(done.stdout)["data"]["workloads"]] == [True] * 4
+    assert [row["image_complete"] for row in json.loads(done.stdout)["data"]["workloads"]] == [True] * 5
 
 
 def test_a_partition_that_does_not_exist_is_refused_at_once(site: World) -> None:

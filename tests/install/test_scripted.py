@@ -12,19 +12,24 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from install_world import NEMO, World, make_world
+from install_world import IMAGE_NAMES, NEMO, World, fill_registry, make_world
 
 from llmb_common.site.cluster import load_cluster_config
-from support.images import add_to_registry
 
-WORKLOADS = ["pretrain_grok1", "pretrain_llama3.1", "pretrain_llama4_maverick", "pretrain_nemotron4"]
+WORKLOADS = [
+    "pretrain_grok1",
+    "pretrain_llama3.1",
+    "pretrain_llama4_maverick",
+    "pretrain_mbridge",
+    "pretrain_nemotron4",
+]
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """All four workloads for Slurm, installed with flags."""
+    """All workloads for Slurm, installed with flags."""
     world = make_world(tmp_path_factory.mktemp("world"), Path(__file__).parents[1] / "support" / "bin")
-    add_to_registry(world.registry, NEMO, {"/opt/x": "x\n"}, ("x86_64",), programs=("bash", "cat"))
+    fill_registry(world)
     done = world.run(*world.slurm_flags())
     assert done.returncode == 0, done.stderr
     return world
@@ -55,7 +60,7 @@ def test_everything_is_there(installed: World) -> None:
 
 
 def test_workloads_that_share_an_image_share_the_download(installed: World) -> None:
-    assert installed.imports() == 1
+    assert installed.imports() == len(IMAGE_NAMES)
     assert len([path for path in (installed.install / "venvs").iterdir() if not path.is_symlink()]) == 1
 
 
@@ -81,7 +86,7 @@ def test_list_verify_and_their_json(installed: World) -> None:
     rows = json.loads(command(installed, "list", "--json").stdout)["data"]["workloads"]
     assert [row["workload"] for row in rows if row["installed"] and row["image_complete"]] == WORKLOADS
     done = command(installed, "verify")
-    assert (done.returncode, done.stdout) == (0, f"{installed.install}: all 7 parts are intact\n")
+    assert (done.returncode, done.stdout) == (0, f"{installed.install}: all 8 parts are intact\n")
 
 
 def test_verify_finds_a_changed_byte_and_update_repairs_it(installed: World) -> None:
