@@ -47,6 +47,23 @@ def write_atomic(path: Path, content: str | bytes, *, mode: int = 0o644, sync_fo
         ) from error
 
 
+def write_output(path: Path, content: str) -> None:
+    """Write a file that the user has named: as ``write_atomic``, but into a device or FIFO, never in its place.
+
+    Root would lose ``/dev/null`` otherwise.
+
+    Raises:
+        RecordError: the file cannot be written.
+    """
+    if not path.exists() or path.is_file() or path.is_dir():
+        write_atomic(path, content)
+        return
+    try:
+        path.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise RecordError(f"cannot write {path}: {error.strerror or error}", remedy="name another file") from error
+
+
 def write_json(path: Path, value: Any, *, mode: int = 0o644) -> None:
     """Write ``value`` as indented JSON with ``write_atomic``.
 

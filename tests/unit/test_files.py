@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import RecordError
-from llmb_common.files import read_json, sha256_of_tree, write_atomic, write_json
+from llmb_common.files import read_json, sha256_of_tree, write_atomic, write_json, write_output
 from llmb_common.request.variables import VARIABLES
 from llmb_common.secrets import Secret, is_secret_name
 
@@ -90,3 +90,21 @@ def test_names_of_settings_are_not_secrets(name: str) -> None:
 
 def test_no_variable_of_ours_is_taken_for_a_secret() -> None:
     assert [name for name in VARIABLES if is_secret_name(name)] == ["HF_TOKEN"]
+
+
+def test_an_output_goes_into_a_fifo_and_does_not_replace_it(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    write_output(fifo, "report\n")
+    assert os.read(reader, 100) == b"report\n"
+    os.close(reader)
+    assert fifo.is_fifo()
+
+
+def test_an_output_replaces_a_file_and_is_refused_where_a_folder_is(tmp_path: Path) -> None:
+    (tmp_path / "report").write_text("old")
+    write_output(tmp_path / "report", "new")
+    assert (tmp_path / "report").read_text() == "new"
+    with pytest.raises(RecordError, match="cannot write"):
+        write_output(tmp_path, "new")

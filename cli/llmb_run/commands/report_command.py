@@ -36,7 +36,7 @@ def command(
     import msgspec
 
     from llmb_common.errors import RequestError
-    from llmb_common.files import write_atomic
+    from llmb_common.files import write_output
     from llmb_run.place import Place
     from llmb_run.reporting.report import build
     from llmb_run.results.selected import selected
@@ -53,7 +53,7 @@ def command(
         if file == "-":
             text = written
         else:
-            write_atomic(Path(file), written)
+            write_output(Path(file), written)
     files = {form: file for form, file in wanted.items() if file != "-"}
     return Result(
         lambda: {"files": files, "report": msgspec.to_builtins(report)},

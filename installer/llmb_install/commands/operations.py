@@ -14,7 +14,7 @@ import msgspec
 
 from llmb_common.envelope import Result
 from llmb_common.errors import RequestError
-from llmb_common.files import write_atomic
+from llmb_common.files import write_output
 from llmb_common.recipes.recipe import Recipe
 from llmb_install import arguments
 from llmb_install.answers import answers as answers_module
@@ -45,7 +45,7 @@ def install(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
         return list_workloads(clone)
     answers, secrets = _gather(asked, clone, path)
     if asked.record:
-        write_atomic(Path(asked.record), answers_module.to_yaml(answers))
+        write_output(Path(asked.record), answers_module.to_yaml(answers))
         told = f"recorded in {asked.record}; install with: ./installer.py --play {asked.record}"
         return Result({"recorded": asked.record}, remarks=[told])
     check_paths(_as_given(answers))
