@@ -228,3 +228,14 @@ def test_a_record_that_was_not_saved_changes_nothing_on_disk(record: RunRecord) 
     changed.save()
     assert content(record)["job_id"] == "9"
     assert msgspec.json.decode(record.paths.record.read_bytes()) == content(record)
+
+
+def test_a_record_from_before_there_were_two_engines_is_still_one(tmp_path: Path) -> None:
+    """History, baselines and comparisons go over releases: a field that comes later needs a default."""
+    stored = Path(__file__).parents[1] / "data" / "records" / "before-catalogues.json"
+    name = json.loads(stored.read_text())["name"]
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "run.json").write_text(stored.read_text())
+    record = load_record(folder)
+    assert (record.state, record.plan.engine, record.plan.model_size) == ("COMPLETED", "0.3", "smoke")

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from llmb_common.cluster_types import ClusterType, Traits, traits_of
+from llmb_common.engines import DEFAULT_ENGINE
 from llmb_common.planning.divisibility import Layout
 from llmb_common.recipes.model import Architecture, Reduced
 from llmb_common.recipes.recipe import Measurement
@@ -125,8 +126,8 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
     experiment_name: str
     env: dict[str, EnvironmentValue]
     slurm: SlurmPlan | None
-    engine: str
-    """The release of Megatron-Bridge that the recipe needs, ``0.3``."""
+    engine: str = DEFAULT_ENGINE
+    """The release of Megatron-Bridge that the recipe needs, ``0.3``; records from before there were two have none."""
     engine_python: str | None
     profile: ProfilePlan | None
     nccl_trace: bool
