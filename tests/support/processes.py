@@ -129,9 +129,13 @@ def processes_that_mention(folder: Path) -> Iterator[int]:
 
 def remove_cluster_folder(folder: Path) -> None:
     """Kill what still runs for the cluster in ``folder``, then delete it."""
-    for pid in list(processes_that_mention(folder)):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    # Again and again: a step that is just starting forks while it is looked for.
+    while (found := list(processes_that_mention(folder))) and time.monotonic() < deadline:
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
     shutil.rmtree(folder, ignore_errors=True)
 
 
