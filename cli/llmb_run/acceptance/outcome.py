@@ -11,7 +11,7 @@ from typing import Any
 from llmb_run.acceptance.conduct import Run, Standing
 from llmb_run.acceptance.frozen import Frozen
 from llmb_run.acceptance.planned import Workload
-from llmb_run.results.measuring import as_dict
+from llmb_run.results.measuring import as_dict, reference_as_dict
 from llmb_run.terminal import table
 from llmb_run.words import clock
 
@@ -47,9 +47,7 @@ def _workload(item: Standing) -> dict[str, Any]:
         "verdict": progress.answer,
         "text": _text(item),
         "indication": reference is not None and not reference.same_software,
-        "reference": None
-        if reference is None
-        else {name: getattr(reference, name) for name in ("kind", "seconds", "software", "source", "same_software")},
+        "reference": reference_as_dict(reference) if reference else None,
         "required": item.workload.entry.required if reference else None,
         "step_seconds": decision.ratio * reference.seconds if decision and reference else None,
         "performance": 1 / decision.ratio if decision else None,

@@ -12,7 +12,7 @@ from llmb_common.results.baselines import Baseline, baselines, baselines_for, ti
 from llmb_common.results.configuration import software_of_plan
 from llmb_common.results.decision import Decision
 from llmb_common.results.estimate import StepTime
-from llmb_common.results.references import Reference, published_references
+from llmb_common.results.references import Reference, by_preference, published_references
 from llmb_common.results.sequential import error_rate, tolerance_of
 from llmb_common.results.verdict import judge_runs, window_of
 from llmb_run.acceptance.suite import Entry, Stated, Suite
@@ -118,8 +118,7 @@ def _reference(entry: Entry, plan: JobPlan, recipe: Recipe, known: Sequence[Base
     if entry.reference == "none":
         return None
     published = [] if plan.model_size == "smoke" or plan.device == "cpu" else published_references(plan, recipe)
-    candidates = [*baselines_for(plan, software_of_plan(plan), known), *published]
-    candidates.sort(key=lambda reference: not reference.same_software)
+    candidates = by_preference([*baselines_for(plan, software_of_plan(plan), known), *published])
     if not candidates and entry.reference == "required":
         raise RequestError(
             "nothing to compare it with: no baseline of this site, and nothing published for this configuration",

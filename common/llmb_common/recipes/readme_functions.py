@@ -19,7 +19,7 @@ def models(recipe: Recipe) -> list[str]:
     """Every model, with its numbers and the GPU counts of plain pretraining for each GPU type."""
     catalogue = _catalogue(recipe)
     base = recipe.listed_variants[0].name
-    types = [name for name in GPUS if any(entry.gpu == name for entry in catalogue.index)]
+    types = _gpu_types(catalogue)
     rows = []
     for size in catalogue.sizes:
         entries = [entry for entry in catalogue.index if entry.model == size]
@@ -43,7 +43,7 @@ def precisions(recipe: Recipe) -> list[str]:
     """Which precisions each model has on each GPU type, in plain pretraining."""
     catalogue = _catalogue(recipe)
     base = recipe.listed_variants[0].name
-    types = [name for name in GPUS if any(entry.gpu == name for entry in catalogue.index)]
+    types = _gpu_types(catalogue)
     rows = []
     for size in catalogue.sizes:
         plain = [entry for entry in catalogue.index if entry.model == size and entry.variant(base) == base]
@@ -128,6 +128,10 @@ def _catalogue(recipe: Recipe) -> Catalogue:
     if recipe.catalogue is None:
         raise RecipeError(f"{recipe.name} has no catalogue", remedy="leave this table out")
     return recipe.catalogue
+
+
+def _gpu_types(catalogue: Catalogue) -> list[str]:
+    return [name for name in GPUS if any(entry.gpu == name for entry in catalogue.index)]
 
 
 def _published(recipe: Recipe) -> tuple[PublishedRow, ...]:

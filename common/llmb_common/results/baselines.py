@@ -19,7 +19,7 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.results.configuration import configuration_key, software_of
 from llmb_common.results.decision import run_variance
 from llmb_common.results.estimate import StepTime
-from llmb_common.results.references import Reference
+from llmb_common.results.references import Reference, by_preference
 from llmb_common.runs.record import RunRecord
 
 
@@ -121,7 +121,7 @@ def baselines_for(plan: JobPlan, software: str, known: Sequence[Baseline]) -> li
                 error=item.relative_error,
             )
         )
-    return sorted(found, key=lambda reference: not reference.same_software)
+    return by_preference(found)
 
 
 def title_of(record: RunRecord) -> str:

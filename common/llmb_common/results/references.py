@@ -8,6 +8,7 @@ test recomputes them).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -47,6 +48,11 @@ class Reference:
 
     def __str__(self) -> str:
         return f"{self.seconds:g} s ({self.source}; {self.software})"
+
+
+def by_preference(known: Iterable[Reference]) -> list[Reference]:
+    """Those of the same software first, else as given: the first is what a run is held against."""
+    return sorted(known, key=lambda reference: not reference.same_software)
 
 
 def published_references(plan: JobPlan, recipe: Recipe) -> list[Reference]:

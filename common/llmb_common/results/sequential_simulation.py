@@ -8,7 +8,6 @@ mean number of runs.
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from llmb_common.results.decision import Answer, Decision, decide
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.sequential import REQUIRED, Attempt, error_rate, follow, tolerance_of
-from llmb_common.results.simulation import NOISES, simulate
+from llmb_common.results.simulation import NOISES, print_table, simulate
 
 PERFORMANCE = (1.00, 0.97, 0.95, 0.93)
 """True performance as a share of the reference's. 0.95 is the limit itself: either answer may come there, seldom."""
@@ -66,12 +65,7 @@ def table(trials: int, seed: int) -> Iterator[str]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--trials", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
-    for line in table(asked.trials, asked.seed):
-        print(line, flush=True)
+    print_table(table, __doc__, 1000)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from llmb_common.results.decision import Answer, decide
@@ -91,14 +91,19 @@ def table(trials: int, seed: int) -> Iterator[str]:
             yield f"| {noise.title} | {repeats} | " + " | ".join(cells) + " |"
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--trials", type=int, default=3000)
+def print_table(table: Callable[[int, int], Iterator[str]], description: str, trials: int) -> None:
+    """Print ``table`` of the trials and the seed that the command line names."""
+    parser = argparse.ArgumentParser(description=description.partition("\n")[0])
+    parser.add_argument("--trials", type=int, default=trials)
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
     for line in table(asked.trials, asked.seed):
         print(line, flush=True)
+
+
+def main() -> None:
+    """Print the table."""
+    print_table(table, __doc__, 3000)
 
 
 if __name__ == "__main__":

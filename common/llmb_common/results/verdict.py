@@ -25,7 +25,7 @@ from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.anomalies import anomalies, flops_mismatch, is_unstable, logged_tflop, steady_from
 from llmb_common.results.decision import ERROR_RATE, TOLERANCE, Decision, decide
 from llmb_common.results.estimate import StepTime, estimate
-from llmb_common.results.references import Reference, published_references, release_spread
+from llmb_common.results.references import Reference, by_preference, published_references, release_spread
 from llmb_common.timing.runs import RunTiming
 from llmb_common.timing.statistics import Window
 
@@ -143,8 +143,7 @@ def judge_result(
     refused = _refusal(plan, timing, has_baseline=bool(baselines))
     if refused:
         return Verdict("not judged", refused, remarks=remarks)
-    candidates = [*baselines, *published_references(plan, recipe)]
-    candidates.sort(key=lambda reference: not reference.same_software)
+    candidates = by_preference([*baselines, *published_references(plan, recipe)])
     if not candidates:
         return Verdict("no reference", "nothing is published for this configuration", remarks=remarks)
     reference = candidates[0]

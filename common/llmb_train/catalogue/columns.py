@@ -34,7 +34,7 @@ def row(config: Any) -> dict[str, Any]:
         "flops_per_token": flops_per_token(config),
         "stages": _own_stages(config.model),
         "settings": settings(config),
-        "env": {name: _word(value) for name, value in sorted(config.env_vars.items())},
+        "env": {name: word(value) for name, value in sorted(config.env_vars.items())},
     }
 
 
@@ -146,7 +146,7 @@ def _precision(mixed: Any) -> dict[str, Any]:
     }
 
 
-def _word(value: Any) -> str:
+def word(value: Any) -> str:
     """A variable's value, as NVIDIA's runner exports it."""
     return str(int(value)) if isinstance(value, bool) else str(value)
 

@@ -34,7 +34,9 @@ def require_environment(config: Any) -> None:
     Raises:
         Contradiction: a variable is not set.
     """
-    missing = [(name, _word(value), "not set") for name, value in config.env_vars.items() if name not in os.environ]
+    missing = [
+        (name, catalogue.word(value), "not set") for name, value in config.env_vars.items() if name not in os.environ
+    ]
     require_same(missing, remedy="start the job by its script, which exports them, or set them before starting Python")
 
 
@@ -122,8 +124,3 @@ def no_graphs(config: Any) -> None:
         if hasattr(model, name):
             setattr(model, name, [])
     model.use_te_rng_tracker = config.rng.te_rng_tracker = False
-
-
-def _word(value: object) -> str:
-    """As Bridge writes a value into the environment."""
-    return str(value)
