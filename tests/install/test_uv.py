@@ -1,4 +1,4 @@
-"""An environment that the real uv makes from a lock with hashes (``--env-type uv``)."""
+"""An environment that the real uv makes from a lock with hashes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ LOCKS = Path(__file__).resolve().parents[2] / "installer" / "locks"
 
 @pytest.fixture
 def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The lock of one package, and uv on PATH, as the development environment has it."""
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    """The lock of one package; uv is in the development environment."""
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
     lock = extract(LOCKS / "tool.txt", "click", tmp_path)
     assert lock is not None
@@ -38,6 +37,9 @@ def test_it_has_what_the_lock_says_byte_code_for_all_and_files_of_its_own(tmp_pa
     )  # which importing click does not compile
     assert list(module.parent.glob("__pycache__/testing.*.pyc"))
     assert module.stat().st_nlink == 1
+    assert not list(tmp_path.glob("cache*")), "a home folder may have a quota"
+    assert not list(tmp_path.glob(".uv-*"))
+    assert not (made.folder / ".lock").exists()
 
 
 def test_another_content_than_the_locks_is_refused(tmp_path: Path, lock: Path) -> None:

@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_install.parts import environments
-from llmb_install.parts.environment_build import _PipProgress
+from llmb_install.parts import environments, uv
 from llmb_install.parts.environments import RECEIPT, Environment, installed_packages
+from llmb_install.parts.pip_lines import Progress
 from llmb_install.working.reporter import Reporter, Step
+from support.wheels import MODULE, locked, tiny_wheel
 
 
 @pytest.fixture
@@ -30,11 +31,11 @@ def reporter(tmp_path: Path) -> Iterator[Reporter]:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """A real environment with nothing but pip in it, in a folder whose name needs quoting."""
+    """A real environment with a tiny package in it, made by the real uv, in a folder whose name needs quoting."""
     folder = tmp_path_factory.mktemp('it\'s a "folder"')
     lock = folder / "lock.txt"
-    lock.write_text("# nothing\n")
-    environment = Environment(folder / "venv", sys.executable, lock, smoke=("json", "pip"))
+    lock.write_text(locked(tiny_wheel(folder)))
+    environment = Environment(folder / "venv", sys.executable, lock, smoke=("json", "tiny"))
     assert environment.ensure(Reporter(None))
     return environment
 
@@ -64,27 +65,27 @@ def test_without_a_receipt_or_with_half_of_one_it_is_not_complete(built: Environ
 
 
 def test_a_missing_package_is_detected(built: Environment) -> None:
-    with taken_away(next(built.folder.glob("lib/python3.*/site-packages/pip-*.dist-info"))):
+    with taken_away(next(built.folder.glob("lib/python3.*/site-packages/tiny-*.dist-info"))):
         assert not built.is_complete()
 
 
 def test_verify_names_a_module_that_was_deleted_or_changed(built: Environment) -> None:
-    module = next(built.folder.glob("lib/python3.*/site-packages/pip/_internal/configuration.py"))
+    module = next(built.folder.glob(f"lib/python3.*/site-packages/{MODULE}"))
     with taken_away(module) as aside:
         assert built.is_complete(), "its quick look does not see it: nobody reads 1.8 GB at each start"
-        assert built.verify() == f"{built.link} is damaged: pip/_internal/configuration.py is missing"
+        assert built.verify() == f"{built.link} is damaged: {MODULE} is missing"
         module.write_bytes(aside.read_bytes() + b"\n")
-        assert built.verify() == f"{built.link} is damaged: pip/_internal/configuration.py has changed"
+        assert built.verify() == f"{built.link} is damaged: {MODULE} has changed"
     assert built.verify() is None
 
 
 def test_a_package_without_its_modules_is_rebuilt_if_imports_matter(tmp_path: Path) -> None:
     lock = tmp_path / "lock.txt"
-    lock.write_text("# nothing\n")
-    made = Environment(tmp_path / "venv", sys.executable, lock, smoke=("pip",))
+    lock.write_text(locked(tiny_wheel(tmp_path)))
+    made = Environment(tmp_path / "venv", sys.executable, lock, smoke=("tiny",))
     assert made.ensure(Reporter(None))
     damaged = made.folder
-    shutil.rmtree(next(damaged.glob("lib/python3.*/site-packages/pip")))
+    shutil.rmtree(next(damaged.glob("lib/python3.*/site-packages/tiny")))
     assert made.is_complete()
     assert not made.is_usable()
     assert made.ensure(Reporter(None), must_import=True)
@@ -117,10 +118,11 @@ def test_the_same_folder_by_another_name_is_the_same_environment(built: Environm
 def test_an_unreachable_index_is_named_as_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """pip itself only says that no version matches, or that versions conflict."""
     lock = tmp_path / "lock.txt"
-    lock.write_text("no-such-package-here==1\n")
+    lock.write_text(f"no-such-package-here==1 --hash=sha256:{64 * '0'}\n")
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_INDEX_URL", "http://localhost:1/simple")
     monkeypatch.setenv("PIP_RETRIES", "1")
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     with pytest.raises(EnvironmentLacks, match=r"the package index was not reached: \[Errno 111\] Connection refused"):
         Environment(tmp_path / "venv", sys.executable, lock, ()).ensure(Reporter(None))
     assert not list(tmp_path.glob("venv-*")), "a failed build leaves nothing"
@@ -145,7 +147,7 @@ def test_an_unreachable_index_is_named_as_the_cause(tmp_path: Path, monkeypatch:
     ],
 )
 def test_pips_network_warnings_before_it_retries(line: str, why: str) -> None:
-    progress = _PipProgress(Path("/nowhere"), Step("x"), "packages", 1)
+    progress = Progress(Path("/nowhere"), Step("x"), "packages", 1)
     progress(f"WARNING: Retrying (Retry(total=0)) after connection broken by '{line}': /simple/x/")
     assert progress.unreachable.startswith(why)
 
@@ -167,7 +169,7 @@ def test_an_update_that_fails_leaves_the_old_environment_in_use(built: Environme
 def test_the_receipt_says_what_is_inside(built: Environment) -> None:
     receipt = json.loads((built.folder / RECEIPT).read_text())
     assert receipt["packages"] == installed_packages(built.folder)
-    assert any(package.startswith("pip-") for package in receipt["packages"])
+    assert any(package == "tiny-1.0" for package in receipt["packages"])
 
 
 def test_an_environment_that_does_not_import_is_not_used(
@@ -184,7 +186,7 @@ def test_a_different_lock_file_builds_a_second_environment_and_then_switches_the
     built: Environment, tmp_path: Path
 ) -> None:
     lock = tmp_path / "lock.txt"
-    lock.write_text("# other\n")
+    lock.write_text("# other\n" + built.lock.read_text())
     changed = Environment(built.link, built.python, lock, built.smoke)
     assert not changed.is_complete()
     assert changed.ensure(Reporter(None))
@@ -200,7 +202,7 @@ def test_a_different_lock_file_builds_a_second_environment_and_then_switches_the
 @pytest.mark.parametrize(
     ("kind", "program", "arguments"),
     [
-        ("uv", "uv", "venv --seed --python {python} {folder}"),
+        ("uv", "uv", "venv --cache-dir {cache} --python {python} {folder}"),
         ("conda", "mamba", "create --yes --prefix {folder} python={v} pip"),
     ],
 )
@@ -210,19 +212,20 @@ def test_uv_and_conda_create_the_environment_on_request(
     """Not every machine has them: a stand-in records its arguments and creates the environment with venv."""
     lock = tmp_path / "lock.txt"
     lock.write_text("# nothing\n")
-    made = Environment(tmp_path / "made", sys.executable, lock, smoke=("pip",), kind=kind)
+    made = Environment(tmp_path / "made", sys.executable, lock, smoke=("json",), kind=kind)
     stand_in = tmp_path / "bin" / program
     stand_in.parent.mkdir()
     stand_in.write_text(
-        f'#!/bin/sh\necho "$*" >> "{tmp_path}/said"\n'
-        f'[ "$1" = pip ] || for w; do case $w in {made.link}-*) exec "{sys.executable}" -m venv $w ;; esac; done\n'
-        "exit 1\n"
+        f'#!/bin/sh\necho "$*" >> "{tmp_path}/said"\n[ "$1" = pip ] || '
+        f'for w; do case $w in {made.link}-*) exec "{sys.executable}" -m venv --without-pip $w ;; esac; done\n'
     )
     stand_in.chmod(0o755)
     monkeypatch.setenv("PATH", f"{stand_in.parent}:/usr/bin:/bin")
+    if kind == "uv":
+        monkeypatch.setattr(uv, "BESIDE", stand_in.parent)
     assert made.ensure(reporter)
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    wanted = arguments.format(python=sys.executable, folder=made.folder, v=version)
+    wanted = arguments.format(python=sys.executable, folder=made.folder, v=version, cache=tmp_path / ".uv-made")
     assert (tmp_path / "said").read_text().splitlines()[0] == wanted
 
 
@@ -230,6 +233,7 @@ def test_a_missing_environment_tool_is_named(tmp_path: Path, monkeypatch: pytest
     lock = tmp_path / "lock.txt"
     lock.write_text("# nothing\n")
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setattr(uv, "BESIDE", tmp_path)
     for kind, said in (("conda", "neither conda, mamba nor micromamba"), ("uv", "uv was not found")):
         with pytest.raises(EnvironmentLacks, match=said) as caught:
             Environment(tmp_path / kind, sys.executable, lock, (), kind=kind).ensure(Reporter(None))

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import EnvironmentLacks
+from llmb_install.parts import uv
 from llmb_install.parts.engine import KINDS, Kind
 from llmb_install.parts.environments import Environment
 from llmb_install.parts.lock_files import count_for_here, lock_requirements, with_hashes
 from llmb_install.working.reporter import Reporter
+from support.wheels import locked, tiny_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = ROOT / "installer" / "locks"
@@ -85,37 +87,35 @@ def test_an_engine_lock_has_no_cuda(kind: Kind) -> None:
     assert with_hashes(text, "torch") == with_hashes((LOCKS / "torch-cpu.txt").read_text(), "torch")
 
 
-def wheel(folder: Path) -> Path:
-    """A package ``tiny`` with nothing in it."""
-    path = folder / "tiny-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("tiny.py", "")
-        archive.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
-        archive.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr("tiny-1.0.dist-info/RECORD", "")
-    return path
+SAID = {
+    "changed": "Hash mismatch",
+    "changed, by pip": "DO NOT MATCH THE HASHES",
+    "no hash": "must have their versions pinned|must have a hash",
+}
 
 
-@pytest.mark.parametrize("case", ["right", "changed", "no hash"])
+@pytest.mark.parametrize("case", ["right", "changed", "no hash", "changed, by pip"])
 def test_a_file_with_another_content_is_not_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     """What a compromised index or a damaged download provides under the right name and version."""
-    import hashlib
-
-    path = wheel(tmp_path)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    if case == "changed":
+    path = tiny_wheel(tmp_path)
+    lock = tmp_path / "lock.txt"
+    text = locked(path)
+    lock.write_text(text.partition(" \\")[0] + "\n" if case == "no hash" else text)
+    if case.startswith("changed"):
         with zipfile.ZipFile(path, "a") as archive:
             archive.writestr("more.py", "print('not what was locked')")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    lock = tmp_path / "lock.txt"
-    lock.write_text("tiny==1.0\n" if case == "no hash" else f"tiny==1.0 \\\n    --hash=sha256:{digest}\n")
     environment = Environment(tmp_path / "venv", sys.executable, lock, smoke=("tiny",))
+    if case == "changed, by pip":
+        monkeypatch.setattr(uv, "BESIDE", tmp_path)
+        monkeypatch.setenv("PATH", "/usr/bin:/bin")
     if case == "right":
         assert environment.ensure(Reporter(None))
         return
-    with pytest.raises(EnvironmentLacks, match="DO NOT MATCH THE HASHES" if case == "changed" else "(?i)hashes are"):
+    with pytest.raises(
+        EnvironmentLacks,
+        match=SAID[case],
+    ):
         environment.ensure(Reporter(None))
     assert not environment.is_complete()

@@ -12,8 +12,11 @@ import pytest
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.site.cluster import ClusterConfig, SlurmSettings
 from llmb_install.doctor.facts import ask_one_node, parse_node
-from llmb_install.parts import environment_build
-from llmb_install.parts.environment_build import CPU_TORCH_INDEX, Content, smoke_problem
+from llmb_install.parts import environment_build, uv
+from llmb_install.parts.environment_build import smoke_problem
+from llmb_install.parts.environment_content import Content
+from llmb_install.parts.environment_packages import CPU_TORCH_INDEX
+from llmb_install.parts.uv import Settings, translated
 from llmb_install.working.reporter import Reporter, Step, size
 
 HASH = "--hash=sha256:" + 64 * "0"
@@ -31,8 +34,12 @@ done < {folder}/does
 case "$*" in
   *"-m venv"*|"venv "*|"create "*)
     for folder in "$@"; do
-      case $folder in {folder}/made*) mkdir -p $folder/bin; cp "$0" $folder/bin/python;; esac
+      case $folder in {folder}/made*)
+        mkdir -p $folder/bin $folder/lib/python3.11/site-packages; cp "$0" $folder/bin/python
+        [ "$1" = venv ] || mkdir $folder/lib/python3.11/site-packages/pip;;
+      esac
     done;;
+  *"-m ensurepip") mkdir {folder}/made-1/lib/python3.11/site-packages/pip;;
 esac
 """
 
@@ -73,6 +80,7 @@ class World:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     world = World(tmp_path / "world")
     monkeypatch.setenv("PATH", f"{world.folder / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setattr(uv, "BESIDE", world.folder)  # beside the Python of these tests is a real one
     return world
 
 
@@ -107,14 +115,14 @@ def test_a_lock_without_torch_or_a_backend_is_installed_at_once(world: World) ->
 
 def test_torch_is_looked_for_where_there_are_cpu_builds(world: World) -> None:
     world.program("uv")
-    world.does("pip install --no-input --progress-bar off --disable-pip-version-check --require-hashes --no-deps -r "
-               f"{world.made}/.llmb-lock-torch.txt", 1, "no matching distribution")  # fmt: skip
-    world.does("--torch-backend", 1, "uv has none either")
-    world.build()
-    _, configured, with_uv, index, *_ = world.calls()
-    assert configured[0] == "python"
-    assert with_uv[:5] == ["uv", "pip", "install", "--python", str(world.made / "bin/python")]
+    world.does("lock-torch", 1, "no matching distribution")
+    with pytest.raises(EnvironmentLacks, match=r"tried: uv, uv with PyTorch's CPU builds, pip as configured here, PyT"):
+        world.build()
+    _, _, first, with_uv, _, configured, index = world.calls()
+    assert first[:5] == ["uv", "pip", "install", "--python", str(world.made / "bin/python")]
+    assert "--torch-backend" not in first
     assert with_uv[with_uv.index("--torch-backend") + 1] == "cpu"
+    assert configured == [*PIP, *HASHED, "-r", f"{world.made}/.llmb-lock-torch.txt"]
     assert index[len(PIP) :][:2] == ["--index-url", CPU_TORCH_INDEX]
 
 
@@ -166,8 +174,17 @@ def test_a_python_that_cannot_make_one_names_the_package_to_install(world: World
     assert "python3-venv" in caught.value.remedy
     world.program("uv")
     world.build()
-    assert [call[0] for call in world.calls()[1:3]] == ["python3", "uv"], "uv can do it where Python cannot"
-    assert world.calls()[2] == ["uv", "venv", "--seed", "--python", world.python, str(world.made)]
+    cache = ["--cache-dir", f"{world.folder}/.uv-engine"]
+    assert world.calls()[1] == ["uv", "venv", *cache, "--python", world.python, str(world.made)], (
+        "uv can where Python cannot"
+    )
+
+
+def test_where_uv_makes_nothing_python_does(world: World) -> None:
+    world.program("uv")
+    world.does("uv venv", 2, "no interpreter found")
+    world.build()
+    assert [call[:3] for call in world.calls()[:2]] == [["uv", "venv", "--cache-dir"], ["python3", "-m", "venv"]]
 
 
 def test_uv_and_conda_make_it_on_request(world: World) -> None:
@@ -183,17 +200,97 @@ def test_uv_and_conda_make_it_on_request(world: World) -> None:
     assert made == ["micromamba", "create", "--yes", "--prefix", str(world.made), "python=3.11", "pip"]
 
 
-def test_uv_installs_where_it_made_the_environment_and_pip_helps_out(world: World) -> None:
+UV_OPTIONS = ["--compile-bytecode", "--index-strategy", "unsafe-best-match", "--link-mode", "hardlink"]
+
+
+def test_uv_does_it_all_where_it_is_at_hand(world: World) -> None:
+    """One process for each step, byte code for those who cannot write there, a cache that is gone in the end."""
     world.program("uv")
-    world.does("--link-mode copy --no-build-isolation", 1, "no index")
-    world.build(replace(world.content, kind="uv"))
-    words = [(call[0], call[-1].rpartition("/")[2]) for call in world.calls()[1:-1]]
+    world.build()
+    created, settings, torch, backend, packages, _ = world.calls()
+    cache = ["--cache-dir", f"{world.folder}/.uv-engine"]
+    assert created == ["uv", "venv", *cache, "--python", world.python, str(world.made)]
+    assert settings == ["python", "-I", "-m", "pip", "config", "list"]
+    uv = ["uv", "pip", "install", "--python", str(world.made / "bin" / "python"), *UV_OPTIONS, *cache]
+    assert torch == [*uv, *HASHED, "-r", f"{world.made}/.llmb-lock-torch.txt"]
+    assert backend == [*uv, *HASHED, "-r", f"{world.made}/.llmb-lock-setuptools.txt"]
+    assert packages == [*uv, "--no-build-isolation", *HASHED, "-r", f"{world.folder}/lock.txt"]
+
+
+def test_what_uv_has_fetched_waits_for_the_next_attempt(world: World) -> None:
+    cache = world.folder / ".uv-engine"
+    cache.mkdir()
+    world.does("lock.txt", 1, "no route to host")
+    with pytest.raises(EnvironmentLacks):
+        world.build()
+    assert cache.exists()
+    (world.folder / "does").write_text("")
+    world.build()
+    assert not cache.exists()
+
+
+def test_pip_gets_a_chance_where_uv_fails_and_is_fetched_first(world: World) -> None:
+    world.program("uv")
+    world.does(f"hardlink --cache-dir {world.folder}/.uv-engine --no-build-isolation", 1, "no index")
+    world.build()
+    words = [(call[0], call[-1].rpartition("/")[2]) for call in world.calls()[2:-1]]
     assert words == [
-        ("python", ".llmb-lock-torch.txt"),
+        ("uv", ".llmb-lock-torch.txt"),
         ("uv", ".llmb-lock-setuptools.txt"),
         ("uv", "lock.txt"),
+        ("python", "ensurepip"),
         ("python", "lock.txt"),
     ]
+
+
+def test_the_tool_brings_its_own_uv(world: World, tmp_path: Path) -> None:
+    """From the package index, with its hash, never built from source; without it pip does everything."""
+    tool = replace(world.content, uv_lock=tmp_path / "uv.txt", editable=tmp_path / "clone")
+    world.build(tool)
+    fetched = world.calls()[1]
+    assert fetched == [*PIP, *HASHED, "--only-binary", ":all:", "-r", str(tmp_path / "uv.txt")]
+    assert {call[0] for call in world.calls()[2:]} == {"python"}, "this index had none"
+    world.program("uv")
+    before = len(world.calls())
+    world.build(tool)
+    again = world.calls()[before:]
+    assert fetched not in again
+    assert next(call[-1] for call in again if call[:2] == ["uv", "pip"]) == str(tmp_path / "uv.txt"), "by the user's"
+
+
+def test_uv_looks_where_pip_is_told_to_look(world: World) -> None:
+    """An address may contain a password: nobody else sees another's environment."""
+    world.program("uv")
+    world.does("pip config list", 0, "global.index-url='https://me:secret@pypi.example/simple'")
+    world.build()
+    assert not any("secret" in word for call in world.calls() for word in call)
+    settings = translated(
+        "global.index-url='https://pypi.example/simple'\n"
+        "global.extra-index-url='https://a.example\\nhttps://b.example'\n"
+        ":env:.find-links='/wheels /more'\n"
+        "install.trusted-host='a.example'\n"
+        "global.trusted-host='b.example'\n"
+        "global.cert='/etc/ca.pem'\n"
+        "global.proxy='http://proxy.example:3128'\n"
+        ":env:.default-timeout='180'\n"
+        "freeze.timeout='10'\n"
+        "global.progress-bar='off'\n"
+        "nonsense\n"
+    )
+    assert settings == Settings(
+        {
+            "UV_DEFAULT_INDEX": "https://pypi.example/simple",
+            "UV_INDEX": "https://a.example https://b.example",
+            "UV_FIND_LINKS": "/wheels,/more",
+            "UV_INSECURE_HOST": "a.example",
+            "SSL_CERT_FILE": "/etc/ca.pem",
+            "HTTP_PROXY": "http://proxy.example:3128",
+            "HTTPS_PROXY": "http://proxy.example:3128",
+            "UV_HTTP_TIMEOUT": "180",
+        }
+    )
+    assert translated(":env:.no-index='1'\n") == Settings(options=("--no-index",))
+    assert translated(":env:.no-index='false'\n") == Settings()
 
 
 def test_what_would_send_pip_elsewhere_does_not_reach_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -238,7 +238,15 @@ def receipt(path: Path, **values: Any) -> Path:
 
 def test_what_the_installer_made_and_nothing_else_is_ours(tmp_path: Path) -> None:
     venvs, images = tmp_path / "venvs", tmp_path / "images"
-    for name in ("llmb-01234567", "engine-cpu-01234567-abcdef", "mine", "llmb-xyz", "engine-cpu-01234567-abc"):
+    for name in (
+        "llmb-01234567",
+        "engine-cpu-01234567-abcdef",
+        "mine",
+        "llmb-xyz",
+        "engine-cpu-01234567-abc",
+        ".uv-engine-cpu",
+        ".uv-x",
+    ):
         (venvs / name).mkdir(parents=True)
     (venvs / "llmb").symlink_to("llmb-01234567")
     (venvs / "engine-cpu").symlink_to("/elsewhere")
@@ -260,7 +268,14 @@ def test_what_the_installer_made_and_nothing_else_is_ours(tmp_path: Path) -> Non
     (tmp_path / "hugging_face" / "models--None").mkdir()
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "llmb-run").write_text("#!/bin/sh\necho mine\n")
-    expected = {*ours, model, venvs / "llmb", venvs / "llmb-01234567", venvs / "engine-cpu-01234567-abcdef"}
+    expected = {
+        *ours,
+        model,
+        venvs / "llmb",
+        venvs / "llmb-01234567",
+        venvs / "engine-cpu-01234567-abcdef",
+        venvs / ".uv-engine-cpu",
+    }
     found = belongings(tmp_path)
     assert set(found) == expected
     assert len(found) == len(expected)

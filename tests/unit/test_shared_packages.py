@@ -62,6 +62,18 @@ def test_the_same_version_is_linked_and_checks_as_if_it_had_been_installed(old: 
     assert list(damaged_files(old)) == []
 
 
+def test_byte_code_goes_along_although_uv_does_not_list_it(old: Path, tmp_path: Path) -> None:
+    compiled = packages(old) / "torch" / "__pycache__"
+    compiled.mkdir()
+    for name in ("__init__.cpython-311.pyc", "other.cpython-311.pyc"):
+        (compiled / name).write_text(name)
+    new = environment(tmp_path / "new")
+    link_packages(old, new, WANTED)
+    linked = packages(new) / "torch" / "__pycache__"
+    assert [path.name for path in linked.iterdir()] == ["__init__.cpython-311.pyc"], "the other is no module of torch"
+    assert next(linked.iterdir()).samefile(compiled / "__init__.cpython-311.pyc")
+
+
 def test_what_is_there_already_stays(old: Path, tmp_path: Path) -> None:
     new = environment(tmp_path / "new")
     add(new, "torch", "1.0", {"torch/__init__.py": "b = 2\n"})

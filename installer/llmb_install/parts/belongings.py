@@ -12,12 +12,14 @@ from pathlib import Path
 
 from llmb_common.site.cluster import FILE_NAME
 from llmb_install.parts.engine import KINDS
+from llmb_install.parts.environment_content import cache_name
 from llmb_install.parts.receipts import read_receipt
 from llmb_install.parts.wrappers import COMMANDS, is_ours
 
 RECEIPT_SUFFIX = ".receipt.json"
 _LINKS = ("llmb", *(engine.name for engine in KINDS.values()))
 _BUILD = re.compile(rf"({'|'.join(map(re.escape, _LINKS))})-[0-9a-f]{{8}}(-[0-9a-f]{{6}})?\Z")
+_CACHES = tuple(map(cache_name, _LINKS))
 _PART = re.compile(r"\..+\.sqsh\.\d+\.[0-9a-f]{8}\.part\Z")
 _FOLDERS = ("bin", "venvs", "images", "hugging_face")
 
@@ -47,7 +49,7 @@ def _environments(folder: Path) -> Iterator[Path]:
         if path.is_symlink():
             if path.name in _LINKS and _BUILD.match(str(path.readlink())):
                 yield path
-        elif path.is_dir() and _BUILD.match(path.name):
+        elif path.is_dir() and (_BUILD.match(path.name) or path.name in _CACHES):
             yield path
 
 

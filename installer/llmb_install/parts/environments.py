@@ -25,7 +25,7 @@ from llmb_common.errors import EnvironmentLacks, LLMBError
 from llmb_common.files import write_json
 from llmb_common.programs import ask
 from llmb_install.parts import environment_build, package_records
-from llmb_install.parts.environment_build import Content
+from llmb_install.parts.environment_content import Content
 from llmb_install.parts.receipts import read_receipt
 from llmb_install.working.artefact import Replaceable
 from llmb_install.working.reporter import Reporter, Step, size

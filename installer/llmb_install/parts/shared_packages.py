@@ -14,7 +14,7 @@ import io
 import os
 import re
 from collections.abc import Collection
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from llmb_install.parts.package_records import damaged_files
 
@@ -52,10 +52,21 @@ def _link(metadata: Path, there: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):  # compiled files may be missing
             file.hardlink_to(metadata.parent / name)
+    _link_compiled(metadata.parent, there, {row[0] for row in rows if row[0].endswith(".py")})
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     # Last: it makes the package an installed one.
     (there / metadata.name / "RECORD").write_text(text.getvalue(), encoding="utf-8")
+
+
+def _link_compiled(source: Path, there: Path, modules: Collection[str]) -> None:
+    """Link the byte code of ``modules``, which uv writes but does not list as pip does."""
+    for folder in {PurePosixPath(name).parent for name in modules}:
+        for compiled in (source / folder / "__pycache__").glob("*.pyc"):
+            target = there / folder / "__pycache__" / compiled.name
+            if f"{folder / compiled.name.partition('.')[0]}.py" in modules and not target.exists():
+                target.parent.mkdir(exist_ok=True)
+                target.hardlink_to(compiled)
 
 
 def _requirement(metadata: Path) -> str:

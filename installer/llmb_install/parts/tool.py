@@ -29,7 +29,7 @@ class Tool(Environment):
 
     @property
     def download(self) -> int:
-        return 49_000_000
+        return 73_000_000
 
     @property
     def disk(self) -> int:
@@ -49,4 +49,5 @@ def tool_environment(clone: Path, install: Path) -> Tool:
         smoke=("llmb_common", "llmb_install", "llmb_run", *TOOL_IMPORTS),
         editable=clone,
         extras="install,report",
+        uv_lock=clone / "installer" / "locks" / "uv.txt",
     )

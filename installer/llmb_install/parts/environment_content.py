@@ -1,0 +1,105 @@
+"""What an environment is made of, and what belongs to making it: its cache, its variables, what a failure says.
+
+Standard library only, as ``environment_build``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from llmb_common.errors import EnvironmentLacks
+from llmb_install.parts import uv
+from llmb_install.working import command
+from llmb_install.working.reporter import Reporter, Step
+
+
+@dataclass(frozen=True)
+class Content:
+    """What an environment is made of.
+
+    ``lock``: pinned requirements with their hashes. Exactly those are installed and nothing else; then, where there is
+    one, the project folder ``editable``, whose dependencies (with ``extras``) and build backend the lock has.
+    ``smoke``: modules that must import at the end. ``of_newer_python``: packages of the lock that are installed as if
+    for Python 3.12. ``shares``: environments whose packages may be linked instead of installed. ``link`` leads to the
+    environment once it is complete.
+    """
+
+    link: Path
+    python: str
+    lock: Path
+    smoke: tuple[str, ...]
+    of_newer_python: tuple[str, ...] = ()
+    shares: tuple[Path, ...] = ()
+    editable: Path | None = None
+    extras: str = ""
+    kind: str = "venv"
+    """Who makes it: ``venv``, ``uv`` or ``conda``. A ``venv``, too, is made with uv where it is at hand."""
+    uv_lock: Path | None = None
+    """uv, which becomes part of this environment where it has a build for the machine."""
+
+    @property
+    def name(self) -> str:
+        return self.link.name
+
+
+@dataclass(frozen=True)
+class Build:
+    """One build: what is made, where, and who is told."""
+
+    environment: Content
+    folder: Path
+    reporter: Reporter
+    step: Step
+
+    @property
+    def python(self) -> str:
+        return str(self.folder / "bin" / "python")
+
+    @property
+    def cache(self) -> Path:
+        """What uv has fetched, for the next attempt: see ``cache_name``."""
+        return self.folder.with_name(cache_name(self.environment.name))
+
+    def run(
+        self, argv: list[str], on_line: Callable[[str], None] | None = None, more: Mapping[str, str] | None = None
+    ) -> command.Finished:
+        env = {**(more or {}), **child_environment()}
+        # uv reads the settings of a project in the current folder, whoever's that is.
+        cwd = self.folder if self.folder.is_dir() else None
+        return command.run(argv, self.reporter, env=env, on_line=on_line, cwd=cwd)
+
+    @cached_property
+    def settings(self) -> uv.Settings:
+        """For uv, where pip is set up to find packages elsewhere than on the public index."""
+        return uv.settings_of_pip((self.python, sys.executable), child_environment())
+
+
+def cache_name(environment: str) -> str:
+    """The folder beside the environment ``environment`` from which uv links its files; gone when they are complete."""
+    return f".uv-{environment}"
+
+
+def child_environment() -> dict[str, str]:
+    """The caller's variables without those that would send pip or Python elsewhere."""
+    drop = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "VIRTUAL_ENV")
+    return {name: value for name, value in os.environ.items() if name not in drop} | {"PYTHONNOUSERSITE": "1"}
+
+
+def disk_is_full(done: command.Finished) -> bool:
+    return any("No space left on device" in line or "Disk quota exceeded" in line for line in done.tail)
+
+
+def failure(build: Build, what: str, done: command.Finished, remedy: str, *, unreachable: str = "") -> EnvironmentLacks:
+    if disk_is_full(done):
+        remedy = f"free space under {build.folder.parent} and in pip's cache, then run the same command again"
+    elif unreachable:
+        what += f": the package index was not reached: {unreachable}"
+    # Beside the cause, pip's warnings only distract.
+    telling = [line for line in done.tail if not line.startswith("WARNING:")] or done.tail
+    cause = "\n".join(f"    {line}" for line in telling[-8:]) or f"    (no output, exit status {done.status})"
+    return EnvironmentLacks(f"environment {build.environment.name}: {what}\n{cause}", remedy=remedy)
