@@ -78,16 +78,15 @@ def open_plain(path: Path, *, follow: bool = True) -> BinaryIO:
     """Open a regular file for reading.
 
     Raises:
-        OSError: it cannot be opened, is a FIFO or a device (reading those might never end), or is a link and ``follow``
-        is
-            false.
+        OSError: it cannot be opened, is a folder, a FIFO or a device (reading the latter might never end), or is a
+            link and ``follow`` is false.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
-    stream = os.fdopen(os.open(path, flags), "rb")
-    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-        stream.close()
+    descriptor = os.open(path, flags)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)  # before it becomes a stream: of a folder that fails, and leaves the descriptor open
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return stream
+    return os.fdopen(descriptor, "rb")
 
 
 def read_plain(path: Path) -> bytes:
