@@ -46,8 +46,8 @@ class InstantExecutor(Executor):
         with ACCEPTING:
             job_id = f"{len(accepted()) + 1}"
             (folder() / "jobs" / f"{job_id:0>4}").write_text(f"{record.paths.run_id} {record.submission.key}\n")
-        if (folder() / "die after").exists():
-            os._exit(9)
+            if (folder() / "die after").exists():  # nobody else is writing then
+                os._exit(9)
         return update_record(record.paths.folder, lambda found: replace(found, job_id=job_id).with_state(SUBMITTED))
 
     def look(self, records: list[RunRecord]) -> dict[str, Finding]:  # type: ignore[override]
@@ -78,7 +78,7 @@ def folder() -> Path:
 def accepted() -> list[tuple[str, str]]:
     """Run id and key of every job, in the order of acceptance."""
     jobs = sorted((folder() / "jobs").iterdir())
-    return [tuple(job.read_text().split(maxsplit=1)) for job in jobs]  # type: ignore[misc]
+    return [tuple(job.read_text().rstrip("\n").split(" ", 1)) for job in jobs]  # type: ignore[misc]
 
 
 def direct(number: str, *words: str) -> None:
@@ -100,7 +100,7 @@ def log_of(record: RunRecord) -> str:
     milliseconds = times[0] if times else float(value)
     text = [word for word in words if not re.fullmatch(r"[0-9.]+|[A-Z_]+|spiky", word)]
     last = 5 if text or [word for word in words if word.isupper()] else steps
-    number = int(record.submission.key.rpartition(".")[2] or 0)
+    number = int(re.search("[0-9]*$", record.submission.key)[0] or 0)  # type: ignore[index]
     level = milliseconds * (1 + 0.002 * ((number * 7) % 5 - 2))
     lines = []
     for index in range(1, last + 1):

@@ -153,6 +153,17 @@ def test_unfinished_and_unrelated_folders_are_not_runs(runs: Runs) -> None:
     assert runs.ids() == [record.paths.run_id]
 
 
+@pytest.mark.parametrize("writable", [True, False])
+def test_a_folder_outside_in_which_no_run_was_noted_yet(runs: Runs, tmp_path: Path, writable: bool) -> None:
+    record = runs.make(LLMB_WORKLOAD=str(tmp_path / "elsewhere"), noted=False)
+    if not writable:
+        (runs.install / ".llmb").write_text("where the index would be")
+    assert runs.ids() == []
+    (row,) = find_runs(runs.install, roots=[record.paths.experiments, tmp_path / "nowhere"])
+    assert row.run_id == record.paths.run_id
+    assert runs.ids() == ([row.run_id] if writable else []), "known from now on, where that can be kept"
+
+
 def test_a_workload_folder_outside_the_installation(runs: Runs, tmp_path: Path) -> None:
     record = runs.make(LLMB_WORKLOAD=str(tmp_path / "elsewhere"))
     assert runs.ids() == [record.paths.run_id]

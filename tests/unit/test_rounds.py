@@ -15,6 +15,7 @@ from llmb_common.index import find_runs
 from llmb_common.runs.record import RunRecord
 from llmb_common.submission import batch, rounds, single
 from llmb_run.main import main
+from support import instant
 from support.cli import Cli, Done
 from support.crashes import run_and_crash, start
 from support.fake_slurm import FakeSlurm
@@ -69,6 +70,25 @@ def test_killed_and_run_again(cluster: Cli, fake: FakeSlurm, at: int, more: tupl
     assert left_behind(cluster) == []
     assert cluster(*command).status == 0
     assert len(fake.jobs()) == 10, "all are submitted: the same command is a new request"
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_killed_with_its_runs_outside_the_installation(
+    repeats: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The index learns of such a folder by the first run that is noted there: killed before, it knows of no job."""
+    instant.install_executor(monkeypatch, tmp_path / "instant")
+    cli = Cli(RunSite(tmp_path, "instant").install, monkeypatch, capsys)
+    monkeypatch.setenv("LLMB_WORKLOAD", str(tmp_path / "mine"))
+    command = (*FIVE[:-1], str(repeats), "--no-array")
+    (instant.folder() / "die after").touch()
+    child = start(lambda: main(list(command)))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert len(instant.accepted()) >= 1, "the scheduler has a job, and nobody was told"
+    (instant.folder() / "die after").unlink()
+    done = cli(*command)
+    assert (done.status, len(instant.accepted())) == (0, repeats), done.err
+    assert len(find_runs(cli.install)) == repeats
 
 
 def test_again_does_not_resume(cluster: Cli, fake: FakeSlurm) -> None:

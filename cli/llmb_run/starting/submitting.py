@@ -90,11 +90,12 @@ def start_round(
     The jobs of a ``task_file`` have keys of their own, and stay on record for ever.
     """
     from llmb_common.index import find_runs
+    from llmb_common.submission.jobs import experiments_of
     from llmb_common.submission.rounds import digest_of, digest_of_file, open_round
 
     digest = digest_of_file(task_file) if task_file else digest_of(jobs, command, chain)
     with open_round(jobs, digest, again=again, say=notice) as this:
-        known = {row.key for row in find_runs(place.install)} - {""}
+        known = {row.key for row in find_runs(place.install, roots=experiments_of(jobs))} - {""}
         if not task_file:
             jobs = [
                 replace(job, options=replace(job.options, key=f"{command}:{this.name}:{number}"))

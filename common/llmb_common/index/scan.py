@@ -33,7 +33,17 @@ _COARSE_NS = 2_000_000_000
 def insert(connection: sqlite3.Connection, record: RunRecord, stamp: str = "") -> None:
     """``stamp`` is the one that run.json had before it was read; empty where ``record`` was not just read."""
     _put(connection, row_of(record), stamp)
-    connection.execute("INSERT OR IGNORE INTO roots VALUES (?)", (str(record.paths.experiments),))
+    add_roots(connection, [str(record.paths.experiments)])
+
+
+def add_roots(connection: sqlite3.Connection, roots: Iterable[str]) -> None:
+    """Folders of experiments to look into from now on, also outside the installation."""
+    connection.executemany("INSERT OR IGNORE INTO roots VALUES (?)", [(root,) for root in roots])
+
+
+def is_root(connection: sqlite3.Connection, folder: str) -> bool:
+    """Whether the index looks into ``folder`` already."""
+    return connection.execute("SELECT 1 FROM roots WHERE folder = ?", (folder,)).fetchone() is not None
 
 
 def _put(connection: sqlite3.Connection, row: RunRow, stamp: str) -> None:
@@ -103,7 +113,7 @@ def read_folders(connection: sqlite3.Connection, install: Path, stale: dict[str,
             connection.execute("DELETE FROM folders WHERE folder = ?", (folder,))
             continue
         if folder in roots:
-            connection.execute("INSERT OR IGNORE INTO roots VALUES (?)", (folder,))
+            add_roots(connection, [folder])
         else:
             _read_experiment(connection, folder)
         trusted = mtime if now - mtime > _COARSE_NS else 0

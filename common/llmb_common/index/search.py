@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from llmb_common.errors import RecordError, RequestError, did_you_mean
 from llmb_common.index.database import discard, memory_index, open_index, read_index
 from llmb_common.index.rows import UNREADABLE, RunFilter, RunRow
-from llmb_common.index.scan import FIELDS, changed_runs, insert, read_folders, read_run, row_from, stale_folders
+from llmb_common.index.scan import (
+    FIELDS,
+    add_roots,
+    changed_runs,
+    insert,
+    is_root,
+    read_folders,
+    read_run,
+    row_from,
+    stale_folders,
+)
 from llmb_common.runs.ownership import is_ours
 from llmb_common.runs.record import RunRecord
 from llmb_common.slurm.states import ENDED_STATES
@@ -20,8 +31,11 @@ _AT_MOST = 100
 _SELECT = f"SELECT {', '.join(FIELDS.values())} FROM runs"
 
 
-def find_runs(install: Path, wanted: RunFilter | None = None) -> list[RunRow]:
+def find_runs(install: Path, wanted: RunFilter | None = None, *, roots: Iterable[Path] = ()) -> list[RunRow]:
     """The runs of an installation, newest first.
+
+    ``roots`` are folders of experiments outside the installation that the index may not know yet: it learns of one by
+    the first run that is noted, and whoever submitted that may have been killed before.
 
     Raises:
         RecordError: ``.llmb`` cannot be used at all
@@ -29,7 +43,7 @@ def find_runs(install: Path, wanted: RunFilter | None = None) -> list[RunRow]:
     where, values = _conditions(wanted or RunFilter())
     limit = f" LIMIT {int(wanted.limit)}" if wanted and wanted.limit is not None else ""
     query = f"{_SELECT}{where} ORDER BY created DESC, folder DESC{limit}"
-    return _ask(install, query, values)
+    return _ask(install, query, values, sorted({str(root) for root in roots if root.is_dir()}))
 
 
 def find_run(install: Path, word: str) -> RunRow:
@@ -89,7 +103,7 @@ def rebuild(install: Path) -> int:
         roots = _outside_roots(install)
         discard(install)
         with open_index(install) as connection:
-            connection.executemany("INSERT OR IGNORE INTO roots VALUES (?)", [(root,) for root in roots])
+            add_roots(connection, roots)
         _heal(install)
         with read_index(install) as connection:
             (count,) = connection.execute("SELECT count(*) FROM runs").fetchone()
@@ -107,31 +121,33 @@ def _outside_roots(install: Path) -> list[str]:
         return []
 
 
-def _ask(install: Path, query: str, values: list[Any]) -> list[RunRow]:
-    """The rows of ``query`` from an index that agrees with the folders.
+def _ask(install: Path, query: str, values: list[Any], roots: Sequence[str] = ()) -> list[RunRow]:
+    """The rows of ``query`` from an index that agrees with the folders, those in ``roots`` too.
 
     Raises:
         RecordError: neither the index nor the folders can be read
     """
     try:
-        _heal(install)
+        _heal(install, roots)
         with read_index(install) as connection:
             return [row_from(found) for found in connection.execute(query, values)]
     except (sqlite3.DatabaseError, OSError) as error:
         if isinstance(error, OSError | sqlite3.OperationalError) and "no such" not in str(error):
             # Locked, no space, no right to write: not the file's fault.
-            return _ask_folders(install, query, values)
+            return _ask_folders(install, query, values, roots)
         try:
             rebuild(install)
+            _heal(install, roots)
             with read_index(install) as connection:
                 return [row_from(found) for found in connection.execute(query, values)]
         except (sqlite3.Error, RecordError):  # another process is at it too
-            return _ask_folders(install, query, values)
+            return _ask_folders(install, query, values, roots)
 
 
-def _ask_folders(install: Path, query: str, values: list[Any]) -> list[RunRow]:
+def _ask_folders(install: Path, query: str, values: list[Any], roots: Sequence[str]) -> list[RunRow]:
     """The same from the folders alone: slow and always possible."""
     with memory_index() as connection:
+        add_roots(connection, roots)
         stale = stale_folders(connection, install)
         while stale:
             read_folders(connection, install, stale)
@@ -141,14 +157,20 @@ def _ask_folders(install: Path, query: str, values: list[Any]) -> list[RunRow]:
         return [row_from(found) for found in connection.execute(query, values)]
 
 
-def _heal(install: Path) -> None:
-    """Read again what changed; write only when something did."""
+def _heal(install: Path, roots: Sequence[str] = ()) -> None:
+    """Read again what changed, and ``roots`` that are new; write only when something did."""
     try:
+        with read_index(install) as connection:
+            new = [root for root in roots if not is_root(connection, root)]
+        if new:
+            with open_index(install) as connection:
+                add_roots(connection, new)
         with read_index(install) as connection:
             stale = stale_folders(connection, install)
             changed = changed_runs(connection)
     except sqlite3.OperationalError:  # there is none
         with open_index(install) as connection:
+            add_roots(connection, roots)
             stale, changed = stale_folders(connection, install), []
             read_folders(connection, install, stale)
     # A root that is read for the first time brings its experiments.

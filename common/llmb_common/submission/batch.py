@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from llmb_common.runs.manifest import origin_of
 from llmb_common.runs.ownership import is_ours
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTING, RunRecord, Submission, load_record
 from llmb_common.submission.code import training_code
-from llmb_common.submission.jobs import Job
+from llmb_common.submission.jobs import Job, experiments_of
 from llmb_common.submission.preflight import check
 
 LEFTOVER_SECONDS = 24 * 3600
@@ -39,15 +39,15 @@ class Batch:
         self.folder = training_code()
         self.code = pack_code(self.folder)
         for install in {Path(job.plan.install) for job in jobs}:
-            self._look(install, {job.options.key for job in jobs if job.options.key})
+            self._look(install, {job.options.key for job in jobs if job.options.key}, experiments_of(jobs))
 
-    def _look(self, install: Path, keys: set[str]) -> None:
+    def _look(self, install: Path, keys: set[str], roots: Collection[Path]) -> None:
         if keys:
-            rows = find_runs(install, RunFilter(key=next(iter(keys))) if len(keys) == 1 else None)
+            rows = find_runs(install, RunFilter(key=next(iter(keys))) if len(keys) == 1 else None, roots=roots)
             # Another user's run occupies nobody's key, and is never continued.
             self._by_key |= {row.key: row for row in rows if row.key in keys and is_ours(row.folder)}
         wanted = RunFilter(states=(SUBMITTING, NOT_SUBMITTED), since=time.time() - LEFTOVER_SECONDS)
-        for row in reversed([row for row in find_runs(install, wanted) if is_ours(row.folder)]):
+        for row in reversed([row for row in find_runs(install, wanted, roots=roots) if is_ours(row.folder)]):
             record = load_record(row.folder)
             alive = record.submitter is None or is_alive(record.submitter) is not False
             if record.state == NOT_SUBMITTED or not alive:

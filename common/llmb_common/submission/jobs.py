@@ -11,6 +11,7 @@ from llmb_common.errors import RequestError
 from llmb_common.executors import executor_for
 from llmb_common.index import RunRow, find_run
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.runs.paths import experiments_folder
 from llmb_common.runs.record import Submission
 from llmb_common.slurm.states import is_live
 
@@ -38,6 +39,11 @@ class Job:
     plan: JobPlan
     recipe_folder: Path
     options: Options = Options()
+
+
+def experiments_of(jobs: Sequence[Job]) -> set[Path]:
+    """The folders of experiments that the jobs' runs are put in, wherever these are."""
+    return {experiments_folder(job.plan.workload_folder) for job in jobs}
 
 
 def alike(jobs: Sequence[Job], most: int) -> list[list[int]]:
