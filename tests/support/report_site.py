@@ -13,9 +13,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from llmb_common.gpus import GPUS
 from llmb_common.runs.facts import with_job_facts
 from llmb_common.runs.record import RunRecord, State
-from support.gpu_nodes import write_node
+from support.gpu_nodes import smi_answer, snapshot, write_node
 from support.iteration_logs import mbridge_line
 from support.runs import make_run
 
@@ -54,10 +55,19 @@ def noisy_log(
     return "".join(lines)
 
 
+def put_node(record: RunRecord, host: str, **changes: object) -> None:
+    """A healthy node with the GPUs that the run's plan is for."""
+    plan = record.plan
+    products = {number: {"product": GPUS[plan.gpu_type].products[0]} for number in range(plan.gpus_per_node)}
+    answer = smi_answer(plan.gpus_per_node, changes=products)
+    looks = {name: snapshot(at, answer) for name, at in (("before", 1000.0), ("load", 1100.0), ("after", 2000.0))}
+    write_node(record.paths.folder, host, **looks, **changes)
+
+
 def dated(record: RunRecord, when: float, hosts: Iterable[str] = ()) -> RunRecord:
     """The run as of ``when``, with the accounts of its nodes."""
     for host in hosts:
-        write_node(record.paths.folder, host)
+        put_node(record, host)
     record = replace(
         record, states=tuple(State(item.state, when + at, item.detail) for at, item in enumerate(record.states))
     )
@@ -98,7 +108,7 @@ def make_site(install: Path) -> dict[str, RunRecord]:
         make_run(install, variables=large, state="COMPLETED", log=noisy_log(5.7, seed=98, printed=50)), day + 2 * DAY
     )
     hostile = make_run(install, variables=large, log=noisy_log(5.72, seed=97))
-    write_node(hostile.paths.folder, "node001", machine={"kernel": HOSTILE, "cpu": HOSTILE, "cpus": 8, "adapters": []})
+    put_node(hostile, "node001", machine={"kernel": HOSTILE, "cpu": HOSTILE, "cpus": 8, "adapters": []})
     hostile = replace(hostile, manifest={**hostile.manifest, "llmb": HOSTILE})
     runs["hostile"] = dated(hostile, day + 3 * DAY)
     return runs

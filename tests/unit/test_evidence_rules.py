@@ -25,11 +25,17 @@ IB = NcclLog(version="2.27.3", networks=("IB",), transports={"NET/IB": 8})
 def plan() -> JobPlan:
     """Two nodes of 8 GPUs."""
     plan = plan_of(*next(documented_rows()))
-    return msgspec.structs.replace(plan, device="cuda", nodes=2, gpus_per_node=8)
+    return msgspec.structs.replace(plan, device="cuda", nodes=2, gpus_per_node=8, gpu_type="h100")
 
 
 def gpu(index: int, **changes: Any) -> Gpu:
-    usual = {"product": "H100", "memory_mib": 81559.0, "sm_mhz": 1755.0, "power_limit_w": 700.0, "vbios": "96"}
+    usual = {
+        "product": "NVIDIA H100 80GB HBM3",
+        "memory_mib": 81559.0,
+        "sm_mhz": 1755.0,
+        "power_limit_w": 700.0,
+        "vbios": "96",
+    }
     return Gpu(index=index, **{**usual, **changes})
 
 
@@ -86,6 +92,24 @@ def test_nodes_without_facts_about_gpus_say_why(plan: JobPlan) -> None:
     assert said(plan, node("a"), node("b", **{**empty, "before": Snapshot()}))[0][2].endswith("of b (no answer)")
 
 
+@pytest.mark.parametrize(
+    ("planned", "product", "found"),
+    [
+        ("h100", "NVIDIA H100 80GB HBM3", False),
+        ("gb200", "NVIDIA H100 80GB HBM3", True),
+        ("h100", "NVIDIA H200", True),
+        ("h100", "NVIDIA H100 NVL", True),
+        ("vr200", "NVIDIA Something", False),  # what nvidia-smi calls it is not known
+    ],
+)
+def test_other_gpus_than_planned(plan: JobPlan, planned: str, product: str, found: bool) -> None:
+    look = Snapshot(time=1000.0, gpus=tuple(gpu(index, product=product) for index in range(8)))
+    nodes = Nodes((node("a", before=look, load=look, after=look),))
+    findings = find(msgspec.structs.replace(plan, gpu_type=planned), nodes)
+    text = f"planned for {planned.upper()}, and the GPUs are {product}: MFU and reference are of another GPU"
+    assert [item.text for item in findings if item.kind == "other-gpu"] == ([text] if found else [])
+
+
 def test_fewer_gpus_than_planned(plan: JobPlan) -> None:
     few = [Snapshot(time=at, gpus=gpus(count=7)) for at in (1000.0, 1100.0, 2000.0)]
     assert said(plan, node("a"), node("b", before=few[0], load=few[1], after=few[2])) == [
@@ -96,11 +120,11 @@ def test_fewer_gpus_than_planned(plan: JobPlan) -> None:
 @pytest.mark.parametrize(
     ("changes", "severity", "text"),
     [
-        ({"product": "H200"}, "problem", "product H200 on b GPU 3; the others have H100"),
+        ({"product": "H200"}, "problem", "product H200 on b GPU 3; the others have NVIDIA H100 80GB HBM3"),
         ({"memory_mib": 40960.0}, "problem", "memory in MiB 40960 on b GPU 3; the others have 81559"),
         ({"power_limit_w": 650.5}, "problem", "power limit in W 650.5 on b GPU 3; the others have 700"),
         ({"vbios": "95"}, "note", "VBIOS 95 on b GPU 3; the others have 96"),
-        ({"product": "x" * 90}, "problem", f"product {'x' * 80} on b GPU 3; the others have H100"),
+        ({"product": "x" * 90}, "problem", f"product {'x' * 80} on b GPU 3; the others have NVIDIA H100 80GB HBM3"),
     ],
 )
 def test_a_gpu_unlike_the_others(plan: JobPlan, changes: dict[str, Any], severity: str, text: str) -> None:

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from llmb_common.gpus import GPUS, type_of
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.printable import printable
 from llmb_common.runs.evidence.nodes import Gpu, Node, Nodes, Snapshot
@@ -45,7 +46,16 @@ def find(plan: JobPlan, found: Nodes) -> tuple[NodeFinding, ...]:
         return ()  # nothing to complain of where no node was asked: a run of an older LLMB, or one that never started
     rules = [_unreadable, _missing_nodes, _different_nodes]
     if plan.device == "cuda":
-        rules += [_no_gpus, _fewer_gpus, _different_gpus, _slow_clocks, _throttled, _power_capped, _memory_errors]
+        rules += [
+            _no_gpus,
+            _other_gpus,
+            _fewer_gpus,
+            _different_gpus,
+            _slow_clocks,
+            _throttled,
+            _power_capped,
+            _memory_errors,
+        ]
         rules += [_sockets, _unknown_network, _adapters]
     findings = [finding for rule in rules for finding in rule(plan, found)]
     findings.sort(key=lambda finding: finding.severity == "note")  # stable
@@ -79,6 +89,18 @@ def _no_gpus(plan: JobPlan, found: Nodes) -> Iterator[NodeFinding]:
     blind = [f"{node.host} ({node.before.missing or 'no answer'})" for node in found.nodes if not node.gpus]
     if blind:
         yield NodeFinding("no-gpu-facts", "note", f"nothing known of the GPUs of {_named(blind)}")
+
+
+def _other_gpus(plan: JobPlan, found: Nodes) -> Iterator[NodeFinding]:
+    """All of them: what one GPU has unlike the others is ``_different_gpus``'s."""
+    known = GPUS.get(plan.gpu_type)
+    products = Counter(gpu.product for _, gpu in _gpus(found) if gpu.product)
+    if known is None or not known.products or not products:
+        return  # what nvidia-smi calls such a GPU is not known, or it has not said
+    usual = products.most_common(1)[0][0]
+    if type_of(usual) != plan.gpu_type:
+        text = f"planned for {plan.gpu_type.upper()}, and the GPUs are {usual}: MFU and reference are of another GPU"
+        yield NodeFinding("other-gpu", "problem", text)
 
 
 def _fewer_gpus(plan: JobPlan, found: Nodes) -> Iterator[NodeFinding]:
