@@ -15,6 +15,7 @@ from llmb_common.results.sequential import Attempt
 from llmb_common.runs.evidence.account import Account
 from llmb_common.runs.evidence.findings import NodeFinding
 from llmb_run.acceptance.attempts import attempt_of
+from llmb_run.acceptance.outcome import _whole
 from llmb_run.main import main
 from llmb_run.place import Place
 from llmb_run.results.measuring import measure
@@ -195,7 +196,14 @@ def test_without_a_reference_runs_only_have_to_succeed(site: Site) -> None:
     site.suite(text=SUITE.replace("{seconds: 0.1, source: a contract}", "optional"))
     done = site.accept("--json")
     assert (done.status, verdicts(done)) == (0, ["pass", "pass"])
-    assert "2 without a reference, which only had to complete" in done.data["why"]
+    assert done.data["why"] == "2 workloads completed; no speed was judged, because there is no reference"
+    assert "ACCEPTED: 2 workloads completed; no speed was judged" in site.accept().out
+
+
+def test_a_suite_may_judge_some_of_its_workloads_only() -> None:
+    judged = {"prescreen": False, "verdict": "pass", "reference": {"seconds": 1.0}, "indication": False}
+    why = "1 workload passes; 1 workload without a reference completed"
+    assert _whole([judged, {**judged, "reference": None}]) == (True, why)
 
 
 # The pre-screen

@@ -9,6 +9,7 @@ import pytest
 
 from llmb_common.results.configuration import configuration_key
 from support.cli import Cli
+from support.iteration_logs import mbridge_line
 from support.runs import PUBLISHED, make_run, plan_for, steady_log
 
 SMOKE = {"GPU_TYPE": "cpu", "MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": "2", "CLUSTER_TYPE": "local"}
@@ -32,11 +33,11 @@ def verdict_of(cli: Cli, run_id: str) -> dict[str, object]:
 def test_a_baseline_comes_before_what_was_published(cli: Cli) -> None:
     good = [run_of(cli, milliseconds, 101 + n) for n, milliseconds in enumerate((5000, 5010, 4990))]
     later = run_of(cli, 5741.47, 110)
-    assert verdict_of(cli, later)["verdict_text"] == "indication: pass (+0.0% ± 5.9%, limit +8.4%)"
+    assert verdict_of(cli, later)["verdict_text"] == "indication: pass, equal ± 5.9% (limit 8.4% slower)"
     assert cli("baseline", "set", *good).status == 0
     judged = verdict_of(cli, later)
     assert judged["verdict"] == "fail"
-    assert str(judged["verdict_text"]).startswith("fail (+14.8% ±")
+    assert str(judged["verdict_text"]).startswith("fail, 14.8% slower ±")
     reference = judged["reference"]
     assert isinstance(reference, dict)
     assert (reference["kind"], reference["same_software"], reference["software"]) == ("baseline", True, "nemo:26.02.01")
@@ -190,12 +191,12 @@ def test_the_table_of_groups(cli: Cli) -> None:
     for number in range(3):
         run_of(cli, 5741.47, 101 + number)
     head, line = cli("results", "--group").out.splitlines()
-    assert " ".join(head.split()) == "configuration software runs step s spread % reference s verdict"
+    assert " ".join(head.split()) == "configuration software runs steady step s spread % reference s verdict"
     assert line.split()[:11] == [
         *["llama3.1", "405b", "fp8", "on", "128", "gb200"],
         *("nemo:26.02.01", "3", "5.741", "0.0", "5.74147"),
     ]
-    assert line.split()[11:13] == ["indication:", "pass"]
+    assert line.split()[11:13] == ["indication:", "pass,"]
 
 
 def test_a_group_without_a_good_run_has_no_figures(cli: Cli) -> None:
@@ -211,3 +212,25 @@ def test_groups_as_csv(cli: Cli) -> None:
     (line,) = csv.DictReader(cli("results", "--group", "--format", "csv").out.splitlines())
     assert (line["runs"], line["unsuccessful"], line["reference_step_seconds"]) == ("2", "0", "5.74147")
     assert float(line["step_seconds"]) == pytest.approx(5.77047)
+
+
+def test_an_unstable_run_decides_nothing_together_either(cli: Cli) -> None:
+    """What does not describe one run does not describe it among others, nor is it a reference."""
+    spiky = "".join(mbridge_line(index, milliseconds=100 * (4 if index % 3 == 0 else 1)) for index in range(1, 51))
+    unstable = make_run(cli.install, log=spiky)
+    text = "inconclusive: unstable, 3 of 10 measured steps are unlike the others"
+    (alone,) = cli("results", "--group", "--json").data["groups"]
+    assert (alone["verdict"], alone["verdict_text"], alone["run_ids"]) == ("inconclusive", text, [])
+    refused = cli("baseline", "set", unstable.paths.run_id)
+    assert (refused.status, "unstable, 3 of 10 measured steps" in refused.err) == (2, True)
+    steady = make_run(cli.install, log=steady_log(5741.47))
+    (both,) = cli("results", "--group", "--json").data["groups"]
+    assert (both["run_ids"], both["unsuccessful"]) == ([steady.paths.run_id], 1)
+    assert both["step_seconds"] == pytest.approx(5.74147)
+
+
+def test_another_log_in_a_runs_folder_is_no_repeat(cli: Cli) -> None:
+    record = make_run(cli.install, log=steady_log(5741.47))
+    record.paths.log.with_name("log-copy.out").write_text(steady_log(5741.47))
+    (group,) = cli("results", "--group", "--json").data["groups"]
+    assert group["run_ids"] == [record.paths.run_id]

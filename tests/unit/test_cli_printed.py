@@ -84,16 +84,17 @@ def test_the_table_of_results(cli: Cli) -> None:
     lines = cli("results").out.splitlines()
     header = next(line for line in lines if line.startswith("run "))
     assert cells(header) == [
-        *("run", "GPUs", "step s", "tokens/s", "TFLOPS/GPU", "MFU %", "log MFU %", "days/1T", "reference s", "verdict")
+        *("run", "GPUs", "step s", "tokens/s", "TFLOPS/GPU", "MFU %", "log MFU %", "days/1T"),
+        *("steady step s", "reference s", "verdict"),
     ]
     first = next(line for line in lines if line.startswith(good))
     second = next(line for line in lines if line.startswith(bad))
     assert cells(first) == [
-        *(good, "128", "5.742", "91316", "1800.60", "36.75", "33.40", "126.75", "5.74147"),
-        "indication: pass (+0.0% ± 5.9%, limit +8.4%)",
+        *(good, "128", "5.742", "91316", "1800.60", "36.75", "33.40", "126.75", "5.742", "5.74147"),
+        "indication: pass, equal ± 5.9% (limit 8.4% slower)",
     ]
     assert cells(second) == [bad, "128", "Failed: every iteration is there, but the run ended as FAILED"]
-    for title in ("GPUs", "step s", "tokens/s", "TFLOPS/GPU", "log MFU %", "days/1T", "reference s"):
+    for title in ("GPUs", "step s", "tokens/s", "TFLOPS/GPU", "log MFU %", "days/1T", "steady step s", "reference s"):
         assert first[header.index(title) + len(title) - 1].isdigit(), f"{title} is aligned to the right"
 
 
@@ -120,7 +121,7 @@ def test_a_result_as_json(cli: Cli) -> None:
         **{"difference": 0.0, "difference_low": -0.0597, "difference_high": 0.0597, "step_seconds_std": 0.003},
     }
     assert {name: run[name] for name in figures} == pytest.approx(figures, rel=1e-3, abs=1e-4)
-    assert run["verdict_text"] == "indication: pass (+0.0% ± 6.0%, limit +8.4%)"
+    assert run["verdict_text"] == "indication: pass, equal ± 6.0% (limit 8.4% slower)"
     reference = {"kind": "published", "seconds": 5.74147, "same_software": False}
     assert reference.items() <= run["reference"].items()
     assert run["reference"]["software"] == "Megatron-Bridge, nemo:25.09.00"
@@ -134,7 +135,7 @@ def test_groups_as_a_table_and_as_json(cli: Cli) -> None:
     runs = [make_run(cli.install, log=steady_log(1000 * value)).paths.run_id for value in seconds]
     make_run(cli.install, log=steady_log(5900), state="FAILED")
     header, line = cli("results", "--group").out.splitlines()
-    assert cells(header) == ["configuration", "software", "runs", "step s", "spread %", "reference s", "verdict"]
+    assert cells(header) == ["configuration", "software", "runs", "steady step s", "spread %", "reference s", "verdict"]
     assert cells(line)[:6] == ["llama3.1 405b fp8 on 128 gb200", "nemo:26.02.01", "2 of 3", "5.750", "1.2", "5.74147"]
     (group,) = cli("results", "--group", "--json").data["groups"]
     assert set(runs) == set(group["run_ids"])

@@ -35,12 +35,12 @@ def judged(record: RunRecord, recipe: Recipe = LLAMA) -> Verdict:
 @pytest.mark.parametrize(
     ("ratio", "kind", "text"),
     [
-        (0.90, "pass", "pass (-10.0% ± 5.3%, limit +5.0%)"),
-        (0.99, "pass", "pass (-1.0% ± 5.9%, limit +5.0%)"),
-        (1.00, "inconclusive", "inconclusive (+0.0% ± 5.9%, limit +5.0%), about 1 more run would decide"),
-        (1.04, "inconclusive", "inconclusive (+4.0% ± 6.2%, limit +5.0%), about 27 more runs would decide"),
-        (1.05, "inconclusive", "inconclusive (+5.0% ± 6.2%, limit +5.0%), too near to the limit to tell"),
-        (1.13, "fail", "fail (+13.0% ± 6.7%, limit +5.0%)"),
+        (0.90, "pass", "pass, 10.0% faster ± 5.3% (limit 5.0% slower)"),
+        (0.99, "pass", "pass, 1.0% faster ± 5.9% (limit 5.0% slower)"),
+        (1.00, "inconclusive", "inconclusive, equal ± 5.9% (limit 5.0% slower): about 1 more run would decide"),
+        (1.04, "inconclusive", "inconclusive, 4.0% slower ± 6.2% (limit 5.0% slower): about 27 more runs would decide"),
+        (1.05, "inconclusive", "inconclusive, 5.0% slower ± 6.2% (limit 5.0% slower): too close to the limit to tell"),
+        (1.13, "fail", "fail, 13.0% slower ± 6.7% (limit 5.0% slower)"),
     ],
 )
 def test_a_run_is_compared_with_the_published_step_time(tmp_path: Path, ratio: float, kind: str, text: str) -> None:
@@ -55,10 +55,10 @@ def test_a_run_is_compared_with_the_published_step_time(tmp_path: Path, ratio: f
 @pytest.mark.parametrize(
     ("ratio", "text"),
     [
-        (1.00, "indication: pass (+0.0% ± 5.9%, limit +8.4%)"),
-        (1.06, "indication: inconclusive (+6.0% ± 6.3%, limit +8.4%), about 5 more runs would decide"),
-        (1.13, "indication: inconclusive (+13.0% ± 6.7%, limit +8.4%), about 1 more run would decide"),
-        (1.17, "indication: fail (+17.0% ± 7.0%, limit +8.4%)"),
+        (1.00, "indication: pass, equal ± 5.9% (limit 8.4% slower)"),
+        (1.06, "indication: inconclusive, 6.0% slower ± 6.3% (limit 8.4% slower): about 5 more runs would decide"),
+        (1.13, "indication: inconclusive, 13.0% slower ± 6.7% (limit 8.4% slower): about 1 more run would decide"),
+        (1.17, "indication: fail, 17.0% slower ± 7.0% (limit 8.4% slower)"),
     ],
 )
 def test_on_other_software_a_verdict_is_an_indication(tmp_path: Path, ratio: float, text: str) -> None:
@@ -79,8 +79,8 @@ def test_a_spike_does_not_decide(tmp_path: Path) -> None:
     slow = mbridge_line(39, milliseconds=4 * 5741.47)
     log = steady_log(5741.47).replace(mbridge_line(39, milliseconds=5741.47), slow)
     verdict = judged(make_run(tmp_path, log=log))
-    assert verdict.text == "indication: pass (+0.0% ± 5.9%, limit +8.4%)"
-    assert any("1 of 10 measured steps are unlike the others (iteration 39" in text for text in verdict.remarks)
+    assert verdict.text == "indication: pass, equal ± 5.9% (limit 8.4% slower)"
+    assert any("1 of 10 measured steps is unlike the others (iteration 39" in text for text in verdict.remarks)
 
 
 def test_an_unstable_run_is_not_decided(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_an_unstable_run_is_not_decided(tmp_path: Path) -> None:
     verdict = judged(make_run(tmp_path, log=log))
     assert (verdict.kind, verdict.text) == (
         "inconclusive",
-        "inconclusive: unstable, 3 of 10 steps are unlike the others",
+        "inconclusive: unstable, 3 of 10 measured steps are unlike the others",
     )
 
 
@@ -113,10 +113,12 @@ def test_the_result_names_what_it_was_compared_with(cli: Cli) -> None:
     done = cli("results")
     assert (
         "reference 5.74147 s (NVIDIA DGX Cloud Benchmarking, llama3.1 25.10, 2025-12-04; Megatron-Bridge,"
-        " nemo:25.09.00); these runs used other software, so the verdict is an indication:"
-        " between releases a step time changes by -7% to +3%"
+        " nemo:25.09.00), other software than the runs note: published result of"
     ) in " ".join(done.err.split())
+    assert "step time of dense models changes by -7% to +3%, so its limit is wider" in " ".join(done.err.split())
+    assert "± is the 93% interval of the difference" in " ".join(done.err.split())
     (run,) = cli("results", "--json").data["runs"]
+    assert run["indication"] is True
     assert run["reference"] == {
         "kind": "published",
         "seconds": 5.74147,
@@ -164,7 +166,7 @@ def test_a_loaded_checkpoint_has_no_reference_whatever_its_steps(tmp_path: Path)
         assert loaded.preflight.reference_step_seconds is None
 
 
-BOOST = "the published run had the GPUs' clock boost (ENABLE_VBOOST), this one had not"
+BOOST = "the published run had the GPUs' clock boost (ENABLE_VBOOST=true), this run did not"
 
 
 @pytest.mark.parametrize(("boost", "said"), [("true", False), ("false", True)])
@@ -231,8 +233,8 @@ def test_the_table_is_the_documented_one_and_the_figures_follow(cli: Cli) -> Non
     )
     assert lines[4].split()[-5:] == ["Success", "5741.470", "0.000", "1636.80", "0.00"]
     assert lines[-1].split() == [
-        *(record.paths.run_id, "128", "5.741", "91316", "1800.61", "36.75", "33.40", "126.75", "5.74147"),
-        *["indication:", "pass", "(+0.0%", "±", "5.9%,", "limit", "+8.4%)"],
+        *(record.paths.run_id, "128", "5.741", "91316", "1800.61", "36.75", "33.40", "126.75"),
+        *("5.741", "5.74147", "indication:", "pass,", "equal", "±", "5.9%", "(limit", "8.4%", "slower)"),
     ]
 
 

@@ -60,10 +60,13 @@ def shown(token: Any) -> str:
 def test_markdown_has_what_the_report_has(report: Report) -> None:
     found = tables(markdown(report))
     assert [name.partition(":")[0] for name in found] == [
-        *("Verdicts", "Runs", "Scaling", "History", "Nodes", "Differences")
+        *("Verdicts", "Runs", "Remarks", "Scaling", "History", "Nodes", "Differences")
     ]
     assert len(found["Verdicts"]) == 1 + 7
     assert len(found["Runs"]) == 1 + 18
+    (spiky,) = [line for line in found["Runs"] if line[2] == "7.600"]
+    assert spiky[6:8] == ["5.805", "5.74147"], "what is judged, and against what, beside the documented mean"
+    assert any(run == spiky[0] and "(iteration 38, 4.1 times" in text for run, text in found["Remarks"][1:])
     assert found["Scaling"][-1][3:6] == ["64", "1024", "1"]
     assert len(found["History"]) == 1 + 10 + 3, "configurations that ran once have no history"
 
@@ -91,7 +94,10 @@ def test_junit_as_a_server_reads_it(report: Report) -> None:
     assert [kinds.count(kind) for kind in (None, Failure, Error, Skipped)] == [3, 1, 1, 3]
     failed = cases[kinds.index(Failure)]
     assert (failed.name, failed.classname) == ("llama3.1 70b fp8 on 64 h100", "llmb.nemo:26_02_01")
-    assert failed.result[0].message.startswith("indication: fail (+18.")
+    assert failed.result[0].message.startswith("indication: fail, 18.")
+    assert failed.system_out is not None
+    assert "s a step, mean of 3 runs; reference 10.227 s (NVIDIA Megatron-Bridge" in failed.system_out
+    assert all(str(case.system_out).startswith("indication: pass, ") for case in cases if not case.result)
     assert "iteration 17 of 50" in cases[kinds.index(Error)].result[0].message
 
 

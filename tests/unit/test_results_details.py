@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import RecordError, RequestError
-from llmb_common.results.anomalies import anomalies, flops_mismatch, is_unstable, logged_tflop, steady_from
+from llmb_common.results.anomalies import anomalies, flops_mismatch, instability, logged_tflop, steady_from
 from llmb_common.results.baselines import (
     Baseline,
     BaselineRun,
@@ -106,20 +106,22 @@ def said(iterations: list[Iteration], step_tflop: float | None = None, window: W
 
 def test_the_largest_spike_is_named_whether_it_is_fast_or_slow() -> None:
     (text,) = said(steps(i36=20.0, i38=2.5))
-    assert "2 of 10 measured steps are unlike the others (iteration 36, 38: up to 0.25 times their time)" in text
-    assert text.endswith("with them the mean is +2.5%")
+    assert text == (
+        "2 of 10 measured steps are unlike the others (iterations 36, 38, as little as 0.25 times their time):"
+        " the steady step time leaves them out, the mean (+2.5%) does not"
+    )
 
 
 def test_five_spikes_are_named_and_a_sixth_is_not() -> None:
     spikes = {f"i{index}": 20.0 for index in range(40, 45)}
     window = Window(31, 50)
-    assert "(iteration 40, 41, 42, 43, 44: up to" in said(steps(**spikes), window=window)[0]
-    assert "(iteration 40, 41, 42, 43, 44, ...: up to" in said(steps(**spikes, i45=20.0), window=window)[0]
+    assert "(iterations 40, 41, 42, 43, 44, up to" in said(steps(**spikes), window=window)[0]
+    assert "(iterations 40, 41, 42, 43, 44, ..., up to" in said(steps(**spikes, i45=20.0), window=window)[0]
 
 
 def test_a_quarter_of_spikes_is_still_a_run() -> None:
-    assert not is_unstable(StepTime(1.0, 0.0, count=9, spikes=(0, 1, 2)))
-    assert is_unstable(StepTime(1.0, 0.0, count=8, spikes=(0, 1, 2)))
+    assert not instability(StepTime(1.0, 0.0, count=9, spikes=(0, 1, 2)))
+    assert instability(StepTime(1.0, 0.0, count=8, spikes=(0, 1, 2)))
 
 
 def test_warm_up_is_over_after_ten_steps_unless_the_window_begins_before() -> None:
@@ -148,7 +150,7 @@ def test_how_slow_the_first_steps_of_a_window_may_be(first: float, second: float
 
 def test_the_first_step_is_compared_with_the_later_ones() -> None:
     found = said(steps(i35=10.45, i36=10.45, i37=10.45, i38=9.5, i39=9.5, i40=9.5, i41=9.5, i42=9.5, i43=9.5, i44=9.5))
-    assert "warm-up reaches into the window: its first step takes 10% more than the later ones" in found
+    assert "warm-up reaches into the window: its first step takes 10% longer than later ones" in found
 
 
 def test_a_window_of_six_steps_is_too_short_to_see_warm_up() -> None:
@@ -165,13 +167,13 @@ def test_drift_below_two_per_cent_is_not_worth_a_word() -> None:
         return said(steps(**first, **last), window=Window(24, 37))
 
     assert drifting(0.019) == ()
-    assert drifting(0.021) == ("steps become slower: +2.1% from iteration 11 to 50 (clocks, temperature, neighbours?)",)
+    assert drifting(0.021) == ("steps become slower: +2.1% from iteration 11 to 50 (clocks, temperature, neighbors?)",)
     assert drifting(-0.03)[0].startswith("steps become faster: -3.0% from iteration 11 to 50")
 
 
 def test_skipped_steps_are_counted_and_named() -> None:
     iterations = [item._replace(skipped=item.index in (3, 9)) for item in steps()]
-    assert said(iterations) == ("the optimizer skipped 2 steps (iteration 3, 9)",)
+    assert said(iterations) == ("the optimizer skipped 2 steps (iterations 3, 9)",)
 
 
 @pytest.mark.parametrize(("planned", "named"), [(4400.0, False), (4300.0, True), (5800.0, False), (6000.0, True)])
@@ -392,9 +394,9 @@ def replace_software(item: Baseline, software: str) -> Baseline:
 
 def test_equal_runs_differ_in_nothing_and_others_in_what_is_different(tmp_path: Path) -> None:
     one, same = (make_run(tmp_path, log=steady_log(5000)) for _ in range(2))
-    assert differences(one, same) == []
+    assert differences([one], [same]) == []
     slower = make_run(tmp_path / "other", variables=PUBLISHED | {"TP": "4", "TIME_LIMIT": "03:00:00", "NCCL_ALGO": "x"})
-    found = {name: (before, after) for name, before, after in differences(one, slower)}
+    found = {name: (before, after) for name, before, after in differences([one], [slower])}
     assert found["tp"] == ("2", "4")
     assert found["env NCCL_ALGO"] == ("-", "x")
     assert not {"time_limit", "install", "workload_folder", "experiment_name", "mounts", "preflight"} & found.keys()
@@ -410,16 +412,16 @@ def test_other_software_widens_the_tolerance_by_what_releases_differ(tmp_path: P
     same = judge_runs(plan, [run(10.0)], own)
     assert same.decision is not None
     assert same.decision.limit == pytest.approx(1.05)
-    assert same.text.startswith("inconclusive (+0.0% ± 5.9%, limit +5.0%), about ")
+    assert same.text.startswith("inconclusive, equal ± 5.9% (limit 5.0% slower): about ")
     other = judge_runs(plan, [run(10.0)], replace(own, same_software=False))
     assert other.decision is not None
     assert other.decision.limit == pytest.approx(1.05 * (1 + release_spread(plan).slowest))
-    assert other.text.startswith("indication: pass (+0.0% ± ")
+    assert other.text.startswith("indication: pass, equal ± ")
 
 
 @pytest.mark.parametrize(
     ("seconds", "end"),
-    [(10.5, ", too near to the limit to tell"), (10.2, " more runs would decide"), (11.9, ")"), (9.0, ")")],
+    [(10.5, ": too close to the limit to tell"), (10.2, " more runs would decide"), (11.9, ")"), (9.0, ")")],
 )
 def test_an_open_verdict_says_what_it_would_take(tmp_path: Path, seconds: float, end: str) -> None:
     own = Reference("published", 10.0, "nemo:26.02.01", "a table", same_software=True)

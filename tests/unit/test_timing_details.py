@@ -68,7 +68,7 @@ def test_what_is_wrong_and_what_to_know_go_to_stderr(tmp_path: Path, capsys: pyt
     printed = capsys.readouterr()
     assert printed.out.splitlines()[0].startswith("experiment,status,time_mean_ms,")
     assert printed.err.splitlines() == [
-        "again: note: 10 iterations are printed again (from iteration 21); the last print counts",
+        "again: note: 10 iterations are printed again (from iteration 21), after a restart; the last print counts",
         "bad: Failed: ended_early: the log ends at iteration 20 of 50",
     ]
 
@@ -273,7 +273,7 @@ def test_more_than_three_restarts_or_odd_figures_are_not_all_named(tmp_path: Pat
     log += "".join(mbridge_line(index, tflops="nan") for index in range(31, 35)) + mbridge_log(range(35, 51))
     notices = analysed(tmp_path, log).notices
     assert notices == (
-        "20 iterations are printed again (from iteration 6, 11, 16); the last print counts",
+        "20 iterations are printed again (from iteration 6, 11, 16), after a restart; the last print counts",
         "figures that are not finite numbers are left out: TFLOPS at iteration 31; TFLOPS at iteration 32;"
         " TFLOPS at iteration 33 ...",
     )
@@ -290,7 +290,7 @@ def test_a_restart_before_or_at_the_windows_start_does_no_harm(tmp_path: Path) -
         log = mbridge_log(range(1, start + 4)) + mbridge_log(range(start, 51))
         assert len(analysed(tmp_path, log).notices) == 1, start
     log = mbridge_log(range(1, 41)) + mbridge_log(range(36, 51))
-    assert "a restart falls within the window 35-44" in analysed(tmp_path, log).notices[1]
+    assert "the job was restarted within the window 35-44" in analysed(tmp_path, log).notices[1]
 
 
 def test_energy_of_a_window_needs_every_step(tmp_path: Path) -> None:

@@ -91,6 +91,18 @@ def test_compressed_logs_are_found_in_a_folder(tmp_path: Path) -> None:
     assert [run.name for run in find_runs(tmp_path)] == ["a", "b"]
 
 
+def test_a_log_and_its_packed_copy_are_one_run(tmp_path: Path) -> None:
+    """``gzip --keep``, or a compression that is under way: the text is complete in any case."""
+    (tmp_path / "log-a.out").write_text(mbridge_log())
+    (tmp_path / "log-a.out.zst").write_bytes(b"half of it")
+    run = tmp_path / "b" / "b_1732000001" / "b"
+    run.mkdir(parents=True)
+    packed(run / "log-b.out.gz", mbridge_log())
+    (run / "log-b.out").write_text(mbridge_log())
+    logs = [found.log for found in find_runs(tmp_path)]
+    assert logs == [run / "log-b.out", tmp_path / "log-a.out"]
+
+
 def test_one_figure_that_is_no_number_does_not_break_the_report_of_others(cli: Cli) -> None:
     good = make_run(cli.install, log=steady_log(5741.47))
     odd = steady_log(5741.47).replace(

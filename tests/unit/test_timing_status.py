@@ -95,7 +95,7 @@ def test_a_missing_iteration_outside_of_the_window_does_not_matter(judge):
 def test_a_garbled_window_iteration_is_incomplete_and_reported(judge):
     timing = judge(mbridge_log().replace(mbridge_line(40), mbridge_line(40, milliseconds="57\x0041.5")))
     assert verdict(timing) == ("Incomplete", "missing_iteration", 40)
-    assert timing.notices == ("1 damaged records ignored",)
+    assert timing.notices == ("1 record is left out: cut, garbled, or with a step time that cannot be",)
 
 
 def test_a_run_shorter_than_the_window_says_so(judge):
@@ -208,8 +208,8 @@ def test_a_restart_is_reported_and_one_inside_the_window_too(judge):
     timing = judge(mbridge_log(range(1, 41)) + mbridge_log(range(38, 51)))
     assert verdict(timing) == ("Success", "", None)
     assert timing.notices == (
-        "3 iterations are printed again (from iteration 38); the last print counts",
-        "a restart falls within the window 35-44: its first steps are slower",
+        "3 iterations are printed again (from iteration 38), after a restart; the last print counts",
+        "the job was restarted within the window 35-44, and the steps after a restart are slower",
     )
 
 

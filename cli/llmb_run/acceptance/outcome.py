@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from llmb_common.printable import counted
+from llmb_common.results.sequential import error_rate
 from llmb_run.acceptance.conduct import Run, Standing
 from llmb_run.acceptance.frozen import Frozen
 from llmb_run.acceptance.planned import Workload
@@ -54,6 +56,7 @@ def _workload(item: Standing) -> dict[str, Any]:
         "performance_low": 1 / decision.high if decision else None,
         "performance_high": 1 / decision.low if decision and decision.low > 0 else None,
         "performance_limit": 1 / decision.limit if decision else None,
+        "confidence": 1 - 2 * error_rate(item.workload.entry.reruns) if decision else None,
         "runs": [_run(run) for run in item.runs],
         "reruns": [
             {"run": rerun.attempt, "run_id": _run_id(item.runs, rerun.attempt), "reason": rerun.reason}
@@ -105,11 +108,16 @@ def _whole(workloads: Sequence[dict[str, Any]]) -> tuple[bool | None, str]:
     ]
     if bad:
         return False, "workloads: " + ", ".join(bad)
-    words = [f"all {len(main)} workloads pass" if len(main) > 1 else "the workload passes"]
-    if others := sum(item["indication"] for item in main):
+    judged = [item for item in main if item["reference"] is not None]
+    only_ran = counted(len(main) - len(judged), "workload")
+    if not judged:
+        return True, f"{only_ran} completed; no speed was judged, because there is no reference"
+    every = "all " if len(judged) == len(main) > 1 else ""
+    words = [f"{every}{counted(len(judged), 'workload')} {'passes' if len(judged) == 1 else 'pass'}"]
+    if others := sum(item["indication"] for item in judged):
         words.append(f"{others} of them as an indication, against a reference of other software")
-    if unreferenced := sum(item["reference"] is None for item in main):
-        words.append(f"{unreferenced} without a reference, which only had to complete")
+    if len(judged) < len(main):
+        words.append(f"{only_ran} without a reference completed")
     return True, "; ".join(words)
 
 
@@ -128,6 +136,8 @@ def as_text(result: dict[str, Any]) -> str:
         lines += ["", "remarks:", *(f"  {line}" for line in remarks)]
     references = dict.fromkeys(_reference(item) for item in result["workloads"] if item["reference"])
     lines += ["", *references] if references else []
+    if levels := sorted({f"{item['confidence']:.1%}" for item in result["workloads"] if item["confidence"]}):
+        lines.append(f"intervals are {' or '.join(levels)} intervals of the performance at the last look")
     word = {True: "ACCEPTED", False: "NOT ACCEPTED", None: "under way"}[result["accepted"]]
     lines += ["", f"suite {result['suite']}, begun {clock(result['began'])}: {word}: {result['why']}"]
     return "\n".join(lines) + "\n"

@@ -61,8 +61,8 @@ def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
     for item in measure([row.folder for row in rows], place):
         if item.record is None or item.good is None:
             raise RequestError(
-                f"{item.timing.files.name} cannot be a baseline: {item.timing.status.message or 'not a success'}",
-                remedy="name successful runs; llmb-run results shows which are",
+                f"{item.timing.files.name} cannot be a baseline: {item.unfit or 'not a run of LLMB'}",
+                remedy="name successful runs with steady steps; llmb-run results shows which are",
             )
         chosen.append((item.record, item.good))
     return _shown(set_baselines(install, chosen))

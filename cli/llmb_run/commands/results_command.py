@@ -116,9 +116,8 @@ def _view(
 
 def _tables(found: list[Measured], *, full_names: bool) -> str:
     """One documented table per analysis and window, then the figures of all."""
-    from llmb_common.printable import printable
     from llmb_common.timing.tables import render
-    from llmb_run.results.measuring import COLUMNS, RIGHT, figure_row, reference_lines
+    from llmb_run.results.measuring import COLUMNS, RIGHT, figure_row, reference_lines, say_remarks
     from llmb_run.terminal import notice, table
 
     groups: dict[tuple[str, str], list[Measured]] = {}
@@ -128,10 +127,7 @@ def _tables(found: list[Measured], *, full_names: bool) -> str:
     for items in groups.values():
         timings = [item.timing for item in items]
         text += render(timings, items[0].style, items[0].timing.window, "table", full_names=full_names) + "\n"
-    for item in found:
-        problems = (finding.text for finding in item.findings if finding.severity == "problem")
-        for remark in (*item.timing.notices, *(item.verdict.remarks if item.verdict else ()), *problems):
-            notice(f"{item.timing.files.name}: {printable(remark)}")
+    say_remarks(found)
     for line in reference_lines(found):
         notice(line)
     return text + table(COLUMNS, [figure_row(item) for item in found], RIGHT)

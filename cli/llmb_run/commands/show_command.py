@@ -62,6 +62,7 @@ def _text(seen: Observation, measured: Measured) -> str:
 
 
 def _lines(seen: Observation, measured: Measured) -> list[tuple[str, list[str]]]:
+    from llmb_common.printable import printable
     from llmb_common.runs.manifest import image_line
     from llmb_common.slurm.states import is_live
     from llmb_run.words import clock, span
@@ -92,8 +93,10 @@ def _lines(seen: Observation, measured: Measured) -> list[tuple[str, list[str]]]
         ("folder", [str(record.paths.folder)]),
         ("log", [str(record.paths.log)]),
         ("history", history),
-        ("result", [_result(measured)]),
+        ("result", [_result(measured), *_held_against(measured)]),
     ]
+    if remarks := [printable(text) for text in _remarks(measured)]:
+        lines.append(("remarks", remarks))
     if account.findings:
         lines.append(("findings", [f"{item.severity}: {item.text}" for item in account.findings]))
     if cause := _cause(seen, measured):
@@ -131,6 +134,18 @@ def _result(measured: Measured) -> str:
     mfu = "" if values.mfu is None else f", MFU {values.mfu:.2%}"
     verdict = f": {measured.verdict.text}" if measured.verdict else ""
     return f"{values.step_seconds:.3f} s a step, {values.tokens_per_second:.0f} tokens/s{mfu}{verdict}"
+
+
+def _held_against(measured: Measured) -> list[str]:
+    """What the verdict compares, where there is one."""
+    verdict, location = measured.verdict, measured.step_time
+    if verdict is None or verdict.reference is None or location is None:
+        return []
+    return [f"steady step {location.seconds:.3f} s against the reference {verdict.reference}"]
+
+
+def _remarks(measured: Measured) -> list[str]:
+    return [*measured.timing.notices, *(measured.verdict.remarks if measured.verdict else ())]
 
 
 def _cause(seen: Observation, measured: Measured) -> str:

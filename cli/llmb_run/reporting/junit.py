@@ -10,14 +10,14 @@ from datetime import datetime, timezone
 from typing import Any
 from xml.etree import ElementTree
 
-from llmb_common.printable import printable
+from llmb_common.printable import counted, printable
 from llmb_run.reporting.report import Report, ReportRun
 
 
 def junit(report: Report) -> str:
     """One suite."""
     suite = ElementTree.Element("testsuite", name=_text(report.title))
-    cases = [_group(suite, group) for group in report.groups if group["run_ids"]]
+    cases = [_group(suite, group) for group in report.groups if group["run_ids"] or group["verdict"]]
     cases += [_broken(suite, run) for run in report.runs if run.result["status"] != "Success"]
     counts = {
         "tests": len(cases),
@@ -34,13 +34,23 @@ def junit(report: Report) -> str:
 
 
 def _group(suite: ElementTree.Element, group: dict[str, Any]) -> str:
-    verdict, text = group["verdict"], _text(group["verdict_text"] or "")
+    verdict, text = group["verdict"], _text(group["verdict_text"] or "no figures")
     case = _case(suite, group["title"], group["software"])
-    if verdict == "pass":
-        return "pass"
-    kind = "failure" if verdict == "fail" else "skipped"
-    ElementTree.SubElement(case, kind, message=text)
+    kind = {"pass": "pass", "fail": "failure"}.get(verdict, "skipped")
+    if kind != "pass":
+        ElementTree.SubElement(case, kind, message=text)
+    # Also of what passes: by how much, and against what.
+    ElementTree.SubElement(case, "system-out").text = "\n".join([text, *_held_against(group)])
     return kind
+
+
+def _held_against(group: dict[str, Any]) -> list[str]:
+    known = group["reference"]
+    if known is None or group["step_seconds"] is None:
+        return []
+    count = counted(len(group["run_ids"]), "run")
+    reference = f"{known['seconds']:g} s ({known['source']}; {known['software']})"
+    return [f"{group['step_seconds']:.3f} s a step, mean of {count}; reference {_text(reference)}"]
 
 
 def _broken(suite: ElementTree.Element, run: ReportRun) -> str:

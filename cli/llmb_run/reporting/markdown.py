@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from llmb_common.printable import printable
 from llmb_run.reporting.report import Report
+from llmb_run.results.measuring import remarks_of
 from llmb_run.results.series import history_view, scaling_view
 from llmb_run.results.view import View
 
@@ -36,11 +38,13 @@ def _verdicts(report: Report) -> Iterator[str]:
             str(len(group["run_ids"])),
             _number(group["step_seconds"], ".3f"),
             _number(_percent(group["spread"]), ".1f"),
+            _reference(group),
             group["verdict_text"] or "no successful run",
         ]
         for group in report.groups
     ]
-    yield from _section("Verdicts", ("configuration", "software", "runs", "step, s", "spread, %", "verdict"), rows)
+    heads = ("configuration", "software", "runs", "steady step, s", "spread, %", "reference, s", "verdict")
+    yield from _section("Verdicts", heads, rows)
     yield from (f"* {_text(line)}" for line in report.references)
     yield ""
 
@@ -57,11 +61,16 @@ def _runs(report: Report) -> Iterator[str]:
                 _number(found["tokens_per_second"], ".0f"),
                 _number(found["tflops_per_gpu"], ".1f"),
                 _number(found["mfu_percent"], ".1f"),
-                found["verdict_text"] or found["message"] or "",
+                _number(found["steady_step_seconds"] if found["verdict"] else None, ".3f"),
+                _reference(found),
+                (found["verdict_text"] if found["status"] == "Success" else found["message"]) or "",
             ]
         )
-    heads = ("run", "status", "step, s", "tokens/s", "TFLOP/s per GPU", "MFU, %", "verdict")
-    yield from _section("Runs", heads, rows)
+    heads = ("run", "status", "step, s", "tokens/s", "TFLOP/s per GPU", "MFU, %", "steady step, s", "reference, s")
+    yield from _section("Runs", (*heads, "verdict"), rows)
+    remarks = [[run.name, text] for run in report.runs for text in remarks_of(run.result)]
+    if remarks:
+        yield from _section("Remarks", ("run", "what a reader must know of it"), remarks)
 
 
 def _view(title: str, view: View) -> Iterator[str]:
@@ -102,6 +111,10 @@ def _row(cells: Iterable[str]) -> str:
 def _text(value: str) -> str:
     """``value`` on one line, with everything escaped that Markdown or HTML would act on."""
     return re.sub(r"([\\`*_\[\]<>#|~&$])", r"\\\1", printable(value, keep=""))
+
+
+def _reference(found: dict[str, Any]) -> str:
+    return f"{found['reference']['seconds']:g}" if found["reference"] else ""
 
 
 def _percent(share: float | None) -> float | None:

@@ -37,7 +37,7 @@ _RUN_COLUMNS = {
     **{
         name: name
         for name in (
-            *("verdict", "difference", "difference_low", "difference_high", "tolerance", "more_runs"),
+            *("verdict", "indication", "difference", "difference_low", "difference_high", "tolerance", "more_runs"),
             *("reason", "iteration"),
         )
     },

@@ -15,11 +15,11 @@ from llmb_common.runs.record import RunRecord
 from llmb_run.results.measuring import Measured, reference_as_dict, verdict_as_dict
 from llmb_run.results.view import View
 
-_COLUMNS = ("configuration", "software", "runs", "step s", "spread %", "reference s", "verdict")
-_RIGHT = ("runs", "step s", "spread %", "reference s")
+_COLUMNS = ("configuration", "software", "runs", "steady step s", "spread %", "reference s", "verdict")
+_RIGHT = ("runs", "steady step s", "spread %", "reference s")
 _IN_CSV = (
     *("title", "key", "software", "runs", "unsuccessful", "step_seconds", "spread", "reference_step_seconds"),
-    *("verdict", "difference", "difference_low", "difference_high", "tolerance", "more_runs"),
+    *("verdict", "indication", "difference", "difference_low", "difference_high", "tolerance", "more_runs"),
 )
 
 
@@ -65,8 +65,13 @@ def _group(key: str, software: str, items: Sequence[tuple[Measured, RunRecord]])
         runs=tuple(record for _, record, _ in good),
         seconds=tuple(measured.seconds for *_, measured in good),
         others=len(items) - len(good),
-        verdict=_verdict(good),
+        verdict=_verdict(good) if good else _why_none(items),
     )
+
+
+def _why_none(items: Sequence[tuple[Measured, RunRecord]]) -> Verdict | None:
+    """Of runs that succeeded, and that nothing can be said of together: they are unstable."""
+    return next((item.verdict for item, _ in items if item.timing.status.state == "Success"), None)
 
 
 def _verdict(good: Sequence[tuple[Measured, RunRecord, StepTime]]) -> Verdict | None:

@@ -16,7 +16,9 @@ from llmb_common.errors import RecordError, RequestError
 from llmb_common.index import row_of
 from llmb_common.observe import observe
 from llmb_common.printable import printable
+from llmb_common.results.anomalies import instability
 from llmb_common.results.baselines import Baseline, baseline_references, baselines
+from llmb_common.results.decision import ERROR_RATE
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.references import Reference, release_spread
 from llmb_common.results.verdict import (
@@ -33,6 +35,7 @@ from llmb_common.runs.evidence.account import Account, account_of
 from llmb_common.runs.evidence.findings import NodeFinding
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.slurm.states import is_live
+from llmb_common.timing.log_files import log_stem
 from llmb_common.timing.runs import RunFiles, RunTiming, analyse, find_runs
 from llmb_common.timing.statistics import Window
 from llmb_common.timing.tables import STYLES, Style
@@ -61,8 +64,16 @@ class Measured:
 
     @property
     def good(self) -> StepTime | None:
-        """``step_time`` of a run that succeeded: what may be compared, grouped and made a baseline."""
-        return self.step_time if self.timing.status.state == "Success" else None
+        """``step_time`` of a run that succeeded and is stable: what may be compared, grouped and made a baseline."""
+        return None if self.unfit else self.step_time
+
+    @property
+    def unfit(self) -> str:
+        """Why there is no ``good``, in words; empty where there is."""
+        status = self.timing.status
+        if status.state != "Success":
+            return status.message or status.state
+        return instability(self.step_time) if self.step_time else "the window is incomplete"
 
     @cached_property
     def account(self) -> Account:
@@ -93,11 +104,22 @@ def measure(
         figures = KeptFigures(place.install_or_none, found)
         try:
             return [
-                _measure_one(files, records.get(files.folder), place, window, known_baselines, figures)
+                _measure_one(files, _record_of(files, records, found), place, window, known_baselines, figures)
                 for files in found
             ]
         finally:
             figures.close()
+
+
+def _record_of(
+    files: RunFiles, records: Mapping[Path | None, RunRecord], found: Sequence[RunFiles]
+) -> RunRecord | None:
+    """The record of the log's folder, where the log is that run's own: one run counts once, whatever lies beside it."""
+    record = records.get(files.folder)
+    if record is None or files.log is None or log_stem(files.log) == record.plan.experiment_name:
+        return record
+    beside = [other for other in found if other.folder == files.folder]
+    return record if len(beside) == 1 else None
 
 
 @contextlib.contextmanager
@@ -172,7 +194,10 @@ def _measure_one(
         return Measured(timing, style, record, steps=steps)
 
 
-COLUMNS = ("run", "GPUs", "step s", "tokens/s", "TFLOPS/GPU", "MFU %", "log MFU %", "days/1T", "reference s", "verdict")
+COLUMNS = (
+    *("run", "GPUs", "step s", "tokens/s", "TFLOPS/GPU", "MFU %", "log MFU %", "days/1T", "steady step s"),
+    *("reference s", "verdict"),
+)
 RIGHT = COLUMNS[1:-1]
 
 
@@ -189,6 +214,7 @@ def figure_row(item: Measured) -> list[str]:
         f"{values.mfu * 100:.2f}" if values and values.mfu is not None else "",
         f"{values.log_mfu * 100:.2f}" if values and values.log_mfu is not None else "",
         f"{values.days_1t:.2f}" if values else "",
+        f"{item.step_time.seconds:.3f}" if values and item.step_time else "",
         f"{reference.seconds:g}" if reference else "",
         _verdict_text(item),
     ]
@@ -248,12 +274,30 @@ def as_dict(item: Measured) -> dict[str, Any]:
     }
 
 
+def remarks_of(found: dict[str, Any]) -> list[str]:
+    """What a reader must know of a run as ``as_dict`` has it: of its log, of its steps, and problems of its nodes."""
+    problems = [finding["text"] for finding in found["findings"] if finding["severity"] == "problem"]
+    return [*found["notices"], *found["remarks"], *problems]
+
+
+def say_remarks(items: Iterable[Measured]) -> None:
+    """``remarks_of`` of each run, as notices."""
+    for item in items:
+        for text in remarks_of(as_dict(item)):
+            notice(f"{printable(item.timing.files.name)}: {text}")
+
+
 def verdict_as_dict(verdict: Verdict | None) -> dict[str, Any]:
-    """A verdict over one run or several as JSON; differences and tolerance are shares of the reference."""
+    """A verdict over one run or several as JSON; differences and tolerance are shares of the reference.
+
+    ``indication``: the reference has other software, so that "pass" and "fail" do not mean what they mean without.
+    """
     decision = verdict.decision if verdict else None
+    reference = verdict.reference if verdict else None
     return {
         "verdict": verdict.kind if verdict else None,
         "verdict_text": verdict.text if verdict else None,
+        "indication": not reference.same_software if reference else None,
         "difference": verdict.difference if verdict else None,
         "difference_low": decision.low - 1 if decision else None,
         "difference_high": decision.high - 1 if decision else None,
@@ -269,23 +313,31 @@ def reference_as_dict(reference: Reference) -> dict[str, Any]:
 
 
 def reference_lines(items: Sequence[Measured]) -> list[str]:
-    """What the verdicts of a table are held against, a line for each reference."""
-    lines: dict[str, None] = {}
+    """What the verdicts of a table are held against, a line for each reference, and how to read them."""
+    references: dict[str, None] = {}
+    corrected: dict[str, None] = {}
+    indications: dict[str, None] = {}
     for item in items:
         if item.record is None or item.verdict is None or item.verdict.reference is None:
             continue
         reference = item.verdict.reference
-        text = f"reference {reference}"
-        if not reference.same_software:
-            spread = release_spread(item.record.plan)
-            text += (
-                "; these runs used other software, so the verdict is an indication: between releases a step time"
-                f" changes by {spread.fastest:+.0%} to {spread.slowest:+.0%}"
-            )
-        lines[text] = None
+        references[f"reference {reference}{'' if reference.same_software else ', other software than the runs'}"] = None
         if reference.result and reference.result.why:
-            lines[f"published result of {reference.result.source}, corrected here: {reference.result.why}"] = None
-    return list(lines)
+            why = f"published result of {reference.result.source}, corrected here: {reference.result.why}"
+            corrected[why] = None
+        if not reference.same_software:
+            spread, kind = release_spread(item.record.plan), "MoE" if item.record.plan.has_experts else "dense"
+            indications[
+                f"an indication is held against other software: from one release to the next the step time of {kind}"
+                f" models changes by {spread.fastest:+.0%} to {spread.slowest:+.0%}, so its limit is wider"
+            ] = None
+    if not references:
+        return []
+    reading = (
+        "a verdict compares the steady step time, without spikes, with the reference;"
+        f" ± is the {1 - 2 * ERROR_RATE:.0%} interval of the difference, and up to the limit a run passes"
+    )
+    return [*references, *corrected, *indications, reading]
 
 
 def _of_record(record: RunRecord) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from llmb_common.printable import counted
 from llmb_common.results.estimate import StepTime
 from llmb_common.timing.records import Iteration
 from llmb_common.timing.statistics import Window
@@ -44,10 +45,12 @@ def anomalies(iterations: Sequence[Iteration], window: Window, measured: StepTim
     return tuple(text for text in found if text)
 
 
-def is_unstable(measured: StepTime) -> bool:
-    """Whether spikes are so many that the location without them does not describe the run."""
+def instability(measured: StepTime) -> str:
+    """In words, where spikes are so many that the location without them does not describe the run; else empty."""
     total = measured.count + len(measured.spikes)
-    return len(measured.spikes) > UNSTABLE * total
+    if len(measured.spikes) <= UNSTABLE * total:
+        return ""
+    return f"unstable, {len(measured.spikes)} of {total} measured steps are unlike the others"
 
 
 def steady_from(window: Window) -> int:
@@ -60,10 +63,12 @@ def _spikes(inside: Sequence[Iteration], measured: StepTime) -> str:
         return ""
     odd = [inside[at] for at in measured.spikes]
     largest = max((item.seconds for item in odd), key=lambda seconds: abs(math.log(seconds / measured.seconds)))
-    cost = measured.mean / measured.seconds - 1
+    one = len(odd) == 1
+    most = "" if one else "up to " if largest > measured.seconds else "as little as "
     return (
-        f"{len(odd)} of {len(inside)} measured steps are unlike the others (iteration {_named(odd)}: up to"
-        f" {largest / measured.seconds:.2g} times their time); with them the mean is {cost:+.1%}"
+        f"{len(odd)} of {len(inside)} measured steps {'is' if one else 'are'} unlike the others ({_named(odd)},"
+        f" {most}{largest / measured.seconds:.2g} times their time): the steady step time leaves"
+        f" {'it' if one else 'them'} out, the mean ({measured.mean / measured.seconds - 1:+.1%}) does not"
     )
 
 
@@ -75,9 +80,7 @@ def _warm_up(inside: Sequence[Iteration], measured: StepTime) -> str:
         return ""
     level = statistics.median(rest)
     if head == sorted(head, reverse=True) and head[0] > (1 + WARM_UP) * level and head[1] > (1 + WARM_UP / 2) * level:
-        return (
-            f"warm-up reaches into the window: its first step takes {head[0] / level - 1:.0%} more than the later ones"
-        )
+        return f"warm-up reaches into the window: its first step takes {head[0] / level - 1:.0%} longer than later ones"
     return ""
 
 
@@ -95,13 +98,13 @@ def _drift(steady: Sequence[Iteration], aside: set[int]) -> str:
         return ""
     where = f"from iteration {kept[0].index} to {kept[-1].index}"
     return (
-        f"steps become {'slower' if change > 0 else 'faster'}: {change:+.1%} {where} (clocks, temperature, neighbours?)"
+        f"steps become {'slower' if change > 0 else 'faster'}: {change:+.1%} {where} (clocks, temperature, neighbors?)"
     )
 
 
 def _skipped(iterations: Sequence[Iteration]) -> str:
     odd = [item for item in iterations if item.skipped]
-    return f"the optimizer skipped {len(odd)} steps (iteration {_named(odd)})" if odd else ""
+    return f"the optimizer skipped {counted(len(odd), 'step')} ({_named(odd)})" if odd else ""
 
 
 def logged_tflop(inside: Sequence[Iteration]) -> float | None:
@@ -122,4 +125,5 @@ def flops_mismatch(logged: float | None, planned: float | None) -> tuple[str, ..
 
 def _named(odd: Sequence[Iteration]) -> str:
     numbers = [str(item.index) for item in odd]
-    return ", ".join(numbers[:_NAMED]) + (", ..." if len(numbers) > _NAMED else "")
+    word = "iteration" if len(odd) == 1 else "iterations"
+    return f"{word} " + ", ".join(numbers[:_NAMED]) + (", ..." if len(numbers) > _NAMED else "")

@@ -20,9 +20,10 @@ from typing import Literal, TypeAlias
 
 from llmb_common.gpus import peak_tflops
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.printable import counted
 from llmb_common.recipes import flops
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.results.anomalies import anomalies, flops_mismatch, is_unstable, logged_tflop, steady_from
+from llmb_common.results.anomalies import anomalies, flops_mismatch, instability, logged_tflop, steady_from
 from llmb_common.results.decision import ERROR_RATE, TOLERANCE, Decision, decide
 from llmb_common.results.estimate import StepTime, estimate
 from llmb_common.results.references import Reference, by_preference, published_references, release_spread
@@ -148,13 +149,13 @@ def judge_result(
         return Verdict("no reference", "nothing is published for this configuration", remarks=remarks)
     reference = candidates[0]
     if recipe.variant(plan.variant).vboost and not plan.vboost and reference.kind == "published":
-        remarks += ("the published run had the GPUs' clock boost (ENABLE_VBOOST), this one had not",)
+        remarks += ("the published run had the GPUs' clock boost (ENABLE_VBOOST=true), this run did not",)
     if plan.measurement.statistic == "last" and timing.last is not None:
         apart = timing.last.seconds / reference.seconds - 1
         remarks += (f"its last step, which the published table states, takes {timing.last.seconds:g} s ({apart:+.1%})",)
     verdict = judge_runs(plan, [measured], reference)
-    if is_unstable(measured):
-        return replace(verdict, kind="inconclusive", text=_unstable(measured), remarks=remarks)
+    if unstable := instability(measured):
+        return replace(verdict, kind="inconclusive", text=f"inconclusive: {unstable}", remarks=remarks)
     return replace(verdict, remarks=remarks)
 
 
@@ -199,16 +200,18 @@ def _refusal(plan: JobPlan, timing: RunTiming, *, has_baseline: bool) -> str:
 
 
 def _text(decision: Decision, reference: Reference) -> str:
+    """``pass, 1.0% slower ± 5.9% (limit 5.0% slower)``: what it means must be clear without the page about it."""
     mark = "" if reference.same_software else "indication: "
-    apart = round(decision.ratio - 1, 3) + 0.0
-    shown = f"{mark}{decision.answer} ({apart:+.1%} ± {decision.resolution:.1%}, limit {decision.limit - 1:+.1%})"
+    limit = f"limit {decision.limit - 1:.1%} slower"
+    shown = f"{mark}{decision.answer}, {_apart(decision.ratio)} ± {decision.resolution:.1%} ({limit})"
     if decision.answer != "inconclusive":
         return shown
     if decision.more_runs is None:
-        return f"{shown}, too near to the limit to tell"
-    return f"{shown}, about {decision.more_runs} more run{'s' if decision.more_runs > 1 else ''} would decide"
+        return f"{shown}: too close to the limit to tell"
+    return f"{shown}: about {counted(decision.more_runs, 'more run')} would decide"
 
 
-def _unstable(measured: StepTime) -> str:
-    total = measured.count + len(measured.spikes)
-    return f"inconclusive: unstable, {len(measured.spikes)} of {total} steps are unlike the others"
+def _apart(ratio: float) -> str:
+    """A ratio of step times in words."""
+    share = f"{abs(ratio - 1):.1%}"
+    return "equal" if share == "0.0%" else f"{share} {'slower' if ratio > 1 else 'faster'}"

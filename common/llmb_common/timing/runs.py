@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from os.path import basename, isfile, join, split
 from pathlib import Path
 
+from llmb_common.printable import counted
 from llmb_common.slurm.states import ENDED_STATES, LIVE_STATES
 from llmb_common.timing.iterations import LogContent, read_log
 from llmb_common.timing.job_events import read_events
@@ -96,7 +97,7 @@ def _search(path: str, found: list[RunFiles]) -> list[str]:
         found += _runs_in(path, [*files, *folders], folders)
         return []
     # Subfolders too: a log that is really a folder is an unreadable log, not a place to search.
-    logs = [name for name in (*files, *folders) if is_log_name(name)]
+    logs = _once([name for name in (*files, *folders) if is_log_name(name)])
     found += [RunFiles(log_stem(Path(name)), None, Path(path, name)) for name in logs]
     # Hidden: a run folder is made under a hidden name and renamed when it is complete.
     pruned = _PRUNED | {*logs}
@@ -109,10 +110,16 @@ def _runs_in(path: str, names: Iterable[str], folders: Iterable[str]) -> list[Ru
     for folder in folders:
         with contextlib.suppress(OSError):
             logs += [join(path, folder, name) for name in os.listdir(join(path, folder)) if is_log_name(name)]
+    logs = _once(logs)
     here = Path(path)
     if len(logs) > 1:
         return [RunFiles(f"{here.name}/{log_stem(log)}", here, log) for log in sorted(map(Path, logs))]
     return [RunFiles(here.name, here, Path(logs[0]) if logs else None)]
+
+
+def _once(logs: list[str]) -> list[str]:
+    """Without the packed copies of logs that are there as text too: ``gzip --keep``, or one that is under way."""
+    return [log for log in logs if log.endswith(".out") or log.rpartition(".")[0] not in logs]
 
 
 def _entries(path: str) -> tuple[list[str], dict[str, bool]]:
@@ -250,15 +257,20 @@ def _remarks(content: LogContent, window: Window) -> tuple[str, ...]:
     remarks = []
     if content.replaced:
         at = ", ".join(map(str, content.restarts[:3]))
-        remarks.append(f"{content.replaced} iterations are printed again (from iteration {at}); the last print counts")
+        are = "is" if content.replaced == 1 else "are"
+        again = f"{counted(content.replaced, 'iteration')} {are} printed again (from iteration {at})"
+        remarks.append(f"{again}, after a restart; the last print counts")
     if any(index in window and index > window.first for index in content.restarts):
-        remarks.append(f"a restart falls within the window {window}: its first steps are slower")
+        remarks.append(f"the job was restarted within the window {window}, and the steps after a restart are slower")
     if content.doubled:
-        remarks.append(f"{content.doubled} lines are printed twice and count once")
+        once = "is printed twice and counts" if content.doubled == 1 else "are printed twice and count"
+        remarks.append(f"{counted(content.doubled, 'line')} {once} once")
     odd = [f"{', '.join(item.not_finite)} at iteration {item.index}" for item in content.iterations if item.not_finite]
     if odd:
         named = "; ".join(odd[:3]) + (" ..." if len(odd) > 3 else "")
         remarks.append(f"figures that are not finite numbers are left out: {named}")
     if content.damaged:
-        remarks.append(f"{content.damaged} damaged records ignored")
+        are = "is" if content.damaged == 1 else "are"
+        what = "cut, garbled, or with a step time that cannot be"
+        remarks.append(f"{counted(content.damaged, 'record')} {are} left out: {what}")
     return tuple(remarks)

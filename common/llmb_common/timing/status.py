@@ -80,7 +80,12 @@ def judge(content: LogContent, window: Window, planned: Planned) -> Status:
     missing = window.missing(iterations)
     if missing:
         numbers = ", ".join(map(str, missing[:5])) + (" ..." if len(missing) > 5 else "")
-        return Status("Incomplete", "missing_iteration", missing[0], f"no readable record of iteration {numbers}")
+        return Status(
+            "Incomplete",
+            "missing_iteration",
+            missing[0],
+            f"no usable record of iteration {numbers}",
+        )
     return Status("Success")
 
 

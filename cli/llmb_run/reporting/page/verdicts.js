@@ -8,7 +8,7 @@ function showVerdicts(choose) {
   list.append(...report.references.map((line) => element("li", {}, line)));
   at("references").hidden = !report.references.length;
 
-  const groups = report.groups.map((group) => ({ ...group, kind: group.run_ids.length ? group.verdict || "not judged" : "no success" }));
+  const groups = report.groups.map((group) => ({ ...group, kind: group.verdict || (group.run_ids.length ? "not judged" : "no success") }));
   const tiles = Object.keys(VERDICTS).map((verdict) => [verdict, groups.filter((group) => group.kind === verdict).length]);
   at("tiles").append(...tiles.filter(([, count]) => count).map(([verdict, count]) =>
     element("div", { class: "tile" }, element("b", { class: VERDICTS[verdict].kind }, String(count)),
@@ -51,7 +51,8 @@ function isIndication(group) {
 function toDecide(group) {
   if (group.kind === "pass" || group.kind === "fail") return "";
   if (group.kind !== "inconclusive") return group.verdict_text || "no successful run";
-  return known(group.more_runs) ? `about ${many(group.more_runs, "more run")}` : "too near to the limit, or too unstable";
+  if (!known(group.difference)) return group.verdict_text;
+  return known(group.more_runs) ? `about ${many(group.more_runs, "more run")}` : "too close to the limit to tell";
 }
 
 function interval(group, reach) {
