@@ -91,7 +91,7 @@ def test_two_runs_are_compared(cli: Cli) -> None:
     second = make_run(cli.install, log=slow, variables=PUBLISHED | {"NCCL_ALGO": "Ring"}, job_id="102")
     done = cli("compare", first.paths.run_id, second.paths.run_id)
     assert done.status == 0
-    assert "B against A: step time +20.0% (95 % interval +9.3% to +31.7%)\n" in done.out
+    assert "\nB's steps take 20.0% more time than A's (95% interval: +9.3% to +31.7%)\n" in done.out
     assert "loss: at most 0.00% apart, at iteration" in done.out
     assert "the same work" in done.out
     assert ["env", "NCCL_ALGO", "-", "Ring"] in [line.split() for line in done.out.splitlines()]
@@ -146,7 +146,7 @@ def test_another_loss_is_another_job(cli: Cli) -> None:
 def test_equal_runs_have_nothing_that_differs(cli: Cli) -> None:
     first, second = (make_run(cli.install, log=steady_log(5000), job_id=str(number)) for number in (101, 102))
     done = cli("compare", first.paths.run_id, second.paths.run_id)
-    assert "step time +0.0%" in done.out
+    assert "\nstep time of B against A: +0.0% (95% interval: -" in done.out
     assert done.out.endswith("nothing on record differs\n")
 
 
@@ -155,7 +155,7 @@ def test_a_side_without_a_good_run_has_no_times(cli: Cli) -> None:
     bad = make_run(cli.install, state="FAILED", log=steady_log(5000)[:2000], job_id="102")
     done = cli("compare", good.paths.run_id, bad.paths.run_id)
     assert done.status == 1
-    assert "a side has no successful run, so no times are compared" in done.out
+    assert "a side has no successful run with steady steps, so no times are compared" in done.out
     assert cli("compare", good.paths.run_id, bad.paths.run_id, "--json").data["ratio"] is None
 
 
@@ -163,3 +163,43 @@ def test_a_run_that_is_not_there_is_named(cli: Cli) -> None:
     good = make_run(cli.install, log=steady_log(5000))
     assert cli("compare", good.paths.run_id, "nosuchrun").status == 2
     assert cli("compare", good.paths.run_id, ",").status == 2
+
+
+def test_a_run_counts_once_and_on_one_side(cli: Cli) -> None:
+    one, two = (make_run(cli.install, log=steady_log(5000), job_id=str(number)).paths.run_id for number in (101, 102))
+    assert cli("compare", f"{one},{one}", two, "--json").data["first"] == {
+        "run_ids": [one],
+        "successful": 1,
+        "step_seconds": 5.0,
+    }
+    done = cli("compare", f"{one},{two}", two)
+    assert (done.status, f"{two} is on both sides" in done.err) == (2, True)
+
+
+def test_every_run_of_a_side_is_looked_at(cli: Cli) -> None:
+    """What differs, and the loss, may be another repeat's than the first."""
+    ids = []
+    for number, changes in enumerate(({}, {}, {}, {"TP": "4"})):
+        log = steady_log(5000) if number < 3 else steady_log(5000).replace("6.958428E+00", "7.5E+00")
+        ids.append(make_run(cli.install, log=log, variables=PUBLISHED | changes, job_id=str(number)).paths.run_id)
+    data = cli("compare", ",".join(ids[:2]), ",".join(ids[2:]), "--json").data
+    assert {"name": "tp", "first": "2", "second": "2 (1) / 4 (1)"} in data["differences"]
+    assert data["loss"]["relative_difference"] == pytest.approx(7.5 / 6.958428 - 1)
+
+
+def test_another_model_is_not_the_same_work_however_near_the_loss(cli: Cli) -> None:
+    other = {"GPU_TYPE": "gb200", "MODEL_SIZE": "70b", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "64"}
+    one = make_run(cli.install, log=steady_log(5000))
+    two = make_run(cli.install, log=steady_log(4000), variables=other, job_id="102")
+    done = cli("compare", one.paths.run_id, two.paths.run_id)
+    assert "a step is not the same work (model_size, layers, gbs, architecture): compare tokens/s" in done.out
+    assert "the same work\n" not in done.out
+
+
+def test_what_is_odd_about_a_run_is_said(cli: Cli) -> None:
+    spiky = "".join(mbridge_line(index, milliseconds=20000 if index == 40 else 5000) for index in range(1, 51))
+    one, two = make_run(cli.install, log=steady_log(5000)), make_run(cli.install, log=spiky, job_id="102")
+    assert (
+        "1 of 10 measured steps is unlike the others (iteration 40, 4 times their time)"
+        in cli("compare", one.paths.run_id, two.paths.run_id).err
+    )

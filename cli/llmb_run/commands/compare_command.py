@@ -28,17 +28,19 @@ def command(first: str, second: str) -> Result:
 
     The interval holds the true difference in 95 % of such comparisons. Exit status 1 if a side has no successful run.
     """
-    from llmb_common.results.comparison import compare_times, differences, loss_difference
+    from llmb_common.results.comparison import compare_times, differences, unequal_work
     from llmb_run.place import Place
+    from llmb_run.results.measuring import say_remarks
 
     place = Place()
     one, other = _side(first, place), _side(second, place)
+    _refuse_common(one, other)
     times = [[item.good for item in side if item.good is not None] for side in (one, other)]
     change = compare_times(*times) if all(times) else None
-    loss = loss_difference(one[0].timing.iterations, other[0].timing.iterations)
-    assert one[0].record is not None
-    assert other[0].record is not None
-    differing = differences(one[0].record, other[0].record)
+    loss = _loss(one, other)
+    records = [[item.record for item in side if item.record is not None] for side in (one, other)]
+    differing = differences(*records)
+    unequal = unequal_work(records[0][0].plan, records[1][0].plan)
     data = {
         "first": _side_as_dict(one, times[0]),
         "second": _side_as_dict(other, times[1]),
@@ -46,9 +48,11 @@ def command(first: str, second: str) -> Result:
         "ratio_low": change.low if change else None,
         "ratio_high": change.high if change else None,
         "loss": {"iteration": loss[0], "relative_difference": loss[1]} if loss else None,
+        "unequal_work": list(unequal),
         "differences": [{"name": name, "first": a, "second": b} for name, a, b in differing],
     }
-    text = _text(one, other, times, change, loss, differing)
+    say_remarks([*one, *other])
+    text = _text(one, other, times, change, loss, differing, unequal)
     return Result(data, text, status=0 if change else 1)
 
 
@@ -62,11 +66,34 @@ def _side(words: str, place: Place) -> list[Measured]:
     from llmb_run.results.measuring import measure
     from llmb_run.selecting import one_folder
 
-    folders = [one_folder(place, word) for word in words.split(",") if word]
+    # Whoever names a run twice has not repeated it.
+    folders = dict.fromkeys(one_folder(place, word) for word in words.split(",") if word)
     found = [item for item in measure(folders, place) if item.record is not None]
     if not found:
         raise RequestError(f"{words!r} names no run on record", remedy="llmb-run jobs lists them")
     return found
+
+
+def _refuse_common(one: list[Measured], other: list[Measured]) -> None:
+    """A run on both sides would make them look alike.
+
+    Raises:
+        RequestError: there is one
+    """
+    from llmb_common.errors import RequestError
+
+    ids = [{item.record.paths.run_id for item in side if item.record} for side in (one, other)]
+    if both := sorted(ids[0] & ids[1]):
+        raise RequestError(f"{', '.join(both)} is on both sides", remedy="name different runs")
+
+
+def _loss(one: list[Measured], other: list[Measured]) -> tuple[int, float] | None:
+    """Where, and by how much, the loss of any run differs most from that of the first."""
+    from llmb_common.results.comparison import loss_difference
+
+    first, *others = (item.timing.iterations for item in (*one, *other))
+    found = [loss_difference(first, iterations) for iterations in others]
+    return max((apart for apart in found if apart is not None), key=lambda apart: apart[1], default=None)
 
 
 def _side_as_dict(side: list[Measured], times: list[StepTime]) -> dict[str, Any]:
@@ -84,6 +111,7 @@ def _text(
     change: Change | None,
     loss: tuple[int, float] | None,
     differing: list[tuple[str, str, str]],
+    unequal: tuple[str, ...],
 ) -> str:
     from llmb_common.results.comparison import SAME_LOSS
     from llmb_run.terminal import table
@@ -103,18 +131,13 @@ def _text(
             ]
         )
     text = table(("", "first run", "successful", "step s", "tokens/s"), rows, ("successful", "step s", "tokens/s"))
-    if change:
-        # Not "slower": the interval may hold both.
-        clear = "" if change.is_real else "; these runs do not show a difference"
-        text += (
-            f"\nB against A: step time {change.ratio - 1:+.1%}"
-            f" (95 % interval {change.low - 1:+.1%} to {change.high - 1:+.1%}){clear}\n"
-        )
-    else:
-        text += "\nB against A: a side has no successful run, so no times are compared\n"
+    text += f"\n{_change(change)}\n"
+    if unequal:
+        text += f"a step is not the same work ({', '.join(unequal)}): compare tokens/s, not step times\n"
     if loss:
         equal = "the same work" if loss[1] <= SAME_LOSS else "not the same work, or not the same start"
-        text += f"loss: at most {loss[1]:.2%} apart, at iteration {loss[0]}: {equal}\n"
+        told = "" if unequal else f": {equal}"
+        text += f"loss: at most {loss[1]:.2%} apart, at iteration {loss[0]}{told}\n"
     else:
         text += "loss: no iteration that both printed\n"
     if differing:
@@ -122,3 +145,14 @@ def _text(
     else:
         text += "\nnothing on record differs\n"
     return text
+
+
+def _change(change: Change | None) -> str:
+    """B's step time against A's, in a sentence."""
+    if change is None:
+        return "a side has no successful run with steady steps, so no times are compared"
+    interval = f"(95% interval: {change.low - 1:+.1%} to {change.high - 1:+.1%})"
+    if not change.is_real:
+        return f"step time of B against A: {change.ratio - 1:+.1%} {interval}: these runs do not show a difference"
+    more = "more" if change.ratio > 1 else "less"
+    return f"B's steps take {abs(change.ratio - 1):.1%} {more} time than A's {interval}"

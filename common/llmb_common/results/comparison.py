@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmb_common.planning.job_plan import plan_as_dict
+from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.results.configuration import software_of
 from llmb_common.results.decision import mean_seconds, run_variance, t_quantile
 from llmb_common.results.estimate import StepTime
@@ -21,6 +22,9 @@ CONFIDENCE = 0.95
 
 SAME_LOSS = 0.01
 """Losses of one job differ by less, relatively, on other nodes or layouts: sums are rounded in another order."""
+
+_WORK = ("recipe", "model_size", "layers", "seq_len", "gbs", "architecture")
+"""Of a plan: what a step computes, wherever and however."""
 
 _BOOKKEEPING = {"experiment_name", "install", "workload_folder", "preflight", "time_limit", "mounts"}
 EVIDENCE = ("gpus", "driver", "cuda", "kernel", "cpu", "nccl", "network")
@@ -80,14 +84,30 @@ def loss_difference(first: Iterable[Iteration], second: Iterable[Iteration]) -> 
     return index, share
 
 
-def differences(first: RunRecord, second: RunRecord) -> list[tuple[str, str, str]]:
-    """What differs between two runs: (name, first's value, second's), plan first, then software, image and nodes."""
-    one, other = facts(first), facts(second)
+def differences(first: Sequence[RunRecord], second: Sequence[RunRecord]) -> list[tuple[str, str, str]]:
+    """What differs between two sides: (name, first's value, second's), plan first, then software, image and nodes.
+
+    Where a side's own runs differ, its value names each with the number of its runs.
+    """
+    one, other = ([facts(record) for record in side] for side in (first, second))
+    names = dict.fromkeys(name for found in (*one, *other) for name in found)
     return [
-        (name, one.get(name, "-"), other.get(name, "-"))
-        for name in dict.fromkeys([*one, *other])
-        if one.get(name) != other.get(name)
+        (name, _together(one, name), _together(other, name))
+        for name in names
+        if len({found.get(name) for found in (*one, *other)}) > 1
     ]
+
+
+def _together(side: Sequence[dict[str, str]], name: str) -> str:
+    counts = Counter(found.get(name, "-") for found in side)
+    if len(counts) == 1:
+        return next(iter(counts))
+    return " / ".join(f"{value} ({count})" for value, count in counts.most_common())
+
+
+def unequal_work(first: JobPlan, second: JobPlan) -> tuple[str, ...]:
+    """Which of what decides the work of a step is not the same for both, by the plan's names."""
+    return tuple(name for name in _WORK if getattr(first, name) != getattr(second, name))
 
 
 def facts(record: RunRecord) -> dict[str, str]:
