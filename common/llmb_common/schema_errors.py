@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, Union
 
 from llmb_common.errors import did_you_mean
+from llmb_common.printable import counted
 from llmb_common.secrets import is_secret_name
 
 _HELD = {
@@ -61,6 +62,13 @@ def explain(text: str, kind: type[Any], data: Any) -> tuple[str, str, str]:
     if found := re.match(r"Expected '(?:int|float)' ([<>]=?) (-?[0-9.]+)", problem):
         bound = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}[found[1]]
         return path, f"{key}{value} is out of range", f"use {bound} {found[2].removesuffix('.0')}"
+    if found := re.match(r"Expected 'str' matching regex '(.*)'$", problem):
+        pattern = found[1].replace("\\\\", "\\").removeprefix(r"\A").removesuffix(r"\Z")
+        return path, f"{key}{value} has characters, or a length, that are not allowed", f"it must match {pattern}"
+    if found := re.match(r"Expected '(str|array)' of length ([<>])= ([0-9]+)", problem):
+        word, bound = ("short", "least") if found[2] == ">" else ("long", "most")
+        many = counted(int(found[3]), "character") if found[1] == "str" else f"{found[3]} of them"
+        return path, f"{key}{value} is too {word}", f"at {bound} {many}"
     return path, f"{key}{value}: {problem}", ""
 
 
