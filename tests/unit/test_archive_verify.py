@@ -80,6 +80,9 @@ def test_a_changed_a_missing_and_an_added_file_are_named(path: Path) -> None:
         (member("top/pipe", b"", tarfile.FIFOTYPE), "top/pipe (not a plain file)"),
         (member("top/disk", b"", tarfile.BLKTYPE), "top/disk (not a plain file)"),
         (member("top/run/log.out", b"another"), "run/log.out (a second time)"),
+        (member("top/runs", b"", tarfile.DIRTYPE), "top/runs (a folder)"),
+        (member("top/../run", b"", tarfile.DIRTYPE), "top/../run (a folder)"),
+        (member("/top", b"", tarfile.DIRTYPE), "/top (a folder)"),
     ],
 )
 def test_what_does_not_belong_in_a_pack_is_named(
@@ -90,6 +93,13 @@ def test_what_does_not_belong_in_a_pack_is_named(
     found = verify_archive(pack(path, FILES, FILES, odd))
     assert found.added == [named]
     assert sorted(path.parent.rglob("*")) == [*before, path], "nothing is unpacked"
+
+
+def test_folders_of_known_files_are_no_addition(path: Path) -> None:
+    """Whoever unpacked a pack and packed it again with tar has them in it."""
+    folders = [member(name, kind=tarfile.DIRTYPE) for name in ("top", "top/run", "top/campaign/")]
+    found = verify_archive(pack(path, FILES, FILES, *folders))
+    assert (found.ok, found.files) == (True, 3)
 
 
 def test_a_pack_that_is_cut_off_is_damaged(path: Path) -> None:

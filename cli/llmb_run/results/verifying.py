@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
 from llmb_common.errors import EnvironmentLacks, RecordError
@@ -138,6 +138,7 @@ def _check(stream: IO[bytes], found: Verified) -> None:
     if found.damaged:
         return
     digests: dict[str, str] = {}
+    folders: dict[str, None] = {}
     sums: dict[str, str] | None = None
     bounded = _Bounded(stream)
     try:
@@ -145,13 +146,16 @@ def _check(stream: IO[bytes], found: Verified) -> None:
         with tarfile.open(fileobj=cast(Any, bounded), mode="r|", tarinfo=_PlainMember, errorlevel=2) as tar:
             for member in tar:
                 tar.members = []  # type: ignore[attr-defined]  # tarfile keeps all it has seen
+                if member.isdir():
+                    folders[member.name] = None
+                    continue
                 name = _inside(member, found)
                 if name is None:
                     continue
                 if name in digests or (name == _SUMS and sums is not None):
                     found.added.append(f"{name} (a second time)")
                     continue
-                if len(digests) >= MOST_FILES:
+                if len(digests) + len(folders) >= MOST_FILES:
                     raise tarfile.ReadError(f"more than {MOST_FILES} files")
                 content = tar.extractfile(member)
                 assert content is not None
@@ -181,6 +185,15 @@ def _check(stream: IO[bytes], found: Verified) -> None:
     found.changed += [name for name, digest in sums.items() if digests.get(name, digest) != digest]
     found.missing += [name for name in sums if name not in digests]
     found.added += [name for name in digests if name not in sums]
+    # Whoever unpacked and packed it again has folders in it; those of known files say nothing new.
+    around = {parent.as_posix() for name in sums for parent in PurePosixPath(name).parents}
+    found.added += [f"{name} (a folder)" for name in folders if not _is_around(name, around)]
+
+
+def _is_around(folder: str, around: set[str]) -> bool:
+    """Whether ``folder`` is the archive's one folder, or one of those in it that hold known files."""
+    top, _, below = folder.rstrip("/").partition("/")
+    return top not in (".", "..", "") and (below or ".") in around
 
 
 def _inside(member: tarfile.TarInfo, found: Verified) -> str | None:
