@@ -103,6 +103,8 @@ def test_verdicts_come_first_and_the_worst_is_chosen(page: Page) -> None:
         *("Verdicts", "Steps", "Scaling", "Runs", "Nodes", "Differences")
     ]
     assert cells(page, "#groups", "verdict")[0].startswith("✗ fail")
+    assert "configuration, 1 as an indication" in page.locator("#tiles").inner_text(), "never counted as one thing"
+    assert cells(page, "#run-table", "verdict")[0].split() == ["✗", "fail", "indication"]
     assert headings[1] == f"Steps: {FAIL}"
     bar = page.locator("#groups tbody tr").first.locator(".interval")
     words = r"\+18\.\d %, between \+1\d\.\d and \+2\d\.\d %; up to \+8\.4 % passes"

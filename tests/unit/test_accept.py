@@ -238,6 +238,8 @@ def test_a_failed_pre_screen_ends_the_campaign_before_anything_else(site: Site) 
         (SUITE.replace("{seconds: 0.1, source: a contract}", "required"), "nothing to compare it with"),
         (SUITE.replace("scale: 2", "max_steps: 20"), "it ends after step 20"),
         (SUITE.replace("scale: 2", "profile: true"), "two.yaml:7: a profiled run is slower"),
+        (SUITE.replace("a contract", '""'), "reference.source ('') is too short\n  -> at least 1 character"),
+        (SUITE.replace("name: two", "name: ../x"), "two.yaml:1: name ('../x') has characters, or a length, that"),
         (SUITE.replace("repeats: 3", "repeats: 0"), "two.yaml:2: defaults.repeats (0) is out of range"),
     ],
 )
@@ -305,6 +307,18 @@ def test_a_campaign_that_is_over_is_shown_and_not_run_again(site: Site) -> None:
     assert site.accept("--again").status == 0
     assert len(instant.accepted()) == 12
     assert sorted(path.parent.name for path in site.install.rglob("result.json")) == ["1", "2"]
+
+
+def test_the_result_of_an_older_release_is_shown(site: Site) -> None:
+    site.suite()
+    assert site.accept().status == 0
+    file = site.campaign / "result.json"
+    result = json.loads(file.read_text())
+    for workload in result["workloads"]:
+        del workload["confidence"]
+    file.write_text(json.dumps(result))
+    done = site.accept()
+    assert (done.status, "intervals" in done.out) == (0, False), done.err
 
 
 def test_jobs_that_are_refused_can_be_submitted_later(site: Site) -> None:

@@ -121,6 +121,27 @@ def _whole(workloads: Sequence[dict[str, Any]]) -> tuple[bool | None, str]:
     return True, "; ".join(words)
 
 
+def for_report(result: dict[str, Any]) -> dict[str, Any]:
+    """What a report on the campaign's runs says of the campaign: what ``as_text`` says, as data."""
+    names = ("title", "gpus", "verdict", "text", "step_seconds", "performance", "performance_low", "performance_high")
+    workloads = [
+        {
+            **{name: item[name] for name in names},
+            "required": item["performance_limit"] or item["required"],
+            "reference_seconds": item["reference"]["seconds"] if item["reference"] else None,
+            "runs": len(item["runs"]),
+            "reruns": len(item["reruns"]),
+        }
+        for item in result["workloads"]
+    ]
+    return {
+        **{name: result[name] for name in ("suite", "accepted", "why", "reruns")},
+        "workloads": workloads,
+        "remarks": [line for item in result["workloads"] for line in _remarks(item)],
+        "references": _references(result),
+    }
+
+
 def as_text(result: dict[str, Any]) -> str:
     """For people: the table, every rerun with its reason, what the verdicts are held against, and the whole."""
     lines = [table(_HEADS, [_row(item) for item in result["workloads"]], _RIGHT).rstrip("\n")]
@@ -134,10 +155,8 @@ def as_text(result: dict[str, Any]) -> str:
         lines += ["", "reruns: none"]
     if remarks := [line for item in result["workloads"] for line in _remarks(item)]:
         lines += ["", "remarks:", *(f"  {line}" for line in remarks)]
-    references = dict.fromkeys(_reference(item) for item in result["workloads"] if item["reference"])
-    lines += ["", *references] if references else []
-    if levels := sorted({f"{item['confidence']:.1%}" for item in result["workloads"] if item["confidence"]}):
-        lines.append(f"intervals are {' or '.join(levels)} intervals of the performance at the last look")
+    if references := _references(result):
+        lines += ["", *references]
     word = {True: "ACCEPTED", False: "NOT ACCEPTED", None: "under way"}[result["accepted"]]
     lines += ["", f"suite {result['suite']}, begun {clock(result['began'])}: {word}: {result['why']}"]
     return "\n".join(lines) + "\n"
@@ -183,6 +202,15 @@ def _remarks(item: dict[str, Any]) -> list[str]:
             about += run["result"]["remarks"]
             about += [f["text"] for f in run["result"]["findings"] if f["severity"] == "problem"]
         found += [f"{item['title']}, run {run['run']} ({run['run_id']}): {text}" for text in about]
+    return found
+
+
+def _references(result: dict[str, Any]) -> list[str]:
+    """What the workloads were held against, and how sure the answers are."""
+    found = list(dict.fromkeys(_reference(item) for item in result["workloads"] if item["reference"]))
+    known = [level for item in result["workloads"] if (level := item.get("confidence"))]  # an older result has none
+    if levels := sorted({f"{level:.1%}" for level in known}):
+        found.append(f"intervals are {' or '.join(levels)} intervals of the performance at the last look")
     return found
 
 

@@ -19,7 +19,7 @@ from llmb_common.structs import from_plain
 from llmb_run.acceptance.campaign import Campaign
 from llmb_run.acceptance.conduct import Standing
 from llmb_run.acceptance.frozen import Frozen
-from llmb_run.acceptance.outcome import as_text
+from llmb_run.acceptance.outcome import as_text, for_report
 from llmb_run.place import Place
 from llmb_run.results.archiving import Mask, stored_secrets, write_archive
 from llmb_run.results.measuring import Measured, as_dict
@@ -38,7 +38,7 @@ def write_pack(
     ended = max((run.record.state_time for item in standings for run in item.runs), default=frozen.began)
     secrets = stored_secrets(place.install)
     mask = Mask(secrets)
-    page = _report(measured, frozen, ended, place, mask)
+    page = _report(measured, result, ended, place, mask)
     more = {
         "campaign/suite.yaml": mask.text((campaign.folder / "suite.yaml").read_bytes()),
         "campaign/campaign.json": mask.text(campaign.frozen_file.read_bytes()),
@@ -62,12 +62,13 @@ def write_pack(
     return {"pack": path.name, "pack_sha256": sha256_of(path), "report": "report.html" if page else None}
 
 
-def _report(measured: Sequence[Measured], frozen: Frozen, ended: float, place: Place, mask: Mask) -> str:
+def _report(measured: Sequence[Measured], result: dict[str, Any], ended: float, place: Place, mask: Mask) -> str:
     """The HTML report; empty where what draws its charts is not installed."""
     from llmb_run.reporting.html import page
     from llmb_run.reporting.report import Report, build
 
-    report = build(measured, place, f"Acceptance of {frozen.suite_name}")
+    report = build(measured, place, f"Acceptance of {result['suite']}")
+    report = msgspec.structs.replace(report, campaign=for_report(result))
     # Before it becomes a page: masking that would change its scripts too, and then no browser runs them.
     plain = {**mask.value(msgspec.to_builtins(report)), "made": round(ended)}
     try:

@@ -51,6 +51,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     differing: tuple[Differing, ...]
     hosts: tuple[HostLine, ...]
     references: tuple[str, ...]
+    campaign: dict[str, Any] | None = None
+    """The verdicts of the acceptance campaign that the runs are of, where they are one's: ``outcome.for_report``."""
 
     @property
     def ok(self) -> bool:

@@ -38,7 +38,7 @@ function verdictOf(result) {
   return result.status === "Success" ? result.verdict || "not judged" : "no success";
 }
 
-function mark(verdict) {
+function mark(verdict, words = verdict) {
   const { sign, kind } = VERDICTS[verdict];
-  return element("span", { class: `mark ${kind}` }, `${sign} ${verdict}`);
+  return element("span", { class: `mark ${kind}` }, `${sign} ${words}`);
 }

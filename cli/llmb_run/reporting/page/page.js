@@ -1,5 +1,6 @@
 "use strict";
 
+showAcceptance();
 const groups = showVerdicts((group) => {
   filters.choose({ title: group.title, software: "" });
   at("charts").scrollIntoView({ behavior: "smooth" });

@@ -5,12 +5,12 @@ function runTable() {
   const figure = (title, name, digits) => column(title, "number", (run) => run.result[name], (run) => fixed(run.result[name], digits));
   const quiet = (text) => (known(text) ? element("div", { class: "quiet" }, text) : "");
   const columns = [
-    column("verdict", "short", (run) => Object.keys(VERDICTS).indexOf(verdictOf(run.result)), (run) => mark(verdictOf(run.result))),
+    column("verdict", "short", (run) => Object.keys(VERDICTS).indexOf(verdictOf(run.result)), (run) => [mark(verdictOf(run.result)), indicated(run.result)]),
     column("run, job", "short", (run) => run.name, (run) => [element("span", { class: "code", title: run.result.name }, run.name), quiet(run.result.job_id)]),
     column("date", "short", (run) => run.result.created, (run) => moment(run.result.created)),
     column("configuration, software", "short", (run) => `${run.title} ${run.software}`, (run) => [run.title || "other log", quiet(run.software)]),
     figure("step time\ns", "step_seconds", 3),
-    column("robust\ns", "number", (run) => run.result.steady_step_seconds, (run) => (known(run.result.steady_step_seconds) ? `${fixed(run.result.steady_step_seconds, 3)} \u00b1 ${fixed(run.result.steady_step_error_seconds, 3)}` : "")),
+    column("steady step\ns", "number", (run) => run.result.steady_step_seconds, (run) => (known(run.result.steady_step_seconds) ? `${fixed(run.result.steady_step_seconds, 3)} \u00b1 ${fixed(run.result.steady_step_error_seconds, 3)}` : "")),
     column("difference\n%", "number", (run) => run.result.difference, (run) => signed(run.result.difference)),
     column("tokens/s", "number", (run) => run.result.tokens_per_second, (run) => whole(run.result.tokens_per_second)),
     figure("TFLOP/s\nper GPU", "tflops_per_gpu", 1),

@@ -9,10 +9,13 @@ function showVerdicts(choose) {
   at("references").hidden = !report.references.length;
 
   const groups = report.groups.map((group) => ({ ...group, kind: group.verdict || (group.run_ids.length ? "not judged" : "no success") }));
-  const tiles = Object.keys(VERDICTS).map((verdict) => [verdict, groups.filter((group) => group.kind === verdict).length]);
-  at("tiles").append(...tiles.filter(([, count]) => count).map(([verdict, count]) =>
-    element("div", { class: "tile" }, element("b", { class: VERDICTS[verdict].kind }, String(count)),
-      element("span", {}, mark(verdict), element("br"), element("span", { class: "quiet" }, count === 1 ? "configuration" : "configurations")))));
+  const tiles = Object.keys(VERDICTS).map((verdict) => [verdict, groups.filter((group) => group.kind === verdict)]);
+  at("tiles").append(...tiles.filter(([, found]) => found.length).map(([verdict, found]) => {
+    const others = found.filter(isIndication).length;
+    const words = (found.length === 1 ? "configuration" : "configurations") + (others ? `, ${others} as an indication` : "");
+    return element("div", { class: "tile" }, element("b", { class: VERDICTS[verdict].kind }, String(found.length)),
+      element("span", {}, mark(verdict), element("br"), element("span", { class: "quiet" }, words)));
+  }));
   const broken = report.runs.filter((run) => verdictOf(run.result) === "no success").length;
   if (broken) at("tiles").append(element("div", { class: "tile" }, element("b", { class: "fail" }, String(broken)),
     element("span", {}, element("span", { class: "mark fail" }, "! not successful"), element("br"), element("span", { class: "quiet" }, broken === 1 ? "run" : "runs"))));
@@ -20,11 +23,11 @@ function showVerdicts(choose) {
   const rank = Object.keys(VERDICTS);
   const reach = Math.max(0.1, ...groups.flatMap((group) => [group.difference_high, group.tolerance, -group.difference_low].filter(known))) * 1.05;
   const columns = [
-    column("verdict", "short", (group) => rank.indexOf(group.kind), (group) => [mark(group.kind), isIndication(group) ? element("div", { class: "quiet" }, "indication") : ""]),
+    column("verdict", "short", (group) => rank.indexOf(group.kind), (group) => [mark(group.kind), indicated(group)]),
     column("configuration", "short", (group) => group.title),
     column("software", "short", (group) => group.software),
     column("runs", "number", (group) => group.run_ids.length, (group) => group.run_ids.length + (group.unsuccessful ? ` of ${group.run_ids.length + group.unsuccessful}` : "")),
-    column("step time\ns", "number", (group) => group.step_seconds, (group) => fixed(group.step_seconds, 3)),
+    column("steady step\ns", "number", (group) => group.step_seconds, (group) => fixed(group.step_seconds, 3)),
     column("spread\n%", "number", (group) => group.spread, (group) => percent(group.spread)),
     column("reference\ns", "number", (group) => group.reference && group.reference.seconds, (group) => (group.reference ? String(Number(group.reference.seconds.toPrecision(5))) : "")),
     column("difference\n%", "number", (group) => group.difference, (group) => signed(group.difference)),
@@ -46,6 +49,10 @@ function showVerdicts(choose) {
 // A reference of other software than the runs'.
 function isIndication(group) {
   return Boolean(group.reference && !group.reference.same_software);
+}
+
+function indicated(judged) {
+  return isIndication(judged) ? element("div", { class: "quiet" }, "indication") : "";
 }
 
 function toDecide(group) {

@@ -1,0 +1,71 @@
+"""The page in a campaign's evidence, taken out of the pack and opened: the campaign's own verdicts come first."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+from test_report_page import THEMES, cells, shown, sort
+
+from llmb_common.request.variables import VARIABLES
+from llmb_run.main import main
+from support import instant
+from support.run_site import RunSite
+
+SUITE = """\
+name: night
+defaults: {size: smoke, dtype: bf16, scale: 1, repeats: 3, reruns: 4}
+tests:
+  - workload: pretrain_llama3.1
+    reference: {seconds: 0.1, source: "contract <b>4711</b>"}
+    env: {STEP_MS: "100"}
+  - workload: pretrain_grok1
+    scale: 2
+    reference: {seconds: 0.1, source: "contract <b>4711</b>"}
+    env: {STEP_MS: "112"}
+"""
+
+
+@pytest.fixture(scope="module")
+def evidence(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a campaign in which one workload passes after a rerun and one is 12 % too slow."""
+    folder = tmp_path_factory.mktemp("campaign")
+    with pytest.MonkeyPatch.context() as patch:
+        instant.install_executor(patch, folder / "instant")
+        for name in VARIABLES:
+            patch.delenv(name, raising=False)
+        patch.setenv("LLMB_INSTALL", str(RunSite(folder, "instant").install))
+        instant.direct("1.2", "NODE_FAIL")
+        (folder / "night.yaml").write_text(SUITE)
+        assert main(["accept", str(folder / "night.yaml")]) == 1
+    (pack,) = (folder / "install" / "campaigns").glob("night-*/1/night.tar.zst")
+    subprocess.run(["tar", "--zstd", "-xf", pack, "-C", folder], check=True)
+    return folder / "night" / "campaign" / "report.html"
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_the_campaigns_verdicts_come_first(browser: Browser, evidence: Path, theme: str) -> None:
+    with shown(browser, evidence, theme) as page:
+        assert [text.partition(":")[0] for text in page.locator("h2").all_inner_texts()][:3] == [
+            *("Acceptance", "Verdicts", "Steps")
+        ]
+        section = page.locator("#acceptance")
+        assert "✗ NOT ACCEPTED workloads: 1 of 2 fail" in section.inner_text()
+        assert cells(page, "#workloads", "verdict") == ["✓ pass", "✗ fail"]
+        assert cells(page, "#workloads", "runs") == ["4", "3"]
+        assert cells(page, "#workloads", "reference s") == ["0.1", "0.1"]
+        low, high = cells(page, "#workloads", "interval %")[1].split(" to ")
+        assert 80 < float(low) < float(high) < 95
+        sort(page, "#workloads", "verdict")
+        assert cells(page, "#workloads", "verdict") == ["✗ fail", "✓ pass"]
+        assert "run 2: a node failed (NODE_FAIL)" in section.inner_text(), "reruns are not folded away"
+        for summary in section.locator("summary").all()[1:]:
+            summary.click()
+        text = section.inner_text()
+        assert "contract <b>4711</b>" in text
+        assert "97.7% intervals of the performance" in text
+        assert page.locator("#run-table tbody tr").count() > 0
+        for chart in ("steps", "distribution", "loss"):
+            assert page.locator(f"#{chart} svg path").count() > 3, chart
