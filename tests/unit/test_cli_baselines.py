@@ -234,3 +234,11 @@ def test_another_log_in_a_runs_folder_is_no_repeat(cli: Cli) -> None:
     record.paths.log.with_name("log-copy.out").write_text(steady_log(5741.47))
     (group,) = cli("results", "--group", "--json").data["groups"]
     assert group["run_ids"] == [record.paths.run_id]
+
+
+def test_a_baseline_of_one_run_says_that_it_decides_little(cli: Cli) -> None:
+    good = run_of(cli, 5000)
+    assert cli("baseline", "set", good).status == 0
+    judged = verdict_of(cli, run_of(cli, 5000, 102))
+    assert (judged["verdict"], judged["more_runs"], judged["reference_too_uncertain"]) == ("inconclusive", None, True)
+    assert str(judged["verdict_text"]).endswith(": the baseline's own error leaves it open, make it of more runs")

@@ -155,6 +155,15 @@ def test_a_reference_with_an_error_of_its_own_widens_the_interval():
     assert measured.resolution > exact.resolution
 
 
+def test_runs_do_not_make_up_for_a_reference_of_a_single_run():
+    """More runs would decide against an exact reference; against this one none do, and it is not the limit's fault."""
+    once = StepTime(10.0, 0.0, count=10)
+    exact, rough = decide([once], 10.0), decide([once], 10.0, reference_error=0.027)
+    assert (exact.answer, exact.more_runs, exact.reference_too_uncertain) == ("inconclusive", 1, False)
+    assert (rough.answer, rough.more_runs, rough.reference_too_uncertain) == ("inconclusive", None, True)
+    assert not decide([once], 10.0 / 1.05, reference_error=0.027).reference_too_uncertain, "at the limit anyway"
+
+
 def test_a_ratio_at_the_limit_is_never_decided():
     assert decide([run(10.5)] * 3, 10.0).more_runs is None
 

@@ -91,7 +91,11 @@ def _text(item: Standing) -> str:
     if reference is None:
         return "completed" if item.workload.entry.reference != "optional" else "completed, no reference"
     text = progress.answer if reference.same_software else f"indication: {progress.answer}"
-    return f"{text}, {len(item.runs)} runs do not decide" if progress.answer == "inconclusive" else text
+    if progress.answer != "inconclusive":
+        return text
+    if progress.decision and progress.decision.reference_too_uncertain:
+        return f"{text}, the baseline's own error is too large: make it of more runs"
+    return f"{text}, {len(item.runs)} runs do not decide"
 
 
 def _whole(workloads: Sequence[dict[str, Any]]) -> tuple[bool | None, str]:

@@ -303,6 +303,7 @@ def verdict_as_dict(verdict: Verdict | None) -> dict[str, Any]:
         "difference_high": decision.high - 1 if decision else None,
         "tolerance": decision.limit - 1 if decision else None,
         "more_runs": decision.more_runs if decision else None,
+        "reference_too_uncertain": decision.reference_too_uncertain if decision else None,
     }
 
 

@@ -50,6 +50,8 @@ class Decision:
     runs: int
     more_runs: int | None = None
     """Where inconclusive: about how many more runs like these would decide; None: over ``MOST_RUNS``."""
+    reference_too_uncertain: bool = False
+    """Where no number of runs would decide: they would against a reference without an error of its own."""
 
     @property
     def resolution(self) -> float:
@@ -82,7 +84,7 @@ def decide(
     ratio = mean_seconds(runs) / reference
     variance, degrees = run_variance([runs])
 
-    def reach(count: int) -> float:
+    def reach(count: int, reference_error: float = reference_error) -> float:
         spread = ratio * math.sqrt(variance / count + reference_error**2)
         return t_quantile(1 - error_rate, degrees + count - len(runs)) * spread
 
@@ -93,10 +95,11 @@ def decide(
         answer = "fail"
     else:
         answer = "inconclusive"
-    more = None
+    more, blurred = None, False
     if answer == "inconclusive":
         more = next((n for n in range(1, MOST_RUNS + 1) if reach(len(runs) + n) < abs(limit - ratio)), None)
-    return Decision(answer, ratio, ratio - half, ratio + half, limit, len(runs), more)
+        blurred = more is None and reach(len(runs) + MOST_RUNS, 0.0) < abs(limit - ratio)
+    return Decision(answer, ratio, ratio - half, ratio + half, limit, len(runs), more, blurred)
 
 
 def mean_seconds(runs: Sequence[StepTime]) -> float:

@@ -129,8 +129,9 @@ def follow(
 def _more(decision: Decision, look: int, looks: int, left: int) -> int:
     """How many runs to add after the ``look``-th of ``looks`` looks, at most ``left``; 0: that was the last.
 
-    All that are left before the last look: a campaign that may rerun does so before it gives up.
+    All that are left before the last look: a campaign that may rerun does so before it gives up. None where the
+    reference's own error leaves it open: no run of the campaign changes that.
     """
-    if decision.answer != "inconclusive":
+    if decision.answer != "inconclusive" or decision.reference_too_uncertain:
         return 0
     return left if look == looks - 1 else min(decision.more_runs or left, left)

@@ -206,6 +206,8 @@ def _text(decision: Decision, reference: Reference) -> str:
     shown = f"{mark}{decision.answer}, {_apart(decision.ratio)} ± {decision.resolution:.1%} ({limit})"
     if decision.answer != "inconclusive":
         return shown
+    if decision.reference_too_uncertain:
+        return f"{shown}: the baseline's own error leaves it open, make it of more runs"
     if decision.more_runs is None:
         return f"{shown}: too close to the limit to tell"
     return f"{shown}: about {counted(decision.more_runs, 'more run')} would decide"

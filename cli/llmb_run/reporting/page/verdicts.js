@@ -59,6 +59,7 @@ function toDecide(group) {
   if (group.kind === "pass" || group.kind === "fail") return "";
   if (group.kind !== "inconclusive") return group.verdict_text || "no successful run";
   if (!known(group.difference)) return group.verdict_text;
+  if (group.reference_too_uncertain) return "a baseline of more runs";
   return known(group.more_runs) ? `about ${many(group.more_runs, "more run")}` : "too close to the limit to tell";
 }
 
