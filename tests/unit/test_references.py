@@ -13,13 +13,19 @@ import msgspec
 import pytest
 
 from llmb_common.errors import RecipeError
+from llmb_common.planning.plan import make_plan
 from llmb_common.planning.published import published_result, published_results
 from llmb_common.recipes import flops
 from llmb_common.recipes.checks import check_recipe
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Result, find_row
 from llmb_common.recipes.releases import container_release, release_order, same_release
+from llmb_common.request.read import read_request
+from llmb_common.results.estimate import StepTime
 from llmb_common.results.references import RELEASE_SPREAD, published_references
+from llmb_common.results.verdict import judge_runs
+from llmb_common.site.cluster import ClusterConfig
+from llmb_common.site.machine import Machine
 from support.runs import PUBLISHED, ROOT, plan_for
 
 LLAMA = load_recipe(ROOT / "llama3.1")
@@ -160,6 +166,31 @@ def test_each_fp8_scaling_has_its_own_results(tmp_path: Path) -> None:
     assert microscaled is not None
     assert (current.step_seconds, microscaled.step_seconds) == (4.28, 4.44)
     assert published_result(plan_for(tmp_path, **b200, FP8_RECIPE="ds"), LLAMA) is None
+
+
+# The published rows' verdicts
+
+
+@pytest.mark.parametrize("name", ["llama3.1", "llama4", "grok1", "nemotron4"])
+def test_every_published_result_can_be_passed_and_missed(name: str) -> None:
+    """Five steady runs of its configuration, in its container: as fast, and clearly slower."""
+    recipe = load_recipe(ROOT / name)
+    for result in recipe.results:
+        document = recipe.document(result)
+        asked = {
+            **{"LLMB_INSTALL": "/x", "GPU_TYPE": result.gpu, "MODEL_SIZE": result.size, "DTYPE": result.dtype},
+            **({"CONFIG_VARIANT": result.variant} if result.variant else {}),
+            **({"FP8_RECIPE": result.fp8_recipe} if result.fp8_recipe else {}),
+        }
+        request = read_request({**asked, "JOB_TOTAL_GPUS": str(result.gpus)})
+        plan = make_plan(recipe, ClusterConfig(), request, Machine(cluster_type="slurm"))
+        plan = msgspec.structs.replace(plan, image=f"nvcr.io#nvidia/nemo:{result.container or document.container}")
+        (own,) = [found for found in published_references(plan, recipe) if found.result == result]
+        assert own.same_software == (document.framework == "Megatron-Bridge"), result
+        said = "" if own.same_software else "indication: "
+        for ratio, answer in ((1.0, "pass, equal"), (1.16, "fail, 16.0% slower")):
+            runs = [StepTime(ratio * result.step_seconds, 0.0, count=10)] * 5
+            assert judge_runs(plan, runs, own).text.startswith(f"{said}{answer} ± "), result
 
 
 # How far releases move a step time

@@ -275,16 +275,17 @@ def as_dict(item: Measured) -> dict[str, Any]:
 
 
 def remarks_of(found: dict[str, Any]) -> list[str]:
-    """What a reader must know of a run as ``as_dict`` has it: of its log, of its steps, and problems of its nodes."""
+    """What ``say_remarks`` says of a run, from what ``as_dict`` has of it."""
     problems = [finding["text"] for finding in found["findings"] if finding["severity"] == "problem"]
     return [*found["notices"], *found["remarks"], *problems]
 
 
 def say_remarks(items: Iterable[Measured]) -> None:
-    """``remarks_of`` of each run, as notices."""
+    """What a reader must know of each run, as notices: of its log, of its steps, and problems of its nodes."""
     for item in items:
-        for text in remarks_of(as_dict(item)):
-            notice(f"{printable(item.timing.files.name)}: {text}")
+        problems = (finding.text for finding in item.findings if finding.severity == "problem")
+        for text in (*item.timing.notices, *(item.verdict.remarks if item.verdict else ()), *problems):
+            notice(f"{printable(item.timing.files.name)}: {printable(text)}")
 
 
 def verdict_as_dict(verdict: Verdict | None) -> dict[str, Any]:
