@@ -191,12 +191,12 @@ def test_the_table_of_groups(cli: Cli) -> None:
     for number in range(3):
         run_of(cli, 5741.47, 101 + number)
     head, line = cli("results", "--group").out.splitlines()
-    assert " ".join(head.split()) == "configuration software runs steady step s spread % reference s verdict"
-    assert line.split()[:11] == [
+    assert " ".join(head.split()) == "configuration software runs steady step s ± % (95%) spread % reference s verdict"
+    assert line.split()[:12] == [
         *["llama3.1", "405b", "fp8", "on", "128", "gb200"],
-        *("nemo:26.02.01", "3", "5.741", "0.0", "5.74147"),
+        *("nemo:26.02.01", "3", "5.741", "3.1", "0.0", "5.74147"),
     ]
-    assert line.split()[11:13] == ["indication:", "pass,"]
+    assert line.split()[12:14] == ["indication:", "pass,"]
 
 
 def test_a_group_without_a_good_run_has_no_figures(cli: Cli) -> None:
@@ -242,3 +242,11 @@ def test_a_baseline_of_one_run_says_that_it_decides_little(cli: Cli) -> None:
     judged = verdict_of(cli, run_of(cli, 5000, 102))
     assert (judged["verdict"], judged["more_runs"], judged["reference_too_uncertain"]) == ("inconclusive", None, True)
     assert str(judged["verdict_text"]).endswith(": the baseline's own error leaves it open, make it of more runs")
+
+
+def test_a_group_without_a_reference_has_an_interval_too(cli: Cli) -> None:
+    for number in range(3):
+        make_run(cli.install, log=steady_log(100 + number), variables=SMOKE, job_id=str(101 + number))
+    (group,) = cli("results", "--group", "--json").data["groups"]
+    assert (group["verdict"], len(group["run_ids"])) == ("not judged", 3)
+    assert group["interval"] == pytest.approx(0.0318, abs=1e-4), "three runs that differ by 1 %, and the prior"

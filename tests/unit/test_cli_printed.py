@@ -135,8 +135,11 @@ def test_groups_as_a_table_and_as_json(cli: Cli) -> None:
     runs = [make_run(cli.install, log=steady_log(1000 * value)).paths.run_id for value in seconds]
     make_run(cli.install, log=steady_log(5900), state="FAILED")
     header, line = cli("results", "--group").out.splitlines()
-    assert cells(header) == ["configuration", "software", "runs", "steady step s", "spread %", "reference s", "verdict"]
-    assert cells(line)[:6] == ["llama3.1 405b fp8 on 128 gb200", "nemo:26.02.01", "2 of 3", "5.750", "1.2", "5.74147"]
+    assert cells(header) == [
+        *("configuration", "software", "runs", "steady step s", "± % (95%)", "spread %", "reference s", "verdict")
+    ]
+    assert cells(line)[:5] == ["llama3.1 405b fp8 on 128 gb200", "nemo:26.02.01", "2 of 3", "5.750", "4.2"]
+    assert cells(line)[5:7] == ["1.2", "5.74147"]
     (group,) = cli("results", "--group", "--json").data["groups"]
     assert set(runs) == set(group["run_ids"])
     assert (group["unsuccessful"], group["step_seconds"]) == (1, pytest.approx(5.75))

@@ -9,16 +9,27 @@ from typing import Any
 
 from llmb_common.results.baselines import title_of
 from llmb_common.results.configuration import configuration_key, software_of
+from llmb_common.results.decision import mean_interval
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.verdict import Verdict, judge_runs
 from llmb_common.runs.record import RunRecord
 from llmb_run.results.measuring import Measured, reference_as_dict, verdict_as_dict
 from llmb_run.results.view import View
 
-_COLUMNS = ("configuration", "software", "runs", "steady step s", "spread %", "reference s", "verdict")
-_RIGHT = ("runs", "steady step s", "spread %", "reference s")
+_COLUMNS = ("configuration", "software", "runs", "steady step s", "± % (95%)", "spread %", "reference s", "verdict")
+_RIGHT = ("runs", "steady step s", "± % (95%)", "spread %", "reference s")
 _IN_CSV = (
-    *("title", "key", "software", "runs", "unsuccessful", "step_seconds", "spread", "reference_step_seconds"),
+    *(
+        "title",
+        "key",
+        "software",
+        "runs",
+        "unsuccessful",
+        "step_seconds",
+        "spread",
+        "interval",
+        "reference_step_seconds",
+    ),
     *("verdict", "indication", "difference", "difference_low", "difference_high", "tolerance", "more_runs"),
 )
 
@@ -34,6 +45,8 @@ class Group:
     seconds: tuple[float, ...]
     others: int
     verdict: Verdict | None
+    interval: float | None = None
+    """Half the 95 % interval of the mean, as a share of it: of the runs' scatter and the prior for few runs."""
 
     @property
     def mean(self) -> float | None:
@@ -66,6 +79,7 @@ def _group(key: str, software: str, items: Sequence[tuple[Measured, RunRecord]])
         seconds=tuple(measured.seconds for *_, measured in good),
         others=len(items) - len(good),
         verdict=_verdict(good) if good else _why_none(items),
+        interval=mean_interval([measured for *_, measured in good]) if good else None,
     )
 
 
@@ -112,6 +126,7 @@ def group_as_dict(item: Group) -> dict[str, Any]:
         "unsuccessful": item.others,
         "step_seconds": item.mean,
         "spread": item.spread,
+        "interval": item.interval,
         "reference": reference_as_dict(reference) if reference else None,
         **verdict_as_dict(item.verdict),
     }
@@ -126,6 +141,7 @@ def _row(item: Group) -> list[str]:
         item.software,
         f"{len(item.runs)}" + (f" of {len(item.runs) + item.others}" if item.others else ""),
         f"{item.mean:.3f}" if item.mean is not None else "",
+        f"{100 * item.interval:.1f}" if item.interval is not None else "",
         f"{100 * item.spread:.1f}" if item.spread is not None else "",
         f"{reference.seconds:g}" if reference else "",
         verdict.text if verdict else "no successful run",

@@ -107,6 +107,12 @@ def mean_seconds(runs: Sequence[StepTime]) -> float:
     return math.fsum(run.seconds for run in runs) / len(runs)
 
 
+def mean_interval(runs: Sequence[StepTime], confidence: float = 0.95) -> float:
+    """Half the interval of the mean step time of at least one run, as a share of it."""
+    variance, degrees = run_variance([runs])
+    return t_quantile((1 + confidence) / 2, degrees) * math.sqrt(variance / len(runs))
+
+
 def run_variance(sides: Sequence[Sequence[StepTime]]) -> tuple[float, int]:
     """The variance of a single run's step time, as a share of it squared, and its degrees of freedom.
 

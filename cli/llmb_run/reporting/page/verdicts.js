@@ -28,6 +28,7 @@ function showVerdicts(choose) {
     column("software", "short", (group) => group.software),
     column("runs", "number", (group) => group.run_ids.length, (group) => group.run_ids.length + (group.unsuccessful ? ` of ${group.run_ids.length + group.unsuccessful}` : "")),
     column("steady step\ns", "number", (group) => group.step_seconds, (group) => fixed(group.step_seconds, 3)),
+    column("95 % interval\n± %", "number", (group) => group.interval, (group) => percent(group.interval)),
     column("spread\n%", "number", (group) => group.spread, (group) => percent(group.spread)),
     column("reference\ns", "number", (group) => group.reference && group.reference.seconds, (group) => (group.reference ? String(Number(group.reference.seconds.toPrecision(5))) : "")),
     column("difference\n%", "number", (group) => group.difference, (group) => signed(group.difference)),
