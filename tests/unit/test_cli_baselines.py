@@ -250,3 +250,9 @@ def test_a_group_without_a_reference_has_an_interval_too(cli: Cli) -> None:
     (group,) = cli("results", "--group", "--json").data["groups"]
     assert (group["verdict"], len(group["run_ids"])) == ("not judged", 3)
     assert group["interval"] == pytest.approx(0.0318, abs=1e-4), "three runs that differ by 1 %, and the prior"
+
+
+def test_what_is_odd_about_a_baselines_run_is_said(cli: Cli) -> None:
+    spiky = "".join(mbridge_line(index, milliseconds=20000 if index == 40 else 5000) for index in range(1, 51))
+    done = cli("baseline", "set", make_run(cli.install, log=spiky).paths.run_id)
+    assert (done.status, "1 of 10 measured steps is unlike the others (iteration 40, 4" in done.err) == (0, True)

@@ -49,7 +49,7 @@ def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
     from llmb_common.errors import RequestError
     from llmb_common.results.baselines import set_baselines
     from llmb_run.place import Place
-    from llmb_run.results.measuring import measure
+    from llmb_run.results.measuring import measure, say_remarks
     from llmb_run.selecting import run_filter, select_rows
 
     place = Place()
@@ -58,13 +58,15 @@ def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
         raise RequestError("no run is named", remedy="llmb-run baseline set RUN..., or filters such as -w and -s")
     rows = select_rows(place, list(runs), run_filter(place, **filters))
     chosen = []
-    for item in measure([row.folder for row in rows], place):
+    measured = measure([row.folder for row in rows], place)
+    for item in measured:
         if item.record is None or item.good is None:
             raise RequestError(
                 f"{item.timing.files.name} cannot be a baseline: {item.unfit or 'not a run of LLMB'}",
                 remedy="name successful runs with steady steps; llmb-run results shows which are",
             )
         chosen.append((item.record, item.good))
+    say_remarks(measured)  # a throttled run is a reference that everything passes
     return _shown(set_baselines(install, chosen))
 
 

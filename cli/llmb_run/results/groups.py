@@ -19,18 +19,9 @@ from llmb_run.results.view import View
 _COLUMNS = ("configuration", "software", "runs", "steady step s", "± % (95%)", "spread %", "reference s", "verdict")
 _RIGHT = ("runs", "steady step s", "± % (95%)", "spread %", "reference s")
 _IN_CSV = (
-    *(
-        "title",
-        "key",
-        "software",
-        "runs",
-        "unsuccessful",
-        "step_seconds",
-        "spread",
-        "interval",
-        "reference_step_seconds",
-    ),
-    *("verdict", "indication", "difference", "difference_low", "difference_high", "tolerance", "more_runs"),
+    *("title", "key", "software", "runs", "unsuccessful", "step_seconds", "spread", "interval"),
+    *("reference_step_seconds", "verdict", "indication", "difference", "difference_low", "difference_high"),
+    *("tolerance", "more_runs"),
 )
 
 
