@@ -99,7 +99,9 @@ def test_a_garbled_window_iteration_is_incomplete_and_reported(judge):
 
 
 def test_a_run_shorter_than_the_window_says_so(judge):
-    assert verdict(judge(mbridge_log(range(1, 6), 5))) == ("Incomplete", "window_not_reached", 5)
+    timing = judge(mbridge_log(range(1, 6), 5))
+    assert verdict(timing) == ("Incomplete", "window_not_reached", 5)
+    assert timing.status.message == "it ends with step 5, and iterations 35-44 are measured: --window measures others"
     assert verdict(judge(mbridge_log(range(1, 6), 5), Window(2, 5))) == ("Success", "", None)
 
 

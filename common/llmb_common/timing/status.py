@@ -75,7 +75,7 @@ def judge(content: LogContent, window: Window, planned: Planned) -> Status:
         message = f"every iteration is there, but the run ended as {planned.failure}"
         return Status("Failed", "ended_badly", iterations[-1].index, message)
     if window.last > final:
-        message = f"its last step is {final}: use --window for a window shorter than {window}"
+        message = f"it ends with step {final}, and iterations {window} are measured: --window measures others"
         return Status("Incomplete", "window_not_reached", final, message)
     missing = window.missing(iterations)
     if missing:
