@@ -232,8 +232,10 @@ def test_an_unstable_run_decides_nothing_together_either(cli: Cli) -> None:
 def test_another_log_in_a_runs_folder_is_no_repeat(cli: Cli) -> None:
     record = make_run(cli.install, log=steady_log(5741.47))
     record.paths.log.with_name("log-copy.out").write_text(steady_log(5741.47))
+    record.paths.log.with_name("log-a.out").write_text("another program's\n")
     (group,) = cli("results", "--group", "--json").data["groups"]
     assert group["run_ids"] == [record.paths.run_id]
+    assert cli("show", record.paths.run_id, "--json").data["result"]["step_seconds"] == pytest.approx(5.74147)
 
 
 def test_a_baseline_of_one_run_says_that_it_decides_little(cli: Cli) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from llmb_common.errors import CheckFailed, LLMBError
 from llmb_common.observe import Observation, wait
@@ -20,7 +19,7 @@ from llmb_run.acceptance.attempts import attempt_of
 from llmb_run.acceptance.campaign import Campaign
 from llmb_run.acceptance.planned import Workload
 from llmb_run.place import Place
-from llmb_run.results.measuring import Measured, measure
+from llmb_run.results.measuring import Measured, measure_run
 
 _UNSETTLED = (SUBMITTING, NOT_SUBMITTED)
 
@@ -103,8 +102,7 @@ class Conduct:
         if is_live(record.state) or record.state in _UNSETTLED:
             return Run(number, record)
         if record.paths.run_id not in self._known:
-            folder: Path = record.paths.folder
-            (item,) = measure([folder], self._place, known={folder: record})
+            item = measure_run(record, self._place)
             judged, prescreen = workload.reference is not None, workload.entry.prescreen
             self._known[record.paths.run_id] = item, attempt_of(item, record, judged=judged, prescreen=prescreen)
         item, attempt = self._known[record.paths.run_id]

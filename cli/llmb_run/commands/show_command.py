@@ -30,7 +30,7 @@ def command(run: str | None, script: bool) -> Result:
     from llmb_common.runs.record import load_record
     from llmb_common.slurm.states import is_live
     from llmb_run.place import Place
-    from llmb_run.results.measuring import as_dict, measure
+    from llmb_run.results.measuring import as_dict, measure_run
     from llmb_run.selecting import one_folder
     from llmb_run.terminal import notice
 
@@ -43,7 +43,7 @@ def command(run: str | None, script: bool) -> Result:
     seen = observe([record])[0]
     if seen.unknown:
         notice(f"the last known state is shown: {seen.unknown}")
-    measured = measure([record.paths.folder], place, known={record.paths.folder: seen.record})[0]
+    measured = measure_run(seen.record, place)
     data = {"record": seen.record.as_dict(), "nodes": seen.nodes, "reason": seen.reason, "start": seen.start}
     data["evidence"] = as_plain(measured.account)
     if is_live(seen.record.state):

@@ -111,6 +111,13 @@ def measure(
             figures.close()
 
 
+def measure_run(record: RunRecord, place: Place) -> Measured:
+    """The run of ``record``, which is up to date, whatever other logs lie in its folder."""
+    folder: Path = record.paths.folder
+    found = measure([folder], place, known={folder: record})
+    return next((item for item in found if item.record is not None), found[0])
+
+
 def _record_of(
     files: RunFiles, records: Mapping[Path | None, RunRecord], found: Sequence[RunFiles]
 ) -> RunRecord | None:
