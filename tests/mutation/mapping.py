@@ -13,7 +13,7 @@ import os
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +91,19 @@ def _functions_of(text: str) -> dict[str, str]:
     }
 
 
-def map_tests(trees: Trees, tests: str, say: Callable[[str], None]) -> Coverage:
-    """Run each file below ``tests`` that was not recorded yet; results stay in .test/mutation."""
+def map_tests(trees: Trees, tests: Sequence[str], say: Callable[[str], None]) -> Coverage:
+    """Run each file of tests that ``tests`` name, or that lies below them, where it was not recorded yet; results stay
+    in .test/mutation.
+
+    Raises:
+        SystemExit: one of ``tests`` is no file of tests and has none
+    """
     names = [name for name in tracked_files(trees.root) if name.endswith((".py", ".sh", ".yaml", ".json"))]
-    files = [name for name in names if name.startswith(f"{tests}/") and Path(name).name.startswith("test_")]
+    known = [name for name in names if name.startswith("tests/") and Path(name).name.startswith("test_")]
+    asked = {path: [name for name in known if name == path or name.startswith(f"{path}/")] for path in tests}
+    if nothing := [path for path, found in asked.items() if not found]:
+        raise SystemExit(f"there are no tests in {', '.join(nothing)}")
+    files = sorted({name for found in asked.values() for name in found})
     ours = ("tests/mutation/", "tests/mutate.py")
     shared = [name for name in names if not Path(name).name.startswith("test_") and not name.startswith(ours)]
     folder = trees.root / ".test" / "mutation" / _digest(trees.root, shared)

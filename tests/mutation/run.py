@@ -31,12 +31,12 @@ NO_SUCH_TEST = 4
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = _arguments(arguments)
     root: Path = asked.root.resolve()
-    os.nice(19)
+    os.nice(asked.nice)
     packages = asked.packages or [*_rooms(root, "llmb_common"), *WHOLE]
     excuses = Excuses(root / "tests" / "mutation" / "excused.yaml")
     table = []
     with Trees(root, asked.jobs) as trees:
-        coverage = map_tests(trees, asked.tests, _say)
+        coverage = map_tests(trees, asked.tests or ["tests/unit"], _say)
         for package in packages:
             started = time.monotonic()
             mutants = [mutant for file in _files(root, package) for mutant in mutants_of(root, file)]
@@ -72,7 +72,13 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--again", type=Path, metavar="FILE", help="only the survivors in this earlier output")
     parser.add_argument("--root", type=Path, default=Path(__file__).parents[2], help=argparse.SUPPRESS)
-    parser.add_argument("--tests", default="tests/unit", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--tests",
+        action="append",
+        metavar="PATH",
+        help="ask only this file or folder of tests; again for more (tests/unit)",
+    )
+    parser.add_argument("--nice", type=int, default=19, metavar="N", help="how far to stand back behind others (19)")
     return parser.parse_args(arguments)
 
 

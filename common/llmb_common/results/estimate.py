@@ -62,7 +62,7 @@ def estimate(window: Sequence[float], steady: Sequence[float] = ()) -> StepTime:
     spikes = spike_positions(window)
     kept = [seconds for at, seconds in enumerate(window) if at not in spikes]
     reference = steady if len(steady) > len(window) else window
-    aside = set(spike_positions(reference))
+    aside = spike_positions(reference)
     noise = [seconds for at, seconds in enumerate(reference) if at not in aside]
     location = math.fsum(kept) / len(kept)
     deviation, correlation = _noise(noise)
@@ -98,7 +98,7 @@ def _noise(values: Sequence[float]) -> tuple[float, float]:
         return 0.0, 0.0
     raw = math.fsum(a * b for a, b in itertools.pairwise(centred)) / squares
     # Kendall: around an estimated mean, raw falls short of the truth by (1 + 4 rho) / n.
-    correlation = min(max(raw + (1 + 4 * max(raw, 0.0)) / count, 0.0), _STRONGEST_CORRELATION) if raw > 0 else 0.0
+    correlation = min(raw + (1 + 4 * raw) / count, _STRONGEST_CORRELATION) if raw > 0 else 0.0
     # The mean of correlated values follows them, so that the squares around it are too small.
     lost = min(_inflation(count, correlation), count * 0.9)
     return math.sqrt(squares / (count - lost)), correlation
