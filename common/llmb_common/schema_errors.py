@@ -30,6 +30,8 @@ _WRITE = {
     "int": "write a whole number, without a unit or quotes",
     "object": "write its keys on separate lines below {key}:, indented by two spaces",
 }
+_WRITE_TEXT = {"null": "write a value, or remove the key", "array": "write one value", "object": "write one value"}
+"""Where text is expected, by what is there; anything else only lacks its quotes."""
 _STEP = re.compile(r"\.([^.\[]+)|\[([0-9]+|\.\.\.)\]")
 
 
@@ -53,7 +55,7 @@ def explain(text: str, kind: type[Any], data: Any) -> tuple[str, str, str]:
         should = " or ".join(_HELD.get(word, word) for word in wanted)
         held = "" if found[2] == "null" else f"{_HELD.get(found[2], found[2])}{value}"
         what = f"is {held}, but {should} is expected" if held else f"is empty, but {should} is expected"
-        return path, f"{key or 'the file'} {what}", _remedy(wanted[0], key, bool(held))
+        return path, f"{key or 'the file'} {what}", _remedy(wanted[0], key, found[2])
     if problem.startswith("Invalid enum value"):
         choices = [str(choice) for choice in _choices_at(path, kind)]
         near = did_you_mean(value.strip(" ()'\""), choices)
@@ -84,11 +86,11 @@ def _found_in(path: str, data: Any, held: str) -> str:
     return next((f"{before}.{key}" for key, value in values.items() if type(value) is _TYPES.get(held)), path)
 
 
-def _remedy(wanted: str, key: str, held: bool) -> str:
+def _remedy(wanted: str, key: str, held: str) -> str:
     if not key:
         return "start each line with a key and a colon"
     if wanted == "str":
-        return "put the value in quotes" if held else "write a value, or remove the key"
+        return _WRITE_TEXT.get(held, "put the value in quotes")
     last = key.rpartition(".")[2]
     return _WRITE.get(wanted, "").format(key=last)
 

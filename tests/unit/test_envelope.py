@@ -50,6 +50,29 @@ def test_text_is_harmless_to_a_terminal_and_a_script_is_left_alone(capsys: pytes
     assert capsys.readouterr().out == "echo '\x1b[31m'\n"
 
 
+def test_only_what_is_printed_is_made(capsys: pytest.CaptureFixture[str]) -> None:
+    def never() -> str:
+        raise AssertionError("nobody needs it")
+
+    print_result("show", Result(data=never, text=lambda: "text\n"), as_json=False)
+    assert capsys.readouterr().out == "text\n"
+    print_result("show", Result(data=lambda: {"größe": 1}, text=never), as_json=True)
+    printed = capsys.readouterr().out
+    assert json.loads(printed)["data"] == {"größe": 1}
+    assert '\n  "data": {\n    "größe": 1\n  }' in printed, "people read it, too"
+
+
+@pytest.mark.parametrize(
+    ("terminal", "as_json", "shown"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_the_next_step_is_for_people_at_a_terminal(
+    terminal: bool, as_json: bool, shown: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    assert print_result("install", Result(hint="next: \x1bsource it", status=5), as_json=as_json) == 5
+    assert capsys.readouterr().err == ("next: \\x1bsource it\n" if shown else "")
+
+
 def test_json_has_no_nan() -> None:
     with pytest.raises(ValueError, match="JSON"):
         envelope("results", Result({"mfu": float("nan")}))

@@ -160,7 +160,7 @@ def test_what_cannot_be_read_is_said_with_its_reason_and_a_remedy(tmp_path: Path
         assert "restore the file" in caught.value.remedy
 
 
-def test_a_fifo_a_device_or_a_folder_is_not_read(tmp_path: Path) -> None:
+def test_a_fifo_or_device_is_not_waited_for_and_a_folder_leaves_no_file_open(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     before = open_files()
     for path in (tmp_path / "fifo", Path("/dev/zero"), tmp_path):

@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from llmb_common.errors import RequestError
-from llmb_common.guard import guarded
+from llmb_common.errors import Interrupted, RequestError
+from llmb_common.guard import guarded, settled
 
 
 def raises(error: BaseException) -> object:
@@ -56,3 +56,30 @@ def test_a_reader_that_has_gone_ends_it_without_a_word() -> None:
     command = f'{sys.executable} -c "{code}" | true; echo ${{PIPESTATUS[0]}}'
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=True)
     assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (KeyboardInterrupt(), 130, "error: interrupted\n  -> run it again\n"),
+        (Interrupted("ended by SIGTERM"), 130, "error: ended by SIGTERM\n  -> run it again\n"),
+        (Interrupted("ended by SIGTERM", remedy="wait"), 130, "error: ended by SIGTERM\n  -> wait\n"),
+        (OSError("no space"), 3, "error: no space\n  -> free some space\n"),
+        (PermissionError(13, "Permission denied", "/x"), 3, "error: /x: Permission denied\n  -> free some space\n"),
+    ],
+)
+def test_a_command_has_its_own_remedies(
+    error: BaseException, status: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert settled(raises(error), again="run it again", os_remedy="free some space") == status
+    assert capsys.readouterr() == ("", message)
+
+
+def test_a_command_that_ends_well_has_its_own_status(capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(lambda: 7) == 7
+    assert capsys.readouterr() == ("", "")
+
+
+def test_what_a_command_prints_is_harmless_and_fits_the_encoding(capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(lambda: print("a\x1b[2J \udc80") or 0) == 0
+    assert capsys.readouterr().out == "a\\x1b[2J \\udc80\n"

@@ -200,6 +200,12 @@ def test_four_ports_of_an_adapter_are_read(tmp_path: Path) -> None:
     assert [port["name"] for port in machine.adapters(tmp_path)] == ["a:1", "a:2", "a:3", "a:4"]
 
 
+def test_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
+    adapter(tmp_path, "a", "1")
+    (tmp_path / "a" / "fw_ver").write_bytes(b"28\xff\n")
+    assert [port["firmware"] for port in machine.adapters(tmp_path)] == ["28\ufffd"]
+
+
 # What a rank writes
 
 

@@ -119,3 +119,26 @@ def test_a_field_that_another_release_lacks_contradicts_nothing(job: Job, config
     empty = SimpleNamespace()
     fields = dict.fromkeys(("model", "ddp", "train", "dataset", "rng"), empty)
     assert contradictions(job, SimpleNamespace(**fields)) == []
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name"), [("delayed", "ds"), ("mxfp8", "mx"), ("blockwise", "sc"), ("of another release", None)]
+)
+def test_scalings_of_fp8_have_our_names(job: Job, config: Any, recipe: str, name: str | None) -> None:
+    config.model.fp8_recipe = recipe
+    assert contradictions(job, config) == [("precision", "fp8 (cs)", f"fp8 ({name or recipe})")]
+    config.model.fp8, config.model.bf16 = None, False
+    assert contradictions(job, config) == [("precision", "fp8 (cs)", "neither bf16, fp8 nor nvfp4")]
+
+
+def test_experts_are_compared_where_a_model_has_them(tmp_path: Path) -> None:
+    plan = plan_for(tmp_path, "grok1", GPU_TYPE="h100", DTYPE="bf16", JOB_TOTAL_GPUS="512")
+    grok = parse_job(job_document(plan, dry_run_paths(plan.workload_folder, plan.experiment_name)))
+    empty = SimpleNamespace()
+    model = SimpleNamespace(expert_model_parallel_size=1, num_moe_experts=16, moe_router_topk=1)
+    fields = dict.fromkeys(("ddp", "train", "dataset", "rng"), empty)
+    assert contradictions(grok, SimpleNamespace(model=model, **fields)) == [
+        ("expert parallelism", "8", "1"),
+        ("experts", "8", "16"),
+        ("experts a token", "2", "1"),
+    ]

@@ -33,6 +33,7 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     api_key: str = ""
     pair: tuple[int, str] = (1, "")
     many: tuple[Literal["x", "yy"], ...] = ()
+    short: Annotated[str, msgspec.Meta(min_length=1)] = "x"
 
 
 QUOTES = "put the value in quotes"
@@ -59,6 +60,8 @@ MISTAKES = [
     ("either: 1.5", "either is a number (1.5), but a whole number or text is expected", WHOLE),
     ("text: 5", "text is a whole number (5), but text is expected", QUOTES),
     ("text: true", "text is true or false (true), but text is expected", QUOTES),
+    ("text: [a]", "text is a list, but text is expected", "write one value"),
+    ("text: {a: 1}", "text is a group of keys, but text is expected", "write one value"),
     ("text:", "text is empty, but text is expected", "write a value, or remove the key"),
     ("maybe: 5", "maybe is a whole number (5), but text is expected", QUOTES),
     ("pair: [a, b]", "pair[0] is text ('a'), but a whole number is expected", WHOLE),
@@ -80,6 +83,7 @@ MISTAKES = [
         "use one of fast, slow",
     ),
     ("groups: {a: {name: a, kind: x}}", "groups[...].kind is unknown", "use one of fast, slow"),
+    ("short: ''", "short (''): Expected 'str' of length >= 1", ""),
     # keys
     ("txet: a", "unknown key 'txet' (did you mean 'text'?)", REMOVE),
     ("zzz: a", "unknown key 'zzz'", REMOVE),

@@ -5,16 +5,35 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import NormalDist
+from typing import Any
 
+import msgspec
 import pytest
 
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.recipes.loading import load_recipe
 from llmb_common.results.anomalies import anomalies
 from llmb_common.results.decision import PRIOR_DEVIATION, PRIOR_RUNS, Decision, decide, t_quantile
 from llmb_common.results.estimate import StepTime, estimate
+from llmb_common.results.references import Reference
 from llmb_common.results.sequential import REQUIRED, Attempt, Progress, error_rate, follow, tolerance_of
+from llmb_common.results.verdict import (
+    Steps,
+    Verdict,
+    figures,
+    judge_result,
+    judge_runs,
+    measured_seconds,
+    step_time,
+    steps_of,
+)
 from llmb_common.timing.records import Iteration
-from llmb_common.timing.statistics import Window
+from llmb_common.timing.runs import RunFiles, RunTiming
+from llmb_common.timing.statistics import Window, summarize
+from llmb_common.timing.status import State, Status
+from support.runs import PUBLISHED, ROOT, plan_for
 
 
 def run(seconds: float, error: float = 0.0) -> StepTime:
@@ -143,6 +162,148 @@ def test_beyond_the_limit_more_runs_would_fail() -> None:
     slow = decide([run(10.7)], 10.0)
     assert (slow.answer, slow.more_runs) == ("inconclusive", 8)
     assert decide([run(10.7)] * 9, 10.0).answer == "fail"
+
+
+# One run against its reference
+
+LLAMA = load_recipe(ROOT / "llama3.1")
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> JobPlan:
+    """Llama 3.1 405b in FP8 on 128 GB200; published: 5.74147 s with nemo:25.09.00."""
+    return plan_for(tmp_path_factory.mktemp("site"), **PUBLISHED)
+
+
+def timed(
+    seconds: Sequence[float], *, tflops: float | None = None, window: Window = WINDOW, state: State = "Success"
+) -> RunTiming:
+    """A run whose steps took ``seconds``."""
+    steps = [Iteration(index, len(seconds), value, tflops=tflops) for index, value in enumerate(seconds, 1)]
+    summary = summarize([step.seconds for step in window.select(steps)])
+    rates = summarize([tflops] * len(window)) if tflops is not None else None
+    return RunTiming(RunFiles("run", None, None), Status(state), window, None, steps, summary, rates)
+
+
+def own(seconds: float, error: float = 0.0, *, same: bool = True) -> Reference:
+    return Reference("baseline", seconds, "nemo:26.02.01", "this site", same, error)
+
+
+def test_a_window_that_is_not_complete_has_no_step_time() -> None:
+    assert step_time(timed([5.0] * 44)) is not None
+    assert step_time(timed([5.0] * 43)) is None
+    assert step_time(timed([])) is None
+    assert steps_of(timed([5.0] * 43)) == Steps()
+
+
+def test_the_eleventh_step_is_steady_and_the_tenth_is_not() -> None:
+    calm = timed([5.0] * 50)
+    tenth, eleventh = (timed([5.0] * at + [5.2] + [5.0] * (49 - at)) for at in (9, 10))
+    assert step_time(tenth) == step_time(calm)
+    noise = step_time(eleventh)
+    assert noise is not None
+    assert noise == estimate([5.0] * 10, [5.2] + [5.0] * 39)
+    assert noise.error > 0
+
+
+def test_figures_follow_from_the_step_time(plan: JobPlan) -> None:
+    timing = timed([5.74147] * 50, tflops=1636.8)
+    found = figures(plan, LLAMA, timing, 5.74147)
+    assert found.tokens_per_second == pytest.approx(91_316, abs=1)
+    assert found.days_1t == pytest.approx(1e12 / 91_316 / 86_400, rel=1e-5)
+    assert found.tflops_per_gpu == pytest.approx(1800.6, abs=0.1)
+    assert found.mfu == pytest.approx(1800.6 / 4900, rel=1e-4)
+    assert found.log_mfu == pytest.approx(1636.8 / 4900)
+    silent = figures(plan, LLAMA, timed([5.74147] * 50), 5.74147)
+    assert (silent.mfu, silent.log_mfu) == (found.mfu, None), "the log says nothing of TFLOPS"
+    no_peak = figures(msgspec.structs.replace(plan, gpu_type="vr200"), LLAMA, timing, 5.74147)
+    assert (no_peak.tflops_per_gpu, no_peak.mfu, no_peak.log_mfu) == (found.tflops_per_gpu, None, None)
+
+
+def test_a_step_time_is_the_mean_of_the_window_or_the_last_step(plan: JobPlan) -> None:
+    timing = timed([5.0] * 49 + [4.0])
+    last = msgspec.structs.replace(plan, measurement=msgspec.structs.replace(plan.measurement, statistic="last"))
+    assert (measured_seconds(plan, timing), measured_seconds(last, timing)) == (5.0, 4.0)
+    empty = RunTiming(RunFiles("run", None, None), Status("Failed"), WINDOW)
+    assert (measured_seconds(plan, empty), measured_seconds(last, empty)) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"nccl_trace": True}, "profiled or traced: inherently slower"),
+        ({"model_size": "smoke"}, "a smoke test is never compared with a GPU's result"),
+        ({"device": "cpu"}, "a smoke test is never compared with a GPU's result"),
+    ],
+)
+def test_what_is_compared_with_nothing_keeps_its_remarks(plan: JobPlan, change: dict[str, Any], text: str) -> None:
+    spiked = timed([5.0] * 38 + [25.0] + [5.0] * 11)
+    refused = judge_result(msgspec.structs.replace(plan, **change), LLAMA, spiked)
+    assert (refused.kind, refused.text, refused.decision, refused.difference) == ("not judged", text, None, None)
+    assert [remark[:35] for remark in refused.remarks] == ["1 of 10 measured steps are unlike t"]
+
+
+def test_a_smoke_run_is_compared_with_the_sites_own_baseline(plan: JobPlan) -> None:
+    smoke = msgspec.structs.replace(plan, model_size="smoke", device="cpu")
+    judged = judge_result(smoke, LLAMA, timed([5.0] * 50), [own(5.0)])
+    assert (judged.kind, judged.reference) == ("inconclusive", own(5.0))
+
+
+def test_a_window_of_ones_own_is_compared_with_nothing(plan: JobPlan) -> None:
+    moved = judge_result(plan, LLAMA, timed([5.0] * 50, window=Window(5, 14)))
+    assert moved.text == "measured over iterations 5-14: only the documented 35-44 are compared"
+
+
+@pytest.mark.parametrize("state", ["Failed", "Incomplete", "Running"])
+def test_only_a_success_is_judged(plan: JobPlan, state: State) -> None:
+    judged = judge_result(plan, LLAMA, timed([5.0] * 50, state=state))
+    assert judged == Verdict("not judged", f"{state.lower()}: no result to judge")
+
+
+def test_the_reference_of_the_same_software_is_the_one_and_of_those_the_first(plan: JobPlan) -> None:
+    timing = timed([5.74147] * 50)
+    published = judge_result(plan, LLAMA, timing)
+    assert published.reference is not None
+    assert (published.reference.kind, published.reference.same_software) == ("published", False)
+    known = [own(9.0, same=False), own(5.0), own(6.0)]
+    assert judge_result(plan, LLAMA, timing, known).reference == own(5.0)
+    assert judge_result(plan, LLAMA, timing, known[:1]).reference == known[0], "before a published one"
+
+
+def test_without_a_reference_there_is_no_verdict_but_what_is_odd(plan: JobPlan) -> None:
+    other = msgspec.structs.replace(plan, gbs=plan.gbs * 2)
+    verdict = judge_result(other, LLAMA, timed([5.0] * 38 + [25.0] + [5.0] * 11))
+    assert (verdict.kind, verdict.text) == ("no reference", "nothing is published for this configuration")
+    assert len(verdict.remarks) == 1
+
+
+def test_steps_that_were_read_before_are_not_read_again(plan: JobPlan) -> None:
+    known = Steps(run(6.0), ("odd",), None)
+    verdict = judge_result(plan, LLAMA, timed([5.0] * 50), [own(6.0)], known)
+    assert verdict.difference == 0
+    assert verdict.remarks == ("odd",)
+
+
+def test_an_unstable_run_keeps_its_decision_and_is_open(plan: JobPlan) -> None:
+    unstable = replace(run(9.0), count=7, spikes=(0, 1, 2))
+    verdict = judge_result(plan, LLAMA, timed([5.0] * 50), [own(5.0)], Steps(unstable, ("odd",)))
+    assert verdict.text == "inconclusive: unstable, 3 of 10 steps are unlike the others"
+    assert (verdict.kind, verdict.remarks) == ("inconclusive", ("odd",))
+    assert verdict.decision is not None
+    assert verdict.decision.answer == "fail"
+
+
+def test_a_verdict_over_runs_follows_the_error_of_its_reference_and_the_rate_that_is_asked_for(plan: JobPlan) -> None:
+    usual = judge_runs(plan, [run(5.0)], own(5.0)).decision
+    assert usual == decide([run(5.0)], 5.0)
+    assert judge_runs(plan, [run(5.0)], own(5.0, 0.02)).decision == decide([run(5.0)], 5.0, reference_error=0.02)
+    strict = judge_runs(plan, [run(5.0)], own(5.0), tolerance=0.1, error_rate=0.001).decision
+    assert strict == decide([run(5.0)], 5.0, tolerance=0.1, error_rate=0.001)
+
+
+def test_no_difference_has_no_minus(plan: JobPlan) -> None:
+    assert judge_runs(plan, [run(4.9999)], own(5.0)).text.startswith("inconclusive (+0.0% ")
+    assert judge_runs(plan, [run(4.99)], own(5.0)).text.startswith("inconclusive (-0.2% ")
 
 
 # Looks at growing data

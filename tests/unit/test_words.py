@@ -12,7 +12,7 @@ from llmb_common.errors import ConfigError, LLMBError, RequestError
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.request.read import read_request
 from llmb_common.site.cluster import ClusterConfig, load_cluster_config
-from llmb_common.words import is_slurm_name, job_variable_problem, line_problem, mount_problem
+from llmb_common.words import is_experiment_name, is_slurm_name, job_variable_problem, line_problem, mount_problem
 from llmb_install.answers.checks import check
 from llmb_install.doctor.command import doctor
 from llmb_run.starting.requests import check_job_variable
@@ -140,6 +140,26 @@ def test_no_variable_of_the_job_scripts_can_be_set_from_outside() -> None:
     assert [name for name in sorted(names) if not job_variable_problem(name, "x")] == []
     assert job_variable_problem("LLMB_RESUME", "1") == "LLMB_RESUME is set by the job script"
     assert job_variable_problem("SECONDS", "1").startswith("SECONDS is reserved by bash")
+
+
+BASH = """BASHOPTS BASH_VERSINFO EUID PPID SHELLOPTS UID IFS SECONDS GROUPS DIRSTACK BASHPID BASH_ENV BASH_REMATCH
+FUNCNAME LINENO OPTIND PIPESTATUS RANDOM _"""
+
+
+@pytest.mark.parametrize("name", BASH.split())
+def test_variables_that_bash_keeps_itself_cannot_be_set(name: str) -> None:
+    assert job_variable_problem(name, "1") == f"{name} is reserved by bash, which runs the job script"
+
+
+@pytest.mark.parametrize(
+    ("name", "valid"),
+    [
+        *(("a", True), ("9.+-_", True), ("x" * 200, True), ("x" * 201, False), ("", False), ("-a", False)),
+        *(("a\n", False), ("a/b", False), ("ü", False), (7, False), (None, False)),
+    ],
+)
+def test_an_experiment_name_is_a_plain_word(name: object, valid: bool) -> None:
+    assert is_experiment_name(name) is valid
 
 
 @pytest.mark.parametrize("value", ["a\nb", "\x00", "\udc80"])

@@ -1,0 +1,68 @@
+"""The ways of running jobs that LLMB brings along, and Bash that has files of its own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from llmb_common import cluster_types
+from llmb_common.cluster_types import ClusterType, Traits, traits_of
+from llmb_common.shell_text import shell_part
+
+
+def test_slurm_queues_jobs_in_containers_on_other_machines() -> None:
+    assert traits_of("slurm") == Traits(
+        name=ClusterType("slurm"),
+        executor="llmb_common.executors.slurm:SlurmExecutor",
+        this_machine=False,
+        queued=True,
+        dependencies=True,
+        containers=True,
+        slurm_options=True,
+        unheeded=(),
+        job_id=r"[0-9]+(_[0-9]+)?",
+    )
+
+
+def test_local_jobs_run_here_and_need_none_of_slurms_settings() -> None:
+    unheeded = "ADDITIONAL_SLURM_PARAMS CPU_PER_TASK_PINNING ENABLE_VBOOST GPUS_PER_NODE RUN_CONF_MOUNTS TIME_LIMIT"
+    assert traits_of("local") == Traits(
+        name=ClusterType("local"),
+        executor="llmb_common.executors.local:LocalExecutor",
+        this_machine=True,
+        queued=False,
+        dependencies=False,
+        containers=False,
+        slurm_options=False,
+        unheeded=tuple(unheeded.split()),
+        job_id="[0-9]+",
+    )
+
+
+@pytest.mark.parametrize(
+    ("cluster_type", "job_id", "valid"),
+    [
+        *(("slurm", "17", True), ("slurm", "17_3", True), ("slurm", "17_", False)),
+        *(("local", "17", True), ("local", "17_3", False), ("local", "", False)),
+    ],
+)
+def test_a_jobs_id_has_the_form_of_its_scheduler(cluster_type: str, job_id: str, valid: bool) -> None:
+    assert bool(re.fullmatch(traits_of(cluster_type).job_id, job_id)) is valid
+
+
+def test_an_unknown_way_is_named_beside_the_known_ones() -> None:
+    assert cluster_types.names() == ("slurm", "local")
+    with pytest.raises(ValueError, match=r"^cluster_type 'flux' is not one of slurm, local$"):
+        traits_of("flux")
+    with pytest.raises(ValueError, match=rf"^cluster_type '{'x' * 100}' is not"):
+        traits_of("x" * 200)
+
+
+def test_a_part_of_a_script_comes_without_its_directive(tmp_path: Path) -> None:
+    (tmp_path / "part.sh").write_text("# shellcheck shell=bash disable=SC2154\n\necho größe\n\n", encoding="utf-8")
+    assert shell_part(str(tmp_path / "module.py"), "part.sh") == "echo größe"
+    (tmp_path / "none.sh").write_text("echo\n")
+    with pytest.raises(ValueError, match=r"none\.sh does not begin with a directive for shellcheck"):
+        shell_part(str(tmp_path / "module.py"), "none.sh")
