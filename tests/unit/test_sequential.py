@@ -119,7 +119,7 @@ def test_the_page_says_what_the_code_does() -> None:
 @pytest.mark.parametrize("noise", NOISES, ids=lambda noise: noise.title)
 def test_campaigns_are_wrong_in_at_most_five_per_cent(noise: object) -> None:
     source = random.Random(f"campaigns {noise}")
-    runs = [simulate(noise, source) for _ in range(7 * 300)]  # type: ignore[arg-type]
+    runs = [simulate(noise, source) for _ in range(7 * 150)]  # type: ignore[arg-type]
     undecided = {}
     for performance in simulated.PERFORMANCE:
         for repeats, reruns in ((1, 2), (3, 4)):
@@ -131,4 +131,5 @@ def test_campaigns_are_wrong_in_at_most_five_per_cent(noise: object) -> None:
                 assert counted["pass"] / trials <= 0.05, f"wrong pass at {performance}"
             assert repeats <= taken <= repeats + reruns
             undecided[repeats, performance] = counted["inconclusive"] / trials
-    assert undecided[3, 1.0] < undecided[1, 1.0], "reruns decide"
+    before, after = undecided[1, 1.0], undecided[3, 1.0]
+    assert after < before or before == after == 0, "reruns decide"

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
@@ -28,6 +29,7 @@ from llmb_common.results.verdict import (
     measured_seconds,
     step_time,
     steps_of,
+    window_of,
 )
 from llmb_common.timing.records import Iteration
 from llmb_common.timing.runs import RunFiles, RunTiming
@@ -167,6 +169,7 @@ def test_beyond_the_limit_more_runs_would_fail() -> None:
 # One run against its reference
 
 LLAMA = load_recipe(ROOT / "llama3.1")
+NEMOTRON = load_recipe(ROOT / "nemotron4")
 
 
 @pytest.fixture(scope="module")
@@ -299,6 +302,28 @@ def test_a_verdict_over_runs_follows_the_error_of_its_reference_and_the_rate_tha
     assert judge_runs(plan, [run(5.0)], own(5.0, 0.02)).decision == decide([run(5.0)], 5.0, reference_error=0.02)
     strict = judge_runs(plan, [run(5.0)], own(5.0), tolerance=0.1, error_rate=0.001).decision
     assert strict == decide([run(5.0)], 5.0, tolerance=0.1, error_rate=0.001)
+
+
+def test_other_software_widens_the_limit_by_what_releases_differ(plan: JobPlan) -> None:
+    """Dense models: up to 3.2 % slower from one release to the next, and 5 % are allowed in any case."""
+    other = judge_runs(plan, [run(5.0)], own(5.0, same=False))
+    assert other.decision == decide([run(5.0)], 5.0, tolerance=1.05 * 1.032 - 1)
+    assert other.text.startswith("indication: pass (+0.0% ± 5.9%, limit +8.4%)")
+
+
+@pytest.mark.parametrize(("boost", "same", "said"), [(False, False, True), (True, False, False), (False, True, False)])
+def test_a_clock_boost_that_this_run_had_not_is_said_of_a_published_one(
+    tmp_path: Path, boost: bool, same: bool, said: bool
+) -> None:
+    variables = {"MODEL_SIZE": "15b", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "16", "GPU_TYPE": "h100"}
+    plan = msgspec.structs.replace(plan_for(tmp_path, "nemotron4", **variables), vboost=boost)
+    timing = timed([2.5] * 49 + [2.0], window=window_of(plan))
+    verdict = judge_result(plan, NEMOTRON, timing, [own(2.5)] if same else [])
+    assert verdict.reference is not None
+    assert verdict.reference.kind == ("baseline" if same else "published")
+    assert any("clock boost (ENABLE_VBOOST), this one had not" in remark for remark in verdict.remarks) is said
+    apart = 2.0 / verdict.reference.seconds - 1
+    assert verdict.remarks[-1] == (f"its last step, which the published table states, takes 2 s ({apart:+.1%})")
 
 
 def test_no_difference_has_no_minus(plan: JobPlan) -> None:
