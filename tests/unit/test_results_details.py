@@ -25,7 +25,7 @@ from llmb_common.results.configuration import configuration, configuration_key, 
 from llmb_common.results.decision import PRIOR_DEVIATION, PRIOR_RUNS, decide, mean_seconds, run_variance, t_quantile
 from llmb_common.results.estimate import StepTime, estimate, spike_positions
 from llmb_common.results.references import Reference, release_spread
-from llmb_common.results.simulation import Noise, answers, main, simulate, table
+from llmb_common.results.simulation import Noise, answers, simulate, table
 from llmb_common.results.verdict import judge_runs
 from llmb_common.runs.record import RunRecord
 from llmb_common.timing.records import Iteration
@@ -275,17 +275,6 @@ def test_the_shares_of_a_cell_add_up() -> None:
         for cell in row[2:]:
             assert sum(map(float, cell.split(" / "))) == pytest.approx(100, abs=0.2)
     assert cells[3][2] == "100.0 / 0.0 / 0.0", "ten quiet runs at the reference pass"
-
-
-def test_the_command_prints_the_table_of_the_seed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["simulation", "--trials", "1"])
-    main()
-    assert capsys.readouterr().out.splitlines() == list(table(1, 1))
-    monkeypatch.setattr("sys.argv", ["simulation", "--trials", "1", "--seed", "2"])
-    main()
-    assert capsys.readouterr().out.splitlines() == list(table(1, 2))
 
 
 def test_each_simulated_run_is_used_once() -> None:

@@ -1,0 +1,210 @@
+"""Which runs do the same work, and what is said of two that do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from llmb_common.errors import RecordError
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.recipes.loading import load_recipe
+from llmb_common.results.baselines import baselines, set_baselines
+from llmb_common.results.comparison import differences, facts
+from llmb_common.results.configuration import configuration_key, software_of_plan
+from llmb_common.results.estimate import StepTime
+from llmb_common.results.history import Changed, histories
+from llmb_common.results.scaling import ScaledRun, scaling
+from llmb_common.runs.record import RunRecord, State
+from support.runs import PUBLISHED, ROOT, make_run, plan_for
+
+LLAMA = load_recipe(ROOT / "llama3.1")
+STEADY = StepTime(5.0, 0.01, count=10)
+
+DECIDES = """workload variant model_size dtype fp8_recipe gpu_type device gpus gpus_per_node seq_len layers tp pp cp ep
+etp vp mbs gbs fsdp cuda_graph recompute_layers offload_layers wgrad_deferral moe_routing nccl_trace vboost
+cpu_pinning"""
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
+    return make_run(tmp_path_factory.mktemp("site"))
+
+
+def changed(plan: JobPlan, **fields: Any) -> JobPlan:
+    """``section_field`` with two underscores changes a part of the plan."""
+    for name, value in fields.items():
+        section, _, field = name.rpartition("__")
+        part = msgspec.structs.replace(getattr(plan, section), **{field: value}) if section else value
+        plan = msgspec.structs.replace(plan, **{section or field: part})
+    return plan
+
+
+# Configurations
+
+
+@pytest.mark.parametrize("field", DECIDES.split())
+def test_what_decides_the_speed_is_part_of_a_configuration(record: RunRecord, field: str) -> None:
+    assert configuration_key(changed(record.plan, **{field: "another"})) != configuration_key(record.plan)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"checkpoint__enabled": True},
+        {"checkpoint__load": "/checkpoints"},
+        {"checkpoint__resume": True},
+        {"measurement__first": 11},
+        {"measurement__last": 50},
+    ],
+    ids=str,
+)
+def test_so_are_checkpoints_and_the_window(record: RunRecord, change: dict[str, Any]) -> None:
+    assert configuration_key(changed(record.plan, **change)) != configuration_key(record.plan)
+
+
+@pytest.mark.parametrize("field", ["experiment_name", "install", "image", "time_limit", "mounts", "max_steps"])
+def test_names_places_and_limits_are_not(record: RunRecord, field: str) -> None:
+    assert configuration_key(changed(record.plan, **{field: "another"})) == configuration_key(record.plan)
+
+
+def test_software_that_only_the_run_can_tell_is_empty(record: RunRecord) -> None:
+    images = {"/i/nvidia+nemo+26.02.01.sqsh": "nemo:26.02.01", "/i/ours.sqsh": "ours.sqsh", None: ""}
+    assert {image: software_of_plan(changed(record.plan, image=image)) for image in images} == images
+
+
+# What is known of a run
+
+
+def test_facts_are_those_of_plan_environment_software_image_code_and_nodes(record: RunRecord) -> None:
+    evidence = {
+        "nodes": 2,
+        "hosts": ["n1", "n2"],
+        "gpus": "4 x NVIDIA GB200",
+        "driver": "580.1",
+        "cuda": "13.0",
+        "kernel": "6.8",
+        "cpu": "Grace",
+        "nccl": "2.28",
+        "network": "IB",
+    }
+    manifest = {
+        "llmb": "0.2.0",
+        "recipe_sha256": "r1",
+        "code_sha256": "c1",
+        "image": {"receipt": '{"sha256": "i1"}'},
+        "job": {"evidence": evidence},
+    }
+    found = facts(replace(record, manifest=manifest))
+    del evidence["nodes"]
+    told = {**evidence, "hosts": "n1, n2", "llmb": "0.2.0", "recipe_sha256": "r1", "code_sha256": "c1"}
+    told |= {"image digest": "i1", "software": "nemo:26.02.01"}
+    assert {name: found[name] for name in told} == told
+    assert (found["tp"], found["measurement.first"], found["fsdp"]) == ("2", "35", "true")
+    assert not {"", "-"} & set(found.values()), "what is not known is left out"
+    assert not {"env", "experiment_name", "install", "workload_folder", "time_limit", "mounts"} & found.keys()
+    assert not any(name.startswith("preflight") for name in found)
+
+
+def test_a_fact_of_one_run_only_differs_from_none(record: RunRecord) -> None:
+    one, other = (replace(record, manifest={name: "x"}) for name in ("llmb", "code_sha256"))
+    assert differences(one, other) == [("llmb", "x", "-"), ("code_sha256", "-", "x")]
+
+
+# Over time
+
+
+def moment(record: RunRecord, when: float, **evidence: Any) -> tuple[RunRecord, StepTime]:
+    manifest = {"job": {"evidence": {"nodes": 1, **evidence}}}
+    return replace(record, states=(State("COMPLETED", when, ""),), manifest=manifest), STEADY
+
+
+def test_other_nodes_are_no_change_and_what_nodes_do_not_tell_is_unknown(record: RunRecord) -> None:
+    runs = [
+        moment(record, 1.0, driver="580.1", hosts=["n1"]),
+        moment(record, 2.0, hosts=["n2"]),
+        moment(record, 3.0, driver="580.2", hosts=["n3"]),
+        moment(record, 4.0, driver="580.3", hosts=["n3"]),
+    ]
+    (history,) = histories(reversed(runs))
+    assert history.title == "llama3.1 405b fp8 on 128 gb200"
+    assert [item.created for item in history.moments] == [1.0, 2.0, 3.0, 4.0]
+    assert [item.changes for item in history.moments[:3]] == [(), (), ()]
+    assert history.moments[3].changes == (Changed("driver", "580.2", "580.3"),)
+    first = history.moments[0]
+    assert (first.run_id, first.software) == (record.paths.run_id, "nemo:26.02.01")
+    assert (first.seconds, first.error) == (5.0, 0.01)
+
+
+# Over scales
+
+
+@pytest.fixture(scope="module")
+def scales(tmp_path_factory: pytest.TempPathFactory) -> tuple[JobPlan, JobPlan]:
+    """Llama 3.1 8b on 8 and 16 H100, with twice the batch."""
+    variables = {"GPU_TYPE": "h100", "MODEL_SIZE": "8b", "DTYPE": "bf16", "CONFIG_VARIANT": "nemo2"}
+    install = tmp_path_factory.mktemp("site")
+    small, large = (plan_for(install, **variables, JOB_TOTAL_GPUS=gpus) for gpus in ("8", "16"))
+    return small, large
+
+
+def lines_of(small: JobPlan, large: JobPlan) -> list[str]:
+    return [line.kind for line in scaling([ScaledRun(plan, LLAMA, "nemo:26", 12.0) for plan in (small, large)])]
+
+
+SAME = """workload recipe variant model_size dtype fp8_recipe gpu_type device seq_len layers moe_routing nccl_trace
+vboost"""
+
+
+@pytest.mark.parametrize("field", SAME.split())
+def test_scales_of_different_jobs_are_no_line(scales: tuple[JobPlan, JobPlan], field: str) -> None:
+    small, large = scales
+    assert lines_of(small, large) == ["weak"]
+    assert lines_of(small, changed(large, **{field: "another"})) == []
+
+
+@pytest.mark.parametrize(
+    "change", [{"checkpoint__enabled": True}, {"checkpoint__load": "/c"}, {"profile": "nsys"}, {"overridden": ("tp",)}]
+)
+def test_nor_are_those_that_do_more_or_were_changed_by_hand(
+    scales: tuple[JobPlan, JobPlan], change: dict[str, Any]
+) -> None:
+    small, large = scales
+    assert lines_of(small, changed(large, **change)) == []
+
+
+def test_a_batch_of_ones_own_is_allowed_and_a_layout_that_follows_the_scale(scales: tuple[JobPlan, JobPlan]) -> None:
+    small, large = scales
+    assert lines_of(small, changed(large, overridden=("gbs",), gbs=small.gbs)) == ["strong"]
+    assert lines_of(small, changed(large, tp=4)) == ["weak"]
+    assert lines_of(changed(small, overridden=("tp",)), changed(large, overridden=("tp",))) == ["weak"]
+
+
+def test_runs_of_one_scale_are_one_point(scales: tuple[JobPlan, JobPlan]) -> None:
+    small, large = scales
+    seconds = [(large, 13.0), (small, 12.0), (large, 14.0)]
+    (line,) = scaling([ScaledRun(plan, LLAMA, "nemo:26", time) for plan, time in seconds])
+    assert [(point.gpus, point.runs, point.seconds) for point in line.points] == [(8, 1, 12.0), (16, 2, 13.5)]
+    assert [point.gbs for point in line.points] == [small.gbs, large.gbs]
+    assert line.points[0].tokens_per_second == pytest.approx(8192 * small.gbs / 12.0)
+    assert line.points[1].efficiency == pytest.approx(12.0 / 13.5)
+
+
+# Baselines
+
+
+def test_a_key_that_nobody_knows_in_the_list_of_baselines_is_damage(tmp_path: Path, record: RunRecord) -> None:
+    set_baselines(tmp_path, [(record, STEADY)])
+    file = tmp_path / ".llmb" / "baselines.json"
+    good = file.read_text()
+    for place in ('"key"', '"run_id"'):
+        file.write_text(good.replace(place, f'"typo": 1, {place}', 1))
+        with pytest.raises(RecordError, match="is not a list of baselines"):
+            baselines(tmp_path)
+
+
+def test_a_published_configuration_has_a_key_of_its_own(record: RunRecord, tmp_path: Path) -> None:
+    assert configuration_key(plan_for(tmp_path, **PUBLISHED)) == configuration_key(record.plan)
