@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import socket
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,16 @@ def test_an_output_goes_into_a_fifo_and_does_not_replace_it(tmp_path: Path) -> N
     assert os.read(reader, 100) == b"report\n"
     os.close(reader)
     assert fifo.is_fifo()
+
+
+def test_an_output_that_nobody_takes_is_refused(tmp_path: Path) -> None:
+    taken = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(taken))
+        with pytest.raises(RecordError) as caught:
+            write_output(taken, "x")
+    assert str(caught.value) == f"cannot write {taken}: No such device or address\n  -> name another file"
+    assert taken.is_socket()
 
 
 def test_an_output_replaces_a_file_and_is_refused_where_a_folder_is(tmp_path: Path) -> None:

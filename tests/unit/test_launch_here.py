@@ -146,6 +146,7 @@ def test_an_error_about_one_field_names_it() -> None:
     "name", ["a10", "a30", "a40", "a100", "a800", "b100", "gh200", "h20", "h800", "l4", "l40", "l40s", "v100"]
 )
 def test_a_gpu_that_exists_is_not_corrected(name: str) -> None:
+    assert name in gpus.OTHERS
     assert did_you_mean(name, [f"{name}0", f"g{name}"]) == ""
 
 

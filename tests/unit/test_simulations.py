@@ -139,7 +139,7 @@ def test_the_documented_commands_print_the_documented_number_of_trials(
     module: Any, trials: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def lines(trials: int, seed: int) -> Iterator[str]:
-        yield f"{trials} trials, seed {seed}"
+        yield f"{trials!r} trials, seed {seed!r}"
 
     monkeypatch.setattr(module, "table", lines)
     for arguments, said in (
