@@ -71,6 +71,12 @@ def test_names_places_and_limits_are_not(record: RunRecord, field: str) -> None:
     assert configuration_key(changed(record.plan, **{field: "another"})) == configuration_key(record.plan)
 
 
+def test_the_order_of_variables_does_not_matter(tmp_path: Path) -> None:
+    plan = plan_for(tmp_path, **PUBLISHED, NCCL_ALGO="Ring", NCCL_PROTO="LL")
+    turned = changed(plan, env=dict(reversed(plan.env.items())))
+    assert configuration_key(turned) == configuration_key(plan)
+
+
 def test_software_that_only_the_run_can_tell_is_empty(record: RunRecord) -> None:
     images = {"/i/nvidia+nemo+26.02.01.sqsh": "nemo:26.02.01", "/i/ours.sqsh": "ours.sqsh", None: ""}
     assert {image: software_of_plan(changed(record.plan, image=image)) for image in images} == images
@@ -137,6 +143,20 @@ def test_other_nodes_are_no_change_and_what_nodes_do_not_tell_is_unknown(record:
     first = history.moments[0]
     assert (first.run_id, first.software) == (record.paths.run_id, "nemo:26.02.01")
     assert (first.seconds, first.error) == (5.0, 0.01)
+
+
+def test_a_fact_that_comes_or_goes_is_a_change(record: RunRecord) -> None:
+    def at(when: float, **manifest: str) -> tuple[RunRecord, StepTime]:
+        return replace(record, states=(State("COMPLETED", when, ""),), manifest=manifest), STEADY
+
+    (history,) = histories([at(1.0), at(2.0, llmb="0.2"), at(3.0)])
+    assert [item.changes for item in history.moments] == [
+        (),
+        (Changed("llmb", "-", "0.2"),),
+        (Changed("llmb", "0.2", "-"),),
+    ]
+    (alone,) = histories([at(1.0)])
+    assert alone.title == "llama3.1 405b fp8 on 128 gb200"
 
 
 # Over scales

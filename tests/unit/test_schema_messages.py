@@ -33,6 +33,7 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     api_key: str = ""
     pair: tuple[int, str] = (1, "")
     many: tuple[Literal["x", "yy"], ...] = ()
+    place: str | Item = ""
     short: Annotated[str, msgspec.Meta(min_length=1)] = "x"
 
 
@@ -82,6 +83,7 @@ MISTAKES = [
         "items[0].kind ('fats') is unknown (did you mean 'fast'?)",
         "use one of fast, slow",
     ),
+    ("place: {name: a, kind: x}", "place.kind ('x') is unknown", "use one of fast, slow"),
     ("groups: {a: {name: a, kind: x}}", "groups[...].kind is unknown", "use one of fast, slow"),
     ("short: ''", "short (''): Expected 'str' of length >= 1", ""),
     # keys

@@ -93,6 +93,7 @@ def test_a_campaign_ends_at_the_look_that_decides() -> None:
     assert campaign([run(1.04)] * 15, 1.0, 3, 12) == ("pass", 15), "9.6 runs more, and then all"
     assert campaign([run(1.05)] * 15, 1.0, 3, 12) == ("inconclusive", 15)
     assert campaign([run(1.05)], 1.0, 1, 0) == ("inconclusive", 1)
+    assert campaign([run(0.9923)], 1.0, 1, 0) == ("pass", 1), "the limit is 1 / 0.95, and not 1.05"
 
 
 def test_each_run_is_in_one_campaign_and_what_is_left_in_none() -> None:
