@@ -80,8 +80,6 @@ def is_secret_name(name: str) -> bool:
     Decided word by word: NGC_KEY and DB_PASS are secrets; KEYBOARD, PASSTHROUGH, NCCL_IB_PKEY and
     TOKENIZERS_PARALLELISM are not.
     """
-    if name in SECRET_VARIABLES:
-        return True
     words = re.split(r"[^A-Z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper())
     words = [word for word in words if word]
     others = set(words)

@@ -65,6 +65,14 @@ def test_words_that_make_a_name_a_secret_wherever_they_stand(word: str) -> None:
         assert is_secret_name(name), name
 
 
+@pytest.mark.parametrize(
+    "name", ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "NGC_API_KEY", "NGC_CLI_API_KEY", "WANDB_API_KEY"]
+)
+def test_the_tokens_that_jobs_use_are_known_as_such(name: str) -> None:
+    assert name in SECRET_VARIABLES
+    assert is_secret_name(name)
+
+
 @pytest.mark.parametrize("word", ["SECRET", "PASSWORD", "PASSWD", "APIKEY", "CREDENTIALS", "JWT", "COOKIE"])
 def test_no_other_word_takes_that_back(word: str) -> None:
     for other in ("MAX", "TYPE", "PUBLIC", "NUM"):
