@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from mutation.excused import Excuses
+from mutation.mapping import map_tests
 from mutation.mutants import Mutant, mutants_of
+from mutation.trees import Trees
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -98,7 +100,11 @@ def test_that_fails_anyway():
 
 def test_survivors_are_shown_with_their_place_and_the_working_tree_stays_as_it_is(tmp_path: Path) -> None:
     code, test = tmp_path / "common" / "thing" / "code.py", tmp_path / "tests" / "unit" / "test_code.py"
-    for path, text in ((code, CODE), (code.with_name("__init__.py"), ""), (test, TEST)):
+    unasked = "def test_that_is_not_asked():\n    assert False\n"
+    for path, text in (
+        *((code, CODE), (code.with_name("__init__.py"), ""), (test, TEST)),
+        (test.with_name("test_other.py"), unasked),
+    ):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     excused = tmp_path / "tests" / "mutation" / "excused.yaml"
@@ -113,13 +119,17 @@ def test_survivors_are_shown_with_their_place_and_the_working_tree_stays_as_it_i
         subprocess.run(["git", *command], cwd=tmp_path, check=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COVERAGE_"))}
     done = subprocess.run(
-        [sys.executable, str(TESTS / "mutate.py"), "--root", str(tmp_path), "--jobs=1", "--at-least=90", "thing.code"],
+        [
+            *(sys.executable, str(TESTS / "mutate.py"), "--root", str(tmp_path), "--jobs=1", "--at-least=90"),
+            *("--tests", "tests/unit/test_code.py", "thing.code"),
+        ],
         env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
     assert "test_code.py::test_that_fails_anyway" in done.stderr
+    assert "test_that_is_not_asked" not in done.stderr
     killed = "max(values) -> values"
     assert killed not in done.stdout
     # Executed in a program that a test starts, and by no test itself.
@@ -148,3 +158,8 @@ def test_an_excuse_without_a_reason_is_none(tmp_path: Path) -> None:
     (tmp_path / "excused.yaml").write_text("- {where: m.py f, change: a -> b, reason: ''}\n")
     with pytest.raises(SystemExit, match="with a reason"):
         Excuses(tmp_path / "excused.yaml")
+
+
+def test_tests_that_are_not_there_cannot_be_asked() -> None:
+    with pytest.raises(SystemExit, match=r"there are no tests in tests/unit/test_none\.py, docs"):
+        map_tests(Trees(TESTS.parent, 0), ["tests/unit/test_words.py", "tests/unit/test_none.py", "docs"], print)
