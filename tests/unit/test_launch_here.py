@@ -80,6 +80,11 @@ def test_settings_are_variables_and_no_arguments(start: Any, words: list[str], s
     assert "JOB_TOTAL_GPUS=128" in err
 
 
+def test_its_words_are_those_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["launch", str(RECIPE), "--help"])
+    assert launch.main() == 0
+
+
 def test_a_wrong_request_is_a_message_and_status_2(start: Any) -> None:
     status, out, err = start(**SMALL | {"JOB_TOTAL_GPUS": "x"}, DRY_RUN="true")
     assert (status, out) == (2, "")

@@ -148,6 +148,12 @@ def test_neither_the_system_nor_ourselves_are_ours_to_end(started: list[subproce
     assert not is_ours_to_end(2**22 + 1), "no such process"
 
 
+def test_only_the_first_process_is_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = os.stat_result((0o40555, 0, 0, 1, os.geteuid(), 0, 0, 0, 0, 0))
+    monkeypatch.setattr(process.Path, "stat", lambda path: mine)
+    assert [pid for pid in (-1, 0, 1, 2) if is_ours_to_end(pid)] == [2]
+
+
 def test_a_process_of_another_user_is_not_ours_to_end(
     started: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
