@@ -112,7 +112,7 @@ def _value_at(path: str, data: Any) -> Any:
     for step in _steps(path):
         if isinstance(data, dict) and step in data:
             data = data[step]
-        elif isinstance(data, list) and step.startswith("[") and step != "[...]" and int(step[1:-1]) < len(data):
+        elif isinstance(data, list) and step.startswith("["):
             data = data[int(step[1:-1])]
         else:
             return None  # msgspec writes "[...]" for a value of a mapping
