@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -86,6 +87,16 @@ def test_a_command_that_ends_well_has_its_own_status(capsys: pytest.CaptureFixtu
     assert capsys.readouterr() == ("", "")
 
 
-def test_what_a_command_prints_is_harmless_and_fits_the_encoding(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_command_prints_is_harmless_and_fits_the_encoding(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert guarded(lambda: print("a\x1b[2J \udc80") or 0) == 0
     assert capsys.readouterr().out == "a\\x1b[2J \\udc80\n"
+    terminals = [io.TextIOWrapper(io.BytesIO(), encoding="ascii") for _ in range(2)]
+    monkeypatch.setattr(sys, "stdout", terminals[0])
+    monkeypatch.setattr(sys, "stderr", terminals[1])
+    assert guarded(raises(RequestError("no größe"))) == 2
+    assert guarded(lambda: print("größe") or 0) == 0
+    shown = [terminal.buffer.getvalue() for terminal in terminals]  # type: ignore[attr-defined]
+    monkeypatch.undo()
+    assert shown == [b"gr\\xf6\\xdfe\n", b"error: no gr\\xf6\\xdfe\n"]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -152,6 +153,10 @@ def test_a_bound_at_the_limit_passes_and_does_not_fail() -> None:
     assert decide([run(10.0)], 10.0, tolerance=free.low - 1).answer == "inconclusive"
 
 
+def test_a_step_may_take_less_than_a_second() -> None:
+    assert decide([run(0.45)], 0.5).answer == "pass"
+
+
 def test_thirty_more_runs_are_the_most_that_are_asked_for() -> None:
     # With 31 runs in all the half width is `reach` times the ratio, and meets the limit 1.05 just here:
     reach = t_quantile(0.965, PRIOR_RUNS + 30) * PRIOR_DEVIATION / math.sqrt(31)
@@ -223,6 +228,18 @@ def test_figures_follow_from_the_step_time(plan: JobPlan) -> None:
     assert (no_peak.tflops_per_gpu, no_peak.mfu, no_peak.log_mfu) == (found.tflops_per_gpu, None, None)
 
 
+def test_the_work_of_a_function_is_what_its_catalogue_says(plan: JobPlan) -> None:
+    """4096 tokens on each GPU: 32 sequences of 8192 for every 64 of them."""
+    timing = timed([5.0] * 50)
+    assert (plan.seq_len, plan.gbs, plan.gpus) == (8192, 64, 128)
+    for per_token, expected in ((1e12, 4096 / 5), (None, None)):
+        function = SimpleNamespace(flops_per_token=per_token)
+        called = msgspec.structs.replace(plan, architecture=None, function=function)
+        assert figures(called, LLAMA, timing, 5.0).tflops_per_gpu == expected
+    nothing = msgspec.structs.replace(plan, architecture=None, function=None)
+    assert figures(nothing, LLAMA, timing, 5.0).tflops_per_gpu is None
+
+
 def test_a_step_time_is_the_mean_of_the_window_or_the_last_step(plan: JobPlan) -> None:
     timing = timed([5.0] * 49 + [4.0])
     last = msgspec.structs.replace(plan, measurement=msgspec.structs.replace(plan.measurement, statistic="last"))
@@ -271,6 +288,16 @@ def test_the_reference_of_the_same_software_is_the_one_and_of_those_the_first(pl
     known = [own(9.0, same=False), own(5.0), own(6.0)]
     assert judge_result(plan, LLAMA, timing, known).reference == own(5.0)
     assert judge_result(plan, LLAMA, timing, known[:1]).reference == known[0], "before a published one"
+    measured_then = msgspec.structs.replace(plan, image="/i/nvidia+nemo+25.09.00.sqsh")
+    same = judge_result(measured_then, LLAMA, timing, known[:1]).reference
+    assert same is not None
+    assert (same.kind, same.same_software) == ("published", True)
+
+
+def test_a_clear_result_is_clear(plan: JobPlan) -> None:
+    timing = timed([5.0] * 50)
+    assert judge_result(plan, LLAMA, timing, [own(6.0)]).kind == "pass"
+    assert judge_result(plan, LLAMA, timing, [own(4.0)]).kind == "fail"
 
 
 def test_without_a_reference_there_is_no_verdict_but_what_is_odd(plan: JobPlan) -> None:
@@ -327,7 +354,7 @@ def test_a_clock_boost_that_this_run_had_not_is_said_of_a_published_one(
 
 
 def test_no_difference_has_no_minus(plan: JobPlan) -> None:
-    assert judge_runs(plan, [run(4.9999)], own(5.0)).text.startswith("inconclusive (+0.0% ")
+    assert judge_runs(plan, [run(4.998)], own(5.0)).text.startswith("inconclusive (+0.0% ")
     assert judge_runs(plan, [run(4.99)], own(5.0)).text.startswith("inconclusive (-0.2% ")
 
 
