@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import threading
 
 import pytest
 
-from llmb_common.programs import Answer, ask, clean_environment
+from llmb_common.programs import Answer, ask, clean_environment, end_group
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -49,6 +50,16 @@ def test_where_slurm_finds_itself_stays_and_what_directs_its_commands_goes(monke
         monkeypatch.setenv(name, "set")
     found = clean_environment()
     assert [name for name in (*stays, *goes) if name in found] == list(stays)
+
+
+def test_a_program_that_is_ended_has_time_to_tidy_up() -> None:
+    """srun cancels its job then."""
+    script = "trap 'echo tidied; exit' TERM; echo ready; while :; do sleep 0.05; done"
+    with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        end_group(process, 60.0)
+        assert process.stdout.read() == b"tidied\n"
 
 
 # Signals

@@ -20,7 +20,7 @@ from llmb_common.results.anomalies import anomalies
 from llmb_common.results.decision import PRIOR_DEVIATION, PRIOR_RUNS, Decision, decide, t_quantile
 from llmb_common.results.estimate import StepTime, estimate
 from llmb_common.results.references import Reference
-from llmb_common.results.sequential import REQUIRED, Attempt, Progress, error_rate, follow, tolerance_of
+from llmb_common.results.sequential import REQUIRED, Attempt, Progress, Rerun, error_rate, follow, tolerance_of
 from llmb_common.results.verdict import (
     Steps,
     Verdict,
@@ -371,9 +371,14 @@ def test_the_first_look_asks_for_what_should_decide_and_the_second_for_all_that_
     assert judge([run(10.3)] * 3).more_runs == 5
     first = follow(ended, 3, 12, judge)
     assert first.attempts == 3 + 5
-    # The five runs scatter: still open, and the last look comes after all that are allowed.
-    ended += [Attempt(run(seconds)) for seconds in (9.7, 10.9, 9.8, 10.8, 10.5)]
-    assert follow(ended, 3, 12, judge).attempts == 15
+    # Five slower ones: still open. Two more would decide, but the next look is the last: after all that are allowed.
+    ended += [Attempt(run(10.4))] * 5
+    assert judge([run(10.3)] * 3 + [run(10.4)] * 5).more_runs == 2
+    second = follow(ended, 3, 12, judge)
+    assert (second.attempts, second.answer) == (15, None)
+    # Still open after all: that is the answer.
+    ended += [Attempt(run(10.55))] * 7
+    assert follow(ended, 3, 12, judge).answer == "inconclusive"
 
 
 def test_where_a_campaign_stands_is_said_in_full() -> None:
@@ -381,3 +386,12 @@ def test_where_a_campaign_stands_is_said_in_full() -> None:
     assert follow([], 3, 4, judge) == Progress(3)
     assert follow([failed], 3, 4, judge) == Progress(3, answer="fail", trouble="out of memory")
     assert follow([failed, None], 3, 4, judge) == Progress(3, trouble="out of memory"), "what runs is waited for"
+
+
+def test_and_so_is_the_way_to_an_answer() -> None:
+    node = Attempt(fault="a node failed")
+    why = "3 of 3 runs say nothing, the last one: a node failed"
+    replaced = tuple(Rerun(number + 1, f"run {number}: a node failed") for number in (1, 2))
+    assert follow([node] * 3, 1, 2, judge) == Progress(3, replaced, "inconclusive", None, why)
+    assert follow([node, Attempt()], 1, 2, None) == Progress(2, replaced[:1], "pass")
+    assert follow([Attempt(run(10.0))] * 3, 3, 12, judge) == Progress(3, (), "pass", judge([run(10.0)] * 3))
