@@ -52,9 +52,9 @@ def test_a_signal_ends_it_in_order() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-@pytest.mark.parametrize("length", [1, 999_999], ids=["noticed when it is flushed", "noticed while it is written"])
-def test_a_reader_that_has_gone_ends_it_without_a_word(length: int) -> None:
-    code = f"import sys; from llmb_common.guard import guarded; sys.exit(guarded(lambda: print('x' * {length}) or 0))"
+def without_a_reader(work: str) -> tuple[int, str]:
+    """Status and standard error of a command whose standard output nobody reads any more."""
+    code = f"import sys; from llmb_common.guard import guarded; sys.exit(guarded({work}))"
     nobody, stdout = os.pipe()
     os.close(nobody)
     # With a buffer, as users have it: the interpreter tries to empty it once more when it ends.
@@ -62,7 +62,20 @@ def test_a_reader_that_has_gone_ends_it_without_a_word(length: int) -> None:
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60, env=env)
     os.close(stdout)
-    assert (done.returncode, done.stderr) == (1, "")
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("length", [1, 999_999], ids=["noticed when it is flushed", "noticed while it is written"])
+def test_a_reader_that_has_gone_ends_it_without_a_word(length: int) -> None:
+    assert without_a_reader(f"lambda: print('x' * {length}) or 0") == (1, "")
+
+
+def test_an_error_is_told_although_nobody_reads_its_json() -> None:
+    assert without_a_reader("lambda: open('/none'), as_json=True") == (
+        3,
+        "error: /none: No such file or directory\n"
+        "  -> check that it exists, its owner and permissions, and free space\n",
+    )
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,12 @@ def test_a_dry_run_prints_the_script(start: Any) -> None:
     assert out.endswith("\n")
 
 
+def test_a_script_is_printed_to_the_letter(start: Any) -> None:
+    status, out, _ = start(**SMALL, DRY_RUN="true", NCCL_ALGO="a\u200bb")
+    assert status == 0
+    assert "a\u200bb" in out
+
+
 def test_a_dry_run_may_print_the_plan(start: Any) -> None:
     status, out, _ = start(**SMALL, DRY_RUN="json")
     assert status == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import threading
@@ -52,14 +53,18 @@ def test_where_slurm_finds_itself_stays_and_what_directs_its_commands_goes(monke
     assert [name for name in (*stays, *goes) if name in found] == list(stays)
 
 
-def test_a_program_that_is_ended_has_time_to_tidy_up() -> None:
-    """srun cancels its job then."""
+def test_a_program_that_is_ended_has_time_to_tidy_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """srun cancels its job then. One that has ended is not killed."""
+    sent: list[int] = []
+    killpg = os.killpg
+    monkeypatch.setattr(os, "killpg", lambda group, number: (sent.append(number), killpg(group, number)))
     script = "trap 'echo tidied; exit' TERM; echo ready; while :; do sleep 0.05; done"
     with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        end_group(process, 60.0)
+        end_group(process, 20.0)
         assert process.stdout.read() == b"tidied\n"
+    assert set(sent) == {signal.SIGTERM, 0}
 
 
 # Signals
