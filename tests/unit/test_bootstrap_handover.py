@@ -1,0 +1,249 @@
+"""The first stage in this process: what it checks, where it builds the tool's environment, and what it becomes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from llmb_install import bootstrap as module
+from llmb_install.arguments import KEPT
+from llmb_install.bootstrap import bootstrap, scratch_home
+from llmb_install.parts.tool import TOOL_BYTES
+from llmb_install.working.reporter import Reporter
+
+CLONE = Path(__file__).resolve().parents[2]
+LOCAL = ("--cluster-type", "local", "--gpu-type", "cpu", "--workloads", "all")
+
+
+class Became(BaseException):
+    """This process would be another program now."""
+
+
+@dataclass
+class Tool:
+    """Stands for the tool's environment below ``home``: a file ``usable`` says that it is there."""
+
+    home: Path
+    made: list[Path] = field(repr=False)
+
+    @property
+    def link(self) -> Path:
+        return self.home / "venvs" / "llmb"
+
+    @property
+    def folder(self) -> Path:
+        return self.home / "venvs" / "llmb-01234567"
+
+    def is_usable(self) -> bool:
+        return (self.home / "usable").exists()
+
+    def ensure(self, reporter: Reporter, *, must_import: bool) -> bool:
+        assert must_import
+        assert (self.home / ".llmb" / "lock.owner").exists(), "under the lock"
+        reporter.log("pip says something")
+        self.made.append(self.home)
+        return True
+
+
+@dataclass
+class Stage:
+    """What the first stage did: where it built, and what it became."""
+
+    install: Path
+    cache: Path
+    made: list[Path]
+    became: list[str] = field(default_factory=list)
+    status: int | None = None
+    err: str = ""
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Stage]:
+    """``./installer.py`` with these words, which ends where it would become ``llmb-install``."""
+    install, made = tmp_path / "install", list[Path]()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("LLMB_REPO", KEPT, "HF_TOKEN", "LLMB_INSTALL"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(module, "tool_environment", lambda clone, home: Tool(home, made))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+
+    def stage(*words: str) -> Stage:
+        found = Stage(install, tmp_path / "cache" / "llmb", made)
+        made.clear()
+
+        def execv(program: str, argv: list[str]) -> None:
+            found.became = argv
+            assert program == argv[0]
+            raise Became
+
+        monkeypatch.setattr("os.execv", execv)
+        umask = os.umask(0o022)
+        try:
+            found.status = bootstrap(CLONE, [*words, "--install-path", str(install)])
+        except Became:
+            pass
+        finally:
+            os.umask(umask)
+        found.err = capsys.readouterr().err
+        return found
+
+    return stage
+
+
+def test_it_builds_where_it_will_be_used_and_hands_over(stage: Callable[..., Stage]) -> None:
+    done = stage(*LOCAL)
+    assert done.made == [done.install]
+    python = str(done.install / "venvs" / "llmb-01234567" / "bin" / "python")
+    assert done.became == [python, "-I", "-m", "llmb_install", *LOCAL, "--install-path", str(done.install)]
+    assert os.environ["LLMB_REPO"] == str(CLONE)
+    assert done.err == f"creating LLMB's own environment in {done.install}/venvs first (once, about a minute)\n"
+    (log,) = (done.install / ".llmb" / "logs").iterdir()
+    assert "pip says something" in log.read_text()
+
+
+def test_with_verbose_all_output_is_shown(stage: Callable[..., Stage]) -> None:
+    assert "    pip says something\n" in stage(*LOCAL, "--verbose").err
+
+
+def test_an_environment_that_is_there_is_used(stage: Callable[..., Stage], tmp_path: Path) -> None:
+    install = tmp_path / "install"
+    install.mkdir()
+    (install / "usable").touch()
+    done = stage("list")
+    assert (done.made, done.err) == ([], "")
+    assert done.became[0].startswith(f"{install}/")
+
+
+def test_one_in_the_cache_serves_where_none_may_be_built(stage: Callable[..., Stage], tmp_path: Path) -> None:
+    (tmp_path / "cache" / "llmb").mkdir(parents=True)
+    (tmp_path / "cache" / "llmb" / "usable").touch()
+    done = stage("list")
+    assert (done.made, done.became[0].startswith(f"{done.cache}/")) == ([], True)
+    assert stage(*LOCAL).made == [done.install], "an installation gets its own all the same"
+
+
+@pytest.mark.parametrize(
+    ("words", "in_place"),
+    [
+        (["--quickstart"], True),
+        (LOCAL, True),
+        ([*LOCAL, "--dry-run"], False),
+        ([*LOCAL, "--record", "/x/play.yaml"], False),
+        (["--list-workloads"], False),
+        (["--play", "/x/play.yaml"], False),
+        (["list"], False),
+        (["doctor"], False),
+        (["uninstall", "--yes"], False),
+        (["add", "grok1"], False),
+        (["update"], False),
+    ],
+)
+def test_nothing_is_built_in_a_folder_that_may_not_become_an_installation(
+    stage: Callable[..., Stage], words: list[str], in_place: bool
+) -> None:
+    done = stage(*words)
+    assert done.made == [done.install if in_place else done.cache]
+    assert done.install.exists() is in_place
+
+
+@pytest.mark.parametrize(
+    ("words", "in_place"),
+    [
+        (["add", "grok1"], True),
+        (["update"], True),
+        (["update", "--dry-run"], False),
+        (["remove", "grok1"], False),
+        (["verify"], False),
+    ],
+)
+def test_an_installation_that_is_there_gets_its_environment_back_from_those_that_build(
+    stage: Callable[..., Stage], tmp_path: Path, words: list[str], in_place: bool
+) -> None:
+    (tmp_path / "install" / "venvs").mkdir(parents=True)
+    done = stage(*words)
+    assert done.made == [done.install if in_place else done.cache]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--gpu-type", "cpu"], "more answers are needed to install; missing:"),
+        ([*LOCAL[:4], "--workloads", "nothing"], "there is no workload 'nothing'"),
+        ([*LOCAL, "--image-folder", "/x"], "image_folder does not matter here"),
+        ([*LOCAL[:2], "--gpu-type", "h100", "--workloads", "all", "--engine-python", "/none"], "/none is not a program"),
+        (["--hf-token"], "--hf-token has no value"),
+        (["--json", "--frobnicate"], "unknown: --frobnicate"),
+    ],
+)  # fmt: skip
+def test_mistakes_come_before_anything_is_built(stage: Callable[..., Stage], words: list[str], said: str) -> None:
+    done = stage(*words)
+    assert (done.status, done.made, done.became) == (2, [], [])
+    assert said in done.err
+    assert not done.install.exists()
+
+
+def test_a_folder_with_other_things_is_refused_unless_that_was_agreed(
+    stage: Callable[..., Stage], tmp_path: Path
+) -> None:
+    (tmp_path / "install").mkdir()
+    (tmp_path / "install" / "thesis.tex").touch()
+    done = stage(*LOCAL)
+    assert (done.status, done.made) == (2, [])
+    assert "is not empty: it contains thesis.tex" in done.err
+    assert stage(*LOCAL, "--into-used-folder").made == [done.install]
+    assert stage(*LOCAL, "--dry-run").made == [done.cache], "which writes nothing there"
+
+
+@pytest.mark.parametrize("words", [["--quickstart"], ["--play", "/x"], ["--list-workloads"]])
+def test_answers_are_not_missed_where_they_come_from_elsewhere(stage: Callable[..., Stage], words: list[str]) -> None:
+    assert stage(*words).became
+
+
+def test_an_installation_has_its_answers_already(stage: Callable[..., Stage], tmp_path: Path) -> None:
+    (tmp_path / "install" / ".llmb").mkdir(parents=True)
+    (tmp_path / "install" / ".llmb" / "answers.yaml").touch()
+    assert stage("--gpu-type", "cpu").became
+
+
+@pytest.mark.parametrize("which", ["stdin", "stderr"])
+def test_in_a_terminal_what_is_missing_will_be_asked(
+    stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert stage("--gpu-type", "cpu").made == [scratch_home()], "who knows where it will be installed"
+    assert stage(*LOCAL, "--image-folder", "/x").status == 2, "nothing is missing, so nothing is asked"
+    monkeypatch.setattr(f"sys.{which}.isatty", lambda: False, raising=False)
+    assert stage("--gpu-type", "cpu").status == 2, "nobody could answer"
+
+
+def test_a_recorded_file_may_name_places_of_another_machine(stage: Callable[..., Stage]) -> None:
+    words = [*LOCAL[:2], "--gpu-type", "h100", "--workloads", "all", "--engine-python", "/nowhere"]
+    assert stage(*words, "--record", "/x/play.yaml").became
+
+
+def test_secrets_travel_in_the_environment(stage: Callable[..., Stage]) -> None:
+    done = stage(*LOCAL, "--hf-token", "hf_x")
+    assert "hf_x" not in " ".join(done.became)
+    assert (os.environ["HF_TOKEN"], os.environ[KEPT]) == ("hf_x", "HF_TOKEN")
+
+
+def test_room_is_needed_where_it_is_built(stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmb_install.working.space.free_bytes", lambda folder: TOOL_BYTES - 1)
+    done = stage(*LOCAL)
+    assert (done.status, done.made) == (3, [])
+    assert f"LLMB's own environment needs 245 MB in {done.install}, and only 245 MB are free there" in done.err
+    monkeypatch.setattr("llmb_install.working.space.free_bytes", lambda folder: TOOL_BYTES)
+    assert stage(*LOCAL).made
+
+
+def test_the_cache_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert scratch_home() == Path("/cache/llmb")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert scratch_home() == tmp_path / ".cache" / "llmb"

@@ -1,0 +1,155 @@
+"""The installer's command line: its help, what a line means, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llmb_common.errors import RequestError
+from llmb_install import arguments
+from llmb_install.arguments import given_by_flags, parse
+from support.golden import GOLDEN, check_golden
+
+
+def file_name(command: str) -> str:
+    return f"help/llmb-install-{command}.txt"
+
+
+@pytest.mark.parametrize("command", arguments.COMMANDS)
+def test_help_matches_the_golden_text(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    with pytest.raises(SystemExit) as ended:
+        parse([command, "--help"])
+    assert ended.value.code == 0
+    check_golden(file_name(command), capsys.readouterr().out)
+
+
+def test_no_golden_help_is_left_over() -> None:
+    found = {f"help/{path.name}" for path in (GOLDEN / "help").glob("llmb-install*")}
+    assert found == {file_name(command) for command in arguments.COMMANDS}
+
+
+@pytest.mark.parametrize(
+    ("started", "shown"), [("/clone/installer.py", "installer.py"), ("/x/llmb-install", "llmb-install"), ("-c", None)]
+)
+def test_the_help_speaks_of_the_program_that_was_started(
+    started: str, shown: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", [started])
+    for words, usage in ((["--help"], "[--quickstart"), (["doctor", "--help"], "doctor [-h]")):
+        with pytest.raises(SystemExit):
+            parse(words)
+        assert capsys.readouterr().out.startswith(f"usage: {shown or 'llmb-install'} {usage}")
+
+
+def test_without_a_word_nothing_is_asked_for() -> None:
+    assert {name: value for name, value in vars(parse([])).items() if value} == {"command": "install"}
+    assert given_by_flags(parse([])) == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "means"),
+    [
+        (["install", "--json"], {"command": "install", "json": True}),
+        (["--play", "a", "--into-used-folder"], {"command": "install", "play": "a", "into_used_folder": True}),
+        (["--record", "a", "--no-site-check"], {"command": "install", "record": "a", "no_site_check": True}),
+        (["--list-workloads", "--verbose"], {"command": "install", "list_workloads": True, "verbose": True}),
+        (["--quickstart"], {"command": "install", "quickstart": True}),
+        (["add", "a", "b", "--dry-run"], {"command": "add", "workloads": ["a", "b"], "dry_run": True}),
+        (["remove", "a"], {"command": "remove", "workloads": ["a"]}),
+        (["list", "--install-path", "/x"], {"command": "list", "install_path": "/x"}),
+        (["update", "--no-space-check"], {"command": "update", "no_space_check": True}),
+        (["uninstall", "--yes", "--results-too"], {"command": "uninstall", "yes": True, "results_too": True}),
+        (
+            ["doctor", "--account", "a", "--gpu-partition", "b", "--no-compute-node"],
+            {"command": "doctor", "account": "a", "gpu_partition": "b", "no_compute_node": True},
+        ),
+    ],
+)
+def test_what_a_line_asks_for(words: list[str], means: dict[str, object]) -> None:
+    assert {name: value for name, value in vars(parse(words)).items() if value} == means
+
+
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        (["--gres"], {"gres": True}),
+        (["--gres", "true"], {"gres": True}),
+        (["--gres", "false", "--hugging-face"], {"gres": False, "hugging_face": True}),
+        (["--gpu-type", "H100", "--cluster-type", "Slurm"], {"gpu_type": "h100", "cluster_type": "slurm"}),
+        (["--account", "Bench", "--workloads", "a,b"], {"account": "Bench", "workloads": "a,b"}),
+        (["--no-space-check"], {"space_check": False}),
+        (["--install-path", "/x", "--json"], {"install_path": "/x"}),
+    ],
+)
+def test_answers_on_the_command_line(words: list[str], given: dict[str, object]) -> None:
+    assert given_by_flags(parse(words)) == given
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "remedy"),
+    [
+        (["--gpu-type", "h1000"], "argument --gpu-type: invalid choice: 'h1000'", "see llmb-install --help"),
+        (["--gres", "maybe"], "argument --gres: invalid choice: 'maybe'", "see llmb-install --help"),
+        (["add"], "the following arguments are required: WORKLOAD", "see llmb-install add --help"),
+        (["list", "--dry-run"], "unknown: --dry-run", "see llmb-install list --help"),
+        (["remove", "a", "--hf-token", "x"], "unknown: --hf-token x", "see llmb-install remove --help"),
+        (["list", "--yes"], "unknown: --yes", "see llmb-install list --help"),
+        (["--inst", "/x"], "unknown: --inst /x", "see llmb-install --help"),
+        (["--jsonn=1"], "unknown: --jsonn=1 (did you mean '--json'?)", "see llmb-install --help"),
+        (["grok1"], "there is no command 'grok1'", "the commands are install, add, remove, list, verify, update, "),
+    ],
+)
+def test_what_is_not_known_is_named(words: list[str], message: str, remedy: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse(words)
+    assert caught.value.message.startswith(message)
+    assert caught.value.remedy.startswith(remedy)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--play", "a"],
+        ["--record", "a"],
+        ["--list-workloads"],
+        ["--dry-run"],
+        ["--json"],
+        ["--no-space-check"],
+        ["--gres"],
+        ["--workloads", "all"],
+    ],
+)
+def test_the_quickstart_leaves_nothing_else_to_decide(words: list[str]) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse(["--quickstart", *words])
+    assert caught.value.message == (f"--quickstart decides everything itself: {words[0]} has no place beside it")
+
+
+def test_a_secret_is_one_word() -> None:
+    for secret in ("a b", "a\n", "\ta"):
+        with pytest.raises(RequestError, match="the value of --hf-token contains a space") as caught:
+            arguments.take_secrets(["--hf-token", secret])
+        assert caught.value.remedy == "copy it again"
+    with pytest.raises(RequestError, match="--ngc-api-key has no value") as caught:
+        arguments.take_secrets(["--ngc-api-key"])
+    assert caught.value.remedy == "better: set the variable NGC_API_KEY"
+    assert arguments.take_secrets(["--hf-token=--odd", "x"]) == (
+        ["x"],
+        {"HF_TOKEN": "--odd", arguments.KEPT: "HF_TOKEN"},
+    )
+    assert arguments.take_secrets(["--json"]) == (["--json"], {}), "nothing is to be kept where nothing was given"
+
+
+def test_where_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LLMB_INSTALL", raising=False)
+    assert arguments.install_path(parse([]), Path("/clone")) == Path("/clone/llmb_install")
+    monkeypatch.setenv("LLMB_INSTALL", "/there")
+    assert arguments.install_path(parse([]), Path("/clone")) == Path("/there")
+    assert arguments.install_path(parse(["--install-path", "here"]), Path("/clone")) == tmp_path / "here"
+    assert arguments.install_path(parse(["list", "--install-path", "~/x"]), Path("/clone")) == tmp_path / "x"

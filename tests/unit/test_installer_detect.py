@@ -1,0 +1,139 @@
+"""What is found of this machine and its Slurm: from answers of its programs, some of which say nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from llmb_common.programs import Answer
+from llmb_install import detect
+from llmb_install.detect import Partition, Site, detect_site, mpi_type, mpi_types, parse_sinfo
+from llmb_install.doctor import facts
+
+SAID = {
+    "sinfo -h -o %P|%a|%l|%D|%G": "gpu*|up|4:00:00|8|gpu:h100:8(S:0-1)\ncpu|up|infinite|4|(null)\n",
+    "sinfo --version": "slurm 24.05.3\n",
+    "sacctmgr -nP show associations user=ann format=account": "other\nbench\n\nother\n",
+    "scontrol --oneliner show nodes": "NodeName=a Arch=x86_64\nNodeName=b Arch=aarch64\nNodeName=c Arch=x86_64 C=4\n",
+    "srun --help": "  --[no-]container-mount-home  bind\n  --container-image=IMAGE\n  --container-image=x\n  --mem\n",
+    "nvidia-smi --query-gpu=name --format=csv,noheader": "NVIDIA B200\nNVIDIA B200\n",
+}
+
+Machine = Callable[[dict[str, str], Sequence[str]], None]
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """Its programs say what the test says; those that it does not mention fail, with something on their output."""
+
+    def machine(said: dict[str, str], on_path: Sequence[str]) -> None:
+        def ask(argv: Sequence[str], seconds: float) -> Answer:
+            assert 1 < seconds < 1000
+            text = said.get(" ".join(argv))
+            return Answer(1, b"gpu|up|1|1|gpu:h100:8 24.05 Arch=arm") if text is None else Answer(0, text.encode())
+
+        monkeypatch.setattr(detect, "ask", ask)
+        monkeypatch.setattr(facts, "ask", ask)
+        monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if name in on_path else None)
+        monkeypatch.setattr("getpass.getuser", lambda: "ann")
+        monkeypatch.setattr("platform.machine", lambda: "riscv64")
+
+    return machine
+
+
+def test_a_cluster_says_what_it_has(machine: Machine) -> None:
+    machine(SAID, ["sbatch"])
+    assert detect_site() == Site(
+        has_slurm=True,
+        slurm_version="24.05.3",
+        partitions=(
+            Partition("gpu", is_default=True, up=True, time_limit="4:00:00", nodes=8, gpus_per_node=8, gpu_name="h100"),
+            Partition("cpu", is_default=False, up=True, time_limit="infinite", nodes=4, gpus_per_node=0, gpu_name=""),
+        ),
+        accounts=("bench", "other"),
+        architectures=("aarch64", "x86_64"),
+        gpu_type="h100",
+        local_gpus=("NVIDIA B200", "NVIDIA B200"),
+        has_pyxis=True,
+    )
+
+
+def test_a_machine_without_slurm_is_looked_at_itself(machine: Machine) -> None:
+    machine(SAID, ["sinfo"])
+    assert detect_site() == Site(
+        has_slurm=False,
+        slurm_version="",
+        partitions=(),
+        accounts=(),
+        architectures=("riscv64",),
+        gpu_type="b200",
+        local_gpus=("NVIDIA B200", "NVIDIA B200"),
+        has_pyxis=False,
+    )
+
+
+def test_where_nothing_answers_everything_is_unknown(machine: Machine) -> None:
+    machine({}, ["sbatch"])
+    assert detect_site() == Site(
+        has_slurm=True, slurm_version="", partitions=(), accounts=(), architectures=(), gpu_type="", local_gpus=()
+    )
+
+
+def test_a_gpu_of_another_kind_has_no_type(machine: Machine) -> None:
+    machine({**SAID, "sinfo -h -o %P|%a|%l|%D|%G": "gpu|up|1|1|gpu:8\nold|up|1|1|gpu:a100:8"}, ["sbatch"])
+    assert detect_site().gpu_type == "b200", "which this machine has"
+    machine({"sinfo -h -o %P|%a|%l|%D|%G": "old|up|1|1|gpu:a100:8"}, ["sbatch"])
+    assert detect_site().gpu_type == ""
+
+
+@pytest.mark.parametrize(
+    ("version", "found"), [("slurm 23.11\n", "23.11"), ("slurm 21.08.8-2\n", "21.08.8"), ("slurm\n", "")]
+)
+def test_releases_of_slurm(machine: Machine, version: str, found: str) -> None:
+    machine({**SAID, "sinfo --version": version}, ["sbatch"])
+    assert detect_site().slurm_version == found
+
+
+@pytest.mark.parametrize(
+    ("said", "types", "chosen"),
+    [
+        ("MPI plugin types are...\n\tnone\n\tpmix\nspecific pmix plugin versions available: pmix_v4\n",
+         ("none", "pmix", "pmix_v4"), "pmix"),
+        ("none pmi2 cray_shasta", ("cray_shasta", "none", "pmi2"), "none"),
+        ("none openmpi pmix_v3 nonesuch", ("none", "openmpi", "pmix_v3"), "pmix_v3"),
+        ("", (), None),
+    ],
+)  # fmt: skip
+def test_how_ranks_can_be_started(machine: Machine, said: str, types: tuple[str, ...], chosen: str | None) -> None:
+    machine({"srun --mpi=list": said}, [])
+    assert mpi_types() == types
+    assert mpi_type() == chosen
+
+
+def test_slurm_22_lists_them_on_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detect, "ask", lambda *_: Answer(0, b"none\n", b"srun: pmix\n"))
+    assert mpi_types() == ("none", "pmix")
+
+
+def test_a_partition_of_several_kinds_of_node_is_one() -> None:
+    (found,) = parse_sinfo("a|up|1:00|2|gpu:h100:4\na*|down|2:00|3|gpu:b200:8\na|up|2:00|1|(null)")
+    assert found == Partition(
+        "a", is_default=False, up=True, time_limit="2:00", nodes=6, gpus_per_node=8, gpu_name="b200"
+    )
+
+
+@pytest.mark.parametrize("line", ["a|up|1:00|2", "a|up|1:00|2|gpu:8|more", "a|up|1:00|many|gpu:8", "slurm_load: error"])
+def test_a_line_that_is_no_partition_is_passed_over(line: str) -> None:
+    assert [found.name for found in parse_sinfo(f"{line}\nb|up|1:00|2|gpu:8")] == ["b"]
+
+
+def test_what_a_site_knows_of_a_partition(machine: Machine) -> None:
+    machine(SAID, ["sbatch"])
+    site = detect_site()
+    assert [partition.name for partition in site.gpu_partitions] == ["gpu"]
+    assert (site.has_gres("gpu"), site.has_gres("cpu"), site.has_gres("none")) == (True, False, False)
+    mixed = replace(site, partitions=parse_sinfo("new|up|1|1|gpu:b200:8\nold|up|1|1|gpu:8"), gpu_type="h200")
+    assert mixed.gpu_type_in("new") == "b200"
+    assert mixed.gpu_type_in("old") == mixed.gpu_type_in("none") == "h200"

@@ -1,0 +1,399 @@
+"""doctor from end to end: what it asks, what it makes of the answers, and the report."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_installer_doctor import GOOD, NODE, bad, node, settings
+
+from llmb_common.errors import ConfigError
+from llmb_common.programs import Answer
+from llmb_common.site.cluster import ClusterConfig, Engine, SlurmSettings
+from llmb_install.detect import parse_sinfo
+from llmb_install.doctor import command
+from llmb_install.doctor.checks import Check, all_checks, limit_minutes
+from llmb_install.doctor.command import doctor
+from llmb_install.doctor.facts import SLURM_COMMANDS, Facts, Node, ask_one_node, gather
+
+GOOD_REPORT = {
+    "space for the installation": "10.0 TB free in /",
+    "space for images": "10.0 TB free in /images",
+    "Slurm version": "24.11.5",
+    "Slurm controller": "answers",
+    "srun --mpi=pmix": "none, pmix",
+    "GPU partition": "gpu: 8 nodes of 8 GPUs, limit 4:00:00",
+    "GRES": "8 GPUs per node",
+    "account": "bench",
+    "task plug-in": "task/cgroup,task/affinity",
+    "Pyxis": "srun has its options",
+    "writing to an image's files": "jobs may",
+    "Enroot on this machine": "4.1.2",
+    "a compute node": "gpu1",
+    "architecture": "x86_64",
+    "GPUs of the node": "2 x NVIDIA H100 80GB HBM3, driver 580.65.06",
+    "CUDA of the driver": "13.0",
+    "InfiniBand or RoCE": "mlx5_0, mlx5_1",
+    "Enroot on the node": "4.1.2",
+    "installation on the node": "visible",
+    "clock of the node": "+0.2 s from ours",
+}
+
+
+def report(facts: Facts) -> dict[str, str]:
+    return {check.name: check.found for check in all_checks(facts)}
+
+
+def on_slurm(**changes: Any) -> Facts:
+    return replace(GOOD, config=ClusterConfig(**{"cluster_type": "slurm", "slurm": GOOD.config.slurm, **changes}))
+
+
+def test_a_good_site_is_described_check_by_check() -> None:
+    assert report(GOOD) == GOOD_REPORT
+    assert {(check.level, check.remedy) for check in all_checks(GOOD)} == {("ok", "")}
+
+
+@pytest.mark.parametrize(
+    ("facts", "name", "found"),
+    [
+        (replace(GOOD, free_install=4 * 10**9), "space for the installation", "4.0 GB free in /"),
+        (replace(GOOD, controller_is_up=False), "Slurm controller", "does not answer"),
+        (replace(GOOD, missing_commands=("srun", "sbatch")), "Slurm commands", "not found: srun, sbatch"),
+        (replace(GOOD, mpi_types=()), "srun --mpi=pmix", "nothing listed"),
+        (replace(GOOD, container_options=()), "Pyxis", "srun has no --container-image"),
+        (settings(container_writable=False), "writing to an image's files", "slurm.container_writable is false"),
+        (replace(GOOD, local_enroot=""), "Enroot on this machine", "not found"),
+        (replace(GOOD, has_unsquashfs=False), "unsquashfs", "not found"),
+        (replace(GOOD, has_accounting=False), "account", "Slurm accounting is not enabled"),
+        (replace(GOOD, slurm_config={}), "task plug-in", "unknown"),
+        (replace(GOOD, site=replace(GOOD.site, slurm_version="")), "Slurm version", "unknown"),
+        (replace(GOOD, site=replace(GOOD.site, slurm_version="21.07.9")), "Slurm version", "21.07.9"),
+        (settings(account="ann"), "account", "ann is not one of your accounts: bench"),
+        (settings(account=None), "account", "none is set"),
+        (settings(gpu_partition="nowhere"), "GPU partition", "nowhere does not exist"),
+        (settings(gpu_partition=None), "GPU partition", "none is set"),
+        (settings(gpu_partition="short"), "time limit of the partition", "10:00"),
+        (settings(gres=False), "GRES", "Slurm has 8 GPUs per node, and jobs do not request them"),
+        (node(gpu=[]), "GPUs of the node", "nvidia-smi shows none"),
+        (node(gpu=["NVIDIA H200"]), "GPUs of the node", "1 x NVIDIA H200, driver ?"),
+        (node(infiniband=[]), "InfiniBand or RoCE", "no device"),
+        (node(memlock=["65536"]), "locked memory", "limit 65536 kB"),
+        (node(enroot=[]), "Enroot on the node", "not found"),
+        (node(install=[]), "installation on the node", "not visible"),
+        (replace(GOOD, node=replace(NODE, skew=5.1)), "clock of the node", "+5.1 s from ours"),
+    ],
+)
+def test_what_is_wrong_is_said_as_it_was_found(facts: Facts, name: str, found: str) -> None:
+    (check,) = bad(facts).values()
+    assert (check.name, check.found) == (name, found)
+    assert check.remedy
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        replace(GOOD, free_install=5 * 10**9),
+        replace(GOOD, free_images=25 * 10**9),
+        replace(GOOD, site=replace(GOOD.site, slurm_version="21.08.0")),
+        replace(GOOD, site=replace(GOOD.site, accounts=())),
+        replace(GOOD, node=replace(NODE, skew=-5.0)),
+        replace(GOOD, node=replace(NODE, skew=None)),
+        replace(GOOD, node=None),
+        replace(GOOD, install=Path("/not/there"), node=node(install=[]).node),
+        replace(GOOD, site=replace(GOOD.site, partitions=parse_sinfo("gpu|up|30:00|1|gpu:8"))),
+        replace(GOOD, site=replace(GOOD.site, partitions=parse_sinfo("gpu|up|infinite|1|gpu:1"))),
+        node(cuda=[]),
+        node(memlock=[]),
+        node(infiniband=["mlx5_0"], memlock=["unlimited"]),
+        on_slurm(gpu_type=None, arch=None),
+        on_slurm(gpu_type="h100", cluster_type=None),
+        replace(on_slurm(gpu_type="cpu"), node=node(gpu=["Tesla V100, 580"]).node),
+    ],
+)
+def test_what_is_just_enough_is_no_finding(facts: Facts) -> None:
+    assert bad(facts) == {}
+
+
+def test_a_site_without_gpus_in_slurm_does_not_ask_for_them() -> None:
+    facts = replace(settings(gres=False), site=replace(GOOD.site, partitions=parse_sinfo("gpu|up|4:00:00|8|(null)")))
+    assert bad(facts) == {}
+    assert report(facts)["GRES"] == "not used here"
+
+
+def test_a_fault_that_hides_others_is_named_alone() -> None:
+    """Without its controller nothing more is known of Slurm; without InfiniBand nobody needs a module for it."""
+    down = report(replace(GOOD, controller_is_up=False, node=None))
+    assert set(GOOD_REPORT) - set(down) == {
+        *("srun --mpi=pmix", "GPU partition", "GRES", "account", "task plug-in", "Pyxis"),
+        *list(GOOD_REPORT)[list(GOOD_REPORT).index("a compute node") :],
+    }
+    assert list(bad(node(infiniband=[], peermem=[], memlock=["64"]))) == ["InfiniBand or RoCE"]
+    assert list(bad(replace(GOOD, local_enroot="", has_unsquashfs=False))) == ["Enroot on this machine"]
+    assert "GPU partition" not in report(replace(GOOD, missing_commands=("srun",), controller_is_up=False))
+
+
+@pytest.mark.parametrize(
+    ("runtime", "gone"),
+    [
+        ("enroot", {"Pyxis"}),
+        (
+            "none",
+            {
+                *("Pyxis", "space for images", "writing to an image's files", "Enroot on this machine"),
+                "Enroot on the node",
+            },
+        ),
+    ],
+)
+def test_what_the_runtime_does_not_need_is_not_checked(runtime: str, gone: set[str]) -> None:
+    facts = replace(settings(runtime=runtime), container_options=(), has_unsquashfs=runtime == "enroot")
+    assert bad(facts) == {}
+    assert set(GOOD_REPORT) - set(report(facts)) == gone
+
+
+def test_a_machine_without_slurm_is_described() -> None:
+    engine = Engine(python="/a/python", releases={"0.6": "/b/python"})
+    facts = replace(
+        GOOD,
+        config=ClusterConfig(cluster_type="local", gpu_type="h100", engine=engine),
+        site=replace(GOOD.site, local_gpus=("NVIDIA H100", "NVIDIA H100")),
+    )
+    assert report(facts) == {
+        "space for the installation": "10.0 TB free in /",
+        "GPUs of this machine": "NVIDIA H100, NVIDIA H100",
+        "training engine": "/a/python, /b/python",
+    }
+    assert bad(facts) == {}
+    none = bad(replace(GOOD, config=ClusterConfig(cluster_type="local", gpu_type="h100", engine=Engine())))
+    assert {name: check.found for name, check in none.items()} == {
+        "GPUs of this machine": "none",
+        "training engine": "none in cluster_config.yaml",
+    }
+    assert "engine.python" in none["training engine"].remedy
+    unsaid = bad(replace(GOOD, config=ClusterConfig(cluster_type="local", engine=engine)))
+    assert unsaid == {}, "nobody has said that there are GPUs"
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [("30:00", 30), ("29:59", 29), ("1:00:00", 60), ("2-03:04:05", 3064), ("UNLIMITED", None), ("5", None)],
+)
+def test_minutes_of_a_limit(text: str, minutes: int | None) -> None:
+    assert limit_minutes(text) == minutes
+
+
+# What is asked
+
+
+SAID = {
+    "scontrol ping": "Slurmctld(primary) at login is UP\n",
+    "scontrol show config": "Configuration data as of x\nTaskPlugin              = task/affinity\nA = b = c\n"
+    "AccountingStorageType   = accounting_storage/slurmdbd\n",
+    "srun --mpi=list": "none pmix",
+    "srun --help": "--container-image --container-mounts --container-mount-home --container-writable",
+    "enroot version": "4.1.2\n",
+    "sinfo -h -o %P|%a|%l|%D|%G": "gpu*|up|4:00:00|8|gpu:h100:8\n",
+}
+ON_NODE = "host=gpu1\nclock=1000.5\n"
+
+
+class Machine:
+    """Programs with answers; ``asked`` are the words of each question."""
+
+    def __init__(self) -> None:
+        self.said = dict(SAID)
+        self.on_path = {*SLURM_COMMANDS, "unsquashfs"}
+        self.node = Answer(0, ON_NODE.encode())
+        self.asked: list[list[str]] = []
+
+    def ask(self, argv: Sequence[str], seconds: float) -> Answer:
+        self.asked.append(list(argv))
+        if "sh" in argv:
+            return self.node
+        text = self.said.get(" ".join(argv))
+        return Answer(1) if text is None else Answer(0, text.encode())
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    machine = Machine()
+    monkeypatch.setattr("llmb_install.detect.ask", machine.ask)
+    monkeypatch.setattr("llmb_install.doctor.facts.ask", machine.ask)
+    monkeypatch.setattr("shutil.which", lambda name: name if name in machine.on_path else None)
+    monkeypatch.setattr("llmb_install.doctor.facts.free_bytes", lambda folder: len(str(folder)))
+    monkeypatch.setattr("time.time", lambda: 1000.0)
+    return machine
+
+
+CONFIG = ClusterConfig(cluster_type="slurm", slurm=SlurmSettings(account="a", gpu_partition="gpu"))
+INSTALL = Path("/an/install")
+
+
+def test_a_cluster_is_asked_for_everything(machine: Machine) -> None:
+    found = gather(CONFIG, INSTALL, ask_node=True)
+    assert found.site.has_slurm
+    assert replace(found, site=GOOD.site) == Facts(
+        config=CONFIG,
+        install=INSTALL,
+        image_folder=INSTALL / "images",
+        site=GOOD.site,
+        controller_is_up=True,
+        mpi_types=("none", "pmix"),
+        container_options=("container-image", "container-mount-home", "container-mounts", "container-writable"),
+        slurm_config={
+            **{"TaskPlugin": "task/affinity", "A": "b = c"},
+            "AccountingStorageType": "accounting_storage/slurmdbd",
+        },
+        has_accounting=True,
+        local_enroot="4.1.2",
+        has_unsquashfs=True,
+        free_install=len("/an/install"),
+        free_images=len("/an/install/images"),
+        node=Node(values={"host": ["gpu1"], "clock": ["1000.5"]}, skew=0.5),
+    )
+
+
+def test_nothing_is_asked_of_a_controller_that_is_down(machine: Machine) -> None:
+    machine.said["scontrol ping"] = "Slurmctld(primary) at login is DOWN\n"
+    found = gather(CONFIG, INSTALL, ask_node=True)
+    assert (found.controller_is_up, found.mpi_types, found.container_options) == (False, (), ())
+    assert (found.slurm_config, found.has_accounting, found.node) == ({}, False, None)
+    assert ["scontrol", "show", "config"] not in machine.asked
+
+
+def test_a_node_is_only_asked_where_that_was_wanted(machine: Machine) -> None:
+    assert gather(CONFIG, INSTALL, ask_node=False).node is None
+
+
+@pytest.mark.parametrize("case", ["local", "no Slurm"])
+def test_without_slurm_its_controller_is_not_asked(machine: Machine, case: str) -> None:
+    if case == "no Slurm":
+        machine.on_path = {"sinfo"}
+    config = ClusterConfig(cluster_type="local") if case == "local" else CONFIG
+    found = gather(config, INSTALL, ask_node=True)
+    assert not found.controller_is_up
+    assert ["scontrol", "ping"] not in machine.asked
+    missing = {*SLURM_COMMANDS} - machine.on_path
+    assert {*found.missing_commands} == missing
+    assert found.has_unsquashfs is (case == "local")
+
+
+def test_a_site_that_says_nothing_of_itself_is_asked_as_a_slurm_site(machine: Machine) -> None:
+    machine.said["scontrol show config"] = "AccountingStorageType = (null)\n"
+    config = ClusterConfig(image_folder="/shared")
+    found = gather(config, INSTALL, ask_node=False)
+    assert (found.controller_is_up, found.has_accounting) == (True, False)
+    assert (found.image_folder, found.free_images) == (Path("/shared"), len("/shared"))
+
+
+@pytest.mark.parametrize(("per_node", "gres"), [(4, "--gres=gpu:4"), (None, "--gres=gpu:1")])
+def test_the_job_on_a_node_asks_for_gpus_as_jobs_do(machine: Machine, per_node: int | None, gres: str) -> None:
+    config = ClusterConfig(gpus_per_node=per_node, slurm=SlurmSettings(gres=True))
+    ask_one_node(config, Path("/i"), Path("/m"))
+    (words,) = machine.asked
+    assert gres in words
+    assert words[-3:] == ["sh", "/i", "/m"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (Answer(1, stderr=b"srun: error: one\n\nsrun: error: two\nthree\nfour\n"), "one; two; three"),
+        (Answer(None, problem="no-answer", why="srun did not answer in 150 s"), "srun did not answer in 150 s"),
+        (Answer(1), "srun does not say why"),
+    ],
+)
+def test_why_no_node_answered(machine: Machine, answer: Answer, error: str) -> None:
+    machine.node = answer
+    assert ask_one_node(CONFIG, Path("/i"), Path("/m")) == Node(error=f"no node answered: {error}")
+
+
+@pytest.mark.parametrize("clock", ["", "clock=\n", "clock=soon\n"])
+def test_a_node_without_a_clock_is_not_judged_by_it(machine: Machine, clock: str) -> None:
+    machine.node = Answer(0, f"host=x\n{clock}".encode())
+    assert ask_one_node(CONFIG, Path("/i"), Path("/m")).skew is None
+
+
+# The report
+
+
+Asked = Callable[..., argparse.Namespace]
+
+
+def asked(**changes: Any) -> argparse.Namespace:
+    base = {"account": None, "gpu_partition": None, "no_compute_node": False, "verbose": False}
+    return argparse.Namespace(**base | changes)
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> dict[str, Any]:
+    """The facts that doctor gathers are those of a good site; what it gathers them with."""
+    seen: dict[str, Any] = {"facts": GOOD}
+
+    def gather(config: ClusterConfig, install: Path, *, ask_node: bool) -> Facts:
+        seen.update(config=config, install=install, ask_node=ask_node)
+        facts: Facts = seen["facts"]
+        return facts
+
+    monkeypatch.setattr(command, "gather", gather)
+    return seen
+
+
+def test_the_report_has_a_line_for_each_check_and_a_sum(
+    seen: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen["facts"] = replace(settings(gres=False, account="ann"), site=replace(GOOD.site, accounts=("bench",)))
+    result = doctor(asked(), Path("/clone"), tmp_path)
+    lines = result.text.splitlines()
+    assert lines[0] == "ok      space for the installation   10.0 TB free in /"
+    assert "doubt   GRES                         Slurm has 8 GPUs per node, and jobs do not request them" in lines
+    at = lines.index("BLOCKS  account                      ann is not one of your accounts: bench")
+    assert lines[at + 1] == f"{'':37}-> correct slurm.account"
+    assert lines[-1] == "18 ok, 1 in doubt, 1 block"
+    assert result.text.endswith("block\n")
+    assert result.status == 1
+    assert result.data["checks"][0] == {
+        **{"name": "space for the installation", "level": "ok", "found": "10.0 TB free in /", "remedy": ""}
+    }
+    assert "looking at this site: this machine, Slurm, one compute node" in capsys.readouterr().err
+
+
+def test_doubts_alone_are_no_failure(seen: dict[str, Any], tmp_path: Path) -> None:
+    seen["facts"] = settings(gres=False)
+    assert doctor(asked(), Path("/clone"), tmp_path).status == 0
+
+
+def test_flags_come_before_the_sites_file(
+    seen: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cluster_config.yaml").write_text("cluster_type: slurm\nslurm: {account: a, gpu_partition: b}\n")
+    doctor(asked(account="mine", no_compute_node=True), Path("/clone"), tmp_path)
+    assert seen["config"] == ClusterConfig(cluster_type="slurm", slurm=SlurmSettings(account="mine", gpu_partition="b"))
+    assert (seen["install"], seen["ask_node"]) == (tmp_path, False)
+    assert "one compute node" not in capsys.readouterr().err
+    doctor(asked(gpu_partition="other"), Path("/clone"), tmp_path)
+    assert seen["config"].slurm == SlurmSettings(account="a", gpu_partition="other")
+    assert seen["ask_node"] is True
+
+
+@pytest.mark.parametrize(("on_path", "kind"), [({"sbatch"}, "slurm"), (set(), "local")])
+def test_an_unknown_site_is_what_is_found(
+    seen: dict[str, Any], machine: Machine, tmp_path: Path, on_path: set[str], kind: str
+) -> None:
+    machine.on_path = on_path
+    doctor(asked(), Path("/clone"), tmp_path)
+    assert seen["config"].cluster_type == kind
+
+
+def test_a_sites_file_of_a_later_release_is_refused(seen: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "cluster_config.yaml").write_text("schema: 9\nnew_key: 1\n")
+    with pytest.raises(ConfigError, match="schema 9 is from a newer release"):
+        doctor(asked(), Path("/clone"), tmp_path)
+
+
+def test_a_check_without_a_remedy_is_one_line() -> None:
+    assert Check("a", "ok", "b") == Check("a", "ok", "b", "")

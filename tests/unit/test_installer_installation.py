@@ -1,0 +1,357 @@
+"""What an installation consists of, part by part, as its answers say; and what the site's file gets from them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmb_common.errors import EnvironmentLacks
+from llmb_common.secrets import Secret
+from llmb_install.answers.answers import complete
+from llmb_install.answers.stored import load_recipes
+from llmb_install.installation import Installation, engine_values
+from llmb_install.parts import engine as engine_module
+from llmb_install.parts.credentials import Secrets, hf_token_path, store_hf_token
+from llmb_install.parts.engine import KINDS, Engine, OwnEngine, cpu_engine
+from llmb_install.parts.folders import AnswersFile, WorkloadFolders
+from llmb_install.parts.hugging_face import ModelFiles
+from llmb_install.parts.images import Image
+from llmb_install.parts.secret_files import ClosedFiles, HuggingFaceToken, RegistryKey, RegistryReference
+from llmb_install.parts.site_config import SiteConfig
+from llmb_install.parts.tool import TOOL_BYTES, TOOL_IMPORTS, tool_environment
+from llmb_install.parts.wrappers import Commands
+
+CLONE = Path(__file__).resolve().parents[2]
+RECIPES = load_recipes(CLONE)
+NEMO = RECIPES["pretrain_grok1"].image
+SLURM = {"cluster_type": "slurm", "account": "bench", "gpu_partition": "gpu", "gpu_type": "h100"}
+ON_CPUS = {"cluster_type": "local", "gpu_type": "cpu"}
+
+
+@pytest.fixture(autouse=True)
+def _recipes_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmb_install.installation.load_recipes", lambda clone: RECIPES)
+
+
+def installation(path: Path, secrets: Secrets | None = None, **answers: Any) -> Installation:
+    given = {"install_path": str(path), "workloads": ["pretrain_llama3.1", "pretrain_grok1"], **answers}
+    return Installation(CLONE, complete(given, RECIPES), secrets)
+
+
+def parts(found: Installation, kind: type) -> list[Any]:
+    return [part for part in found.artefacts() if isinstance(part, kind)]
+
+
+def test_results_have_a_folder_for_each_workload(tmp_path: Path) -> None:
+    (folders,) = parts(installation(tmp_path, **ON_CPUS), WorkloadFolders)
+    names = ("pretrain_grok1", "pretrain_llama3.1")
+    assert folders.folders == tuple(tmp_path / "workloads" / name / "experiments" for name in names)
+    assert folders.show() == f"make {folders.folders[0]}, {folders.folders[1]}"
+
+
+def test_the_answers_are_kept_without_what_was_said_for_one_run(tmp_path: Path) -> None:
+    (careful,) = parts(installation(tmp_path, **ON_CPUS), AnswersFile)
+    (careless,) = parts(installation(tmp_path, **ON_CPUS, space_check=False), AnswersFile)
+    assert careless == careful
+    assert careful.path == tmp_path / ".llmb" / "answers.yaml"
+    assert careful.show() == f"write {careful.path}"
+    assert "gpu_type: cpu\n" in careful.text
+
+
+def test_images_are_imported_as_the_answers_say(tmp_path: Path) -> None:
+    (image,) = installation(tmp_path, **SLURM).images()
+    assert image == Image(
+        source=NEMO,
+        path=tmp_path / "images" / "nvidia+nemo+26.02.01.sqsh",
+        architecture="x86_64",
+        receipts=tmp_path / ".llmb" / "receipts",
+    )
+    key = Secrets(ngc_api_key=Secret("k"))
+    more = {"image_folder": "/shared", "install_method": "srun", "cpu_partition": "cpu", "space_check": False}
+    (image,) = installation(tmp_path, key, **SLURM, **more, arch="aarch64").images()
+    assert image == Image(
+        source=NEMO,
+        path=Path("/shared/nvidia+nemo+26.02.01.sqsh"),
+        architecture="aarch64",
+        receipts=tmp_path / ".llmb" / "receipts",
+        prefix=(
+            *("srun", "--account", "bench", "--partition", "cpu"),
+            *("--nodes=1", "--ntasks=1", "--job-name=llmb-install", "--quiet"),
+        ),
+        space_check=False,
+        needs=("registry-credentials",),
+    )
+    assert (image.download, image.disk) == (25_000_000_000, 25_000_000_000)
+
+
+def test_workloads_with_other_images_have_one_each(tmp_path: Path) -> None:
+    images = installation(tmp_path, **SLURM, workloads="all").images()
+    assert [image.source for image in images] == sorted({recipe.image for recipe in RECIPES.values()})
+    assert installation(tmp_path, **{**SLURM, "gpu_type": "cpu"}, runtime="none").images() == []
+
+
+def test_images_that_nothing_needs_any_more(tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for name in ("old.sqsh", "nvidia+nemo+26.02.01.sqsh", "theirs.sqsh"):
+        (folder / name).touch()
+    for name in ("old.sqsh", "nvidia+nemo+26.02.01.sqsh"):
+        (folder / f"{name}.receipt.json").write_text('{"schema": 1}')
+    assert installation(tmp_path, **SLURM).unused_images() == [folder / "old.sqsh"]
+    assert installation(tmp_path, **SLURM, image_folder=str(folder)).unused_images() == [], "it is shared"
+
+
+def test_model_files_are_fetched_with_the_token_that_there_is(tmp_path: Path) -> None:
+    assert installation(tmp_path, **SLURM).model_files() == []
+    wanted = {"hugging_face": True, "workloads": "all", **SLURM}
+    repositories = sorted({recipe.hugging_face for recipe in RECIPES.values() if recipe.hugging_face})
+    found = installation(tmp_path, **wanted).model_files()
+    assert [f"{files.repository}@{files.revision}" for files in found] == repositories
+    assert [files.cache for files in found] == [tmp_path / "hugging_face"] * len(found)
+    assert found[0]._token is None
+    store_hf_token(Secret("kept"), tmp_path)
+    tokens = [
+        installation(tmp_path, secrets, **wanted).model_files()[0]._token
+        for secrets in (Secrets(), Secrets(hf_token=Secret("new")))
+    ]
+    assert [token and token.reveal() for token in tokens] == ["kept", "new"]
+    assert parts(installation(tmp_path, **wanted), ModelFiles)
+
+
+def test_secrets_are_stored_where_they_were_given_and_used_where_they_were_found(tmp_path: Path) -> None:
+    kinds = (HuggingFaceToken, RegistryKey, RegistryReference, ClosedFiles)
+
+    def secret_parts(secrets: Secrets, **answers: Any) -> list[Any]:
+        return [part for part in installation(tmp_path, secrets, **answers).artefacts() if isinstance(part, kinds)]
+
+    token, key = Secret("hf_x"), Secret("nvapi")
+    given = Secrets(hf_token=token, ngc_api_key=key, keep=frozenset({"hf_token", "ngc_api_key"}))
+    found = Secrets(hf_token=token, ngc_api_key=key, ngc_variable="NGC_API_KEY")
+    closed = ClosedFiles(tmp_path)
+    assert secret_parts(given, **SLURM) == [HuggingFaceToken(tmp_path, token), RegistryKey(tmp_path, key), closed]
+    assert secret_parts(found, **SLURM) == [RegistryReference(tmp_path, "NGC_API_KEY"), closed]
+    assert secret_parts(given, **ON_CPUS) == [HuggingFaceToken(tmp_path, token), closed]
+    assert secret_parts(Secrets(), **SLURM) == [closed]
+
+
+def test_what_would_be_done_about_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENROOT_CONFIG_PATH", "/enroot")
+    assert [
+        HuggingFaceToken(tmp_path, Secret("x")).show(),
+        RegistryKey(tmp_path, Secret("x")).show(),
+        RegistryReference(tmp_path, "NGC_API_KEY").show(),
+        ClosedFiles(tmp_path).show(),
+    ] == [
+        f"write {hf_token_path(tmp_path)} (mode 0600)",
+        "write /enroot/.credentials (mode 0600)",
+        "write /enroot/.credentials: the key is in NGC_API_KEY",
+        "make the files with secrets readable by you only",
+    ]
+    assert HuggingFaceToken(tmp_path, Secret("x")).verify() == f"{hf_token_path(tmp_path)} is missing or changed"
+    assert RegistryKey(tmp_path, Secret("x")).verify() == "/enroot/.credentials does not have the NGC key"
+    assert RegistryReference(tmp_path, "A").verify() == "/enroot/.credentials does not say where the NGC key is"
+    assert ClosedFiles(tmp_path).verify() is None
+
+
+def test_the_users_own_engine_is_a_part_where_gpus_need_one(tmp_path: Path) -> None:
+    own = {"cluster_type": "local", "gpu_type": "h100", "engine_python": "/gpu/python"}
+    found = installation(tmp_path, **own)
+    assert parts(found, OwnEngine) == [OwnEngine(Path("/gpu/python"))]
+    assert found.engines() == []
+    assert parts(found, SiteConfig)[0].needs == ()
+    assert found.site_values()["engine"] == {"python": "/gpu/python"}
+    both = installation(tmp_path, **own, workloads=["pretrain_mbridge", "pretrain_grok1"])
+    assert both.site_values()["engine"] == {"python": "/gpu/python", "releases": {"0.6": "/gpu/python"}}
+    assert OwnEngine(Path("/gpu/python")).show() == "use the engine /gpu/python"
+    assert OwnEngine(Path("/gpu/python")).id == "engine"
+
+
+def test_engines_are_those_that_the_recipes_train_in(tmp_path: Path) -> None:
+    found = installation(tmp_path, **ON_CPUS, workloads="all", env_type="uv", space_check=False)
+    assert [(engine.name, engine.kind, engine.space_check) for engine in found.engines()] == [
+        ("engine-cpu", "uv", False),
+        ("engine-cpu-0.6", "uv", False),
+    ]
+    assert [part.name for part in found.environments()] == ["llmb", "engine-cpu", "engine-cpu-0.6"]
+    assert [part.name for part in installation(tmp_path, **SLURM).environments()] == ["llmb"]
+    assert found.releases() == ["0.3", "0.6"]
+    (tool,) = [part for part in found.artefacts() if part.id == "tool"]
+    assert tool == tool_environment(CLONE, tmp_path)
+    assert parts(found, Commands) == [Commands(tmp_path / "bin")]
+
+
+def test_what_the_sites_file_gets_on_slurm(tmp_path: Path) -> None:
+    more = {"gres": True, "mpi": "none", "container_writable": False, "cpu_partition": "cpu", "image_folder": "/s"}
+    assert installation(tmp_path, **SLURM, **more).site_values() == {
+        "cluster_type": "slurm",
+        "repo": str(CLONE),
+        "gpu_type": "h100",
+        "arch": "x86_64",
+        "env_type": "venv",
+        "image_folder": "/s",
+        "workloads": ["pretrain_grok1", "pretrain_llama3.1"],
+        "slurm": {
+            **{"account": "bench", "gpu_partition": "gpu", "cpu_partition": "cpu", "gres": True, "runtime": "pyxis"},
+            **{"mpi": "none", "container_writable": False},
+        },
+    }
+    plain = installation(tmp_path, **SLURM).site_values()
+    assert "image_folder" not in plain
+    assert plain["slurm"] == {
+        **{"account": "bench", "gpu_partition": "gpu", "cpu_partition": "gpu", "gres": False, "runtime": "pyxis"}
+    }
+
+
+def test_what_the_sites_file_gets_on_cpus(tmp_path: Path) -> None:
+    found = installation(tmp_path, **ON_CPUS, arch="x86_64", workloads="all")
+    (config,) = parts(found, SiteConfig)
+    assert (
+        config.values
+        == found.site_values()
+        == {
+            "cluster_type": "local",
+            "repo": str(CLONE),
+            "gpu_type": "cpu",
+            "arch": "x86_64",
+            "env_type": "venv",
+            "workloads": sorted(RECIPES),
+            "engine": {
+                "python": f"{tmp_path}/venvs/engine-cpu/bin/python",
+                "releases": {"0.6": f"{tmp_path}/venvs/engine-cpu-0.6/bin/python"},
+            },
+        }
+    )
+
+
+def test_the_engine_of_a_release() -> None:
+    assert engine_values({"0.3": "/a", "0.6": "/b"}) == {"python": "/a", "releases": {"0.6": "/b"}}
+    assert engine_values({"0.3": "/a"}) == {"python": "/a"}
+    assert engine_values({"0.6": "/b"}) == {"releases": {"0.6": "/b"}}
+
+
+def test_the_tools_environment_is_the_clone_with_all_that_it_imports(tmp_path: Path) -> None:
+    tool = tool_environment(Path("/clone"), tmp_path)
+    assert (tool.link, tool.editable, tool.extras, tool.kind) == (
+        *(tmp_path / "venvs" / "llmb", Path("/clone"), "install,report"),
+        "venv",
+    )
+    assert tool.lock == Path("/clone/installer/locks/tool.txt")
+    assert tool.smoke == ("llmb_common", "llmb_install", "llmb_run", *TOOL_IMPORTS)
+    assert (tool.id, tool.download, tool.disk) == ("tool", 49_000_000, TOOL_BYTES)
+    assert tool.show() == f"environment {tool.link} with LLMB from /clone"
+
+
+# The CPU engine
+
+
+@pytest.fixture
+def linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that the engine has builds for."""
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    monkeypatch.setattr("os.confstr", lambda name: "glibc 2.31")
+
+
+@pytest.mark.usefixtures("linux")
+def test_an_engine_is_made_of_its_lock_and_shares_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module.pythons, "running_version", lambda: (3, 11))
+    made = cpu_engine(Path("/clone"), Path("/i"), "uv", release="0.6", space_check=False)
+    assert (made.name, made.lock, made.kind) == (
+        *("engine-cpu-0.6", Path("/clone/installer/locks/engine-cpu-0.6.txt"), "uv"),
+    )
+    assert made.link == Path("/i/venvs/engine-cpu-0.6")
+    assert made.shares == (Path("/i/venvs/engine-cpu"),)
+    assert (made.smoke, made.of_newer_python) == (KINDS["0.6"].smoke, ("megatron-bridge", "megatron-core"))
+    assert (made.download, made.disk, made.space_check) == (420_000_000, 1_800_000_000, False)
+    usual = cpu_engine(Path("/clone"), Path("/i"))
+    assert (usual.name, usual.of_newer_python, usual.space_check) == ("engine-cpu", (), True)
+    assert usual.kind == "venv"
+    assert usual.shares == (Path("/i/venvs/engine-cpu-0.6"),)
+    assert usual.show() == f"venv environment {usual.link} with Python {usual.python} from {usual.lock}"
+
+
+@pytest.mark.usefixtures("linux")
+@pytest.mark.parametrize(
+    ("release", "oldest", "newest"), [("0.3", (3, 10), (3, 12)), ("0.6", (3, 11), (3, 12))], ids=["0.3", "0.6"]
+)
+def test_an_engine_has_pythons_of_its_own(
+    release: str, oldest: tuple[int, int], newest: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("HOME", "/nowhere")
+
+    def made(version: tuple[int, int]) -> Engine:
+        monkeypatch.setattr(engine_module.pythons, "running_version", lambda: version)
+        return cpu_engine(Path("/clone"), Path("/i"), release=release)
+
+    assert made(oldest).python == made(newest).python == sys.executable
+    for version in ((oldest[0], oldest[1] - 1), (newest[0], newest[1] + 1)):
+        with pytest.raises(EnvironmentLacks) as caught:
+            made(version)
+        wanted = "Python {}.{} to {}.{}".format(*oldest, *newest)
+        assert caught.value.message.startswith(f"the CPU engine needs {wanted}, and none was found on PATH")
+        assert caught.value.remedy.startswith(f"install {wanted} for the CPU engine, ")
+        assert caught.value.remedy.endswith("./installer.py --quickstart")
+
+
+@pytest.mark.usefixtures("linux")
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("sys.platform", "darwin", "have builds for Linux on x86_64 and aarch64 only; this is "),
+        ("platform.machine", lambda: "ppc64le", "aarch64 only; this is Linux on ppc64le"),
+        ("os.confstr", lambda name: "glibc 2.30", "this machine has glibc 2.30"),
+        ("os.confstr", lambda name: "glibc 1.99", "this machine has glibc 1.99"),
+        ("os.confstr", lambda name: None, "this machine has no glibc"),
+        ("os.confstr", lambda name: int("x"), "this machine has no glibc"),
+    ],
+)
+def test_a_machine_without_builds_is_told_so(
+    name: str, value: object, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(name, value)
+    with pytest.raises(EnvironmentLacks) as caught:
+        cpu_engine(Path("/clone"), Path("/i"))
+    assert said in caught.value.message
+    assert "in a container" in caught.value.remedy or "in a Linux container" in caught.value.remedy
+
+
+@pytest.mark.usefixtures("linux")
+@pytest.mark.parametrize("glibc", ["glibc 2.31", "glibc 2.40", "glibc 3.0"])
+def test_a_newer_glibc_will_do(glibc: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr("os.confstr", lambda name: glibc)
+    assert cpu_engine(Path("/clone"), Path("/i")).name == "engine-cpu"
+
+
+def test_an_engine_needs_room_unless_nobody_is_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Path] = []
+
+    def free(folder: Path) -> int:
+        looked.append(folder)
+        return 3_000_000_000 - 1
+
+    monkeypatch.setattr("llmb_install.working.space.free_bytes", free)
+    engine = Engine(tmp_path / "venvs" / "engine-cpu", "python", tmp_path / "lock", ())
+    with pytest.raises(EnvironmentLacks, match=r"the CPU engine engine-cpu needs 3\.0 GB in"):
+        engine.require_room()
+    Engine(engine.link, "python", engine.lock, (), space_check=False).require_room()
+    monkeypatch.setattr("llmb_install.working.space.free_bytes", lambda folder: 3_000_000_000)
+    engine.require_room()
+    assert looked == [tmp_path], "where the installation is, or will be"
+
+
+def test_an_engine_of_the_user_is_a_program(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    assert OwnEngine(python).verify() == f"{python} is not a program"
+    python.mkdir(mode=0o755)
+    assert not OwnEngine(python).is_complete()
+    python.rmdir()
+    python.touch(mode=0o644)
+    assert not OwnEngine(python).is_complete()
+    os.chmod(python, 0o755)  # noqa: PTH101
+    assert OwnEngine(python).is_complete()
