@@ -174,7 +174,7 @@ def test_an_installation_that_is_there_gets_its_environment_back_from_those_that
         (["--gpu-type", "cpu"], "more answers are needed to install; missing:"),
         ([*LOCAL[:4], "--workloads", "nothing"], "there is no workload 'nothing'"),
         ([*LOCAL, "--image-folder", "/x"], "image_folder does not matter here"),
-        ([*LOCAL[:2], "--gpu-type", "h100", "--workloads", "all", "--engine-python", "/none"], "/none is not a program"),
+        ([*LOCAL[:2], "--gpu-type", "h100", "--workloads", "all", "--engine-python", "/no"], "/no is not a program"),
         (["--hf-token"], "--hf-token has no value"),
         (["--json", "--frobnicate"], "unknown: --frobnicate"),
     ],

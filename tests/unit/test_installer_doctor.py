@@ -47,7 +47,6 @@ GOOD = Facts(
     has_unsquashfs=True,
     free_install=10**13,
     free_images=10**13,
-    architecture="x86_64",
     node=NODE,
 )
 

@@ -111,7 +111,7 @@ def complete(given: Given, recipes: Mapping[str, Recipe], *, where: str = "", li
 
     Raises:
         RequestError: a field is wrong.
-        ConfigError: the same, where ``where`` names a play file: with its line.
+        ConfigError: a value is of no type that the field has, where ``where`` names a play file: with its line.
     """
     check(given, recipes, where, lines)
     values = {key: value for key, value in given.items() if value is not None}

@@ -71,7 +71,7 @@ PATHS = ("install_path", "image_folder", "engine_python")
 SLURM_NAMES = ("account", "gpu_partition", "cpu_partition", "mpi")
 _PREFIX = "pretrain_"
 
-_ON_ARM = " and ".join(name.upper() for name, gpu in gpus.GPUS.items() if gpu.host == "aarch64")
+_ON_ARM = ", ".join(name.upper() for name, gpu in gpus.GPUS.items() if gpu.host == "aarch64")
 
 QUESTIONS = (
     Question("install_path", "Where to install", "top folder, on a shared file system for Slurm"),

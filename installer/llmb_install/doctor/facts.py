@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import shutil
 import time
 from dataclasses import dataclass, field
@@ -64,7 +63,6 @@ class Facts:
     has_unsquashfs: bool = False
     free_install: int = 0
     free_images: int = 0
-    architecture: str = ""
     node: Node | None = None
 
 
@@ -90,7 +88,6 @@ def gather(config: ClusterConfig, install: Path, *, ask_node: bool) -> Facts:
         has_unsquashfs=shutil.which("unsquashfs") is not None,
         free_install=free_bytes(install),
         free_images=free_bytes(image_folder),
-        architecture=platform.machine(),
         node=ask_one_node(config, install, image_folder) if is_up and ask_node else None,
     )
 

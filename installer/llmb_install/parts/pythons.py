@@ -15,8 +15,6 @@ Version = Tuple[int, int]  # noqa: UP006
 Accepts = Callable[[Version], bool]
 
 TOOL_MINIMUM = (3, 10)
-ENGINE_MINIMUM = (3, 10)
-ENGINE_MAXIMUM = (3, 12)
 
 # The order of preference: 3.11 is what the lock file was made with.
 _NAMES = ("python3.11", "python3.12", "python3.10", "python3.13", "python3.14", "python3")
@@ -24,10 +22,6 @@ _NAMES = ("python3.11", "python3.12", "python3.10", "python3.13", "python3.14", 
 
 def is_tool_python(version: Version) -> bool:
     return version >= TOOL_MINIMUM
-
-
-def is_engine_python(version: Version) -> bool:
-    return ENGINE_MINIMUM <= version <= ENGINE_MAXIMUM
 
 
 def running_version() -> Version:

@@ -1,0 +1,400 @@
+"""What answers must agree with: each other, this machine, Slurm, the recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from llmb_common.errors import ConfigError, EnvironmentLacks, RequestError
+from llmb_install.answers import site_checks, suggestions
+from llmb_install.answers.answers import Answers, complete, has_rows, read_play, to_yaml
+from llmb_install.answers.checks import check_paths, engine_problem, folder_problem, path_problem
+from llmb_install.answers.questions import QUESTIONS, expand_workloads, merged, missing, on_slurm, plain, uses_images
+from llmb_install.answers.stored import ANSWERS_FILE, load_recipes, required_answers, stored_answers
+from llmb_install.detect import Site, parse_sinfo
+
+CLONE = Path(__file__).resolve().parents[2]
+RECIPES = load_recipes(CLONE)
+SLURM = {
+    **{"install_path": "/x", "cluster_type": "slurm", "account": "bench", "gpu_partition": "gpu", "gpu_type": "h100"},
+    "workloads": ["pretrain_grok1"],
+}
+LOCAL = {"install_path": "/x", "cluster_type": "local", "gpu_type": "cpu", "workloads": ["pretrain_grok1"]}
+
+
+def answers(**changes: Any) -> Answers:
+    return complete({**SLURM, **changes}, RECIPES)
+
+
+# Play files
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Callable[[str], Path]:
+    def play(text: str) -> Path:
+        path = tmp_path / "play.yaml"
+        path.write_text(text)
+        return path
+
+    return play
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "remedy"),
+    [
+        ("- a\n", ":1: a play file must be a mapping of answers", "write one with --record FILE"),
+        ("schema: 1\ngpu_tpye: h100\n", ":2: unknown key 'gpu_tpye' (did you mean 'gpu_type'?)", "remove the key"),
+        ("schema: 1\nhf_tokn: x\n", ":2: unknown key 'hf_tokn' (did you mean 'hf_token'?)", "remove the key"),
+        ("schema: 1\nNGC_API_KEY: x\n", ":2: unknown key 'NGC_API_KEY' (did you mean 'ngc_api_key'?)", "remove"),
+        ("schema: 1\n\nhf_token: 5\n", ":3: hf_token must be text", "put the value in quotes"),
+        ("ngc_api_key: [a]\n", ":1: ngc_api_key must be text", "put the value in quotes"),
+        ("gpu_type: h100\n", ":1: the key 'schema' is missing", "add: schema: 1"),
+        ("gpu_type: h100\nschema: 7\n", ":2: schema 7 is unknown; this release knows 1", "git pull"),
+    ],
+)
+def test_a_play_file_that_is_wrong(play: Callable[[str], Path], text: str, message: str, remedy: str) -> None:
+    path = play(text)
+    with pytest.raises(ConfigError) as caught:
+        read_play(path)
+    assert caught.value.message.startswith(f"{path}{message}")
+    assert remedy in caught.value.remedy
+
+
+def test_secrets_of_a_play_file_are_kept_because_they_were_given(play: Callable[[str], Path]) -> None:
+    given, secrets, lines = read_play(play("schema: 1\nhf_token: a\nngc_api_key: b\ngpu_type: h100\n"))
+    assert (secrets.hf_token, secrets.ngc_api_key) != (None, None)
+    assert secrets.hf_token and secrets.hf_token.reveal() == "a"  # noqa: PT018
+    assert secrets.ngc_api_key and secrets.ngc_api_key.reveal() == "b"  # noqa: PT018
+    assert secrets.keep == {"hf_token", "ngc_api_key"}
+    assert given == {"schema": 1, "gpu_type": "h100"}
+    assert lines["$.gpu_type"] == 4
+    _, secrets, _ = read_play(play("schema: 1\nhf_token: ''\nngc_api_key: null\n"))
+    assert (secrets.hf_token, secrets.ngc_api_key, secrets.keep) == (None, None, frozenset())
+
+
+def test_a_recorded_file_is_for_people() -> None:
+    text = to_yaml(answers(image_folder="/Bücher"))
+    lines = text.splitlines()
+    assert lines[0].startswith("# Answers for the installer: ./installer.py --play THIS_FILE.")
+    assert lines[1:4] == ["schema: 1", "install_path: /x", "cluster_type: slurm"], "in the order of the questions"
+    assert "image_folder: /Bücher" in lines
+    assert "mpi" not in text, "what nobody said is not said"
+
+
+# Defaults
+
+
+def test_a_slurm_site_for_cpus_needs_no_container() -> None:
+    found = answers(gpu_type="cpu", runtime="none")
+    assert (found.on_slurm, found.uses_images) == (True, False)
+    assert answers().uses_images
+    local = complete(LOCAL, RECIPES)
+    assert (local.on_slurm, local.uses_images, local.runtime, local.cpu_partition) == (False, False, "none", None)
+
+
+def test_the_architecture_of_cpus_is_this_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert complete(LOCAL, RECIPES).arch == "aarch64"
+    assert answers().arch == "x86_64", "an H100's host"
+
+
+def test_paths_are_absolute_whatever_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    found = answers(install_path="here", image_folder="~/images")
+    assert (found.install_path, found.image_folder) == (f"{tmp_path}/here", f"{tmp_path}/images")
+    gpus = complete({**LOCAL, "gpu_type": "h100", "engine_python": "bin/python"}, RECIPES)
+    assert gpus.engine_python == f"{tmp_path}/bin/python"
+    assert answers(image_folder=None).image_folder is None
+
+
+def test_all_are_those_that_the_gpus_can_run() -> None:
+    for_b200 = {name for name, recipe in RECIPES.items() if has_rows(recipe, "b200")}
+    assert "pretrain_grok1" not in for_b200
+    for written in ("all", ["all"], ("all",)):
+        assert set(answers(gpu_type="b200", workloads=written).workloads) == for_b200
+    assert set(answers(gpu_type="b200", workloads="grok1,all").workloads) == set(RECIPES), "named as well"
+    assert set(complete({**LOCAL, "workloads": "all"}, RECIPES).workloads) == set(RECIPES), "each has a smoke size"
+
+
+# Contradictions
+
+
+@pytest.mark.parametrize(
+    ("given", "message", "remedy"),
+    [
+        ({**SLURM, "gpu_type": "CPU"}, "the container images are for GPUs, and gpu_type is cpu", "choose runtime none"),
+        ({**LOCAL, "runtime": "enroot"}, "the local executor uses no container, and runtime is enroot", "choose"),
+        ({**LOCAL, "account": "a"}, "account does not matter here: cluster_type is local, runtime the default",
+         "leave account out, or correct the other answer"),
+        ({**SLURM, "runtime": "none", "gpu_type": "cpu", "image_folder": "/i"},
+         "image_folder does not matter here: cluster_type is slurm, runtime none", "leave image_folder out"),
+        ({**SLURM, "gres": 1}, "gres is 1", "true or false, without quotes"),
+        ({**SLURM, "runtime": "dockr"}, "runtime 'dockr' is unknown", "one of pyxis, enroot, none"),
+        ({**SLURM, "workloads": {"a": 1}}, "workloads is {'a': 1}", "all, or a list of names"),
+        ({**SLURM, "engine_python": 3}, "engine_python is 3, which is not text", "put the value in quotes"),
+        ({**SLURM, "mpi": "pmix; rm"}, "mpi is 'pmix; rm', which is not a valid name in Slurm", "correct mpi"),
+        ({**SLURM, "install_path": "/a:b"}, "install_path: it contains a colon, which separates entries of PYTHONPATH",
+         "choose another path"),
+    ],
+)  # fmt: skip
+def test_answers_that_contradict_each_other(given: dict[str, Any], message: str, remedy: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        complete(given, RECIPES)
+    assert caught.value.message.startswith(message)
+    assert caught.value.remedy.startswith(remedy)
+    with pytest.raises(RequestError, match=r"^play\.yaml: "):
+        complete(given, RECIPES, where="play.yaml", lines={})
+
+
+@pytest.mark.parametrize("nothing", [None, "", False, "none", "local"])
+def test_an_idle_answer_that_says_nothing_is_no_contradiction(nothing: object) -> None:
+    assert complete({**LOCAL, "runtime": "none", "gres": False, "image_folder": None}, RECIPES)
+    field = {"none": "runtime", "local": "install_method", False: "gres"}.get(nothing, "account")  # type: ignore[call-overload]
+    assert complete({**LOCAL, field: nothing}, RECIPES)
+
+
+def test_what_is_missing_is_listed_with_its_choices() -> None:
+    with pytest.raises(RequestError) as caught:
+        complete({"install_path": "/x", "cluster_type": "local"}, RECIPES)
+    gpu, workloads = caught.value.message.splitlines()[1:]
+    assert gpu.startswith("    --gpu-type        GPUs that jobs run on [vr200, ")
+    assert gpu.endswith("h100, cpu]")
+    assert workloads == "    --workloads       names separated by commas, or all"
+    assert caught.value.remedy.startswith("give these flags, give a file with --play FILE")
+    assert caught.value.code == "missing-answers"
+    with pytest.raises(RequestError) as caught_in_file:
+        complete({"cluster_type": "local"}, RECIPES, where="p.yaml")
+    assert caught_in_file.value.message.startswith(
+        "p.yaml: more answers are needed to install; missing:\n    gpu_type  "
+    )
+    assert caught_in_file.value.remedy == "add them, or give them as flags"
+
+
+# Paths
+
+
+def test_a_path_is_judged_as_text_for_what_it_is_used_for() -> None:
+    assert path_problem("install_path", "/a:b", LOCAL).startswith("it contains a colon")
+    assert path_problem("image_folder", "/a:b", SLURM) == ""
+    assert path_problem("install_path", "/a,b", SLURM).startswith("it contains a comma")
+    assert path_problem("install_path", "/a,b", LOCAL) == "", "nothing is mounted"
+    assert path_problem("image_folder", "/a\nb", SLURM).startswith("it contains a line break")
+    assert path_problem("install_path", "/a b", {**SLURM, "runtime": "enroot"}) != path_problem(
+        "install_path", "/a b", LOCAL
+    )
+
+
+def test_a_folder_can_be_made_below_the_nearest_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert folder_problem(str(tmp_path / "a" / "b")) == folder_problem("~/a") == folder_problem("a") == ""
+    for inside in ("file", "file/x", "~/file/x"):
+        assert folder_problem(inside) == f"{tmp_path / 'file'} is not a directory"
+
+
+def test_an_engine_is_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    python = tmp_path / "python"
+    python.touch(mode=0o644)
+    assert engine_problem("~/python") == f"{python} is not a program"
+    python.chmod(0o755)
+    assert engine_problem("~/python") == ""
+    assert engine_problem(str(tmp_path)) == f"{tmp_path} is not a program"
+    with pytest.raises(RequestError, match=r"engine_python: .* is not a program") as caught:
+        check_paths({"engine_python": str(tmp_path)})
+    assert "torch and Megatron-Bridge" in caught.value.remedy
+    check_paths({"engine_python": str(python), "install_path": str(tmp_path), "image_folder": None})
+
+
+@pytest.mark.parametrize("field", ["install_path", "image_folder"])
+def test_a_folder_that_cannot_be_made_is_named_by_its_answer(field: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RequestError, match=f"{field}: .*file is not a directory") as caught:
+        check_paths({field: str(tmp_path / "file" / "x")})
+    assert caught.value.remedy == "choose another folder"
+
+
+# Slurm
+
+
+Slurm = Callable[..., None]
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    def slurm(partitions: str = "gpu|up|1:00|8|gpu:8\ncpu|up|1:00|4|(null)", accounts: str = "bench,other") -> None:
+        monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
+        monkeypatch.setattr(site_checks, "all_partitions", lambda: parse_sinfo(partitions))
+        monkeypatch.setattr(site_checks, "accounts_of_user", lambda: tuple(filter(None, accounts.split(","))))
+
+    slurm()
+    return slurm
+
+
+@pytest.mark.parametrize(
+    ("change", "message", "remedy"),
+    [
+        ({"gpu_partition": "gpus"}, "gpu_partition: Slurm has no partition 'gpus' (did you mean 'gpu'?)",
+         "its partitions are gpu, cpu; or give --no-site-check"),
+        ({"cpu_partition": "night"}, "cpu_partition: Slurm has no partition 'night'", "its partitions are gpu, cpu"),
+        ({"account": "mine"}, "account: 'mine' is not one of your accounts", "yours are bench, other; or give --no-"),
+        ({"gpu_partition": "cpu", "gres": True}, "gres: Slurm has no GPUs in partition cpu", "leave --gres out, or"),
+    ],
+)  # fmt: skip
+def test_what_slurm_does_not_have_is_refused(slurm: Slurm, change: dict[str, Any], message: str, remedy: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        site_checks.require_known_to_slurm(answers(**change))
+    assert caught.value.message.startswith(message)
+    assert caught.value.remedy.startswith(remedy)
+
+
+def test_what_slurm_has_or_does_not_say_is_accepted(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    for change in ({"gres": True}, {"cpu_partition": "cpu", "account": "other"}, {"gpu_partition": "cpu"}):
+        site_checks.require_known_to_slurm(answers(**change))
+    slurm(accounts="")
+    site_checks.require_known_to_slurm(answers(account="mine"))
+    slurm(partitions="")
+    site_checks.require_known_to_slurm(answers(gpu_partition="gone"))
+    slurm()
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    site_checks.require_known_to_slurm(answers(gpu_partition="gone"))
+
+
+def test_a_single_machine_is_not_compared_with_slurm(slurm: Slurm) -> None:
+    site_checks.require_known_to_slurm(complete(LOCAL, RECIPES))
+
+
+def test_workloads_that_the_gpus_cannot_run_are_refused() -> None:
+    site_checks.require_rows(answers(), RECIPES)
+    with pytest.raises(RequestError) as caught:
+        site_checks.require_rows(answers(gpu_type="b200"), RECIPES)
+    known = sorted({row.gpu for row in RECIPES["pretrain_grok1"].configurations} - {"any"})
+    assert caught.value.message == f"pretrain_grok1 has no configuration for b200; it has some for {', '.join(known)}"
+    assert caught.value.remedy.startswith("leave it out, or correct gpu_type, or give --no-site-check")
+    assert site_checks.without_rows(["pretrain_grok1", "gone"], RECIPES, "b200") == ["pretrain_grok1"]
+
+
+# Questions
+
+
+def test_a_cluster_type_that_does_not_exist_is_no_slurm() -> None:
+    assert [on_slurm({"cluster_type": name}) for name in ("slurm", "SLURM", "local", "flux", None)] == [
+        *(True, True, False, False, False),
+    ]
+    assert not uses_images({"cluster_type": "slurm", "runtime": "none"})
+    assert uses_images({"cluster_type": "slurm"})
+    assert not uses_images({"runtime": "pyxis"})
+
+
+def test_what_is_asked_where_it_matters() -> None:
+    def asked(**given: Any) -> list[str]:
+        return [q.field for q in QUESTIONS if q.matters(given) and q.asked(given)]
+
+    always = ["install_path", "cluster_type", "gpu_type", "arch", "hugging_face", "workloads"]
+    assert asked() == always
+    assert asked(cluster_type="local", gpu_type="CPU") == [*always[:4], "env_type", *always[4:]]
+    assert asked(cluster_type="local", gpu_type="h100") == [*always[:4], "engine_python", *always[4:]]
+    slurm = asked(cluster_type="slurm", gpu_type="h100", install_method="srun")
+    assert slurm == [
+        *("install_path", "cluster_type", "account", "gpu_partition", "gres", "gpu_type", "arch", "runtime"),
+        *("install_method", "cpu_partition", "image_folder", "hugging_face", "workloads"),
+    ]
+    assert "cpu_partition" not in asked(cluster_type="slurm", gpu_type="h100", install_method="local")
+
+
+def test_required_answers_must_say_something() -> None:
+    fields = {"account": "", "gpu_partition": None, "workloads": []}
+    assert [q.field for q in missing({**SLURM, **fields})] == list(fields)
+    assert [(q.flag, q.is_switch) for q in QUESTIONS if q.field == "gpu_partition"] == [("--gpu-partition", False)]
+
+
+@pytest.mark.parametrize("field", ["arch", "runtime", "mpi", "install_method"])
+def test_a_default_that_came_from_an_answer_goes_with_it(field: str) -> None:
+    source = {
+        "arch": {"gpu_type": "gb200"},
+        **{key: {"cluster_type": "x"} for key in ("runtime", "mpi", "install_method")},
+    }
+    old = {**SLURM, "arch": "x86_64", "runtime": "pyxis", "mpi": "pmix", "install_method": "srun"}
+    assert field not in merged(old, source[field])
+    assert merged(old, {"account": "new"})[field] == old[field]
+
+
+def test_names_of_workloads() -> None:
+    known = ["pretrain_b", "pretrain_a", "other"]
+    assert expand_workloads("a, other ,a", known) == ["other", "pretrain_a"]
+    assert expand_workloads(("pretrain_b", " "), known) == ["pretrain_b"]
+    assert expand_workloads("all", known) == sorted(known)
+    with pytest.raises(RequestError, match=r"^play:3: there is no workload 'c'") as caught:
+        expand_workloads(["c"], known, "play:3: ")
+    assert caught.value.remedy == "the workloads are other, pretrain_a, pretrain_b, or all"
+    for nothing in ("", [], None, 5):
+        with pytest.raises(RequestError, match=r"^at: no workload is named"):
+            expand_workloads(nothing, known, "at: ")
+
+
+def test_answers_for_people() -> None:
+    assert [plain(value) for value in (None, True, False, ["a", "b"], ("a",), "x", 5)] == [
+        *("default", "yes", "no", "a, b", "a", "x", "5"),
+    ]
+
+
+# What is on disk
+
+
+def test_an_installation_that_was_moved_is_where_it_is_now(tmp_path: Path) -> None:
+    assert stored_answers(tmp_path) is None
+    with pytest.raises(EnvironmentLacks, match=f"there is no installation in {tmp_path}"):
+        required_answers(tmp_path)
+    (tmp_path / ".llmb").mkdir()
+    (tmp_path / ANSWERS_FILE).write_text(to_yaml(answers()))
+    found = required_answers(tmp_path)
+    assert found == answers(install_path=str(tmp_path))
+    (tmp_path / ANSWERS_FILE).write_text("- a\n")
+    with pytest.raises(ConfigError, match=r"answers\.yaml"):
+        stored_answers(tmp_path)
+
+
+def test_a_clone_has_recipes(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentLacks, match="contains no recipe") as caught:
+        load_recipes(tmp_path)
+    assert "LLMB_REPO" in caught.value.remedy
+
+
+# Suggestions
+
+
+def site(partitions: str, **changes: Any) -> Site:
+    base = {
+        **{"has_slurm": True, "slurm_version": "24.05", "accounts": (), "architectures": (), "gpu_type": ""},
+        **{"local_gpus": (), "partitions": parse_sinfo(partitions)},
+    }
+    return Site(**{**base, **changes})
+
+
+def test_a_site_that_says_little_gets_the_documented_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    quiet = site("a|up|1|1|(null)\nb*|up|1|1|(null)")
+    found = suggestions.suggestions(quiet, {"gpu_type": "gb200"})
+    assert (found["gpu_partition"], found["account"], found["gres"]) == ("b", "", False)
+    assert (found["arch"], found["cpu_partition"]) == ("aarch64", "a")
+    assert suggestions.suggestions(site(""), {})["gpu_partition"] == ""
+    down = site("a|down|1|1|(null)\nb*|up|1|1|gpu:8")
+    assert suggestions.suggestions(down, {"gpu_partition": "b"})["cpu_partition"] == "b", "where jobs can run"
+    two = site("", architectures=("aarch64", "x86_64"))
+    assert suggestions.suggestions(two, {"gpu_type": "h100"})["arch"] == "x86_64"
+
+
+def test_partitions_to_choose_from() -> None:
+    question = SimpleNamespace(field="gpu_partition", choices=())
+    none_with_gpus = site("long-name|up|1:00|2|(null)\nb|down|infinite|1|(null)")
+    assert suggestions.choices_of(question, none_with_gpus) == {  # type: ignore[arg-type]
+        "long-name": "long-name  2 nodes, limit 1:00",
+        "b": "b          1 nodes, limit infinite, down",
+        "another one": "another one",
+    }

@@ -1,0 +1,254 @@
+"""What a terminal shows while the installer works: one line that is rewritten, and the log beside it."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from llmb_common.errors import CheckFailed, EnvironmentLacks
+from llmb_install.working import reporter as module
+from llmb_install.working import space, steps
+from llmb_install.working.artefact import Artefact
+from llmb_install.working.reporter import Reporter, Step, size
+
+CLEAR = "\r\033[K"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 100
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setattr(module, "_REFRESH_TERMINAL", 0.001)
+    return Terminal()
+
+
+def test_the_running_step_is_one_line_that_is_rewritten(terminal: Terminal) -> None:
+    with Reporter(None, stream=terminal) as reporter, reporter.step("fetching") as step:
+        wait_for(lambda: f"{CLEAR}fetching (0 s)" in terminal.getvalue())
+        step.update("3 of 4")
+        wait_for(lambda: terminal.getvalue().endswith(f"{CLEAR}fetching: 3 of 4 (0 s)"))
+        reporter.note("by the way")
+        assert f"{CLEAR}by the way\n" in terminal.getvalue()
+    assert terminal.getvalue().endswith("    ok  fetching: 3 of 4 (0 s)\n")
+    assert "..." not in terminal.getvalue()
+
+
+def test_steps_side_by_side_share_the_line(terminal: Terminal) -> None:
+    with Reporter(None, stream=terminal) as reporter, reporter.step("one"), reporter.step("two"):
+        wait_for(lambda: "one (0 s)  |  two (0 s)" in terminal.getvalue())
+    assert "two (0 s)  |  " not in terminal.getvalue(), "only the first draws, or they would flicker"
+
+
+@pytest.mark.parametrize(("columns", "shown"), [(40, 39), (10, 20), (None, 79)])
+def test_a_line_fits_the_terminal(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, columns: int | None, shown: int
+) -> None:
+    if columns is not None:
+        monkeypatch.setattr(Terminal, "fileno", lambda self: 7)
+        monkeypatch.setattr("os.get_terminal_size", lambda number: os.terminal_size((columns, 24)))
+    with Reporter(None, stream=terminal) as reporter, reporter.step("x" * 200):
+        wait_for(lambda: terminal.getvalue() != "")
+    line = terminal.getvalue().split(CLEAR)[1]
+    assert line == "x" * shown
+
+
+def test_a_secret_is_hidden_in_the_rewritten_line_and_a_closed_reporter_leaves_none(terminal: Terminal) -> None:
+    reporter = Reporter(None, stream=terminal)
+    reporter.hide("swordfish")
+    reporter._draw("the swordfish\x1b[2J")
+    assert terminal.getvalue() == f"{CLEAR}the ****\\x1b[2J"
+    reporter.close()
+    assert terminal.getvalue().endswith(CLEAR)
+    reporter.close()
+    assert terminal.getvalue().count(CLEAR) == 2
+
+
+def test_without_a_terminal_a_step_says_first_soon_and_then_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    class Event(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            if timeout is not None:
+                waited.append(timeout)
+                return len(waited) > 3
+            return super().wait()
+
+    shown = io.StringIO()
+    reporter = Reporter(None, stream=shown)
+    reporter._tick(Step("fetching"), Event())
+    assert waited == [2.0, 15.0, 15.0, 15.0]
+    assert shown.getvalue() == "... fetching (0 s)\n" * 3
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (99.4, "99 s"), (100, "1 min 40 s"), (125.9, "2 min 05 s"), (3600, "60 min 00 s")],
+)
+def test_time_for_people(seconds: float, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.monotonic", lambda: 1000.0)
+    step = Step("x")
+    monkeypatch.setattr("time.monotonic", lambda: 1000.0 + seconds)
+    assert step.describe() == f"x ({text})"
+
+
+def test_the_log_has_the_time_of_each_line_and_nothing_of_another_run(tmp_path: Path) -> None:
+    shown = io.StringIO()
+    with Reporter(tmp_path / "a" / "logs", stream=shown) as reporter:
+        reporter.log("quiet")
+        reporter.log("still quiet")
+        reporter.note("loud")
+    assert shown.getvalue() == "loud\n"
+    (path,) = (tmp_path / "a" / "logs").iterdir()
+    assert path == reporter.log_path
+    assert re.fullmatch(rf"install-\d{{8}}T\d{{6}}-{os.getpid()}\.log", path.name)
+    lines = path.read_text().splitlines()
+    assert all(re.match(r"\d\d:\d\d:\d\d ", line) for line in lines)
+    assert [line[9:] for line in lines] == ["quiet", "still quiet", "loud"]
+
+
+def test_what_other_programs_say_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    shown = io.StringIO()
+    with Reporter(tmp_path, stream=shown, verbose=True) as reporter:
+        reporter.log("a\x1b[2Jb")
+    assert shown.getvalue() == "    a\\x1b[2Jb\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(999_999, "1000 kB"), (999.9e6, "1000 MB"), (1e9, "1.0 GB"), (999e9, "999.0 GB"), (1e12, "1.0 TB")],
+)
+def test_where_the_units_change(number: float, text: str) -> None:
+    assert size(number) == text
+
+
+# Room
+
+
+def test_room_is_looked_for_where_the_folder_will_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Path] = []
+
+    def usage(path: Path) -> SimpleNamespace:
+        looked.append(path)
+        return SimpleNamespace(free=3 * 10**9)
+
+    monkeypatch.setattr("shutil.disk_usage", usage)
+    assert space.free_bytes(tmp_path / "a" / "b") == 3 * 10**9
+    assert looked == [tmp_path]
+    space.require_space(tmp_path, 3 * 10**9, "it")
+    with pytest.raises(EnvironmentLacks) as caught:
+        space.require_space(tmp_path, 4 * 10**9, "the tool")
+    assert caught.value.message == f"the tool needs 4.0 GB in {tmp_path}, and only 3.0 GB are free there"
+    assert "--install-path" in caught.value.remedy
+    monkeypatch.chdir(tmp_path)
+    space.free_bytes(Path("c"))
+    assert looked[-1] == tmp_path
+
+
+# Steps
+
+
+class Part(Artefact):
+    """Something that needs others; ``fails`` is what becomes of it."""
+
+    def __init__(self, name: str, *needs: str, fails: BaseException | None = None) -> None:
+        self._name, self._needs, self._fails = name, needs, fails
+
+    @property
+    def id(self) -> str:
+        return self._name
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return self._needs
+
+    def is_complete(self) -> bool:
+        return False
+
+    def ensure(self, reporter: Reporter) -> bool:
+        if self._fails:
+            raise self._fails
+        return True
+
+    def verify(self) -> str | None:
+        if isinstance(self._fails, Exception):
+            raise self._fails
+        return "it is gone" if self._needs else None
+
+    def show(self) -> str:
+        return "nothing"
+
+
+def test_a_part_is_free_and_needs_no_other_unless_it_says_so() -> None:
+    class Least(Part):
+        needs = Artefact.needs  # type: ignore[assignment]
+
+    assert (Least("a").needs, Least("a").download, Least("a").disk) == ((), 0, 0)
+
+
+def test_every_error_is_told_and_the_first_is_raised() -> None:
+    shown = io.StringIO()
+    parts = [Part("a", fails=EnvironmentLacks("no room")), Part("b", fails=EnvironmentLacks("no network"))]
+    with pytest.raises(EnvironmentLacks) as caught:
+        steps.make_missing(parts, Reporter(None, stream=shown))
+    said = {"no room", "no network"}
+    assert caught.value.message in said
+    (other,) = said - {caught.value.message}
+    assert shown.getvalue() == f"error: {other}\n"
+
+
+def test_parts_that_wait_for_each_other_are_a_mistake_in_the_program() -> None:
+    with pytest.raises(AssertionError, match="artefacts that wait for each other: a, b"):
+        steps.make_missing([Part("a", "b"), Part("b", "a")], Reporter(None, stream=io.StringIO()))
+
+
+def test_an_interruption_ends_all_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[bool] = []
+    monkeypatch.setattr(steps.command, "stop_all", lambda: ended.append(True))
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(steps, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        steps.make_missing([Part("a")], Reporter(None, stream=io.StringIO()))
+    assert ended == [True]
+
+
+def test_the_thorough_look_goes_on_after_what_it_finds() -> None:
+    shown = io.StringIO()
+    parts = [Part("bad", fails=EnvironmentLacks("cannot look")), Part("closed", fails=OSError(13, "denied"))]
+    found = steps.verify_all([*parts, Part("good"), Part("gone", "x")], Reporter(None, stream=shown))
+    assert found == {"bad": "cannot look", "closed": "[Errno 13] denied", "good": None, "gone": "it is gone"}
+    assert shown.getvalue().splitlines() == [
+        "failed  checking bad: cannot look (0 s)",
+        "failed  checking closed: [Errno 13] denied (0 s)",
+        "    ok  checking good (0 s)",
+        "failed  checking gone: it is gone (0 s)",
+    ]
+    error = steps.problem_in(found)
+    assert isinstance(error, CheckFailed)
+    assert error.message.splitlines() == [
+        "3 of 4 parts of the installation are damaged or missing:",
+        "    bad: cannot look",
+        "    closed: [Errno 13] denied",
+        "    gone: it is gone",
+    ]
+    assert steps.problem_in({"good": None}) is None
