@@ -1,0 +1,572 @@
+"""Where the installer's answers come from, what is told about them, and what its commands leave."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+
+from llmb_common.envelope import Result
+from llmb_common.errors import EnvironmentLacks
+from llmb_common.secrets import Secret
+from llmb_install.answers.answers import Answers, complete, to_yaml
+from llmb_install.answers.stored import ANSWERS_FILE, load_recipes
+from llmb_install.commands import operations
+from llmb_install.commands.operations import describe
+from llmb_install.detect import Site
+from llmb_install.installation import Installation
+from llmb_install.main import main
+from llmb_install.parts.credentials import KEPT, Secrets, store_ngc_key
+from llmb_install.working.artefact import Artefact, Replaceable
+from llmb_install.working.reporter import Reporter
+
+CLONE = Path(__file__).resolve().parents[2]
+RECIPES = load_recipes(CLONE)
+LOCAL = ("--cluster-type", "local", "--gpu-type", "cpu", "--workloads", "grok1")
+SLURM = ("--cluster-type", "slurm", "--gpu-type", "h100", "--account", "a", "--gpu-partition", "g")
+
+
+class Part(Replaceable):
+    """A file; ``says`` is what the thorough check finds."""
+
+    def __init__(self, path: Path, download: int = 0, disk: int = 0) -> None:
+        self.path, self._download, self._disk = path, download, disk
+        self.says: str | None = None
+        self.asked_for: list[Installation] = []
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    @property
+    def download(self) -> int:
+        return self._download
+
+    @property
+    def disk(self) -> int:
+        return self._disk
+
+    def is_complete(self) -> bool:
+        return self.path.exists()
+
+    def ensure(self, reporter: Reporter) -> bool:
+        reporter.log(f"details of {self.id}")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.touch()
+        return True
+
+    def verify(self) -> str | None:
+        return self.says
+
+    def show(self) -> str:
+        return f"make {self.id}"
+
+    def discard(self) -> None:
+        self.path.unlink()
+        self.says = None
+
+
+@pytest.fixture
+def install(tmp_path: Path) -> Path:
+    return tmp_path / "install"
+
+
+@pytest.fixture
+def part(install: Path, monkeypatch: pytest.MonkeyPatch) -> Part:
+    """The only part of every installation."""
+    part = Part(install / ".llmb" / "part", 2 * 10**6, 3 * 10**9)
+
+    def artefacts(self: Installation) -> list[Artefact]:
+        part.asked_for.append(self)
+        return [part]
+
+    monkeypatch.setattr(Installation, "artefacts", artefacts)
+    monkeypatch.setattr(Installation, "environments", lambda self: [])
+    return part
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(install: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """``llmb-install`` without Slurm and without a terminal."""
+    monkeypatch.setenv("LLMB_REPO", str(CLONE))
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "NGC_API_KEY", "NGC_CLI_API_KEY", KEPT):
+        monkeypatch.setenv(name, "")
+    for module in ("installation", "commands.operations", "commands.upkeep"):
+        monkeypatch.setattr(f"llmb_install.{module}.load_recipes", lambda clone: RECIPES)
+    monkeypatch.setattr("shutil.which", lambda name, *_, **__: None)
+    monkeypatch.setattr("llmb_install.detect.mpi_type", lambda: "pmix_v5")
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+
+    def run(*words: str, path: Path | None = install) -> tuple[int, str, str]:
+        status = main([*words, *(["--install-path", str(path)] if path else [])])
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return run
+
+
+def stored(install: Path, **changes: Any) -> Answers:
+    base = {"install_path": str(install), "cluster_type": "local", "gpu_type": "cpu", "workloads": ["pretrain_grok1"]}
+    answers = complete({**base, **changes}, RECIPES)
+    (install / ".llmb").mkdir(parents=True)
+    (install / ANSWERS_FILE).write_text(to_yaml(answers))
+    return answers
+
+
+def wanted(part: Part) -> Answers:
+    """The answers with which it was last asked for."""
+    return part.asked_for[-1].answers
+
+
+# Play files and flags
+
+
+def test_flags_come_before_a_play_file_and_the_files_folder_before_the_default(
+    run: Run, part: Part, install: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = tmp_path / "play.yaml"
+    text = "schema: 1\ncluster_type: local\ngpu_type: cpu\nworkloads: [grok1]\nhf_token: hf_x\n"
+    play.write_text(f"{text}install_path: {install}\nenv_type: conda\n")
+    monkeypatch.setenv("LLMB_INSTALL", str(tmp_path / "elsewhere"))
+    assert run("--play", str(play), "--env-type", "uv", "--dry-run", path=None)[0] == 0
+    assert (wanted(part).env_type, wanted(part).install_path) == ("uv", str(install))
+    secrets = part.asked_for[-1].secrets
+    assert secrets.hf_token is not None
+    assert (secrets.hf_token.reveal(), secrets.keep) == ("hf_x", {"hf_token"})
+    play.write_text(text)
+    assert run("--play", str(play), "--dry-run", path=None)[0] == 0
+    assert wanted(part).install_path == str(tmp_path / "elsewhere")
+
+
+def test_a_mistake_in_a_play_file_has_its_line(run: Run, tmp_path: Path) -> None:
+    play = tmp_path / "play.yaml"
+    play.write_text("schema: 1\ncluster_type: local\ngpu_type: h1000\nworkloads: all\n")
+    status, _, err = run("--play", str(play))
+    assert status == 2
+    assert f"error: {play}:3: gpu_type 'h1000' is unknown" in err
+
+
+def test_how_ranks_start_is_found_unless_somebody_says(run: Run, part: Part, tmp_path: Path) -> None:
+    run(*SLURM, "--workloads", "grok1", "--dry-run")
+    assert wanted(part).mpi == "pmix_v5"
+    run(*SLURM, "--workloads", "grok1", "--mpi", "none", "--dry-run")
+    assert wanted(part).mpi == "none"
+    run(*LOCAL, "--dry-run")
+    assert wanted(part).mpi is None
+    play = tmp_path / "play.yaml"
+    play.write_text(
+        "schema: 1\ncluster_type: slurm\naccount: a\ngpu_partition: g\ngpu_type: h100\nworkloads: all\nmpi: pmi2\n"
+    )
+    run("--play", str(play), "--dry-run")
+    assert wanted(part).mpi == "pmi2"
+
+
+def test_an_installation_keeps_how_its_ranks_start(run: Run, part: Part, install: Path) -> None:
+    stored(install, cluster_type="slurm", account="a", gpu_partition="g", gpu_type="h100")
+    run("--gres", "--dry-run")
+    assert (wanted(part).mpi, wanted(part).gres) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--workloads", "grok1"], "continuing with the answers of {}\n"),
+        (["--cluster-type", "local", "--gpu-type", "cpu", "--workloads", "grok1"], "kept from the answers of {}: "
+         "env_type uv, hugging_face yes\n"),
+        ([*LOCAL, "--env-type", "uv", "--hugging-face"], ""),
+    ],
+)  # fmt: skip
+def test_what_an_installation_keeps_is_said(run: Run, part: Part, install: Path, words: list[str], said: str) -> None:
+    stored(install, env_type="uv", hugging_face=True)
+    status, _, err = run(*words, "--dry-run")
+    assert (status, err) == (0, said.format(install))
+
+
+# Site checks
+
+
+def test_scripted_answers_are_compared_with_slurm_and_recipes_unless_told_not_to(
+    run: Run, part: Part, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Answers] = []
+    monkeypatch.setattr("llmb_install.answers.site_checks.require_known_to_slurm", asked.append)
+    b200 = [*SLURM[:2], "--gpu-type", "b200", *SLURM[4:], "--workloads", "grok1"]
+    status, _, err = run(*b200)
+    assert (status, "pretrain_grok1 has no configuration for b200" in err, asked) == (2, True, [])
+    assert run(*b200, "--no-site-check", "--dry-run")[0] == 0
+    assert asked == []
+    assert run(*SLURM, "--workloads", "grok1", "--dry-run")[0] == 0
+    assert [answers.account for answers in asked] == ["a"]
+
+
+def test_an_installation_is_not_questioned_again(
+    run: Run, part: Part, install: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Answers] = []
+    monkeypatch.setattr("llmb_install.answers.site_checks.require_known_to_slurm", asked.append)
+    stored(install, cluster_type="slurm", account="a", gpu_partition="g", gpu_type="h100", mpi="pmix")
+    run("--dry-run", "--no-space-check")
+    assert asked == []
+    status, _, err = run("--gpu-type", "b200", "--dry-run")
+    assert status == 0
+    assert "note: no configuration for b200: pretrain_grok1\n" in err, "it is there already"
+    assert len(asked) == 1
+
+
+def test_a_folder_with_other_things_needs_an_agreement(run: Run, part: Part, install: Path) -> None:
+    install.mkdir()
+    (install / "thesis").touch()
+    assert run(*LOCAL)[0] == 2
+    assert run(*LOCAL, "--into-used-folder")[0] == 0
+
+
+def test_paths_are_checked_before_anything_is_made(run: Run, part: Part, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    status, _, err = run(*LOCAL, path=tmp_path / "file" / "x")
+    assert (status, f"install_path: {tmp_path / 'file'} is not a directory" in err) == (2, True)
+    assert not part.path.exists()
+
+
+# What is told
+
+
+def test_a_dry_run_estimates_what_is_to_come(run: Run, part: Part) -> None:
+    assert run(*LOCAL, "--dry-run")[1] == (
+        "part\n    make part\n1 step to do, about 2 MB to download and 3.0 GB of disk\n"
+    )
+    part._disk = 0
+    assert run(*LOCAL, "--dry-run")[1].endswith("\n1 step to do\n")
+    data = json.loads(run(*LOCAL, "--dry-run", "--json")[1])["data"]
+    assert data["todo"] == [{"step": "part", "does": "make part", "download": 2_000_000, "disk": 0}]
+
+
+def test_what_comes_next_is_a_line_for_the_shell(run: Run, part: Part, tmp_path: Path) -> None:
+    odd = tmp_path / "it's odd"
+    _, out, err = run(*LOCAL, path=odd)
+    assert out == f"installed in {odd}: pretrain_grok1\n"
+    quoted = "'" + str(odd).replace("'", "'\"'\"'") + "'"
+    assert err.splitlines()[-1] == f'next: export LLMB_INSTALL={quoted} PATH={quoted}/bin:"$PATH"; llmb-run list'
+    assert "details" not in err
+
+
+def test_verbose_shows_details(run: Run, part: Part) -> None:
+    assert "    details of part\n" in run(*LOCAL, "--verbose")[2]
+
+
+def test_colleagues_are_let_in_where_only_folders_are_that_there_are(run: Run, part: Part, install: Path) -> None:
+    (install / "bin").mkdir(parents=True)
+    (install / "images").mkdir()
+    before = os.umask(0o077)
+    try:
+        _, _, err = run(*SLURM, "--workloads", "grok1", "--into-used-folder")
+        assert os.umask(0o022) & 0o005
+        part.path.unlink()
+        _, _, open_to_all = run(*SLURM, "--workloads", "grok1")
+    finally:
+        os.umask(before)
+    assert f"chmod go+rX {install}; chmod -R go+rX {install}/bin {install}/images\n" in err
+    assert "chmod" not in open_to_all
+
+
+def test_only_an_install_says_what_comes_next(run: Run, part: Part, install: Path) -> None:
+    stored(install)
+    status, out, err = run("add", "nemotron4")
+    assert (status, out) == (0, f"installed in {install}: pretrain_grok1, pretrain_nemotron4\n")
+    assert "next:" not in err
+    assert wanted(part).workloads == ("pretrain_grok1", "pretrain_nemotron4")
+
+
+def test_without_a_space_check_nothing_is_remembered_of_it(run: Run, part: Part, install: Path) -> None:
+    stored(install)
+    for words in (["add", "nemotron4"], ["update"]):
+        assert run(*words, "--no-space-check", "--dry-run")[0] == 0
+        assert wanted(part).space_check is False
+        assert run(*words, "--dry-run")[0] == 0
+        assert wanted(part).space_check is True
+
+
+def test_the_summary_names_answers_secrets_and_what_is_to_come(
+    run: Run, part: Part, install: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations, "free_bytes", lambda folder: 7 * 10**9)
+    answers = complete(
+        {**{"install_path": str(install), "cluster_type": "local", "gpu_type": "cpu", "arch": "x86_64"},
+         "workloads": ["grok1", "nemotron4"], "hugging_face": True}, RECIPES
+    )  # fmt: skip
+    secrets = Secrets(hf_token=Secret("hf_x"), ngc_api_key=Secret("k"))
+    lines = describe(Installation(CLONE, answers, secrets)).splitlines()
+    assert lines[0] == ""
+    assert lines[1] == f"  install_path    {install}"
+    assert "  workloads       pretrain_grok1, pretrain_nemotron4" in lines
+    assert "  hugging_face    yes" in lines
+    assert not [line for line in lines if line.split()[:1] in (["schema"], ["space_check"], ["account"], ["mpi"])]
+    assert lines[-4:] == [
+        "  hf_token        given",
+        "  ngc_api_key     given",
+        "",
+        f"  1 step to do, about 2 MB to download and 3.0 GB of disk; 7.0 GB free in {install}",
+    ]
+    without = describe(Installation(CLONE, answers))
+    assert "given" not in without
+
+
+# The dialogue
+
+
+class Asking:
+    """Stands for the dialogue: what it was begun with, and the answers that it gives."""
+
+    begun: ClassVar[list[tuple[dict[str, Any], dict[str, Any]]]] = []
+
+    def __init__(self, site: Site, recipes: object, given: dict[str, Any], defaults: dict[str, Any]) -> None:
+        type(self).begun.append((given, defaults))
+        self._answers = complete({**defaults, **given, "workloads": ["pretrain_grok1"]}, RECIPES)
+
+    def run(self, secrets: Secrets, summary: Callable[..., str]) -> tuple[Answers, Secrets]:
+        assert "install_path" in summary(self._answers, secrets)
+        return self._answers, secrets
+
+
+def sit_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the test itself: pytest has other streams before."""
+    for stream in (sys.stdin, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch, run: Run) -> type[Asking]:
+    monkeypatch.setattr("llmb_install.detect.detect_site", lambda: None)
+    monkeypatch.setattr("llmb_install.answers.dialogue.Dialogue", Asking)
+    monkeypatch.setattr(Asking, "begun", [])
+    return Asking
+
+
+def test_in_a_terminal_what_is_missing_is_asked(
+    run: Run, part: Part, terminal: type[Asking], install: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sit_at_a_terminal(monkeypatch)
+    install.mkdir()
+    (install / "thesis").touch()
+    status, _, err = run("--cluster-type", "local", "--gpu-type", "cpu")
+    assert status == 0, err
+    assert "LLMB installer. Enter accepts the highlighted choice" in err
+    ((given, defaults),) = terminal.begun
+    assert given == {"install_path": str(install), "cluster_type": "local", "gpu_type": "cpu"}
+    assert defaults["install_path"] == str(install)
+    assert run(*LOCAL, "--dry-run")[0] == 0
+    assert len(terminal.begun) == 1, "nothing is missing"
+    monkeypatch.setattr("sys.stderr.isatty", lambda: False, raising=False)
+    assert run("--cluster-type", "local")[0] == 2
+
+
+def test_an_installation_is_asked_about_again_where_no_flag_says_anything(
+    run: Run, part: Part, terminal: type[Asking], install: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sit_at_a_terminal(monkeypatch)
+    stored(install, env_type="uv")
+    assert run("--no-space-check", "--dry-run")[0] == 0
+    ((given, defaults),) = terminal.begun
+    assert given == {"install_path": str(install), "space_check": False}
+    assert (defaults["env_type"], defaults["space_check"]) == ("uv", False)
+    assert run("--env-type", "venv", "--dry-run")[0] == 0
+    assert len(terminal.begun) == 1
+
+
+# Update, verify, uninstall
+
+
+def test_an_update_makes_damaged_parts_again_under_the_lock(
+    run: Run, part: Part, install: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(install)
+    part.path.touch()
+    part.says = "part is bent"
+    pruned: list[str] = []
+
+    class Environment:
+        def prune(self) -> list[Path]:
+            assert (install / ".llmb" / "lock.owner").exists()
+            pruned.append("yes")
+            return [Path("/old")]
+
+    monkeypatch.setattr(Installation, "environments", lambda self: [Environment()])
+    status, out, err = run("update")
+    assert (status, out) == (0, f"installed in {install}: pretrain_grok1\n")
+    assert "part is bent: making it again\n" in err
+    assert "removed /old\n" in err
+    assert pruned == ["yes"]
+    assert run("update", "--dry-run")[1] == f"nothing to do: {install} is complete\n"
+    assert pruned == ["yes"]
+
+
+def test_secrets_of_the_environment_are_used_by_an_update(
+    run: Run, part: Part, install: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(install)
+    monkeypatch.setenv("HF_TOKEN", "hf_x")
+    run("update", "--dry-run")
+    assert part.asked_for[-1].secrets.hf_token is not None
+    run("add", "nemotron4", "--dry-run")
+    assert part.asked_for[-1].secrets.hf_token is not None
+
+
+def test_a_note_of_another_kind_removes_nothing(run: Run, part: Part, install: Path) -> None:
+    stored(install)
+    note = install / ".llmb" / "removing.json"
+    for text in ('{"schema": 1, "images": "all"}', '{"schema": 1}', "{", '{"schema": 9, "images": ["a"]}'):
+        note.write_text(text)
+        assert run("remove", "nemotron4")[0] == 0
+        assert not note.exists()
+
+
+def test_removing_names_what_is_left(run: Run, install: Path) -> None:
+    stored(install, workloads=["pretrain_grok1", "pretrain_nemotron4"])
+    status, out, _ = run("remove", "nemotron4", "--json")
+    assert (status, json.loads(out)["data"]["workloads"]) == (0, ["pretrain_grok1"])
+    assert not (install / ".llmb" / "receipts").exists(), "nothing else is made"
+    assert not (install / "venvs").exists()
+    status, _, err = run("remove", "nemotron4")
+    assert status == 2
+    assert "pretrain_nemotron4 is not installed\n  -> installed: pretrain_grok1" in err
+    assert run("remove", "all")[0] == 0
+    assert "  -> installed: nothing" in run("remove", "grok1")[2]
+
+
+def test_a_workload_of_an_earlier_release_can_be_removed(run: Run, install: Path) -> None:
+    answers = msgspec.structs.replace(stored(install), workloads=("pretrain_gone", "pretrain_grok1"))
+    (install / ANSWERS_FILE).write_text(to_yaml(answers))
+    assert run("remove", "pretrain_gone")[0] == 0
+    assert "pretrain_gone" not in (install / ANSWERS_FILE).read_text()
+
+
+def test_uninstall_takes_back_the_key_and_what_was_left_over(
+    run: Run, install: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENROOT_CONFIG_PATH", str(tmp_path / "enroot"))
+    stored(install)
+    store_ngc_key(Secret("nvapi"), os.environ, install)
+    (install / ".cluster_config.yaml.12.deadbeef").touch()
+    (install / "cluster_config.yaml").touch()
+    (install / "images").mkdir()
+    status, out, err = run("uninstall", "--yes")
+    assert (status, out) == (0, "")
+    assert f"removed the NGC key from {tmp_path / 'enroot' / '.credentials'}\n" in err
+    assert f"    ok  removing {install / 'cluster_config.yaml'} (0 s)\n" in err
+    assert not install.exists()
+    assert not (tmp_path / "enroot" / ".credentials").exists()
+
+
+def test_a_damaged_installation_can_be_removed(run: Run, install: Path) -> None:
+    stored(install)
+    (install / ANSWERS_FILE).write_text("{")
+    (install / "workloads").mkdir()
+    status, out, _ = run("uninstall", "--yes", "--json")
+    data = json.loads(out)["data"]
+    assert (status, data) == (0, {"install_path": str(install), "removed": [], "stays": ["workloads"]})
+
+
+def test_results_are_removed_as_a_link_where_they_are_one(run: Run, install: Path, tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "run").touch()
+    stored(install)
+    (install / "workloads").symlink_to(tmp_path / "results")
+    assert run("uninstall", "--yes", "--results-too")[0] == 0
+    assert (tmp_path / "results" / "run").exists()
+    assert not install.exists()
+
+
+@pytest.mark.parametrize("where", ["stdin", "stderr"])
+def test_nobody_confirms_without_a_terminal(
+    run: Run, install: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    stored(install)
+    (install / "cluster_config.yaml").touch()
+    monkeypatch.setattr(sys, "stdin", io.StringIO("yes\n"))
+    for stream in ("stdin", "stderr"):
+        monkeypatch.setattr(f"sys.{stream}.isatty", lambda there=stream != where: there, raising=False)
+    status, _, err = run("uninstall")
+    assert (status, "would remove cluster_config.yaml, and there is no terminal" in err) == (2, True)
+    assert (install / "cluster_config.yaml").exists()
+
+
+def test_what_is_listed_knows_a_whole_image(run: Run, install: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored(install, cluster_type="slurm", account="a", gpu_partition="g", gpu_type="h100")
+    monkeypatch.setattr("llmb_install.parts.images.Image.is_complete", lambda self: True)
+    lines = run("list")[1].splitlines()
+    assert lines[1].split() == ["pretrain_grok1", "Grok-1", "installed"]
+    assert [line[2:30].strip() for line in lines[1:]] == sorted(RECIPES)
+    assert all(line[30:67].strip() == RECIPES[line.split()[0]].title for line in lines[1:])
+    assert {line[67:] for line in lines[2:]} == {"-"}
+
+
+def test_an_image_of_an_earlier_release_is_named_after_the_work(
+    run: Run, part: Part, install: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = install / "images" / "old.sqsh"
+    old.parent.mkdir(parents=True)
+    old.write_bytes(bytes(2000))
+    monkeypatch.setattr(Installation, "unused_images", lambda self: [old])
+    assert f"{old} (2 kB) is from an earlier release" in run(*LOCAL, "--into-used-folder")[2]
+
+
+def test_both_secrets_are_hidden_whatever_prints_them(run: Run, part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_x")
+    monkeypatch.setenv("NGC_CLI_API_KEY", "nvapi")
+
+    def ensure(reporter: Reporter) -> bool:
+        reporter.note("hf_x and nvapi")
+        raise EnvironmentLacks("it failed", remedy="try")
+
+    monkeypatch.setattr(part, "ensure", ensure)
+    status, _, err = run(*LOCAL)
+    assert status == 3
+    assert "**** and ****\nfull log: " in err
+
+
+def test_the_doctor_needs_no_clone(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LLMB_REPO", str(tmp_path))
+    monkeypatch.setattr("llmb_install.detect.ask", lambda *_: pytest.fail("Slurm is not here"))
+    monkeypatch.setattr("llmb_install.doctor.facts.output", lambda *_: "")
+    monkeypatch.setattr("llmb_install.detect.output", lambda *_: "")
+    status, out, _ = run("doctor")
+    assert (status, "training engine" in out) == (1, True)
+
+
+def test_the_quickstart_too_asks_before_a_used_folder(run: Run, install: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Path] = []
+
+    def quickstart(asked: object, clone: Path, path: Path) -> Result:
+        begun.append(path)
+        return Result(text="table\n")
+
+    monkeypatch.setattr("llmb_install.commands.quickstart.quickstart", quickstart)
+    install.mkdir()
+    (install / "thesis").touch()
+    status, _, err = run("--quickstart")
+    assert (status, "is not empty: it contains thesis" in err, begun) == (2, True, [])
+    assert run("--quickstart", "--into-used-folder")[:2] == (0, "table\n")
+    assert begun == [install]
+
+
+def test_without_a_clone_in_the_environment_it_is_the_one_it_runs_from(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLMB_REPO", "")
+    assert run("--list-workloads")[1].startswith("pretrain_grok1 ")
+
+
+def test_a_mistake_names_its_command_in_the_envelope(run: Run) -> None:
+    status, out, err = run("add", "--json")
+    said = json.loads(out)
+    assert (status, said["command"], said["error"]["code"]) == (2, "add", "request")
+    assert err.startswith("error: ")
