@@ -1,0 +1,450 @@
+"""What goes into an environment in special cases, what pip's lines become, and builds that come and go."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmb_common.errors import EnvironmentLacks
+from llmb_common.programs import Answer
+from llmb_install.parts import environment_build, environments, lock_files, package_records, shared_packages
+from llmb_install.parts.environment_build import Content, _PipProgress, build
+from llmb_install.parts.environments import RECEIPT, Environment, installed_packages
+from llmb_install.parts.receipts import read_receipt
+from llmb_install.working.command import Finished
+from llmb_install.working.reporter import Reporter, Step
+
+HASH = "--hash=sha256:" + 64 * "0"
+PIP = ["-m", "pip", "install", "--no-input", "--progress-bar", "off", "--disable-pip-version-check"]
+HASHED = ["--require-hashes", "--no-deps"]
+
+
+@dataclass
+class Pip:
+    """Stands for every program that fills an environment: what it was told, and how it ends."""
+
+    folder: Path
+    calls: list[list[str]] = field(default_factory=list)
+    locks: dict[str, str] = field(default_factory=dict)
+    ends: dict[str, Finished] = field(default_factory=dict)
+
+    def __call__(self, argv: Sequence[str], reporter: Reporter, **options: Any) -> Finished:
+        self.calls.append(list(argv))
+        if "venv" in argv or "create" in argv:
+            (self.folder / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+        if "-r" in argv:
+            lock = Path(argv[list(argv).index("-r") + 1])
+            self.locks[lock.name] = lock.read_text()
+        said = " ".join(argv)
+        return next((end for words, end in self.ends.items() if words in said), Finished(0, ()))
+
+
+@pytest.fixture
+def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pip:
+    pip = Pip(tmp_path / "made")
+    monkeypatch.setattr("llmb_install.working.command.run", pip)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    return pip
+
+
+def content(tmp_path: Path, *packages: str, **more: Any) -> Content:
+    lock = tmp_path / "lock.txt"
+    lock.write_text("".join(f"{package} \\\n    {HASH}\n" for package in packages))
+    return Content(link=tmp_path / "engine", python="/python", lock=lock, smoke=("torch",), **more)
+
+
+def made(pip: Pip, content: Content) -> Step:
+    step = Step("environment")
+    build(content, pip.folder, Reporter(None, stream=io.StringIO()), step)
+    return step
+
+
+def test_packages_of_a_newer_python_are_installed_beside_the_others(pip: Pip, tmp_path: Path) -> None:
+    wanted = content(tmp_path, "six==1", "bridge==2", "core==3", "h11==4", of_newer_python=("bridge", "core"))
+    made(pip, wanted)
+    _, newer, rest, _ = pip.calls
+    assert newer == [
+        *(f"{pip.folder}/bin/python", *PIP, *HASHED, "--python-version", "3.12", "--only-binary", ":all:"),
+        *("--ignore-requires-python", "--target", f"{pip.folder}/lib/python3.11/site-packages"),
+        *("-r", f"{pip.folder}/.llmb-lock-newer.txt"),
+    ]
+    assert rest == [f"{pip.folder}/bin/python", *PIP, *HASHED, "-r", f"{pip.folder}/.llmb-lock-rest.txt"]
+    entry = f"{{}} \\\n    {HASH}\n"
+    assert pip.locks == {
+        ".llmb-lock-newer.txt": entry.format("bridge==2") + entry.format("core==3"),
+        ".llmb-lock-rest.txt": entry.format("six==1") + entry.format("h11==4"),
+    }
+
+
+def test_they_are_pips_work_also_where_uv_does_the_rest(
+    pip: Pip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: "/bin/uv" if name == "uv" else None)
+    made(pip, content(tmp_path, "six==1", "bridge==2", of_newer_python=("bridge",), kind="uv"))
+    assert [(call[0], call[-1].rpartition("-")[2]) for call in pip.calls[:-1]] == [
+        ("/bin/uv", str(pip.folder).rpartition("-")[2]),
+        (f"{pip.folder}/bin/python", "newer.txt"),
+        ("/bin/uv", "rest.txt"),
+    ]
+    assert pip.calls[2] == [
+        *("/bin/uv", "pip", "install", "--python", f"{pip.folder}/bin/python", "--compile-bytecode"),
+        *("--link-mode", "copy", *HASHED, "-r", f"{pip.folder}/.llmb-lock-rest.txt"),
+    ]
+
+
+def test_what_another_environment_has_is_linked_first(
+    pip: Pip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linked: list[tuple[Path, Path, set[str]]] = []
+    monkeypatch.setattr(environment_build, "link_packages", lambda *given: linked.append(given))
+    shares = (tmp_path / "one", tmp_path / "two")
+    made(pip, content(tmp_path, "six==1", "h11==4 ; python_version > '3'", shares=shares))
+    assert linked == [(other, pip.folder, {"six==1", "h11==4"}) for other in shares]
+
+
+def test_a_python_that_does_not_say_its_version_makes_no_conda_environment(
+    pip: Pip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if name == "conda" else None)
+    monkeypatch.setattr(environment_build, "ask", lambda *_: Answer(1, b"", b"not a python\nmore\n"))
+    with pytest.raises(EnvironmentLacks, match="/python does not say its version: not a python") as caught:
+        made(pip, content(tmp_path, "six==1", kind="conda"))
+    assert caught.value.remedy == "run the installer with another Python"
+
+
+@pytest.mark.parametrize(
+    ("words", "end", "message", "remedy"),
+    [
+        ("-m venv", Finished(1, ()), "environment engine: /python could not create it\n    (no output, exit status 1)",
+         "on Debian and Ubuntu install the package python3-venv"),
+        ("lock.txt", Finished(2, ("Disk quota exceeded",)), "environment engine: pip could not install packages\n",
+         "free space under "),
+        ("lock.txt", Finished(1, (*map(str, range(9)), "WARNING: x")),
+         "environment engine: pip could not install packages\n    1\n    2\n    3\n    4\n    5\n    6\n    7\n    8",
+         "check the network, the proxy and pip's index settings"),
+        ("importlib", Finished(-9, ("WARNING: only",)),
+         "environment engine: its packages do not import (torch)\n    WARNING: only", "run the same command again"),
+    ],
+)  # fmt: skip
+def test_a_failure_has_its_last_lines(
+    pip: Pip, tmp_path: Path, words: str, end: Finished, message: str, remedy: str
+) -> None:
+    pip.ends[words] = end
+    with pytest.raises(EnvironmentLacks) as caught:
+        made(pip, content(tmp_path, "six==1"))
+    assert caught.value.message.startswith(message)
+    assert caught.value.remedy.startswith(remedy)
+
+
+def test_pips_lines_become_progress(tmp_path: Path) -> None:
+    step = Step("environment")
+    progress = _PipProgress(tmp_path, step, "packages", 7)
+    shown = []
+    for line in (
+        "Collecting six==1.17.0",
+        "  Downloading six-1.17.0-py2.py3-none-any.whl (11 kB)",
+        "Requirement already satisfied: h11",
+        "Processing ./tiny.whl",
+        "Obtaining file:///clone",
+        "nothing of interest",
+        "Installing build dependencies: started...",
+        "Building wheel for x (pyproject.toml): finished",
+        "Preparing metadata (pyproject.toml): done. ",
+        "Downloading torch-2.9.1+cpu-cp311-cp311-linux_x86_64.whl (184.5 MB)",
+    ):
+        progress(line)
+        shown.append(step.detail_suffix())
+    assert shown == [
+        ": packages 1 of 7",
+        ": packages 1 of 7, downloading six (11 kB)",
+        ": packages 2 of 7",
+        ": packages 3 of 7",
+        ": packages 4 of 7",
+        ": packages 4 of 7",
+        ": packages: installing build dependencies: started",
+        ": packages: building wheel for x (pyproject.toml): finished",
+        ": packages: preparing metadata (pyproject.toml): done",
+        ": packages 4 of 7, downloading torch (184.5 MB)",
+    ]
+    progress("Installing collected packages: six, h11")
+    assert step.detail_suffix() == ": unpacked 0 of 7 packages"
+    packages = tmp_path / "lib" / "python3.11" / "site-packages"
+    (packages / "six-1.17.0.dist-info").mkdir(parents=True)
+    (packages / "six").mkdir()
+    assert step.detail_suffix() == ": unpacked 1 of 7 packages", "counted when it is looked at"
+    _PipProgress(tmp_path, step, "the clone", 0)("Processing /clone")
+    assert step.detail_suffix() == ": the clone 1"
+    assert progress.unreachable == ""
+
+
+# Builds
+
+
+def program(path: Path, status: int = 0) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\nexit {status}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
+    """One that is filled by nobody: a program and the metadata of a package."""
+
+    def build(environment: Content, folder: Path, reporter: Reporter, step: Step) -> None:
+        program(folder / "bin" / "python")
+        (folder / "lib" / "python3.11" / "site-packages" / "six-1.dist-info").mkdir(parents=True)
+
+    monkeypatch.setattr(environment_build, "build", build)
+    lock = tmp_path / "lock.txt"
+    lock.write_text("six==1\n")
+    return Environment(tmp_path / "venvs" / "engine", "/python", lock, smoke=())
+
+
+def ensure(environment: Environment, **more: Any) -> tuple[bool, str]:
+    shown = io.StringIO()
+    return environment.ensure(Reporter(None, stream=shown), **more), shown.getvalue()
+
+
+def test_a_build_has_a_name_of_its_own_and_a_receipt(environment: Environment) -> None:
+    done, said = ensure(environment)
+    assert done
+    assert said.startswith("    ok  environment engine: 1 packages, ")
+    folder = environment.folder
+    assert folder.parent == environment.link.parent
+    assert folder.name.startswith(f"engine-{environment.inputs()[:8]}-")
+    assert len(folder.name) == len("engine-01234567-abcdef")
+    assert environment.link.readlink() == Path(folder.name)
+    assert read_receipt(folder / RECEIPT) == {
+        **{"schema": 1, "name": "engine", "inputs": environment.inputs(), "python": "/python", "packages": ["six-1"]},
+    }
+    assert environment.interpreter == environment.link / "bin" / "python"
+    assert environment.id == "engine"
+    assert environment.show() == f"venv environment {environment.link} with Python /python from {environment.lock}"
+    assert ensure(environment) == (False, "")
+    assert environment.verify() is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "uv"},
+        {"extras": "report"},
+        {"lock": "other"},
+        {"link": "elsewhere"},
+        {"editable": "clone"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_what_decides_the_content_decides_the_build(
+    environment: Environment, tmp_path: Path, change: dict[str, str]
+) -> None:
+    (tmp_path / "other").write_text("six==2\n")
+    (tmp_path / "clone").mkdir()
+    (tmp_path / "clone" / "pyproject.toml").write_text("[project]\n")
+    values = {key: tmp_path / value if key in ("lock", "link", "editable") else value for key, value in change.items()}
+    changed = replace(environment, **values)
+    assert changed.inputs() != environment.inputs()
+    if "editable" in change:
+        before = changed.inputs()
+        (tmp_path / "clone" / "pyproject.toml").write_text("[project] # more\n")
+        assert changed.inputs() != before
+    assert replace(environment, python="/other", smoke=("x",)).inputs() == environment.inputs()
+
+
+def test_a_finished_build_without_its_link_is_linked_again(environment: Environment) -> None:
+    ensure(environment)
+    folder = environment.folder
+    environment.link.unlink()
+    assert not environment.is_complete()
+    assert environment.verify() == f"{environment.link} is missing, unfinished or changed"
+    assert ensure(environment) == (True, ""), "nothing is built"
+    assert environment.folder == folder
+    environment.link.unlink()
+    environment.link.symlink_to("engine-00000000")
+    assert environment.folder == folder
+    assert not environment.is_complete()
+
+
+@pytest.mark.parametrize("damage", ["receipt", "package", "program"])
+def test_a_build_that_is_damaged_is_replaced(environment: Environment, damage: str) -> None:
+    ensure(environment)
+    old = environment.folder
+    if damage == "receipt":
+        (old / RECEIPT).unlink()
+    elif damage == "package":
+        (old / "lib" / "python3.11" / "site-packages" / "more-2.dist-info").mkdir()
+    else:
+        program(old / "bin" / "python", status=1)
+    assert not environment.is_complete()
+    assert ensure(environment)[0]
+    assert environment.is_complete()
+    assert not old.exists()
+    assert environment.prune() == []
+
+
+def test_what_does_not_import_is_replaced_where_that_matters(
+    environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure(environment)
+    assert environment.is_usable()
+    old = environment.folder
+    problems = ["it does not import", "it does not import"]
+    monkeypatch.setattr(environment_build, "smoke_problem", lambda *_: problems.pop() if problems else None)
+    assert not environment.is_usable()
+    assert environment.is_complete()
+    assert ensure(environment) == (False, "")
+    assert ensure(environment, must_import=True)[0]
+    assert environment.folder != old
+    assert not old.exists()
+    monkeypatch.setattr(environment_build, "smoke_problem", lambda *_: "bent")
+    assert environment.verify() == "bent"
+
+
+def test_earlier_builds_stay_for_those_who_run_in_them(environment: Environment) -> None:
+    ensure(environment)
+    old = environment.folder
+    environment.lock.write_text("six==2\n")
+    half = environment.link.with_name("engine-76543210-abcdef")
+    half.mkdir()
+    mine = environment.link.with_name("engine-mine")
+    mine.mkdir()
+    assert ensure(environment)[0]
+    assert (old.exists(), half.exists(), mine.exists()) == (True, False, True)
+    assert environment.prune() == [old]
+    assert (old.exists(), environment.is_complete(), mine.exists()) == (False, True, True)
+
+
+def test_a_folder_in_the_place_of_the_link_makes_room(environment: Environment) -> None:
+    (environment.link / "bin").mkdir(parents=True)
+    (environment.link.parent / f".engine.{os.getpid()}").touch()
+    assert ensure(environment)[0]
+    assert environment.link.is_symlink()
+    assert environment.is_complete()
+
+
+def test_a_build_that_failed_leaves_room_for_the_next(
+    environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(environment: Content, folder: Path, *_: object) -> None:
+        (folder / "lib").mkdir(parents=True)
+        raise EnvironmentLacks("no network")
+
+    monkeypatch.setattr(environment_build, "build", fails)
+    with pytest.raises(EnvironmentLacks, match="no network"):
+        ensure(environment)
+    assert list(environment.link.parent.iterdir()) == []
+
+
+def test_room_is_asked_for_before_a_build_only(environment: Environment) -> None:
+    class Full(Environment):
+        def require_room(self) -> None:
+            raise EnvironmentLacks("no room")
+
+    full = Full(environment.link, environment.python, environment.lock, ())
+    with pytest.raises(EnvironmentLacks, match="no room"):
+        ensure(full)
+    assert not environment.link.parent.exists()
+    ensure(environment)
+    assert not ensure(full)[0]
+
+
+def test_a_python_that_others_cannot_reach_is_told(
+    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environments, "_closed_to_others", lambda folder: tmp_path)
+    said = ensure(environment)[1]
+    assert f"        note: only you can run this installation, because its Python is in {tmp_path};" in said
+    monkeypatch.setattr(environments, "_closed_to_others", lambda folder: None)
+    environment.discard()
+    assert "note:" not in ensure(environment)[1]
+
+
+def test_what_cannot_be_removed_is_named(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    ensure(environment)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("shutil.rmtree", refuse)
+    folder = environment.folder
+    with pytest.raises(EnvironmentLacks, match=f"unfinished environment {folder}: Permission denied") as caught:
+        environment.discard()
+    assert "remove it by hand" in caught.value.remedy
+    assert not (folder / RECEIPT).exists(), "nothing that looks complete"
+    environments.discard(environment.link)
+    assert not environment.link.is_symlink(), "a link is removed, and not what it leads to"
+    assert folder.exists()
+
+
+def test_packages_are_known_by_their_metadata(tmp_path: Path) -> None:
+    packages = tmp_path / "lib" / "python3.12" / "site-packages"
+    for name in ("b-2.dist-info", "a-1.dist-info", "a"):
+        (packages / name).mkdir(parents=True)
+    assert installed_packages(tmp_path) == ["a-1", "b-2"]
+    assert installed_packages(tmp_path / "none") == []
+
+
+def test_disk_usage_counts_files_and_not_what_links_lead_to(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "x").write_bytes(bytes(100))
+    (tmp_path / "a" / "b" / "y").write_bytes(bytes(20))
+    (tmp_path / "a" / "l").symlink_to("x")
+    assert environments._disk_usage(tmp_path / "a") == 121
+
+
+# Receipts, records, locks
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 2}', '{"a": 1}', "null"])
+def test_what_is_no_receipt_counts_as_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "r").write_text(text)
+    assert read_receipt(tmp_path / "r") is None
+    assert read_receipt(tmp_path / "none") is None
+    (tmp_path / "r").write_text(json.dumps({"schema": 1, "a": 2}))
+    assert read_receipt(tmp_path / "r") == {"schema": 1, "a": 2}
+
+
+def test_files_that_changed_since_they_were_installed(tmp_path: Path) -> None:
+    packages = tmp_path / "lib" / "python3.11" / "site-packages"
+    metadata = packages / "a-1.dist-info"
+    metadata.mkdir(parents=True)
+    (packages / "good.py").write_text("")
+    (packages / "bent.py").write_text("x")
+    (packages / "folder.py").mkdir()
+    empty = "sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU"
+    rows = [f"good.py,{empty},0", f"bent.py,{empty},0", f"gone.py,{empty}=,0", "free.py,,", f"folder.py,{empty},0"]
+    rows += ["odd.py,whirl=x,0", "half", f"good.py,{empty}=,0"]
+    (metadata / "RECORD").write_text("\n".join(rows) + "\n")
+    assert list(package_records.damaged_files(tmp_path)) == [
+        *("bent.py has changed", "gone.py is missing", "folder.py cannot be read (Is a directory)"),
+    ]
+    assert package_records.summary(iter("abcd")) == "a, b, c and 1 more"
+    assert package_records.summary(iter("abc")) == "a, b, c"
+    assert package_records.summary(iter("")) == ""
+
+
+def test_a_part_of_a_lock(tmp_path: Path) -> None:
+    lock = tmp_path / "lock.txt"
+    lock.write_text(f"torch-extra==1 \\\n    {HASH}\ntorch==2 \\\n    {HASH}\nlast==3")
+    part = lock_files.extract(lock, "torch", tmp_path)
+    assert part == tmp_path / ".llmb-lock-torch.txt"
+    assert part.read_text() == f"torch==2 \\\n    {HASH}\n"
+    assert lock_files.extract(lock, "tor.h", tmp_path) is None
+    assert lock_files.with_hashes(lock.read_text(), "last") == "last==3"
+    assert (
+        lock_files.count_for_here(["a==1 ; sys_platform == 'emscripten'", "b==1 ; python_version < '3.11'", "c"]) == 1
+    )
+
+
+def test_an_environment_without_packages_shares_none(tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        (tmp_path / name / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+    assert shared_packages.link_packages(tmp_path / "old", tmp_path / "new", {"a==1"}) == []
+    assert shared_packages.link_packages(tmp_path / "old", tmp_path / "none", {"a==1"}) == []
