@@ -309,6 +309,8 @@ def test_what_is_asked_where_it_matters() -> None:
 
 
 def test_required_answers_must_say_something() -> None:
+    odd = {"cluster_type": "local", "gpu_type": 5, "workloads": "all"}
+    assert [q.field for q in missing(odd)] == ["engine_python"], "a number is judged elsewhere"
     fields = {"account": "", "gpu_partition": None, "workloads": []}
     assert [q.field for q in missing({**SLURM, **fields})] == list(fields)
     assert [(q.flag, q.is_switch) for q in QUESTIONS if q.field == "gpu_partition"] == [("--gpu-partition", False)]
@@ -333,6 +335,8 @@ def test_names_of_workloads() -> None:
     with pytest.raises(RequestError, match=r"^play:3: there is no workload 'c'") as caught:
         expand_workloads(["c"], known, "play:3: ")
     assert caught.value.remedy == "the workloads are other, pretrain_a, pretrain_b, or all"
+    with pytest.raises(RequestError, match="there is no workload '5'"):
+        expand_workloads([5], known)
     for nothing in ("", [], None, 5):
         with pytest.raises(RequestError, match=r"^at: no workload is named"):
             expand_workloads(nothing, known, "at: ")

@@ -19,6 +19,7 @@ from llmb_install.parts.environment_build import Content, _PipProgress, build
 from llmb_install.parts.environments import RECEIPT, Environment, installed_packages
 from llmb_install.parts.receipts import read_receipt
 from llmb_install.working.command import Finished
+from llmb_install.working.leftovers import remove_leftovers
 from llmb_install.working.reporter import Reporter, Step
 
 HASH = "--hash=sha256:" + 64 * "0"
@@ -327,6 +328,21 @@ def test_a_folder_in_the_place_of_the_link_makes_room(environment: Environment) 
     assert ensure(environment)[0]
     assert environment.link.is_symlink()
     assert environment.is_complete()
+
+
+def test_a_link_that_a_killed_installer_was_about_to_move_is_a_leftover(
+    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure(environment)
+    tool = replace(environment, link=tmp_path / "venvs" / "llmb")
+
+    def killed(self: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        environments._point(tool.link, "llmb-01234567")
+    assert remove_leftovers(tmp_path) == [tmp_path / "venvs" / f".llmb.{os.getpid()}"]
 
 
 def test_a_build_that_failed_leaves_room_for_the_next(

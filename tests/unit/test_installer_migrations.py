@@ -44,6 +44,17 @@ def test_an_old_file_is_something_to_do_although_no_answer_changed(tmp_path: Pat
     assert site_values_are_applied(tmp_path, values)
 
 
+def test_an_answer_that_changed_is_written_and_one_that_was_edited_is_not(tmp_path: Path) -> None:
+    apply_site_values(tmp_path, {"gpu_type": "h100", "slurm": {"account": "a", "gpu_partition": "p"}})
+    path = tmp_path / FILE_NAME
+    path.write_text(path.read_text().replace("account: a", "account: ann"))
+    apply_site_values(tmp_path, {"gpu_type": "b200", "repo": "/c", "slurm": {"account": "a", "gpu_partition": "q"}})
+    found = load_cluster_config(tmp_path)
+    assert (found.gpu_type, found.repo, found.slurm.account, found.slurm.gpu_partition) == ("b200", "/c", "ann", "q")
+    apply_site_values(tmp_path, {"gpu_type": "b200", "slurm": {"account": "new", "gpu_partition": "q"}})
+    assert load_cluster_config(tmp_path).slurm.account == "new", "a new answer counts"
+
+
 def test_a_renamed_key_moves_with_its_comment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def rename(document: Any) -> None:
         document["slurm"] = {"gpu_partition": document.pop("partition")}

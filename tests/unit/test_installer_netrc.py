@@ -31,6 +31,12 @@ def test_an_entry_is_removed_whole_and_no_other_with_it(text: str, kept: str) ->
     assert without(text, NGC) == kept
 
 
+@pytest.mark.parametrize("word", ["login", "account", "password"])
+def test_a_value_may_look_like_a_keyword(word: str) -> None:
+    (entry,) = entries(f"machine a {word} machine password x\n")
+    assert (entry.host, entry.password) == ("a", "x")
+
+
 def test_passwords_are_found_wherever_they_stand() -> None:
     text = "machine a\nlogin x\n\tpassword p\ndefault login y password q\n"
     assert [(entry.host, entry.password) for entry in entries(text)] == [("a", "p"), ("", "q")]

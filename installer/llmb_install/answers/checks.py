@@ -53,7 +53,7 @@ def check(given: Given, workloads: Iterable[str], where: str = "", lines: Mappin
                 f"{given.get('cluster_type')}, runtime {given.get('runtime') or 'the default'}",
                 remedy=f"leave {question.field} out, or correct the other answer",
             )
-    if uses_images(given) and str(given["gpu_type"]).lower() == "cpu":
+    if uses_images(given) and given["gpu_type"].lower() == "cpu":
         raise RequestError(
             f"{at('gpu_type')}the container images are for GPUs, and gpu_type is cpu",
             remedy="choose runtime none for CPU jobs under Slurm, or the GPU type of the cluster",

@@ -106,7 +106,7 @@ class Dialogue:
                     if later.field not in self._fixed:
                         self._given.pop(later.field, None)
                 return earlier
-        return min(position, len(QUESTIONS) - 1)
+        return position
 
     def _question_fixed_folder(self) -> None:
         """A folder from the command line needs no question, but a folder that holds other things does."""

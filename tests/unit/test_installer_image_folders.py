@@ -1,0 +1,219 @@
+"""Images in folders that cannot be used, in shared ones, and where nobody says how much room there is."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from dataclasses import replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmb_common.errors import EnvironmentLacks
+from llmb_common.programs import Answer
+from llmb_install.parts import enroot_settings, images, squashfs
+from llmb_install.parts.hugging_face import PATTERNS
+from llmb_install.parts.images import Image
+from llmb_install.parts.squashfs import Inspector
+from llmb_install.working.command import Finished
+from llmb_install.working.reporter import Reporter, Step
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Image:
+    """An image in a folder beside the installation."""
+    return Image("nvcr.io#a/b:1", tmp_path / "shared" / "a.sqsh", "x86_64", tmp_path / "i" / ".llmb" / "receipts")
+
+
+def ensure(image: Image) -> bool:
+    return image.ensure(Reporter(None, stream=io.StringIO()))
+
+
+def test_a_folder_that_cannot_be_made_is_named(shared: Image) -> None:
+    shared.path.parent.touch()
+    with pytest.raises(EnvironmentLacks, match=f"the image folder {shared.path.parent} cannot be created: ") as caught:
+        ensure(shared)
+    assert caught.value.remedy == "choose another --image-folder"
+
+
+@pytest.mark.parametrize("state", ["missing", "unusable"])
+def test_a_folder_of_somebody_else_needs_its_owner(shared: Image, monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+    shared.path.parent.mkdir()
+    if state == "unusable":
+        shared.path.write_text("x")
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(EnvironmentLacks) as caught:
+        ensure(shared)
+    assert caught.value.message == f"{shared.path} is {state}, and its directory is not writable"
+    assert caught.value.remedy == "ask its owner to import the image, or choose another --image-folder"
+
+
+def test_a_shared_folder_is_locked_and_a_private_one_is_not(shared: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    monkeypatch.setattr(images, "_require_space", lambda image: None)
+    monkeypatch.setattr(
+        images, "_import", lambda image, *_: seen.append((image.path.parent / ".llmb" / "lock.owner").exists())
+    )
+    assert ensure(shared)
+    private = Image(shared.source, shared.receipts.parent.parent / "images" / "a.sqsh", "x86_64", shared.receipts)
+    assert ensure(private)
+    assert seen == [True, False]
+
+
+def test_what_another_installation_imported_meanwhile_is_not_imported_again(
+    shared: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = [True, False]
+    monkeypatch.setattr(Image, "is_complete", lambda self: looks.pop())
+    monkeypatch.setattr(images, "_import", lambda *_: pytest.fail("it is there"))
+    assert ensure(shared)
+    assert looks == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "free"),
+    [
+        (Answer(0, b"Filesystem\n/dev/x 100 50 1000 5% /x\n"), 1_024_000),
+        (Answer(0, b"/dev/x 100 50 7\n"), 7168),
+        (Answer(0, b"Filesystem\n/dev/x 100 50 - 5% /x\n"), None),
+        (Answer(0, b"/dev/x 100 50\n"), None),
+        (Answer(0, b" \n"), None),
+        (Answer(1, b"/dev/x 100 50 1000 5% /x\n"), None),
+    ],
+)
+def test_room_on_another_node_is_what_df_says(
+    monkeypatch: pytest.MonkeyPatch, answer: Answer, free: int | None
+) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(images, "ask", lambda argv, seconds: asked.append(argv) or answer)
+    assert images._free_bytes(Path("/f"), ("srun", "-N1")) == free
+    assert asked == [["srun", "-N1", "df", "-Pk", "/f"]]
+
+
+def test_a_receipt_that_lies_elsewhere_is_made_there(shared: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared.path.parent.mkdir()
+    shared.path.write_bytes(b"abc")
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    images._write_receipt(shared, shared.path, adopted=True)
+    own = shared.receipts / "a.sqsh.receipt.json"
+    assert shared.receipt_path() == own
+    assert json.loads(own.read_text())["size"] == 3
+
+
+def test_each_part_of_an_import_is_shown(shared: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+
+    def enroot(argv: list[str], *_: object, **__: object) -> Finished:
+        Path(argv[3]).write_bytes(bytes(2000))
+        return Finished(0, ())
+
+    monkeypatch.setattr("llmb_install.working.command.run", enroot)
+    monkeypatch.setattr(Step, "update", lambda self, text: shown.append(text))
+    monkeypatch.setattr(Inspector, "check", lambda *_: 2000)
+    monkeypatch.setattr(Inspector, "read_everything", lambda *_: None)
+    monkeypatch.setattr(images, "check_superblock", lambda path: 2000)
+    quick = replace(shared, space_check=False)
+    assert ensure(quick)
+    assert shown == ["checking it", "reading it for its receipt", "2 kB"]
+    shown.clear()
+    os.utime(quick.path, ns=(1, 1))
+    assert ensure(quick)
+    assert shown == ["checking the file that is there", "comparing it with its receipt", "already there, 2 kB"]
+    shown.clear()
+    quick.receipt_path().unlink()
+    assert ensure(quick)
+    assert shown == [
+        *("checking the file that is there", "reading all of it", "reading it for its receipt"),
+        "already there, 2 kB",
+    ]
+
+
+def test_tokenizers_of_every_kind_are_fetched_and_weights_never() -> None:
+    def fetched(name: str) -> bool:
+        return any(fnmatch(name, pattern) for pattern in PATTERNS)
+
+    small = ["config.json", "generation_config.json", "special_tokens_map.json", "o200k.tiktoken"]
+    small += ["tokenizer.json", "tokenizer.model", "tokenizer_config.json"]
+    assert all(map(fetched, small))
+    assert not any(map(fetched, ["model.safetensors", "pytorch_model.bin", "consolidated.00.pth", "README.md"]))
+
+
+# What Enroot would use
+
+
+def test_where_enroot_works_without_any_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(enroot_settings, "CONFIG", tmp_path / "none")
+    monkeypatch.setenv("HOME", "/home/ann")
+    assert enroot_settings.temporary_folder({}) == Path("/tmp")
+    assert enroot_settings.temporary_folder({"TMPDIR": "/scratch"}) == Path("/scratch")
+    assert enroot_settings.cache_folder({"HOME": "/h"}) == Path("/h/.cache/enroot")
+    assert enroot_settings.cache_folder({"XDG_CACHE_HOME": "/c", "HOME": "/h"}) == Path("/c/enroot")
+    assert enroot_settings.cache_folder({}) == Path("/.cache/enroot")
+    assert enroot_settings.config_folder({"HOME": "/h"}) == Path("/h/.config/enroot")
+    assert enroot_settings.config_folder({}) == Path("/home/ann/.config/enroot")
+    assert enroot_settings.config_folder({"XDG_CONFIG_HOME": "/x"}) == Path("/x/enroot")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("/a/$USER/b", "/a/ann/b"),
+        ("/a/${USER}", "/a/ann"),
+        ("${SCRATCH-/s}/x", "/s/x"),
+        ("${USER:-nobody}", "ann"),
+        ("$NOBODY/x", "/x"),
+        ("'/quoted'", "/quoted"),
+        ("`whoami`", ""),
+        ("$(whoami)", ""),
+    ],
+)
+def test_values_of_enroots_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, text: str) -> None:
+    monkeypatch.setattr(enroot_settings, "CONFIG", tmp_path / "enroot.conf")
+    (tmp_path / "enroot.conf").write_text(f"ENROOT_DATA_PATHS /no\nENROOT_DATA_PATH {value}\n")
+    assert enroot_settings.setting("ENROOT_DATA_PATH", {"USER": "ann"}) == text
+
+
+# unsquashfs
+
+
+def test_programs_are_tried_the_usual_ones_first_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    def ask(argv: list[str], seconds: float, *, most: int) -> Answer:
+        tried.append(argv[-1])
+        assert argv[:4] == ["srun", "unsquashfs", "-cat", "/x"]
+        assert most == 20
+        return Answer(0, b"#!/bin/sh")
+
+    monkeypatch.setattr(squashfs, "ask", ask)
+    names = [*(f"/usr/bin/a{number:02}" for number in range(30)), "/opt/bin/ls", "/bin/sh", "/usr/local/bin/cat"]
+    with pytest.raises(squashfs.BadImage, match="it contains no program"):
+        Inspector(("srun",))._architecture(Path("/x"), names)
+    assert tried[:3] == ["bin/sh", "usr/local/bin/cat", "usr/bin/a00"]
+    assert len(tried) == 20
+
+
+@pytest.mark.parametrize(
+    ("problem", "remedy"),
+    [("no-program", "install squashfs-tools, or import on a compute node"), ("no-answer", "check the file system")],
+)
+def test_an_unsquashfs_that_does_not_answer_says_nothing_of_the_image(
+    monkeypatch: pytest.MonkeyPatch, problem: Any, remedy: str
+) -> None:
+    monkeypatch.setattr(squashfs, "ask", lambda *_, **__: Answer(None, problem=problem, why="it is stuck"))
+    with pytest.raises(EnvironmentLacks, match="it is stuck") as caught:
+        Inspector().read_everything(Path("/x"))
+    assert caught.value.remedy.startswith(remedy)
+
+
+def test_all_of_an_image_is_read_without_writing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(squashfs, "ask", lambda argv, *_, **__: asked.append(argv) or Answer(0))
+    Inspector().read_everything(Path("/x"))
+    assert asked == [["unsquashfs", "-quiet", "-no-progress", "-pf", "/dev/null", "/x"]]
+    monkeypatch.setattr(squashfs, "ask", lambda *_, **__: Answer(1))
+    with pytest.raises(squashfs.BadImage, match=r"its content cannot be read \(unsquashfs failed\)"):
+        Inspector().read_everything(Path("/x"))
