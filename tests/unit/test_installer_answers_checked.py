@@ -158,6 +158,11 @@ def test_an_idle_answer_that_says_nothing_is_no_contradiction(nothing: object) -
     assert complete({**LOCAL, field: nothing}, RECIPES)
 
 
+def test_an_unknown_workload_has_its_line() -> None:
+    with pytest.raises(RequestError, match=r"^play\.yaml:7: there is no workload 'x'"):
+        complete({**SLURM, "workloads": ["x"]}, RECIPES, where="play.yaml", lines={"$.workloads": 7})
+
+
 def test_what_is_missing_is_listed_with_its_choices() -> None:
     with pytest.raises(RequestError) as caught:
         complete({"install_path": "/x", "cluster_type": "local"}, RECIPES)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from test_installer_dialogue import BACK, CLUSTER, ENTER, LAPTOP, talk  # noqa: F401  (a fixture)
 
-from llmb_common.errors import Interrupted
+from llmb_common.errors import Interrupted, RequestError
 from llmb_common.secrets import Secret
 from llmb_install.answers import dialogue, draft, keyboard
 from llmb_install.answers.keyboard import Back, forget_keys, with_way_back
@@ -54,6 +54,21 @@ def test_answers_that_contradict_each_other_are_corrected_one_by_one(
     assert (answers.gpu_type, answers.runtime) == ("cpu", "none")
     assert "  the container images are for GPUs, and gpu_type is cpu\n  -> " in capsys.readouterr().err
     assert terminal.asked.count("Which one?") == 1
+
+
+def test_a_refusal_cannot_steer_the_terminal(
+    talk: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    complete, refusals = dialogue.answers_module.complete, ["a\x1b[2Jb"]
+
+    def once(*given: Any) -> Any:
+        if refusals:
+            raise RequestError(refusals.pop())
+        return complete(*given)
+
+    monkeypatch.setattr(dialogue.answers_module, "complete", once)
+    talk(Which_one=["account"])
+    assert "  a\\x1b[2Jb\n" in capsys.readouterr().err
 
 
 def test_a_flag_is_not_asked_again_after_going_back(talk: Any) -> None:
@@ -144,6 +159,7 @@ def test_the_list_of_answers_to_change_shows_them(talk: Any, monkeypatch: pytest
     select = terminal.select
 
     def noted(self: Any, text: str, choices: list[Any], **more: Any) -> Any:
+        assert more["instruction"] == " ", "no hint beside the question: the welcome has said which keys there are"
         if text == "Which one?":
             shown.extend(choice.title for choice in choices)
         return select(self, text, choices, **more)

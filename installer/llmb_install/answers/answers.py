@@ -72,7 +72,7 @@ def read_play(path: Path) -> tuple[Given, Secrets, Lines]:
     if not isinstance(data, dict):
         raise ConfigError(f"{where}:1: a play file must be a mapping of answers", remedy="write one with --record FILE")
     secrets = _take_secrets(data, where, lines)
-    known = set(Answers.__struct_fields__)
+    known = Answers.__struct_fields__
     for key in data:
         if key not in known:
             raise ConfigError(

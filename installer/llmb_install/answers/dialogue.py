@@ -262,7 +262,7 @@ class Dialogue:
         if not fresh:
             return
         text = f"Continue with your {len(fresh)} answers from last time?"
-        if _answer(_questionary().confirm(text, default=True), way_back=False):
+        if _answer(_questionary().confirm(text), way_back=False):
             self._given = {**fresh, **self._fixed}
         else:
             self._defaults = {**self._defaults, **fresh}
