@@ -198,6 +198,13 @@ def test_uv_and_conda_make_it_on_request(world: World) -> None:
     world.build(replace(world.content, kind="conda"))
     made = next(call for call in world.calls() if call[0] == "micromamba")
     assert made == ["micromamba", "create", "--yes", "--prefix", str(world.made), "python=3.11", "pip"]
+    for better in ("mamba", "conda"):
+        world.program(better)
+        world.build(replace(world.content, kind="conda"))
+        assert [call[0] for call in world.calls() if "create" in call][-1] == better
+    world.program("uv")
+    world.build(replace(world.content, kind="uv"))
+    assert [*("uv", "venv", "--seed", "--python", world.python), str(world.made)] in world.calls()
 
 
 UV_OPTIONS = ["--compile-bytecode", "--index-strategy", "unsafe-best-match", "--link-mode", "hardlink"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,10 @@ import pytest
 from llmb_common.errors import RequestError
 from llmb_common.secrets import Secret
 from llmb_install.parts.credentials import (
+    KEPT,
+    Secrets,
     close_secret_files,
+    from_environment,
     has_ngc_credentials,
     hf_token_is_stored,
     loose_secret_files,
@@ -161,6 +165,44 @@ def test_and_only_that(install: Path, env: dict[str, str], file: Path) -> None:
     assert file.read_text() == SOMEBODYS + "machine nvcr.io login a password b\n"
     assert mode(file) == 0o600
     assert remove_ngc_key(install) is None
+
+
+def test_new_secrets_win_and_old_ones_stay() -> None:
+    old = Secrets(hf_token=Secret("a"), ngc_api_key=Secret("b"), keep=frozenset({"hf_token"}), ngc_variable="X")
+    assert old.updated(Secrets()) == old
+    assert Secrets().updated(old) == replace(old, ngc_variable="")
+    both = old.updated(Secrets(hf_token=Secret("c"), ngc_api_key=Secret("d"), keep=frozenset({"ngc_api_key"})))
+    assert both.hf_token is not None
+    assert both.ngc_api_key is not None
+    assert (both.hf_token.reveal(), both.ngc_api_key.reveal()) == ("c", "d")
+    assert (both.keep, both.ngc_variable) == ({"hf_token", "ngc_api_key"}, "X")
+
+
+@pytest.mark.parametrize(
+    ("variables", "token", "key", "keep", "name"),
+    [
+        ({}, None, None, set(), ""),
+        ({"HF_TOKEN": "a", "HUGGING_FACE_HUB_TOKEN": "b"}, "a", None, set(), ""),
+        ({"HF_TOKEN": "", "HUGGING_FACE_HUB_TOKEN": "b"}, "b", None, set(), ""),
+        ({"NGC_API_KEY": "k", "NGC_CLI_API_KEY": "l"}, None, "k", set(), "NGC_API_KEY"),
+        ({"NGC_CLI_API_KEY": "l", KEPT: "NGC_API_KEY"}, None, "l", set(), "NGC_CLI_API_KEY"),
+        ({"HF_TOKEN": "a", "NGC_API_KEY": "k", KEPT: "HF_TOKEN"}, "a", "k", {"hf_token"}, "NGC_API_KEY"),
+    ],
+)
+def test_secrets_of_the_environment_are_kept_only_where_they_came_as_flags(
+    variables: dict[str, str],
+    token: str | None,
+    key: str | None,
+    keep: set[str],
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for variable in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "NGC_API_KEY", "NGC_CLI_API_KEY", KEPT):
+        monkeypatch.setenv(variable, variables.get(variable, ""))
+    found = from_environment()
+    assert (found.hf_token and found.hf_token.reveal()) == token
+    assert (found.ngc_api_key and found.ngc_api_key.reveal()) == key
+    assert (found.keep, found.ngc_variable) == (keep, name)
 
 
 def test_a_token_is_kept_for_its_owner_alone(install: Path) -> None:
