@@ -15,7 +15,7 @@ from llmb_install.doctor import facts
 SAID = {
     "sinfo -h -o %P|%a|%l|%D|%G": "gpu*|up|4:00:00|8|gpu:h100:8(S:0-1)\ncpu|up|infinite|4|(null)\n",
     "sinfo --version": "slurm 24.05.3\n",
-    "sacctmgr -nP show associations user=ann format=account": "other\nbench\n\nother\n",
+    "sacctmgr -nP show associations user=ann format=account": "other\nbench\n\nother\nd\ne\nc\na\n",
     "scontrol --oneliner show nodes": "NodeName=a Arch=x86_64\nNodeName=b Arch=aarch64\nNodeName=c Arch=x86_64 C=4\n",
     "srun --help": "  --[no-]container-mount-home  bind\n  --container-image=IMAGE\n  --container-image=x\n  --mem\n",
     "nvidia-smi --query-gpu=name --format=csv,noheader": "NVIDIA B200\nNVIDIA B200\n",
@@ -52,7 +52,7 @@ def test_a_cluster_says_what_it_has(machine: Machine) -> None:
             Partition("gpu", is_default=True, up=True, time_limit="4:00:00", nodes=8, gpus_per_node=8, gpu_name="h100"),
             Partition("cpu", is_default=False, up=True, time_limit="infinite", nodes=4, gpus_per_node=0, gpu_name=""),
         ),
-        accounts=("bench", "other"),
+        accounts=("a", "bench", "c", "d", "e", "other"),
         architectures=("aarch64", "x86_64"),
         gpu_type="h100",
         local_gpus=("NVIDIA B200", "NVIDIA B200"),

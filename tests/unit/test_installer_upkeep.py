@@ -1,0 +1,211 @@
+"""Updating, removing, listing and uninstalling, and what the commands tell afterwards."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from test_installer_operations import LOCAL, RECIPES, Part, Run, install, part, run, stored  # noqa: F401  (fixtures)
+
+from llmb_common.envelope import Result
+from llmb_common.errors import EnvironmentLacks
+from llmb_common.secrets import Secret
+from llmb_install.answers.answers import to_yaml
+from llmb_install.answers.stored import ANSWERS_FILE
+from llmb_install.installation import Installation
+from llmb_install.parts.credentials import store_ngc_key
+from llmb_install.working.reporter import Reporter
+
+# ruff: noqa: F811  (fixtures)
+
+
+def test_an_update_makes_damaged_parts_again_under_the_lock(
+    run: Run, part: Part, install: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(install)
+    part.path.touch()
+    part.says = "part is bent"
+    pruned: list[str] = []
+
+    class Environment:
+        def prune(self) -> list[Path]:
+            assert (install / ".llmb" / "lock.owner").exists()
+            pruned.append("yes")
+            return [Path("/old")]
+
+    monkeypatch.setattr(Installation, "environments", lambda self: [Environment()])
+    status, out, err = run("update")
+    assert (status, out) == (0, f"installed in {install}: pretrain_grok1\n")
+    assert "part is bent: making it again\n" in err
+    assert "removed /old\n" in err
+    assert pruned == ["yes"]
+    assert run("update", "--dry-run")[1] == f"nothing to do: {install} is complete\n"
+    assert pruned == ["yes"]
+
+
+def test_secrets_of_the_environment_are_used_by_an_update(
+    run: Run, part: Part, install: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(install)
+    monkeypatch.setenv("HF_TOKEN", "hf_x")
+    run("update", "--dry-run")
+    assert part.asked_for[-1].secrets.hf_token is not None
+    run("add", "nemotron4", "--dry-run")
+    assert part.asked_for[-1].secrets.hf_token is not None
+
+
+def test_a_note_of_another_kind_removes_nothing(run: Run, part: Part, install: Path) -> None:
+    stored(install)
+    note = install / ".llmb" / "removing.json"
+    for text in ('{"schema": 1, "images": "all"}', '{"schema": 1}', "{", '{"schema": 9, "images": ["a"]}'):
+        note.write_text(text)
+        assert run("remove", "nemotron4")[0] == 0
+        assert not note.exists()
+
+
+def test_removing_names_what_is_left(run: Run, install: Path) -> None:
+    stored(install, workloads=["pretrain_grok1", "pretrain_nemotron4"])
+    status, out, _ = run("remove", "nemotron4", "--json")
+    assert (status, json.loads(out)["data"]["workloads"]) == (0, ["pretrain_grok1"])
+    assert not (install / ".llmb" / "receipts").exists(), "nothing else is made"
+    assert not (install / "venvs").exists()
+    status, _, err = run("remove", "nemotron4")
+    assert status == 2
+    assert "pretrain_nemotron4 is not installed\n  -> installed: pretrain_grok1" in err
+    assert run("remove", "all")[0] == 0
+    assert "  -> installed: nothing" in run("remove", "grok1")[2]
+
+
+def test_a_workload_of_an_earlier_release_can_be_removed(run: Run, install: Path) -> None:
+    answers = msgspec.structs.replace(stored(install), workloads=("pretrain_gone", "pretrain_grok1"))
+    (install / ANSWERS_FILE).write_text(to_yaml(answers))
+    assert run("remove", "pretrain_gone")[0] == 0
+    assert "pretrain_gone" not in (install / ANSWERS_FILE).read_text()
+
+
+def test_uninstall_takes_back_the_key_and_what_was_left_over(
+    run: Run, install: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENROOT_CONFIG_PATH", str(tmp_path / "enroot"))
+    stored(install)
+    store_ngc_key(Secret("nvapi"), os.environ, install)
+    (install / ".cluster_config.yaml.12.deadbeef").touch()
+    (install / "cluster_config.yaml").touch()
+    (install / "images").mkdir()
+    status, out, err = run("uninstall", "--yes")
+    assert (status, out) == (0, "")
+    assert f"removed the NGC key from {tmp_path / 'enroot' / '.credentials'}\n" in err
+    assert f"    ok  removing {install / 'cluster_config.yaml'} (0 s)\n" in err
+    assert not install.exists()
+    assert not (tmp_path / "enroot" / ".credentials").exists()
+
+
+def test_a_damaged_installation_can_be_removed(run: Run, install: Path) -> None:
+    stored(install)
+    (install / ANSWERS_FILE).write_text("{")
+    (install / "workloads").mkdir()
+    status, out, _ = run("uninstall", "--yes", "--json")
+    data = json.loads(out)["data"]
+    assert (status, data) == (0, {"install_path": str(install), "removed": [], "stays": ["workloads"]})
+
+
+def test_results_are_removed_as_a_link_where_they_are_one(run: Run, install: Path, tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "run").touch()
+    stored(install)
+    (install / "workloads").symlink_to(tmp_path / "results")
+    assert run("uninstall", "--yes", "--results-too")[0] == 0
+    assert (tmp_path / "results" / "run").exists()
+    assert not install.exists()
+
+
+@pytest.mark.parametrize("where", ["stdin", "stderr"])
+def test_nobody_confirms_without_a_terminal(
+    run: Run, install: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    stored(install)
+    (install / "cluster_config.yaml").touch()
+    monkeypatch.setattr(sys, "stdin", io.StringIO("yes\n"))
+    for stream in ("stdin", "stderr"):
+        monkeypatch.setattr(f"sys.{stream}.isatty", lambda there=stream != where: there, raising=False)
+    status, _, err = run("uninstall")
+    assert (status, "would remove cluster_config.yaml, and there is no terminal" in err) == (2, True)
+    assert (install / "cluster_config.yaml").exists()
+
+
+def test_what_is_listed_knows_a_whole_image(run: Run, install: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored(install, cluster_type="slurm", account="a", gpu_partition="g", gpu_type="h100")
+    monkeypatch.setattr("llmb_install.parts.images.Image.is_complete", lambda self: True)
+    lines = run("list")[1].splitlines()
+    assert lines[1].split() == ["pretrain_grok1", "Grok-1", "installed"]
+    assert [line[2:30].strip() for line in lines[1:]] == sorted(RECIPES)
+    assert all(line[30:67].strip() == RECIPES[line.split()[0]].title for line in lines[1:])
+    assert {line[67:] for line in lines[2:]} == {"-"}
+
+
+def test_an_image_of_an_earlier_release_is_named_after_the_work(
+    run: Run, part: Part, install: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = install / "images" / "old.sqsh"
+    old.parent.mkdir(parents=True)
+    old.write_bytes(bytes(2000))
+    monkeypatch.setattr(Installation, "unused_images", lambda self: [old])
+    assert f"{old} (2 kB) is from an earlier release" in run(*LOCAL, "--into-used-folder")[2]
+
+
+def test_both_secrets_are_hidden_whatever_prints_them(run: Run, part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_x")
+    monkeypatch.setenv("NGC_CLI_API_KEY", "nvapi")
+
+    def ensure(reporter: Reporter) -> bool:
+        reporter.note("hf_x and nvapi")
+        raise EnvironmentLacks("it failed", remedy="try")
+
+    monkeypatch.setattr(part, "ensure", ensure)
+    status, _, err = run(*LOCAL)
+    assert status == 3
+    assert "**** and ****\nfull log: " in err
+
+
+def test_the_doctor_needs_no_clone(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LLMB_REPO", str(tmp_path))
+    monkeypatch.setattr("llmb_install.detect.ask", lambda *_: pytest.fail("Slurm is not here"))
+    monkeypatch.setattr("llmb_install.doctor.facts.output", lambda *_: "")
+    monkeypatch.setattr("llmb_install.detect.output", lambda *_: "")
+    status, out, _ = run("doctor")
+    assert (status, "training engine" in out) == (1, True)
+
+
+def test_the_quickstart_too_asks_before_a_used_folder(run: Run, install: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Path] = []
+
+    def quickstart(asked: object, clone: Path, path: Path) -> Result:
+        begun.append(path)
+        return Result(text="table\n")
+
+    monkeypatch.setattr("llmb_install.commands.quickstart.quickstart", quickstart)
+    install.mkdir()
+    (install / "thesis").touch()
+    status, _, err = run("--quickstart")
+    assert (status, "is not empty: it contains thesis" in err, begun) == (2, True, [])
+    assert run("--quickstart", "--into-used-folder")[:2] == (0, "table\n")
+    assert begun == [install]
+
+
+def test_without_a_clone_in_the_environment_it_is_the_one_it_runs_from(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLMB_REPO", "")
+    assert run("--list-workloads")[1].startswith("pretrain_grok1 ")
+
+
+def test_a_mistake_names_its_command_in_the_envelope(run: Run) -> None:
+    status, out, err = run("add", "--json")
+    said = json.loads(out)
+    assert (status, said["command"], said["error"]["code"]) == (2, "add", "request")
+    assert err.startswith("error: ")
