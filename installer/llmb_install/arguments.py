@@ -114,7 +114,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
             text = f"stored in a file that only you can read; for this run only, set {variable} instead"
             parser.add_argument(flag, metavar="SECRET", help=text)
     if command == "doctor":
-        parser.add_argument("--account", metavar="ACCOUNT", help="default: as in cluster_config.yaml")
+        parser.add_argument("--account", help="default: as in cluster_config.yaml")
         parser.add_argument("--gpu-partition", metavar="PARTITION", help="default: as in cluster_config.yaml")
         parser.add_argument("--no-compute-node", action="store_true", help="do not run a job on a compute node")
     if command == "uninstall":

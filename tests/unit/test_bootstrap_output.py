@@ -152,5 +152,21 @@ def test_every_failure_is_a_sentence_and_a_status(
     assert said in capsys.readouterr().err
 
 
+def test_a_file_that_cannot_be_written_has_a_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> int:
+        raise OSError(28, "No space left on device", "/x/y")
+
+    umask = os.umask(0)
+    try:
+        assert guarded(work) == 3
+        assert os.umask(0) == 0o002, "what jobs will run is not for everybody to write"
+    finally:
+        os.umask(umask)
+    err = capsys.readouterr().err
+    assert (
+        "  -> check permissions, free space and quota there, or choose another folder with --install-path; then " in err
+    )
+
+
 def test_sizes_for_people() -> None:
     assert [size(n) for n in (0, 999, 1_800_000_000, 134_000)] == ["0 B", "999 B", "1.8 GB", "134 kB"]

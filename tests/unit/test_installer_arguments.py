@@ -129,6 +129,12 @@ def test_the_quickstart_leaves_nothing_else_to_decide(words: list[str]) -> None:
     assert caught.value.message == (f"--quickstart decides everything itself: {words[0]} has no place beside it")
 
 
+def test_of_several_the_first_by_name_is_refused() -> None:
+    words = ["--workloads", "all", "--record", "a", "--json", "--gres", "--arch", "x86_64", "--mpi", "none"]
+    with pytest.raises(RequestError, match="itself: --arch has no place"):
+        parse(["--quickstart", *words])
+
+
 def test_a_secret_is_one_word() -> None:
     for secret in ("a b", "a\n", "\ta"):
         with pytest.raises(RequestError, match="the value of --hf-token contains a space") as caught:

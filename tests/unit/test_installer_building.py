@@ -161,6 +161,15 @@ def test_an_index_that_is_not_reached_is_the_cause(world: World) -> None:
     assert "pip config list" in caught.value.remedy
 
 
+def test_an_index_that_is_not_reached_for_torch_is_the_cause_too(world: World) -> None:
+    world.does("lock-torch", 1, "WARNING: Retrying after connection broken by 'ReadTimeoutError(read timed out.)': /x/")
+    with pytest.raises(EnvironmentLacks, match="the package index was not reached: read timed out"):
+        world.build()
+    (world.folder / "does").write_text("lock-setuptools|1|no\n")
+    with pytest.raises(EnvironmentLacks, match="pip could not install setuptools\n    no"):
+        world.build()
+
+
 def test_packages_that_do_not_import_are_named(world: World) -> None:
     world.does("-I -c", 1, "ImportError: libc")
     with pytest.raises(EnvironmentLacks, match=r"its packages do not import \(torch, six\)\n    ImportError: libc"):

@@ -83,6 +83,7 @@ def test_answers_are_recorded_and_played_back(installer: Installer, install: Pat
     assert (status, out) == (0, "")
     assert f"recorded in {play}; install with: ./installer.py --play {play}" in err
     assert f"install_path: {install}" in play.read_text()
+    assert json.loads(installer(*LOCAL, "--record", str(play), "--json")[1])["data"] == {"recorded": str(play)}
     one = installer("--play", str(play), "--dry-run")
     assert one[0] == 0
     assert one[1] == installer(*LOCAL, "--dry-run")[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -272,7 +273,7 @@ def test_paths_are_checked_at_the_prompt(talk: Any, tmp_path: Path) -> None:
 
 def test_free_space_is_shown_where_a_folder_is_suggested(talk: Any, tmp_path: Path) -> None:
     _, _, terminal = talk(defaults={"install_path": str(tmp_path / "llmb")}, Where_to_install=[ENTER])
-    assert terminal.asked[0].endswith(f" free at {tmp_path / 'llmb'})")
+    assert re.fullmatch(rf"Where to install \([0-9.]+ [MGT]B free at {tmp_path / 'llmb'}\)", terminal.asked[0])
 
 
 def test_gpu_jobs_on_this_machine_need_a_python_of_their_own(talk: Any, tmp_path: Path) -> None:

@@ -37,6 +37,11 @@ def test_a_value_may_look_like_a_keyword(word: str) -> None:
     assert (entry.host, entry.password) == ("a", "x")
 
 
+def test_hosts_may_look_like_keywords_and_macros_may_have_no_end() -> None:
+    text = "machine default password p machine machine password q default password r macdef init\nmachine nvcr.io\n"
+    assert [(entry.host, entry.password) for entry in entries(text)] == [("default", "p"), ("machine", "q"), ("", "r")]
+
+
 def test_passwords_are_found_wherever_they_stand() -> None:
     text = "machine a\nlogin x\n\tpassword p\ndefault login y password q\n"
     assert [(entry.host, entry.password) for entry in entries(text)] == [("a", "p"), ("", "q")]

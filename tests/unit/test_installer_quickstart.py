@@ -151,9 +151,11 @@ def test_an_installation_for_something_else_only_gets_the_engine(
     }
     (install / ANSWERS_FILE).write_text(to_yaml(complete(given, load_recipes(world / "clone"))))
     (install / "cluster_config.yaml").write_text("cluster_type: slurm\n")
-    engine = SimpleNamespace(ensure=lambda reporter: True, interpreter=tmp_path / "engine" / "python")
+    made: list[Reporter] = []
+    engine = SimpleNamespace(ensure=made.append, interpreter=tmp_path / "engine" / "python")
     monkeypatch.setattr("llmb_install.installation.Installation.engine", lambda self: engine)
     assert quickstart()[0] == 0
+    assert len(made) == 1
     text = (install / "cluster_config.yaml").read_text()
     assert str(tmp_path / "engine" / "python") in text
     assert "cluster_type: slurm" in text

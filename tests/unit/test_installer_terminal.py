@@ -81,6 +81,19 @@ def test_a_secret_is_hidden_in_the_rewritten_line_and_a_closed_reporter_leaves_n
     assert terminal.getvalue().count(CLEAR) == 2
 
 
+def test_what_is_shown_and_logged_is_there_at_once(tmp_path: Path) -> None:
+    """A line in a buffer helps nobody who waits, and a killed installer's log ends early."""
+    with (tmp_path / "shown").open("w") as stream:
+        reporter = Reporter(tmp_path / "logs", stream=stream)
+        reporter._draw("running")
+        assert (tmp_path / "shown").read_bytes() == f"{CLEAR}running".encode()
+        reporter.note("noted")
+        assert (tmp_path / "shown").read_text().endswith("noted\n")
+        assert reporter.log_path is not None
+        assert reporter.log_path.read_text().endswith(" noted\n")
+        reporter.close()
+
+
 def test_without_a_terminal_a_step_says_first_soon_and_then_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
 
@@ -214,7 +227,8 @@ def test_every_error_is_told_and_the_first_is_raised() -> None:
     assert shown.getvalue() == f"error: {other}\n"
 
 
-def test_parts_that_wait_for_each_other_are_a_mistake_in_the_program() -> None:
+def test_parts_that_wait_for_each_other_are_a_mistake_in_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps.command, "stop_all", lambda: None)  # it would stop the programs of all later tests
     with pytest.raises(AssertionError, match="artefacts that wait for each other: a, b"):
         steps.make_missing([Part("a", "b"), Part("b", "a")], Reporter(None, stream=io.StringIO()))
 

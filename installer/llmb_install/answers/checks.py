@@ -107,7 +107,7 @@ def _not_enough(lacking: list[Question], where: str) -> RequestError:
 def check_paths(given: Given) -> None:
     """Raise RequestError if a path is unusable on this machine, before anything is built."""
     engine = given.get("engine_python")
-    if engine and (problem := engine_problem(str(engine))):
+    if engine and (problem := engine_problem(engine)):
         raise RequestError(
             f"engine_python: {problem}", remedy="give the Python of an environment with torch and Megatron-Bridge"
         )

@@ -301,4 +301,4 @@ def _problem(field: str, text: str, given: Given) -> str:
 
 
 def _space_note(folder: str) -> str:
-    return f"{size(free_bytes(Path(folder or '.')))} free at {folder}" if folder else "free space will be checked"
+    return f"{size(free_bytes(Path(folder)))} free at {folder}" if folder else "free space will be checked"
