@@ -16,8 +16,8 @@ from llmb_run.reporting.report import MOST_POINTS, Report
 from support.report_site import HOSTILE
 
 THEMES = ("light", "dark")
-FAIL = "llama3.1 70b fp8 on 64 h100"
-LARGE = "llama3.1 405b fp8 on 128 gb200"
+FAIL = "llama3.1 70b mbridge fp8 (cs) on 64 h100"
+LARGE = "llama3.1 405b mbridge fp8 (cs) on 128 gb200"
 
 
 @contextmanager

@@ -88,12 +88,12 @@ def test_repeats_become_one_baseline_and_replace_the_former(cli: Cli) -> None:
     (found,) = cli("baseline", "list", "--json").data["baselines"]
     assert found["seconds"] == pytest.approx(5.05)
     assert [run["run_id"] for run in found["runs"]] == new
-    assert found["title"] == "llama3.1 405b fp8 on 128 gb200"
+    assert found["title"] == "llama3.1 405b mbridge fp8 (cs) on 128 gb200"
     assert 0.01 < found["relative_error"] < 0.03
     shown = cli("baseline", "list").out.splitlines()
     assert shown[0].split() == ["key", "configuration", "software", "runs", "step", "s", "±", "%", "set"]
-    row = "llama3.1 405b fp8 on 128 gb200 nemo:26.02.01 2"
-    assert " ".join(shown[1].split()[1:9]) == row
+    row = "llama3.1 405b mbridge fp8 (cs) on 128 gb200 nemo:26.02.01 2"
+    assert " ".join(shown[1].split()[1:11]) == row
 
 
 def test_a_baseline_can_be_removed(cli: Cli) -> None:
@@ -101,7 +101,7 @@ def test_a_baseline_can_be_removed(cli: Cli) -> None:
     (found,) = cli("baseline", "list", "--json").data["baselines"]
     wrong = cli("baseline", "remove", "0123456789ab")
     assert (wrong.status, "no baseline 0123456789ab" in wrong.err) == (2, True)
-    assert cli("baseline", "remove", found["key"]).out == "removed: llama3.1 405b fp8 on 128 gb200\n"
+    assert cli("baseline", "remove", found["key"]).out == "removed: llama3.1 405b mbridge fp8 (cs) on 128 gb200\n"
     assert cli("baseline", "list", "--json").data["baselines"] == []
 
 
@@ -192,11 +192,11 @@ def test_the_table_of_groups(cli: Cli) -> None:
         run_of(cli, 5741.47, 101 + number)
     head, line = cli("results", "--group").out.splitlines()
     assert " ".join(head.split()) == "configuration software runs steady step s ± % (95%) spread % reference s verdict"
-    assert line.split()[:12] == [
-        *["llama3.1", "405b", "fp8", "on", "128", "gb200"],
+    assert line.split()[:14] == [
+        *["llama3.1", "405b", "mbridge", "fp8", "(cs)", "on", "128", "gb200"],
         *("nemo:26.02.01", "3", "5.741", "3.1", "0.0", "5.74147"),
     ]
-    assert line.split()[12:14] == ["indication:", "pass,"]
+    assert line.split()[14:16] == ["indication:", "pass,"]
 
 
 def test_a_group_without_a_good_run_has_no_figures(cli: Cli) -> None:

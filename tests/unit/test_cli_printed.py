@@ -127,7 +127,8 @@ def test_a_result_as_json(cli: Cli) -> None:
     assert run["reference"]["software"] == "Megatron-Bridge, nemo:25.09.00"
     published = {"step_seconds": 5.74147, "source": "llama3.1-mbridge.md:86"}
     assert published.items() <= run["published"].items()
-    assert set(run["published"]) == {"step_seconds", "tokens_per_second", "mfu_percent", "days_1t", "source"}
+    figures = {"tokens_per_second", "mfu_percent", "days_1t", "tflops_per_gpu"}
+    assert set(run["published"]) == {"step_seconds", *figures, "source"}
 
 
 def test_groups_as_a_table_and_as_json(cli: Cli) -> None:
@@ -138,13 +139,13 @@ def test_groups_as_a_table_and_as_json(cli: Cli) -> None:
     assert cells(header) == [
         *("configuration", "software", "runs", "steady step s", "± % (95%)", "spread %", "reference s", "verdict")
     ]
-    assert cells(line)[:5] == ["llama3.1 405b fp8 on 128 gb200", "nemo:26.02.01", "2 of 3", "5.750", "4.2"]
-    assert cells(line)[5:7] == ["1.2", "5.74147"]
+    assert cells(line)[:2] == ["llama3.1 405b mbridge fp8 (cs) on 128 gb200", "nemo:26.02.01"]
+    assert cells(line)[2:7] == ["2 of 3", "5.750", "4.2", "1.2", "5.74147"]
     (group,) = cli("results", "--group", "--json").data["groups"]
     assert set(runs) == set(group["run_ids"])
     assert (group["unsuccessful"], group["step_seconds"]) == (1, pytest.approx(5.75))
     assert group["spread"] == pytest.approx(0.0123, abs=1e-4)
-    assert (group["title"], group["software"]) == ("llama3.1 405b fp8 on 128 gb200", "nemo:26.02.01")
+    assert (group["title"], group["software"]) == ("llama3.1 405b mbridge fp8 (cs) on 128 gb200", "nemo:26.02.01")
     assert group["verdict"] == "pass"
     assert group["difference"] == pytest.approx(5.75 / 5.74147 - 1)
 
@@ -154,12 +155,12 @@ def test_baselines_as_a_table_and_as_json(cli: Cli) -> None:
     header, line = cli("baseline", "set", run).out.splitlines()
     assert cells(header) == ["key", "configuration", "software", "runs", "step s", "± %", "set"]
     key, *rest, when = cells(line)
-    assert rest == ["llama3.1 405b fp8 on 128 gb200", "nemo:26.02.01", "1", "5.742", "2.7"]
+    assert rest == ["llama3.1 405b mbridge fp8 (cs) on 128 gb200", "nemo:26.02.01", "1", "5.742", "2.7"]
     assert len(when) == len("10:18:33")
     (known,) = cli("baseline", "list", "--json").data["baselines"]
     assert (known["key"], known["seconds"], known["relative_error"]) == (key, 5.7415, 0.027)
     assert known["runs"] == [{"run_id": run, "seconds": 5.7415, "error": 0.0}]
-    assert (known["title"], known["software"]) == ("llama3.1 405b fp8 on 128 gb200", "nemo:26.02.01")
+    assert (known["title"], known["software"]) == ("llama3.1 405b mbridge fp8 (cs) on 128 gb200", "nemo:26.02.01")
 
 
 def test_a_comparison_as_a_table_and_as_json(cli: Cli) -> None:
@@ -200,6 +201,7 @@ def test_the_catalogue_says_once_whether_a_workload_is_installed(cli: Cli) -> No
     assert entry["sizes"] == ["314b", "smoke"]
     assert entry["configurations"][1] == {
         **{"size": "314b", "gpu_type": "gb200", "dtype": "fp8", "fp8_recipe": "ds", "variant": "nemo2"},
+        "by_name": False,
         "scales": [128, 256, 512],
     }
 

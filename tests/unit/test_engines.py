@@ -51,8 +51,13 @@ def test_every_recipe_trains_in_its_own_engine_of_one_installation(tmp_path: Pat
 @pytest.mark.parametrize(
     ("installed", "recipe", "message", "remedy"),
     [
-        ("0.3", "mbridge", "no training engine is installed that has Megatron-Bridge 0.6", "pretrain_mbridge"),
-        ("0.6", "llama3.1", "no training engine is installed", "./installer.py --quickstart"),
+        (
+            "0.3",
+            "mbridge",
+            "no training engine is installed that has Megatron-Bridge 0.6",
+            "run llmb-install add pretrain_mbridge, or",
+        ),
+        ("0.6", "llama3.1", "no training engine is installed", "run llmb-install add pretrain_llama3.1, or"),
     ],
 )
 def test_the_engine_of_another_recipe_is_not_taken(
@@ -63,6 +68,23 @@ def test_the_engine_of_another_recipe_is_not_taken(
         check_engine(plan(tmp_path, recipe))
     assert (caught.value.message, caught.value.code) == (message, "no-engine")
     assert remedy in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("recipe", "how"),
+    [
+        ("llama3.1", "run ./installer.py --quickstart, or set engine.python in"),
+        (
+            "mbridge",
+            "run ./installer.py --quickstart and then llmb-install add pretrain_mbridge, or set "
+            'engine.releases."0.6" in',
+        ),
+    ],
+)
+def test_without_an_installation_the_remedy_begins_with_one(tmp_path: Path, recipe: str, how: str) -> None:
+    with pytest.raises(EnvironmentLacks) as caught:
+        check_engine(plan(tmp_path, recipe))
+    assert caught.value.remedy.startswith(how)
 
 
 def test_the_python_of_an_engine_is_an_absolute_path(tmp_path: Path) -> None:

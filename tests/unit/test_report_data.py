@@ -36,7 +36,7 @@ def only(lines: list[ScalingLine]) -> ScalingLine:
 
 def test_weak_scaling_is_held_against_the_smallest_scale_and_the_published_one(tmp_path: Path) -> None:
     line = only(scaling([ran(tmp_path, 32, 13.0), ran(tmp_path, 8, 12.0), ran(tmp_path, 8, 12.4)]))
-    assert (line.title, line.kind) == ("llama3.1 8b bf16 on h100", "weak")
+    assert (line.title, line.kind) == ("llama3.1 8b nemo2 bf16 on h100", "weak")
     small, large = line.points
     assert (small.gpus, small.runs, small.efficiency) == (8, 2, 1.0)
     assert small.tokens_per_second == pytest.approx(8192 * 128 / 12.2)
@@ -92,7 +92,10 @@ def test_history_is_by_date_and_says_what_changed(tmp_path: Path) -> None:
             (moved(old, 100.0), StepTime(6.0, 0.01, 10)),
         ]
     )
-    assert [history.title for history in found] == ["llama3.1 405b fp8 on 128 gb200", "llama3.1 8b bf16 on 8 h100"]
+    assert [history.title for history in found] == [
+        "llama3.1 405b mbridge fp8 (cs) on 128 gb200",
+        "llama3.1 8b nemo2 bf16 on 8 h100",
+    ]
     first, second = found[0].moments
     assert (first.created, first.seconds, first.changes) == (100.0, 6.0, ())
     # The driver was not told before: whether it changed, nobody knows.
@@ -145,7 +148,7 @@ def test_a_report_has_every_run_and_each_group_once(report: Report) -> None:
     assert not report.ok, "one failed"
     groups = {(group["title"], group["software"]): group for group in report.groups}
     assert len(groups) == len(report.groups) == 7
-    large = groups["llama3.1 405b fp8 on 128 gb200", "nemo:26.02.01"]
+    large = groups["llama3.1 405b mbridge fp8 (cs) on 128 gb200", "nemo:26.02.01"]
     assert (len(large["run_ids"]), large["unsuccessful"]) == (7, 1)
     assert large["reference"]["same_software"] is False
     assert all(run.steps.total == len(run.steps.index) for run in report.runs)
@@ -163,7 +166,7 @@ def test_a_slow_node_stands_out(report: Report) -> None:
 
 def test_what_differs_between_the_runs_of_one_job(report: Report) -> None:
     by_title = {item.title: {fact.name: fact for fact in item.facts} for item in report.differing}
-    facts = by_title["llama3.1 405b fp8 on 128 gb200"]
+    facts = by_title["llama3.1 405b mbridge fp8 (cs) on 128 gb200"]
     assert {(value.value, len(value.runs)) for value in facts["software"].values} == {
         ("nemo:26.02.01", 8),
         ("nemo:25.11.01", 3),

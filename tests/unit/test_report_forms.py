@@ -73,7 +73,7 @@ def test_markdown_has_what_the_report_has(report: Report) -> None:
 
 def test_markdown_shows_hostile_text_as_it_is(report: Report) -> None:
     found = tables(markdown(report))
-    differing = found["Differences: llama3.1 405b fp8 on 128 gb200"]
+    differing = found["Differences: llama3.1 405b mbridge fp8 (cs) on 128 gb200"]
     assert ["", HOSTILE, "1"] in differing
     title = "# *x* | [a](javascript:b) `c` <b> $d$ ~e~ \n# no"
     text = markdown(msgspec.structs.replace(report, title=title))
@@ -93,7 +93,7 @@ def test_junit_as_a_server_reads_it(report: Report) -> None:
     assert (suite.tests, suite.failures, suite.errors, suite.skipped) == (8, 1, 1, 3)
     assert [kinds.count(kind) for kind in (None, Failure, Error, Skipped)] == [3, 1, 1, 3]
     failed = cases[kinds.index(Failure)]
-    assert (failed.name, failed.classname) == ("llama3.1 70b fp8 on 64 h100", "llmb.nemo:26_02_01")
+    assert (failed.name, failed.classname) == ("llama3.1 70b mbridge fp8 (cs) on 64 h100", "llmb.nemo:26_02_01")
     assert failed.result[0].message.startswith("indication: fail, 18.")
     assert failed.system_out is not None
     assert "s a step, mean of 3 runs; reference 10.227 s (NVIDIA Megatron-Bridge" in failed.system_out

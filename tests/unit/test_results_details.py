@@ -340,8 +340,8 @@ def test_baselines_are_kept_by_title_and_removed_by_key(tmp_path: Path) -> None:
     small = make_run(tmp_path, log=steady_log(5000), variables=PUBLISHED | {"JOB_TOTAL_GPUS": "256"})
     new = set_baselines(tmp_path, [(small, run(5.0)), (large, run(5.2)), (small, run(5.1))])
     assert [(item.title, len(item.runs)) for item in new] == [
-        ("llama3.1 405b fp8 on 128 gb200", 1),
-        ("llama3.1 405b fp8 on 256 gb200", 2),
+        ("llama3.1 405b mbridge fp8 (cs) on 128 gb200", 1),
+        ("llama3.1 405b mbridge fp8 (cs) on 256 gb200", 2),
     ]
     assert baselines(tmp_path) == new
     assert remove_baselines(tmp_path, [new[1].key]) == [new[1]]

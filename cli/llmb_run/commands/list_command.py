@@ -40,15 +40,19 @@ def command(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str | No
         notice("no installation here (LLMB_INSTALL is not set): these are the documented workloads")
     shown = [row for item in data for row in _rows(item, all_of_it=bool(workload or words))]
     text = table(["workload", "", "size", "GPU", "dtype", "scales", "variant"], shown)
-    return Result(data, text, hint=_next_step(data))
+    return Result(data, text, hint=_next_step(data, wanted, place.cluster.gpu_type))
 
 
-def _next_step(data: list[dict[str, Any]]) -> str:
+def _next_step(data: list[dict[str, Any]], wanted: str | None, site: str | None) -> str:
+    """A command that plans what is listed first: on ``wanted`` where given. The site's GPU type need not be said."""
     if not data or not data[0]["configurations"]:
         return ""
     first = data[0]["configurations"][0]
+    gpu_type = wanted or first["gpu_type"]
+    other = f"--gpu-type {gpu_type} " if gpu_type not in ("any", site) else ""
+    named = f"--variant {first['variant']} " if first["by_name"] else ""
     return (
-        f"next: llmb-run single -w {data[0]['workload']} -s {first['size']} --dtype {first['dtype']} "
+        f"next: llmb-run single -w {data[0]['workload']} -s {first['size']} {other}--dtype {first['dtype']} {named}"
         f"--scale {first['scales'][0]} --dry-run"
     )
 
@@ -84,6 +88,7 @@ def _configurations(recipe: Recipe, gpu_type: str | None, words: Sequence[str]) 
         if (wanted is None or known.gpu in wanted) and (not words or any(word in known.size for word in words)):
             scales.setdefault(known._replace(scales=()), set()).update(known.scales)
     sizes, types = {size: at for at, size in enumerate(recipe.sizes)}, [*gpus.gpu_types(), "any"]
+    by_name = {variant.name for variant in recipe.variants if variant.by_name}
     keys = sorted(
         scales, key=lambda key: (sizes[key.size], types.index(key.gpu), key.dtype, key.fp8_recipe or "", key.variant)
     )
@@ -94,6 +99,7 @@ def _configurations(recipe: Recipe, gpu_type: str | None, words: Sequence[str]) 
             "dtype": key.dtype,
             "fp8_recipe": key.fp8_recipe,
             "variant": key.variant,
+            "by_name": key.variant in by_name,
             "scales": sorted(scales[key]),
         }
         for key in keys
@@ -114,7 +120,8 @@ def _rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
         return [[item["workload"], state, f"{sizes} sizes", "", ",".join(dtypes), more, ""]]
     rows: list[list[str]] = []
     scalings = _several_scalings(configurations)
-    two = len({configuration["variant"] for configuration in item["configurations"]}) > 1
+    variants = {configuration["variant"] for configuration in configurations if not configuration["by_name"]}
+    said = len(variants) != 1 or any(configuration["by_name"] for configuration in configurations)
     for number, configuration in enumerate(item["configurations"]):
         first = number == 0
         same = not first and item["configurations"][number - 1]["size"] == configuration["size"]
@@ -127,7 +134,7 @@ def _rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
                 configuration["gpu_type"],
                 f"{configuration['dtype']} {scaling or ''}".strip(),
                 ",".join(map(str, configuration["scales"])),
-                configuration["variant"] if two else "",
+                configuration["variant"] if said else "",
             ]
         )
     return rows

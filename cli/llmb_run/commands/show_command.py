@@ -65,11 +65,11 @@ def _lines(seen: Observation, measured: Measured) -> list[tuple[str, list[str]]]
     from llmb_common.printable import printable
     from llmb_common.runs.manifest import image_line
     from llmb_common.slurm.states import is_live
+    from llmb_run.results.measuring import reference_lines
     from llmb_run.words import clock, span
 
     record, plan = seen.record, seen.record.plan
     account = measured.account
-    precision = f"{plan.dtype} ({plan.fp8_recipe})" if plan.fp8_recipe else plan.dtype
     unit = "ranks on CPUs" if plan.device == "cpu" else f"{plan.gpu_type.upper()} GPUs"
     layout = [f"{name} {value}" for name, value in _layout(plan) if value is not None]
     if is_live(record.state):
@@ -84,7 +84,10 @@ def _lines(seen: Observation, measured: Measured) -> list[tuple[str, list[str]]]
         ("job", [_job(seen)]),
         (
             "plan",
-            [f"{plan.workload} {plan.model_size} {precision} on {plan.gpus} {unit}, {nodes}"],
+            [
+                f"{plan.workload} {plan.model_size} {plan.precision} on {plan.gpus} {unit}, {nodes}",
+                *([f"{plan.function.name} of Megatron-Bridge {plan.function.release}"] if plan.function else []),
+            ],
         ),
         ("", [", ".join(layout), f"{plan.max_steps} steps, time limit {plan.time_limit}"]),
         ("made by", [_made_by(record.manifest)]),
@@ -93,7 +96,7 @@ def _lines(seen: Observation, measured: Measured) -> list[tuple[str, list[str]]]
         ("folder", [str(record.paths.folder)]),
         ("log", [str(record.paths.log)]),
         ("history", history),
-        ("result", [_result(measured), *_held_against(measured)]),
+        ("result", [_result(measured), *_steady(measured), *reference_lines([measured])]),
     ]
     if remarks := [printable(text) for text in _remarks(measured)]:
         lines.append(("remarks", remarks))
@@ -136,12 +139,11 @@ def _result(measured: Measured) -> str:
     return f"{values.step_seconds:.3f} s a step, {values.tokens_per_second:.0f} tokens/s{mfu}{verdict}"
 
 
-def _held_against(measured: Measured) -> list[str]:
-    """What the verdict compares, where there is one."""
-    verdict, location = measured.verdict, measured.step_time
-    if verdict is None or verdict.reference is None or location is None:
+def _steady(measured: Measured) -> list[str]:
+    """What the verdict compares with the reference, where there is one."""
+    if measured.verdict is None or measured.verdict.reference is None or measured.step_time is None:
         return []
-    return [f"steady step {location.seconds:.3f} s against the reference {verdict.reference}"]
+    return [f"steady step {measured.step_time.seconds:.3f} s"]
 
 
 def _remarks(measured: Measured) -> list[str]:

@@ -29,7 +29,7 @@ class Fact(msgspec.Struct, frozen=True):
 
 
 class Differing(msgspec.Struct, frozen=True):
-    """Runs of one title, such as ``llama3.1 405b fp8 on 128 gb200``, and the facts in which they differ."""
+    """Runs of one title, such as ``grok1 314b nemo2 bf16 on 256 h100``, and the facts in which they differ."""
 
     title: str
     facts: tuple[Fact, ...]

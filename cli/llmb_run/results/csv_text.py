@@ -32,6 +32,7 @@ _RUN_COLUMNS = {
     "published_step_s": "published.step_seconds",
     "published_tokens_per_second": "published.tokens_per_second",
     "published_mfu_percent": "published.mfu_percent",
+    "published_tflops_per_gpu": "published.tflops_per_gpu",
     "reference_step_s": "reference.seconds",
     "reference_software": "reference.software",
     **{

@@ -17,6 +17,7 @@ from llmb_common.index import row_of
 from llmb_common.observe import observe
 from llmb_common.printable import printable
 from llmb_common.results.anomalies import instability
+from llmb_common.recipes.recipe import FIGURES
 from llmb_common.results.baselines import Baseline, baseline_references, baselines
 from llmb_common.results.decision import ERROR_RATE
 from llmb_common.results.estimate import StepTime
@@ -271,7 +272,7 @@ def as_dict(item: Measured) -> dict[str, Any]:
         if published is None
         else {
             "step_seconds": published.step_seconds,
-            **{name: published.value(name) for name in ("tokens_per_second", "mfu_percent", "days_1t")},
+            **{name: published.value(name) for name in FIGURES},
             "source": published.source,
         },
         **verdict_as_dict(verdict),

@@ -71,6 +71,8 @@ def _scales(
         try:
             found = documented_scales(ask, place)
         except RequestError:
+            found = []
+        if not found:
             return [ask.scale]
     else:
         found = [int(scale) for scale in scales]

@@ -8,6 +8,7 @@ from shlex import quote
 from llmb_common.engines import DEFAULT_ENGINE
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.site.cluster import FILE_NAME
 
 
 def check_engine(plan: JobPlan) -> None:
@@ -19,10 +20,13 @@ def check_engine(plan: JobPlan) -> None:
     if plan.engine_python is None:
         usual = plan.engine == DEFAULT_ENGINE
         key = "engine.python" if usual else f'engine.releases."{plan.engine}"'
-        install = "./installer.py --quickstart" if usual else f"./installer.py with the workload {plan.workload}"
+        installed = (Path(plan.install) / FILE_NAME).exists()
+        steps = [] if installed else ["./installer.py --quickstart"]
+        if installed or not usual:
+            steps.append(f"llmb-install add {plan.workload}")
         raise EnvironmentLacks(
             "no training engine is installed" + ("" if usual else f" that has Megatron-Bridge {plan.engine}"),
-            remedy=f"run {install}, or set {key} in cluster_config.yaml to a Python that has Megatron-Bridge",
+            remedy=f"run {' and then '.join(steps)}, or set {key} in cluster_config.yaml to a Python that has Megatron-Bridge",
             code="no-engine",
         )
     try:

@@ -113,6 +113,8 @@ def documented_scales(given: Given) -> list[int]:
         rows = [row for row in rows if not recipe.variant(row.variant).by_name]
     default = recipe.defaults.dtype
     dtype = request.dtype or (default if any(default in row.dtypes for row in rows) else None)
+    scaling = request.fp8_recipe
+    rows = [row for row in rows if scaling is None or row.fp8_recipe in (None, scaling)]
     return _all_scales([row for row in rows if dtype is None or dtype in row.dtypes])
 
 

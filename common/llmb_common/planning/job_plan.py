@@ -72,6 +72,8 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     predicted_low: float | None = None
     predicted_high: float | None = None
     reference_step_seconds: float | None = None
+    reference_software: str | None = None
+    """What the published step time was measured with."""
     warnings: tuple[str, ...] = ()
 
 
@@ -149,6 +151,11 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def traits(self) -> Traits:
         """What the way of running the job can do."""
         return traits_of(self.cluster_type)
+
+    @property
+    def precision(self) -> str:
+        """``bf16``, ``fp8 (mx)``: the dtype with its FP8 scaling, for people."""
+        return f"{self.dtype} ({self.fp8_recipe})" if self.fp8_recipe else self.dtype
 
     @property
     def has_experts(self) -> bool:

@@ -133,7 +133,9 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
     ]
     published = published_result(plan, recipe)
     preflight = Preflight(
-        reference_step_seconds=published.step_seconds if published is not None else None, warnings=tuple(notices)
+        reference_step_seconds=published.step_seconds if published is not None else None,
+        reference_software=recipe.document(published).software if published is not None else None,
+        warnings=tuple(notices),
     )
     return msgspec.structs.replace(plan, preflight=preflight)
 

@@ -49,6 +49,8 @@ def fp8_notices(case: Case) -> list[str]:
             f"FP8_RECIPE={asked}: the FP8 results of {case.variant.name} were measured with {published}, and this job "
             "is not compared with them"
         ]
+    if asked is None and case.dtype == "fp8" and case.row.fp8_recipe not in (None, published):
+        return [f"{case.what} has no {published} at this scale: FP8_RECIPE is {case.row.fp8_recipe}"]
     return []
 
 

@@ -80,5 +80,8 @@ def _result(row: PublishedRow) -> Result:
         step_seconds=row.step_seconds,
         tokens_per_second=row.tokens_per_second_per_gpu * row.gpus,
         tflops_per_gpu=row.tflops_per_gpu,
+        # Of a row that belongs to a function, only its TFLOPS can be odd: another count of FLOPs than Bridge's.
+        corrected={"tflops_per_gpu": row.tflops_of_bridge} if row.why and row.tflops_of_bridge is not None else {},
+        why=row.why,
         source=f"{row.document}:{row.line}",
     )

@@ -156,6 +156,11 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     container: Container | None = None
     """Release of the NeMo container; None: each result names its own."""
 
+    @property
+    def software(self) -> str:
+        """What was measured, for people: ``Megatron-Bridge, nemo:26.08``."""
+        return f"{self.framework}, nemo:{self.container}"
+
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One published result. ``corrected`` holds the figures that the document printed wrongly, ``why`` the reason."""

@@ -69,7 +69,6 @@ def _patience(plan: JobPlan) -> list[str]:
 
 
 def _comment(plan: JobPlan) -> list[str]:
-    precision = f"{plan.dtype} ({plan.fp8_recipe})" if plan.fp8_recipe else plan.dtype
     columns = f"TP {plan.tp}, PP {plan.pp}, CP {plan.cp}, VP {plan.vp or 'NA'}, EP {plan.ep or 'NA'}, DP {plan.dp}"
     flags = [
         f"MBS {plan.mbs}, GBS {plan.gbs}, GA {plan.ga}",
@@ -80,11 +79,18 @@ def _comment(plan: JobPlan) -> list[str]:
     ]
     kind = "ranks on CPUs" if plan.device == "cpu" else f"{plan.gpu_type.upper()} GPUs"
     return [
-        f"# {plan.workload} {plan.model_size} {precision} on {plan.gpus} {kind}, {plan.max_steps} steps",
+        f"# {plan.workload} {plan.model_size} {plan.precision} on {plan.gpus} {kind}, {plan.max_steps} steps",
         *([f"# {plan.function.name} of Megatron-Bridge {plan.function.release}"] if plan.function else []),
         f"# {columns}",
         f"# {', '.join(flags)}",
+        *_published(plan),
     ]
+
+
+def _published(plan: JobPlan) -> list[str]:
+    """What a user compares with, so that a dry run shows it."""
+    seconds, software = plan.preflight.reference_step_seconds, plan.preflight.reference_software
+    return [f"# published: {seconds:g} s a step ({software})"] if seconds is not None and software else []
 
 
 def _environment(plan: JobPlan) -> list[str]:

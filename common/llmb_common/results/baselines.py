@@ -16,7 +16,7 @@ import msgspec
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.kept_lists import read_list, write_list
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.results.configuration import configuration_key, software_of
+from llmb_common.results.configuration import configuration_key, kind_of_job, software_of
 from llmb_common.results.decision import run_variance
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.references import Reference, by_preference
@@ -125,13 +125,13 @@ def baselines_for(plan: JobPlan, software: str, known: Sequence[Baseline]) -> li
 
 
 def title_of(record: RunRecord) -> str:
-    """``llama3.1 405b fp8 on 128 gb200``."""
+    """``llama3.1 405b mbridge fp8 (cs) on 128 gb200``."""
     return title_of_plan(record.plan)
 
 
 def title_of_plan(plan: JobPlan) -> str:
     """As ``title_of``."""
-    return f"{plan.recipe} {plan.model_size} {plan.dtype} on {plan.gpus} {plan.gpu_type}"
+    return f"{kind_of_job(plan)} on {plan.gpus} {plan.gpu_type}"
 
 
 def _file(install: Path) -> Path:

@@ -33,6 +33,11 @@ def configuration(plan: JobPlan) -> dict[str, Any]:
     return found
 
 
+def kind_of_job(plan: JobPlan) -> str:
+    """What people call jobs of every scale that differ in nothing else: ``mbridge llama3_70b sft fp8 (cs)``."""
+    return f"{plan.recipe} {plan.model_size} {plan.variant} {plan.precision}"
+
+
 def configuration_key(plan: JobPlan) -> str:
     """The same for equal configurations, and else not: twelve hexadecimal digits."""
     text = json.dumps(configuration(plan), sort_keys=True)

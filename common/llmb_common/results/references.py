@@ -66,7 +66,7 @@ def published_references(plan: JobPlan, recipe: Recipe) -> list[Reference]:
             Reference(
                 kind="published",
                 seconds=result.step_seconds,
-                software=f"{document.framework}, nemo:{document.container}",
+                software=document.software,
                 source=f"{document.title}{release}, {document.date}",
                 # Jobs of LLMB run Megatron-Bridge, whatever the published ones ran.
                 same_software=document.framework == "Megatron-Bridge" and same_release(own, document.container),

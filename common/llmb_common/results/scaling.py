@@ -20,6 +20,7 @@ from llmb_common.planning.published import published_results
 from llmb_common.recipes import flops
 from llmb_common.recipes.recipe import Recipe, Result, find_row
 from llmb_common.recipes.releases import container_release
+from llmb_common.results.configuration import kind_of_job
 
 Kind: TypeAlias = Literal["weak", "strong"]
 
@@ -117,8 +118,7 @@ def _line(kind: Kind, scales: Sequence[Sequence[ScaledRun]]) -> ScalingLine:
             Point(plan.gpus, plan.gbs, len(runs), seconds, rate, efficiency, by_scale.get(plan.gpus)),
         )
     plan = first.plan
-    title = f"{plan.recipe} {plan.model_size} {plan.dtype} on {plan.gpu_type}"
-    return ScalingLine(title, first.software, kind, tuple(points), published)
+    return ScalingLine(f"{kind_of_job(plan)} on {plan.gpu_type}", first.software, kind, tuple(points), published)
 
 
 def _published(run: ScaledRun, base: int) -> tuple[Published, ...]:

@@ -1,0 +1,213 @@
+"""Functions of the catalogue in every command of llmb-run, as a user calls them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from llmb_run.commands.list_command import _next_step
+from support.cli import Cli, Done
+from support.runs import make_run, steady_log
+
+DEEPSEEK = {"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "gb300", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "256"}
+"""Published with nemo:26.08, which is what its jobs run: 10.422 s. With nemo:26.06: 10.34 s."""
+
+GPT_OSS = {"MODEL_SIZE": "gpt_oss_120b", "GPU_TYPE": "gb300", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "64"}
+"""Published with nemo:26.04.01: 4.267 s, with another count of FLOPs."""
+
+
+def experiments(done: Done) -> list[str]:
+    """What a dry run with ``--json`` would start, without layouts."""
+    return sorted(re.sub(r"_tp.*", "", job["plan"]["experiment_name"]) for job in done.data["jobs"])
+
+
+# What can be asked for
+
+
+@pytest.mark.parametrize(
+    ("recipe", "names"),
+    [
+        ({}, ["pretrain_llama3_8b_fp8_mx_gpus8", "pretrain_llama3_8b_fp8_cs_gpus32"]),
+        ({"FP8_RECIPE": "cs"}, ["pretrain_llama3_8b_fp8_cs_gpus8", "pretrain_llama3_8b_fp8_cs_gpus32"]),
+        ({"FP8_RECIPE": "mx"}, ["pretrain_llama3_8b_fp8_mx_gpus8"]),
+    ],
+)
+def test_all_scales_are_those_of_the_fp8_scaling(cli: Cli, recipe: dict[str, str], names: list[str]) -> None:
+    words = ("submit", "-w", "mbridge", "-s", "llama3_8b", "--gpu-type", "gb200", "--dtype", "fp8", "--scale", "all")
+    done = cli(*words, "--dry-run", "--json", CLUSTER_TYPE="slurm", **recipe)
+    assert (done.status, experiments(done)) == (0, sorted(names))
+    said = "mbridge llama3_8b fp8 on gb200 has no mx at this scale: FP8_RECIPE is cs" in done.err
+    assert said == (recipe == {})
+
+
+def test_a_combination_that_no_scale_has_is_not_left_out_in_silence(cli: Cli) -> None:
+    words = ("submit", "-w", "mbridge", "-s", "gpt_oss_120b,kimi_k2", "--gpu-type", "gb300", "--dtype", "bf16,nvfp4")
+    done = cli(*words, "--scale", "all", "--dry-run", CLUSTER_TYPE="slurm")
+    assert done.status == 2
+    assert "pretrain_mbridge gpt_oss_120b nvfp4: mbridge gpt_oss_120b has no --dtype nvfp4 on gb300" in done.err
+    done = cli(*words, "--scale", "all", "--dry-run", "--json", "--skip-unsupported", CLUSTER_TYPE="slurm")
+    assert (done.status, len(experiments(done))) == (0, 3)
+    assert "note: skipped: pretrain_mbridge gpt_oss_120b nvfp4" in done.err
+
+
+@pytest.mark.parametrize(
+    ("size", "gpu_type"),
+    [
+        ("deepseek_v3", "gb300"),
+        ("glm51", "gb200"),
+        ("nemotronh_56b", "gb200"),
+        ("wan_14b", None),
+        ("gpt_oss_20b", None),
+    ],
+)
+def test_the_command_that_list_suggests_can_be_planned(cli: Cli, size: str, gpu_type: str | None) -> None:
+    known = cli("list", "-w", "mbridge", "-s", size, "--json", *(["--gpu-type", gpu_type] if gpu_type else [])).data
+    suggested = _next_step(known, gpu_type, None).removeprefix("next: llmb-run ").split()
+    done = cli(*suggested, CLUSTER_TYPE="slurm")
+    assert done.status == 0, done.err
+
+
+def test_list_names_a_variant_that_has_to_be_named(cli: Cli) -> None:
+    assert "sft" in cli("list", "-w", "mbridge", "-s", "glm51", "--gpu-type", "gb200").out
+    assert "pretrain\n" not in cli("list", "-w", "mbridge", "-s", "kimi_k2", "--gpu-type", "gb300").out
+
+
+# A published row, as a user checks it
+
+
+def test_a_dry_run_shows_what_is_published_and_with_which_software(cli: Cli) -> None:
+    words = ("single", "-w", "mbridge", "-s", "deepseek_v3", "--gpu-type", "gb300", "--dtype", "fp8", "--scale", "256")
+    done = cli(*words, "--dry-run", CLUSTER_TYPE="slurm")
+    assert "# published: 10.422 s a step (Megatron-Bridge, nemo:26.08)\n" in done.out
+    (job,) = cli(*words, "--dry-run", "--json", CLUSTER_TYPE="slurm").data["jobs"]
+    preflight = job["plan"]["preflight"]
+    assert preflight["reference_step_seconds"] == 10.422
+    assert preflight["reference_software"] == "Megatron-Bridge, nemo:26.08"
+    assert "# published" not in cli(*words, "--set", "ep=64", "--dry-run", CLUSTER_TYPE="slurm").out
+
+
+def checked(cli: Cli, performance: float, runs: int, image: str = "") -> dict[str, Any]:
+    """The group of that many runs of DeepSeek-V3 at ``performance`` of what is published for nemo:26.08."""
+    chosen = DEEPSEEK | ({"RUN_CONF_IMAGE": image} if image else {})
+    for _ in range(runs):
+        make_run(cli.install, "mbridge", log=steady_log(10422 / performance), variables=chosen)
+    (group,) = cli("results", "--group", "--json").data["groups"]
+    return dict(group)
+
+
+@pytest.mark.parametrize(
+    ("performance", "runs", "text"),
+    [
+        (1.00, 1, "inconclusive (+0.0% ± 5.9%, limit +5.0%), about 1 more run would decide"),
+        (1.00, 3, "pass (+0.0% ± 2.8%, limit +5.0%)"),
+        (0.93, 1, "inconclusive (+7.5% ± 6.4%, limit +5.0%), about 5 more runs would decide"),
+        (0.93, 6, "fail (+7.5% ± 1.8%, limit +5.0%)"),
+    ],
+)
+def test_runs_are_held_against_the_row_of_their_own_container(
+    cli: Cli, performance: float, runs: int, text: str
+) -> None:
+    group = checked(cli, performance, runs)
+    assert group["verdict_text"] == text
+    assert group["title"] == "mbridge deepseek_v3 pretrain fp8 (mx) on 256 gb300"
+    assert (group["software"], group["reference"]["software"]) == ("nemo:26.08", "Megatron-Bridge, nemo:26.08")
+    assert group["reference"]["same_software"]
+
+
+@pytest.mark.parametrize(
+    ("container", "reference", "text"),
+    [
+        ("26.06", "Megatron-Bridge, nemo:26.06", "pass (+0.8% ± 2.8%, limit +5.0%)"),
+        ("26.10", "Megatron-Bridge, nemo:26.08", "indication: pass (+0.0% ± 2.8%, limit +7.9%)"),
+    ],
+)
+def test_a_container_without_a_row_of_its_own_gets_an_indication(
+    cli: Cli, container: str, reference: str, text: str
+) -> None:
+    group = checked(cli, 1.00, 3, f"nvcr.io#nvidia/nemo:{container}")
+    assert (group["verdict_text"], group["reference"]["software"]) == (text, reference)
+
+
+def test_a_row_whose_tflops_bridge_counts_otherwise_says_so(cli: Cli) -> None:
+    make_run(cli.install, "mbridge", log=steady_log(4267), variables=GPT_OSS)
+    odd = "corrected here: Megatron-Bridge 0.6.2 counts +19.8% TFLOP/s at the printed tokens/s"
+    assert f"published result of performance-summary-archive.md:234, {odd}" in cli("results").err
+    (run,) = cli("results", "--json").data["runs"]
+    assert run["published"]["tflops_per_gpu"] == 626.5
+    assert run["tflops_per_gpu"] == pytest.approx(626.5, rel=0.001)
+    (line,) = csv.DictReader(io.StringIO(cli("results", "--format", "csv").out))
+    assert line["published_tflops_per_gpu"] == "626.5"
+
+
+def test_show_names_the_function_and_what_the_verdict_is_held_against(cli: Cli) -> None:
+    run = make_run(cli.install, "mbridge", log=steady_log(4267), variables=GPT_OSS).paths.run_id
+    shown = " ".join(cli("show", run).out.split())
+    assert "gpt_oss_120b_pretrain_64gpu_gb300_bf16_config of Megatron-Bridge 0.6.2" in shown
+    assert "indication: pass (+0.0% ± 5.9%, limit +7.9%)" in shown
+    assert "reference 4.267 s (NVIDIA Megatron-Bridge performance summary, 2026-08-11; Megatron-Bridge, " in shown
+    assert "counts +19.8% TFLOP/s" in shown
+
+
+# Many kinds of jobs side by side
+
+TWINS = [
+    {"FP8_RECIPE": "cs", "JOB_TOTAL_GPUS": "64"},
+    {"FP8_RECIPE": "mx", "JOB_TOTAL_GPUS": "64"},
+    {"FP8_RECIPE": "cs", "JOB_TOTAL_GPUS": "32"},
+    {"FP8_RECIPE": "cs", "JOB_TOTAL_GPUS": "32", "CONFIG_VARIANT": "sft"},
+]
+"""Jobs that differ in nothing but the FP8 scaling, or the variant."""
+
+
+def test_jobs_of_another_scaling_or_variant_have_another_title(cli: Cli) -> None:
+    for chosen in TWINS:
+        common = {"MODEL_SIZE": "llama3_70b", "GPU_TYPE": "gb200", "DTYPE": "fp8"}
+        make_run(cli.install, "mbridge", log=steady_log(8000), variables=common | chosen)
+    wanted = [
+        *(f"mbridge llama3_70b pretrain fp8 ({scaling}) on 64 gb200" for scaling in ("cs", "mx")),
+        *(f"mbridge llama3_70b {variant} fp8 (cs) on 32 gb200" for variant in ("pretrain", "sft")),
+    ]
+    assert sorted(group["title"] for group in cli("results", "--group", "--json").data["groups"]) == sorted(wanted)
+    written = cli.install / "report.xml"
+    assert cli("report", "--junit", written).status == 0
+    assert sorted(case.get("name", "") for case in ElementTree.parse(written).iter("testcase")) == sorted(wanted)
+    (line,) = cli("results", "--scaling", "--json").data["scaling"]
+    assert line["title"] == "mbridge llama3_70b pretrain fp8 (cs) on gb200"
+
+
+UNKNOWN = [
+    {"MODEL_SIZE": "wan_14b", "GPU_TYPE": "gb200", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "16"},
+    {"MODEL_SIZE": "qwen35_vl_35b_a3b", "GPU_TYPE": "h100", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "16"},
+    {"MODEL_SIZE": "llama3_8b", "GPU_TYPE": "vr200", "DTYPE": "nvfp4", "JOB_TOTAL_GPUS": "8"},
+    {"MODEL_SIZE": "llama3_70b", "GPU_TYPE": "h100", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "8", "CONFIG_VARIANT": "peft"},
+]
+"""Without a count of FLOPs, of parameters; without a peak; another task than pretraining. None has been published."""
+
+
+def test_what_is_not_known_of_a_model_is_left_empty_everywhere(cli: Cli) -> None:
+    runs = [make_run(cli.install, "mbridge", log=steady_log(9000), variables=chosen) for chosen in UNKNOWN]
+    ids = [run.paths.run_id for run in runs]
+    lines = {line["model_size"]: line for line in csv.DictReader(io.StringIO(cli("results", "--format", "csv").out))}
+    assert (lines["wan_14b"]["tflops_per_gpu"], lines["wan_14b"]["mfu_percent"]) == ("", "")
+    assert lines["llama3_8b"]["mfu_percent"] == ""
+    assert (lines["llama3_70b"]["variant"], lines["qwen35_vl_35b_a3b"]["fp8_recipe"]) == ("peft", "cs")
+    for command in (
+        ["results"],
+        ["results", "--history"],
+        ["show", ids[0]],
+        ["compare", ids[0], ids[2]],
+        ["baseline", "set", *ids],
+        ["baseline", "list"],
+        ["archive", *ids, "-o", cli.install / "runs.tar.gz"],
+        ["archive", "verify", cli.install / "runs.tar.gz"],
+        ["report", "--html", cli.install / "r.html", "--markdown", cli.install / "r.md"],
+    ):
+        done = cli(*command)
+        assert (done.status, re.search(r"\bNone\b", done.out)) == (0, None), (command, done.out, done.err)
+    assert "| mbridge wan\\_14b pretrain bf16 on 16 gb200 |" in (cli.install / "r.md").read_text()
+    assert {item["verdict"] for item in cli("results", "--json").data["runs"]} == {"no reference"}
