@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 from llmb_common.gpus import GPUS
@@ -25,7 +23,6 @@ done
 
 
 def test_slurm_takes_every_function_at_its_own_scale(slurm_simulated: SlurmCluster, tmp_path: Path) -> None:
-    first: dict[str, Path] = {}
     for entry in CATALOGUE.index:
         if entry.name in IMPOSSIBLE:
             continue
@@ -33,10 +30,6 @@ def test_slurm_takes_every_function_at_its_own_scale(slurm_simulated: SlurmClust
         script = tmp_path / ("batch" if GPUS[entry.gpu].host == "x86_64" else "gb200") / f"{entry.name}.sbatch"
         script.parent.mkdir(exist_ok=True)
         script.write_text(render_script(planned, dry_run_paths(planned.workload_folder, planned.experiment_name)))
-        first.setdefault(entry.gpu, script)
     for partition in ("batch", "gb200"):
         refused = slurm_simulated.run(["bash", "-c", REFUSED, "_", tmp_path / partition, partition], timeout=600)
         assert refused.stdout == ""
-    # Scripts differ by their variables and numbers; shellcheck takes a second for each.
-    shellcheck = str(Path(sys.executable).with_name("shellcheck"))
-    subprocess.run([shellcheck, *map(str, first.values())], check=True)
