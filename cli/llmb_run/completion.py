@@ -29,12 +29,17 @@ def dtypes(context: Context, parameter: Parameter, incomplete: str) -> list[str]
     return [dtype for dtype in sorted(set(found)) if dtype.startswith(incomplete)]
 
 
+def variants(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
+    found = [known.variant for entry in _chosen(context) for known in entry.recipe.configurations]
+    return [variant for variant in dict.fromkeys(found) if variant.startswith(incomplete)]
+
+
 def _chosen(context: Context) -> list[CatalogEntry]:
     """The recipes of the workloads already on the command line, or all."""
     named = context.params.get("workload") or ()
     names = [named] if isinstance(named, str) else named
     catalog = _catalog()
-    return [entry for entry in catalog if entry.recipe.workload in names] or catalog
+    return [entry for entry in catalog if {entry.recipe.workload, entry.recipe.name} & {*names}] or catalog
 
 
 def _catalog() -> list[CatalogEntry]:

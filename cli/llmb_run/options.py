@@ -82,7 +82,12 @@ filters = together(
 job_settings = together(
     flag("-p", "--profile", help="Profile with Nsight Systems."),
     gpu_type,
-    click.option("--variant", metavar="NAME", help="Generation of configurations, where a recipe has two."),
+    click.option(
+        "--variant",
+        metavar="NAME",
+        help="Generation of configurations, where a recipe has two.",
+        shell_complete=completion.variants,
+    ),
     click.option("--max-steps", metavar="N", help="Training steps."),
     click.option("--time-limit", metavar="TIME", help="Slurm time limit: HH:MM:SS, or minutes."),
     several("--env", metavar="NAME=VALUE", help="Set a variable of the job or of launch.sh; repeatable."),

@@ -9,8 +9,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from click import Context
 
+from llmb_run import completion
 from llmb_run.commands.list_command import _next_step
+from llmb_run.commands.single_command import command as single
 from support.cli import Cli, Done
 from support.runs import make_run, steady_log
 
@@ -72,9 +75,19 @@ def test_the_command_that_list_suggests_can_be_planned(cli: Cli, size: str, gpu_
     assert done.status == 0, done.err
 
 
-def test_list_names_a_variant_that_has_to_be_named(cli: Cli) -> None:
+def test_list_names_the_only_variant_of_a_model(cli: Cli) -> None:
     assert "sft" in cli("list", "-w", "mbridge", "-s", "glm51", "--gpu-type", "gb200").out
-    assert "pretrain\n" not in cli("list", "-w", "mbridge", "-s", "kimi_k2", "--gpu-type", "gb300").out
+
+
+@pytest.mark.parametrize("workload", ["mbridge", "pretrain_mbridge"])
+def test_the_shell_completes_models_and_variants_of_the_workload_that_is_named(cli: Cli, workload: str) -> None:
+    context, parameter = Context(single, info_name="single"), single.params[0]
+    context.params["workload"] = workload
+    assert completion.sizes(context, parameter, "k") == ["kimi_k2-smoke", "kimi_k2"]
+    assert completion.sizes(context, parameter, "405b") == []
+    assert completion.variants(context, parameter, "par") == ["partial_cg_dev"]
+    (option,) = (found for found in single.params if found.name == "variant")
+    assert [item.value for item in option.shell_complete(context, "l")] == ["large_scale"]
 
 
 # A published row, as a user checks it

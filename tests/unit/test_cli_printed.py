@@ -201,7 +201,6 @@ def test_the_catalogue_says_once_whether_a_workload_is_installed(cli: Cli) -> No
     assert entry["sizes"] == ["314b", "smoke"]
     assert entry["configurations"][1] == {
         **{"size": "314b", "gpu_type": "gb200", "dtype": "fp8", "fp8_recipe": "ds", "variant": "nemo2"},
-        "by_name": False,
         "scales": [128, 256, 512],
     }
 

@@ -254,7 +254,6 @@ def test_list_shows_what_is_documented_and_what_is_installed(cli: Cli) -> None:
         "dtype": "fp8",
         "fp8_recipe": "cs",
         "variant": "mbridge",
-        "by_name": False,
         "scales": [128, 256, 512],
     } in by_name["pretrain_llama3.1"]["configurations"]
     assert [item["workload"] for item in cli("list", "--json", "--installed").data] == ["pretrain_grok1"]

@@ -50,7 +50,7 @@ def _next_step(data: list[dict[str, Any]], wanted: str | None, site: str | None)
     first = data[0]["configurations"][0]
     gpu_type = wanted or first["gpu_type"]
     other = f"--gpu-type {gpu_type} " if gpu_type not in ("any", site) else ""
-    named = f"--variant {first['variant']} " if first["by_name"] else ""
+    named = f"--variant {first['variant']} " if len(data[0]["variants"]) > 1 else ""
     return (
         f"next: llmb-run single -w {data[0]['workload']} -s {first['size']} {other}--dtype {first['dtype']} {named}"
         f"--scale {first['scales'][0]} --dry-run"
@@ -76,6 +76,7 @@ def _describe(entry: CatalogEntry, gpu_type: str | None, words: Sequence[str], i
         "installed": installed,
         "recipe": str(entry.folder),
         "sizes": list(recipe.sizes),
+        "variants": list(dict.fromkeys(known.variant for known in recipe.configurations)),
         "configurations": _configurations(recipe, gpu_type, words),
     }
 
@@ -88,7 +89,6 @@ def _configurations(recipe: Recipe, gpu_type: str | None, words: Sequence[str]) 
         if (wanted is None or known.gpu in wanted) and (not words or any(word in known.size for word in words)):
             scales.setdefault(known._replace(scales=()), set()).update(known.scales)
     sizes, types = {size: at for at, size in enumerate(recipe.sizes)}, [*gpus.gpu_types(), "any"]
-    by_name = {variant.name for variant in recipe.variants if variant.by_name}
     keys = sorted(
         scales, key=lambda key: (sizes[key.size], types.index(key.gpu), key.dtype, key.fp8_recipe or "", key.variant)
     )
@@ -99,7 +99,6 @@ def _configurations(recipe: Recipe, gpu_type: str | None, words: Sequence[str]) 
             "dtype": key.dtype,
             "fp8_recipe": key.fp8_recipe,
             "variant": key.variant,
-            "by_name": key.variant in by_name,
             "scales": sorted(scales[key]),
         }
         for key in keys
@@ -120,8 +119,6 @@ def _rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
         return [[item["workload"], state, f"{sizes} sizes", "", ",".join(dtypes), more, ""]]
     rows: list[list[str]] = []
     scalings = _several_scalings(configurations)
-    variants = {configuration["variant"] for configuration in configurations if not configuration["by_name"]}
-    said = len(variants) != 1 or any(configuration["by_name"] for configuration in configurations)
     for number, configuration in enumerate(item["configurations"]):
         first = number == 0
         same = not first and item["configurations"][number - 1]["size"] == configuration["size"]
@@ -134,7 +131,7 @@ def _rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
                 configuration["gpu_type"],
                 f"{configuration['dtype']} {scaling or ''}".strip(),
                 ",".join(map(str, configuration["scales"])),
-                configuration["variant"] if said else "",
+                configuration["variant"] if len(item["variants"]) > 1 else "",
             ]
         )
     return rows

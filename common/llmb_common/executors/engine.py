@@ -26,7 +26,8 @@ def check_engine(plan: JobPlan) -> None:
             steps.append(f"llmb-install add {plan.workload}")
         raise EnvironmentLacks(
             "no training engine is installed" + ("" if usual else f" that has Megatron-Bridge {plan.engine}"),
-            remedy=f"run {' and then '.join(steps)}, or set {key} in cluster_config.yaml to a Python that has Megatron-Bridge",
+            remedy=f"run {' and then '.join(steps)}, or set {key} in cluster_config.yaml to a Python that has "
+            "Megatron-Bridge",
             code="no-engine",
         )
     try:
