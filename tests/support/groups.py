@@ -26,6 +26,7 @@ TOGETHER = {
     # The engine of the next release of Megatron-Bridge has a warm process of its own.
     "test_reduced_functions": "functions",
     "test_catalogue": "functions",
+    "test_functions_launched": "functions",
 }
 """File to the group that it shares with others."""
 
