@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -14,7 +15,9 @@ from click import Context
 from llmb_run import completion
 from llmb_run.commands.list_command import _next_step
 from llmb_run.commands.single_command import command as single
+from support import instant
 from support.cli import Cli, Done
+from support.run_site import RunSite
 from support.runs import make_run, steady_log
 
 DEEPSEEK = {"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "gb300", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "256"}
@@ -224,3 +227,59 @@ def test_what_is_not_known_of_a_model_is_left_empty_everywhere(cli: Cli) -> None
         assert (done.status, re.search(r"\bNone\b", done.out)) == (0, None), (command, done.out, done.err)
     assert "| mbridge wan\\_14b pretrain bf16 on 16 gb200 |" in (cli.install / "r.md").read_text()
     assert {item["verdict"] for item in cli("results", "--json").data["runs"]} == {"no reference"}
+
+
+# From jobs to their acceptance, with jobs that are over at once
+
+TASKS = """\
+pretrain_mbridge_kimi_k2-smoke:
+(bf16, [1, 2], 2)
+pretrain_mbridge_gpt_oss_120b-smoke:
+(bf16, 1, 1)
+"""
+
+SUITE = """\
+name: families
+prescreen:
+  - {workload: pretrain_mbridge, size: smoke, scale: 1, max_steps: 5}
+defaults: {dtype: bf16, scale: 1, reference: {seconds: 0.1, source: a contract}}
+tests:
+  - {workload: pretrain_mbridge, size: [deepseek_v3-smoke, qwen3_30b_a3b-smoke]}
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    instant.install_executor(monkeypatch, tmp_path / "instant")
+    return Cli(RunSite(tmp_path, "instant").install, monkeypatch, capsys)
+
+
+def test_task_files_retries_and_groups_take_functions(site: Cli, tmp_path: Path) -> None:
+    (tmp_path / "tasks").write_text(TASKS)
+    assert site("bulk", tmp_path / "tasks").status == 0
+    runs = site("jobs", "--json").data["runs"]
+    assert sorted((run["model_size"], run["gpus"], run["state"]) for run in runs) == [
+        ("gpt_oss_120b-smoke", 1, "COMPLETED"),
+        *[("kimi_k2-smoke", gpus, "COMPLETED") for gpus in (1, 1, 2, 2)],
+    ]
+    again = site("retry", runs[0]["run_id"])
+    assert again.status == 0, again.err
+    groups = site("results", "--group", "--json").data["groups"]
+    assert {(group["title"], len(group["run_ids"])) for group in groups} == {
+        ("mbridge kimi_k2-smoke pretrain bf16 on 1 cpu", 2),
+        ("mbridge kimi_k2-smoke pretrain bf16 on 2 cpu", 2),
+        ("mbridge gpt_oss_120b-smoke pretrain bf16 on 1 cpu", 2),
+    }
+
+
+def test_functions_are_accepted_with_evidence(site: Cli, tmp_path: Path) -> None:
+    suite = tmp_path / "families.yaml"
+    suite.write_text(SUITE)
+    done = site("accept", suite, "--json")
+    assert done.status == 0, done.err
+    titles = [item["title"] for item in done.data["workloads"]]
+    assert titles == [
+        "mbridge smoke pretrain bf16 on 1 cpu (pre-screen)",
+        *(f"mbridge {size}-smoke pretrain bf16 on 1 cpu" for size in ("deepseek_v3", "qwen3_30b_a3b")),
+    ]
+    assert [item["verdict"] for item in done.data["workloads"]][1:] == ["pass", "pass"]
