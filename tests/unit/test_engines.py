@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,22 @@ def test_the_engine_of_another_recipe_is_not_taken(
         check_engine(plan(tmp_path, recipe))
     assert (caught.value.message, caught.value.code) == (message, "no-engine")
     assert remedy in caught.value.remedy
+
+
+def test_an_engine_with_another_release_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    """Its folders tell: the ranks would refuse it too, after a place in the queue."""
+    python = engines(tmp_path, "0.6")["0.6"]
+    for version in ("0.6.2", "0.3.1"):
+        packages = python.parents[1] / "lib" / "python3.11" / "site-packages"
+        shutil.rmtree(packages, ignore_errors=True)
+        (packages / f"megatron_bridge-{version}.dist-info").mkdir(parents=True)
+        if version == "0.6.2":
+            check_engine(plan(tmp_path, "mbridge"))
+    with pytest.raises(EnvironmentLacks) as caught:
+        check_engine(plan(tmp_path, "mbridge"))
+    assert caught.value.message == f"mbridge needs Megatron-Bridge 0.6; the engine {python} has 0.3"
+    assert "llmb-install add pretrain_mbridge brings one" in caught.value.remedy
+    check_engine(plan_for(tmp_path, "mbridge", **SMOKE, LLMB_ENGINE_CHECK="off"))
 
 
 @pytest.mark.parametrize(

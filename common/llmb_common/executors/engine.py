@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from shlex import quote
 
@@ -10,12 +11,15 @@ from llmb_common.errors import EnvironmentLacks
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.site.cluster import FILE_NAME
 
+ENGINE_CHECK = "LLMB_ENGINE_CHECK"
+"""``off``: train with whatever Megatron is there. The ranks read it too (``llmb_train.versions``)."""
+
 
 def check_engine(plan: JobPlan) -> None:
     """Look for the Python that trains.
 
     Raises:
-        EnvironmentLacks: it is not there.
+        EnvironmentLacks: it is not there, or has another release than the job needs.
     """
     if plan.engine_python is None:
         usual = plan.engine == DEFAULT_ENGINE
@@ -37,9 +41,25 @@ def check_engine(plan: JobPlan) -> None:
     if not present:
         raise EnvironmentLacks(
             f"the training engine's Python {plan.engine_python} is missing or not readable",
-            remedy="run the installer again; it repairs the engine",
+            remedy="run llmb-install update, which repairs it",
             code="no-engine",
         )
+    found = _release_of(Path(plan.engine_python))
+    unchecked = plan.env.get(ENGINE_CHECK)
+    if found not in (None, plan.engine) and (unchecked is None or unchecked.value.lower() != "off"):
+        raise EnvironmentLacks(
+            f"{plan.recipe} needs Megatron-Bridge {plan.engine}; the engine {plan.engine_python} has {found}",
+            remedy=f"correct the engine of {plan.engine} in {FILE_NAME}; llmb-install add {plan.workload} brings one",
+            code="wrong-engine",
+        )
+
+
+def _release_of(python: Path) -> str | None:
+    """The minor release of Megatron-Bridge in a Python's environment, by its folders; None where they do not say."""
+    for folder in python.parent.parent.glob("lib/python3*/site-packages/megatron_bridge-*.dist-info"):
+        if named := re.match(r"megatron_bridge-([0-9]+\.[0-9]+)\.", folder.name):
+            return named[1]
+    return None
 
 
 def torchrun(plan: JobPlan) -> list[str]:
