@@ -1,7 +1,8 @@
 """How many weights a model provider's numbers make, without building the model.
 
-Counted are GPTs (dense, experts, multi-head latent attention, multi-token prediction) and hybrids of Mamba-2, attention
-and experts; not counted, None: gated delta nets, sparse attention, vision and diffusion models. Each layer as
+Counted are GPTs (dense, experts, multi-head latent attention with or without an index of tokens, gated delta nets,
+multi-token prediction), with the vision encoder of Qwen3-VL and Qwen3.5, and hybrids of Mamba-2, attention and experts.
+Not counted, None: DeepSeek-V4, of whose layers core 0.19 has no module, and diffusion models. Each layer as
 megatron-core builds it; norms are counted, the padding of the vocabulary is not.
 """
 
@@ -9,11 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
+_VARIANTS = ("gated_delta_net", "dsa")
+
 
 def count(model: Any) -> int | None:
     """Weights of the whole model; None where its architecture is not one of those above."""
     kind = type(model).__name__
-    if getattr(model, "experimental_attention_variant", None) or "VL" in kind or "Wan" in kind:
+    if getattr(model, "experimental_attention_variant", None) not in (None, *_VARIANTS) or "Wan" in kind:
         return None
     if not getattr(model, "vocab_size", None) or not model.num_layers:
         return None
@@ -22,19 +25,20 @@ def count(model: Any) -> int | None:
     pattern = getattr(model, "hybrid_layer_pattern", None)
     if pattern:
         return ends + final_norm + _hybrid(model, pattern)
-    return ends + final_norm + _gpt(model)
+    vision = getattr(model, "vision_config", None)
+    return ends + final_norm + _gpt(model) + (_vision(vision) if vision is not None else 0)
 
 
 def _gpt(model: Any) -> int:
-    attention = _latent_attention(model) if getattr(model, "multi_latent_attention", False) else _attention(model)
     sparse = _experts(model) if model.num_moe_experts else 0
-    kinds = _moe_layers(model)
-    layer = {True: attention + sparse + 2 * _norm(model), False: attention + _mlp(model) + 2 * _norm(model)}
-    total: int = sum(layer[kind] for kind in kinds)
+    layers = [
+        (_delta_net(model) if linear else _attention(model)) + (sparse if moe else _mlp(model)) + 2 * _norm(model)
+        for linear, moe in zip(_linear_layers(model), _moe_layers(model), strict=True)
+    ]
     # A head for further tokens: two norms and a projection of both inputs, one layer, a norm.
     extra: int = 2 * model.hidden_size * model.hidden_size + 3 * _norm(model)
     heads: int = getattr(model, "mtp_num_layers", None) or 0
-    return total + heads * (layer[kinds[-1]] + extra)
+    return sum(layers) + heads * (layers[-1] + extra)
 
 
 def _hybrid(model: Any, pattern: str) -> int:
@@ -66,7 +70,19 @@ def _moe_layers(model: Any) -> list[bool]:
     return [index % every == 0 for index in range(model.num_layers)]
 
 
+def _linear_layers(model: Any) -> list[bool]:
+    """Which layers are gated delta nets."""
+    if getattr(model, "experimental_attention_variant", None) != "gated_delta_net":
+        return [False] * model.num_layers
+    every = model.linear_attention_freq
+    if isinstance(every, list):
+        return [bool(kind) for kind in every]
+    return [(index + 1) % every != 0 for index in range(model.num_layers)]
+
+
 def _attention(model: Any) -> int:
+    if getattr(model, "multi_latent_attention", False):
+        return _latent_attention(model) + (_index(model) if model.experimental_attention_variant == "dsa" else 0)
     width = model.kv_channels or model.hidden_size // model.num_attention_heads
     groups = model.num_query_groups or model.num_attention_heads
     weights = model.hidden_size * width * 2 * (model.num_attention_heads + groups)
@@ -76,7 +92,37 @@ def _attention(model: Any) -> int:
         weights += model.hidden_size
     if getattr(model, "softmax_type", "vanilla") == "learnable":
         weights += model.num_attention_heads
+    if getattr(model, "attention_output_gate", False):
+        weights += model.hidden_size * width * model.num_attention_heads
     return int(weights + (2 * width if model.qk_layernorm else 0))
+
+
+def _delta_net(model: Any) -> int:
+    """core/ssm/gated_delta_net.py: one projection, a convolution of 4 without bias, decay, a norm, the output."""
+    keys = model.linear_num_key_heads * model.linear_key_head_dim
+    heads, width = model.linear_num_value_heads, model.linear_value_head_dim
+    values = heads * width
+    projection = model.hidden_size * (2 * keys + 2 * values + 2 * heads)
+    convolution = (2 * keys + values) * model.linear_conv_kernel_dim
+    return int(projection + convolution + 2 * heads + width + values * model.hidden_size)
+
+
+def _index(model: Any) -> int:
+    """Which tokens are attended to: queries, one key with its norm, and a weight for each head."""
+    heads, width = model.dsa_indexer_n_heads, model.dsa_indexer_head_dim
+    return int(model.q_lora_rank * heads * width + model.hidden_size * (width + heads) + 2 * width)
+
+
+def _vision(config: Any) -> int:
+    """The encoder of images of Qwen3-VL and Qwen3.5, with its merger and those of intermediate layers."""
+    hidden, ffn, out = config.hidden_size, config.intermediate_size, config.out_hidden_size
+    patch = config.in_channels * config.temporal_patch_size * config.patch_size**2 * hidden + hidden
+    block = 4 * hidden * hidden + 4 * hidden + 2 * hidden * ffn + ffn + hidden + 4 * hidden
+    merged = hidden * config.spatial_merge_size**2
+    merger = merged * merged + merged + merged * out + out
+    intermediate = len(getattr(config, "deepstack_visual_indexes", ())) * (merger + 2 * merged)
+    positions = config.num_position_embeddings * hidden
+    return int(patch + positions + config.depth * block + merger + 2 * hidden + intermediate)
 
 
 def _latent_attention(model: Any) -> int:
@@ -106,6 +152,8 @@ def _experts(model: Any) -> int:
         weights += experts * ((matrices - 1) * ffn + hidden + 1)
     if getattr(model, "moe_router_enable_expert_bias", False):
         weights += experts
+    if getattr(model, "moe_shared_expert_gate", False):
+        weights += hidden
     return int(weights + matrices * hidden * (model.moe_shared_expert_intermediate_size or 0))
 
 
