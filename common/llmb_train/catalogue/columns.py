@@ -10,7 +10,7 @@ import enum
 from typing import Any
 
 from llmb_train.catalogue import parameters
-from llmb_train.hugging_face.numbers import VOCABULARIES
+from llmb_train.hugging_face import vocabulary
 
 SETTINGS = (
     "sequence_parallel", "cuda_graph_impl", "cuda_graph_scope", "cuda_graph_modules", "recompute_granularity",
@@ -113,8 +113,7 @@ def flops_per_token(config: Any) -> float | None:
 def _complete(config: Any) -> None:
     """Fill in what the framework itself would before it builds the model: counts need it."""
     model = config.model
-    if not getattr(model, "vocab_size", None):
-        model.vocab_size = config.tokenizer.vocab_size or VOCABULARIES.get(str(config.tokenizer.tokenizer_model))
+    model.vocab_size = vocabulary(config)
     if getattr(model, "ffn_hidden_size", 1) is None:
         model.ffn_hidden_size = 4 * model.hidden_size
     further = getattr(model, "mtp_hybrid_override_pattern", None)

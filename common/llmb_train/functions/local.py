@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from llmb_train.engine import Engine
 from llmb_train.functions.columns import no_graphs
+from llmb_train.functions.runner import plain_optimizer
 
 _OFF = (
     "apply_rope_fusion", "bias_activation_fusion", "bias_dropout_fusion", "cross_entropy_loss_fusion",
@@ -61,10 +60,8 @@ def local_block(config: Any, vp_stage: int | None = None) -> Any:
 def _optimizer(optimizer: Any) -> None:
     """torch's Adam, in fp32. It also takes the place of Muon, whose package is in the container only."""
     optimizer.optimizer = "adam"
-    optimizer.use_precision_aware_optimizer = False
     optimizer.overlap_param_gather_with_optimizer_step = False
-    optimizer.main_grads_dtype = optimizer.main_params_dtype = torch.float32
-    optimizer.exp_avg_dtype = optimizer.exp_avg_sq_dtype = torch.float32
+    plain_optimizer(optimizer)
 
 
 def _communication(config: Any, engine: Engine) -> None:

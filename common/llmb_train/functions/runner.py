@@ -13,7 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from llmb_train.catalogue.functions import NAME
+from llmb_train.errors import JobError
 from llmb_train.functions.columns import no_gather_in_optimizer_step
+from llmb_train.hugging_face import vocabulary
 from llmb_train.job import FunctionJob
 from llmb_train.settings import checkpoint, profiling, steps
 
@@ -60,16 +62,29 @@ def apply(job: FunctionJob, config: Any) -> None:
 
 
 def _set_checkpoint(job: FunctionJob, config: Any, start: checkpoint.Loaded | None) -> None:
-    fields = checkpoint.fields(job, start)
-    _set(config.checkpoint, fields)
-    if job.checkpoint.used:
-        # As for the documented recipes (settings/optimizer, settings/overlap). Core 0.19 still refuses the overlap with
-        # distributed checkpoints (megatron/training/arguments.py:1041).
-        config.optimizer.use_precision_aware_optimizer = False
+    _set(config.checkpoint, checkpoint.fields(job, start))
+    if job.adapters and job.checkpoint.load is not None:
+        config.checkpoint.pretrained_checkpoint = job.checkpoint.load  # its newest, or the one it names
+    if job.checkpoint.save is not None or start is not None:
+        # As for the documented recipes (settings/optimizer, settings/overlap), and for the same reasons: core 0.19
+        # still hands the remainders to FusedAdam in fp32 (core/optimizer/distrib_optimizer.py:1199 at cd4afffa, the
+        # commit of Bridge 0.6.0; Megatron-LM pull request 4222 is open), and still refuses the overlap with distributed
+        # checkpoints (megatron/training/arguments.py:1039).
+        plain_optimizer(config.optimizer)
         no_gather_in_optimizer_step(config)
         # A resumed run goes on with the schedule it was saved with, also if it ends at another step.
         config.scheduler.override_opt_param_scheduler = False
         config.scheduler.use_checkpoint_opt_param_scheduler = True
+
+
+def plain_optimizer(optimizer: Any) -> None:
+    """Adam with fp32 states and gradients: core accepts others for the precision-aware optimizer only
+    (core/optimizer/optimizer_config.py:470-481), and 51 functions have them."""
+    import torch
+
+    optimizer.use_precision_aware_optimizer = False
+    optimizer.main_grads_dtype = optimizer.main_params_dtype = torch.float32
+    optimizer.exp_avg_dtype = optimizer.exp_avg_sq_dtype = torch.float32
 
 
 def _set_data(job: FunctionJob, config: Any) -> None:
@@ -96,9 +111,14 @@ def _set_data(job: FunctionJob, config: Any) -> None:
     )
     tokenizer = config.tokenizer
     if tokenizer.tokenizer_type != "NullTokenizer" or config.model.vocab_size is None or job.function.reduced:
+        size = vocabulary(config)
+        if size is None:
+            raise JobError(
+                f"{job.function.name}: the vocabulary of {tokenizer.tokenizer_model}'s tokenizer is not known to LLMB",
+                remedy="add it to VOCABULARIES in llmb_train/hugging_face/numbers.py, with its source",
+            )
         # Its size plus an end-of-document token is the vocabulary.
-        size = (config.model.vocab_size or tokenizer.vocab_size) - 1
-        config.tokenizer = TokenizerConfig(tokenizer_type="NullTokenizer", vocab_size=size)
+        config.tokenizer = TokenizerConfig(tokenizer_type="NullTokenizer", vocab_size=size - 1)
 
 
 def _set(section: Any, fields: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from llmb_train.errors import EngineError
-from llmb_train.hugging_face.numbers import PUBLISHED
+from llmb_train.hugging_face.numbers import PUBLISHED, VOCABULARIES
 
 LOADER = "safe_load_config_with_retry"
 """The function by which Bridge loads a configuration; modules import it by name."""
@@ -44,6 +44,13 @@ def load(path: Any, trust_remote_code: bool | None = False, **unused: Any) -> An
     if model.model_type:
         config.model_type = model.model_type
     return config
+
+
+def vocabulary(config: Any) -> int | None:
+    """Entries of the vocabulary that a function's model has: its own number, or that of the tokenizer it names; None
+    where neither is known. Bridge itself would download the tokenizer and count."""
+    own = getattr(config.model, "vocab_size", None)
+    return own or config.tokenizer.vocab_size or VOCABULARIES.get(str(config.tokenizer.tokenizer_model))
 
 
 def serve() -> None:
