@@ -197,6 +197,11 @@ class AnyJob:
     seed: int
 
     @property
+    def resumed(self) -> str | None:
+        """The checkpoint that the run goes on from."""
+        return self.checkpoint.load
+
+    @property
     def data_parallel(self) -> int:
         """DP = world size / (TP * PP * CP)."""
         p = self.parallelism
@@ -223,6 +228,16 @@ class FunctionJob(AnyJob):
     family: str
     """The function's model, ``deepseek_v3``."""
     function: Function
+
+    @property
+    def adapters(self) -> bool:
+        """Whether it trains adapters (LoRA) beside the model of ``checkpoint.load``."""
+        return "_peft_" in self.function.name
+
+    @property
+    def resumed(self) -> str | None:
+        """The checkpoint that the run goes on from."""
+        return None if self.adapters else self.checkpoint.load
 
     @property
     def release(self) -> Release:

@@ -8,7 +8,7 @@ from llmb_common.gpus import GPUS
 from llmb_common.rendering.script import render_script
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.machine import Machine
-from support.functions import CATALOGUE, IMPOSSIBLE, asked, plan
+from support.functions import CATALOGUE, IMPOSSIBLE, MEGATRON_REFUSES, asked, plan
 from support.slurm_cluster import SlurmCluster
 
 OLDER = Machine(cluster_type="slurm", slurm_segments=False)
@@ -24,7 +24,7 @@ done
 
 def test_slurm_takes_every_function_at_its_own_scale(slurm_simulated: SlurmCluster, tmp_path: Path) -> None:
     for entry in CATALOGUE.index:
-        if entry.name in IMPOSSIBLE:
+        if entry.name in IMPOSSIBLE | MEGATRON_REFUSES:
             continue
         planned = plan(OLDER, **asked(entry))
         script = tmp_path / ("batch" if GPUS[entry.gpu].host == "x86_64" else "gb200") / f"{entry.name}.sbatch"

@@ -28,6 +28,12 @@ IMPOSSIBLE = {
     *(f"nemotronh_56b_pretrain_256gpu_{gpu}_bf16_config" for gpu in ("b200", "gb300")),
 }
 """Functions of NVIDIA's that do not divide at their own number of GPUs."""
+MEGATRON_REFUSES = {
+    *(f"deepseek_v3_pretrain_256gpu_{gpu}_fp8mx_partial_cg_dev_config" for gpu in ("gb200", "gb300")),
+    "deepseek_v4_pro_pretrain_256gpu_gb300_fp8mx_config",
+    "qwen3_235b_a22b_pretrain_128gpu_b200_fp8mx_deepep_dev_config",
+}
+"""Those that divide and are refused by Megatron 0.6.2's own validation all the same."""
 
 
 def plan(machine: Machine = SLURM, **variables: str) -> JobPlan:
@@ -42,4 +48,6 @@ def asked(entry: Entry) -> dict[str, str]:
         wanted["FP8_RECIPE"] = entry.fp8_recipe
     if entry.variant("pretrain") != "pretrain":
         wanted["CONFIG_VARIANT"] = entry.variant("pretrain")
+    if entry.task == "peft":
+        wanted["LOAD_CHECKPOINT_PATH"] = "/checkpoints/base"
     return wanted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from llmb_train.errors import Contradiction, JobError
 from llmb_train.functions import columns
-from llmb_train.job import FunctionJob, parse_job
+from llmb_train.job import Checkpoint, FunctionJob, parse_job
 
 SHIPPED = json.loads((Path(__file__).parents[1] / "data" / "functions.json").read_text())["functions"]["deepseek_v3"]
 
@@ -140,3 +141,12 @@ def test_a_variable_that_the_script_did_not_export_is_missed(config: Any, monkey
     assert "USE_MNNVL" not in str(caught.value)
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
     columns.require_environment(config)
+
+
+def test_adapters_do_not_resume_the_model_that_they_load() -> None:
+    content = {"save": None, "interval": None, "load": "/base"}
+    resumed = replace(job(), checkpoint=Checkpoint(**content))
+    assert (resumed.adapters, resumed.resumed) == (False, "/base")
+    name = "llama3_70b_peft_8gpu_h100_bf16_config"
+    adapted = replace(resumed, function=replace(resumed.function, name=name))
+    assert (adapted.adapters, adapted.resumed) == (True, None)

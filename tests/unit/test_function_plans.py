@@ -13,6 +13,7 @@ import pytest
 from llmb_common.errors import RequestError
 from llmb_common.planning.published import published_results
 from llmb_common.recipes.published_file import read_published
+from llmb_common.recipes.validated_file import read_validation
 from llmb_common.rendering.job import job_document, job_text
 from llmb_common.rendering.script import render_script
 from llmb_common.results.verdict import figures, judge_result, window_of
@@ -21,7 +22,7 @@ from llmb_common.site.machine import Machine
 from llmb_common.timing.runs import analyse, find_runs
 from llmb_train.hugging_face.numbers import PUBLISHED
 from llmb_train.job import FunctionJob, load_job
-from support.functions import CATALOGUE, IMPOSSIBLE, LAPTOP, RECIPE, ROOT, SLURM, asked, plan
+from support.functions import CATALOGUE, IMPOSSIBLE, LAPTOP, MEGATRON_REFUSES, RECIPE, ROOT, SLURM, asked, plan
 from support.runs import make_run, steady_log
 
 
@@ -60,9 +61,14 @@ def test_every_function_is_planned_and_rendered_at_its_own_scale(tmp_path: Path)
         script = tmp_path / f"{entry.name}.sh"
         script.write_text(render_script(planned, paths))
         bodies.setdefault(body_of(script.read_text(), planned.experiment_name), script)
-    assert set(refused) == IMPOSSIBLE
-    assert set(refused.values()) == {"does-not-divide"}
-    assert len(names) == len(CATALOGUE.index) - len(refused) == 433
+    assert {name for name, code in refused.items() if code == "does-not-divide"} == IMPOSSIBLE
+    assert {name for name, code in refused.items() if code == "refused-by-megatron"} == MEGATRON_REFUSES
+    assert len(names) == len(CATALOGUE.index) - len(refused) == 429
+    # Planning and Megatron's own validation agree on every function.
+    assert RECIPE.validation_file is not None
+    validated = read_validation(Path(RECIPE.validation_file)).functions
+    assert set(validated) == {entry.name for entry in CATALOGUE.index}
+    assert set(refused) == {name for name, result in validated.items() if result.refused is not None}
     checked = subprocess.run(
         ["xargs", "-n1", "bash", "-n"], input="\n".join(map(str, tmp_path.glob("*.sh"))), text=True, capture_output=True
     )
@@ -147,7 +153,14 @@ def test_variants_and_other_tasks_are_chosen_by_name_only() -> None:
     named = plan(**common, JOB_TOTAL_GPUS="64", CONFIG_VARIANT="fsdp")
     assert named.fsdp
     assert named.experiment_name.endswith("_fsdp")
-    tuned = plan(MODEL_SIZE="llama3_70b", GPU_TYPE="h100", JOB_TOTAL_GPUS="8", DTYPE="bf16", CONFIG_VARIANT="peft")
+    tuned = plan(
+        MODEL_SIZE="llama3_70b",
+        GPU_TYPE="h100",
+        JOB_TOTAL_GPUS="8",
+        DTYPE="bf16",
+        CONFIG_VARIANT="peft",
+        LOAD_CHECKPOINT_PATH="/base",
+    )
     assert tuned.function is not None
     assert tuned.function.name == "llama3_70b_peft_8gpu_h100_bf16_config"
     assert "has only variants that are chosen by name" in refusal(MODEL_SIZE="glm51", GPU_TYPE="gb200")
@@ -303,3 +316,60 @@ def test_the_index_says_what_the_names_say_and_every_line_is_complete() -> None:
         word = f"_{entry.suffix}" if entry.suffix else ""
         assert entry.name == f"{entry.model}_{entry.task}_{entry.gpus}gpu_{entry.gpu}_{entry.precision}{word}_config"
         CATALOGUE.function(entry.name)
+
+
+PARTIAL_GRAPHS = {
+    **{"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "gb300", "JOB_TOTAL_GPUS": "256", "DTYPE": "fp8"},
+    "CONFIG_VARIANT": "partial_cg_dev",
+}
+
+
+def test_what_megatron_itself_refuses_runs_in_another_image_only() -> None:
+    said = refusal(**PARTIAL_GRAPHS)
+    assert "deepseek_v3_pretrain_256gpu_gb300_fp8mx_partial_cg_dev_config is refused by Megatron itself" in said
+    assert "virtual_pipeline_model_parallel_size conflicts with pipeline_model_parallel_layout" in said
+    assert "set RUN_CONF_IMAGE to an image in which it is right" in said
+    elsewhere = plan(**PARTIAL_GRAPHS, RUN_CONF_IMAGE="/images/dev.sqsh")
+    assert any("is refused by the Megatron of the recipe's image" in line for line in elsewhere.preflight.warnings)
+
+
+def test_a_function_that_divides_at_another_scale_only_runs_there() -> None:
+    common = {"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "vr200", "DTYPE": "bf16"}
+    assert "128 GPUs are not divisible by ETP*EP*PP" in refusal(**common, JOB_TOTAL_GPUS="128")
+    assert plan(**common, JOB_TOTAL_GPUS="256", FORCE="true").gpus == 256
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        (
+            {"MODEL_SIZE": "qwen3_30b_a3b", "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "32", "DTYPE": "bf16"}
+            | {"CONFIG_VARIANT": "dev"},
+            "a development variant, for which NVIDIA has published neither a result nor the image",
+        ),
+        (
+            {"MODEL_SIZE": "deepseek_v4_flash", "GPU_TYPE": "b300", "JOB_TOTAL_GPUS": "128"},
+            "expects the Megatron in its images not to work (Megatron-Bridge v0.6.0, examples/models/deepseek_v4",
+        ),
+    ],
+)
+def test_the_plan_says_what_is_written_of_a_function(variables: dict[str, str], words: str) -> None:
+    assert any(words in line for line in plan(**variables).preflight.warnings)
+    other = {"MODEL_SIZE": "llama3_8b", "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "8"}
+    assert not any(words in line for line in plan(**other).preflight.warnings)
+
+
+ADAPTERS = {
+    **{"MODEL_SIZE": "llama3_70b", "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "8", "DTYPE": "bf16"},
+    "CONFIG_VARIANT": "peft",
+}
+
+
+def test_adapters_are_trained_beside_a_model_that_is_loaded() -> None:
+    said = refusal(**ADAPTERS)
+    assert "trains adapters beside a model, and there is none to load" in said
+    assert "set LOAD_CHECKPOINT_PATH to a Megatron checkpoint of llama3_70b" in said
+    planned = plan(**ADAPTERS, LOAD_CHECKPOINT_PATH="/base")
+    assert planned.function is not None
+    assert planned.function.adapters
+    assert (planned.max_steps, planned.exit_after) == (50, None)  # nothing is resumed

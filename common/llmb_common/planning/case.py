@@ -49,6 +49,17 @@ class Case(Given):
         return self.model.architecture
 
     @property
+    def adapters(self) -> bool:
+        """Whether adapters (LoRA) are trained beside the model that LOAD_CHECKPOINT_PATH names."""
+        catalogue, name = self.recipe.catalogue, self.row.function
+        return catalogue is not None and name is not None and catalogue.entry(name).task == "peft"
+
+    @property
+    def resumes(self) -> bool:
+        """Whether the run goes on from a checkpoint."""
+        return self.request.load_checkpoint is not None and not self.adapters
+
+    @property
     def on_cpu(self) -> bool:
         return self.gpu_type == CPU
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from llmb_common.errors import RequestError
 from llmb_common.gpus import GPUS
 from llmb_common.planning.case import Case
@@ -27,6 +29,7 @@ def planned_function(case: Case) -> PlannedFunction | None:
         flops_per_token=case.function.flops_per_token if case.model.reduced is None else None,
         experts=case.function.architecture.moe is not None,
         reduced=case.model.reduced,
+        adapters=case.adapters,
     )
 
 
@@ -45,6 +48,14 @@ def check_function_layout(case: Case, layout: Layout) -> None:
     """
     function, asked = case.function, case.request.columns
     assert function is not None
+    if case.adapters and case.request.load_checkpoint is None:
+        # Megatron-Bridge v0.6.0 ends with "PEFT requires a pretrained checkpoint path" (training/config.py:1483).
+        raise RequestError(
+            f"{case.row.function} trains adapters beside a model, and there is none to load",
+            remedy=f"set {case.request.say('LOAD_CHECKPOINT_PATH')} to a Megatron checkpoint of {case.model.size}, "
+            f"such as {case.request.say('ENABLE_CHECKPOINT')} saves",
+            field="LOAD_CHECKPOINT_PATH",
+        )
     if function.stages and case.model.reduced is None:
         for name in ("pp", "vp"):
             if name in asked and asked[name] != getattr(function.columns, name):
@@ -62,8 +73,48 @@ def check_function_layout(case: Case, layout: Layout) -> None:
     if case.model.reduced is not None:
         return  # the training code knows what a reduced copy divides into
     check_numbers(layout, case.shape, case.model.sequence_length)
+    refused = _refused(case)
+    if refused is not None and case.request.image is None:
+        raise RequestError(
+            f"{case.row.function} is refused by Megatron itself ({_engine(case)}): {refused}",
+            remedy=f"choose another {case.request.say('CONFIG_VARIANT')}, or set "
+            f"{case.request.say('RUN_CONF_IMAGE')} to an image in which it is right",
+            code="refused-by-megatron",
+        )
     if asked.keys() & {"fsdp", "cuda_graph", "recompute_layers", "offload_layers"}:
         check_memory(layout, case.shape, whole_iteration=True)
+
+
+def function_notices(case: Case) -> list[str]:
+    """What is written of the function that the job calls."""
+    name = case.row.function
+    if name is None or case.model.reduced is not None:
+        return []
+    found = [f"{name}: {notice.says} ({notice.source})" for notice in case.recipe.notices if notice.functions in name]
+    if (refused := _refused(case)) is not None:
+        found.append(f"{name} is refused by the Megatron of the recipe's image ({_engine(case)}): {refused}")
+    return found
+
+
+def _refused(case: Case) -> str | None:
+    """Why Megatron refuses the function, apart from numbers of its own scale that do not divide: those of the job have
+    been checked."""
+    assert case.row.function is not None
+    assert case.function is not None
+    refused = case.recipe.refusal(case.row.function)
+    if refused is None:
+        return None
+    own = Layout(gpus=case.row.gpus_min, **msgspec.structs.asdict(case.function.columns))
+    try:
+        check_numbers(own, case.shape, case.function.sequence_length)
+    except RequestError:
+        return None
+    return refused
+
+
+def _engine(case: Case) -> str:
+    assert case.recipe.catalogue is not None
+    return f"Megatron-Bridge {case.recipe.catalogue.release}"
 
 
 def function_environment(case: Case, layout: Layout) -> dict[str, str]:

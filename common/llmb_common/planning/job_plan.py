@@ -92,6 +92,8 @@ class PlannedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     flops_per_token: float | None
     experts: bool
     reduced: Reduced | None = None
+    adapters: bool = False
+    """It trains adapters (LoRA) beside a model that it loads, and does not resume what is loaded."""
 
 
 class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=True):

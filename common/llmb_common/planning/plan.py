@@ -16,7 +16,7 @@ from llmb_common.planning.case import Case, Given
 from llmb_common.planning.choose import choice_notices, choose
 from llmb_common.planning.divisibility import Layout, check_layout
 from llmb_common.planning.environment import job_environment, recipe_environment
-from llmb_common.planning.functions import check_function_layout, family_of, planned_function
+from llmb_common.planning.functions import check_function_layout, family_of, function_notices, planned_function
 from llmb_common.planning.job_plan import CheckpointPlan, JobPlan, Preflight, SlurmPlan
 from llmb_common.planning.naming import experiment_name
 from llmb_common.planning.published import published_result
@@ -121,6 +121,7 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
     )
     notices = [
         *choice_notices(case),
+        *function_notices(case),
         *routing_notices(case),
         *fp8_notices(case),
         *profile_notices(case),

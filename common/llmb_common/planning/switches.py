@@ -62,7 +62,7 @@ def steps_for(case: Case) -> tuple[int, int | None]:
         steps = variant.nccl_trace.steps
     if request.max_steps is None and request.profile and variant.profiling.steps:
         steps = variant.profiling.steps
-    return steps, 1 if request.load_checkpoint and request.max_steps is None else None
+    return steps, 1 if case.resumes and request.max_steps is None else None
 
 
 def steps_notices(case: Case, steps: int) -> list[str]:
@@ -85,7 +85,7 @@ def profile_plan(case: Case, steps: int) -> ProfilePlan | None:
     request, say = case.request, case.request.say
     if not request.profile:
         return None
-    if request.load_checkpoint and request.max_steps is None:
+    if case.resumes and request.max_steps is None:
         raise RequestError(
             f"{say('ENABLE_PROFILE')}: a resumed run trains one step, which leaves nothing to profile",
             remedy=f"set {say('MAX_STEPS')}, PROFILE_START_STEP and PROFILE_STOP_STEP beyond the checkpoint's step",

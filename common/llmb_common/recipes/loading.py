@@ -24,7 +24,7 @@ def load_recipe(folder: Path) -> Recipe:
     if not path.is_file():
         raise RecipeError(f"no recipe.yaml in {folder}", remedy="run from a recipe folder, such as llama3.1/")
     recipe = load_struct(path, Recipe, RecipeError)
-    files = {name: getattr(recipe, name) for name in ("catalogue_file", "results_file")}
+    files = {name: getattr(recipe, name) for name in ("catalogue_file", "results_file", "validation_file")}
     beside = {name: str((folder / file).absolute()) for name, file in files.items() if file is not None}
     if beside:
         recipe = msgspec.structs.replace(recipe, **beside)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from llmb_common.recipes.published_file import PublishedRow, read_published
 from llmb_common.recipes.readme_variables import table
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.releases import release_order
+from llmb_common.recipes.validated_file import read_validation
 
 
 def models(recipe: Recipe) -> list[str]:
@@ -115,12 +116,27 @@ def containers(recipe: Recipe) -> list[str]:
     return table(["container", "published rows", "equal to a function"], rows)
 
 
+def validation(recipe: Recipe) -> list[str]:
+    """What Megatron's own validation says of the functions, and how many share it."""
+    if recipe.validation_file is None:
+        raise RecipeError(f"{recipe.name} names no validation", remedy="leave this table out")
+    document = read_validation(Path(recipe.validation_file))
+    found = Counter((result.refused or "", "; ".join(result.needs)) for result in document.functions.values())
+    rows = [
+        [str(count), f"refused: {refused}" if refused else "passed", needs or "-"]
+        for (refused, needs), count in sorted(found.items(), key=lambda item: (item[0][0] != "", -item[1], item[0]))
+    ]
+    where = f"Megatron-Bridge {document.release} and megatron-core {document.core}, {document.date}:"
+    return [where, "", *table(["functions", "result", "needs"], rows)]
+
+
 TABLES = {
     "functions": models,
     "precisions": precisions,
     "named": named,
     "newest": newest,
     "containers": containers,
+    "validation": validation,
 }
 
 

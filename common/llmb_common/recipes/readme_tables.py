@@ -8,7 +8,7 @@ A README marks each table with ``<!-- table: NAME -->`` and ``<!-- end -->``; ev
     results VARIANT GPU         the published results; corrected values are marked and explained
     checkpoints                 sizes and tested scales
     variables                   the environment variables of launch.sh, with this recipe's defaults
-    functions, precisions, named, newest, containers
+    functions, precisions, named, newest, containers, validation
                                 models, variants and results of a catalogue: see ``readme_functions``
 
 Figures in the text between the tables work the same way: see ``readme_figures``.

@@ -22,6 +22,7 @@ from llmb_common.request.columns import Columns, Positive
 
 if TYPE_CHECKING:  # read where a recipe has one
     from llmb_common.recipes.catalogue import Catalogue, Function
+    from llmb_common.recipes.validated_file import Validated
 
 Dtype = Literal["bf16", "fp8", "nvfp4"]
 Fp8Recipe = Literal["cs", "ds", "mx", "sc"]
@@ -201,6 +202,14 @@ class Flops(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     attention: Literal["full", "causal"]
 
 
+class FunctionNotice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a user should know of the functions whose names contain ``functions``, and where it is written."""
+
+    functions: str
+    says: str
+    source: str
+
+
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """A whole ``recipe.yaml``, with the catalogue of functions that it may name.
 
@@ -233,6 +242,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Functions of Megatron-Bridge, as ``llmb_train.catalogue`` writes them; absolute once the recipe is loaded."""
     results_file: str | None = msgspec.field(name="published", default=None)
     """Results that NVIDIA published for these functions; absolute once the recipe is loaded."""
+    validation_file: str | None = msgspec.field(name="validation", default=None)
+    """What Megatron's own validation says of these functions; absolute once the recipe is loaded."""
+    notices: tuple[FunctionNotice, ...] = ()
 
     @cached_property
     def catalogue(self) -> Catalogue | None:
@@ -313,6 +325,19 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             remedy=f"the sizes are {', '.join(sizes)}",
             field="MODEL_SIZE",
         )
+
+    @cached_property
+    def _validated(self) -> dict[str, Validated]:
+        if self.validation_file is None:
+            return {}
+        from llmb_common.recipes.validated_file import read_validation
+
+        return read_validation(Path(self.validation_file)).functions
+
+    def refusal(self, function: str) -> str | None:
+        """Why Megatron does not train ``function`` at its own number of GPUs; None where it does, or nobody asked."""
+        validated = self._validated.get(function)
+        return validated.refused if validated is not None else None
 
     def function(self, row: Row) -> Function | None:
         """The function that jobs of ``row`` call; None where there is none."""

@@ -40,8 +40,9 @@ def check_disk(plan: JobPlan) -> None:
     """
     try:
         if plan.checkpoint.load is not None:
-            # exit_after: the run ends so many steps after the checkpoint, whatever its step is.
-            _check_checkpoint(Path(plan.checkpoint.load), plan.max_steps if plan.exit_after is None else None)
+            # exit_after: the run ends so many steps after the checkpoint, whatever its step is. Adapters start anew.
+            resumed = plan.exit_after is None and not (plan.function is not None and plan.function.adapters)
+            _check_checkpoint(Path(plan.checkpoint.load), plan.max_steps if resumed else None)
             _check_link(plan, Path(plan.checkpoint.load))
         if plan.checkpoint.enabled:
             _check_space(plan)

@@ -4,6 +4,8 @@
 ``columns``    what calling one gives: layout, architecture, environment, FLOPs
 ``parameters`` how many weights that architecture has
 ``document``   the catalogue as JSON
+``validation`` what Megatron's own validation says of each function, as JSON
 
-``python -m llmb_train.catalogue OUT.json`` writes the catalogue of the engine it runs in: no GPU, no network.
+``python -m llmb_train.catalogue OUT.json`` writes the catalogue of the engine it runs in: no GPU, no network;
+``--validation`` writes the results of the validation.
 """

@@ -1,4 +1,5 @@
-"""``python -m llmb_train.catalogue OUT.json [--date 2026-11-22]``: write the catalogue of this Python's engine."""
+"""``python -m llmb_train.catalogue OUT.json [--validation] [--date 2026-11-22]``: write the catalogue of this Python's
+engine, or what Megatron's own validation says of each function in it."""
 
 from __future__ import annotations
 
@@ -8,15 +9,18 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from llmb_train.errors import TrainError
 
 
 def main(arguments: list[str]) -> int:
-    """Write the catalogue. Exit status: 0 written, 3 this Python has no engine with performance recipes."""
+    """Write the file. Exit status: 0 written, 3 this Python has no engine with performance recipes."""
     parser = argparse.ArgumentParser(prog="python -m llmb_train.catalogue", description=__doc__)
     parser.add_argument("file", type=Path)
+    parser.add_argument("--validation", action="store_true", help="validate the functions instead of listing them")
     parser.add_argument("--date", default=datetime.date.today().isoformat(), help="the date in it (default: today)")
     options = parser.parse_args(arguments)
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -27,14 +31,26 @@ def main(arguments: list[str]) -> int:
         from llmb_train.no_te import stubs
 
         functions.names()  # an engine without them is told before torch is imported
-        stubs.install()
-        found = document.rows()
+        if options.validation:
+            found, text = _validated()
+        else:
+            stubs.install()
+            found, text = document.rows(), document.text
     except TrainError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_status
-    options.file.write_text(document.text(found, options.date), encoding="utf-8")
+    options.file.write_text(text(found, options.date), encoding="utf-8")
     print(f"{len(found)} functions in {options.file}", file=sys.stderr)
     return 0
+
+
+def _validated() -> tuple[dict[str, Any], Callable[[dict[str, Any], str], str]]:
+    from llmb_train import cpu
+
+    cpu.install()
+    from llmb_train.catalogue import functions, validation
+
+    return {name: validation.validate(name) for name in functions.names()}, validation.text
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def find_checkpoint(load: str) -> Loaded:
 
 
 def loaded(job: AnyJob) -> Loaded | None:
-    """The checkpoint of ``job.checkpoint.load``, or None for a run from scratch.
+    """The checkpoint of ``job.resumed``, or None for a run from scratch.
 
     A job that continues (``LLMB_RESUME=1``: requeued, or a later link of a chain) takes the newest one in
     ``checkpoint.save`` instead, where there is one.
@@ -75,7 +75,7 @@ def loaded(job: AnyJob) -> Loaded | None:
         if job.steps.exit_after is None and newest.step >= job.steps.train:
             raise NothingLeft(f"the checkpoint in {save} is of the last step, {newest.step}: nothing is left to train")
         return newest
-    return find_checkpoint(job.checkpoint.load) if job.checkpoint.load else None
+    return find_checkpoint(job.resumed) if job.resumed else None
 
 
 def span(job: AnyJob, start: Loaded | None) -> Span:

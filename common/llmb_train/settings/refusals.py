@@ -29,6 +29,7 @@ def check(job: Job | FunctionJob, engine: Engine) -> None:
         NothingLeft: see ``checkpoint.loaded``.
     """
     if isinstance(job, FunctionJob):
+        _check_adapters(job)
         _check_function(job, engine)
     else:
         _check_attention_chunks(job)
@@ -37,10 +38,25 @@ def check(job: Job | FunctionJob, engine: Engine) -> None:
     _check_profile(job)
 
 
+def _check_adapters(job: FunctionJob) -> None:
+    if job.adapters and job.checkpoint.load is None:
+        raise JobError(
+            f"{job.function.name} trains adapters beside a model, and checkpoint.load names none",
+            remedy="set LOAD_CHECKPOINT_PATH to a Megatron checkpoint of the model",
+        )
+    if job.adapters and job.checkpoint.load is not None:
+        checkpoint.find_checkpoint(job.checkpoint.load)
+
+
 def _check_function(job: FunctionJob, engine: Engine) -> None:
     if engine.transformer_engine:
         return
     where = _where(engine)
+    if job.adapters:  # Bridge 0.6.2, peft/utils.py:591
+        raise JobError(
+            f"{job.function.name} trains adapters, which Megatron-Bridge puts on Transformer Engine's layers only",
+            remedy="train it in the recipe's container",
+        )
     for model, what in _NOT_WITHOUT_GPU.items():
         if job.family.startswith(model):
             raise JobError(

@@ -1,0 +1,244 @@
+"""What Megatron says of each function's configuration, as a job trains it at the function's own number of GPUs.
+
+Asked are, in the order in which a job's start asks them: Bridge's ``runtime_config_update``, which ends with
+``ConfigContainer.validate``; core's calculator of micro-batches; core's process groups. Nothing is trained, so a
+machine without a GPU and without the container's packages can ask. Where Megatron misses such a package, what it looks
+for is claimed to be there, the package is noted, and the question is put again: that shows what else is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from llmb_train.catalogue import columns, functions
+from llmb_train.engine import Engine
+from llmb_train.functions.build import build_config
+from llmb_train.job import FunctionJob
+from llmb_train.strict import from_mapping
+from llmb_train.versions import package_version
+
+SCHEMA = 1
+
+CLAIMED_TRANSFORMER_ENGINE = "2.14"
+"""Of which core asks the version only. What it would import while it validates is switched off: ``_IMPORTED``."""
+
+_IMPORTED = ("apply_rope_fusion", "moe_permute_fusion")
+_GPU = Engine(device="cuda", transformer_engine=True)
+_PRECISIONS = {"fp8cs": ("fp8", "cs"), "fp8mx": ("fp8", "mx"), "fp8sc": ("fp8", "sc")}
+
+
+class FusedAdam:
+    """The parameters of Transformer Engine's optimizer, for which core looks before it uses a precision-aware one."""
+
+    def __init__(
+        self, master_weight_dtype: Any, exp_avg_dtype: Any, exp_avg_sq_dtype: Any, use_decoupled_grad: bool
+    ) -> None:
+        raise NotImplementedError("only its parameters are here")
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a machine without the container lacks. ``complaint``: how Megatron says so; ``modules``: where it looks."""
+
+    title: str
+    complaint: tuple[str, ...]
+    modules: dict[str, dict[str, Any]]
+
+
+NEEDS = (
+    Need(
+        "Transformer Engine's FusedAdam",
+        ("requires FusedAdam from TransformerEngine",),
+        {
+            "transformer_engine": {},
+            "transformer_engine.pytorch": {},
+            "transformer_engine.pytorch.optimizers": {"FusedAdam": FusedAdam},
+        },
+    ),
+    Need(
+        "Transformer Engine or Apex, for fused accumulation of gradients",
+        ("when gradient accumulation fusion is not used", "requires gradient_accumulation_fusion to be enabled"),
+        {"fused_weight_gradient_mlp_cuda": {}},
+    ),
+    Need(
+        "flash_mla and cudnn-frontend, for sparse attention",
+        ("requires fused DSA kernels",),
+        {"flash_mla": {"flash_mla_sparse_fwd": None}, "cudnn": {"DSA": None}},
+    ),
+)
+
+_BASE_MODEL = "a checkpoint of the model, for adapters"
+"""What the user has to give. Validation asks for a folder only."""
+
+
+def validate(name: str, saving: bool = False) -> dict[str, Any]:
+    """``needs``: packages that validation asked for, and what the user has to give; ``refused``: why Megatron does not
+    train it all the same, or null. ``saving``: of a job that saves checkpoints. Call ``llmb_train.cpu.install`` first.
+    """
+    claimed: list[Need] = []
+    while True:
+        refused = _ask(name, claimed, saving)
+        missing = [need for need in NEEDS if any(words in (refused or "") for words in need.complaint)]
+        if not missing or missing[0] in claimed:
+            break
+        claimed.append(missing[0])
+    adapters = [_BASE_MODEL] if "_peft_" in name else []
+    return {"needs": [need.title for need in claimed] + adapters, "refused": refused}
+
+
+def text(found: dict[str, dict[str, Any]], date: str) -> str:
+    """The results as JSON, a line for each function."""
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(result)}" for name, result in found.items())
+    head = {
+        "schema": SCHEMA,
+        "release": package_version("megatron-bridge"),
+        "core": package_version("megatron-core"),
+        "date": date,
+    }
+    start = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items())
+    return f'{{{start},\n"functions": {{\n{lines}\n}}}}\n'
+
+
+def _ask(name: str, claimed: list[Need], saving: bool) -> str | None:
+    """The first refusal, in one line; None where there is none."""
+    from megatron.bridge.training.config import runtime_config_update
+    from megatron.core.num_microbatches_calculator import ConstantNumMicroBatchesCalculator
+
+    with _environment(), _claimed(claimed):
+        try:
+            config = _configuration(name, saving)
+            runtime_config_update(config)
+            train = config.train
+            ConstantNumMicroBatchesCalculator(
+                train.global_batch_size, train.micro_batch_size, config.data_parallel_size, False, 0
+            )
+            _process_groups(config)
+        except (AssertionError, ValueError, TypeError, RuntimeError, NotImplementedError) as error:
+            return _one_line(str(error)) or type(error).__name__
+    return None
+
+
+def _one_line(message: str) -> str:
+    """The message in one line, the members of a set in order: Python prints them in another one each time."""
+    flat = " ".join(message.split())
+    return re.sub(r"\{([^{}:]*)\}", lambda found: "{" + ", ".join(sorted(found[1].split(", "))) + "}", flat)
+
+
+def _configuration(name: str, saving: bool) -> Any:
+    """The function's configuration as a job at its own number of GPUs has it."""
+    first = functions.find(name)()
+    word = functions.NAME.match(name)
+    assert word is not None  # functions.names has no other
+    os.environ.update({key: columns.word(value) for key, value in first.env_vars.items()}, WORLD_SIZE=word["gpus"])
+    config = build_config(_job(name, first, saving), _GPU)
+    for field in _IMPORTED:
+        if hasattr(config.model, field):
+            setattr(config.model, field, False)
+    return config
+
+
+def _job(name: str, config: Any, saving: bool) -> FunctionJob:
+    word = functions.NAME.match(name)
+    assert word is not None
+    own = columns.columns(config)
+    dtype, scaling = _PRECISIONS.get(word["precision"], (word["precision"], None))
+    content: dict[str, Any] = {
+        **{
+            "schema": 1,
+            "run_id": "validation",
+            "experiment_name": name,
+            "output_dir": "/nonexistent",
+            "device": "cuda",
+        },
+        **{"gpu_type": word["gpu"], "gpu_generation": None, "family": word["model"], "model_size": word["model"]},
+        **{"sequence_length": config.model.seq_length, "world_size": int(word["gpus"]), "profile": None},
+        "precision": {"dtype": dtype, "fp8_recipe": scaling},
+        "parallelism": {key: own[key] for key in ("tp", "pp", "vp", "cp", "ep", "etp", "fsdp")},
+        "batch": {key: own[key] for key in ("mbs", "gbs")},
+        "performance": {
+            **{key: own[key] for key in ("cuda_graph", "recompute_layers", "offload_layers")},
+            **{"wgrad_deferral": None, "moe_routing": None},
+        },
+        "steps": {"train": 50, "exit_after": None},
+        "checkpoint": {
+            **{"save": "/nonexistent" if saving else None, "interval": None},
+            "load": "/" if word["task"] == "peft" else None,
+        },
+        **{"data_workers": 8, "seed": 1234},
+        "function": {
+            **{"name": name, "release": "", "catalogue": "", "reduced": None},
+            "columns": own | {"sequence_length": config.model.seq_length},
+        },
+    }
+    return from_mapping(FunctionJob, content)
+
+
+def _process_groups(config: Any) -> None:
+    """Let core make the groups of rank 0, without other ranks.
+
+    Raises:
+        RuntimeError: the number of GPUs does not divide into them.
+    """
+    import torch.distributed as dist
+    from megatron.core import parallel_state
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    model = config.model
+    dist.init_process_group("fake", rank=0, world_size=int(os.environ["WORLD_SIZE"]), store=FakeStore())
+    try:
+        parallel_state.initialize_model_parallel(
+            tensor_model_parallel_size=model.tensor_model_parallel_size,
+            pipeline_model_parallel_size=model.pipeline_model_parallel_size,
+            virtual_pipeline_model_parallel_size=model.virtual_pipeline_model_parallel_size,
+            context_parallel_size=model.context_parallel_size,
+            expert_model_parallel_size=model.expert_model_parallel_size,
+            expert_tensor_parallel_size=model.expert_tensor_parallel_size,
+            create_gloo_process_groups=False,
+        )
+    finally:
+        parallel_state.destroy_model_parallel()
+        dist.destroy_process_group()
+
+
+@contextmanager
+def _environment() -> Iterator[None]:
+    """Variables that a function wants set are set for it alone."""
+    before = dict(os.environ)
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0"}
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextmanager
+def _claimed(needs: list[Need]) -> Iterator[None]:
+    """Let Transformer Engine's version and the modules of ``needs`` be found, by nobody else."""
+    import megatron.core.utils as core
+    from packaging.version import Version
+
+    modules = {name: types.ModuleType(name) for need in needs for name in need.modules}
+    for need in needs:
+        for name, content in need.modules.items():
+            vars(modules[name]).update(content)
+    before, version = {name: sys.modules.get(name) for name in modules}, core._te_version
+    core._te_version = Version(CLAIMED_TRANSFORMER_ENGINE)
+    sys.modules.update(modules)
+    try:
+        yield
+    finally:
+        core._te_version = version
+        for name, module in before.items():
+            if module is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = module
