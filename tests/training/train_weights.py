@@ -1,7 +1,6 @@
 """``python -m llmb_train`` that takes the weights of a checkpoint and nothing else.
 
-megatron-core cannot load the optimizer's state of a mixture of experts in another layout. The first step's loss and
-gradients depend on the weights alone.
+The first step's loss and gradients depend on the weights alone.
 """
 
 from __future__ import annotations

@@ -13,12 +13,18 @@ from llmb_common.errors import EnvironmentLacks, RequestError
 from llmb_common.planning.job_plan import CheckpointPlan, JobPlan
 from llmb_common.submission.preflight import check, check_disk
 from support.documented_jobs import documented_rows, plan_of
+from support.functions import plan as planned
 
 
 def plan(folder: Path, size: str = "405b", **checkpoint: object) -> JobPlan:
     item, dtype, gpus = next(case for case in documented_rows() if case[0]["size"] == size)
     changes = {"workload_folder": str(folder / "not" / "yet"), "checkpoint": CheckpointPlan(**checkpoint)}  # type: ignore[arg-type]
     return msgspec.structs.replace(plan_of(item, dtype, gpus), **changes)
+
+
+def plan_of_function() -> JobPlan:
+    """A job of DeepSeek-V3, whose layout a test changes."""
+    return planned(MODEL_SIZE="deepseek_v3", GPU_TYPE="gb300", JOB_TOTAL_GPUS="256")
 
 
 def checkpoint(folder: Path, step: int = 20) -> Path:
@@ -52,6 +58,31 @@ def test_a_checkpoint_that_training_would_refuse_is_refused_here(tmp_path: Path)
     (tmp_path / "weights" / "__0_0.distcp").touch()
     with pytest.raises(RequestError, match="NeMo 2"):
         check_disk(plan(tmp_path, load=str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("saved", "ep", "words"),
+    [
+        ("1.1", 8, "was saved with EP=1, and this job has EP=8"),
+        ("2.4.16", 1, "was saved with an EP above 1, and this job has EP=1"),
+        ("1.1", 1, None),
+        ("2.4.16", 8, None),  # of which EP above 1, does not matter
+        ("1.1", None, None),  # no experts
+    ],
+)
+def test_a_checkpoint_whose_experts_optimizer_cannot_be_loaded(
+    tmp_path: Path, saved: str, ep: int | None, words: str | None
+) -> None:
+    folder = checkpoint(tmp_path / "checkpoints")
+    index = folder / "iter_0000020" / ".metadata"
+    index.write_bytes(b"\x8c\x18rng_state/shard_0.0.0_%s\x94" % saved.encode())
+    for load in (folder, folder / "iter_0000020"):
+        job = msgspec.structs.replace(plan_of_function(), checkpoint=CheckpointPlan(load=str(load)), ep=ep)
+        if words is None:
+            check_disk(job)
+        else:
+            with pytest.raises(RequestError, match=words):
+                check_disk(job)
 
 
 def test_a_link_out_of_the_installation_is_followed_by_hand(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER
 
 _TRACKER = "latest_checkpointed_iteration.txt"
 _ITERATION = re.compile(r"iter_([0-9]{1,9})")
+_RANDOM_STATE = re.compile(rb"rng_state/shard_[0-9.]+_([0-9.]+)")
+"""A key in a checkpoint's index, with the layout of the ranks that saved their random state."""
 
 
 def check(plan: JobPlan) -> None:
@@ -41,9 +43,12 @@ def check_disk(plan: JobPlan) -> None:
     try:
         if plan.checkpoint.load is not None:
             # exit_after: the run ends so many steps after the checkpoint, whatever its step is. Adapters start anew.
-            resumed = plan.exit_after is None and not (plan.function is not None and plan.function.adapters)
-            _check_checkpoint(Path(plan.checkpoint.load), plan.max_steps if resumed else None)
+            resumed = not (plan.function is not None and plan.function.adapters)
+            last_step = plan.max_steps if resumed and plan.exit_after is None else None
+            _check_checkpoint(Path(plan.checkpoint.load), last_step)
             _check_link(plan, Path(plan.checkpoint.load))
+            if resumed:
+                _check_experts(plan, Path(plan.checkpoint.load))
         if plan.checkpoint.enabled:
             _check_space(plan)
     except OSError as error:
@@ -75,6 +80,30 @@ def _check_checkpoint(path: Path, last_step: int | None) -> None:
             f"MAX_STEPS={last_step}: the checkpoint in {path} is of step {step}, so there is nothing left to train",
             remedy=f"set MAX_STEPS above {step}, or unset it to train one step",
         )
+
+
+def _check_experts(plan: JobPlan, path: Path) -> None:
+    """Reject a checkpoint of a function's mixture of experts whose optimizer this job cannot load.
+
+    Experts on several ranks have an optimizer of their own, so that a checkpoint of EP=1 holds one and others two, and
+    core takes neither for the other: "Expected 2 entries in state dict, but got 4" (core 0.19.2, optimizer.py:1579).
+    Other differences of the layout are no obstacle. Which it is, the keys of the random states say: only with experts
+    on several ranks they have three numbers (Megatron-Bridge 0.3.1 and 0.6.2, checkpointing.py, ``get_rng_state``).
+    """
+    index = (path if _ITERATION.fullmatch(path.name) else path / f"iter_{_step(path):07d}") / ".metadata"
+    if plan.function is None or plan.ep is None or not index.is_file():
+        return
+    found = _RANDOM_STATE.search(index.read_bytes())
+    if found is None or (found[1].count(b".") == 2) == (plan.ep > 1):
+        return
+    saved = "EP=1" if plan.ep > 1 else "an EP above 1"
+    raise RequestError(
+        f"the checkpoint in {path} was saved with {saved}, and this job has EP={plan.ep}: Megatron cannot load the "
+        "optimizer's state of experts there",
+        remedy=f"choose an {'EP of 1' if plan.ep > 1 else 'EP above 1'}, or a checkpoint of a job with the same EP",
+        code="other-layout",
+        field="LOAD_CHECKPOINT_PATH",
+    )
 
 
 def _check_link(plan: JobPlan, path: Path) -> None:

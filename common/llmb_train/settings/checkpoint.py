@@ -96,6 +96,24 @@ def span(job: AnyJob, start: Loaded | None) -> Span:
     return Span(first, last)
 
 
+_RANDOM_STATE = re.compile(rb"rng_state/shard_[0-9.]+_([0-9.]+)")
+"""A key of the checkpoint's index: the random state of one rank, and the layout of the ranks that saved theirs."""
+
+
+def has_random_state(job: AnyJob, start: Loaded) -> bool:
+    """Whether the checkpoint has a random state for each rank of this job.
+
+    The ranks' states are laid out by PP and TP, with experts on several ranks also by DP (Bridge 0.3.1 and 0.6.2,
+    training/checkpointing.py, ``get_rng_state``). Bridge leaves the state out where PP or TP differ, and where EP does
+    asks for keys that are not there: "Missing key in checkpoint state_dict: rng_state/...".
+    """
+    index = start.folder / f"iter_{start.step:07d}" / ".metadata"
+    saved = {shape.decode() for shape in _RANDOM_STATE.findall(index.read_bytes())} if index.is_file() else set()
+    p = job.parallelism
+    ranks = [p.pp, p.tp, *([job.data_parallel * p.cp] if (p.ep or 1) > 1 else [])]
+    return not saved or saved == {".".join(map(str, ranks))}
+
+
 def checkpoint_config(job: AnyJob, start: Loaded | None) -> Any:
     """Saved synchronously in torch's distributed format (DTensors for FSDP), loadable at another TP or PP."""
     from megatron.bridge.training.config import CheckpointConfig
@@ -109,6 +127,7 @@ def fields(job: AnyJob, start: Loaded | None) -> dict[str, Any]:
         "save": job.checkpoint.save,
         "save_interval": job.checkpoint.interval,
         "load": str(start.folder) if start else None,
+        "load_rng": start is None or has_random_state(job, start),
         "ckpt_step": start.step if start else None,
         "ckpt_format": "fsdp_dtensor" if job.parallelism.fsdp else "torch_dist",
         "dist_ckpt_optim_fully_reshardable": not job.parallelism.fsdp,
