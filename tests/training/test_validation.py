@@ -1,0 +1,58 @@
+"""Megatron's own validation of the functions, asked again of a sample and held against the results that are shipped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training_jobs import Engine
+
+MBRIDGE = Path(__file__).resolve().parents[2] / "mbridge"
+SHIPPED = json.loads((MBRIDGE / "validation-0.6.2.json").read_text(encoding="utf-8"))["functions"]
+CATALOGUE = json.loads((MBRIDGE / "catalogue-0.6.2.json").read_text(encoding="utf-8"))["functions"]
+
+COUNTED = {
+    "qwen3_next_80b_a3b_pretrain_128gpu_h100_bf16_config": 79_674_391_296,
+    "qwen35_vl_35b_a3b_pretrain_16gpu_h100_bf16_config": 35_107_181_936,
+    "glm51_sft_192gpu_gb200_bf16_config": 743_911_218_432,
+}
+"""Gated delta nets, with a vision encoder, and latent attention with an index of tokens: weights without the head for a
+further token, as their vendors state them (80B, 35B, 744B)."""
+
+OTHERS = (
+    "llama3_8b_pretrain_8gpu_h100_bf16_config",
+    "nemotron_3_nano_pretrain_16gpu_h100_bf16_config",  # its vocabulary is its tokenizer's
+    "deepseek_v3_pretrain_1024gpu_h100_fp8cs_config",  # bf16 gradients for the precision-aware optimizer
+    "llama3_70b_sft_32gpu_gb200_bf16_config",
+    "llama3_70b_peft_8gpu_h100_bf16_config",
+    "gpt_oss_20b_pretrain_8gpu_b300_nvfp4_config",
+    "deepseek_v3_pretrain_128gpu_vr200_bf16_config",
+    "deepseek_v3_pretrain_256gpu_gb300_fp8mx_partial_cg_dev_config",
+    "deepseek_v4_pro_pretrain_256gpu_gb300_fp8mx_config",
+    "nemotronh_56b_pretrain_256gpu_gb300_bf16_config",
+)
+
+
+@pytest.fixture(scope="module")
+def lines(functions_engine: Engine) -> dict[str, dict[str, Any]]:
+    asked = [*(f"{name}#" for name in COUNTED), *OTHERS]
+    return {str(line["name"]): line for line in functions_engine.json_lines("validate_functions.py", *asked)}
+
+
+@pytest.mark.parametrize("name", [*COUNTED, *OTHERS])
+def test_the_shipped_results_are_what_megatron_says(lines: dict[str, dict[str, Any]], name: str) -> None:
+    assert lines[name]["result"] == SHIPPED[name]
+
+
+@pytest.mark.parametrize("name", [*COUNTED, *OTHERS])
+def test_a_job_that_saves_is_as_valid(lines: dict[str, dict[str, Any]], name: str) -> None:
+    """It has the plain optimizer, and so it needs other packages."""
+    assert lines[name]["saving"]["refused"] == SHIPPED[name]["refused"]
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_weights_are_counted_as_by_transformers(lines: dict[str, dict[str, Any]], name: str) -> None:
+    assert lines[name]["parameters"] == lines[name]["published"] == COUNTED[name]
+    assert CATALOGUE[name]["parameters"] > COUNTED[name]
