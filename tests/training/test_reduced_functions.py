@@ -6,13 +6,16 @@ and biases (GPT-OSS), a sigmoid router with many experts (Kimi K2): each gives o
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from training_jobs import FUNCTIONS, Engine, TrainingRun, make_function_job
+from training_jobs import FUNCTIONS, REPOSITORY, Engine, TrainingRun, make_function_job
+
+CATALOGUE = json.loads((REPOSITORY / "mbridge" / "catalogue-0.6.2.json").read_text(encoding="utf-8"))["functions"]
 
 LOSS_TOLERANCE = 3e-4
 """bf16 sums in a different order: up to 2.2e-4 was observed for TP 2, 1e-6 for the others."""
@@ -22,6 +25,7 @@ GRAD_NORM_TOLERANCE = 2e-3
 LAYOUTS: dict[str, dict[str, Any]] = {
     "TP2-SP": {"tp": 2},
     "PP2": {"pp": 2},
+    "PP2-VP2": {"pp": 2, "vp": 2},
     "CP2": {"cp": 2},
     "EP2": {"ep": 2},
     "TP2-EP2": {"tp": 2, "ep": 2},
@@ -31,6 +35,7 @@ ALWAYS = {
     ("llama3_8b", "TP2-SP"),
     ("qwen3_30b_a3b", "TP2-EP2"),
     ("deepseek_v3", "PP2"),
+    ("qwen3_30b_a3b", "PP2-VP2"),
     ("deepseek_v3", "EP2"),
     ("gpt_oss_120b", "CP2"),
     ("gpt_oss_120b", "TP2-SP"),
@@ -109,6 +114,36 @@ def test_the_next_step_is_the_same_in_every_layout(
     assert run.steps[3].grad_norm == pytest.approx(expected.steps[3].grad_norm, rel=GRAD_NORM_TOLERANCE)
 
 
+def test_sharded_weights_learn_the_same(reference: Reference, tmp_path: Path) -> None:
+    """Megatron-FSDP on two ranks, which saves in another format: from the first step on."""
+    expected, _ = reference.run("llama3_8b")
+    job = make_function_job("llama3_8b", world_size=2, parallelism={"fsdp": True}, steps={"train": 2})
+    run = reference.engine.train(tmp_path, job)
+    for number in (1, 2):
+        assert run.steps[number].loss == pytest.approx(expected.steps[number].loss, abs=LOSS_TOLERANCE)
+        assert run.steps[number].grad_norm == pytest.approx(expected.steps[number].grad_norm, rel=GRAD_NORM_TOLERANCE)
+
+
+def test_supervised_fine_tuning_trains_on_the_mock_data_of_nvidias_runner(reference: Reference, tmp_path: Path) -> None:
+    """Megatron-Bridge v0.6.0, scripts/training/run_recipe.py:397-417: the data of pretraining, and its loop."""
+    name = "llama3_8b_sft_8gpu_h100_bf16_config"
+    row = CATALOGUE[name]
+    columns = {**row["columns"], "sequence_length": row["sequence_length"]}
+    job = make_function_job("llama3_8b", function={"name": name, "columns": columns}, steps={"train": 4})
+    run = reference.engine.train(tmp_path, job)
+    pretrained, _ = reference.run("llama3_8b")
+    assert run.steps[1].loss == pretrained.steps[1].loss  # the same weights, and the same tokens
+    assert run.steps[4].loss < run.steps[1].loss
+
+
+def test_adapters_need_transformer_engines_layers(reference: Reference, tmp_path: Path) -> None:
+    name = "llama3_70b_peft_8gpu_h100_bf16_config"
+    _, base = reference.run("llama3_8b")
+    job = make_function_job("llama3_8b", function={"name": name}, checkpoint={"load": str(base)})
+    run = reference.engine.train(tmp_path, job, expect=2)
+    assert "trains adapters, which Megatron-Bridge puts on Transformer Engine's layers only" in run.log
+
+
 def test_a_function_with_other_columns_than_the_catalogue_is_not_trained(
     functions_engine: Engine, tmp_path: Path
 ) -> None:
@@ -127,6 +162,11 @@ def test_a_function_with_other_columns_than_the_catalogue_is_not_trained(
         ("nemotron_3_nano", {}, "nemotron_3_nano has Mamba layers, whose scan is a CUDA kernel: it cannot be trained"),
         ("qwen3_next_80b_a3b", {}, "gated delta nets"),
         ("glm51", {}, "sparse attention"),
+        (
+            "llama3_70b",
+            {"name": "llama3_70b_peft_8gpu_h100_bf16_config"},
+            "and checkpoint.load names none\n  -> set LOAD",
+        ),
         ("llama3_8b", {"reduced": None}, "is too large for a CPU\n  -> set MODEL_SIZE to a smoke size"),
     ],
 )

@@ -5,6 +5,7 @@ What has no kernel there is switched off. What it computes stays the same.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from llmb_train.engine import Engine
@@ -26,6 +27,9 @@ _NONE = (
     "moe_expert_rank_capacity_factor", "moe_flex_dispatcher_backend", "moe_mlp_glu_interleave_size",
     "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules",
 )  # fmt: skip
+
+
+_QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
 def apply(config: Any, engine: Engine) -> None:
@@ -74,6 +78,9 @@ def _communication(config: Any, engine: Engine) -> None:
     ddp.overlap_grad_reduce = ddp.overlap_param_gather = ddp.average_in_collective = False
     ddp.grad_reduce_in_fp32 = True
     ddp.nccl_ub = False
+    # Of a GPU's queues; core refuses the 1 of some functions for Megatron-FSDP.
+    config.env_vars.pop(_QUEUES, None)
+    os.environ.pop(_QUEUES, None)
 
 
 def _bf16() -> Any:
