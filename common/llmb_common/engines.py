@@ -4,3 +4,9 @@ from __future__ import annotations
 
 DEFAULT_ENGINE = "0.3"
 """What a recipe needs that names no other."""
+
+ENGINES = ("0.3", "0.6")
+"""The releases that there are settings for; ``llmb_train.releases`` says what each of them needs."""
+
+WITHOUT_LAYER_GRAPHS = ("0.6",)
+"""Releases that refuse megatron-core's own CUDA graphs where they capture single layers and not whole iterations."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from llmb_train.errors import JobError
-from llmb_train.releases import DOCUMENTED, FUNCTIONS, Release
+from llmb_train.releases import RELEASES, Release, release_of
 from llmb_train.strict import StrictError, from_mapping
 
 SCHEMA = 1
@@ -177,6 +177,8 @@ class AnyJob:
     run_id: str
     experiment_name: str
     output_dir: str
+    engine: str
+    """The release of Megatron-Bridge that the job was planned for: ``0.6``."""
     device: Device
     gpu_type: str
     gpu_generation: Generation | None
@@ -207,6 +209,13 @@ class AnyJob:
         p = self.parallelism
         return self.world_size // (p.tp * p.pp * p.cp)
 
+    @property
+    def release(self) -> Release:
+        """What it needs."""
+        release = release_of(self.engine)
+        assert release is not None  # checked when the job was read
+        return release
+
 
 @dataclass(frozen=True)
 class Job(AnyJob):
@@ -214,11 +223,6 @@ class Job(AnyJob):
 
     family: Family
     architecture: Architecture
-
-    @property
-    def release(self) -> Release:
-        """What it needs."""
-        return DOCUMENTED
 
 
 @dataclass(frozen=True)
@@ -238,11 +242,6 @@ class FunctionJob(AnyJob):
     def resumed(self) -> str | None:
         """The checkpoint that the run goes on from."""
         return None if self.adapters else self.checkpoint.load
-
-    @property
-    def release(self) -> Release:
-        """What it needs."""
-        return FUNCTIONS
 
 
 def parse_job(content: Any, where: str = "job.json") -> Job | FunctionJob:
@@ -264,6 +263,7 @@ def parse_job(content: Any, where: str = "job.json") -> Job | FunctionJob:
         job = from_mapping(FunctionJob, content) if "function" in content else from_mapping(Job, content)
     except StrictError as error:
         raise JobError(f"{where}: {error}") from error
+    _check_engine(job, where)
     _check(job, where)
     _check_experts(job, where)
     return job
@@ -284,6 +284,17 @@ def load_job(path: Path) -> Job | FunctionJob:
     except ValueError as error:
         raise JobError(f"{path} is not JSON: {error}") from error
     return parse_job(content, where=str(path))
+
+
+def _check_engine(job: AnyJob, where: str) -> None:
+    named = isinstance(job, FunctionJob)
+    known = [release.bridge for release in RELEASES if release.functions or not named]
+    if job.engine not in known:
+        raise JobError(
+            f"{where}: engine is {job.engine!r}, and {'a job that names a function' if named else 'a job'} needs "
+            f"Megatron-Bridge {' or '.join(known)}",
+            remedy="plan the job again",
+        )
 
 
 def _check(job: AnyJob, where: str) -> None:

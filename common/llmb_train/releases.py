@@ -1,7 +1,7 @@
 """The releases of Megatron-Bridge that LLMB trains with, and what each of them needs. Standard library only.
 
 Every choice that depends on the release starts from this table: which engine a job is refused on, how it is installed,
-which patches ``no_te`` applies.
+which fields ``settings.of_release`` fills, which patches ``no_te`` applies.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ class Release:
     """The CPU engine with it, in an installation's ``venvs``."""
     patched: dict[str, tuple[str, ...]]
     """The exact releases whose source the patches of ``cpu`` and ``no_te`` were written against and tried with."""
+    functions: bool = False
+    """Whether it has ``megatron.bridge.perf_recipes``, for jobs that name a function."""
 
     @property
     def configured(self) -> dict[str, str]:
@@ -35,10 +37,7 @@ DOCUMENTED = Release(
     environment="engine-cpu",
     patched={"megatron-bridge": ("0.3.0", "0.3.1"), "megatron-core": ("0.16.0", "0.16.1")},
 )
-"""For jobs that describe their architecture: ``settings`` and ``models`` fill in this release's fields. What others
-make of them was read in their sources: 0.1 knows no ``save_tokenizer_assets`` (TypeError), 0.2 has no
-``training.callbacks`` (ImportError), 0.4 dropped and renamed fields of the data loader and the providers, 0.5 renamed
-those of CUDA graphs."""
+"""That of the documented recipes' references. It has no functions for performance recipes."""
 
 FUNCTIONS = Release(
     bridge="0.6",
@@ -46,9 +45,14 @@ FUNCTIONS = Release(
     container="nvcr.io#nvidia/nemo:26.08",
     environment="engine-cpu-0.6",
     patched={"megatron-bridge": ("0.6.2",), "megatron-core": ("0.19.2",)},
+    functions=True,
 )
-"""For jobs that name a function of ``megatron.bridge.perf_recipes``, which no earlier release has as plain functions.
-The image holds 0.6.0 and 0.19.0; the package index has 0.6.2 and 0.19.2."""
+"""The first with functions for performance recipes; a recipe that describes its architecture may run on it too. The
+image holds 0.6.0 and 0.19.0; the package index has 0.6.2 and 0.19.2.
+
+What the releases between make of ``settings`` was read in their sources: 0.1 knows no ``save_tokenizer_assets``
+(TypeError), 0.2 has no ``training.callbacks`` (ImportError), 0.4 dropped and renamed fields of the data loader and the
+providers, 0.5 renamed those of CUDA graphs."""
 
 RELEASES = (DOCUMENTED, FUNCTIONS)
 

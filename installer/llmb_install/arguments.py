@@ -103,6 +103,9 @@ def _parser(command: str) -> argparse.ArgumentParser:
         parser.usage = f"{name} [--quickstart | --play FILE | answers] [options]\n       {name} COMMAND ..."
     if command in ("add", "remove"):
         parser.add_argument("workloads", nargs="+", metavar="WORKLOAD", help="a name as shown by list")
+    if command == "add":
+        text = "also further releases of Megatron-Bridge that the workloads run on, such as 0.6; separated by commas"
+        parser.add_argument("--engines", metavar="RELEASES", help=text)
     if command == "install":
         _add_install_options(parser)
     else:

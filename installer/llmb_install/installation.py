@@ -9,6 +9,7 @@ import msgspec
 
 from llmb_common.engines import DEFAULT_ENGINE
 from llmb_common.planning.plan import image_file_name
+from llmb_common.recipes.recipe import Recipe
 from llmb_install.answers.answers import Answers, to_yaml
 from llmb_install.answers.stored import ANSWERS_FILE, load_recipes
 from llmb_install.parts import credentials
@@ -62,8 +63,8 @@ class Installation:
         """One image for each distinct source: workloads share."""
         if not self.answers.uses_images:
             return []
-        sources = sorted({recipe.image for recipe in self.recipes.values()})
-        return [self._image(source) for source in sources]
+        sources = {recipe.engines[release] for recipe in self.recipes.values() for release in self._chosen(recipe)}
+        return [self._image(source) for source in sorted(sources)]
 
     def unused_images(self) -> list[Path]:
         """Images imported for earlier recipes, which no workload asks for now. A shared folder is not looked at."""
@@ -92,7 +93,13 @@ class Installation:
 
     def releases(self) -> list[str]:
         """The releases of Megatron-Bridge that the chosen recipes need."""
-        return sorted({recipe.engine for recipe in self.recipes.values()})
+        return sorted({release for recipe in self.recipes.values() for release in self._chosen(recipe)})
+
+    def _chosen(self, recipe: Recipe) -> list[str]:
+        """The releases that a recipe's jobs run on here: its own, and those of the answers."""
+        return [
+            release for release in recipe.engines if release == recipe.engine or release in (self.answers.engines or ())
+        ]
 
     def engine(self, release: str = DEFAULT_ENGINE) -> Engine:
         answers = self.answers

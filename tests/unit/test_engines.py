@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
-from llmb_common.engines import DEFAULT_ENGINE
-from llmb_common.errors import ConfigError, EnvironmentLacks
+from llmb_common.engines import DEFAULT_ENGINE, ENGINES
+from llmb_common.errors import ConfigError, EnvironmentLacks, RecipeError, RequestError
 from llmb_common.executors.engine import check_engine
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.loading import load_recipe, recipe_folders
@@ -20,7 +21,7 @@ from llmb_install.parts.engine import KINDS
 from llmb_install.parts.site_config import apply_site_values
 from llmb_train.job import FunctionJob, Job, parse_job
 from llmb_train.releases import DOCUMENTED, RELEASES
-from support.runs import plan_for
+from support.runs import PUBLISHED, plan_for
 
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = {"CLUSTER_TYPE": "local", "GPU_TYPE": "cpu", "MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": "2"}
@@ -37,16 +38,119 @@ def engines(install: Path, *releases: str) -> dict[str, Path]:
     return pythons
 
 
-def plan(install: Path, recipe: str) -> JobPlan:
-    return plan_for(install, recipe, **SMOKE)
+def plan(install: Path, recipe: str, **variables: str) -> JobPlan:
+    return plan_for(install, recipe, **SMOKE, **variables)
 
 
-def test_every_recipe_trains_in_its_own_engine_of_one_installation(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("recipe", "asked", "release"),
+    [
+        ("llama3.1", {}, "0.3"),
+        ("llama3.1", {"LLMB_ENGINE": "0.3"}, "0.3"),
+        ("llama3.1", {"LLMB_ENGINE": "0.6"}, "0.6"),
+        ("mbridge", {}, "0.6"),
+    ],
+)
+def test_a_recipe_trains_in_its_own_engine_or_the_one_asked_for(
+    tmp_path: Path, recipe: str, asked: dict[str, str], release: str
+) -> None:
     pythons = engines(tmp_path, "0.3", "0.6")
-    for recipe, release in (("llama3.1", "0.3"), ("mbridge", "0.6")):
-        planned = plan(tmp_path, recipe)
-        assert planned.engine_python == str(pythons[release])
-        check_engine(planned)
+    planned = plan(tmp_path, recipe, **asked)
+    assert (planned.engine, planned.engine_python) == (release, str(pythons[release]))
+    check_engine(planned)
+
+
+def test_another_engine_brings_its_image_and_its_reader(tmp_path: Path) -> None:
+    planned = plan_for(tmp_path, **PUBLISHED, LLMB_ENGINE="0.6")
+    assert planned.image == str(tmp_path / "images" / "nvidia+nemo+26.08.sqsh")
+    assert job_document(planned, dry_run_paths(str(tmp_path), "x"))["engine"] == "0.6"
+    notice = (
+        "LLMB_ENGINE=0.6: it trains with Megatron-Bridge 0.6, in nvcr.io#nvidia/nemo:26.08; the published result was "
+        "measured with Megatron-Bridge in nemo:25.09.00, and is an indication only"
+    )
+    assert notice in planned.preflight.warnings
+    own = plan_for(tmp_path, **PUBLISHED)
+    assert own.image == str(tmp_path / "images" / "nvidia+nemo+26.02.01.sqsh")
+    assert not [warning for warning in own.preflight.warnings if "LLMB_ENGINE" in warning]
+
+
+GROK = {"MODEL_SIZE": "314b", "DTYPE": "fp8"}
+MAVERICK = {"MODEL_SIZE": "400b", "DTYPE": "fp8"}
+LAYERS = "captures a CUDA graph of each layer, and Megatron-Bridge 0.6 refuses local graphs that are not of a whole"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "asked", "message", "remedy"),
+    [
+        (
+            "grok1",
+            {**GROK, "GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "128"},
+            f"grok1 314b fp8 on gb200 {LAYERS}",
+            "26.02.01",
+        ),
+        (
+            "grok1",
+            {**GROK, "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "512"},
+            "its settings are of 0.3",
+            "it runs on 0.3, in",
+        ),
+        ("llama4", {**MAVERICK, "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "512"}, LAYERS, "unset LLMB_ENGINE"),
+        (
+            "nemotron4",
+            {"JOB_TOTAL_GPUS": "256", "GPU_TYPE": "h100"},
+            "nemotron4 does not run on Megatron-Bridge 0.6",
+            "0.3",
+        ),
+        ("nemotron4", SMOKE, "nemotron4 does not run on Megatron-Bridge 0.6", "nvcr.io#nvidia/nemo:26.02.01"),
+    ],
+)
+def test_a_recipe_without_settings_for_the_engine_is_refused_with_the_reason(
+    tmp_path: Path, recipe: str, asked: dict[str, str], message: str, remedy: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        plan_for(tmp_path, recipe, **asked, LLMB_ENGINE="0.6")
+    assert message in caught.value.message
+    assert caught.value.message.startswith("LLMB_ENGINE=0.6: ")
+    assert remedy in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("recipe", "asked", "message", "remedy"),
+    [
+        (
+            "mbridge",
+            "0.3",
+            "mbridge does not run on Megatron-Bridge 0.3: its functions are of 0.6",
+            "in nvcr.io#nvidia",
+        ),
+        ("llama3.1", "0.5", "no settings for this release of Megatron-Bridge", "LLMB_ENGINE is one of 0.3, 0.6"),
+        ("llama3.1", "0.6.2", "no settings for this release of Megatron-Bridge", "LLMB_ENGINE is one of 0.3, 0.6"),
+    ],
+)
+def test_an_engine_that_there_is_not_is_refused(
+    tmp_path: Path, recipe: str, asked: str, message: str, remedy: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        plan(tmp_path, recipe, LLMB_ENGINE=asked)
+    assert message in caught.value.message
+    assert remedy in caught.value.remedy
+
+
+def test_the_image_of_the_other_engine_is_refused_unless_the_check_is_off(tmp_path: Path) -> None:
+    other = {**PUBLISHED, "RUN_CONF_IMAGE": "/images/nvidia+nemo+26.08.sqsh"}
+    with pytest.raises(RequestError, match=r"has Megatron-Bridge 0.6, and the job is planned for 0.3") as caught:
+        plan_for(tmp_path, **other)
+    assert caught.value.remedy == "set LLMB_ENGINE=0.6, or unset RUN_CONF_IMAGE"
+    assert plan_for(tmp_path, **other, LLMB_ENGINE="0.6").image == other["RUN_CONF_IMAGE"]
+    assert plan_for(tmp_path, **other, LLMB_ENGINE_CHECK="off").engine == "0.3"
+
+
+def test_a_recipe_names_each_engine_once_and_only_known_ones(tmp_path: Path) -> None:
+    text = (ROOT / "grok1" / "recipe.yaml").read_text()
+    for engine, words in (("0.3", "0.3 is the engine already"), ("0.5", "no settings for the engine '0.5'")):
+        (tmp_path / "recipe.yaml").write_text(f'{text}\nother_engines: {{"{engine}": "x"}}\n')
+        with pytest.raises(RecipeError, match=re.escape(words)):
+            load_recipe(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -115,12 +219,21 @@ def test_installer_recipes_and_training_code_mean_the_same_engines() -> None:
     assert {release.bridge: release.environment for release in RELEASES} == {
         release: engine.name for release, engine in KINDS.items()
     }
-    assert {load_recipe(folder).engine for folder in recipe_folders(ROOT)} == set(KINDS)
+    assert set(ENGINES) == set(KINDS) == {load_recipe(folder).engine for folder in recipe_folders(ROOT)}
+    containers = {release.bridge: release.container for release in RELEASES}
+    for folder in recipe_folders(ROOT):
+        recipe = load_recipe(folder)
+        assert recipe.engines == {release: containers[release] for release in recipe.engines}
 
 
-@pytest.mark.parametrize(("recipe", "kind"), [("llama3.1", Job), ("mbridge", FunctionJob)])
-def test_the_training_code_reads_what_the_plan_writes(tmp_path: Path, recipe: str, kind: type) -> None:
-    planned = plan(tmp_path, recipe)
+@pytest.mark.parametrize(
+    ("recipe", "asked", "kind"),
+    [("llama3.1", {}, Job), ("llama3.1", {"LLMB_ENGINE": "0.6"}, Job), ("mbridge", {}, FunctionJob)],
+)
+def test_the_training_code_reads_what_the_plan_writes(
+    tmp_path: Path, recipe: str, asked: dict[str, str], kind: type
+) -> None:
+    planned = plan(tmp_path, recipe, **asked)
     job = parse_job(job_document(planned, dry_run_paths(str(tmp_path), planned.experiment_name)))
     assert type(job) is kind
     assert job.release.bridge == planned.engine

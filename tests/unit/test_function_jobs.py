@@ -21,7 +21,7 @@ def job(**changes: Any) -> FunctionJob:
     """DeepSeek-V3 on 256 GB300, as shipped except for ``changes`` of columns."""
     own = {**SHIPPED["columns"], **changes}
     content: dict[str, Any] = {
-        **{"schema": 1, "run_id": "x", "experiment_name": "x", "output_dir": "/x", "device": "cuda"},
+        **{"schema": 1, "run_id": "x", "experiment_name": "x", "output_dir": "/x", "engine": "0.6", "device": "cuda"},
         **{"gpu_type": "gb300", "gpu_generation": "blackwell", "family": "deepseek_v3", "model_size": "deepseek_v3"},
         **{"architecture": None, "sequence_length": own["sequence_length"], "world_size": 256, "profile": None},
         "precision": {"dtype": "bf16", "fp8_recipe": None},

@@ -6,12 +6,19 @@ mbridge: ``scripts/performance/perf_plugins.py`` of Megatron-Bridge 0.3.1. nemo2
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from test_plan import plan
 
-from support.documented_jobs import documented_rows, label, plan_of
+from llmb_common.planning.divisibility import Layout
+from llmb_common.planning.environment import bridge_0_6_environment
+from llmb_common.recipes.loading import load_recipe
+from support.documented_jobs import ROOT, documented_rows, label, plan_of
+from support.runs import plan_for
 
 CUDNN_NORMS = {"NVTE_NORM_FWD_USE_CUDNN": "1", "NVTE_NORM_BWD_USE_CUDNN": "1"}
 WITH_CUDNN_NORMS = {
@@ -53,3 +60,60 @@ def test_the_ctas_of_user_buffers_go_with_fsdp() -> None:
     row = {"MODEL_SIZE": "8b", "GPU_TYPE": "h200", "JOB_TOTAL_GPUS": "8", "CONFIG_VARIANT": "mbridge"}
     assert "NCCL_CTA_POLICY" in plan(**row).env
     assert "NCCL_CTA_POLICY" not in plan(FSDP="false", **row).env
+
+
+# Megatron-Bridge 0.6: its functions of Llama say their environment, and the catalogue has it
+
+_CATALOGUE = ROOT / "mbridge" / str(load_recipe(ROOT / "mbridge").catalogue_file)
+LLAMAS: dict[str, dict[str, Any]] = {
+    name: function
+    for name, function in json.loads(_CATALOGUE.read_text())["functions"].items()
+    if re.match(r"llama31?_.*_pretrain_.*gpu_(h100|b200|b300|gb200|gb300)_(bf16|fp8cs|fp8mx)_config", name)
+}
+NOT_OF_THE_LAYOUT = {"TORCH_NCCL_HIGH_PRIORITY", "NCCL_P2P_NET_CHUNKSIZE"}
+"""The same for both engines."""
+WITHOUT_AFFINITY = {f"llama31_405b_pretrain_256gpu_b300_{precision}_config" for precision in ("fp8cs", "fp8mx")}
+"""All other functions for B300 leave the affinity of NCCL's threads to it."""
+
+
+@pytest.mark.parametrize("name", LLAMAS)
+def test_the_environment_on_0_6_is_that_of_the_functions(name: str) -> None:
+    function = LLAMAS[name]
+    found = re.match(r"llama31?_(\w+)_pretrain_(\d+)gpu_([a-z]+\d+)_(bf16|fp8)(cs|mx)?_config", name)
+    assert found is not None
+    size, gpus, gpu, dtype, scaling = found.groups()
+    expected = {variable: value for variable, value in function["env"].items() if variable not in NOT_OF_THE_LAYOUT}
+    if name in WITHOUT_AFFINITY:
+        expected["NCCL_IGNORE_CPU_AFFINITY"] = "1"
+    precision = f"{dtype}_{scaling}" if scaling else dtype
+    ours = bridge_0_6_environment(size, gpu, precision, Layout(gpus=int(gpus), **function["columns"]))
+    assert {"NCCL_NVLS_ENABLE": "0"} | ours == expected
+
+
+def test_69_functions_of_llama_are_compared() -> None:
+    assert len(LLAMAS) == 69
+    assert LLAMAS.keys() >= WITHOUT_AFFINITY
+
+
+def test_a_job_on_0_6_has_the_environment_of_that_release(tmp_path: Path) -> None:
+    job = {"GPU_TYPE": "gb200", "MODEL_SIZE": "8b", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "8"}
+    on_0_3, on_0_6 = ({k: v.value for k, v in plan_for(tmp_path, **job, **asked).env.items()} for asked in ({}, ON_0_6))
+    assert {name: (on_0_3.get(name), on_0_6.get(name)) for name in on_0_6 if on_0_3.get(name) != on_0_6[name]} == {
+        "NCCL_GRAPH_REGISTER": (None, "0"),
+        "NVTE_BWD_LAYERNORM_SM_MARGIN": ("16", "20"),
+        "NVTE_FWD_LAYERNORM_SM_MARGIN": ("16", "20"),
+        "PYTORCH_CUDA_ALLOC_CONF": (None, "expandable_segments:True,graph_capture_record_stream_reuse:True"),
+        "TORCH_NCCL_AVOID_RECORD_STREAMS": ("1", "0"),
+    }
+    assert on_0_3.keys() <= on_0_6.keys()
+
+
+ON_0_6 = {"LLMB_ENGINE": "0.6"}
+
+
+@pytest.mark.parametrize(("fsdp", "connections"), [("true", "32"), ("false", "1")])
+def test_fsdp_on_0_6_has_several_hardware_queues(tmp_path: Path, fsdp: str, connections: str) -> None:
+    """Megatron-Bridge 0.6 refuses one; before Blackwell the overlap of TP relies on it."""
+    job = {"GPU_TYPE": "h100", "MODEL_SIZE": "70b", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "64", "PP": "1", "VP": "none"}
+    planned = plan_for(tmp_path, **job, **ON_0_6, TP="4", FSDP=fsdp)
+    assert planned.env["CUDA_DEVICE_MAX_CONNECTIONS"].value == connections

@@ -43,6 +43,8 @@ def test_readme_has_a_table_for_every_row_and_result(name: str):
     wanted |= {"sizes", "variants", "variables"}
     if any(model.checkpoint for model in recipe.models):
         wanted.add("checkpoints")
+    if recipe.other_engines:
+        wanted.add("engines")
     assert marks == wanted
 
 
@@ -50,6 +52,7 @@ def test_readme_has_a_table_for_every_row_and_result(name: str):
 def test_readme_names_every_variable(name: str):
     text = (ROOT / name / "README.md").read_text()
     exempt = {"CONFIG_VARIANT"} if name != "llama3.1" else {"MOE_ROUTING"}
+    exempt |= {"LLMB_ENGINE"} if not load_recipe(ROOT / name).other_engines else set()
     exempt |= {"MOE_ROUTING"} if name in ("nemotron4", "mbridge") else set()
     assert {variable for variable in VARIABLES if f"`{variable}`" not in text} <= exempt
 

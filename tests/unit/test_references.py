@@ -146,6 +146,28 @@ def test_the_same_software_comes_first(tmp_path: Path) -> None:
     assert [(r.seconds, r.same_software) for r in references] == [(10.12, True), (10.227, False)]
 
 
+def test_a_run_on_the_other_engine_has_the_references_of_its_own_container(tmp_path: Path) -> None:
+    """None is published of 26.08 today; where one is, it is that engine's alone."""
+    documented, other = plan_for(tmp_path, **H100_70B), plan_for(tmp_path, **H100_70B, LLMB_ENGINE="0.6")
+    assert published_references(other, LLAMA) == published_references(documented, LLAMA)
+    assert not any(reference.same_software for reference in published_references(other, LLAMA))
+    newer = msgspec.structs.replace(published_results(other, LLAMA)[0], container="26.08", step_seconds=9.5)
+    recipe = msgspec.structs.replace(LLAMA, listed_results=(*LLAMA.listed_results, newer))
+    for plan, same in ((documented, False), (other, True)):
+        reference = published_references(plan, recipe)[0]
+        assert (reference.seconds, reference.same_software) == (9.5, same)
+
+
+def test_a_result_of_the_other_engine_is_an_indication_and_names_the_references_software(tmp_path: Path) -> None:
+    plan = plan_for(tmp_path, **H100_70B, LLMB_ENGINE="0.6")
+    (reference, _) = published_references(plan, LLAMA)
+    verdict = judge_runs(plan, [StepTime(10.3, 0.001, count=10)], reference)
+    assert verdict.text.startswith("indication: ")
+    assert verdict.decision is not None
+    assert verdict.decision.limit > 1 + RELEASE_SPREAD["dense"].slowest
+    assert str(verdict.reference).endswith("Megatron-Bridge, nemo:25.11)")
+
+
 def test_another_framework_is_never_the_same_software(tmp_path: Path) -> None:
     plan = plan_for(tmp_path, **H100_70B, CONFIG_VARIANT="nemo2")
     plan = msgspec.structs.replace(plan, image="/images/nvidia+nemo+25.02.01.sqsh")

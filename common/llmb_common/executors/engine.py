@@ -27,7 +27,7 @@ def check_engine(plan: JobPlan) -> None:
         installed = (Path(plan.install) / FILE_NAME).exists()
         steps = [] if installed else ["./installer.py --quickstart"]
         if installed or not usual:
-            steps.append(f"llmb-install add {plan.workload}")
+            steps.append(f"llmb-install add {plan.workload}" + ("" if usual else f" --engines {plan.engine}"))
         raise EnvironmentLacks(
             "no training engine is installed" + ("" if usual else f" that has Megatron-Bridge {plan.engine}"),
             remedy=f"run {' and then '.join(steps)}, or set {key} in cluster_config.yaml to a Python that has "

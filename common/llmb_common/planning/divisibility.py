@@ -45,7 +45,12 @@ def check_layout(layout: Layout, model: ShapeOf, sequence_length: int, family: s
     """
     check_numbers(layout, model, sequence_length)
     _check_stages(layout, model)
-    check_memory(layout, model, whole_iteration=family == "llama3")
+    check_memory(layout, model, whole_iteration=captures_iterations(family))
+
+
+def captures_iterations(family: str) -> bool:
+    """Whether CUDA graphs of the family capture whole iterations, and not single layers."""
+    return family == "llama3"
 
 
 def check_numbers(layout: Layout, model: ShapeOf, sequence_length: int) -> None:

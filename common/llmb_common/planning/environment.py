@@ -5,7 +5,7 @@ The values are those that NVIDIA's performance scripts set for these models; eac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from llmb_common import gpus
 from llmb_common.planning.case import Case
@@ -28,10 +28,24 @@ _CUDNN_NORMS = {
 communication where Transformer Engine's own takes too many SMs."""
 
 
-def recipe_environment(case: Case, layout: Layout, fp8_recipe: str | None) -> dict[str, str]:
+_CUDNN_NORMS_0_6 = {
+    # Megatron-Bridge 0.6.0, perf_recipes/llama: env_vars of the functions.
+    ("8b", "h100", "fp8_cs"): 1,
+    ("70b", "gb300", "bf16"): 1,
+    ("70b", "gb300", "fp8_cs"): 1,
+    ("70b", "gb200", "bf16"): 1,
+    ("70b", "gb200", "fp8_cs"): 1,
+    ("405b", "gb300", "fp8_cs"): 1,
+    ("405b", "gb200", "fp8_cs"): 1,
+    ("405b", "b200", "fp8_cs"): 256,
+}
+"""The same for 0.6 by size, GPU of the row and precision: from how many GPUs on."""
+
+Environment = dict[str, str]
+
+
+def recipe_environment(case: Case, layout: Layout, fp8_recipe: str | None, engine: str) -> Environment:
     """The variables that the recipe asks for, before the site and the caller have their say."""
-    model, dtype = case.model, case.dtype
-    precision = f"{dtype}_{fp8_recipe}" if fp8_recipe else dtype
     values = {
         # Synthetic data and a null tokenizer: nothing may reach for a hub.
         "TOKENIZERS_PARALLELISM": "False",
@@ -43,36 +57,90 @@ def recipe_environment(case: Case, layout: Layout, fp8_recipe: str | None) -> di
         return values
     if case.function is not None:
         return values | function_environment(case, layout)
-    row_gpu = gpus.rows_of(case.gpu_type)  # who runs another type's rows runs them as they were run there
+    precision = f"{case.dtype}_{fp8_recipe}" if fp8_recipe else case.dtype
     values |= {
-        "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",  # frees activations earlier: less fragmentation
         "TORCH_NCCL_HIGH_PRIORITY": "1",  # communication kernels ahead of compute
         "NCCL_NVLS_ENABLE": "0",  # NVLink SHARP takes memory that the largest models need
-        # SMs left free for overlapped communication while normalization kernels run.
-        "NVTE_FWD_LAYERNORM_SM_MARGIN": "16",
-        "NVTE_BWD_LAYERNORM_SM_MARGIN": "16",
-        "CUDA_DEVICE_MAX_CONNECTIONS": _max_connections(case.gpu_type, layout),
     }
-    if layout.pp > 1 and model.large:
+    if layout.pp > 1 and case.model.large:
         values["NCCL_P2P_NET_CHUNKSIZE"] = "2097152"  # fewer, larger messages between pipeline stages
-    norms = _CUDNN_NORMS.get((case.variant.name, model.size), set())
+    if gpus.rows_of(case.gpu_type) == "gb200":
+        values |= {"NCCL_NET_GDR_LEVEL": "PHB", "NCCL_NET_GDR_C2C": "1"}  # GPUDirect over the C2C link
+    return values | _BY_RELEASE[engine](case, layout, precision)
+
+
+def _of_0_3(case: Case, layout: Layout, precision: str) -> Environment:
+    """As the performance scripts of Megatron-Bridge 0.3.1 and of NeMo 2 set them."""
+    size = case.model.size
+    row_gpu = gpus.rows_of(case.gpu_type)  # who runs another type's rows runs them as they were run there
+    values = {
+        "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",  # frees activations earlier: less fragmentation
+        **_margins(16),
+        "CUDA_DEVICE_MAX_CONNECTIONS": _max_connections(case.gpu_type, layout, otherwise=8),
+    }
+    norms = _CUDNN_NORMS.get((case.variant.name, size), set())
     if norms is None or (row_gpu, precision) in norms:
-        values |= {"NVTE_NORM_FWD_USE_CUDNN": "1", "NVTE_NORM_BWD_USE_CUDNN": "1"}
-    if model.size == "8b" and layout.fsdp and precision == "fp8_cs" and row_gpu == "h100":
+        values |= _CUDNN
+    if size == "8b" and layout.fsdp and precision == "fp8_cs" and row_gpu == "h100":
         # Few SMs for what FSDP sends from registered buffers (llmb_train.settings.data_parallel: nccl_ub).
         values["NCCL_CTA_POLICY"] = "1"
-    if model.size == "405b" and dtype == "fp8" and row_gpu == "gb200":
+    if size == "405b" and case.dtype == "fp8" and row_gpu == "gb200":
         values["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
-    if row_gpu == "gb200":
-        values |= {"NCCL_NET_GDR_LEVEL": "PHB", "NCCL_NET_GDR_C2C": "1"}  # GPUDirect over the C2C link
     return values
 
 
-def _max_connections(gpu_type: str, layout: Layout) -> str:
+def _of_0_6(case: Case, layout: Layout, precision: str) -> Environment:
+    """As Megatron-Bridge 0.6.0's functions of Llama have them (``perf_recipes/llama``, ``env_vars``).
+
+    Where a row has other columns than the function, as its launcher sets them for such columns
+    (``scripts/performance/utils/overrides.py:217-303``).
+    """
+    return bridge_0_6_environment(case.model.size, case.gpu_type, precision, layout)
+
+
+def bridge_0_6_environment(size: str, gpu_type: str, precision: str, layout: Layout) -> Environment:
+    """Those of ``_of_0_6`` for a Llama of ``size``."""
+    row_gpu = gpus.rows_of(gpu_type)
+    values = {
+        "TORCH_NCCL_AVOID_RECORD_STREAMS": "0" if layout.cuda_graph else "1",
+        **_margins(20),
+        "CUDA_DEVICE_MAX_CONNECTIONS": _max_connections(gpu_type, layout, otherwise=32),
+    }
+    if layout.fsdp:  # with one queue Bridge refuses it (training/config.py: _validate_and_apply_megatron_fsdp_configs)
+        values["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
+    else:
+        values["NCCL_GRAPH_REGISTER"] = "0"
+        reuse = ",graph_capture_record_stream_reuse:True" if layout.cuda_graph else ""
+        values["PYTORCH_CUDA_ALLOC_CONF"] = f"expandable_segments:True{reuse}"
+    if layout.gpus >= _CUDNN_NORMS_0_6.get((size, row_gpu, precision), layout.gpus + 1):
+        values |= _CUDNN
+    if (size, row_gpu, precision) == ("8b", "h100", "fp8_cs"):
+        values["NCCL_CTA_POLICY"] = "1"
+    if (size, row_gpu, precision) == ("70b", "gb300", "bf16") and layout.fsdp:
+        # FSDP's registered buffers (llmb_train.settings.data_parallel: nccl_ub).
+        values |= {"NCCL_CTA_POLICY": "1", "NCCL_NVLS_ENABLE": "1"}
+    if gpu_type == "b300":
+        values["NCCL_IGNORE_CPU_AFFINITY"] = "1"
+    return values
+
+
+_BY_RELEASE: dict[str, Callable[[Case, Layout, str], Environment]] = {"0.3": _of_0_3, "0.6": _of_0_6}
+"""By the release of Megatron-Bridge that trains."""
+
+_CUDNN = {"NVTE_NORM_FWD_USE_CUDNN": "1", "NVTE_NORM_BWD_USE_CUDNN": "1"}
+
+
+def _margins(streaming_multiprocessors: int) -> Environment:
+    """SMs left free for overlapped communication while normalization kernels run."""
+    names = ("NVTE_FWD_LAYERNORM_SM_MARGIN", "NVTE_BWD_LAYERNORM_SM_MARGIN")
+    return dict.fromkeys(names, str(streaming_multiprocessors))
+
+
+def _max_connections(gpu_type: str, layout: Layout, *, otherwise: int) -> str:
     """Hardware queues. One keeps the launch order that TP and CP overlap rely on before Blackwell."""
     if gpus.generation_of(gpu_type) == "blackwell":
         return "32"
-    return "1" if layout.tp > 1 or layout.cp > 1 else "8"
+    return "1" if layout.tp > 1 or layout.cp > 1 else str(otherwise)
 
 
 def job_environment(

@@ -15,6 +15,7 @@ from llmb_common.gpus import per_node
 from llmb_common.planning.case import Case, Given
 from llmb_common.planning.choose import choice_notices, choose
 from llmb_common.planning.divisibility import Layout, check_layout
+from llmb_common.planning.engine import choose_engine, engine_notices
 from llmb_common.planning.environment import job_environment, recipe_environment
 from llmb_common.planning.functions import check_function_layout, family_of, function_notices, planned_function
 from llmb_common.planning.job_plan import CheckpointPlan, JobPlan, Preflight, SlurmPlan
@@ -55,6 +56,7 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
     """
     install = _install(request)
     case = choose(Given(recipe=recipe, cluster=cluster, request=request, machine=machine))
+    engine = choose_engine(case)
     layout = _layout(case)
     moe_routing = moe_routing_for(case)
     if moe_routing == "balanced":
@@ -69,11 +71,11 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
     steps, exit_after = steps_for(case)
     profile = profile_plan(case, steps)
     refuse_on_cpu(case, layout)
-    image = _image(case, install)
+    image = _image(case, engine, install)
     slurm, segment_notice = _slurm(case, nodes, gpus_per_node)
     # Counted, not model.parameters: a proxy row brings its own number of layers.
     parameters = count_parameters(architecture) if architecture is not None else case.model.parameters
-    variables = recipe_environment(case, layout, fp8_recipe)
+    variables = recipe_environment(case, layout, fp8_recipe, engine)
     plan = JobPlan(
         **msgspec.structs.asdict(layout),
         workload=recipe.workload,
@@ -105,8 +107,8 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
         experiment_name=experiment_name(case, _documented(case), layout, fp8_recipe),
         env=job_environment(variables, cluster, request.tuning),
         slurm=slurm,
-        engine=recipe.engine,
-        engine_python=cluster.engine.of_release(recipe.engine) if cluster.engine else None,
+        engine=engine,
+        engine_python=cluster.engine.of_release(engine) if cluster.engine else None,
         profile=profile,
         nccl_trace=request.nccl_trace,
         checkpoint=checkpoint_plan(case, parameters),
@@ -119,9 +121,11 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
         workload_folder=str(request.workload or install / "workloads" / recipe.workload),
         preflight=Preflight(),
     )
+    published = published_result(plan, recipe)
     notices = [
         *choice_notices(case),
         *function_notices(case),
+        *engine_notices(recipe, engine, published),
         *routing_notices(case),
         *fp8_notices(case),
         *profile_notices(case),
@@ -132,7 +136,6 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
         *segment_notice,
         *_time_notices(plan, case),
     ]
-    published = published_result(plan, recipe)
     preflight = Preflight(
         reference_step_seconds=published.step_seconds if published is not None else None,
         reference_software=recipe.document(published).software if published is not None else None,
@@ -212,7 +215,7 @@ def _nodes(case: Case) -> tuple[int, int]:
     return gpus // gpus_per_node, gpus_per_node
 
 
-def _image(case: Case, install: Path) -> str | None:
+def _image(case: Case, engine: str, install: Path) -> str | None:
     request, cluster = case.request, case.cluster
     if not case.machine.traits.containers or cluster.slurm.runtime == "none":
         if request.image:
@@ -221,7 +224,7 @@ def _image(case: Case, install: Path) -> str | None:
     if request.image:
         return request.image
     folder = Path(cluster.image_folder) if cluster.image_folder else install / "images"
-    return str(folder / image_file_name(case.recipe.image))
+    return str(folder / image_file_name(case.recipe.engines[engine]))
 
 
 def image_file_name(image: str) -> str:

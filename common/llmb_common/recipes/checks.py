@@ -7,6 +7,7 @@ import string
 from collections import Counter
 from pathlib import Path
 
+from llmb_common.engines import ENGINES
 from llmb_common.errors import RecipeError, did_you_mean
 from llmb_common.gpus import gpu_types, rows_of
 from llmb_common.recipes.model import Model
@@ -40,6 +41,7 @@ def check_recipe(recipe: Recipe, path: Path) -> None:
             f"{path}: the default model size {recipe.defaults.model_size!r} is not among the models",
             remedy=f"one of {', '.join(sizes)}",
         )
+    _check_engines(recipe, path)
     for model in recipe.listed_models:
         _check_parameters(model, path)
     for variant in recipe.listed_variants:
@@ -62,6 +64,18 @@ def check_recipe(recipe: Recipe, path: Path) -> None:
     for result in recipe.listed_results:
         _check_result(recipe, result, path)
     _no_repeats(path, "result", [_identity(recipe, result) for result in recipe.listed_results])
+
+
+def _check_engines(recipe: Recipe, path: Path) -> None:
+    if recipe.engine in recipe.other_engines:
+        raise RecipeError(
+            f"{path}: other_engines: {recipe.engine} is the engine already", remedy="give its image as image"
+        )
+    for engine in recipe.engines:
+        if engine not in ENGINES:
+            raise RecipeError(
+                f"{path}: there are no settings for the engine {engine!r}", remedy=f"one of {', '.join(ENGINES)}"
+            )
 
 
 def _identity(recipe: Recipe, result: Result) -> str:

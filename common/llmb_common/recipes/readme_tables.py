@@ -8,6 +8,7 @@ A README marks each table with ``<!-- table: NAME -->`` and ``<!-- end -->``; ev
     results VARIANT GPU         the published results; corrected values are marked and explained
     checkpoints                 sizes and tested scales
     variables                   the environment variables of launch.sh, with this recipe's defaults
+    engines                     the releases of Megatron-Bridge that it runs on, and the results of each
     functions, precisions, named, newest, containers, validation
                                 models, variants and results of a catalogue: see ``readme_functions``
 
@@ -34,7 +35,7 @@ from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_roo
 from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER, count_parameters
 from llmb_common.recipes.readme_figures import fill_figures
 from llmb_common.recipes.readme_functions import TABLES
-from llmb_common.recipes.readme_variables import table, variables
+from llmb_common.recipes.readme_variables import engines, table, variables
 from llmb_common.recipes.recipe import Recipe, Result, Row, find_row
 from llmb_common.strict_yaml import read_text
 
@@ -275,7 +276,8 @@ def render(recipe: Recipe, name: str, where: str) -> list[str]:
         RecipeError: there is no such table; it names ``where`` the mark is.
     """
     kind, *arguments = name.split()
-    plain = {"sizes": sizes, "variants": variants, "checkpoints": checkpoints, "variables": variables, **TABLES}
+    plain = {"sizes": sizes, "variants": variants, "checkpoints": checkpoints, "variables": variables}
+    plain |= {"engines": engines, **TABLES}
     selected = {"configurations": configurations, "results": results}
     if kind in plain and not arguments:
         return plain[kind](recipe)

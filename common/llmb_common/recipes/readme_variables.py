@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from llmb_common.recipes.recipe import Recipe, Variant
+from llmb_common.recipes.releases import container_release, release_order, same_release
 from llmb_common.request.columns import COLUMNS
 from llmb_common.request.variables import VARIABLES
 
@@ -24,15 +25,42 @@ def variables(recipe: Recipe) -> list[str]:
         skip.add("CONFIG_VARIANT")
     if not any(model.architecture and model.architecture.moe for model in recipe.listed_models):
         skip.add("MOE_ROUTING")
+    if len(recipe.engines) == 1:
+        skip.add("LLMB_ENGINE")
     own = _own_defaults(recipe)
     rows = [
-        [f"`{name}`", variable.meaning, variable.default.format(**own)]
+        [f"`{name}`", variable.meaning.format(**own), variable.default.format(**own)]
         for name, variable in VARIABLES.items()
         if name not in skip and name not in COLUMNS
     ]
     column = VARIABLES[next(iter(COLUMNS))]
     rows.append([" ".join(f"`{name}`" for name in COLUMNS), column.meaning, column.default])
     return table(["variable", "meaning", "default"], rows)
+
+
+def engines(recipe: Recipe) -> list[str]:
+    """The releases of Megatron-Bridge that a recipe runs on, and which published results belong to each."""
+    documents = [recipe.document(result) for result in recipe.results]
+    measured = {(document.container or "", document.framework) for document in documents}
+    rows = []
+    for engine, image in recipe.engines.items():
+        own = {
+            (container, framework)
+            for container, framework in measured
+            if framework == "Megatron-Bridge" and same_release(container, container_release(image))
+        }
+        name = f"`{engine}`" + (", the default" if engine == recipe.engine else f": `LLMB_ENGINE={engine}`")
+        rows.append([name, f"`{image}`", _software(own) or "none", _software(measured - own)])
+    return table(["engine", "image", "references", "of other software, an indication only"], rows)
+
+
+def _software(found: Iterable[tuple[str, str]]) -> str:
+    """``nemo:25.11 25.09 (Megatron-Bridge), nemo:25.02.01 (NeMo 2)``; 25.09 and 25.09.00 are one."""
+    named = {(release_order(container), framework): container for container, framework in sorted(found, reverse=True)}
+    containers: dict[str, list[str]] = {}
+    for (_, framework), container in sorted(named.items(), reverse=True):
+        containers.setdefault(framework, []).append(container)
+    return ", ".join(f"nemo:{' '.join(names)} ({framework})" for framework, names in containers.items())
 
 
 def _own_defaults(recipe: Recipe) -> dict[str, str]:
@@ -46,6 +74,8 @@ def _own_defaults(recipe: Recipe) -> dict[str, str]:
         "max_steps": _each(recipe, lambda v: str(v.max_steps)),
         "time_limit": recipe.variants[0].time_limit,
         "image": f"`{recipe.image}`",
+        "engine": recipe.engine,
+        "engines": " ".join(recipe.engines),
         "profile_start": _each(recipe, lambda v: str(v.profiling.start)),
         "profile_stop": _each(recipe, lambda v: str(v.profiling.stop)),
         "profile_ranks": _each(recipe, lambda v: v.profiling.ranks),

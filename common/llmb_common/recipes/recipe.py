@@ -29,6 +29,8 @@ Fp8Recipe = Literal["cs", "ds", "mx", "sc"]
 
 Duration = Annotated[str, msgspec.Meta(pattern=r"^([0-9]+-)?[0-9]{1,2}:[0-9]{2}:[0-9]{2}\Z")]
 
+EngineRelease = Annotated[str, msgspec.Meta(pattern=r"^[0-9]+\.[0-9]+\Z")]
+
 Container = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{2}\.[0-9]{2}(\.[0-9]{2})?\Z")]
 
 FIGURES = ("tokens_per_second", "mfu_percent", "days_1t", "tflops_per_gpu")
@@ -223,8 +225,10 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     family: Literal["llama3", "llama4", "grok1", "nemotron4", "functions"]
     """What the training code builds; ``functions``: what the function of a row gives."""
     image: str
-    engine: Annotated[str, msgspec.Meta(pattern=r"^[0-9]+\.[0-9]+\Z")] = DEFAULT_ENGINE
+    engine: EngineRelease = DEFAULT_ENGINE
     """The release of Megatron-Bridge that its jobs run, without the last number; the image has it."""
+    other_engines: dict[EngineRelease, str] = {}
+    """Further releases that its jobs run where LLMB_ENGINE asks for them, each with its image."""
     hugging_face: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+@[0-9a-f]{40}\Z")] | None = None
     """Where the model's tokenizer and configuration are, with the commit: ``owner/name@commit``.
 
@@ -254,6 +258,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         from llmb_common.recipes.catalogue import Catalogue
 
         return Catalogue(Path(self.catalogue_file), self.listed_variants[0])
+
+    @property
+    def engines(self) -> dict[str, str]:
+        """Every release of Megatron-Bridge that its jobs can run, with its image; the first is the default."""
+        return {self.engine: self.image, **self.other_engines}
 
     @property
     def sizes(self) -> tuple[str, ...]:

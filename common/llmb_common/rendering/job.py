@@ -22,6 +22,7 @@ def job_document(plan: JobPlan, paths: RunPaths) -> dict[str, Any]:
         "run_id": paths.run_id,
         "experiment_name": plan.experiment_name,
         "output_dir": str(paths.output),
+        "engine": plan.engine,
         "device": plan.device,
         "gpu_type": plan.gpu_type,
         "gpu_generation": gpus.generation_of(plan.gpu_type),

@@ -59,6 +59,7 @@ class Request:
     account: str | None = None
     partition: str | None = None
     additional_slurm_params: str = ""
+    engine: str | None = None
     image: str | None = None
     mounts: tuple[str, ...] = ()
     profile: bool = False
@@ -124,6 +125,7 @@ def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES)
         account=read.slurm_name("SBATCH_ACCOUNT"),
         partition=read.slurm_name("SBATCH_PARTITION"),
         additional_slurm_params=read.text("ADDITIONAL_SLURM_PARAMS") or "",
+        engine=read.text("LLMB_ENGINE"),
         image=read.image("RUN_CONF_IMAGE"),
         mounts=read_mounts(read.text("RUN_CONF_MOUNTS")),
         profile=read.switch("ENABLE_PROFILE"),

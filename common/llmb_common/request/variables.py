@@ -72,6 +72,7 @@ VARIABLES: dict[str, Variable] = {
     "CPU_PER_TASK_PINNING": Variable("CPUs bound to each task", "0"),
     "MOE_ROUTING": Variable("drop or balanced", "`drop`", ("drop", "balanced")),
     "FORCE": Variable("accept an undocumented number of GPUs that the layout divides", _OFF),
+    "LLMB_ENGINE": Variable("release of Megatron-Bridge that trains: {engines}", "`{engine}`"),
     "LLMB_ENGINE_CHECK": Variable("off: train with any Megatron-Bridge the image has", "`on`", ("on", "off")),
     "LLMB_PYTHON": Variable("the Python that LLMB is installed in", "active environment, then `LLMB_INSTALL`"),
     "CLUSTER_TYPE": Variable("slurm or local", "`slurm` where `sbatch` answers, else `local`"),

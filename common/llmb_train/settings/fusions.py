@@ -6,6 +6,7 @@ from typing import Any
 
 from llmb_train.engine import Engine
 from llmb_train.job import Job
+from llmb_train.settings.of_release import fields_of
 
 
 def fields(job: Job, engine: Engine) -> dict[str, Any]:
@@ -31,13 +32,15 @@ def fields(job: Job, engine: Engine) -> dict[str, Any]:
 
 
 def _cuda_graph(job: Job) -> dict[str, Any]:
+    release = fields_of(job)
     if not job.performance.cuda_graph:
-        return {"cuda_graph_impl": "none", "cuda_graph_scope": [], "use_te_rng_tracker": False}
-    scope = ["full_iteration"] if whole_iteration_graph(job) else []
-    return {"cuda_graph_impl": "local", "cuda_graph_scope": scope, "use_te_rng_tracker": True}
+        return {**release.no_graphs, "use_te_rng_tracker": False}
+    graphs = release.iteration_graph if whole_iteration_graph(job) else release.layer_graphs
+    assert graphs is not None  # see refusals
+    return {**graphs, "use_te_rng_tracker": True}
 
 
 def whole_iteration_graph(job: Job) -> bool:
-    """Llama: one graph of a whole iteration (Bridge 0.3.1). The others: one per layer, what NeMo's enable_cuda_graph
-    captured."""
+    """Llama: one graph of a whole iteration (Bridge 0.3.1 and 0.6). The others: one per layer, what NeMo's
+    enable_cuda_graph captured."""
     return job.performance.cuda_graph and job.family == "llama3"

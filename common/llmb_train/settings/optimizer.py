@@ -6,6 +6,7 @@ from typing import Any
 
 from llmb_train.engine import Engine
 from llmb_train.job import Job
+from llmb_train.settings.of_release import fields_of
 
 _LEARNING_RATE, _MIN_LEARNING_RATE = 3e-4, 3e-5
 
@@ -32,14 +33,14 @@ def optimizer_config(job: Job, engine: Engine) -> Any:
 def precision_aware(job: Job, engine: Engine) -> bool:
     """Whether Adam reads the bf16 gradients as they are and keeps of each fp32 weight only what its bf16 copy lacks.
 
-    On for bf16 in both generations, with all dtypes left at fp32 (Bridge 0.3.1, ``set_post_overrides``; NeMo 2.3.1 to
-    2.4, ``scripts/performance``). It is Transformer Engine's FusedAdam: the torch Adam of the other engines has no such
-    mode. Not with FSDP (Bridge 0.3.1, ``_set_megatron_fsdp_overrides``). Not with checkpoints: core 0.16 saves the
-    16-bit remainders in fp32 for loading at another TP or PP, and FusedAdam takes them back in int16 only.
+    On for bf16 in all generations, with all dtypes left at fp32 (Bridge 0.3.1 and 0.6, ``set_post_overrides``; NeMo
+    2.3.1 to 2.4, ``scripts/performance``). It is Transformer Engine's FusedAdam: the torch Adam of the other engines
+    has no such mode. With FSDP in Bridge 0.6 only. Not with checkpoints: core 0.16 saves the 16-bit remainders in fp32
+    for loading at another TP or PP, and FusedAdam takes them back in int16 only.
     """
     return (
         engine.transformer_engine
         and job.precision.dtype == "bf16"
-        and not job.parallelism.fsdp
+        and (fields_of(job).fsdp_precision_aware or not job.parallelism.fsdp)
         and not job.checkpoint.used
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from llmb_train.engine import Engine
 from llmb_train.errors import JobError
 from llmb_train.job import AnyJob, FunctionJob, Job
-from llmb_train.settings import checkpoint, overlap
+from llmb_train.settings import checkpoint, fusions, overlap
+from llmb_train.settings.of_release import fields_of
 from llmb_train.versions import is_configured, package_version
 
 _NOT_WITHOUT_GPU = {
@@ -87,6 +88,12 @@ def _check_combinations(job: Job) -> None:
         )
     if performance.offload_layers and performance.cuda_graph:
         raise JobError("CUDA graphs and activation offload cannot be combined", remedy="set CUDA_GRAPH=false")
+    if performance.cuda_graph and not fusions.whole_iteration_graph(job) and fields_of(job).layer_graphs is None:
+        raise JobError(
+            f"Megatron-Bridge {job.release.bridge} has megatron-core's own CUDA graphs for whole iterations only, and "
+            f"{job.family} captures each layer",
+            remedy="set CUDA_GRAPH=false, or plan the job for the recipe's default engine",
+        )
     if performance.cuda_graph and performance.moe_routing == "balanced":
         raise JobError(
             "CUDA graphs need a fixed number of tokens per expert, which dropless routing does not have",

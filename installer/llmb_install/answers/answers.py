@@ -6,7 +6,7 @@ Prompts, flags and play files all fill the same ``Answers``; ``questions`` lists
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from llmb_common.errors import ConfigError, RequestError, did_you_mean
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.secrets import Secret
 from llmb_common.strict_yaml import Lines, convert, load_text, read_text
-from llmb_install.answers.checks import check
+from llmb_install.answers.checks import check, listed_engines
 from llmb_install.answers.questions import PATHS, QUESTIONS, Given, expand_workloads, on_slurm
 from llmb_install.parts.credentials import Secrets
 
@@ -50,6 +50,8 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     image_folder: str | None = None
     engine_python: str | None = None
     hugging_face: bool = False
+    engines: tuple[str, ...] | None = None
+    """Releases of Megatron-Bridge beside those that the workloads run on unless another is asked for."""
     space_check: bool = True
 
     @property
@@ -125,6 +127,9 @@ def complete(given: Given, recipes: Mapping[str, Recipe], *, where: str = "", li
     values.setdefault("install_method", "local")
     values.setdefault("env_type", "venv")
     values["workloads"] = _workloads(values, recipes)
+    if "engines" in values:
+        values["engines"] = listed_engines(values["engines"])
+        require_engines(values["engines"], [recipes[name] for name in values["workloads"]])
     if slurm:
         values.setdefault("cpu_partition", values["gpu_partition"])
     for field in PATHS:
@@ -139,6 +144,22 @@ def _workloads(values: Given, recipes: Mapping[str, Recipe]) -> list[str]:
     if values["workloads"] in ("all", ["all"], ("all",)):
         names = [name for name in names if has_rows(recipes[name], values["gpu_type"])]
     return names
+
+
+def require_engines(releases: Collection[str], recipes: Collection[Recipe]) -> None:
+    """Refuse a release of Megatron-Bridge that none of the recipes runs on.
+
+    Raises:
+        RequestError: names the releases that they run on.
+    """
+    known = sorted({release for recipe in recipes for release in recipe.engines})
+    for release in releases:
+        if release not in known:
+            names = ", ".join(recipe.workload for recipe in recipes)
+            raise RequestError(
+                f"engines: {names} cannot run on Megatron-Bridge {release}{did_you_mean(release, known)}",
+                remedy=f"the releases are {', '.join(known)}",
+            )
 
 
 def has_rows(recipe: Recipe, gpu_type: str) -> bool:

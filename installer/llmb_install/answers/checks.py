@@ -64,6 +64,16 @@ def check(given: Given, workloads: Iterable[str], where: str = "", lines: Mappin
     expand_workloads(given["workloads"], workloads, at("workloads"))
 
 
+_LISTS = {"workloads": "all, or a list of names", "engines": 'a list of releases in quotes, such as ["0.6"]'}
+"""Answers that are lists, or text with commas; and what to write."""
+
+
+def listed_engines(value: object) -> list[str]:
+    """The releases of Megatron-Bridge in a list, or in text with commas."""
+    names = value.split(",") if isinstance(value, str) else list(value) if isinstance(value, (list, tuple)) else []
+    return sorted({str(name).strip() for name in names if str(name).strip()})
+
+
 def _check_value(question: Question, value: object, at: str) -> None:
     """Type and choice of one answer."""
     field = question.field
@@ -78,11 +88,11 @@ def _check_value(question: Question, value: object, at: str) -> None:
             raise RequestError(
                 f"{at}{field} {value!r} is unknown{near}", remedy=f"one of {', '.join(question.choices)}"
             )
-    elif field == "workloads":
+    elif field in _LISTS:
         if not isinstance(value, str) and not (
             isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value)
         ):
-            raise RequestError(f"{at}workloads is {value!r}", remedy="all, or a list of names")
+            raise RequestError(f"{at}{field} is {value!r}", remedy=_LISTS[field])
     elif not isinstance(value, str):
         raise RequestError(f"{at}{field} is {value!r}, which is not text", remedy="put the value in quotes")
     elif value and field in SLURM_NAMES and not is_slurm_name(value):

@@ -154,6 +154,12 @@ QUESTIONS = (
         "also fetch the models' tokenizers and configurations; no benchmark needs them (default: false)",
         ("true", "false"),
     ),
+    Question(
+        "engines",
+        "Further releases of Megatron-Bridge",
+        "further releases of Megatron-Bridge for workloads that run on several, such as 0.6 (default: none)",
+        asked=_never,
+    ),
     Question("workloads", "Workloads", "names separated by commas, or all", required=True),
 )
 

@@ -20,7 +20,7 @@ from llmb_install import arguments
 from llmb_install.answers import answers as answers_module
 from llmb_install.answers import site_checks, used_folder
 from llmb_install.answers.answers import Answers
-from llmb_install.answers.checks import check_paths
+from llmb_install.answers.checks import check_paths, listed_engines
 from llmb_install.answers.questions import QUESTIONS, Given, expand_workloads, merged, missing, on_slurm, plain
 from llmb_install.answers.stored import load_recipes, required_answers, stored_answers
 from llmb_install.commands import removal
@@ -58,8 +58,14 @@ def install(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
 def add(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Add workloads to the installation."""
     old = required_answers(path)
-    new = expand_workloads(asked.workloads, load_recipes(clone))
-    return _with(asked, clone, old, workloads=tuple(sorted({*old.workloads, *new})))
+    recipes = load_recipes(clone)
+    new = expand_workloads(asked.workloads, recipes)
+    engines = listed_engines(asked.engines)
+    answers_module.require_engines(engines, [recipes[name] for name in new])
+    workloads = tuple(sorted({*old.workloads, *new}))
+    return _with(
+        asked, clone, old, workloads=workloads, engines=tuple(sorted({*(old.engines or ()), *engines})) or None
+    )
 
 
 def remove(asked: argparse.Namespace, clone: Path, path: Path) -> Result:

@@ -1,0 +1,74 @@
+"""Which release of Megatron-Bridge trains a job: the recipe's own, or another one that it runs on as well."""
+
+from __future__ import annotations
+
+from llmb_common.engines import ENGINES, WITHOUT_LAYER_GRAPHS
+from llmb_common.errors import RequestError
+from llmb_common.planning.case import Case
+from llmb_common.planning.divisibility import captures_iterations
+from llmb_common.recipes.recipe import Recipe, Result
+from llmb_common.recipes.releases import container_release, same_release
+
+
+def choose_engine(case: Case) -> str:
+    """The release that is asked for, or the recipe's.
+
+    Raises:
+        RequestError: the recipe does not run on it, or the image that is asked for has another one.
+    """
+    recipe, request = case.recipe, case.request
+    engine = request.engine or recipe.engine
+    if engine not in recipe.engines:
+        raise RequestError(
+            f"{request.say('LLMB_ENGINE', engine)}: {_why_not(case, engine)}",
+            remedy=f"unset LLMB_ENGINE: it runs on {recipe.engine}, in {recipe.image}"
+            if len(recipe.engines) == 1
+            else f"LLMB_ENGINE is one of {', '.join(recipe.engines)}",
+            code="no-such-engine",
+            field="LLMB_ENGINE",
+        )
+    _check_image(case, engine)
+    return engine
+
+
+def engine_notices(recipe: Recipe, engine: str, published: Result | None) -> list[str]:
+    """That a job does not run on the recipe's own engine, and what its result will be compared with."""
+    if engine == recipe.engine:
+        return []
+    notice = f"LLMB_ENGINE={engine}: it trains with Megatron-Bridge {engine}, in {recipe.engines[engine]}"
+    if published is None:
+        return [notice]
+    document = recipe.document(published)
+    if same_release(container_release(recipe.engines[engine]), document.container):
+        return [notice]
+    measured = f"{document.framework} in nemo:{document.container}"
+    return [f"{notice}; the published result was measured with {measured}, and is an indication only"]
+
+
+def _why_not(case: Case, engine: str) -> str:
+    recipe = case.recipe
+    if engine not in ENGINES:
+        return "LLMB has no settings for this release of Megatron-Bridge"
+    layers = case.row.cuda_graph and case.function is None and not captures_iterations(recipe.family)
+    if layers and engine in WITHOUT_LAYER_GRAPHS:
+        return (
+            f"{case.what} captures a CUDA graph of each layer, and Megatron-Bridge {engine} refuses local graphs that "
+            "are not of a whole iteration"
+        )
+    what = "its functions are" if recipe.catalogue_file else "its settings are"
+    return f"{recipe.name} does not run on Megatron-Bridge {engine}: {what} of {recipe.engine}"
+
+
+def _check_image(case: Case, engine: str) -> None:
+    """Refuse an image that is known to have another of the recipe's engines."""
+    request = case.request
+    if request.tuning.get("LLMB_ENGINE_CHECK") == "off":
+        return
+    asked = container_release(request.image)
+    for other, image in case.recipe.engines.items():
+        if other != engine and same_release(asked, container_release(image)):
+            raise RequestError(
+                f"RUN_CONF_IMAGE={request.image} has Megatron-Bridge {other}, and the job is planned for {engine}",
+                remedy=f"set {request.say('LLMB_ENGINE', other)}, or unset RUN_CONF_IMAGE",
+                field="RUN_CONF_IMAGE",
+            )
