@@ -27,6 +27,7 @@ TOGETHER = {
     "test_reduced_functions": "functions",
     "test_catalogue": "functions",
     "test_functions_launched": "functions",
+    "test_other_engine": "functions",
 }
 """File to the group that it shares with others."""
 
@@ -60,7 +61,8 @@ FIRST = (
 
 
 NEED_ENGINE = {
-    **dict.fromkeys(("training", "test_launched_smoke", "test_launch_on_slurm", "test_without_pmix"), engine.FIRST),
+    **dict.fromkeys(("training", "test_launch_on_slurm", "test_without_pmix"), engine.FIRST),
+    "test_launched_smoke": engine.SECOND,
     # Making the second one changes the installation that these tests look at.
     "test_quickstart": engine.SECOND,
     "functions": engine.SECOND,

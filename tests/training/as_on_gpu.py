@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-CLAIMED_TRANSFORMER_ENGINE = "2.12.0"
-"""The versions in NVIDIA's container for Megatron-Bridge 0.3.0."""
+CLAIMED_TRANSFORMER_ENGINE = {"0.3": "2.12.0", "0.6": "2.16.0"}
+"""The versions in NVIDIA's containers for these releases of Megatron-Bridge; of 26.08 the one in 26.06, before it."""
 
 
 def prepare(device: str) -> Any:
@@ -28,14 +28,17 @@ def prepare(device: str) -> Any:
     os.environ.setdefault("RANK", "0")
     os.environ.setdefault("LOCAL_RANK", "0")
     from llmb_train import cpu, engine
-    from llmb_train.releases import DOCUMENTED
+    from llmb_train.releases import release_of
+    from llmb_train.versions import package_version
 
-    engine.find("cpu", DOCUMENTED)
+    release = release_of(package_version("megatron-bridge"))
+    assert release is not None
+    engine.find("cpu", release)
     cpu.install(device)
     import megatron.core.utils as core_utils
     from packaging.version import Version
 
-    core_utils._te_version = Version(CLAIMED_TRANSFORMER_ENGINE)
+    core_utils._te_version = Version(CLAIMED_TRANSFORMER_ENGINE[release.bridge])
     return engine.Engine(device="cuda", transformer_engine=True)
 
 

@@ -9,7 +9,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from training_jobs import SMOKE_PROFILE, SMOKE_SAVING, SMOKE_SIZE, Engine, TrainingRun, printed_losses
+from training_jobs import (
+    LOSS_TOLERANCE,
+    SMOKE_LOSSES,
+    SMOKE_PROFILE,
+    SMOKE_SAVING,
+    SMOKE_SIZE,
+    Engine,
+    TrainingRun,
+    printed_losses,
+)
 
 from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
@@ -41,6 +50,8 @@ def test_smoke_trains_saves_and_resumes(recipe: str, layout: dict[str, str], eng
     whole = train(engine, recipe, tmp_path / "whole", **layout, **SMOKE_SAVING, **SMOKE_PROFILE)
     losses = printed_losses(whole.log)
     assert sorted(losses) == [1, 2, 3, 4]
+    if recipe == "llama3.1":  # as on the other engine: test_other_engine.py
+        assert {step: float(loss) for step, loss in losses.items()} == pytest.approx(SMOKE_LOSSES, abs=LOSS_TOLERANCE)
     assert list(tmp_path.glob("whole/output/*profile*/**/*.json*")), "the PyTorch profiler left no trace"
     (checkpoint,) = tmp_path.glob("whole/**/checkpoints/iter_0000003")
     resumed = train(engine, recipe, tmp_path / "resumed", **layout, LOAD_CHECKPOINT_PATH=str(checkpoint))

@@ -36,6 +36,11 @@ SMOKE_SAVING = {"ENABLE_CHECKPOINT": "true", "CHECKPOINT_INTERVAL": "3", "MAX_ST
 SMOKE_PROFILE = {"ENABLE_PROFILE": "true", "PROFILE_START_STEP": "1", "PROFILE_STOP_STEP": "2", "PROFILE_RANKS": "0"}
 """Variables of launch.sh: a smoke run of two ranks on this machine, which saves, and which is profiled."""
 
+SMOKE_LOSSES = {1: 6.961947, 2: 6.944276, 3: 6.913246, 4: 6.808651}
+"""The four steps of Llama 3.1's smoke run: the same on either engine, to the last printed digit on one machine."""
+LOSS_TOLERANCE = 3e-4
+"""Another processor, or another layout, sums in a different order in bf16."""
+
 _NUMBER = r"([-+0-9.Ee]+|nan|inf)"
 _ITERATION = re.compile(
     rf"iteration +(\d+)/ *\d+ \|.*?lm loss: {_NUMBER} \|(?:.*?load_balancing_loss: {_NUMBER} \|)?"
@@ -54,6 +59,7 @@ def make_job(name: str = "llama3", **changes: Any) -> dict[str, Any]:
         "run_id": "20261120-000000-test",
         "experiment_name": f"pretrain_{name}",
         "output_dir": "/nonexistent",
+        "engine": "0.3",
         "device": "cpu",
         "gpu_type": "cpu",
         "family": size["family"],
@@ -88,7 +94,7 @@ def make_function_job(family: str = "llama3_8b", **changes: Any) -> dict[str, An
     shipped = FUNCTIONS[family]
     job = make_job()
     del job["architecture"]
-    job |= {"family": family, "model_size": f"{family}-smoke", "sequence_length": 64}
+    job |= {"engine": "0.6", "family": family, "model_size": f"{family}-smoke", "sequence_length": 64}
     job["function"] = {
         "name": shipped["name"],
         "release": "0.6.2",

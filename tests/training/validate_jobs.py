@@ -35,6 +35,10 @@ _SECTIONS = (
     "rerun_state_machine",
     "scheduler",
     "profiling",
+    "dataset",
+    "tokenizer",
+    "logger",
+    "validation",
 )
 
 
@@ -63,12 +67,16 @@ def validate(job_file: Path) -> dict[str, Any]:
         "data_parallel": data_parallel,
         "microbatches": calculator.get(),
         "contradictions": contradictions(load_job(job_file), config),
-        "fields": {
-            f"{section}.{name}": value
-            for section in _SECTIONS
-            for name, value in _plain_fields(getattr(config, section)).items()
-        }
-        | _asked_fusions(job_file),
+        "fields": resolved_fields(config) | _asked_fusions(job_file),
+    }
+
+
+def resolved_fields(config: Any) -> dict[str, Any]:
+    """The settings of a whole configuration under their names, in JSON's values."""
+    return {
+        f"{section}.{name}": value
+        for section in _SECTIONS
+        for name, value in _plain_fields(getattr(config, section, None)).items()
     }
 
 

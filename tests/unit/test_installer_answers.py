@@ -106,6 +106,12 @@ def test_a_play_file_with_another_schema_is_refused(tmp_path: Path, line: str, m
         ({"account": "-x"}, "account is '-x', which is not a valid name in Slurm"),
         ({"workloads": 5}, "workloads is 5"),
         ({"workloads": ["pretrain_grok1", None]}, "workloads is ['pretrain_grok1', None]"),
+        ({"engines": 0.6}, "engines is 0.6"),
+        ({"engines": "0.5"}, "engines: pretrain_grok1, pretrain_llama3.1, pretrain_llama4_maverick,"),
+        (
+            {"engines": ["0.6"], "workloads": "pretrain_grok1"},
+            "engines: pretrain_grok1 cannot run on Megatron-Bridge 0.6",
+        ),
         ({"install_path": "/a\nb"}, "install_path: it contains a line break"),
         (
             {"install_path": "/a,b"},

@@ -120,6 +120,22 @@ def test_an_installation_is_its_artefacts(home: Path):
     assert all(artefact.show() for artefact in [*on_slurm, *on_cpus])
 
 
+def test_a_further_engine_comes_with_the_recipes_that_run_on_it(home: Path) -> None:
+    """Of what one recipe runs on: its image on a cluster, its environment on a machine without GPUs."""
+    cpus = _installation(home, cluster_type="local", gpu_type="cpu", workloads="pretrain_llama3.1", engines="0.6")
+    assert cpus.releases() == ["0.3", "0.6"]
+    assert [artefact.id for artefact in cpus.artefacts()][-3:] == ["engine-cpu", "engine-cpu-0.6", "site-config"]
+    assert cpus.site_values()["engine"] == {
+        "python": str(home / "venvs" / "engine-cpu" / "bin" / "python"),
+        "releases": {"0.6": str(home / "venvs" / "engine-cpu-0.6" / "bin" / "python")},
+    }
+    slurm = {"cluster_type": "slurm", "account": "a", "gpu_partition": "p", "gpu_type": "h100"}
+    images = _installation(home, **slurm, workloads=["pretrain_grok1", "pretrain_llama3.1"], engines=["0.6"]).images()
+    assert [image.source.rpartition(":")[2] for image in images] == ["26.02.01", "26.08"]
+    without = _installation(home, **slurm, workloads=["pretrain_llama3.1"]).images()
+    assert [image.source.rpartition(":")[2] for image in without] == ["26.02.01"]
+
+
 class _Noted(Artefact):
     """Notes when it is made."""
 

@@ -140,6 +140,16 @@ def test_workloads_are_added_to_those_there_are(installer: Installer, install: P
     assert f"there is no installation in {install / 'none'}\n  -> set LLMB_INSTALL or --install-path" in err
 
 
+def test_a_further_engine_is_added_to_a_workload_that_runs_on_it(installer: Installer, install: Path) -> None:
+    given(install, workloads=["pretrain_grok1", "pretrain_llama3.1"])
+    assert "engine-cpu-0.6" not in installer("add", "llama3.1", "--dry-run")[1]
+    status, out, _ = installer("add", "llama3.1", "--engines", "0.6", "--dry-run")
+    assert (status, "engine-cpu-0.6\n" in out) == (0, True)
+    status, _, err = installer("add", "grok1", "--engines", "0.6", "--dry-run")
+    assert status == 2
+    assert "pretrain_grok1 cannot run on Megatron-Bridge 0.6\n  -> the releases are 0.3" in err
+
+
 def test_a_workload_is_taken_out_with_its_image(installer: Installer, install: Path) -> None:
     given(install, **SLURM)
     images = install / "images"

@@ -129,7 +129,9 @@ def complete(given: Given, recipes: Mapping[str, Recipe], *, where: str = "", li
     values["workloads"] = _workloads(values, recipes)
     if "engines" in values:
         values["engines"] = listed_engines(values["engines"])
-        require_engines(values["engines"], [recipes[name] for name in values["workloads"]])
+        line = (lines or {}).get("$.engines")
+        at = f"{where}:{line}: " if line else f"{where}: " if where else ""
+        require_engines(values["engines"], [recipes[name] for name in values["workloads"]], at)
     if slurm:
         values.setdefault("cpu_partition", values["gpu_partition"])
     for field in PATHS:
@@ -146,18 +148,18 @@ def _workloads(values: Given, recipes: Mapping[str, Recipe]) -> list[str]:
     return names
 
 
-def require_engines(releases: Collection[str], recipes: Collection[Recipe]) -> None:
+def require_engines(releases: Collection[str], recipes: Collection[Recipe], at: str = "") -> None:
     """Refuse a release of Megatron-Bridge that none of the recipes runs on.
 
     Raises:
-        RequestError: names the releases that they run on.
+        RequestError: names the releases that they run on; the message begins with ``at``.
     """
     known = sorted({release for recipe in recipes for release in recipe.engines})
     for release in releases:
         if release not in known:
             names = ", ".join(recipe.workload for recipe in recipes)
             raise RequestError(
-                f"engines: {names} cannot run on Megatron-Bridge {release}{did_you_mean(release, known)}",
+                f"{at}engines: {names} cannot run on Megatron-Bridge {release}",
                 remedy=f"the releases are {', '.join(known)}",
             )
 
