@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training_jobs import ARCHITECTURES, make_job
+from training_jobs import ARCHITECTURES, make_function_job, make_job
 
 from llmb_train.errors import JobError, NothingLeft
 from llmb_train.job import load_job, parse_job
@@ -34,6 +34,7 @@ def test_integers_stand_for_floats_but_never_for_switches() -> None:
     ("changes", "message"),
     [
         ({"parallelism": {"dp": 2}}, "unknown key parallelism.dp; known are tp, pp, vp"),
+        ({"engine": "0.5"}, "engine is '0.5', and a job needs Megatron-Bridge 0.3 or 0.6"),
         ({"schema": 2}, "schema is 2, this llmb_train reads schema 1"),
         ({"family": "llama2"}, "family is 'llama2', expected one of 'llama3'"),
         ({"architecture": {"moe": {"experts": 8}}}, "missing key architecture.moe.top_k"),
@@ -68,6 +69,12 @@ def test_a_job_on_gpus_says_of_which_generation_they_are() -> None:
     assert parse_job(job).gpu_generation == "hopper"
     with pytest.raises(JobError, match="gpu_generation is None for device cuda"):
         parse_job(job | {"gpu_generation": None})
+
+
+def test_a_job_that_names_a_function_needs_a_release_that_has_functions() -> None:
+    assert parse_job(make_function_job()).release.bridge == "0.6"
+    with pytest.raises(JobError, match=r"engine is '0.3', and a job that names a function needs Megatron-Bridge 0.6"):
+        parse_job(make_function_job(engine="0.3"))
 
 
 def test_a_missing_key_is_named() -> None:

@@ -53,6 +53,14 @@ def test_fsdp_with_cuda_graphs_is_refused_with_what_the_engine_lacks(
         refusals.check(parse_job(make_job(**ON_GPU, **alone)), GPU)
 
 
+def test_graphs_of_single_layers_are_refused_where_the_release_refuses_them() -> None:
+    graphs = {"performance": {"cuda_graph": True}}
+    message = refusal("grok1", engine="0.6", **graphs)
+    assert "Megatron-Bridge 0.6 has megatron-core's own CUDA graphs for whole iterations only, and grok1" in message
+    for name, engine in (("grok1", "0.3"), ("llama3", "0.6")):
+        refusals.check(parse_job(make_job(name, **ON_GPU, engine=engine, **graphs)), GPU)
+
+
 def test_attention_chunks_must_not_be_cut() -> None:
     """Those of this Llama 4 have 64 tokens."""
     assert "sequence_length 100 is not a multiple of attention_chunk 64" in refusal("llama4", sequence_length=100)
