@@ -88,6 +88,7 @@ job_settings = together(
         help="Generation of configurations, where a recipe has two.",
         shell_complete=completion.variants,
     ),
+    click.option("--engine", metavar="RELEASE", help="Release of Megatron-Bridge, where a recipe runs on several."),
     click.option("--max-steps", metavar="N", help="Training steps."),
     click.option("--time-limit", metavar="TIME", help="Slurm time limit: HH:MM:SS, or minutes."),
     several("--env", metavar="NAME=VALUE", help="Set a variable of the job or of launch.sh; repeatable."),

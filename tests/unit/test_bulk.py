@@ -67,6 +67,12 @@ def test_a_size_may_hold_the_character_before_it(tmp_path: Path, place: Place) -
     assert brief(asks) == [("mbridge", "deepseek_v3", "bf16", "1024")]
 
 
+def test_one_task_file_has_jobs_of_both_engines(tmp_path: Path, place: Place) -> None:
+    task = "workload: llama3.1, size: 8b, scale: 8"
+    asks = read(tmp_path, place, f'tasks:\n  - {{{task}}}\n  - {{{task}, engine: "0.6"}}\n')
+    assert [ask.engine for ask in asks] == [None, "0.6"]
+
+
 WRONG_TEXT = {
     "(fp8, 512, 1)\n": ":1: a task before the first header",
     "pretrain_grok1:\n(fp8, [512, 1)\n": ":2: '(fp8, [512, 1)' is not a task",

@@ -286,6 +286,15 @@ def test_one_job_of_a_function_is_planned_from_the_command_line(cli: Cli) -> Non
     assert refused.status == 2
 
 
+def test_the_engine_of_a_job_is_chosen_on_the_command_line(cli: Cli) -> None:
+    done = cli(*DOCUMENTED, "--engine", "0.6", "--dry-run", GPU_TYPE="gb200", CLUSTER_TYPE="slurm")
+    assert "nvidia+nemo+26.08.sqsh" in done.out
+    refused = cli("single", "-w", "grok1", "--scale", "512", "--gpu-type", "h100", "--engine", "0.6", "--dry-run")
+    assert refused.status == 2
+    assert "--engine 0.6: grok1 does not run on Megatron-Bridge 0.6" in refused.err
+    assert "leave --engine out" in refused.err
+
+
 def test_an_unreadable_recipe_is_skipped_with_a_notice(cli: Cli, tmp_path: Path) -> None:
     for name, text in (("good", (ROOT / "grok1" / "recipe.yaml").read_text()), ("bad", "schema: 1\nnmae: x\n")):
         (tmp_path / "repo" / name).mkdir(parents=True)

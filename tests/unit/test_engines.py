@@ -94,7 +94,7 @@ LAYERS = "captures a CUDA graph of each layer, and Megatron-Bridge 0.6 refuses l
             "its settings are of 0.3",
             "it runs on 0.3, in",
         ),
-        ("llama4", {**MAVERICK, "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "512"}, LAYERS, "unset LLMB_ENGINE"),
+        ("llama4", {**MAVERICK, "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "512"}, LAYERS, "leave LLMB_ENGINE out"),
         (
             "nemotron4",
             {"JOB_TOTAL_GPUS": "256", "GPU_TYPE": "h100"},

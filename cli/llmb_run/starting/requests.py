@@ -24,6 +24,7 @@ _OPTIONS = {
     "DTYPE": "--dtype",
     "GPU_TYPE": "--gpu-type",
     "CONFIG_VARIANT": "--variant",
+    "LLMB_ENGINE": "--engine",
     "MAX_STEPS": "--max-steps",
     "TIME_LIMIT": "--time-limit",
     "FORCE": "--force",
@@ -48,6 +49,7 @@ class Ask:
     profile: bool = False
     gpu_type: str | None = None
     variant: str | None = None
+    engine: str | None = None
     max_steps: str | None = None
     time_limit: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -108,6 +110,7 @@ def variables_for(ask: Ask, place: Place, *, base: Mapping[str, str] = os.enviro
         "JOB_TOTAL_GPUS": ask.scale,
         "GPU_TYPE": ask.gpu_type,
         "CONFIG_VARIANT": ask.variant,
+        "LLMB_ENGINE": ask.engine,
         "MAX_STEPS": ask.max_steps,
         "TIME_LIMIT": ask.time_limit,
         "ENABLE_PROFILE": "true" if ask.profile else None,

@@ -44,6 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     profile: bool | None = None
     gpu_type: str | None = None
     variant: str | None = None
+    engine: str | None = None
     max_steps: Positive | None = None
     time_limit: str | Positive | None = None
     env: Values = {}
@@ -151,7 +152,7 @@ def _with(ask: Ask, settings: Settings) -> Ask:
     """``ask`` with what ``settings`` say."""
     for name, value in settings.env.items():
         check_job_variable(name, str(value), "env")
-    said: Any = {name: getattr(settings, name) for name in ("profile", "gpu_type", "variant", "force")}
+    said: Any = {name: getattr(settings, name) for name in ("profile", "gpu_type", "variant", "engine", "force")}
     said = {name: value for name, value in said.items() if value is not None}
     return replace(
         ask,

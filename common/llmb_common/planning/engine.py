@@ -19,11 +19,12 @@ def choose_engine(case: Case) -> str:
     recipe, request = case.recipe, case.request
     engine = request.engine or recipe.engine
     if engine not in recipe.engines:
+        say = request.say("LLMB_ENGINE")
         raise RequestError(
             f"{request.say('LLMB_ENGINE', engine)}: {_why_not(case, engine)}",
-            remedy=f"unset LLMB_ENGINE: it runs on {recipe.engine}, in {recipe.image}"
+            remedy=f"leave {say} out: it runs on {recipe.engine}, in {recipe.image}"
             if len(recipe.engines) == 1
-            else f"LLMB_ENGINE is one of {', '.join(recipe.engines)}",
+            else f"{say} is one of {', '.join(recipe.engines)}",
             code="no-such-engine",
             field="LLMB_ENGINE",
         )
