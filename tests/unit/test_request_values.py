@@ -67,6 +67,7 @@ UNDERSTOOD: list[tuple[dict[str, str], str, Any]] = [
     ({"DRY_RUN": "false"}, "dry_run", None),
     ({"LLMB_INSTALL": "/install/"}, "install", Path("/install")),
     ({"LLMB_WORKLOAD": "/w"}, "workload", Path("/w")),
+    ({"LLMB_ENGINE": "0.6"}, "engine", "0.6"),
     ({"LLMB_ENGINE_CHECK": "off"}, "tuning", {"LLMB_ENGINE_CHECK": "off"}),
 ]
 

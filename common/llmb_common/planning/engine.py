@@ -63,7 +63,7 @@ def _why_not(case: Case, engine: str) -> str:
 def _check_image(case: Case, engine: str) -> None:
     """Refuse an image that is known to have another of the recipe's engines."""
     request = case.request
-    if request.tuning.get("LLMB_ENGINE_CHECK") == "off":
+    if request.tuning.get("LLMB_ENGINE_CHECK", "").strip().lower() == "off":
         return
     asked = container_release(request.image)
     for other, image in case.recipe.engines.items():
