@@ -7,12 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llmb_common.errors import RecipeError, RequestError, did_you_mean
-from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
-from llmb_common.recipes.recipe import Recipe
-from llmb_common.site.cluster import FILE_NAME, ClusterConfig, load_cluster_config
+from llmb_common.recipes.folders import recipe_folders, recipes_root
+from llmb_common.recipes.shipped import read_summary
+from llmb_common.recipes.summary import Summary
+from llmb_common.site.facts import SiteFacts, read_facts
+from llmb_common.site.file import FILE_NAME
 from llmb_run.terminal import notice
+
+if TYPE_CHECKING:  # imported where they are needed: `list` and completion answer without
+    from llmb_common.recipes.recipe import Recipe
+    from llmb_common.site.cluster import ClusterConfig
 
 
 def find_install(variables: Mapping[str, str] = os.environ, here: Path | None = None) -> Path | None:
@@ -36,13 +43,21 @@ def find_install(variables: Mapping[str, str] = os.environ, here: Path | None = 
 
 @dataclass(frozen=True)
 class CatalogEntry:
+    """A recipe and its folder. ``summary`` is known at once; the rest is read when it is needed."""
+
     folder: Path
-    recipe: Recipe
+    summary: Summary
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        from llmb_common.recipes.loading import load_recipe
+
+        return load_recipe(self.folder)
 
 
 def _entry(folder: Path) -> CatalogEntry | None:
     try:
-        return CatalogEntry(folder, load_recipe(folder))
+        return CatalogEntry(folder, read_summary(folder))
     except RecipeError as error:
         notice(f"left out: {error.message}")
         return None
@@ -89,7 +104,14 @@ class Place:
 
     @cached_property
     def cluster(self) -> ClusterConfig:
+        from llmb_common.site.cluster import load_cluster_config
+
         return load_cluster_config(self._install)
+
+    @cached_property
+    def facts(self) -> SiteFacts:
+        """Of ``cluster``, what lists and completion need, sooner."""
+        return read_facts(self._install)
 
     @cached_property
     def catalog(self) -> tuple[CatalogEntry, ...]:
@@ -98,8 +120,8 @@ class Place:
         return tuple(entry for entry in entries if entry is not None)
 
     def _recipes_root(self) -> Path:
-        if not os.environ.get("LLMB_REPO") and self.cluster.repo:
-            clone = Path(self.cluster.repo)
+        if not os.environ.get("LLMB_REPO") and self.facts.repo:
+            clone = Path(self.facts.repo)
             if next(recipe_folders(clone), None) is not None:
                 return clone
             notice(f"{FILE_NAME}: repo: {clone} has no recipe; the recipes of this package are used instead")
@@ -112,9 +134,9 @@ class Place:
             RequestError: no recipe has that name
         """
         for entry in self.catalog:
-            if name.lower() in (entry.recipe.workload, entry.recipe.name):
+            if name.lower() in (entry.summary.workload, entry.summary.name):
                 return entry
-        known = [entry.recipe.workload for entry in self.catalog]
+        known = [entry.summary.workload for entry in self.catalog]
         raise RequestError(
             f"no workload {name!r}{did_you_mean(name.lower(), known, cutoff=0.5)}",
             remedy=f"one of {', '.join(known)}; llmb-run list shows their sizes",

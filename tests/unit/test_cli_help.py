@@ -49,12 +49,12 @@ def test_without_arguments_the_overview_is_printed(cli: Cli) -> None:
     assert done.out.strip() == cli("--help").out.strip()
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["list"], ["single", "--help"], ["jobs", "--help"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["list"], ["list", "-w", "mbridge"]])
 def test_nothing_heavy_is_imported_for_help_and_list(arguments: list[str]) -> None:
     """Not even indirectly: each of these takes longer to import than the command itself."""
     code = (
         "import sys; from llmb_run.main import main; main(sys.argv[1:]);"
-        "heavy = {'rich', 'requests', 'questionary', 'huggingface_hub', 'sqlite3', 'jinja2', 'pydantic'};"
+        "heavy = {'rich', 'requests', 'questionary', 'huggingface_hub', 'sqlite3', 'jinja2', 'yaml', 'msgspec'};"
         "print(*sorted(heavy & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60)

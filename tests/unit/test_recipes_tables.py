@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import RecipeError
-from llmb_common.recipes.loading import load_recipe, recipe_folders
+from llmb_common.recipes.folders import recipe_folders
+from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.readme_functions import TABLES
 from llmb_common.recipes.readme_tables import fill, main
 from llmb_common.request.variables import VARIABLES
@@ -70,7 +71,7 @@ def test_an_outdated_table_is_found_and_regenerated(tmp_path: Path, capsys: pyte
     recipe = folder / "recipe.yaml"
     recipe.write_text(recipe.read_text().replace("step_seconds: 5.298", "step_seconds: 5.299"))
     assert main(["--check", str(folder)]) == 1
-    assert "tables differ" in capsys.readouterr().out
+    assert "differs from recipe.yaml" in capsys.readouterr().out
     assert main(["--write", str(folder)]) == 0
     assert capsys.readouterr().out == f"{folder}/README.md: written\n"
     assert "| 5.299" in (folder / "README.md").read_text()

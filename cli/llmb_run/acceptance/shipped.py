@@ -12,7 +12,8 @@ import argparse
 from collections.abc import Iterator, Sequence
 
 from llmb_common import gpus
-from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
+from llmb_common.recipes.folders import recipe_folders, recipes_root
+from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe, Row
 from llmb_run.acceptance.suite import SUITES
 

@@ -10,7 +10,7 @@ import click
 from llmb_common import gpus
 from llmb_common.envelope import Result
 from llmb_common.errors import RequestError, did_you_mean
-from llmb_common.recipes.recipe import Configuration, Recipe
+from llmb_common.recipes.summary import Configuration, Summary
 from llmb_run import options
 from llmb_run.app import Command
 from llmb_run.place import CatalogEntry, Place
@@ -28,12 +28,12 @@ def command(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str | No
     """Show workloads with their sizes, dtypes and scales, installed and documented."""
     place = Place()
     entries = [place.workload(name) for name in split(workload)] or list(place.catalog)
-    here = set(place.cluster.workloads)
+    here = set(place.facts.workloads)
     if installed:
-        entries = [entry for entry in entries if entry.recipe.workload in here]
-    wanted = gpu_type.lower() if gpu_type else place.cluster.gpu_type
+        entries = [entry for entry in entries if entry.summary.workload in here]
+    wanted = gpu_type.lower() if gpu_type else place.facts.gpu_type
     words = [word.lower() for word in split(size)]
-    data = [_describe(entry, wanted, words, entry.recipe.workload in here) for entry in entries]
+    data = [_describe(entry, wanted, words, entry.summary.workload in here) for entry in entries]
     if words:
         data = [item for item in data if item["configurations"]] or _nothing(entries, words, wanted)
     if not place.install_or_none:
@@ -59,7 +59,7 @@ def _next_step(data: list[dict[str, Any]], wanted: str | None, site: str | None)
 
 def _nothing(entries: Sequence[CatalogEntry], words: Sequence[str], gpu_type: str | None) -> NoReturn:
     """Say which sizes come near."""
-    sizes = [size for entry in entries for size in entry.recipe.sizes]
+    sizes = [size for entry in entries for size in entry.summary.sizes]
     of = f" for {gpu_type}" if gpu_type else ""
     raise RequestError(
         f"no size holds {', '.join(words)}{of}{did_you_mean(words[0], sizes)}",
@@ -69,19 +69,19 @@ def _nothing(entries: Sequence[CatalogEntry], words: Sequence[str], gpu_type: st
 
 
 def _describe(entry: CatalogEntry, gpu_type: str | None, words: Sequence[str], installed: bool) -> dict[str, Any]:
-    recipe = entry.recipe
+    summary = entry.summary
     return {
-        "workload": recipe.workload,
-        "title": recipe.title,
+        "workload": summary.workload,
+        "title": summary.title,
         "installed": installed,
         "recipe": str(entry.folder),
-        "sizes": list(recipe.sizes),
-        "variants": list(dict.fromkeys(known.variant for known in recipe.configurations)),
-        "configurations": _configurations(recipe, gpu_type, words),
+        "sizes": list(summary.sizes),
+        "variants": list(dict.fromkeys(known.variant for known in summary.configurations)),
+        "configurations": _configurations(summary, gpu_type, words),
     }
 
 
-def _configurations(recipe: Recipe, gpu_type: str | None, words: Sequence[str]) -> list[dict[str, Any]]:
+def _configurations(recipe: Summary, gpu_type: str | None, words: Sequence[str]) -> list[dict[str, Any]]:
     """One per size, GPU type, dtype and variant, with the scales of all its rows. ``words``: parts of sizes."""
     wanted = gpus.row_types(gpu_type) if gpu_type else None
     scales: dict[Configuration, set[int]] = {}

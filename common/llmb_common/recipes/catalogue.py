@@ -16,8 +16,9 @@ import msgspec
 
 from llmb_common.errors import RecipeError, did_you_mean
 from llmb_common.recipes.model import Model
-from llmb_common.recipes.recipe import Configuration, Row, Variant
+from llmb_common.recipes.recipe import Row, Variant
 from llmb_common.recipes.shape import Shape
+from llmb_common.recipes.summary import Configuration
 from llmb_common.request.columns import Columns
 from llmb_common.structs import from_json
 

@@ -1,14 +1,12 @@
-"""Where recipes are, and reading one: types by ``recipe``, what types cannot say by ``checks``."""
+"""Reading a recipe: types by ``recipe``, what types cannot say by ``checks``."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from llmb_common.errors import RecipeError, RequestError
+from llmb_common.errors import RecipeError
 from llmb_common.recipes.checks import check_recipe
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.strict_yaml import load_struct
@@ -30,26 +28,3 @@ def load_recipe(folder: Path) -> Recipe:
         recipe = msgspec.structs.replace(recipe, **beside)
     check_recipe(recipe, path)
     return recipe
-
-
-def recipe_folders(root: Path) -> Iterator[Path]:
-    """Folders under ``root`` that hold a recipe.yaml, by name."""
-    return (path.parent for path in sorted(root.glob("*/recipe.yaml")))
-
-
-def recipes_root() -> Path:
-    """Where the recipes are: ``LLMB_REPO``, else the clone that holds this library, else the copy in the package.
-
-    Raises:
-        RequestError: ``LLMB_REPO`` is set and contains no recipe.
-    """
-    if repo := os.environ.get("LLMB_REPO"):
-        if next(recipe_folders(Path(repo)), None) is None:
-            raise RequestError(
-                f"LLMB_REPO={repo} contains no recipe", remedy="set it to the clone of the repository, or unset it"
-            )
-        return Path(repo)
-    clone = Path(__file__).resolve().parents[3]
-    if next(recipe_folders(clone), None) is not None:
-        return clone
-    return Path(__file__).resolve().parents[1] / "_recipes"

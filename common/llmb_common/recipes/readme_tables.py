@@ -12,7 +12,8 @@ A README marks each table with ``<!-- table: NAME -->`` and ``<!-- end -->``; ev
     functions, precisions, named, newest, containers, validation
                                 models, variants and results of a catalogue: see ``readme_functions``
 
-Figures in the text between the tables work the same way: see ``readme_figures``.
+Figures in the text between the tables work the same way: see ``readme_figures``. Together with the READMEs of all
+recipes of this clone, ``shipped.json`` is written: see ``shipped``.
 
 ``python -m llmb_common.recipes.readme_tables [--write | --check] [FOLDER ...]``; without folders, all recipes.
 """
@@ -20,6 +21,7 @@ Figures in the text between the tables work the same way: see ``readme_figures``
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -31,12 +33,14 @@ from llmb_common.errors import LLMBError, RecipeError
 from llmb_common.files import write_atomic
 from llmb_common.gpus import peak_tflops
 from llmb_common.recipes import flops
-from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
+from llmb_common.recipes.folders import recipe_folders, recipes_root
+from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER, count_parameters
 from llmb_common.recipes.readme_figures import fill_figures
 from llmb_common.recipes.readme_functions import TABLES
 from llmb_common.recipes.readme_variables import engines, table, variables
 from llmb_common.recipes.recipe import Recipe, Result, Row, find_row
+from llmb_common.recipes.shipped import SHIPPED, shipped_text
 from llmb_common.strict_yaml import read_text
 
 _MARKED = re.compile(r"(<!-- table: (?P<name>[^\n]*?) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
@@ -316,22 +320,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     differ = 0
     try:
-        for folder in arguments.folders or recipe_folders(recipes_root()):
-            readme = folder / "README.md"
-            old = read_text(readme, RecipeError)
-            new = fill(old, load_recipe(folder), str(readme))
-            if new == old:
+        folders = arguments.folders or list(recipe_folders(recipes_root()))
+        generated = {folder / "README.md": _filled(folder) for folder in folders}
+        if not arguments.folders and not os.environ.get("LLMB_REPO"):
+            generated[SHIPPED] = shipped_text(folders)
+        for path, new in generated.items():
+            if path.is_file() and new == read_text(path, RecipeError):
                 continue
             if arguments.write:
-                write_atomic(readme, new)
-                print(f"{readme}: written")
+                write_atomic(path, new)
+                print(f"{path}: written")
             else:
                 differ = 1
-                print(f"{readme}: tables differ from recipe.yaml (run with --write)")
+                print(f"{path}: differs from recipe.yaml (run with --write)")
     except LLMBError as problem:
         print(f"error: {problem}", file=sys.stderr)
         return problem.exit_status
     return differ
+
+
+def _filled(folder: Path) -> str:
+    readme = folder / "README.md"
+    return fill(read_text(readme, RecipeError), load_recipe(folder), str(readme))
 
 
 if __name__ == "__main__":

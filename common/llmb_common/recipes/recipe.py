@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
@@ -18,6 +18,7 @@ from llmb_common.engines import DEFAULT_ENGINE
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.gpus import row_types
 from llmb_common.recipes.model import Model, Name, Ratio
+from llmb_common.recipes.summary import Configuration
 from llmb_common.request.columns import Columns, Positive
 
 if TYPE_CHECKING:  # read where a recipe has one
@@ -136,17 +137,6 @@ class Row(Columns[str], frozen=True, kw_only=True, forbid_unknown_fields=True):
                 remedy=f"use a multiple of {divisor} GPUs, or set GBS",
             )
         return gpus * times // divisor
-
-
-class Configuration(NamedTuple):
-    """What selects a row, and the numbers of GPUs that it documents."""
-
-    size: str
-    gpu: str
-    dtype: str
-    fp8_recipe: str | None
-    variant: str
-    scales: tuple[int, ...]
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,10 +15,10 @@ from llmb_common.engines import DEFAULT_ENGINE
 from llmb_common.errors import ConfigError, did_you_mean
 from llmb_common.request.values import is_mount
 from llmb_common.secrets import is_secret_name
-from llmb_common.strict_yaml import Lines, convert, load_text, read_text
+from llmb_common.site.file import FILE_NAME as FILE_NAME
+from llmb_common.site.file import config_text
+from llmb_common.strict_yaml import Lines, convert, load_text
 from llmb_common.words import is_slurm_name, job_variable_problem, line_problem
-
-FILE_NAME = "cluster_config.yaml"
 
 Runtime = Literal["pyxis", "enroot", "none"]
 
@@ -84,17 +84,17 @@ def load_cluster_config(install: Path | None) -> ClusterConfig:
     Raises:
         ConfigError: it is wrong, or cannot be read; with file and line.
     """
-    if install is None:
-        return ClusterConfig()
-    path = install / FILE_NAME
-    try:
-        if not path.exists():
-            return ClusterConfig()
-    except OSError as error:
-        raise ConfigError(
-            f"cannot look for {path}: {error.strerror or error}", remedy="correct LLMB_INSTALL, or its permissions"
-        ) from error
-    data, lines = load_text(read_text(path), str(path))
+    text = config_text(install)
+    return ClusterConfig() if text is None or install is None else parse_cluster_config(text, install / FILE_NAME)
+
+
+def parse_cluster_config(text: str, path: Path) -> ClusterConfig:
+    """The configuration that ``text`` says; ``path`` names it in messages.
+
+    Raises:
+        ConfigError: it is wrong; with file and line.
+    """
+    data, lines = load_text(text, str(path))
     config = convert(data, lines, ClusterConfig, str(path))
     _check(config, path, lines)
     return config

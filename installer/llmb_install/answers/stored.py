@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from llmb_common.errors import ConfigError, EnvironmentLacks
-from llmb_common.recipes.loading import load_recipe, recipe_folders
+from llmb_common.recipes.folders import recipe_folders
+from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.strict_yaml import convert, load_text, read_text
 from llmb_install.answers.answers import Answers

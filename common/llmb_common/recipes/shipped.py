@@ -1,0 +1,71 @@
+"""Summaries of the recipes that we ship, without parsing their YAML and their catalogue.
+
+``shipped.json`` holds them, each with the SHA-256 of every file that it was made from. A recipe whose files are others,
+however little they differ, is read in full. ``python -m llmb_common.recipes.readme_tables --write`` writes the file,
+and a test compares it with the recipes. Standard library only: this module decides how soon ``llmb-run list`` and a
+shell's completion answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from llmb_common.recipes.summary import Configuration, Summary, summary_of
+
+SHIPPED = Path(__file__).with_name("shipped.json")
+
+
+def read_summary(folder: Path) -> Summary:
+    """The summary of the recipe in ``folder``.
+
+    Raises:
+        RecipeError: there is none, or it is wrong; with file and line.
+    """
+    found = _shipped_summary(folder)
+    if found is not None:
+        return found
+    from llmb_common.recipes.loading import load_recipe
+
+    return summary_of(load_recipe(folder))
+
+
+def shipped_text(folders: Iterable[Path]) -> str:
+    """The content of ``shipped.json`` for the recipes in ``folders``: by the SHA-256 of recipe.yaml, one a line."""
+    from llmb_common.recipes.loading import load_recipe
+
+    lines = []
+    for folder in folders:
+        recipe = load_recipe(folder)
+        beside = [Path(recipe.catalogue_file).name] if recipe.catalogue_file else []
+        files = {name: _digest(folder / name) for name in beside}
+        entry = json.dumps([files, summary_of(recipe)], separators=(",", ":"))
+        lines.append(f'"{_digest(folder / "recipe.yaml")}":{entry}')
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _shipped_summary(folder: Path) -> Summary | None:
+    """The shipped summary; None unless every file that it was made from is in ``folder``, unchanged."""
+    try:
+        files, known = _shipped()[_digest(folder / "recipe.yaml")]
+        if any(_digest(folder / name) != digest for name, digest in files.items()):
+            return None
+    except (OSError, KeyError):
+        return None
+    name, workload, title, sizes, configurations = known
+    rows = (Configuration._make((*row, tuple(scales))) for *row, scales in configurations)
+    return Summary(name, workload, title, tuple(sizes), tuple(rows))
+
+
+@lru_cache(maxsize=1)
+def _shipped() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(SHIPPED.read_bytes())
+    return content
+
+
+def _digest(path: Path) -> str:
+    return sha256(path.read_bytes()).hexdigest()

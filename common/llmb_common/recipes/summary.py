@@ -1,0 +1,34 @@
+"""What lists and completion show of a recipe."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from llmb_common.recipes.recipe import Recipe
+
+
+class Configuration(NamedTuple):
+    """What selects a row, and the numbers of GPUs that it documents."""
+
+    size: str
+    gpu: str
+    dtype: str
+    fp8_recipe: str | None
+    variant: str
+    scales: tuple[int, ...]
+
+
+class Summary(NamedTuple):
+    """The names of a recipe, its model sizes and its configurations."""
+
+    name: str
+    workload: str
+    title: str
+    sizes: tuple[str, ...]
+    configurations: tuple[Configuration, ...]
+
+
+def summary_of(recipe: Recipe) -> Summary:
+    """The summary of a recipe that has been read."""
+    return Summary(recipe.name, recipe.workload, recipe.title, recipe.sizes, tuple(recipe.configurations))

@@ -1,0 +1,90 @@
+"""The few facts of ``cluster_config.yaml`` that lists and completion need, kept so that they are known at once.
+
+Reading the file in full takes 20 ms, most of it PyYAML's import. So what it said is kept in the user's own cache
+folder, under the SHA-256 of its text: another text is read in full, and nobody else's file is believed. Without a cache
+folder everything works as well, only slower. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from llmb_common.errors import RecordError
+from llmb_common.site.file import FILE_NAME, config_text
+
+_MOST = 20
+"""How many texts are remembered, the oldest forgotten first."""
+
+
+class SiteFacts(NamedTuple):
+    """Keys of ``cluster_config.yaml``, or their defaults."""
+
+    repo: str | None = None
+    gpu_type: str | None = None
+    workloads: tuple[str, ...] = ()
+
+
+def read_facts(install: Path | None) -> SiteFacts:
+    """The facts of the installation ``install``.
+
+    Raises:
+        ConfigError: its configuration is wrong, or cannot be read; with file and line.
+    """
+    text = config_text(install)
+    if text is None or install is None:
+        return SiteFacts()
+    digest, kept = sha256(text.encode()).hexdigest(), _kept()
+    if digest in kept:
+        return kept[digest]
+    from llmb_common.site.cluster import parse_cluster_config
+
+    config = parse_cluster_config(text, install / FILE_NAME)
+    facts = SiteFacts(config.repo, config.gpu_type, config.workloads)
+    _keep({**kept, digest: facts})
+    return facts
+
+
+def _file(variables: Mapping[str, str] = os.environ) -> Path | None:
+    base = variables.get("XDG_CACHE_HOME") or os.path.join(variables.get("HOME", ""), ".cache")  # noqa: PTH118
+    return Path(base) / "llmb" / "sites.json" if os.path.isabs(base) else None  # noqa: PTH117
+
+
+def _kept() -> dict[str, SiteFacts]:
+    """Facts by the SHA-256 of the text that says them; none where the file is missing, damaged or not ours alone."""
+    file = _file()
+    try:
+        if file is None or not (_ours(file.parent, stat.S_IFDIR) and _ours(file, stat.S_IFREG)):
+            return {}
+        found = json.loads(file.read_bytes())
+        return {digest: SiteFacts(repo, gpu, tuple(names)) for digest, (repo, gpu, names) in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _keep(facts: Mapping[str, SiteFacts]) -> None:
+    """Remember ``facts`` for the next command, where this user has a folder for that."""
+    from llmb_common.files import write_atomic
+
+    file = _file()
+    try:
+        # Not for root with somebody else's HOME: a folder of root's would be in that user's way.
+        if file is None or not _ours(file.parent.parent, stat.S_IFDIR):
+            return
+        file.parent.mkdir(mode=0o700, exist_ok=True)
+        if _ours(file.parent, stat.S_IFDIR):
+            newest = dict(list(facts.items())[-_MOST:])
+            write_atomic(file, json.dumps(newest) + "\n", mode=0o600, sync_folder=False)
+    except (OSError, RecordError):
+        return
+
+
+def _ours(path: Path, kind: int) -> bool:
+    """Whether ``path`` is of that kind (no link), ours, and nobody else may write to it."""
+    status = path.lstat()
+    return stat.S_IFMT(status.st_mode) == kind and status.st_uid == os.geteuid() and not status.st_mode & 0o022
