@@ -9,17 +9,20 @@ from llmb_common.printable import printable
 
 notices: list[str] = []
 """What this command has said so far; the JSON envelope repeats it."""
+_said: set[str] = set()
 
 
 def notice(text: str) -> None:
     """Something the reader should know: on stderr at once, and in the envelope. The same text is said once."""
-    if text not in notices:
+    if text not in _said:
+        _said.add(text)
         notices.append(text)
         print(f"note: {text}", file=sys.stderr)
 
 
 def forget_notices() -> None:
     notices.clear()
+    _said.clear()
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> str:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from llmb_common.executors.slurm import look as slurm_runs
+from llmb_common.planning.job_plan import JobPlan
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
+from support.run_site import RunSite
 
 
 @pytest.fixture
@@ -28,3 +30,9 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     # Short delays: sbatch takes no time here, and its process is still looked for.
     monkeypatch.setattr(slurm_runs, "LOCAL_GRACE_SECONDS", 0.1)
     return fake
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> JobPlan:
+    """A smoke job for Slurm, in a folder of its module's own."""
+    return RunSite(tmp_path_factory.mktemp("site"), "slurm").plan()

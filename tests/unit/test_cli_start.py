@@ -204,6 +204,17 @@ def test_the_envelope_of_a_success_and_of_an_error(cli: Cli) -> None:
     assert done.err.startswith("error: ")
 
 
+def test_the_same_notice_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.forget_notices()
+    for text in ("first", "second", "first"):
+        terminal.notice(text)
+    assert terminal.notices == ["first", "second"]
+    terminal.forget_notices()
+    terminal.notice("first")
+    assert (terminal.notices, capsys.readouterr().err) == (["first"], "note: first\nnote: second\nnote: first\n")
+    terminal.forget_notices()
+
+
 def test_notices_go_to_stderr_and_into_the_envelope(cli: Cli) -> None:
     done = cli("single", "-w", "llama3.1", "--gpu-type", "cpu", "--dry-run", "--json", CLUSTER_TYPE="local")
     assert any("MODEL_SIZE is smoke" in text for text in done.envelope["notices"])

@@ -15,7 +15,6 @@ from llmb_common.index import UNREADABLE, RunFilter, find_run, find_runs, note, 
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.record import RunRecord, Submission, load_record, update_record
 from llmb_common.submission.create import create_run
-from support.run_site import RunSite
 
 
 class Runs:
@@ -44,11 +43,6 @@ class Runs:
         with pytest.raises(RequestError) as caught:
             find_run(self.install, word)
         return caught.value
-
-
-@pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> JobPlan:
-    return RunSite(tmp_path_factory.mktemp("site"), "slurm").plan()
 
 
 @pytest.fixture

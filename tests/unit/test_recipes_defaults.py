@@ -218,6 +218,12 @@ def test_an_unknown_size_or_variant_is_refused_with_those_that_are_meant(llama: 
     assert "did you mean 'nemo2'?" in caught.value.message
 
 
+def test_which_sizes_are_meant_is_looked_at_only_for_the_message(llama: Recipe) -> None:
+    sizes, variants = iter(["8b"]), iter(["nemo2"])
+    assert (llama.model("70b", among=sizes).size, llama.variant("mbridge", among=variants).name) == ("70b", "mbridge")
+    assert [*sizes, *variants] == ["8b", "nemo2"]
+
+
 # Where recipes are
 
 

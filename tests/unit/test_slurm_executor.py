@@ -17,7 +17,6 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.programs import Answer
 from llmb_common.runs.record import ArrayTask, RunRecord, Submission, load_record, update_record
 from llmb_common.submission.create import create_run
-from support.run_site import RunSite
 
 
 class Slurm:
@@ -41,11 +40,6 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     for module in (array, sbatch, scancel):
         monkeypatch.setattr(module, "run_slurm", slurm.run)
     return slurm
-
-
-@pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> JobPlan:
-    return RunSite(tmp_path_factory.mktemp("site"), "slurm").plan()
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import ArrayTask, RunRecord, Submission
 from llmb_common.slurm.query import JobInfo, Place
 from llmb_common.submission.create import create_run
-from support.run_site import RunSite
 
 
 @dataclass
@@ -58,11 +57,6 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     monkeypatch.setattr(slurm_look, "in_queue", slurm.in_queue)
     monkeypatch.setattr(slurm_look, "in_accounting", slurm.in_accounting)
     return slurm
-
-
-@pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> JobPlan:
-    return RunSite(tmp_path_factory.mktemp("site"), "slurm").plan()
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def choose(given: Given) -> Case:
     recipe, request, say = given.recipe, given.request, given.request.say
     gpu_type = choose_gpu_type(given)
     here = row_types(gpu_type)
-    model = recipe.model(_size(given, gpu_type), among={c.size for c in recipe.configurations if c.gpu in here})
+    model = recipe.model(_size(given, gpu_type), among=(c.size for c in recipe.configurations if c.gpu in here))
     rows = recipe.rows_for(gpu_type, size=model.size)
     if not rows:
         said = gpu_said(given, gpu_type)
@@ -35,7 +35,7 @@ def choose(given: Given) -> Case:
             + _smoke_hint(given, gpu_type),
         )
     if request.variant:
-        name = recipe.variant(request.variant, among={row.variant for row in rows}).name
+        name = recipe.variant(request.variant, among=(row.variant for row in rows)).name
         rows = [row for row in rows if row.variant == name]
         if not rows:
             raise RequestError(

@@ -7,7 +7,7 @@ one ``Row``; its GPU counts are the doublings from ``gpus_min`` to ``gpus_max``,
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -307,18 +307,19 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.catalogue is not None:
             yield from self.catalogue.configurations()
 
-    def model(self, size: str, among: Collection[str] | None = None) -> Model:
+    def model(self, size: str, among: Iterable[str] = ()) -> Model:
         """The model of ``size`` (in any case).
 
         Raises:
-            RequestError: there is none; the message lists the sizes, of those ``among``.
+            RequestError: there is none; the message lists the sizes, of those ``among`` (looked at only then).
         """
         for model in self.listed_models:
             if model.size == size.lower():
                 return model
         if self.catalogue is not None and size.lower() in self.catalogue.sizes:
             return self.catalogue.model(size.lower())
-        sizes = [name for name in self.sizes if not among or name in among]
+        wanted = set(among)
+        sizes = [name for name in self.sizes if not wanted or name in wanted]
         raise RequestError(
             f"{self.name} has no model size {size!r}{did_you_mean(size.lower(), sizes)}",
             remedy=f"the sizes are {', '.join(sizes)}",
@@ -350,16 +351,17 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         document = self.documents[result.source.partition(":")[0]]
         return msgspec.structs.replace(document, container=result.container or document.container)
 
-    def variant(self, name: str, among: Collection[str] | None = None) -> Variant:
+    def variant(self, name: str, among: Iterable[str] = ()) -> Variant:
         """The variant ``name`` (in any case).
 
         Raises:
-            RequestError: there is none; the message lists the variants, of those ``among``.
+            RequestError: there is none; the message lists the variants, of those ``among`` (looked at only then).
         """
         for variant in self.variants:
             if variant.name == name.lower():
                 return variant
-        names = [v.name for v in self.variants if not among or v.name in among]
+        wanted = set(among)
+        names = [v.name for v in self.variants if not wanted or v.name in wanted]
         raise RequestError(
             f"{self.name} has no variant {name!r}{did_you_mean(name.lower(), names)}",
             remedy=f"the variants are {', '.join(names)}",
