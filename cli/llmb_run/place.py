@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,8 +12,8 @@ from llmb_common.errors import RecipeError, RequestError, did_you_mean
 from llmb_common.recipes.folders import recipe_folders, recipes_root
 from llmb_common.recipes.shipped import read_summary
 from llmb_common.recipes.summary import Summary
+from llmb_common.site import FILE_NAME
 from llmb_common.site.facts import SiteFacts, read_facts
-from llmb_common.site.file import FILE_NAME
 from llmb_run.terminal import notice
 
 if TYPE_CHECKING:  # imported where they are needed: `list` and completion answer without
@@ -41,12 +40,11 @@ def find_install(variables: Mapping[str, str] = os.environ, here: Path | None = 
     return here
 
 
-@dataclass(frozen=True)
 class CatalogEntry:
     """A recipe and its folder. ``summary`` is known at once; the rest is read when it is needed."""
 
-    folder: Path
-    summary: Summary
+    def __init__(self, folder: Path, summary: Summary) -> None:
+        self.folder, self.summary = folder, summary
 
     @cached_property
     def recipe(self) -> Recipe:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from llmb_run import terminal
 from support.cli import Cli
 
 ROOT = Path(__file__).resolve().parents[2]

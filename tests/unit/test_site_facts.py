@@ -45,7 +45,7 @@ def kept(home: Path, site: Path) -> Path:
 def lie(file: Path) -> None:
     """Other facts for every text."""
     known = json.loads(file.read_text())
-    file.write_text(json.dumps({digest: ["/evil", "h100", []] for digest in known}))
+    file.write_text(json.dumps({text: ["/evil", "h100", []] for text in known}))
 
 
 def test_the_file_is_read_in_full_only_once(kept: Path, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:

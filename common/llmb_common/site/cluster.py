@@ -15,9 +15,8 @@ from llmb_common.engines import DEFAULT_ENGINE
 from llmb_common.errors import ConfigError, did_you_mean
 from llmb_common.request.values import is_mount
 from llmb_common.secrets import is_secret_name
-from llmb_common.site.file import FILE_NAME as FILE_NAME
-from llmb_common.site.file import config_text
-from llmb_common.strict_yaml import Lines, convert, load_text
+from llmb_common.site import FILE_NAME as FILE_NAME
+from llmb_common.strict_yaml import Lines, convert, load_text, read_text
 from llmb_common.words import is_slurm_name, job_variable_problem, line_problem
 
 Runtime = Literal["pyxis", "enroot", "none"]
@@ -84,8 +83,17 @@ def load_cluster_config(install: Path | None) -> ClusterConfig:
     Raises:
         ConfigError: it is wrong, or cannot be read; with file and line.
     """
-    text = config_text(install)
-    return ClusterConfig() if text is None or install is None else parse_cluster_config(text, install / FILE_NAME)
+    if install is None:
+        return ClusterConfig()
+    path = install / FILE_NAME
+    try:
+        if not path.exists():
+            return ClusterConfig()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot look for {path}: {error.strerror or error}", remedy="correct LLMB_INSTALL, or its permissions"
+        ) from error
+    return parse_cluster_config(read_text(path), path)
 
 
 def parse_cluster_config(text: str, path: Path) -> ClusterConfig:

@@ -1,7 +1,7 @@
 """The few facts of ``cluster_config.yaml`` that lists and completion need, kept so that they are known at once.
 
 Reading the file in full takes 20 ms, most of it PyYAML's import. So what it said is kept in the user's own cache
-folder, under the SHA-256 of its text: another text is read in full, and nobody else's file is believed. Without a cache
+folder, together with the whole text: another text is read in full, and nobody else's file is believed. Without a cache
 folder everything works as well, only slower. Standard library only.
 """
 
@@ -11,12 +11,14 @@ import json
 import os
 import stat
 from collections.abc import Mapping
-from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from llmb_common.errors import RecordError
-from llmb_common.site.file import FILE_NAME, config_text
+from llmb_common.site import FILE_NAME
+
+if TYPE_CHECKING:
+    from llmb_common.site.cluster import ClusterConfig
 
 _MOST = 20
 """How many texts are remembered, the oldest forgotten first."""
@@ -36,18 +38,28 @@ def read_facts(install: Path | None) -> SiteFacts:
     Raises:
         ConfigError: its configuration is wrong, or cannot be read; with file and line.
     """
-    text = config_text(install)
-    if text is None or install is None:
+    if install is None:
         return SiteFacts()
-    digest, kept = sha256(text.encode()).hexdigest(), _kept()
-    if digest in kept:
-        return kept[digest]
+    try:
+        text = (install / FILE_NAME).read_bytes().decode()
+    except FileNotFoundError:
+        return SiteFacts()
+    except (OSError, UnicodeDecodeError):
+        from llmb_common.site.cluster import load_cluster_config
+
+        return _facts(load_cluster_config(install))  # which says what is wrong
+    kept = _kept()
+    if text in kept:
+        return kept[text]
     from llmb_common.site.cluster import parse_cluster_config
 
-    config = parse_cluster_config(text, install / FILE_NAME)
-    facts = SiteFacts(config.repo, config.gpu_type, config.workloads)
-    _keep({**kept, digest: facts})
+    facts = _facts(parse_cluster_config(text, install / FILE_NAME))
+    _keep({**kept, text: facts})
     return facts
+
+
+def _facts(config: ClusterConfig) -> SiteFacts:
+    return SiteFacts(config.repo, config.gpu_type, config.workloads)
 
 
 def _file(variables: Mapping[str, str] = os.environ) -> Path | None:
@@ -56,13 +68,13 @@ def _file(variables: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def _kept() -> dict[str, SiteFacts]:
-    """Facts by the SHA-256 of the text that says them; none where the file is missing, damaged or not ours alone."""
+    """Facts by the text that says them; none where the file is missing, damaged or not ours alone."""
     file = _file()
     try:
         if file is None or not (_ours(file.parent, stat.S_IFDIR) and _ours(file, stat.S_IFREG)):
             return {}
         found = json.loads(file.read_bytes())
-        return {digest: SiteFacts(repo, gpu, tuple(names)) for digest, (repo, gpu, names) in found.items()}
+        return {text: SiteFacts(repo, gpu, tuple(names)) for text, (repo, gpu, names) in found.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
 
