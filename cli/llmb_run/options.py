@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from llmb_common import gpus
+from llmb_common.request.variables import COLUMNS, VARIABLES
 from llmb_run import completion
 from llmb_run.app import F, as_json
 
@@ -33,7 +33,19 @@ def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-_SIZE = ("-s", "--size", "--model-size", "size")
+def setting(variable: str, *names: str, more: str = "", **settings: Any) -> Callable[[F], F]:
+    """The option for a variable of ``launch.sh``, in the words of their table. ``more``: what it says beside them.
+
+    ``names``: its further names, the parameter's among them.
+    """
+    known = VARIABLES[variable]
+    if known.metavar:
+        settings["metavar"] = known.metavar
+    return click.option(known.option, *names, help=f"{known.in_help}{more}.", **settings)
+
+
+_LIST = "; repeatable, or separated by commas"
+_SIZE = ("MODEL_SIZE", "--size", "--model-size", "size")
 
 runs = click.argument(
     "runs", metavar="[RUN]...", nargs=-1, help="Run ids, names, job ids or folders.", shell_complete=completion.runs
@@ -49,30 +61,26 @@ json = click.option(
 workload = click.option(
     "-w", "--workload", metavar="NAME", required=True, help="Workload.", shell_complete=completion.workloads
 )
-size = click.option(*_SIZE, metavar="SIZE", help="Model size, such as 405b.", shell_complete=completion.sizes)
-dtype = click.option("--dtype", metavar="DTYPE", help="bf16, fp8 or nvfp4.", shell_complete=completion.dtypes)
+size = setting(*_SIZE, more=", such as 405b", shell_complete=completion.sizes)
+dtype = setting("DTYPE", shell_complete=completion.dtypes)
+scale = setting("JOB_TOTAL_GPUS")
 workloads = several(
     *("-w", "--workload"),
     metavar="NAME",
-    help="Workload; repeatable, or separated by commas.",
+    help=f"Workload{_LIST}.",
     shell_complete=completion.workloads,
 )
-sizes = several(
-    *_SIZE, metavar="SIZE", help="Model size; repeatable, or separated by commas.", shell_complete=completion.sizes
-)
-dtypes = several(
-    "--dtype",
-    metavar="DTYPE",
-    help="bf16, fp8 or nvfp4; repeatable, or separated by commas.",
-    shell_complete=completion.dtypes,
-)
-gpu_type = click.option("--gpu-type", metavar="TYPE", help=f"{', '.join(gpus.GPUS)} or cpu.")
+sizes = setting(*_SIZE, more=_LIST, multiple=True, shell_complete=completion.sizes)
+dtypes = setting("DTYPE", more=_LIST, multiple=True, shell_complete=completion.dtypes)
+gpu_type = setting("GPU_TYPE")
+
+_COLUMN = VARIABLES[next(iter(COLUMNS))]
 
 filters = together(
     workloads,
     sizes,
     dtypes,
-    several("--scale", metavar="GPUS", help="Number of GPUs; repeatable, or separated by commas."),
+    setting("JOB_TOTAL_GPUS", more=_LIST, multiple=True),
     several("--state", metavar="STATE", help="Slurm state, such as RUNNING or TIMEOUT; repeatable."),
     click.option("--since", metavar="SPAN", help="Only runs from the last SPAN: 90m, 2h, 7d."),
     click.option("--limit", metavar="N", type=click.IntRange(min=1), help="At most the N newest runs."),
@@ -80,21 +88,16 @@ filters = together(
 """Which runs: the keyword arguments of ``selecting.run_filter``."""
 
 job_settings = together(
-    flag("-p", "--profile", help="Profile with Nsight Systems."),
+    setting("ENABLE_PROFILE", "-p", is_flag=True),
     gpu_type,
-    click.option(
-        "--variant",
-        metavar="NAME",
-        help="Generation of configurations, where a recipe has two.",
-        shell_complete=completion.variants,
-    ),
-    click.option("--engine", metavar="RELEASE", help="Release of Megatron-Bridge, where a recipe runs on several."),
-    click.option("--max-steps", metavar="N", help="Training steps."),
-    click.option("--time-limit", metavar="TIME", help="Slurm time limit: HH:MM:SS, or minutes."),
+    setting("CONFIG_VARIANT", shell_complete=completion.variants),
+    setting("LLMB_ENGINE"),
+    setting("MAX_STEPS"),
+    setting("TIME_LIMIT"),
     several("--env", metavar="NAME=VALUE", help="Set a variable of the job or of launch.sh; repeatable."),
-    several("--set", "columns", metavar="COLUMN=VALUE", help="Override one column, such as tp=4; repeatable."),
+    several("--set", "columns", metavar="COLUMN=VALUE", help=f"{_COLUMN.in_help}, such as tp=4; repeatable."),
     several("--slurm-arg", metavar="KEY=VALUE", help="Another sbatch option, such as qos=high; repeatable."),
-    flag("--force", help="Accept an undocumented scale if the batch divides evenly."),
+    setting("FORCE", is_flag=True),
 )
 """What a job may be given: the keyword arguments of ``starting.requests.ask_of``."""
 

@@ -77,7 +77,7 @@ print(json.dumps({
     "script": render_script(plan, paths),
     "listed": json.loads(llmb_run("list", "--gpu-type", "x900", "--json"))["data"],
     "help": llmb_run("single", "--help"),
-    "variable": VARIABLES["GPU_TYPE"].meaning,
+    "variable": VARIABLES["GPU_TYPE"].in_table,
     "readme": "\\n".join(variables(llama)),
     "choices": next(q for q in questions.QUESTIONS if q.field == "gpu_type").choices,
     "arch": answers.complete(given, {llama.workload: llama}).arch,

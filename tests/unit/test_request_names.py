@@ -6,11 +6,12 @@ import msgspec
 import pytest
 
 from llmb_common.errors import RequestError
-from llmb_common.request.columns import COLUMNS, Columns
+from llmb_common.request.columns import Columns
 from llmb_common.request.fields import VARIABLE_NAMES, FieldNames
 from llmb_common.request.names import refuse_typos
 from llmb_common.request.read import read_request
 from llmb_common.request.values import gres_count, gres_type, is_mount
+from llmb_common.request.variables import COLUMNS
 
 OPTIONS = FieldNames({"JOB_TOTAL_GPUS": "--scale", "ENABLE_PROFILE": "--profile", "TIME_LIMIT": "--time-limit"})
 

@@ -15,7 +15,7 @@ from llmb_run.app import Command
 @options.workload
 @options.size
 @options.dtype
-@click.option("--scale", metavar="GPUS", help="Number of GPUs; ranks on a CPU.")
+@options.scale
 @options.job_settings
 @options.after
 @options.dry_run

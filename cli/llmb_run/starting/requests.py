@@ -9,33 +9,20 @@ from typing import Any
 
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.request.columns import COLUMNS
 from llmb_common.request.fields import FieldNames
 from llmb_common.request.read import Request
-from llmb_common.request.variables import VARIABLES
+from llmb_common.request.variables import COLUMNS, VARIABLES
 from llmb_common.secrets import is_secret_name
 from llmb_common.slurm.options import override_additional
 from llmb_common.words import is_variable_name, job_variable_problem
 from llmb_run.place import CatalogEntry, Place
 
-_OPTIONS = {
-    "JOB_TOTAL_GPUS": "--scale",
-    "MODEL_SIZE": "-s",
-    "DTYPE": "--dtype",
-    "GPU_TYPE": "--gpu-type",
-    "CONFIG_VARIANT": "--variant",
-    "LLMB_ENGINE": "--engine",
-    "MAX_STEPS": "--max-steps",
-    "TIME_LIMIT": "--time-limit",
-    "FORCE": "--force",
-    "ENABLE_PROFILE": "--profile",
-}
-"""The option for a variable of ``launch.sh``."""
-
 
 def option_names() -> FieldNames:
     """Options for the fields in messages, but for variables that are set: whoever set one looks for it."""
-    return FieldNames({name: option for name, option in _OPTIONS.items() if name not in os.environ})
+    return FieldNames(
+        {name: known.option for name, known in VARIABLES.items() if known.option and name not in os.environ}
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

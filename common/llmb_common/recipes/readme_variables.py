@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from llmb_common.recipes.recipe import Recipe, Variant
 from llmb_common.recipes.releases import container_release, release_order, same_release
-from llmb_common.request.columns import COLUMNS
-from llmb_common.request.variables import VARIABLES
+from llmb_common.request.variables import COLUMNS, VARIABLES
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -29,12 +28,12 @@ def variables(recipe: Recipe) -> list[str]:
         skip.add("LLMB_ENGINE")
     own = _own_defaults(recipe)
     rows = [
-        [f"`{name}`", variable.meaning.format(**own), variable.default.format(**own)]
+        [f"`{name}`", variable.in_table, variable.default.format(**own)]
         for name, variable in VARIABLES.items()
         if name not in skip and name not in COLUMNS
     ]
     column = VARIABLES[next(iter(COLUMNS))]
-    rows.append([" ".join(f"`{name}`" for name in COLUMNS), column.meaning, column.default])
+    rows.append([" ".join(f"`{name}`" for name in COLUMNS), column.in_table, column.default])
     return table(["variable", "meaning", "default"], rows)
 
 

@@ -6,6 +6,8 @@ from typing import Annotated, Generic, TypeVar
 
 import msgspec
 
+from llmb_common.request.variables import COLUMNS
+
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -32,5 +34,4 @@ class Columns(msgspec.Struct, Generic[Batch], frozen=True, kw_only=True, forbid_
     offload_layers: Count = 0
 
 
-COLUMNS = {name.upper(): name for name in Columns.__struct_fields__}
-"""The variables that override one column of a row, and the column's name."""
+assert Columns.__struct_fields__ == tuple(COLUMNS.values())  # which help texts need before msgspec

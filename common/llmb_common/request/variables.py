@@ -1,6 +1,7 @@
 """Every documented variable of ``launch.sh``, once: what it means, what it may be, its default.
 
-Reading, typing errors, the READMEs' tables and the options of other front ends are made from this table.
+Reading, typing errors, the READMEs' tables and the options of ``llmb-run`` are made from this table. It imports little:
+every help text does.
 """
 
 from __future__ import annotations
@@ -8,24 +9,51 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmb_common import gpus
-from llmb_common.request.columns import COLUMNS
 
 SITE = "`cluster_config.yaml`"
 _OFF = "`false`"
 
 
+COLUMNS = {
+    name.upper(): name
+    for name in (
+        *("tp", "pp", "cp", "ep", "etp", "vp", "mbs", "gbs"),
+        *("fsdp", "cuda_graph", "recompute_layers", "offload_layers"),
+    )
+}
+"""The variables that override one column of a row, and the column's name. ``columns`` has the types, of just these."""
+
+
 @dataclass(frozen=True)
 class Variable:
-    """``meaning`` is a phrase; ``choices``: the only values there are. ``default`` is for people, ``{...}`` in it the
-    recipe's own (see ``recipes.readme_variables``)."""
+    """``meaning`` is a phrase, or the values that there are. ``default`` is for people, ``{...}`` in it the recipe's
+    own (see ``recipes.readme_variables``)."""
 
-    meaning: str
+    meaning: str | tuple[str, ...]
     default: str = "-"
     choices: tuple[str, ...] = ()
+    """The only values there are, checked when the variable is read; others depend on the recipe or have more forms."""
+    option: str = ""
+    """What ``llmb-run`` has instead."""
+    metavar: str = ""
+    """What stands for the option's value in help texts; empty: it has none."""
+
+    @property
+    def in_table(self) -> str:
+        """As READMEs say it."""
+        return self.meaning if isinstance(self.meaning, str) else " ".join(self.meaning)
+
+    @property
+    def in_help(self) -> str:
+        """As the beginning of a sentence: ``Training steps``, or ``bf16, fp8 or nvfp4``."""
+        if isinstance(self.meaning, str):
+            return self.meaning[:1].upper() + self.meaning[1:]
+        *others, last = self.meaning
+        return f"{', '.join(others)} or {last}"
 
 
 def _choice(*choices: str, default: str) -> Variable:
-    return Variable(" ".join(choices), default, choices)
+    return Variable(choices, default, choices)
 
 
 def _per_node() -> str:
@@ -37,25 +65,38 @@ def _per_node() -> str:
 
 
 VARIABLES: dict[str, Variable] = {
-    "JOB_TOTAL_GPUS": Variable("number of GPUs; ranks on a CPU", "required on Slurm, else what the machine has"),
-    "GPU_TYPE": Variable(" ".join(gpus.gpu_types()), f"{SITE}, else {{gpu_type}}"),
-    "MODEL_SIZE": Variable("model size", "{model_size}; without GPUs `smoke`"),
-    "DTYPE": Variable("bf16 fp8 nvfp4", "{dtype}"),
+    "JOB_TOTAL_GPUS": Variable(
+        "number of GPUs (on a CPU: of ranks)",
+        "required on Slurm, else what the machine has",
+        option="--scale",
+        metavar="GPUS",
+    ),
+    "GPU_TYPE": Variable(gpus.gpu_types(), f"{SITE}, else {{gpu_type}}", option="--gpu-type", metavar="TYPE"),
+    "MODEL_SIZE": Variable("model size", "{model_size}; without GPUs `smoke`", option="-s", metavar="SIZE"),
+    "DTYPE": Variable(("bf16", "fp8", "nvfp4"), "{dtype}", option="--dtype", metavar="DTYPE"),
     "FP8_RECIPE": _choice("cs", "ds", "mx", "sc", default="{fp8_recipe}"),
     "CONFIG_VARIANT": Variable(
-        "which generation of configurations, if the recipe has two", "the newest with that size, dtype and scale"
+        "variant of the configurations, where a recipe has several",
+        "the newest with that size, dtype and scale",
+        option="--variant",
+        metavar="NAME",
     ),
     "GPUS_PER_NODE": Variable("GPUs per node", _per_node()),
     "SBATCH_GPUS_PER_NODE": Variable("GPUs per node; also requests them from Slurm as GRES", SITE),
-    "MAX_STEPS": Variable("training steps", "{max_steps}"),
-    "TIME_LIMIT": Variable("Slurm time limit", "{time_limit}, longer for some configurations"),
+    "MAX_STEPS": Variable("training steps", "{max_steps}", option="--max-steps", metavar="N"),
+    "TIME_LIMIT": Variable(
+        "Slurm time limit: HH:MM:SS, or minutes",
+        "{time_limit}, longer for some configurations",
+        option="--time-limit",
+        metavar="TIME",
+    ),
     **dict.fromkeys(COLUMNS, Variable("override one column of the configuration", "from the tables above")),
     "SBATCH_ACCOUNT": Variable("Slurm account", SITE),
     "SBATCH_PARTITION": Variable("Slurm partition", SITE),
     "ADDITIONAL_SLURM_PARAMS": Variable("semicolon-separated key=value or flag"),
     "RUN_CONF_IMAGE": Variable("another container image", "{image}"),
     "RUN_CONF_MOUNTS": Variable("extra container mounts, comma-separated"),
-    "ENABLE_PROFILE": Variable("Nsight Systems profile", _OFF),
+    "ENABLE_PROFILE": Variable("profile with Nsight Systems", _OFF, option="--profile"),
     "PROFILE_START_STEP": Variable("first profiled step", "{profile_start}"),
     "PROFILE_STOP_STEP": Variable("step at which profiling stops", "{profile_stop}"),
     "RUN_CONF_PROFILE_START_STEP": Variable("first profiled step", "as `PROFILE_START_STEP`"),
@@ -71,8 +112,13 @@ VARIABLES: dict[str, Variable] = {
     "STRONG_SCALING": Variable("the same GBS at every scale", _OFF),
     "CPU_PER_TASK_PINNING": Variable("CPUs bound to each task", "0"),
     "MOE_ROUTING": Variable("drop or balanced", "`drop`", ("drop", "balanced")),
-    "FORCE": Variable("accept an undocumented number of GPUs that the layout divides", _OFF),
-    "LLMB_ENGINE": Variable("release of Megatron-Bridge that trains: {engines}", "`{engine}`"),
+    "FORCE": Variable("accept an undocumented number of GPUs if the layout divides it", _OFF, option="--force"),
+    "LLMB_ENGINE": Variable(
+        "release of Megatron-Bridge, where a recipe runs on several",
+        "`{engine}`, of {engines}",
+        option="--engine",
+        metavar="RELEASE",
+    ),
     "LLMB_ENGINE_CHECK": Variable("off: train with any Megatron-Bridge the image has", "`on`", ("on", "off")),
     "LLMB_PYTHON": Variable("the Python that LLMB is installed in", "active environment, then `LLMB_INSTALL`"),
     "CLUSTER_TYPE": Variable("slurm or local", "`slurm` where `sbatch` answers, else `local`"),
