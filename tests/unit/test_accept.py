@@ -108,7 +108,7 @@ def test_what_stays_inconclusive_is_not_accepted(site: Site) -> None:
     site.suite(105, 100)
     done = site.accept("--json")
     assert (done.status, verdicts(done), runs_of(done)) == (1, ["inconclusive", "pass"], [7, 3])
-    assert "7 runs do not decide" in done.data["workloads"][0]["text"]
+    assert "not decided by 7 runs" in done.data["workloads"][0]["text"]
     assert done.envelope["ok"] is False
 
 
@@ -176,7 +176,7 @@ def test_references_are_those_that_the_campaign_began_with(site: Site) -> None:
     done = site.accept("--json")
     assert (done.status, [item["indication"] for item in done.data["workloads"]]) == (0, [True, False])
     assert done.data["why"] == (
-        "all 2 workloads pass; 1 of them as an indication, against a reference of other software"
+        "all 2 workloads pass; 1 of them as an indication, against a reference measured with other software"
     )
     assert done.data["workloads"][0]["performance_limit"] < 0.95 - 0.02, "the wider limit"
     assert "other software than these runs', so an indication" in site.accept().out
@@ -327,7 +327,7 @@ def test_jobs_that_are_refused_can_be_submitted_later(site: Site) -> None:
     done = site.accept()
     assert (done.status, instant.accepted()) == (3, [])
     assert "6 of 6 runs could not be submitted: the queue is full" in done.err
-    assert "the same command goes on with the campaign" in done.err
+    assert "the same command resumes the campaign" in done.err
     (instant.folder() / "full").unlink()
     assert site.accept().status == 0
     assert len(instant.accepted()) == 6
@@ -363,7 +363,7 @@ def test_a_changed_suite_is_refused_and_said(site: Site) -> None:
     assert (done.status, instant.accepted()) == (2, [])
     assert "two.yaml: its content" in done.err
     assert "llama3.1 smoke mbridge bf16 on 1 cpu: env STEP_MS: " in done.err
-    assert "or begin another campaign with --again" in done.err
+    assert "or start a new campaign with --again" in done.err
     assert site.accept("--again").status == 0
 
 

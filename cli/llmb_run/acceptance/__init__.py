@@ -2,7 +2,7 @@
 
 ::
 
-    suite      the file: which jobs, how often, held against what
+    suite      the file: which jobs, how often, compared with what
     planned    every job planned, with its reference, before anything starts
     frozen     what must not change while a campaign lasts, and what has
     campaign   a campaign's folder and lock

@@ -100,7 +100,7 @@ class Campaign:
             found: Frozen = from_plain(read_json(self.frozen_file), Frozen)
         except msgspec.ValidationError as error:
             raise RecordError(
-                f"{self.frozen_file} is not a campaign's: {error}", remedy="begin another campaign with --again"
+                f"{self.frozen_file} is not a campaign's: {error}", remedy="start a new campaign with --again"
             ) from error
         return found
 
@@ -110,7 +110,9 @@ class Campaign:
             return None
         value = read_json(self.result_file)
         if not isinstance(value, dict) or value.get("schema") != 1:
-            raise RecordError(f"{self.result_file} is not a campaign's result", remedy="begin another with --again")
+            raise RecordError(
+                f"{self.result_file} is not a campaign's result", remedy="start a new campaign with --again"
+            )
         return value
 
 
@@ -127,7 +129,7 @@ def open_campaign(suite: Suite, campaigns: Path, *, again: bool) -> Iterator[Cam
     """The campaign of ``suite`` that goes on, or the first or, with ``again``, another one; locked meanwhile.
 
     Raises:
-        EnvironmentLacks: another process works on it
+        EnvironmentLacks: another process is working on it
         RecordError: its folder cannot be written
     """
     digest = hashlib.sha256(repr((os.getuid(), str(suite.path))).encode()).hexdigest()[:8]
@@ -158,7 +160,7 @@ def _lock(descriptor: int, home: Path) -> None:
     if not try_lock(descriptor):
         who = os.pread(descriptor, 500, 0).decode(errors="replace").strip()
         raise EnvironmentLacks(
-            f"this campaign is under way: {who or 'another process works on it'}",
+            f"this campaign is under way: {who or 'another process is working on it'}",
             remedy="wait for it, or watch its runs: llmb-run watch",
             code="busy",
         )
@@ -183,7 +185,7 @@ def begin_or_go_on(campaign: Campaign, suite: Suite, workloads: Sequence[Workloa
     if found := changes(then, now):
         raise RequestError(
             "the campaign began with other inputs, and its runs would not show one system:\n  " + "\n  ".join(found),
-            remedy="restore them and run the same command again, or begin another campaign with --again",
+            remedy="restore them and run the same command again, or start a new campaign with --again",
             code="changed-inputs",
         )
     return then

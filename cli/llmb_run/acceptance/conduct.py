@@ -53,7 +53,7 @@ class Standing:
 
 
 class Conduct:
-    """One process's work on a campaign. ``say`` tells people what goes on."""
+    """One process's work on a campaign. ``say`` tells people what is going on."""
 
     def __init__(
         self, campaign: Campaign, workloads: Sequence[Workload], place: Place, say: Callable[[str], None]
@@ -136,7 +136,7 @@ class Conduct:
         if refused:
             error = refused[0]
             error.message = f"{len(refused)} of {len(due)} runs could not be submitted: {error.message}"
-            error.remedy = f"{error.remedy or 'correct that'}; then the same command goes on with the campaign"
+            error.remedy = f"{error.remedy or 'correct that'}; then the same command resumes the campaign"
             raise error
 
     def _settle(self, record: RunRecord) -> list[LLMBError]:

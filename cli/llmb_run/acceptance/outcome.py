@@ -95,7 +95,7 @@ def _text(item: Standing) -> str:
         return text
     if progress.decision and progress.decision.reference_too_uncertain:
         return f"{text}, the baseline's own error is too large: make it of more runs"
-    return f"{text}, {len(item.runs)} runs do not decide"
+    return f"{text}, not decided by {len(item.runs)} runs"
 
 
 def _whole(workloads: Sequence[dict[str, Any]]) -> tuple[bool | None, str]:
@@ -119,7 +119,7 @@ def _whole(workloads: Sequence[dict[str, Any]]) -> tuple[bool | None, str]:
     every = "all " if len(judged) == len(main) > 1 else ""
     words = [f"{every}{counted(len(judged), 'workload')} {'passes' if len(judged) == 1 else 'pass'}"]
     if others := sum(item["indication"] for item in judged):
-        words.append(f"{others} of them as an indication, against a reference of other software")
+        words.append(f"{others} of them as an indication, against a reference measured with other software")
     if len(judged) < len(main):
         words.append(f"{only_ran} without a reference completed")
     return True, "; ".join(words)
@@ -147,7 +147,7 @@ def for_report(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_text(result: dict[str, Any]) -> str:
-    """For people: the table, every rerun with its reason, what the verdicts are held against, and the whole."""
+    """For people: the table, every rerun with its reason, what the verdicts are compared with, and the whole."""
     lines = [table(_HEADS, [_row(item) for item in result["workloads"]], _RIGHT).rstrip("\n")]
     if result["reruns"]:
         lines += ["", f"reruns ({len(result['reruns'])}):"]
@@ -225,7 +225,7 @@ def _reference(item: dict[str, Any]) -> str:
 
 
 def planned_text(workloads: Sequence[Workload]) -> str:
-    """A dry run: what would be started, and held against what."""
+    """A dry run: what would be started, and what it would be compared with."""
     rows = []
     for item in workloads:
         entry, plan, reference = item.entry, item.plan, item.reference

@@ -107,7 +107,7 @@ def _last_step(plan: JobPlan) -> int:
 
 
 def _reference(entry: Entry, plan: JobPlan, recipe: Recipe, known: Sequence[Baseline]) -> Reference | None:
-    """What the runs are held against.
+    """What the runs are compared with.
 
     Raises:
         RequestError: nothing is known, and the suite requires it

@@ -53,7 +53,7 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool) -> Res
 
 
 def with_frozen_references(workloads: Sequence[Workload], frozen: Frozen) -> list[Workload]:
-    """The workloads, held against what the campaign began with."""
+    """The workloads, compared with what the campaign began with."""
     return [
         replace(item, reference=frozen_reference(kept)) for item, kept in zip(workloads, frozen.workloads, strict=True)
     ]
@@ -64,7 +64,7 @@ def _refuse_other_suite(campaign: Campaign, suite: Suite) -> None:
     if frozen is not None and frozen.suite_sha256 != suite.sha256:
         raise RequestError(
             f"the campaign of {suite.path} is over, and the suite has been changed since",
-            remedy="begin another campaign with --again",
+            remedy="start a new campaign with --again",
             code="changed-inputs",
         )
 

@@ -13,14 +13,14 @@ from llmb_run.app import Command
 
 @click.command(cls=Command)
 @click.argument("suite", metavar="SUITE", help="A suite file, or the name of one that comes with LLMB, such as smoke.")
-@options.flag("--again", help="Begin another campaign, even where one could go on or is over.")
+@options.flag("--again", help="Start a new campaign, even if one could be resumed or is over.")
 @click.option(
     "--folder",
     metavar="DIR",
     type=click.Path(path_type=Path),
     help="Where campaigns are kept. Default: campaigns in the installation.",
 )
-@options.flag("--dry-run", help="Start nothing: show what would run, and what it is held against.")
+@options.flag("--dry-run", help="Start nothing: show what would run, and what it would be compared with.")
 @options.json
 def command(suite: str, again: bool, folder: Path | None, dry_run: bool) -> Result:
     """Run an acceptance campaign: a suite of workloads, judged, with evidence.

@@ -38,7 +38,7 @@ class ReportRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """``groups`` are what ``results --group`` says; ``references`` are lines on what the verdicts were held against."""
+    """``groups`` are what ``results --group`` says; ``references`` say what the verdicts were compared with."""
 
     title: str
     made: float

@@ -27,7 +27,7 @@ _NAMED = 5
 
 
 def anomalies(iterations: Sequence[Iteration], window: Window, measured: StepTime) -> tuple[str, ...]:
-    """Every oddity of the steps of a run whose window is complete.
+    """Everything odd about the steps of a run whose window is complete.
 
     Args:
         iterations: all of the log, in order
@@ -54,7 +54,7 @@ def instability(measured: StepTime) -> str:
 
 
 def steady_from(window: Window) -> int:
-    """The first iteration after warm-up: ten are in, as NVIDIA's older READMEs say, unless the window begins before."""
+    """The first iteration after warm-up: the eleventh, by NVIDIA's older READMEs, unless the window begins earlier."""
     return min(window.first, 11)
 
 

@@ -80,7 +80,7 @@ def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> 
 
 
 def remove_baselines(install: Path, keys: Sequence[str]) -> list[Baseline]:
-    """Forget the baselines of these configurations; those that there were.
+    """Forget the baselines of these configurations; returns those that there were.
 
     Raises:
         RequestError: a key that no baseline has
@@ -103,7 +103,7 @@ def baseline_references(record: RunRecord, known: Sequence[Baseline]) -> list[Re
 
 
 def baselines_for(plan: JobPlan, software: str, known: Sequence[Baseline]) -> list[Reference]:
-    """The baselines of a plan that runs with ``software``, that of the same first."""
+    """The baselines of a plan that runs with ``software``, that of the same software first."""
     key = configuration_key(plan)
     found = []
     for item in known:

@@ -32,7 +32,7 @@ _STRONGEST_CORRELATION = 0.95
 class StepTime:
     """``seconds`` is the location of the window's steps without spikes, ``error`` its standard error, both in seconds.
 
-    ``error`` is what the steps of *this* run leave open; how runs differ from each other it cannot know.
+    ``error`` is what the steps of *this* run leave open; it cannot know how runs differ from each other.
     """
 
     seconds: float

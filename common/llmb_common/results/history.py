@@ -12,7 +12,7 @@ from llmb_common.results.estimate import StepTime
 from llmb_common.runs.record import RunRecord
 
 _EVERY_RUN_DIFFERS = {"hosts"}
-"""Which nodes a scheduler chooses is no change of the system."""
+"""Which nodes a scheduler chooses is not a change of the system."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class Reference:
 
 
 def by_preference(known: Iterable[Reference]) -> list[Reference]:
-    """Those of the same software first, else as given: the first is what a run is held against."""
+    """Those of the same software first, else as given: the first is what a run is compared with."""
     return sorted(known, key=lambda reference: not reference.same_software)
 
 

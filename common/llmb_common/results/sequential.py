@@ -1,4 +1,4 @@
-"""Verdicts on growing data: an acceptance campaign looks, adds runs where they do not decide, and looks again.
+"""Verdicts on growing data: an acceptance campaign looks, adds runs where the answer is open, and looks again.
 
 Each look is another chance of a wrong answer, so the error rate of ``decision`` is shared among the looks that a
 campaign may take (Bonferroni). There are at most ``LOOKS``: after the first runs, after as many more as should decide,

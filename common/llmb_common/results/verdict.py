@@ -9,7 +9,8 @@ fail         even the lower bound is not
 inconclusive more runs are needed, or the run is too unstable
 ============ ==========================================================
 
-A reference of other software makes the verdict an *indication*, and widens the tolerance by what releases differ.
+A reference measured with other software makes the verdict an *indication*, with a tolerance that is wider by what
+releases differ.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ def judge_runs(
     tolerance: float = TOLERANCE,
     error_rate: float = ERROR_RATE,
 ) -> Verdict:
-    """One verdict over repeats of one configuration; a reference of other software widens the tolerance."""
+    """One verdict over repeats of one configuration; a reference measured with other software widens the tolerance."""
     if not reference.same_software:
         tolerance = (1 + tolerance) * (1 + release_spread(plan).slowest) - 1
     decision = decide(

@@ -1,8 +1,8 @@
 """The performance recipes of an installed Megatron-Bridge, as a catalogue from which jobs are planned without it.
 
-``functions``  which there are, and one by its name
+``functions``  which ones there are, and looking one up by name
 ``columns``    what calling one gives: layout, architecture, environment, FLOPs
-``parameters`` how many weights that architecture has
+``parameters`` how many parameters that architecture has
 ``document``   the catalogue as JSON
 ``validation`` what Megatron's own validation says of each function, as JSON
 

@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
         from llmb_train.catalogue import document, functions
         from llmb_train.no_te import stubs
 
-        functions.names()  # an engine without them is told before torch is imported
+        functions.names()  # an engine without them is reported before torch is imported
         if options.validation:
             found, text = _validated()
         else:

@@ -1,7 +1,7 @@
 """What calling a performance recipe gives, as plain values: the row of a catalogue.
 
 A row is all that planning, a job's environment and the tables of a README need. ``columns`` are those that a user can
-override; ``settings`` are further ones, as the framework names them, left out where they are not set.
+override; ``settings`` are others, under the framework's names, left out where they are not set.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SETTINGS = (
     "pipeline_model_parallel_layout", "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage",
     "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
 )  # fmt: skip
-"""Fields of the model's provider that are kept as they are."""
+"""Fields of the model provider that are kept as they are."""
 
 
 def row(config: Any) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def columns(config: Any) -> dict[str, Any]:
 
 
 def architecture(config: Any) -> dict[str, Any]:
-    """The numbers of the model that divisibility depends on, and those that a reader looks for."""
+    """The model's dimensions that divisibility depends on, and those that a reader looks for."""
     model = config.model
     experts = getattr(model, "num_moe_experts", None)
     moe = None
@@ -84,7 +84,7 @@ def architecture(config: Any) -> dict[str, Any]:
 
 
 def settings(config: Any) -> dict[str, Any]:
-    """Further settings that tell two recipes apart; empty ones are left out."""
+    """Other settings that tell two recipes apart; empty ones are left out."""
     model, mixed = config.model, config.mixed_precision
     found = {name: _plain(getattr(model, name, None)) for name in SETTINGS}
     found |= {
@@ -111,20 +111,20 @@ def flops_per_token(config: Any) -> float | None:
 
 
 def _complete(config: Any) -> None:
-    """Fill in what the framework itself would before it builds the model: counts need it."""
+    """Fill in what the framework would before it builds the model: the counts need it."""
     model = config.model
     model.vocab_size = vocabulary(config)
     if getattr(model, "ffn_hidden_size", 1) is None:
         model.ffn_hidden_size = 4 * model.hidden_size
     further = getattr(model, "mtp_hybrid_override_pattern", None)
     if further and "/" not in model.hybrid_layer_pattern:
-        # Heads for further tokens stand behind the layers of a hybrid; repeated ones are one head with shared weights.
+        # A hybrid's multi-token prediction heads follow its layers; repeated ones are one head with shared weights.
         heads = max(1, model.mtp_num_layers or 0) if model.mtp_use_repeated_layer else model.mtp_num_layers or 0
         model.hybrid_layer_pattern = "/".join([model.hybrid_layer_pattern, *[further] * heads])
 
 
 def _own_stages(model: Any) -> bool:
-    """Whether the recipe says itself which layers go into which stage of the pipeline."""
+    """Whether the recipe itself assigns layers to pipeline stages."""
     return any(
         getattr(model, name, None)
         for name in (

@@ -1,4 +1,4 @@
-"""The catalogue of an engine as JSON: the same text for the same engine, one line for each function."""
+"""The catalogue of an engine as JSON: the same text for the same engine, one line per function."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def index(names: Iterable[str]) -> list[list[Any]]:
 def text(found: dict[str, dict[str, Any]], date: str) -> str:
     """The catalogue of ``date`` (2026-11-22) as JSON.
 
-    ``sha256`` is that of the lines of the functions: what jobs were planned with is told apart by it.
+    ``sha256`` is that of the lines of the functions: it tells what jobs were planned with.
     """
     body = ",\n".join(f"{json.dumps(name)}:{_line(row)}" for name, row in found.items())
     selected_by = ",\n".join(map(_line, index(found)))

@@ -1,7 +1,7 @@
-"""Megatron-Bridge's performance recipes: plain functions whose names say everything that selects one.
+"""Megatron-Bridge's performance recipes: plain functions, each selected by its name alone.
 
-There is no registry: a function is looked for by its definition in the sources of ``megatron.bridge.perf_recipes``, so
-that only the module which has it is imported.
+There is no registry: a function is found by its definition in the sources of ``megatron.bridge.perf_recipes``, so that
+only the module that defines it is imported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAME = re.compile(
     r"_(?P<precision>bf16|fp8cs|fp8mx|fp8sc|nvfp4)(?:_(?P<variant>.+))?_config\Z"
 )
 _DEFINITION = re.compile(r"^(?:def )?(\w+_config)(?:\(| = \w+_config$)", re.MULTILINE)
-"""A function, or another name for one: for some GPUs the recipe of a relative is the recipe."""
+"""A function, or an alias of one: for some GPUs the recipe is that of a related GPU."""
 
 Function = Callable[[], Any]
 
@@ -67,7 +67,7 @@ def find(name: str) -> Function:
 
 
 def tolerate_missing_files() -> None:
-    """Let recipes read a quantization table that their wheel leaves out.
+    """Let recipes do without a quantization table that their wheel leaves out.
 
     Megatron-Bridge 0.6.2 on the package index has no ``perf_recipes/nemotronh/te_quant.cfg``, which five functions for
     NVFP4 read; the container's source tree has it. No column depends on it; training without it is refused there, as

@@ -1,9 +1,9 @@
-"""How many weights a model provider's numbers make, without building the model.
+"""How many parameters a model provider's dimensions give, without building the model.
 
-Counted are GPTs (dense, experts, multi-head latent attention with or without an index of tokens, gated delta nets,
-multi-token prediction), with the vision encoder of Qwen3-VL and Qwen3.5, and hybrids of Mamba-2, attention and experts.
-Not counted, None: DeepSeek-V4, of whose layers core 0.19 has no module, and diffusion models. Each layer as
-megatron-core builds it; norms are counted, the padding of the vocabulary is not.
+GPTs (dense, experts, multi-head latent attention with or without an index of tokens, gated delta nets, multi-token
+prediction), with the vision encoder of Qwen3-VL and Qwen3.5, and hybrids of Mamba-2, attention and experts are counted.
+DeepSeek-V4, of whose layers core 0.19 has no module, and diffusion models are not (None). Layers are as megatron-core
+builds them; norms are counted, the padding of the vocabulary is not.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _VARIANTS = ("gated_delta_net", "dsa")
 
 
 def count(model: Any) -> int | None:
-    """Weights of the whole model; None where its architecture is not one of those above."""
+    """Parameters of the whole model; None where its architecture is not one of those above."""
     kind = type(model).__name__
     if getattr(model, "experimental_attention_variant", None) not in (None, *_VARIANTS) or "Wan" in kind:
         return None
@@ -35,7 +35,7 @@ def _gpt(model: Any) -> int:
         (_delta_net(model) if linear else _attention(model)) + (sparse if moe else _mlp(model)) + 2 * _norm(model)
         for linear, moe in zip(_linear_layers(model), _moe_layers(model), strict=True)
     ]
-    # A head for further tokens: two norms and a projection of both inputs, one layer, a norm.
+    # A multi-token prediction head: two norms and a projection of both inputs, one layer, a norm.
     extra: int = 2 * model.hidden_size * model.hidden_size + 3 * _norm(model)
     heads: int = getattr(model, "mtp_num_layers", None) or 0
     return sum(layers) + heads * (layers[-1] + extra)

@@ -1,4 +1,4 @@
-"""The configuration as the framework resolved it, held against ``job.json``."""
+"""The configuration as the framework resolved it, compared with ``job.json``."""
 
 from __future__ import annotations
 

@@ -67,13 +67,15 @@ def loaded(job: AnyJob) -> Loaded | None:
 
     Raises:
         JobError: as ``find_checkpoint``.
-        NothingLeft: the newest one is of the last step.
+        NothingLeft: the newest one is from the last step.
     """
     save = job.checkpoint.save
     if save is not None and os.environ.get("LLMB_RESUME") == "1" and (Path(save) / _TRACKER).is_file():
         newest = find_checkpoint(save)
         if job.steps.exit_after is None and newest.step >= job.steps.train:
-            raise NothingLeft(f"the checkpoint in {save} is of the last step, {newest.step}: nothing is left to train")
+            raise NothingLeft(
+                f"the checkpoint in {save} is from the last step, {newest.step}: nothing is left to train"
+            )
         return newest
     return find_checkpoint(job.resumed) if job.resumed else None
 
@@ -84,7 +86,7 @@ def span(job: AnyJob, start: Loaded | None) -> Span:
     ``steps.exit_after`` counts from the loaded checkpoint; without it the run ends at ``steps.train``.
 
     Raises:
-        JobError: the checkpoint is of the last step or a later one.
+        JobError: the checkpoint is from the last step or a later one.
     """
     first = start.step if start else 0
     last = first + job.steps.exit_after if job.steps.exit_after is not None else job.steps.train

@@ -12,8 +12,8 @@ _LLAMA_70B_UNIT = 800_000_000
 """Elements that FSDP gathers at once for Llama 70b (Bridge 0.3.1)."""
 
 _USER_BUFFERS = {"nccl_ub": True, "fsdp_manual_registration": True}
-"""Communication from registered user buffers; registering each by itself takes minutes in a large model. The plan sets
-``NCCL_CTA_POLICY`` with it where NVIDIA does."""
+"""Communication from registered user buffers; registering each of them separately takes minutes in a large model.
+The plan sets ``NCCL_CTA_POLICY`` with it where NVIDIA does."""
 
 
 def ddp_config(job: Job, engine: Engine) -> Any:
@@ -31,16 +31,16 @@ def ddp_config(job: Job, engine: Engine) -> Any:
         grad_reduce_in_fp32=reduce_in_fp32(engine),
         check_for_nan_in_grad=False,
         check_for_large_grads=False,
-        # gloo averages nothing in its collectives.
+        # gloo has no averaging collectives.
         average_in_collective=overlap and not job.parallelism.fsdp,
         **(_fsdp(job, engine) if job.parallelism.fsdp else {"data_parallel_sharding_strategy": "no_shard"}),
     )
 
 
 def model_fields(job: Job, engine: Engine) -> dict[str, Any]:
-    """FSDP builds the model without memory and fills in each rank's shard.
+    """FSDP builds the model on the meta device and materializes only each rank's shard.
 
-    On a CPU the tiny models are built at once: their layers have no way to fill themselves in later, and so they
+    On a CPU the tiny models are materialized at once: their layers cannot be initialized later, and this way they
     start from the same weights as in the other layouts.
     """
     return {"init_model_with_meta_device": job.parallelism.fsdp and engine.device == "cuda"}
@@ -56,13 +56,13 @@ def _fsdp(job: Job, engine: Engine) -> dict[str, Any]:
     if job.family != "llama3" or engine.device == "cpu":
         return settings
     if job.model_size == "8b" and job.gpu_generation == "hopper":
-        # Hopper multiplies by FP8 weights in both orders, and the transposed copy costs one byte a parameter.
+        # Hopper's FP8 GEMMs need the weights in both layouts; the transposed copy costs one byte per parameter.
         settings |= _USER_BUFFERS | {"keep_fp8_transpose_cache": True}
     if job.model_size == "70b":
         settings["suggested_communication_unit_size"] = _LLAMA_70B_UNIT
         if job.gpu_type == "gb300" and job.precision.dtype == "bf16":
             settings |= _USER_BUFFERS
     if job.model_size == "405b" and job.gpu_type == "gb200" and job.precision.dtype == "fp8":
-        # Two copies of the sharded state, each over half of the ranks: shorter gathers for more memory.
+        # Two copies of the sharded state, each over half of the ranks: smaller gathers at the cost of memory.
         settings["num_distributed_optimizer_instances"] = 2 if job.data_parallel % 2 == 0 else 1
     return settings

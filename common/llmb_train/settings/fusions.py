@@ -12,8 +12,8 @@ from llmb_train.settings.of_release import fields_of
 def fields(job: Job, engine: Engine) -> dict[str, Any]:
     """The model provider's fusion fields.
 
-    On a GPU all are on (Bridge 0.3.1 for Llama; NeMo for the others, whose Nemotron-4 leaves bias and dropout
-    unfused). None exists on a CPU: what torch.compile would generate there takes longer to build than a tiny run.
+    On a GPU all are on (Bridge 0.3.1 for Llama; NeMo for the others, where Nemotron-4 leaves bias and dropout
+    unfused). On a CPU none is: compiling them with torch.compile would take longer than a tiny run.
     """
     gpu, te = engine.device == "cuda", engine.transformer_engine
     swiglu = job.architecture.activation == "silu" and job.architecture.gated

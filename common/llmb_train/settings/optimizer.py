@@ -12,7 +12,7 @@ _LEARNING_RATE, _MIN_LEARNING_RATE = 3e-4, 3e-5
 
 
 def optimizer_config(job: Job, engine: Engine) -> Any:
-    """Adam as in Bridge 0.3.1's Llama configurations. It costs the same whatever the numbers are."""
+    """Adam as in Bridge 0.3.1's Llama configurations. The values do not change what a step costs."""
     from megatron.bridge.training.config import OptimizerConfig
 
     return OptimizerConfig(
@@ -31,7 +31,7 @@ def optimizer_config(job: Job, engine: Engine) -> Any:
 
 
 def precision_aware(job: Job, engine: Engine) -> bool:
-    """Whether Adam reads the bf16 gradients as they are and keeps of each fp32 weight only what its bf16 copy lacks.
+    """Whether Adam reads bf16 gradients directly and stores of each fp32 weight only the bits that its bf16 copy lacks.
 
     On for bf16 in all generations, with all dtypes left at fp32 (Bridge 0.3.1 and 0.6, ``set_post_overrides``; NeMo
     2.3.1 to 2.4, ``scripts/performance``). It is Transformer Engine's FusedAdam: the torch Adam of the other engines

@@ -43,7 +43,7 @@ def comm_overlap(job: Job, engine: Engine) -> Any:
 
     if engine.device == "cpu":
         return None
-    # User buffers know no FP4 (Bridge 0.3.1 switches the overlap off there), and belong to Transformer Engine.
+    # User buffers do not support FP4 (Bridge 0.3.1 switches the overlap off there), and need Transformer Engine.
     tensor_parallel = job.parallelism.tp > 1 and job.precision.dtype != "nvfp4" and engine.transformer_engine
     name = preset_name(job) if tensor_parallel else None
     return presets.CommOverlapConfig(
@@ -63,7 +63,7 @@ def gather_in_optimizer_step(job: Job) -> bool:
     0.3.1, ``set_post_overrides``; NeMo 2.3 and 2.4, ``set_primary_perf_configs``). Not with MXFP8 and NVFP4 (NaN
     gradient norms: ``set_post_overrides``), not under a graph of a whole iteration (it would wait for a gather outside
     itself: Megatron-Bridge pull request 5788), not with checkpoints, saved or loaded (core 0.16.1 refuses distributed
-    ones, megatron/training/arguments.py:642, and NeMo warns of them).
+    ones, megatron/training/arguments.py:642, and NeMo warns about them).
 
     In a mixture of experts core gathers the first chunk's experts one update late: their own optimizer comes last
     (core 0.16.1, ``ChainedOptimizer.step_with_ready_grads``; 0.12 and 0.13 alike, so did the published runs). Tried on

@@ -34,7 +34,7 @@ def fields(job: Job) -> dict[str, Any]:
 
 
 def _stages(job: Job) -> dict[str, Any]:
-    """126, 62 and 30 layers fill 128, 64 and 32 places when embedding and loss count as a layer each."""
+    """126, 62 and 30 layers fill 128, 64 and 32 slots if embedding and loss count as one layer each."""
     p, layers = job.parallelism, job.architecture.layers
     chunks = p.pp * (p.vp or 1)
     if layers % chunks == 0:

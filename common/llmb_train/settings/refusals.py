@@ -16,7 +16,7 @@ _NOT_WITHOUT_GPU = {
     "qwen3_vl": "a vision encoder and image data",
     "glm5": "sparse attention, whose kernels are for GPUs",
     "deepseek_v4": "sparse attention, whose kernels are for GPUs",
-    "wan": "a diffusion model of videos",
+    "wan": "a video diffusion model",
 }
 """Beginning of a function's model -> what it has that megatron-core's own layers lack. (Core 0.19 refuses the variants
 of attention: "Experimental attention variant is not supported".)"""
@@ -213,7 +213,7 @@ def _notices_of_function(job: FunctionJob, engine: Engine) -> list[str]:
     experts = f", {reduced.experts} experts" if reduced.experts else ""
     lines = [
         f"a reduced copy of {job.function.name}: {reduced.layers} layers, hidden size {reduced.hidden}{experts}; its "
-        "structure is the function's, its speed is nobody's"
+        "structure is the function's, its speed means nothing"
     ]
     if not engine.transformer_engine:
         lines.append("trained with torch's Adam in bf16 with fp32 states, whatever the function's optimizer is")
