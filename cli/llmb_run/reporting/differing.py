@@ -1,4 +1,4 @@
-"""What differs between the runs of one job: the facts that ``compare`` holds against each other, of any number."""
+"""What differs between the runs of one job: the facts that ``compare`` compares, of any number of runs."""
 
 from __future__ import annotations
 

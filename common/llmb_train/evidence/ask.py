@@ -1,4 +1,4 @@
-"""Asking a program of the machine, which may hang, lie or be missing."""
+"""Asking a program on this machine, which may hang, give a wrong answer or be missing."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class NoAnswer(Exception):
 
 
 def ask(command: Sequence[str], seconds: float) -> bytes:
-    """The standard output of ``command``, which has so many seconds.
+    """The standard output of ``command``, which gets at most ``seconds``.
 
-    Never waits longer: a program that hangs in the driver cannot even be killed, and is left behind.
+    Never waits longer: a program that hangs in the driver cannot even be killed, and is abandoned.
 
     Raises:
-        NoAnswer: it is missing, failed, hangs, or answers without end.
+        NoAnswer: it is missing, failed, hangs, or its output never ends.
     """
     name, deadline = command[0], time.monotonic() + seconds
     try:

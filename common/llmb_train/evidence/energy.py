@@ -9,7 +9,7 @@ from llmb_train.versions import importable
 
 
 def log_energy(config: Any) -> None:
-    """Have each iteration line say J and W per GPU, where the image can read them. Imports Megatron.
+    """Make each iteration line report J and W per GPU, where the image can read them. Imports Megatron.
 
     All ranks decide by what is in the image, so alike: core sums over them (energy_monitor.py, core 0.16.1), and one
     that did not take part would hang the others. It reads a counter that the GPU keeps anyway, between two steps, where
@@ -27,7 +27,7 @@ def log_energy(config: Any) -> None:
 
 
 def _forgive(cls: Any, name: str) -> None:
-    """Have the method fail in silence: without NVML in the container it would end the run. Then nothing is read, and
+    """Make the method fail silently: without NVML in the container it would end the run. Then nothing is read, and
     the sum is too small."""
     method = getattr(cls, name)
 

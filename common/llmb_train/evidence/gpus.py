@@ -1,4 +1,4 @@
-"""What ``nvidia-smi -q -x`` says of a node's GPUs.
+"""What ``nvidia-smi -q -x`` reports about a node's GPUs.
 
 The XML, and not ``--query-gpu``: one field that a driver does not know fails that query as a whole, and names have
 changed (535 renamed ``clocks_throttle_reasons`` to ``clocks_event_reasons``, 550 or so added the counters, 580 says

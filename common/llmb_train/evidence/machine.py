@@ -1,4 +1,4 @@
-"""What the kernel says of a node: names, CPUs, memory, driver, network adapters. Reads files only."""
+"""What the kernel reports about a node: names, CPUs, memory, driver, network adapters. Reads files only."""
 
 from __future__ import annotations
 

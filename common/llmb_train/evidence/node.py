@@ -19,15 +19,15 @@ from llmb_train.ranks import Rank
 SCHEMA = 1
 FOLDER = "nodes"
 LOAD_STEP = 5
-"""After so many steps the GPUs are looked at under load: warm, and before the measured iterations, which begin with the
-eleventh at the earliest."""
+"""The step after which the GPUs are queried under load: they are warm, and measured iterations begin at the eleventh or
+later."""
 
 _SECONDS_AFTER = 4.0
 """A job that was told to end has saved by then, and may be killed soon."""
 
 
 class Node:
-    """What one node says of itself, in ``nodes/<host>.json``. Does nothing on ranks other than the node's first.
+    """What one node reports about itself, in ``nodes/<host>.json``. Does nothing on ranks other than the node's first.
 
     No method raises or waits for longer than some seconds: what cannot be found out is recorded as missing, or not at
     all. Questions are asked in threads of their own, because reading a broken adapter's file can hang too.
@@ -51,7 +51,7 @@ class Node:
         }
 
     def start(self, *, uses_nccl: bool) -> None:
-        """Begin to look at the node, before torch is imported: that takes longer than the look."""
+        """Start querying the node before torch is imported, which takes longer than the query."""
         if not self._writes:
             return
         with contextlib.suppress(OSError):
@@ -63,15 +63,15 @@ class Node:
         self._in_thread(self._look_at_start)
 
     def wait(self) -> None:
-        """Let the look end before training begins; one that hangs is left behind."""
+        """Let the query end before training begins; one that hangs is abandoned."""
         self._join(gpus.SECONDS + 2)
 
     def look_under_load(self) -> None:
-        """Begin to look at the GPUs while they train."""
+        """Start querying the GPUs while they train."""
         self._in_thread(lambda: self._keep("load", gpus.snapshot()))
 
     def finish(self) -> None:
-        """Look at the GPUs after training."""
+        """Query the GPUs after training."""
         self._in_thread(lambda: self._keep("after", gpus.snapshot(_SECONDS_AFTER)))
         self._join(_SECONDS_AFTER + 1)
 
