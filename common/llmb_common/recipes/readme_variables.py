@@ -74,7 +74,7 @@ def _own_defaults(recipe: Recipe) -> dict[str, str]:
         "time_limit": recipe.variants[0].time_limit,
         "image": f"`{recipe.image}`",
         "engine": recipe.engine,
-        "engines": " ".join(recipe.engines),
+        "engines": ", ".join(recipe.engines),
         "profile_start": _each(recipe, lambda v: str(v.profiling.start)),
         "profile_stop": _each(recipe, lambda v: str(v.profiling.stop)),
         "profile_ranks": _each(recipe, lambda v: v.profiling.ranks),

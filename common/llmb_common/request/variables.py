@@ -115,7 +115,7 @@ VARIABLES: dict[str, Variable] = {
     "FORCE": Variable("accept an undocumented number of GPUs if the layout divides it", _OFF, option="--force"),
     "LLMB_ENGINE": Variable(
         "release of Megatron-Bridge, where a recipe runs on several",
-        "`{engine}`, of {engines}",
+        "`{engine}` (of {engines})",
         option="--engine",
         metavar="RELEASE",
     ),
