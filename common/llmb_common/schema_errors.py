@@ -70,7 +70,7 @@ def explain(text: str, kind: type[Any], data: Any) -> tuple[str, str, str]:
     if found := re.match(r"Expected '(str|array)' of length ([<>])= ([0-9]+)", problem):
         word, bound = ("short", "least") if found[2] == ">" else ("long", "most")
         many = counted(int(found[3]), "character") if found[1] == "str" else f"{found[3]} of them"
-        return path, f"{key}{value} is too {word}", f"at {bound} {many}"
+        return path, f"{key}{value} is too {word}", f"write at {bound} {many}"
     return path, f"{key}{value}: {problem}", ""
 
 

@@ -27,6 +27,7 @@ TOGETHER = {
     "test_reduced_functions": "functions",
     "test_catalogue": "functions",
     "test_functions_launched": "functions",
+    "test_validation": "functions",
     "test_other_engine": "functions",
 }
 """File to the group that it shares with others."""

@@ -119,10 +119,10 @@ def checked(cli: Cli, performance: float, runs: int, image: str = "") -> dict[st
 @pytest.mark.parametrize(
     ("performance", "runs", "text"),
     [
-        (1.00, 1, "inconclusive (+0.0% ± 5.9%, limit +5.0%), about 1 more run would decide"),
-        (1.00, 3, "pass (+0.0% ± 2.8%, limit +5.0%)"),
-        (0.93, 1, "inconclusive (+7.5% ± 6.4%, limit +5.0%), about 5 more runs would decide"),
-        (0.93, 6, "fail (+7.5% ± 1.8%, limit +5.0%)"),
+        (1.00, 1, "inconclusive, equal ± 5.9% (limit 5.0% slower): about 1 more run would decide"),
+        (1.00, 3, "pass, equal ± 2.8% (limit 5.0% slower)"),
+        (0.93, 1, "inconclusive, 7.5% slower ± 6.4% (limit 5.0% slower): about 5 more runs would decide"),
+        (0.93, 6, "fail, 7.5% slower ± 1.8% (limit 5.0% slower)"),
     ],
 )
 def test_runs_are_held_against_the_row_of_their_own_container(
@@ -138,8 +138,8 @@ def test_runs_are_held_against_the_row_of_their_own_container(
 @pytest.mark.parametrize(
     ("container", "reference", "text"),
     [
-        ("26.06", "Megatron-Bridge, nemo:26.06", "pass (+0.8% ± 2.8%, limit +5.0%)"),
-        ("26.10", "Megatron-Bridge, nemo:26.08", "indication: pass (+0.0% ± 2.8%, limit +7.9%)"),
+        ("26.06", "Megatron-Bridge, nemo:26.06", "pass, 0.8% slower ± 2.8% (limit 5.0% slower)"),
+        ("26.10", "Megatron-Bridge, nemo:26.08", "indication: pass, equal ± 2.8% (limit 7.9% slower)"),
     ],
 )
 def test_a_container_without_a_row_of_its_own_gets_an_indication(
@@ -164,7 +164,7 @@ def test_show_names_the_function_and_what_the_verdict_is_held_against(cli: Cli) 
     run = make_run(cli.install, "mbridge", log=steady_log(4267), variables=GPT_OSS).paths.run_id
     shown = " ".join(cli("show", run).out.split())
     assert "gpt_oss_120b_pretrain_64gpu_gb300_bf16_config of Megatron-Bridge 0.6.2" in shown
-    assert "indication: pass (+0.0% ± 5.9%, limit +7.9%)" in shown
+    assert "indication: pass, equal ± 5.9% (limit 7.9% slower)" in shown
     assert "reference 4.267 s (NVIDIA Megatron-Bridge performance summary, 2026-08-11; Megatron-Bridge, " in shown
     assert "counts +19.8% TFLOP/s" in shown
 
@@ -196,11 +196,12 @@ def test_jobs_of_another_scaling_or_variant_have_another_title(cli: Cli) -> None
     assert line["title"] == "mbridge llama3_70b pretrain fp8 (cs) on gb200"
 
 
+ADAPTED = {"CONFIG_VARIANT": "peft", "LOAD_CHECKPOINT_PATH": "/checkpoints/llama3_70b"}
 UNKNOWN = [
     {"MODEL_SIZE": "wan_14b", "GPU_TYPE": "gb200", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "16"},
     {"MODEL_SIZE": "qwen35_vl_35b_a3b", "GPU_TYPE": "h100", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "16"},
     {"MODEL_SIZE": "llama3_8b", "GPU_TYPE": "vr200", "DTYPE": "nvfp4", "JOB_TOTAL_GPUS": "8"},
-    {"MODEL_SIZE": "llama3_70b", "GPU_TYPE": "h100", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "8", "CONFIG_VARIANT": "peft"},
+    {"MODEL_SIZE": "llama3_70b", "GPU_TYPE": "h100", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "8", **ADAPTED},
 ]
 """Without a count of FLOPs, of parameters; without a peak; another task than pretraining. None has been published."""
 

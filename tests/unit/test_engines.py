@@ -161,7 +161,7 @@ def test_a_recipe_names_each_engine_once_and_only_known_ones(tmp_path: Path) -> 
             "0.3",
             "mbridge",
             "no training engine is installed that has Megatron-Bridge 0.6",
-            "run llmb-install add pretrain_mbridge, or",
+            "run llmb-install add pretrain_mbridge --engines 0.6, or",
         ),
         ("0.6", "llama3.1", "no training engine is installed", "run llmb-install add pretrain_llama3.1, or"),
     ],
@@ -198,7 +198,7 @@ def test_an_engine_with_another_release_is_refused_before_anything_starts(tmp_pa
         ("llama3.1", "run ./installer.py --quickstart, or set engine.python in"),
         (
             "mbridge",
-            "run ./installer.py --quickstart and then llmb-install add pretrain_mbridge, or set "
+            "run ./installer.py --quickstart and then llmb-install add pretrain_mbridge --engines 0.6, or set "
             'engine.releases."0.6" in',
         ),
     ],

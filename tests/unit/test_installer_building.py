@@ -213,7 +213,8 @@ def test_uv_and_conda_make_it_on_request(world: World) -> None:
         assert [call[0] for call in world.calls() if "create" in call][-1] == better
     world.program("uv")
     world.build(replace(world.content, kind="uv"))
-    assert [*("uv", "venv", "--seed", "--python", world.python), str(world.made)] in world.calls()
+    cache = ["--cache-dir", f"{world.folder}/.uv-engine"]
+    assert ["uv", "venv", *cache, "--python", world.python, str(world.made)] in world.calls()
 
 
 UV_OPTIONS = ["--compile-bytecode", "--index-strategy", "unsafe-best-match", "--link-mode", "hardlink"]

@@ -13,9 +13,11 @@ import pytest
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.programs import Answer
-from llmb_install.parts import environment_build, environments
-from llmb_install.parts.environment_build import Content, _PipProgress, build
+from llmb_install.parts import environment_build, environment_packages, environments, uv
+from llmb_install.parts.environment_build import build
+from llmb_install.parts.environment_content import Content
 from llmb_install.parts.environments import RECEIPT, Environment, installed_packages
+from llmb_install.parts.pip_lines import Progress
 from llmb_install.parts.receipts import read_receipt
 from llmb_install.working.command import Finished
 from llmb_install.working.leftovers import remove_leftovers
@@ -38,7 +40,8 @@ class Pip:
     def __call__(self, argv: Sequence[str], reporter: Reporter, **options: Any) -> Finished:
         self.calls.append(list(argv))
         if "venv" in argv or "create" in argv:
-            (self.folder / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+            packages = self.folder / "lib" / "python3.11" / "site-packages"
+            (packages if argv[1] == "venv" else packages / "pip").mkdir(parents=True)
         if "-r" in argv:
             lock = Path(argv[list(argv).index("-r") + 1])
             self.locks[lock.name] = lock.read_text()
@@ -51,6 +54,7 @@ def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pip:
     pip = Pip(tmp_path / "made")
     monkeypatch.setattr("llmb_install.working.command.run", pip)
     monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr(uv, "BESIDE", tmp_path)
     return pip
 
 
@@ -71,8 +75,8 @@ def test_packages_of_a_newer_python_are_installed_beside_the_others(pip: Pip, tm
     made(pip, wanted)
     _, newer, rest, _ = pip.calls
     assert newer == [
-        *(f"{pip.folder}/bin/python", *PIP, *HASHED, "--python-version", "3.12", "--only-binary", ":all:"),
-        *("--ignore-requires-python", "--target", f"{pip.folder}/lib/python3.11/site-packages"),
+        *(f"{pip.folder}/bin/python", *PIP, "--only-binary", ":all:", "--ignore-requires-python"),
+        *("--target", f"{pip.folder}/lib/python3.11/site-packages", *HASHED, "--python-version", "3.12"),
         *("-r", f"{pip.folder}/.llmb-lock-newer.txt"),
     ]
     assert rest == [f"{pip.folder}/bin/python", *PIP, *HASHED, "-r", f"{pip.folder}/.llmb-lock-rest.txt"]
@@ -83,27 +87,23 @@ def test_packages_of_a_newer_python_are_installed_beside_the_others(pip: Pip, tm
     }
 
 
-def test_they_are_pips_work_also_where_uv_does_the_rest(
-    pip: Pip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_uv_needs_only_the_version_to_do_the_same(pip: Pip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: "/bin/uv" if name == "uv" else None)
     made(pip, content(tmp_path, "six==1", "bridge==2", of_newer_python=("bridge",), kind="uv"))
     assert [(call[0], call[-1].rpartition("-")[2]) for call in pip.calls[:-1]] == [
         ("/bin/uv", str(pip.folder).rpartition("-")[2]),
-        (f"{pip.folder}/bin/python", "newer.txt"),
+        ("/bin/uv", "newer.txt"),
         ("/bin/uv", "rest.txt"),
     ]
-    assert pip.calls[2] == [
-        *("/bin/uv", "pip", "install", "--python", f"{pip.folder}/bin/python", "--compile-bytecode"),
-        *("--link-mode", "copy", *HASHED, "-r", f"{pip.folder}/.llmb-lock-rest.txt"),
-    ]
+    assert pip.calls[1][-6:-2] == [*HASHED, "--python-version", "3.12"]
+    assert pip.calls[2][-4:-2] == HASHED
 
 
 def test_what_another_environment_has_is_linked_first(
     pip: Pip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     linked: list[tuple[Path, Path, set[str]]] = []
-    monkeypatch.setattr(environment_build, "link_packages", lambda *given: linked.append(given))
+    monkeypatch.setattr(environment_packages, "link_packages", lambda *given: linked.append(given))
     shares = (tmp_path / "one", tmp_path / "two")
     made(pip, content(tmp_path, "six==1", "h11==4 ; python_version > '3'", shares=shares))
     assert linked == [(other, pip.folder, {"six==1", "h11==4"}) for other in shares]
@@ -145,7 +145,7 @@ def test_a_failure_has_its_last_lines(
 
 def test_pips_lines_become_progress(tmp_path: Path) -> None:
     step = Step("environment")
-    progress = _PipProgress(tmp_path, step, "packages", 7)
+    progress = Progress(tmp_path, step, "packages", 7)
     shown = []
     for line in (
         "Collecting six==1.17.0",
@@ -179,7 +179,7 @@ def test_pips_lines_become_progress(tmp_path: Path) -> None:
     (packages / "six-1.17.0.dist-info").mkdir(parents=True)
     (packages / "six").mkdir()
     assert step.detail_suffix() == ": unpacked 1 of 7 packages", "counted when it is looked at"
-    _PipProgress(tmp_path, step, "the clone", 0)("Processing /clone")
+    Progress(tmp_path, step, "the clone", 0)("Processing /clone")
     assert step.detail_suffix() == ": the clone 1"
     assert progress.unreachable == ""
 

@@ -117,7 +117,7 @@ def test_facts_are_those_of_plan_environment_software_image_code_and_nodes(recor
 
 def test_a_fact_of_one_run_only_differs_from_none(record: RunRecord) -> None:
     one, other = (replace(record, manifest={name: "x"}) for name in ("llmb", "code_sha256"))
-    assert differences(one, other) == [("llmb", "x", "-"), ("code_sha256", "-", "x")]
+    assert differences([one], [other]) == [("llmb", "x", "-"), ("code_sha256", "-", "x")]
 
 
 # Over time
@@ -136,7 +136,7 @@ def test_other_nodes_are_no_change_and_what_nodes_do_not_tell_is_unknown(record:
         moment(record, 4.0, driver="580.3", hosts=["n3"]),
     ]
     (history,) = histories(reversed(runs))
-    assert history.title == "llama3.1 405b fp8 on 128 gb200"
+    assert history.title == "llama3.1 405b mbridge fp8 (cs) on 128 gb200"
     assert [item.created for item in history.moments] == [1.0, 2.0, 3.0, 4.0]
     assert [item.changes for item in history.moments[:3]] == [(), (), ()]
     assert history.moments[3].changes == (Changed("driver", "580.2", "580.3"),)
@@ -156,7 +156,7 @@ def test_a_fact_that_comes_or_goes_is_a_change(record: RunRecord) -> None:
         (Changed("llmb", "0.2", "-"),),
     ]
     (alone,) = histories([at(1.0)])
-    assert alone.title == "llama3.1 405b fp8 on 128 gb200"
+    assert alone.title == "llama3.1 405b mbridge fp8 (cs) on 128 gb200"
 
 
 # Over scales

@@ -85,7 +85,7 @@ MISTAKES = [
     ),
     ("place: {name: a, kind: x}", "place.kind ('x') is unknown", "use one of fast, slow"),
     ("groups: {a: {name: a, kind: x}}", "groups[...].kind is unknown", "use one of fast, slow"),
-    ("short: ''", "short (''): Expected 'str' of length >= 1", ""),
+    ("short: ''", "short ('') is too short", "write at least 1 character"),
     # keys
     ("txet: a", "unknown key 'txet' (did you mean 'text'?)", REMOVE),
     ("zzz: a", "unknown key 'zzz'", REMOVE),

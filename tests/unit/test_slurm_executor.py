@@ -88,7 +88,7 @@ def test_without_an_image_there_must_be_an_engine(plan: JobPlan, with_sbatch: No
     executor(plan).check(plan)
     with pytest.raises(EnvironmentLacks, match="no training engine is installed") as caught:
         executor(plan).check(msgspec.structs.replace(plan, engine_python=None))
-    assert (caught.value.code, "--quickstart" in caught.value.remedy) == ("no-engine", True)
+    assert (caught.value.code, "llmb-install add " in caught.value.remedy) == ("no-engine", True)
 
 
 # What it says on submission

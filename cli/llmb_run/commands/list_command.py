@@ -40,7 +40,7 @@ def command(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str | No
         notice("no installation here (LLMB_INSTALL is not set): these are the documented workloads")
     shown = [row for item in data for row in _rows(item, all_of_it=bool(workload or words))]
     text = table(["workload", "", "size", "GPU", "dtype", "scales", "variant"], shown)
-    return Result(data, text, hint=_next_step(data, wanted, place.cluster.gpu_type))
+    return Result(data, text, hint=_next_step(data, wanted, place.facts.gpu_type))
 
 
 def _next_step(data: list[dict[str, Any]], wanted: str | None, site: str | None) -> str:
