@@ -28,7 +28,7 @@ def cpu_seconds() -> float:
     spent: dict[int, tuple[int, float]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
         except OSError:  # it has ended
             continue
         spent[int(folder.name)] = (int(fields[1]), sum(map(int, fields[11:15])) / _TICKS)
