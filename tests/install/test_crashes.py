@@ -103,7 +103,9 @@ def at_each(points: list[int], world: World, whole: Whole, break_it: Callable[[W
     """``break_it`` in a fresh folder at each of ``points``, then run again; two folders at a time."""
 
     def one(at: int) -> None:
-        fresh = World(world.root / f"at {at}", world.env | {"HOME": str(world.root)})
+        root = world.root / f"at {at}"
+        # Enroot's cache is each one's own: a layer that the other is still writing would look complete.
+        fresh = World(root, world.env | {"HOME": str(world.root), "ENROOT_CACHE_PATH": str(root / "cache")})
         fresh.root.mkdir()
         break_it(fresh, at)
         again = drive(fresh, "none", 0)
