@@ -241,7 +241,7 @@ def test_the_tools_environment_is_the_clone_with_all_that_it_imports(tmp_path: P
     )
     assert tool.lock == Path("/clone/installer/locks/tool.txt")
     assert tool.smoke == ("llmb_common", "llmb_install", "llmb_run", *TOOL_IMPORTS)
-    assert (tool.id, tool.download, tool.disk) == ("tool", 73_000_000, TOOL_BYTES)
+    assert (tool.id, tool.download, tool.disk) == ("tool", 67_000_000, TOOL_BYTES)
     assert tool.show() == f"environment {tool.link} with LLMB from /clone"
 
 

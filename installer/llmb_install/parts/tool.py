@@ -29,7 +29,7 @@ class Tool(Environment):
 
     @property
     def download(self) -> int:
-        return 73_000_000
+        return 67_000_000
 
     @property
     def disk(self) -> int:
