@@ -130,12 +130,12 @@ def iteration(numbers: Sequence[float | None], kind: LogFormat) -> Iteration | N
         odd = tuple(name for name, value in named.items() if not math.isfinite(value or 0.0))
         tflops, joules, watts = _finite(tflops), _finite(joules), _finite(watts)
     joules, watts = joules or None, watts or None
-    # By place: by name takes twice as long.
+    # A tuple straight away: the class's own constructor takes half as long again, by name three times as long.
     # fmt: off
-    return Iteration(
+    return tuple.__new__(Iteration, (
         int(index), int(total), seconds, tflops, loss, grad_norm, joules, watts,
         bool(skipped), bool(nan), kind == "nemo", odd,
-    )
+    ))
     # fmt: on
 
 
