@@ -38,12 +38,10 @@ _WITHOUT_TRANSFORMER_ENGINE = {
 def count(job_file: Path, rank: int) -> dict[str, Any]:
     """Build the chunks of ``rank``'s pipeline stage and count."""
     import torch
-    import torch.distributed as dist
-    from megatron.core import parallel_state
     from megatron.core.process_groups_config import ProcessGroupCollection
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
-    from torch.testing._internal.distributed.fake_pg import FakeStore
 
+    from llmb_train.cpu.fake_groups import fake_process_groups
     from llmb_train.models.provider import local_block
 
     os.environ["RANK"] = str(rank)
@@ -52,18 +50,7 @@ def count(job_file: Path, rank: int) -> dict[str, Any]:
     for name, value in _WITHOUT_TRANSFORMER_ENGINE.items():
         setattr(model, name, value)
     model.transformer_layer_spec = local_block
-    world = int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
-    parallel_state.initialize_model_parallel(
-        tensor_model_parallel_size=model.tensor_model_parallel_size,
-        pipeline_model_parallel_size=model.pipeline_model_parallel_size,
-        virtual_pipeline_model_parallel_size=model.virtual_pipeline_model_parallel_size,
-        context_parallel_size=model.context_parallel_size,
-        expert_model_parallel_size=model.expert_model_parallel_size,
-        expert_tensor_parallel_size=model.expert_tensor_parallel_size,
-        create_gloo_process_groups=False,
-    )
-    try:
+    with fake_process_groups(model, rank, int(os.environ["WORLD_SIZE"])):
         model_parallel_cuda_manual_seed(1234)
         model._pg_collection = ProcessGroupCollection.use_mpu_process_groups()
         virtual = model.virtual_pipeline_model_parallel_size
@@ -76,9 +63,6 @@ def count(job_file: Path, rank: int) -> dict[str, Any]:
                         dense += parameter.numel()
                     else:
                         expert += parameter.numel()
-    finally:
-        parallel_state.destroy_model_parallel()
-        dist.destroy_process_group()
     return {"file": str(job_file), "rank": rank, "dense": dense, "expert": expert, "total": dense + expert}
 
 

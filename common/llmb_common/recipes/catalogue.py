@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from llmb_common.errors import RecipeError, did_you_mean
+from llmb_common.recipes.generated import read_generated
 from llmb_common.recipes.model import Model
 from llmb_common.recipes.recipe import Row, Variant
 from llmb_common.recipes.shape import Shape
@@ -90,13 +91,8 @@ class Catalogue:
 
     @cached_property
     def _document(self) -> _Document:
-        try:
-            found: _Document = from_json(self.path.read_bytes(), _Document)
-        except (OSError, msgspec.MsgspecError) as error:
-            raise RecipeError(
-                f"cannot read the catalogue {self.path}: {error}",
-                remedy="write it again: python -m llmb_train.catalogue FILE, in an engine that has the functions",
-            ) from error
+        remedy = "write it again: python -m llmb_train.catalogue FILE, in an engine that has the functions"
+        found: _Document = read_generated(self.path, _Document, remedy=remedy, what="the catalogue ")
         return found
 
     @property

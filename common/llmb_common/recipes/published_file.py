@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from llmb_common.errors import RecipeError
+from llmb_common.recipes.generated import read_generated
 from llmb_common.recipes.recipe import Dtype, Fp8Recipe, Result
-from llmb_common.structs import from_json
 
 
 class PublishedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,10 +50,7 @@ def read_published(path: Path) -> tuple[PublishedRow, ...]:
     Raises:
         RecipeError: it cannot be read.
     """
-    try:
-        document: _Document = from_json(path.read_bytes(), _Document)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise RecipeError(f"cannot read {path}: {error}", remedy="restore it from the repository") from error
+    document: _Document = read_generated(path, _Document, remedy="restore it from the repository")
     return document.rows
 
 

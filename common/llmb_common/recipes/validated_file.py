@@ -10,8 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from llmb_common.errors import RecipeError
-from llmb_common.structs import from_json
+from llmb_common.recipes.generated import read_generated
 
 
 class Validated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,11 +40,6 @@ def read_validation(path: Path) -> Validation:
     Raises:
         RecipeError: it cannot be read.
     """
-    try:
-        document: Validation = from_json(path.read_bytes(), Validation)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise RecipeError(
-            f"cannot read {path}: {error}",
-            remedy="write it again: python -m llmb_train.catalogue FILE --validation, in the engine of the catalogue",
-        ) from error
+    remedy = "write it again: python -m llmb_train.catalogue FILE --validation, in the engine of the catalogue"
+    document: Validation = read_generated(path, Validation, remedy=remedy)
     return document

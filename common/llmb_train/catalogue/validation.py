@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmb_train.catalogue import columns, functions
+from llmb_train.cpu.fake_groups import fake_process_groups
 from llmb_train.engine import Engine
 from llmb_train.functions.build import build_config
 from llmb_train.job import FunctionJob
@@ -33,7 +34,6 @@ CLAIMED_TRANSFORMER_ENGINE = "2.14"
 
 _IMPORTED = ("apply_rope_fusion", "moe_permute_fusion")
 _GPU = Engine(device="cuda", transformer_engine=True)
-_PRECISIONS = {"fp8cs": ("fp8", "cs"), "fp8mx": ("fp8", "mx"), "fp8sc": ("fp8", "sc")}
 
 
 class FusedAdam:
@@ -121,7 +121,8 @@ def _ask(name: str, claimed: list[Need], saving: bool) -> str | None:
             ConstantNumMicroBatchesCalculator(
                 train.global_batch_size, train.micro_batch_size, config.data_parallel_size, False, 0
             )
-            _process_groups(config)
+            with fake_process_groups(config.model, 0, int(os.environ["WORLD_SIZE"])):
+                pass
         except (AssertionError, ValueError, TypeError, RuntimeError, NotImplementedError) as error:
             return _one_line(str(error)) or type(error).__name__
     return None
@@ -150,7 +151,8 @@ def _job(name: str, config: Any, saving: bool) -> FunctionJob:
     word = functions.NAME.match(name)
     assert word is not None
     own = columns.columns(config)
-    dtype, scaling = _PRECISIONS.get(word["precision"], (word["precision"], None))
+    precision = word["precision"]
+    dtype, scaling = ("fp8", precision[3:]) if precision.startswith("fp8") else (precision, None)
     content: dict[str, Any] = {
         **{
             "schema": 1,
@@ -181,33 +183,6 @@ def _job(name: str, config: Any, saving: bool) -> FunctionJob:
         },
     }
     return from_mapping(FunctionJob, content)
-
-
-def _process_groups(config: Any) -> None:
-    """Let core make the groups of rank 0, without other ranks.
-
-    Raises:
-        RuntimeError: the number of GPUs does not divide into them.
-    """
-    import torch.distributed as dist
-    from megatron.core import parallel_state
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    model = config.model
-    dist.init_process_group("fake", rank=0, world_size=int(os.environ["WORLD_SIZE"]), store=FakeStore())
-    try:
-        parallel_state.initialize_model_parallel(
-            tensor_model_parallel_size=model.tensor_model_parallel_size,
-            pipeline_model_parallel_size=model.pipeline_model_parallel_size,
-            virtual_pipeline_model_parallel_size=model.virtual_pipeline_model_parallel_size,
-            context_parallel_size=model.context_parallel_size,
-            expert_model_parallel_size=model.expert_model_parallel_size,
-            expert_tensor_parallel_size=model.expert_tensor_parallel_size,
-            create_gloo_process_groups=False,
-        )
-    finally:
-        parallel_state.destroy_model_parallel()
-        dist.destroy_process_group()
 
 
 @contextmanager
