@@ -98,7 +98,7 @@ def _lines(seen: Observation, measured: Measured) -> list[tuple[str, list[str]]]
         ("history", history),
         ("result", [_result(measured), *_steady(measured), *reference_lines([measured])]),
     ]
-    if remarks := [printable(text) for text in _remarks(measured)]:
+    if remarks := [printable(text) for text in measured.remarks]:
         lines.append(("remarks", remarks))
     if account.findings:
         lines.append(("findings", [f"{item.severity}: {item.text}" for item in account.findings]))
@@ -144,10 +144,6 @@ def _steady(measured: Measured) -> list[str]:
     if measured.verdict is None or measured.verdict.reference is None or measured.step_time is None:
         return []
     return [f"steady step {measured.step_time.seconds:.3f} s"]
-
-
-def _remarks(measured: Measured) -> list[str]:
-    return [*measured.timing.notices, *(measured.verdict.remarks if measured.verdict else ())]
 
 
 def _cause(seen: Observation, measured: Measured) -> str:

@@ -76,6 +76,11 @@ class Measured:
             return status.message or status.state
         return instability(self.step_time) if self.step_time else "the window is incomplete"
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader must know of its log and of its steps."""
+        return (*self.timing.notices, *(self.verdict.remarks if self.verdict else ()))
+
     @cached_property
     def account(self) -> Account:
         """What its nodes say; empty for a log that LLMB did not make."""
@@ -292,7 +297,7 @@ def say_remarks(items: Iterable[Measured]) -> None:
     """What a reader must know of each run, as notices: of its log, of its steps, and problems of its nodes."""
     for item in items:
         problems = (finding.text for finding in item.findings if finding.severity == "problem")
-        for text in (*item.timing.notices, *(item.verdict.remarks if item.verdict else ()), *problems):
+        for text in (*item.remarks, *problems):
             notice(f"{printable(item.timing.files.name)}: {printable(text)}")
 
 
