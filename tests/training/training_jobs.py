@@ -36,7 +36,7 @@ SMOKE_SAVING = {"ENABLE_CHECKPOINT": "true", "CHECKPOINT_INTERVAL": "3", "MAX_ST
 SMOKE_PROFILE = {"ENABLE_PROFILE": "true", "PROFILE_START_STEP": "1", "PROFILE_STOP_STEP": "2", "PROFILE_RANKS": "0"}
 """Variables of launch.sh: a smoke run of two ranks on this machine, which saves, and which is profiled."""
 
-SMOKE_LOSSES = {1: 6.961947, 2: 6.944276, 3: 6.913246, 4: 6.808651}
+SMOKE_LOSSES = {1: 6.963713, 2: 6.960182, 3: 6.904240, 4: 6.851171}
 """The four steps of Llama 3.1's smoke run: the same on either engine, to the last printed digit on one machine."""
 LOSS_TOLERANCE = 3e-4
 """Another processor, or another layout, sums in a different order in bf16."""
