@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -40,6 +41,8 @@ _HIDDEN = (
 )
 
 _ENVIRONMENT = pytest.MonkeyPatch()
+
+gc.disable()  # while tests are collected
 
 # The time an example takes mostly shows how busy the machine is.
 settings.register_profile("llmb", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -87,6 +90,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The order in which tests start: support/groups.py."""
     arrange(items)
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests stay to the end: the garbage collector need not look at them again and again."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:

@@ -45,3 +45,8 @@ def test_a_colleagues_clone_has_a_commit_and_runs_nothing(clone: Path, monkeypat
 
 def test_no_clone(tmp_path: Path) -> None:
     assert git_state(tmp_path) is None
+
+
+def test_a_clone_without_a_commit(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    assert git_state(tmp_path) is None

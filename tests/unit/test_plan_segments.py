@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,19 @@ def test_the_real_sbatch_is_asked_for_its_version(
     sbatch.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert look_at_machine(ClusterConfig(), read_request({"CLUSTER_TYPE": "slurm"})).slurm_segments is known
+
+
+def test_sbatch_is_asked_once_and_again_when_it_was_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sbatch, calls = tmp_path / "sbatch", tmp_path / "calls"
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    for at, version in enumerate(["23.11.1", "24.05.0"]):
+        sbatch.write_text(f"#!/bin/sh\necho x >>'{calls}'\necho 'slurm {version}'\n")
+        sbatch.chmod(0o755)
+        os.utime(sbatch, (at, at))
+        for _ in range(3):
+            machine = look_at_machine(ClusterConfig(), read_request({"CLUSTER_TYPE": "slurm"}))
+            assert machine.slurm_segments is (version >= "24.05")
+        assert calls.read_text() == "x\n" * (at + 1)
 
 
 def test_a_dry_run_without_any_slurm_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,11 +49,15 @@ def git_state(folder: Path) -> dict[str, Any] | None:
     In a clone that belongs to someone else git refuses to work, because its configuration may name programs. Reading
     the commit runs none; whether there are changes stays unknown (``dirty`` None).
     """
-    commit = _git(folder, "-c", "safe.directory=*", "rev-parse", "HEAD")
-    if not commit.ok:
+    status = _git(folder, "status", "--porcelain=v2", "--branch", "--no-ahead-behind", "--untracked-files=no")
+    if not status.ok:
+        head = _git(folder, "-c", "safe.directory=*", "rev-parse", "HEAD")
+        return {"commit": head.output.strip(), "dirty": None} if head.ok else None
+    lines = status.output.splitlines()
+    (commit,) = (line.split()[2] for line in lines if line.startswith("# branch.oid "))
+    if commit == "(initial)":
         return None
-    changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    return {"commit": commit.output.strip(), "dirty": bool(changes.output.strip()) if changes.ok else None}
+    return {"commit": commit, "dirty": any(not line.startswith("# ") for line in lines)}
 
 
 def _git(folder: Path, *arguments: str) -> Answer:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 
 from llmb_common import gpus
 from llmb_common.cluster_types import LOCAL, SLURM, ClusterType, Traits, traits_of
@@ -62,7 +64,7 @@ def look_at_machine(cluster: ClusterConfig, request: Request) -> Machine:
     traits = traits_of(wanted)
     if not traits.this_machine:
         return Machine(
-            cluster_type=wanted, slurm_segments=_knows_segments() if traits.slurm_options and sbatch else True
+            cluster_type=wanted, slurm_segments=_knows_segments(sbatch) if traits.slurm_options and sbatch else True
         )
     if request.gpu_type == "cpu" or cluster.gpu_type == "cpu":
         return Machine(cluster_type=wanted, gpu_type="cpu", has_nsys=shutil.which("nsys") is not None)
@@ -75,7 +77,22 @@ def look_at_machine(cluster: ClusterConfig, request: Request) -> Machine:
     )
 
 
-def _knows_segments() -> bool:
+def _knows_segments(sbatch: str) -> bool:
     """Whether ``sbatch`` has ``--segment``: since Slurm 24.05.0 (its NEWS). ``sbatch --help`` does not list it."""
-    found = re.search(r"([0-9]+)\.([0-9]+)", ask(["sbatch", "--version"], _SECONDS).output)
-    return found is not None and (int(found[1]), int(found[2])) >= SEGMENT_SLURM
+    try:
+        return _slurm_release(sbatch, Path(sbatch).stat().st_mtime_ns) >= SEGMENT_SLURM
+    except (OSError, ValueError):
+        return False
+
+
+@lru_cache(maxsize=4)
+def _slurm_release(sbatch: str, changed: int) -> tuple[int, int]:
+    """Asked once for many plans; ``changed``: the program's time, as another release may replace it meanwhile.
+
+    Raises:
+        ValueError: it does not say.
+    """
+    found = re.search(r"([0-9]+)\.([0-9]+)", ask([sbatch, "--version"], _SECONDS).output)
+    if found is None:
+        raise ValueError(sbatch)
+    return int(found[1]), int(found[2])
