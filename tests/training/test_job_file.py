@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from training_jobs import ARCHITECTURES, make_function_job, make_job
 
+from llmb_common.timing.iterations import NOTHING_LEFT
 from llmb_train.errors import JobError, NothingLeft
 from llmb_train.job import load_job, parse_job
 from llmb_train.settings.checkpoint import Loaded, find_checkpoint, loaded, span
@@ -142,3 +143,4 @@ def test_a_job_that_goes_on_may_find_nothing_left(tmp_path: Path, monkeypatch: p
     with pytest.raises(NothingLeft) as caught:
         loaded(job)
     assert caught.value.exit_status == 0
+    assert NOTHING_LEFT.decode() in str(caught.value), "results know the run by these words"

@@ -114,6 +114,24 @@ def test_a_run_that_died_before_its_first_iteration(judge, text, reason):
     assert verdict(judge(text)) == ("Failed", reason, None)
 
 
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("COMPLETED", ("Incomplete", "nothing_left", None)),
+        ("FAILED", ("Failed", "no_iterations", None)),
+        ("RUNNING", ("Running", "still_running", None)),
+    ],
+)
+def test_a_later_job_of_a_chain_that_had_nothing_left_to_train(judge, state, expected):
+    text = "llmb_train: notice: the checkpoint in /c is from the last step, 50: nothing is left to train\n"
+    assert verdict(judge(text, record={"state": state})) == expected
+
+
+def test_a_restart_that_had_nothing_left_to_train_does_not_change_the_verdict(judge):
+    text = "llmb_train: notice: the checkpoint in /c is from the last step, 50: nothing is left to train\n"
+    assert verdict(judge(mbridge_log() + text)) == ("Success", "", None)
+
+
 def test_a_run_folder_without_a_log(tmp_path):
     assert verdict(analyse(RunFiles("run", tmp_path, None), WINDOW)) == ("Failed", "no_log", None)
 

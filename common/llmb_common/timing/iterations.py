@@ -17,6 +17,9 @@ from llmb_common.timing.records import ANSI, MARKERS, NUMBER, STEP_TIME, Iterati
 from llmb_common.timing.scan import find_markers
 from llmb_common.timing.sequence import RecordSequence
 
+NOTHING_LEFT = b"is from the last step, "
+"""``llmb_train`` of a job that goes on from a checkpoint and finds it complete (``settings.checkpoint``)."""
+
 
 @dataclass(frozen=True)
 class LogContent:
@@ -33,6 +36,8 @@ class LogContent:
     """Iterations at which a later attempt set in."""
     damaged: int = 0
     """Records that were cut or garbled, and are left out."""
+    nothing_left: bool = False
+    """There is no iteration, because the checkpoint was from the last step."""
 
 
 class IterationsOnDisk(Sequence[Iteration]):
@@ -98,7 +103,13 @@ def read_log(file: FileIO) -> LogContent:
         sequence.doubled,
         tuple(sequence.restarts),
         damaged,
+        not kept and _says_nothing_left(file),
     )
+
+
+def _says_nothing_left(file: FileIO) -> bool:
+    file.seek(0)
+    return any(find_markers(file, (NOTHING_LEFT,), separator=b""))
 
 
 def _with_step_time_prints(file: FileIO, records: list[tuple[int, Iteration]]) -> list[tuple[int, Iteration]]:

@@ -15,6 +15,7 @@ Failed     nan_iteration           the engine counted a NaN iteration
 Failed     skipped_iteration       the optimizer skipped a step of the window: its time says nothing
 Failed     ended_early             the last attempt stopped before its last step
 Failed     ended_badly             every step is there, but the run failed, was cancelled or ran out of time
+Incomplete nothing_left            a later job of a chain found its checkpoint to be from the last step
 Incomplete window_not_reached      the run was planned shorter than the window
 Incomplete missing_iteration       a record in the window is missing or damaged
 Running    still_running           no end yet, and the run's record says that it runs or waits
@@ -59,6 +60,8 @@ class Planned:
 def judge(content: LogContent, window: Window, planned: Planned) -> Status:
     """The verdict over a log that could be read and is not empty."""
     iterations = content.iterations
+    if content.nothing_left and not (planned.alive or planned.failure):
+        return Status("Incomplete", "nothing_left", None, "an earlier job had trained the last step: nothing was left")
     if not iterations:
         return _unless_alive(planned, "no_iterations", None, "the run ended before its first iteration")
     unhealthy = _first_unhealthy(content, window)
