@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -53,11 +54,9 @@ def git_state(folder: Path) -> dict[str, Any] | None:
     if not status.ok:
         head = _git(folder, "-c", "safe.directory=*", "rev-parse", "HEAD")
         return {"commit": head.output.strip(), "dirty": None} if head.ok else None
-    lines = status.output.splitlines()
-    (commit,) = (line.split()[2] for line in lines if line.startswith("# branch.oid "))
-    if commit == "(initial)":
-        return None
-    return {"commit": commit, "dirty": any(not line.startswith("# ") for line in lines)}
+    commit = re.search(r"^# branch\.oid ([0-9a-f]+)$", status.output, re.MULTILINE)  # "(initial)" without a commit
+    changed = any(not line.startswith("# ") for line in status.output.splitlines())
+    return {"commit": commit[1], "dirty": changed} if commit else None
 
 
 def _git(folder: Path, *arguments: str) -> Answer:
