@@ -50,3 +50,12 @@ def test_no_clone(tmp_path: Path) -> None:
 def test_a_clone_without_a_commit(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     assert git_state(tmp_path) is None
+
+
+def test_a_git_that_says_nothing(clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git = tmp_path / "bin" / "git"
+    git.parent.mkdir()
+    git.write_text("#!/bin/sh\nexit 0\n")
+    git.chmod(0o755)
+    monkeypatch.setenv("PATH", str(git.parent), prepend=":")
+    assert git_state(clone) is None

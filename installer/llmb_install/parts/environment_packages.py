@@ -72,7 +72,7 @@ def _fetch_uv(build: Build) -> None:
         return
     build.step.update("fetching uv")
     arguments = [*HASHED, "--only-binary", ":all:", "-r", str(build.environment.uv_lock)]
-    progress = Progress(build.folder, build.step, "uv", 1)
+    progress = Progress(build.folder, build.step, "uv")
     done = _with_uv(build, arguments, progress)
     if done is None or done.status != 0:
         _with_pip(build, arguments, progress)
@@ -81,7 +81,7 @@ def _fetch_uv(build: Build) -> None:
 def _install_cpu_torch(build: Build, torch: str) -> None:
     """PyTorch's CPU build, from wherever this machine gets it. Never falls back to a build with CUDA."""
     hashed = [*HASHED, "-r", str(extract(build.environment.lock, "torch", build.folder))]
-    progress = Progress(build.folder, build.step, torch, total=1)
+    progress = Progress(build.folder, build.step, torch)
     tried = []
     for source, with_uv, arguments in (
         ("uv", True, hashed),

@@ -20,7 +20,7 @@ _BROKEN = re.compile(
 class Progress:
     """Called with each line; ``total`` packages are expected, 0: unknown."""
 
-    def __init__(self, folder: Path, step: Step, what: str, total: int) -> None:
+    def __init__(self, folder: Path, step: Step, what: str, total: int = 0) -> None:
         self._folder, self._step, self._what, self._total = folder, step, what, total
         self._seen = 0
         self.unreachable = ""
