@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from llmb_common.runs.nvidia_config import config_file, config_text
+from llmb_common.runs.nvidia_config import config_name, config_text
 from llmb_common.runs.record import RunRecord, load_record, update_record
 from llmb_common.submission import submit
 from support.run_site import RECIPE, RunSite
@@ -41,8 +41,14 @@ VARIABLES = {
 
 
 def described(record: RunRecord) -> dict[str, dict[str, object]]:
-    found: dict[str, dict[str, object]] = yaml.safe_load(config_text(record))
+    found: dict[str, dict[str, object]] = yaml.safe_load(
+        config_text(str(record.job_id), record.created, record.plan, record.manifest)
+    )
     return found
+
+
+def config_file(record: RunRecord) -> Path:
+    return record.paths.folder / config_name(str(record.job_id))
 
 
 def test_it_has_the_sections_and_fields_of_the_original_in_its_order(tmp_path: Path) -> None:

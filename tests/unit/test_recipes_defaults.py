@@ -14,19 +14,8 @@ from llmb_common.recipes.folders import recipe_folders, recipes_root
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.model import Architecture, Checkpoint, Model, MoE
 from llmb_common.recipes.parameters import count_parameters
-from llmb_common.recipes.recipe import (
-    Defaults,
-    Document,
-    Flops,
-    Measurement,
-    NcclTrace,
-    Profiling,
-    Recipe,
-    Result,
-    Row,
-    Variant,
-    find_row,
-)
+from llmb_common.recipes.recipe import Defaults, Flops, Recipe, find_row
+from llmb_common.recipes.rows import Document, Measurement, NcclTrace, Profiling, Result, Row, Variant
 
 ROOT = Path(__file__).resolve().parents[2]
 

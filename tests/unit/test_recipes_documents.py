@@ -14,7 +14,8 @@ import pytest
 from llmb_common.gpus import peak_tflops
 from llmb_common.recipes import flops
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.recipes.recipe import FIGURES, Recipe, Result, Row, find_row
+from llmb_common.recipes.recipe import Recipe, find_row
+from llmb_common.recipes.rows import FIGURES, Result, Row
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = ROOT / "tests" / "data" / "documents"

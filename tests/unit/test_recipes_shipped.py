@@ -12,8 +12,7 @@ from llmb_common.errors import RecipeError
 from llmb_common.recipes import loading
 from llmb_common.recipes.folders import recipe_folders
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.recipes.shipped import SHIPPED, read_summary, shipped_text
-from llmb_common.recipes.summary import summary_of
+from llmb_common.recipes.shipped import SHIPPED, read_summary, shipped_text, summary_of
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ["grok1", "llama3.1", "llama4", "mbridge", "nemotron4"]

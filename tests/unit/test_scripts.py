@@ -19,7 +19,8 @@ from llmb_common.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.recipes.recipe import Recipe, Row
+from llmb_common.recipes.recipe import Recipe
+from llmb_common.recipes.rows import Row
 from llmb_common.rendering.script import render_script
 from llmb_common.request.read import read_request
 from llmb_common.runs.paths import dry_run_paths

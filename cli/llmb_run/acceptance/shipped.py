@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from llmb_common import gpus
 from llmb_common.recipes.folders import recipe_folders, recipes_root
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.recipes.recipe import Recipe, Row
+from llmb_common.recipes.recipe import Recipe
+from llmb_common.recipes.rows import Row
 from llmb_run.acceptance.suite import SUITES
 
 SCALES = (64, 128, 512)

@@ -16,7 +16,7 @@ from llmb_common.errors import RecordError, RequestError
 from llmb_common.index import row_of
 from llmb_common.observe import observe
 from llmb_common.printable import printable
-from llmb_common.recipes.recipe import FIGURES
+from llmb_common.recipes.rows import FIGURES
 from llmb_common.results.anomalies import instability
 from llmb_common.results.baselines import Baseline, baseline_references, baselines
 from llmb_common.results.decision import ERROR_RATE

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from llmb_common.gpus import CPU
 from llmb_common.recipes.model import Model
-from llmb_common.recipes.recipe import Recipe, Row, Variant
+from llmb_common.recipes.recipe import Recipe
+from llmb_common.recipes.rows import Row, Variant
 from llmb_common.request.read import Request
 from llmb_common.site.cluster import FILE_NAME, ClusterConfig
 from llmb_common.site.machine import Machine

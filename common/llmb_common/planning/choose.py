@@ -10,7 +10,8 @@ from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.gpus import CPU, gpu_types, row_types
 from llmb_common.planning.case import Case, Given, gpu_said
 from llmb_common.recipes.model import Model
-from llmb_common.recipes.recipe import Recipe, Row
+from llmb_common.recipes.recipe import Recipe
+from llmb_common.recipes.rows import Row
 
 
 def choose(given: Given) -> Case:

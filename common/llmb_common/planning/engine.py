@@ -6,8 +6,9 @@ from llmb_common.engines import ENGINES, WITHOUT_LAYER_GRAPHS
 from llmb_common.errors import RequestError
 from llmb_common.planning.case import Case
 from llmb_common.planning.divisibility import captures_iterations
-from llmb_common.recipes.recipe import Recipe, Result
+from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.releases import container_release, same_release
+from llmb_common.recipes.rows import Result
 
 
 def choose_engine(case: Case) -> str:

@@ -10,7 +10,7 @@ from llmb_common.cluster_types import ClusterType, Traits, traits_of
 from llmb_common.engines import DEFAULT_ENGINE
 from llmb_common.planning.divisibility import Layout
 from llmb_common.recipes.model import Architecture, Reduced
-from llmb_common.recipes.recipe import Measurement
+from llmb_common.recipes.rows import Measurement
 from llmb_common.request.columns import Columns
 
 

@@ -10,7 +10,7 @@ import msgspec
 from llmb_common.errors import RecipeError
 from llmb_common.planning.case import Case
 from llmb_common.planning.divisibility import Layout
-from llmb_common.recipes.recipe import Variant
+from llmb_common.recipes.rows import Variant
 from llmb_common.words import is_experiment_name
 
 _SHORT = {"fsdp": "fsdp", "cuda_graph": "cg", "recompute_layers": "rl", "offload_layers": "ol"}

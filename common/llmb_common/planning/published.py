@@ -8,8 +8,9 @@ compares says so.
 from __future__ import annotations
 
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.recipes.recipe import Recipe, Result, find_row
+from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.releases import container_release, release_order, same_release
+from llmb_common.recipes.rows import Result
 
 
 def published_result(plan: JobPlan, recipe: Recipe) -> Result | None:

@@ -17,7 +17,7 @@ import msgspec
 from llmb_common.errors import RecipeError, did_you_mean
 from llmb_common.recipes.generated import read_generated
 from llmb_common.recipes.model import Model
-from llmb_common.recipes.recipe import Row, Variant
+from llmb_common.recipes.rows import Row, Variant
 from llmb_common.recipes.shape import Shape
 from llmb_common.recipes.summary import Configuration
 from llmb_common.request.columns import Columns

@@ -12,7 +12,8 @@ from llmb_common.errors import RecipeError, did_you_mean
 from llmb_common.gpus import gpu_types, rows_of
 from llmb_common.recipes.model import Model
 from llmb_common.recipes.parameters import count_parameters
-from llmb_common.recipes.recipe import FIGURES, GBS_FORMULA, Recipe, Result, Row, Variant, find_row
+from llmb_common.recipes.recipe import Recipe, find_row
+from llmb_common.recipes.rows import FIGURES, GBS_FORMULA, Result, Row, Variant
 
 NAME_PLACEHOLDERS = (
     "model_size", "dtype", "precision", "gpus", "tp", "pp", "cp", "vp", "ep", "etp", "mbs", "gbs",

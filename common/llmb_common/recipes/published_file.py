@@ -12,7 +12,7 @@ import msgspec
 
 from llmb_common.errors import RecipeError
 from llmb_common.recipes.generated import read_generated
-from llmb_common.recipes.recipe import Dtype, Fp8Recipe, Result
+from llmb_common.recipes.rows import Dtype, Fp8Recipe, Result
 
 
 class PublishedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

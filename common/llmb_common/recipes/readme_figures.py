@@ -23,7 +23,8 @@ from llmb_common.gpus import GPUS, peak_tflops, rows_of
 from llmb_common.recipes import flops
 from llmb_common.recipes.model import Architecture
 from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER, count_parameters
-from llmb_common.recipes.recipe import Recipe, Result, Row, find_row
+from llmb_common.recipes.recipe import Recipe, find_row
+from llmb_common.recipes.rows import Result, Row
 
 _MARKED = re.compile(r"(<!-- figure: (?P<name>[^\n]*?) -->)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
 _OPEN = re.compile(r"<!-- figure: ")

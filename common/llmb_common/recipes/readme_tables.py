@@ -39,7 +39,8 @@ from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER, count
 from llmb_common.recipes.readme_figures import fill_figures
 from llmb_common.recipes.readme_functions import TABLES
 from llmb_common.recipes.readme_variables import engines, table, variables
-from llmb_common.recipes.recipe import Recipe, Result, Row, find_row
+from llmb_common.recipes.recipe import Recipe, find_row
+from llmb_common.recipes.rows import Result, Row
 from llmb_common.recipes.shipped import SHIPPED, shipped_text
 from llmb_common.strict_yaml import read_text
 

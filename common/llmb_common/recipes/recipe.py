@@ -1,12 +1,7 @@
-"""``recipe.yaml``: the single source of truth of a recipe, as frozen structs.
-
-Sizes (``405b``), GPU types (``gb200``), dtypes and variants are lower-case names. A row of a configuration table is
-one ``Row``; its GPU counts are the doublings from ``gpus_min`` to ``gpus_max``, as the documents scale.
-"""
+"""``recipe.yaml``: the single source of truth of a recipe, as frozen structs."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -17,169 +12,15 @@ import msgspec
 from llmb_common.engines import DEFAULT_ENGINE
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.gpus import row_types
-from llmb_common.recipes.model import Model, Name, Ratio
+from llmb_common.recipes.model import Model, Name
+from llmb_common.recipes.rows import Document, Dtype, Result, Row, Variant
 from llmb_common.recipes.summary import Configuration
-from llmb_common.request.columns import Columns, Positive
 
 if TYPE_CHECKING:  # read where a recipe has one
     from llmb_common.recipes.catalogue import Catalogue, Function
     from llmb_common.recipes.validated_file import Validated
 
-Dtype = Literal["bf16", "fp8", "nvfp4"]
-Fp8Recipe = Literal["cs", "ds", "mx", "sc"]
-
-Duration = Annotated[str, msgspec.Meta(pattern=r"^([0-9]+-)?[0-9]{1,2}:[0-9]{2}:[0-9]{2}\Z")]
-
 EngineRelease = Annotated[str, msgspec.Meta(pattern=r"^[0-9]+\.[0-9]+\Z")]
-
-Container = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{2}\.[0-9]{2}(\.[0-9]{2})?\Z")]
-
-FIGURES = ("tokens_per_second", "mfu_percent", "days_1t", "tflops_per_gpu")
-"""What a published result may carry beside its step time."""
-
-GBS_FORMULA = re.compile(r"(?:(?P<fixed>[1-9][0-9]*)|GPUs(?:\*(?P<times>[1-9][0-9]*))?(?:/(?P<by>[1-9][0-9]*))?)\Z")
-
-
-class Profiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Nsight Systems defaults. ``file`` is the report's name; see ``checks.FILE_PLACEHOLDERS`` for its placeholders."""
-
-    start: Positive
-    stop: Positive
-    ranks: str
-    file: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.${}-]+\Z")]
-    suffix: str = ""
-    steps: Positive | None = None
-    """Steps of a profiled run where the document says other than ``max_steps``."""
-
-
-class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which iterations give the result. ``statistic`` last: the last step, with the window's mean beside it."""
-
-    first: Positive
-    last: Positive
-    statistic: Literal["mean", "last"] = "mean"
-
-
-class NcclTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    steps: Positive = 5
-    suffix: str = ""
-
-
-class Variant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A generation of rows: where it comes from, how its runs are named, measured and profiled."""
-
-    name: Name
-    title: str
-    experiment_name: str
-    max_steps: Positive = 50
-    time_limit: Duration = "00:30:00"
-    measurement: Measurement
-    profiling: Profiling
-    nccl_trace: NcclTrace = NcclTrace()
-    fp8_recipe: Fp8Recipe
-    """The FP8 scaling that this generation's results were measured with, and the default of FP8_RECIPE."""
-    vboost: bool = False
-    """Whether the published runs had the GPUs' clock boost (ENABLE_VBOOST), which LLMB leaves off by default."""
-    flops_attention: Literal["full", "causal"] | None = None
-    """How this generation's document counts attention, where it differs from the recipe's ``flops``."""
-    by_name: bool = False
-    """Whether only CONFIG_VARIANT chooses it, and never a scale that the others lack."""
-
-
-class Row(Columns[str], frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One line of a configuration table. ``gbs`` is a number or a formula of GPUs: ``GPUs``, ``GPUs*2``, ``GPUs/2``."""
-
-    variant: Name
-    gpu: Name
-    size: Name
-    dtypes: tuple[Dtype, ...]
-    fp8_recipe: Fp8Recipe | None = None
-    """The FP8 scaling, where rows with others stand beside it; None: the variant's, or what FP8_RECIPE says."""
-    gpus_min: Positive
-    gpus_max: Positive
-    layers: Positive | None = None
-    sequence_length: Positive | None = None
-    """Where it is not the model's."""
-    function: str | None = None
-    """The function of the recipe's catalogue that the job calls."""
-    wgrad_deferral: Positive | None = None
-    """Micro-batches whose weight gradients of the output layer wait for the pipeline's drain; None: not deferred."""
-    time_limit: Duration | None = None
-    min_memory_gb: Positive | None = None
-    source: str
-    note: str = ""
-    """Where the printed table is wrong: what it says, and why the row differs."""
-
-    @property
-    def scales(self) -> tuple[int, ...]:
-        """The documented GPU counts: doublings from ``gpus_min`` to ``gpus_max``."""
-        counts = []
-        gpus = self.gpus_min
-        while gpus <= self.gpus_max:
-            counts.append(gpus)
-            gpus *= 2
-        return tuple(counts)
-
-    def global_batch_size(self, gpus: int) -> int:
-        """GBS at ``gpus`` GPUs.
-
-        Raises:
-            RequestError: the formula gives no whole number.
-        """
-        found = GBS_FORMULA.match(self.gbs)
-        assert found is not None  # checked when the recipe was loaded
-        if found["fixed"]:
-            return int(found["fixed"])
-        times, divisor = int(found["times"] or 1), int(found["by"] or 1)
-        if gpus * times % divisor:
-            raise RequestError(
-                f"GBS is {self.gbs} here, and {gpus} GPUs are not divisible by {divisor}",
-                remedy=f"use a multiple of {divisor} GPUs, or set GBS",
-            )
-        return gpus * times // divisor
-
-
-class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A publication of NVIDIA's with configurations or results, and the software that it measured them with."""
-
-    title: str
-    release: str = ""
-    date: Annotated[str, msgspec.Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")]
-    framework: Literal["NeMo 2", "Megatron-Bridge"]
-    container: Container | None = None
-    """Release of the NeMo container; None: each result names its own."""
-
-    @property
-    def software(self) -> str:
-        """What was measured, for people: ``Megatron-Bridge, nemo:26.08``."""
-        return f"{self.framework}, nemo:{self.container}"
-
-
-class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One published result. ``corrected`` holds the figures that the document printed wrongly, ``why`` the reason."""
-
-    variant: Name
-    gpu: Name
-    size: Name
-    dtype: Dtype
-    fp8_recipe: Fp8Recipe | None = None
-    """The FP8 scaling, where it is not the variant's."""
-    gpus: Positive
-    container: Container | None = None
-    """Release of the NeMo container, where the document has results of several."""
-    step_seconds: Ratio
-    tokens_per_second: Ratio | None = None
-    mfu_percent: Ratio | None = None
-    days_1t: Ratio | None = None
-    tflops_per_gpu: Ratio | None = None
-    corrected: dict[str, float] = {}
-    why: str = ""
-    source: str
-
-    def value(self, figure: str) -> float | None:
-        """The figure to compare with: corrected where the document is wrong, else as printed."""
-        printed: float | None = getattr(self, figure)
-        return self.corrected.get(figure, printed)
 
 
 class Defaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,9 +13,12 @@ import zlib
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from llmb_common.recipes.summary import Configuration, Summary, summary_of
+from llmb_common.recipes.summary import Configuration, Summary
+
+if TYPE_CHECKING:
+    from llmb_common.recipes.recipe import Recipe
 
 SHIPPED = Path(__file__).with_name("shipped.json")
 
@@ -32,6 +35,11 @@ def read_summary(folder: Path) -> Summary:
     from llmb_common.recipes.loading import load_recipe
 
     return summary_of(load_recipe(folder))
+
+
+def summary_of(recipe: Recipe) -> Summary:
+    """The summary of a recipe that has been read."""
+    return Summary(recipe.name, recipe.workload, recipe.title, recipe.sizes, tuple(recipe.configurations))
 
 
 def shipped_text(folders: Iterable[Path]) -> str:

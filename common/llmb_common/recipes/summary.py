@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from llmb_common.recipes.recipe import Recipe
+from typing import NamedTuple
 
 
 class Configuration(NamedTuple):
@@ -27,8 +24,3 @@ class Summary(NamedTuple):
     title: str
     sizes: tuple[str, ...]
     configurations: tuple[Configuration, ...]
-
-
-def summary_of(recipe: Recipe) -> Summary:
-    """The summary of a recipe that has been read."""
-    return Summary(recipe.name, recipe.workload, recipe.title, recipe.sizes, tuple(recipe.configurations))

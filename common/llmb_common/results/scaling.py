@@ -18,8 +18,9 @@ from llmb_common.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.published import published_results
 from llmb_common.recipes import flops
-from llmb_common.recipes.recipe import Recipe, Result, find_row
+from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.releases import container_release
+from llmb_common.recipes.rows import Result
 from llmb_common.results.configuration import kind_of_job
 
 Kind: TypeAlias = Literal["weak", "strong"]

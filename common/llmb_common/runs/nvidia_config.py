@@ -24,34 +24,33 @@ if TYPE_CHECKING:
 
     from llmb_common.planning.job_plan import JobPlan
     from llmb_common.recipes.recipe import Recipe
-    from llmb_common.runs.record import RunRecord
 
 
-def config_file(record: RunRecord) -> Path:
-    """Where the file is, for a run that has a job."""
-    return record.paths.folder / f"llmb-config_{record.job_id}.yaml"
+def config_name(job_id: str) -> str:
+    """The file's name in the folder of the run that has the job."""
+    return f"llmb-config_{job_id}.yaml"
 
 
-def config_text(record: RunRecord) -> str:
-    """The file of a run that has a job."""
+def config_text(job_id: str, created: float, plan: JobPlan, manifest: dict[str, Any]) -> str:
+    """The file of a job; ``created``: when its run was, in seconds since 1970."""
     import yaml
 
     # libyaml's takes a sixth of the time, once for each job.
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    text: str = yaml.dump(_config(record), Dumper=dumper, default_flow_style=False, sort_keys=False)
+    content = _config(job_id, created, plan, manifest)
+    text: str = yaml.dump(content, Dumper=dumper, default_flow_style=False, sort_keys=False)
     return text
 
 
-def _config(record: RunRecord) -> dict[str, Any]:
-    plan = record.plan
-    image = _image(record)
-    overrides = record.manifest.get("environment_overrides")
+def _config(job_id: str, created: float, plan: JobPlan, manifest: dict[str, Any]) -> dict[str, Any]:
+    image = _image(plan, manifest)
+    overrides = manifest.get("environment_overrides")
     return {
         "job_info": {
-            "job_id": record.job_id,
+            "job_id": job_id,
             # There, an sbatch script with a folder of its own for each job.
             "launcher_type": "configured_sbatch",
-            "launch_time": time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.created)),
+            "launch_time": time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(created)),
             "experiment_id": None,
         },
         "workload_info": {
@@ -111,7 +110,7 @@ def _recipe(name: str) -> Recipe:
     return load_recipe(_root() / name)
 
 
-def _image(record: RunRecord) -> str:
+def _image(plan: JobPlan, manifest: dict[str, Any]) -> str:
     """What the image was made of, as a registry calls it, where that is known; else its path; empty without one."""
-    source = image_receipt(record.manifest).get("source")
-    return str(source) if source else record.plan.image or ""
+    source = image_receipt(manifest).get("source")
+    return str(source) if source else plan.image or ""

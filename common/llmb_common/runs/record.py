@@ -21,7 +21,7 @@ from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
-from llmb_common.errors import RecordError
+from llmb_common.errors import LLMBError, RecordError
 from llmb_common.files import read_plain, write_atomic
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.process import ProcessId
@@ -237,14 +237,15 @@ def update_record(folder: Path, change: Callable[[RunRecord], RunRecord]) -> Run
         changed = change(record)
         if changed != record:
             if changed.job_id != record.job_id and changed.job_id is not None:
-                _describe_for_others(changed)
+                _describe_for_others(changed, changed.job_id)
             changed.save()
         return changed
 
 
-def _describe_for_others(record: RunRecord) -> None:
+def _describe_for_others(record: RunRecord, job_id: str) -> None:
     """Write the file that NVIDIA's tools read. Nothing here depends on it: a full disk is the record's to report."""
-    from llmb_common.runs.nvidia_config import config_file, config_text
+    from llmb_common.runs.nvidia_config import config_name, config_text
 
-    with contextlib.suppress(RecordError):
-        write_atomic(config_file(record), config_text(record), sync_folder=False)
+    with contextlib.suppress(LLMBError):
+        text = config_text(job_id, record.created, record.plan, record.manifest)
+        write_atomic(record.paths.folder / config_name(job_id), text, sync_folder=False)
