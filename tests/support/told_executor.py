@@ -27,6 +27,8 @@ class Told:
     started: list[tuple[RunRecord, bool]] = field(default_factory=list)
     """Records as they were, and whether to detach."""
     looked: int = 0
+    checks: Callable[[JobPlan], object] = lambda plan: None
+    """Called for each look at what a plan needs; may raise."""
     checked: list[JobPlan] = field(default_factory=list)
     ends: Callable[[RunRecord], RunRecord | LLMBError | None] = lambda record: None
     """The record of one whose end is certain, why one was not ended, or None: it was asked to end."""
@@ -49,6 +51,7 @@ class ToldExecutor(Executor):
 
     def check(self, plan: JobPlan) -> None:
         told.checked.append(plan)
+        told.checks(plan)
 
     def options(self, plan: JobPlan, after: Sequence[str], excluded: Mapping[str, str]) -> tuple[str, ...]:
         return (f"after={','.join(after)}",) if after else ()

@@ -48,8 +48,8 @@ def folders(site: RunSite) -> list[Path]:
     return sorted(path.parent for path in site.install.glob("workloads/*/experiments/*/[!.]*/run.json"))
 
 
-def raises(error: Exception) -> Callable[[RunRecord], object]:
-    def start(record: RunRecord) -> object:
+def raises(error: Exception) -> Callable[[object], object]:
+    def start(given: object) -> object:
         raise error
 
     return start
@@ -259,10 +259,19 @@ def test_jobs_of_others_and_live_runs_are_followed_each_once(site: RunSite) -> N
 
 def test_jobs_that_wait_are_in_the_index_when_all_are_submitted(site: RunSite, told: Told) -> None:
     jobs = [Job(site.plan(MAX_STEPS=str(steps)), RECIPE) for steps in (60, 61, 62)]
+    told.checks = lambda plan: time.sleep(0.2)  # long enough for the others to ask the same
     results = [result for _, result in submit_many(jobs)]
     assert {row.folder for row in find_runs(site.install)} == set(folders(site))
     assert [result.plan.max_steps for result in results if isinstance(result, RunRecord)] == [60, 61, 62]
-    assert [plan.max_steps for plan in told.checked] == [60], "what differs in steps alone needs the same of the site"
+    assert len(told.checked) == 1, "what differs in steps alone needs the same of the site"
+
+
+def test_what_the_site_lacks_is_looked_for_again_by_the_next_job(site: RunSite, told: Told) -> None:
+    jobs = [Job(site.plan(MAX_STEPS=str(steps)), RECIPE) for steps in (60, 61, 62)]
+    told.checks = raises(RequestError("the image is not there"))
+    results = [result for _, result in submit_many(jobs)]
+    assert [str(result) for result in results] == ["the image is not there"] * 3
+    assert (len(told.checked), told.started) == (3, [])
 
 
 def test_without_a_queue_jobs_run_one_after_the_other_and_a_failure_stops_none(tmp_path: Path, told: Told) -> None:

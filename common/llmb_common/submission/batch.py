@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,22 @@ LEFTOVER_SECONDS = 24 * 3600
 """For this long the same request continues an interrupted submission; after that it makes a new run."""
 
 
+@dataclass
+class _Needs:
+    """What a plan needs of the site; whoever asks while somebody looks waits for the answer."""
+
+    plan: JobPlan
+    met: bool = False
+    looking: threading.Lock = field(default_factory=threading.Lock)
+
+
 class Batch:
     """What the jobs of one command share, looked up once: interrupted submissions, origins of recipes, code."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._lock = threading.Lock()
         self._origins: dict[Path, dict[str, Any]] = {}
-        self._checked: list[JobPlan] = []
+        self._needs: list[_Needs] = []
         self._by_key: dict[str, RunRow] = {}
         self._interrupted: list[RunRecord] = []
         self.arrays = True
@@ -69,11 +79,14 @@ class Batch:
         """``preflight.check``, once for plans with the same needs."""
         same = msgspec.structs.replace(plan, experiment_name="", max_steps=0)
         with self._lock:
-            if same in self._checked:
-                return
-        check(plan)
-        with self._lock:
-            self._checked.append(same)
+            needs = next((needs for needs in self._needs if needs.plan == same), None)
+            if needs is None:
+                needs = _Needs(same)
+                self._needs.append(needs)
+        with needs.looking:
+            if not needs.met:
+                check(plan)
+                needs.met = True
 
     def origin(self, recipe_folder: Path) -> dict[str, Any]:
         with self._lock:
