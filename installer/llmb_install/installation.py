@@ -111,6 +111,10 @@ class Installation:
         """Those that the chosen recipes train in on CPUs."""
         return [self.engine(release) for release in self.releases()] if self.needs_engine() else []
 
+    def engine_names(self) -> set[str]:
+        """The names of ``engines``, also where none could be built."""
+        return {KINDS[release].name for release in self.releases()} if self.needs_engine() else set()
+
     def environments(self) -> list[Environment]:
         return [tool_environment(self.clone, self.path), *self.engines()]
 

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from llmb_common.errors import EnvironmentLacks
+from llmb_common.site.cluster import load_cluster_config
 from llmb_install.answers.answers import complete, to_yaml
 from llmb_install.answers.stored import ANSWERS_FILE, load_recipes
 from llmb_install.installation import Installation
 from llmb_install.main import main
 from llmb_install.parts.folders import AnswersFile
+from llmb_install.parts.wrappers import COMMANDS, wrapper_text
 from llmb_install.working.artefact import Artefact, Replaceable
 from llmb_install.working.reporter import Reporter
 
@@ -206,6 +208,67 @@ def test_a_removal_that_was_killed_is_finished_by_the_next_command(installer: In
     assert status == 0, err
     assert (old.exists(), needed.exists(), note.exists()) == (False, True, False)
     assert (install.parent / "escaped").exists()
+
+
+def engine_folders(install: Path) -> list[str]:
+    """Environments of an installation, as folders alone, and two that are not its own; returns all that is there."""
+    venvs = install / "venvs"
+    for name in ("llmb", "engine-cpu", "engine-cpu-0.6"):
+        (venvs / f"{name}-01234567-89abcd").mkdir(parents=True)
+        (venvs / f"{name}-76543210").mkdir()
+        (venvs / name).symlink_to(f"{name}-01234567-89abcd")
+        (venvs / f".uv-{name}").mkdir()
+    (venvs / "engine-cpu-mine").mkdir()
+    (venvs / "engine-cpu-0.9").symlink_to("engine-cpu-mine")
+    return sorted(path.name for path in venvs.iterdir())
+
+
+def test_an_engine_goes_with_the_last_workload_that_trains_in_it(installer: Installer, install: Path) -> None:
+    given(install, workloads=["pretrain_grok1", "pretrain_llama3.1", "pretrain_mbridge"])
+    there = engine_folders(install)
+    assert installer("remove", "grok1")[0] == 0
+    assert sorted(path.name for path in (install / "venvs").iterdir()) == there, "llama3.1 needs it"
+    assert list(load_cluster_config(install).engine.releases) == ["0.6"]
+    status, _, err = installer("remove", "mbridge")
+    assert status == 0, err
+    assert f"removed {install / 'venvs' / 'engine-cpu-0.6'}\n" in err
+    assert list(load_cluster_config(install).engine.releases) == []
+    left = [name for name in there if "engine-cpu-0.6" not in name]
+    assert sorted(path.name for path in (install / "venvs").iterdir()) == left
+    assert installer("remove", "all")[0] == 0
+    left = [name for name in there if name.startswith(("llmb", ".uv-llmb", "engine-cpu-mine", "engine-cpu-0.9"))]
+    assert sorted(path.name for path in (install / "venvs").iterdir()) == left
+
+
+def test_a_removal_that_was_killed_takes_no_engine_that_is_needed_again(installer: Installer, install: Path) -> None:
+    given(install, workloads=["pretrain_grok1"])
+    there = engine_folders(install)
+    (install.parent / "escaped-01234567").mkdir()
+    note = install / ".llmb" / "removing.json"
+    names = ["engine-cpu", "engine-cpu-0.6", "llmb", "../../escaped", 7]
+    note.write_text(json.dumps({"schema": 1, "images": [], "engines": names}))
+    assert installer("remove", "nemotron4")[0] == 0
+    left = [name for name in there if not name.removeprefix(".uv-").startswith("engine-cpu-0.6")]
+    assert sorted(path.name for path in (install / "venvs").iterdir()) == left
+    assert (install.parent / "escaped-01234567").exists()
+    assert not note.exists()
+
+
+def test_uninstall_ends_with_what_it_runs_in_so_that_it_can_be_called_again(
+    installer: Installer, install: Path
+) -> None:
+    given(install)
+    engine_folders(install)
+    (install / "cluster_config.yaml").touch()
+    (install / "bin").mkdir()
+    for name in COMMANDS:
+        (install / "bin" / name).write_text(wrapper_text(name))
+    removed = [Path(path) for path in json.loads(installer("uninstall", "--yes", "--json")[1])["data"]["removed"]]
+    assert [str(path.relative_to(install)) for path in removed[-6:]] == [
+        *("venvs/.uv-llmb", "venvs/llmb", "venvs/llmb-01234567-89abcd", "venvs/llmb-76543210"),
+        *("bin/llmb-run", "bin/llmb-install"),
+    ]
+    assert len(removed) == 8 + 1 + 6
 
 
 def test_what_is_installed_and_what_could_be(installer: Installer, install: Path) -> None:

@@ -277,7 +277,7 @@ def test_what_the_installer_made_and_nothing_else_is_ours(tmp_path: Path) -> Non
     assert set(found) == expected
     assert len(found) == len(expected)
     (tmp_path / "cluster_config.yaml").touch()
-    assert belongings(tmp_path)[-1] == tmp_path / "cluster_config.yaml"
+    assert set(belongings(tmp_path)) == {*expected, tmp_path / "cluster_config.yaml"}
 
 
 def test_an_empty_folder_has_no_belongings(tmp_path: Path) -> None:

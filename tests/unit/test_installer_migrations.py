@@ -55,6 +55,25 @@ def test_an_answer_that_changed_is_written_and_one_that_was_edited_is_not(tmp_pa
     assert load_cluster_config(tmp_path).slurm.account == "new", "a new answer counts"
 
 
+def test_what_the_answers_no_longer_say_is_removed_unless_somebody_wrote_it(tmp_path: Path) -> None:
+    def engine(**pythons: str) -> dict[str, Any]:
+        return {"gpu_type": "cpu", "engine": pythons}
+
+    path = write(tmp_path, "repo: /c  # by hand\n")
+    apply_site_values(tmp_path, {**engine(python="/a"), "slurm": {"gres": True, "account": "ann"}})
+    path.write_text(path.read_text().replace("account: ann", "account: bob") + "environment: {A: '1'}\n")
+    apply_site_values(tmp_path, {"gpu_type": "cpu"})
+    assert YAML().load(path.read_text()) == {
+        **{"schema": 1, "repo": "/c", "gpu_type": "cpu"},
+        **{"slurm": {"account": "bob"}, "environment": {"A": "1"}},
+    }
+    apply_site_values(tmp_path, engine(python="/a"))
+    path.write_text(path.read_text().replace("python: /a", "python: /mine"))
+    apply_site_values(tmp_path, {"gpu_type": "cpu"})
+    assert load_cluster_config(tmp_path).engine.python == "/mine"
+    assert "# by hand" in path.read_text()
+
+
 def test_a_renamed_key_moves_with_its_comment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def rename(document: Any) -> None:
         document["slurm"] = {"gpu_partition": document.pop("partition")}

@@ -69,7 +69,7 @@ def add(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
 
 
 def remove(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
-    """Take workloads out of the installation: images that nothing else needs go, results stay."""
+    """Take workloads out of the installation: images and engines that nothing else needs go, results stay."""
     old = required_answers(path)
     known = {*load_recipes(clone), *old.workloads}
     removed = old.workloads if asked.workloads == ["all"] else expand_workloads(asked.workloads, known)
@@ -87,11 +87,12 @@ def remove(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
     )
     needed = {image.path for image in after.images()}
     # A shared folder is not ours to tidy up.
-    unwanted = [] if old.image_folder else [image for image in before.images() if image.path not in needed]
+    images = [] if old.image_folder else [image for image in before.images() if image.path not in needed]
+    engines = sorted(before.engine_names() - after.engine_names())
     with Reporter(path / ".llmb" / "logs", verbose=asked.verbose) as reporter, install_lock(path, reporter):
         if unfinished:
             removal.finish(before, reporter)
-        removal.begin(path, unwanted)
+        removal.begin(path, images, engines)
         # Only what records the choice: something else that is missing is not this command's business.
         steps.make_missing([part for part in after.artefacts() if part.id in ("answers", "site-config")], reporter)
         removal.finish(after, reporter)

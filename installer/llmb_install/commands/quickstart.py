@@ -18,6 +18,7 @@ from llmb_install.answers.answers import Answers, complete
 from llmb_install.answers.stored import load_recipes, stored_answers
 from llmb_install.installation import Installation
 from llmb_install.parts.site_config import update_site_config
+from llmb_install.parts.tool import TOOL
 from llmb_install.working import command
 from llmb_install.working.install_lock import install_lock
 from llmb_install.working.leftovers import remove_leftovers
@@ -84,7 +85,7 @@ def _install(installation: Installation, reporter: Reporter) -> None:
 def _environment(clone: Path, install: Path) -> dict[str, str]:
     """The caller's variables without what steers a launch: a leftover must not change what the quickstart shows."""
     kept = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-    tool = install / "venvs" / "llmb" / "bin" / "python"
+    tool = install / "venvs" / TOOL / "bin" / "python"
     return kept | {"LLMB_INSTALL": str(install), "LLMB_REPO": str(clone), "LLMB_PYTHON": str(tool)}
 
 

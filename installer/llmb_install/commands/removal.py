@@ -1,15 +1,19 @@
-"""Removal of the images of removed workloads. A kill in the middle leaves none behind for good.
+"""Removal of the images and engines of removed workloads. A kill in the middle leaves none behind for good.
 
 What is to go is noted before the answers forget it; whatever command comes next finishes the work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from llmb_common.files import write_json
 from llmb_install.installation import Installation
+from llmb_install.parts.belongings import environment_paths
+from llmb_install.parts.engine import KINDS
+from llmb_install.parts.environments import discard
 from llmb_install.parts.images import Image
 from llmb_install.parts.receipts import read_receipt
 from llmb_install.working.reporter import Reporter
@@ -22,21 +26,32 @@ def is_pending(install: Path) -> bool:
     return (install / _NOTE).exists()
 
 
-def begin(install: Path, unwanted: Sequence[Image]) -> None:
-    """Note the images that are to go. Under the installation's lock, as ``finish``."""
-    if unwanted:
-        write_json(install / _NOTE, {"schema": 1, "images": [image.path.name for image in unwanted]})
+def begin(install: Path, images: Sequence[Image], engines: Sequence[str]) -> None:
+    """Note what is to go, engines by their names. Under the installation's lock, as ``finish``."""
+    if images or engines:
+        write_json(
+            install / _NOTE, {"schema": 1, "images": [image.path.name for image in images], "engines": [*engines]}
+        )
 
 
 def finish(installation: Installation, reporter: Reporter) -> None:
-    """Remove the images that were noted and that no workload of the installation needs."""
+    """Remove the images and engines that were noted and that no workload of the installation needs."""
     note = installation.path / _NOTE
-    names = (read_receipt(note) or {}).get("images", [])
+    noted = read_receipt(note) or {}
     needed = {image.path for image in installation.images()}
-    folder = installation.path / "images"
-    for name in names if isinstance(names, list) else ():
-        path = folder / Path(str(name)).name
+    for name in _names(noted, "images"):
+        path = installation.path / "images" / Path(name).name
         if path not in needed:
             Image("", path, installation.answers.arch, installation.path / ".llmb" / "receipts").discard()
             reporter.note(f"removed {path}")
+    unneeded = {kind.name for kind in KINDS.values()} - installation.engine_names()
+    for name in _names(noted, "engines"):
+        for path in environment_paths(installation.path, name) if name in unneeded else ():
+            discard(path)
+            reporter.note(f"removed {path}")
     note.unlink(missing_ok=True)
+
+
+def _names(noted: Mapping[str, Any], key: str) -> list[str]:
+    names = noted.get(key, [])
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []

@@ -14,22 +14,38 @@ from llmb_common.site.cluster import FILE_NAME
 from llmb_install.parts.engine import KINDS
 from llmb_install.parts.environment_content import cache_name
 from llmb_install.parts.receipts import read_receipt
+from llmb_install.parts.tool import TOOL
 from llmb_install.parts.wrappers import COMMANDS, is_ours
 
 RECEIPT_SUFFIX = ".receipt.json"
-_LINKS = ("llmb", *(engine.name for engine in KINDS.values()))
-_BUILD = re.compile(rf"({'|'.join(map(re.escape, _LINKS))})-[0-9a-f]{{8}}(-[0-9a-f]{{6}})?\Z")
-_CACHES = tuple(map(cache_name, _LINKS))
+_ENGINES = tuple(engine.name for engine in KINDS.values())
 _PART = re.compile(r"\..+\.sqsh\.\d+\.[0-9a-f]{8}\.part\Z")
 _FOLDERS = ("bin", "venvs", "images", "hugging_face")
 
 
 def belongings(install: Path) -> list[Path]:
-    """Files, links and folders of the installation, without its results and without ``.llmb``."""
-    found = [*_commands(install), *_environments(install / "venvs"), *_images(install / "images")]
-    found += _model_files(install)
+    """Files, links and folders of the installation, without its results and without ``.llmb``.
+
+    In the order of removal: what ``llmb-install`` itself needs comes last, so that it can be called again after a kill.
+    """
+    found = [*_images(install / "images"), *_model_files(install)]
+    found += [path for name in _ENGINES for path in environment_paths(install, name)]
     config = install / FILE_NAME
-    return [*found, config] if config.exists() else found
+    found += [config] if config.exists() else []
+    return [*found, *environment_paths(install, TOOL), *_commands(install)]
+
+
+def environment_paths(install: Path, name: str) -> list[Path]:
+    """The link of the environment, its builds, finished or not, and the cache of its packages."""
+    folder = install / "venvs"
+    build = re.compile(rf"{re.escape(name)}-[0-9a-f]{{8}}(-[0-9a-f]{{6}})?\Z")
+
+    def is_its(path: Path) -> bool:
+        if path.is_symlink():
+            return path.name == name and build.match(str(path.readlink())) is not None
+        return path.is_dir() and (build.match(path.name) is not None or path.name == cache_name(name))
+
+    return sorted(filter(is_its, folder.iterdir())) if folder.is_dir() else []
 
 
 def remove_if_empty(install: Path) -> None:
@@ -42,15 +58,6 @@ def remove_if_empty(install: Path) -> None:
 
 def _commands(install: Path) -> Iterator[Path]:
     return (path for name in COMMANDS if is_ours(path := install / "bin" / name))
-
-
-def _environments(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if path.is_symlink():
-            if path.name in _LINKS and _BUILD.match(str(path.readlink())):
-                yield path
-        elif path.is_dir() and (_BUILD.match(path.name) or path.name in _CACHES):
-            yield path
 
 
 def _images(folder: Path) -> Iterator[Path]:

@@ -20,8 +20,8 @@ _RECORD = Path(".llmb") / "site-config.json"
 _HEADER = "# What LLMB knows about this machine. Written by the installer; edit freely, comments survive.\n"
 
 
-def update_site_config(install: Path, values: Mapping[str, Any]) -> bool:
-    """Set ``values`` in the installation's ``cluster_config.yaml``.
+def update_site_config(install: Path, values: Mapping[str, Any], dropped: Mapping[str, Any] | None = None) -> bool:
+    """Set ``values`` in the installation's ``cluster_config.yaml``, and remove ``dropped`` where it still says so.
 
     Nested mappings are merged key by key; a file of an earlier release is brought to the newest schema. Returns whether
     the file had to be written.
@@ -31,7 +31,7 @@ def update_site_config(install: Path, values: Mapping[str, Any]) -> bool:
     """
     path = install / FILE_NAME
     was_current = not path.exists() or migrations.is_current(path)
-    text, new = _edited(path, values)
+    text, new = _edited(path, values, dropped or {})
     if new == text:
         return False
     install.mkdir(parents=True, exist_ok=True)
@@ -47,13 +47,14 @@ def update_site_config(install: Path, values: Mapping[str, Any]) -> bool:
 
 def apply_site_values(install: Path, values: Mapping[str, Any]) -> None:
     """Bring ``values`` into the file, but only those that are other than at the last time, or that are not there any
-    more: what somebody has changed by hand since stays, ``null`` included."""
+    more, and remove those of the last time that are not among them: what somebody has changed by hand since stays,
+    ``null`` included."""
     applied = _applied(install)
     present = (install / FILE_NAME).is_file()
     changes = {**values}
     if present and applied is not None:
         changes = _united(_changes(applied, values), _absent(install, values))
-    update_site_config(install, changes)
+    update_site_config(install, changes, _dropped(applied or {}, values))
     record = install / _RECORD
     record.parent.mkdir(parents=True, exist_ok=True)
     write_json(record, values)
@@ -169,7 +170,19 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     return changed
 
 
-def _edited(path: Path, values: Mapping[str, Any]) -> tuple[str, str]:
+def _dropped(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    gone: dict[str, Any] = {}
+    for key, value in old.items():
+        if key not in new:
+            gone[key] = value
+        elif (
+            isinstance(value, Mapping) and isinstance(inner := new[key], Mapping) and (inside := _dropped(value, inner))
+        ):
+            gone[key] = inside
+    return gone
+
+
+def _edited(path: Path, values: Mapping[str, Any], dropped: Mapping[str, Any]) -> tuple[str, str]:
     """The file's text before and after."""
     from ruamel.yaml import YAML
 
@@ -190,6 +203,7 @@ def _edited(path: Path, values: Mapping[str, Any]) -> tuple[str, str]:
         text = ""
         document = yaml.load(f"{_HEADER}schema: {len(migrations.MIGRATIONS)}\n")
     _merge(document, values)
+    _drop(document, dropped)
     stream = io.StringIO()
     yaml.dump(document, stream)
     return text, stream.getvalue()
@@ -201,3 +215,14 @@ def _merge(document: Any, values: Mapping[str, Any]) -> None:
             _merge(document[key], value)
         elif document.get(key) != value:
             document[key] = value
+
+
+def _drop(document: Any, dropped: Mapping[str, Any]) -> None:
+    for key, value in dropped.items():
+        found = document.get(key)
+        if isinstance(value, Mapping) and isinstance(found, Mapping):
+            _drop(found, value)
+            if not found:
+                del document[key]
+        elif key in document and found == value:
+            del document[key]

@@ -8,6 +8,9 @@ from pathlib import Path
 from llmb_install.parts import pythons
 from llmb_install.parts.environments import Environment
 
+TOOL = "llmb"
+"""The name of the environment in ``venvs``."""
+
 TOOL_BYTES = 245_000_000
 """What the tool's environment takes, with some room."""
 
@@ -43,7 +46,7 @@ def tool_environment(clone: Path, install: Path) -> Tool:
     python = pythons.find_python(pythons.is_tool_python)
     assert python is not None, "the caller runs on such a Python"
     return Tool(
-        link=install / "venvs" / "llmb",
+        link=install / "venvs" / TOOL,
         python=python,
         lock=clone / "installer" / "locks" / "tool.txt",
         smoke=("llmb_common", "llmb_install", "llmb_run", *TOOL_IMPORTS),

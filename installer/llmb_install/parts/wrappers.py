@@ -30,6 +30,7 @@ python=$home/venvs/llmb/bin/python
 if ! [ -x "$python" ]; then
   echo "error: $python is missing, or you may not run it" >&2
   echo "  -> its owner repairs that: run ./installer.py in the clone again, with a Python that everybody may run" >&2
+  echo "     (where an uninstall was interrupted: ./installer.py uninstall --install-path $home)" >&2
   exit 3
 fi
 exec "$python" -I -c '{program}' "$home" "$@"
