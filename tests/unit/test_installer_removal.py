@@ -1,0 +1,183 @@
+"""Taking out workloads with what only they needed, and the whole installation; nothing of others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from test_installer_commands import SLURM, Installer, given, install, installer  # noqa: F401  (fixtures)
+
+from llmb_common.site.cluster import load_cluster_config
+from llmb_install.answers.stored import ANSWERS_FILE
+from llmb_install.parts.wrappers import COMMANDS, wrapper_text
+
+# ruff: noqa: F811  (fixtures)
+
+
+def test_a_workload_is_taken_out_with_its_image(installer: Installer, install: Path) -> None:
+    given(install, **SLURM)
+    images = install / "images"
+    images.mkdir()
+    status, _, err = installer("remove", "nemotron4")
+    assert (status, "pretrain_nemotron4 is not installed" in err) == (2, True)
+    assert "installed: pretrain_grok1, pretrain_llama3.1" in err
+    status, out, err = installer("remove", "grok1", "--json")
+    assert status == 0, err
+    assert json.loads(out)["data"] == {"install_path": str(install), "workloads": ["pretrain_llama3.1"]}
+    assert f"removed pretrain_grok1; its results remain in {install / 'workloads' / 'pretrain_grok1'}" in err
+    assert "pretrain_grok1" not in (install / ANSWERS_FILE).read_text()
+    assert (install / "cluster_config.yaml").exists()
+    assert not (install / ".llmb" / "removing.json").exists()
+
+
+def test_the_last_workload_takes_the_image_with_it(installer: Installer, install: Path) -> None:
+    given(install, **SLURM)
+    folder = install / "images"
+    folder.mkdir()
+    image = folder / "nvidia+nemo+26.02.01.sqsh"
+    image.touch()
+    image.with_name(f"{image.name}.receipt.json").touch()
+    (folder / "mine.sqsh").touch()
+    _, _, err = installer("remove", "grok1")
+    assert image.exists(), "the other workload needs it"
+    status, _, err = installer("remove", "all")
+    assert status == 0, err
+    assert [path.name for path in folder.iterdir()] == ["mine.sqsh"]
+    assert f"removed {image}" in err
+
+
+def test_a_shared_image_folder_is_not_tidied_up(installer: Installer, install: Path, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    image = shared / "nvidia+nemo+26.02.01.sqsh"
+    image.touch()
+    given(install, **SLURM, image_folder=str(shared))
+    assert installer("remove", "all")[0] == 0
+    assert image.exists()
+
+
+def test_a_removal_that_was_killed_is_finished_by_the_next_command(installer: Installer, install: Path) -> None:
+    given(install, **SLURM)
+    (install / "images").mkdir()
+    old = install / "images" / "old.sqsh"
+    needed = install / "images" / "nvidia+nemo+26.02.01.sqsh"
+    for path in (old, needed):
+        path.touch()
+    note = install / ".llmb" / "removing.json"
+    note.write_text(json.dumps({"schema": 1, "images": [old.name, needed.name, "../../escaped"]}))
+    (install.parent / "escaped").touch()
+    status, _, err = installer("remove", "nemotron4")
+    assert status == 0, err
+    assert (old.exists(), needed.exists(), note.exists()) == (False, True, False)
+    assert (install.parent / "escaped").exists()
+
+
+def engine_folders(install: Path) -> list[str]:
+    """Environments of an installation, as folders alone, and two that are not its own; returns all that is there."""
+    venvs = install / "venvs"
+    for name in ("llmb", "engine-cpu", "engine-cpu-0.6"):
+        (venvs / f"{name}-01234567-89abcd").mkdir(parents=True)
+        (venvs / f"{name}-76543210").mkdir()
+        (venvs / name).symlink_to(f"{name}-01234567-89abcd")
+        (venvs / f".uv-{name}").mkdir()
+    (venvs / "engine-cpu-mine").mkdir()
+    (venvs / "engine-cpu-0.9").symlink_to("engine-cpu-mine")
+    return sorted(path.name for path in venvs.iterdir())
+
+
+def test_an_engine_goes_with_the_last_workload_that_trains_in_it(installer: Installer, install: Path) -> None:
+    given(install, workloads=["pretrain_grok1", "pretrain_llama3.1", "pretrain_mbridge"])
+    there = engine_folders(install)
+    assert installer("remove", "grok1")[0] == 0
+    assert sorted(path.name for path in (install / "venvs").iterdir()) == there, "llama3.1 needs it"
+    assert list(load_cluster_config(install).engine.releases) == ["0.6"]
+    status, _, err = installer("remove", "mbridge")
+    assert status == 0, err
+    assert f"removed {install / 'venvs' / 'engine-cpu-0.6'}\n" in err
+    assert list(load_cluster_config(install).engine.releases) == []
+    left = [name for name in there if "engine-cpu-0.6" not in name]
+    assert sorted(path.name for path in (install / "venvs").iterdir()) == left
+    assert installer("remove", "all")[0] == 0
+    left = [name for name in there if name.startswith(("llmb", ".uv-llmb", "engine-cpu-mine", "engine-cpu-0.9"))]
+    assert sorted(path.name for path in (install / "venvs").iterdir()) == left
+
+
+def test_a_removal_that_was_killed_takes_no_engine_that_is_needed_again(installer: Installer, install: Path) -> None:
+    given(install, workloads=["pretrain_grok1"])
+    there = engine_folders(install)
+    (install.parent / "escaped-01234567").mkdir()
+    note = install / ".llmb" / "removing.json"
+    names = ["engine-cpu", "engine-cpu-0.6", "llmb", "../../escaped", 7]
+    note.write_text(json.dumps({"schema": 1, "images": [], "engines": names}))
+    assert installer("remove", "nemotron4")[0] == 0
+    left = [name for name in there if not name.removeprefix(".uv-").startswith("engine-cpu-0.6")]
+    assert sorted(path.name for path in (install / "venvs").iterdir()) == left
+    assert (install.parent / "escaped-01234567").exists()
+    assert not note.exists()
+
+
+def test_uninstall_ends_with_what_it_runs_in_so_that_it_can_be_called_again(
+    installer: Installer, install: Path
+) -> None:
+    given(install)
+    engine_folders(install)
+    (install / "cluster_config.yaml").touch()
+    (install / "bin").mkdir()
+    for name in COMMANDS:
+        (install / "bin" / name).write_text(wrapper_text(name))
+    removed = [Path(path) for path in json.loads(installer("uninstall", "--yes", "--json")[1])["data"]["removed"]]
+    assert [str(path.relative_to(install)) for path in removed[-6:]] == [
+        *("venvs/.uv-llmb", "venvs/llmb", "venvs/llmb-01234567-89abcd", "venvs/llmb-76543210"),
+        *("bin/llmb-run", "bin/llmb-install"),
+    ]
+    assert len(removed) == 8 + 1 + 6
+
+
+def test_uninstall_removes_what_is_ours_and_names_what_stays(installer: Installer, install: Path) -> None:
+    given(install)
+    (install / "venvs" / "llmb-01234567").mkdir(parents=True)
+    (install / "bin").mkdir()
+    (install / "bin" / "mine").touch()
+    (install / "workloads" / "pretrain_grok1").mkdir(parents=True)
+    status, _, err = installer("uninstall")
+    assert status == 2
+    assert f"uninstall of {install} would remove venvs/llmb-01234567, and there is no terminal" in err
+    assert err.endswith("  -> give --yes\n")
+    status, out, _ = installer("uninstall", "--yes")
+    assert (status, out) == (0, f"removed; still in {install}: bin, workloads\n")
+    assert sorted(path.name for path in install.iterdir()) == ["bin", "workloads"]
+    assert (install / "bin" / "mine").exists()
+
+
+def test_uninstall_may_remove_the_results_too(installer: Installer, install: Path) -> None:
+    given(install)
+    (install / "workloads" / "pretrain_grok1").mkdir(parents=True)
+    status, out, _ = installer("uninstall", "--yes", "--results-too", "--json")
+    data = json.loads(out)["data"]
+    assert (status, data["stays"], data["removed"]) == (0, [], [str(install / "workloads")])
+    assert not install.exists()
+    status, _, err = installer("uninstall", "--yes")
+    assert (status, "there is no installation in" in err) == (3, True)
+
+
+@pytest.mark.parametrize(("typed", "status"), [("yes\n", 0), ("y\n", 2), ("\n", 2)])
+def test_uninstall_is_confirmed_with_a_whole_word(
+    installer: Installer, install: Path, monkeypatch: pytest.MonkeyPatch, typed: str, status: int
+) -> None:
+    import io
+    import sys
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    given(install)
+    monkeypatch.setattr(sys, "stdin", Terminal(typed))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    done, _, err = installer("uninstall")
+    assert done == status
+    assert f"This removes from {install}: " in err
+    assert "Type yes to continue: " in err
+    assert ("not confirmed, so nothing was removed" in err) is bool(status)
+    assert install.exists() is bool(status)
