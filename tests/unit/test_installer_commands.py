@@ -1,4 +1,4 @@
-"""The installer's commands in this process: what they would do, record, refuse, show and remove."""
+"""The installer's commands in this process: what they would do, record, refuse and show."""
 
 from __future__ import annotations
 
