@@ -7,7 +7,8 @@ from typing import Any
 from llmb_common.index import RunRow
 
 _NAMES = (
-    *("run_id", "name", "folder", "workload", "model_size", "dtype", "gpu_type", "gpus", "executor"),
+    *("run_id", "name", "folder", "workload", "variant", "model_size", "dtype", "fp8_recipe", "gpu_type", "gpus"),
+    "executor",
     *("job_id", "state", "state_time", "detail", "created"),
 )
 

@@ -182,12 +182,12 @@ def test_the_table_of_jobs_and_of_one_watched(cli: Cli) -> None:
     run = make_run(cli.install, log=steady_log(5741.5)).paths.run_id
     header, line = cli("watch", run, "--once").out.splitlines()
     assert cells(header) == ["run", "state", "for", "step", "s/step", "TFLOPS", "left", "GPUs", "job", "what"]
-    assert cells(line)[3:] == ["50/50", "5.742", "1636.8", "128", "101", "pretrain_llama3.1 405b fp8"]
+    assert cells(line)[3:] == ["50/50", "5.742", "1636.8", "128", "101", "pretrain_llama3.1 405b mbridge fp8 (cs)"]
     for title in ("for", "step", "s/step", "TFLOPS", "GPUs"):
         assert line[header.index(f" {title} ") + len(title)].isdigit(), f"{title} is aligned to the right"
     header, line = cli("jobs").out.splitlines()
     assert cells(header) == ["run", "state", "since", "GPUs", "job", "what"]
-    assert cells(line)[3:] == ["128", "101", "pretrain_llama3.1 405b fp8"]
+    assert cells(line)[3:] == ["128", "101", "pretrain_llama3.1 405b mbridge fp8 (cs)"]
 
 
 def test_the_catalogue_says_once_whether_a_workload_is_installed(cli: Cli) -> None:

@@ -65,7 +65,7 @@ def test_a_running_run_shows_its_step_its_time_left_and_its_nodes(tmp_path: Path
     cells = dict(zip(COLUMNS, columns_of(run), strict=True))
     assert (cells["step"], cells["s/step"], cells["TFLOPS"], cells["left"]) == ("30/50", "60.000", "812.3", "20 min")
     assert (cells["state"], cells["GPUs"], cells["job"], cells[""]) == ("RUNNING", "128", "101", "gpu[1-16]")
-    assert cells["what"] == "pretrain_llama3.1 405b fp8"
+    assert cells["what"] == "pretrain_llama3.1 405b mbridge fp8 (cs)"
     assert cells["for"] in ("0 s", "1 s", "2 s"), "since its last change of state"
     assert run.live
     assert not run.well

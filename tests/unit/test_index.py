@@ -49,6 +49,7 @@ def test_a_row_says_what_the_record_says(runs: Runs) -> None:
     plan = record.plan
     assert (row.run_id, row.name, row.folder) == (record.paths.run_id, record.paths.name, record.paths.folder)
     assert (row.workload, row.model_size, row.dtype, row.gpu_type) == ("pretrain_llama3.1", "smoke", "bf16", "cpu")
+    assert (row.variant, row.fp8_recipe) == ("mbridge", None)
     assert (row.gpus, row.nodes, row.executor, row.job_id) == (plan.gpus, plan.nodes, "local", "17")
     assert (row.state, row.state_time, row.created) == ("FAILED", record.state_time, record.created)
 

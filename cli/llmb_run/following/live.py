@@ -118,6 +118,6 @@ def columns_of(run: LiveRun) -> list[str]:
         span(left) if left is not None and run.live else "",
         str(plan.gpus),
         record.job_id or "-",
-        f"{plan.workload} {plan.model_size} {plan.dtype}",
+        f"{plan.workload} {plan.model_size} {plan.variant} {plan.precision}",
         printable(run.remark()),
     ]

@@ -356,5 +356,5 @@ def reference_lines(items: Sequence[Measured]) -> list[str]:
 
 
 def _of_record(record: RunRecord) -> dict[str, Any]:
-    names = ("variant", "fp8_recipe", "nodes", "gbs", "seq_len")
+    names = ("nodes", "gbs", "seq_len")
     return {**run_as_json(row_of(record)), **{name: getattr(record.plan, name) for name in names}}

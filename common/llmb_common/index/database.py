@@ -65,6 +65,17 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             DELETE FROM figures WHERE folder = OLD.folder;
         END""",
     ),
+    (
+        "ALTER TABLE runs ADD COLUMN variant TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE runs ADD COLUMN fp8_recipe TEXT",
+        # Every record is read again, but no log.
+        "DROP TRIGGER figures_of_a_run_that_has_gone",
+        "DELETE FROM runs",
+        "DELETE FROM folders",
+        """CREATE TRIGGER figures_of_a_run_that_has_gone AFTER DELETE ON runs BEGIN
+            DELETE FROM figures WHERE folder = OLD.folder;
+        END""",
+    ),
 )
 
 

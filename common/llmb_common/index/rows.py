@@ -21,8 +21,10 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path
     experiment_name: str
     workload: str
+    variant: str
     model_size: str
     dtype: str
+    fp8_recipe: str | None
     gpu_type: str
     gpus: int
     nodes: int
@@ -47,8 +49,10 @@ def row_of(record: RunRecord) -> RunRow:
         folder=paths.folder,
         experiment_name=paths.experiment_name,
         workload=plan.workload,
+        variant=plan.variant,
         model_size=plan.model_size,
         dtype=plan.dtype,
+        fp8_recipe=plan.fp8_recipe,
         gpu_type=plan.gpu_type,
         gpus=plan.gpus,
         nodes=plan.nodes,
@@ -76,8 +80,10 @@ def unreadable(folder: Path, problem: str) -> RunRow:
         folder=folder,
         experiment_name=folder.parent.name,
         workload=folder.parents[2].name,
+        variant="",
         model_size="",
         dtype="",
+        fp8_recipe=None,
         gpu_type="",
         gpus=0,
         nodes=0,

@@ -10,7 +10,7 @@ from llmb_common.cluster_types import ClusterType, Traits, traits_of
 from llmb_common.engines import DEFAULT_ENGINE
 from llmb_common.planning.divisibility import Layout
 from llmb_common.recipes.model import Architecture, Reduced
-from llmb_common.recipes.rows import Measurement
+from llmb_common.recipes.rows import Measurement, precision
 from llmb_common.request.columns import Columns
 
 
@@ -156,8 +156,8 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def precision(self) -> str:
-        """``bf16``, ``fp8 (mx)``: the dtype with its FP8 scaling, for people."""
-        return f"{self.dtype} ({self.fp8_recipe})" if self.fp8_recipe else self.dtype
+        """As the function ``precision``."""
+        return precision(self.dtype, self.fp8_recipe)
 
     @property
     def has_experts(self) -> bool:

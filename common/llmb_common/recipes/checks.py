@@ -13,7 +13,7 @@ from llmb_common.gpus import gpu_types, rows_of
 from llmb_common.recipes.model import Model
 from llmb_common.recipes.parameters import count_parameters
 from llmb_common.recipes.recipe import Recipe, find_row
-from llmb_common.recipes.rows import FIGURES, GBS_FORMULA, Result, Row, Variant
+from llmb_common.recipes.rows import FIGURES, GBS_FORMULA, Result, Row, Variant, precision
 
 NAME_PLACEHOLDERS = (
     "model_size", "dtype", "precision", "gpus", "tp", "pp", "cp", "vp", "ep", "etp", "mbs", "gbs",
@@ -80,10 +80,10 @@ def _check_engines(recipe: Recipe, path: Path) -> None:
 
 
 def _identity(recipe: Recipe, result: Result) -> str:
-    fp8 = f" ({result.fp8_recipe})" if result.fp8_recipe else ""
     document = recipe.document(result)
     where = f"{document.title} {document.container}"
-    return f"{result.variant} {result.size} {result.dtype}{fp8} on {result.gpus} {result.gpu} of {where}"
+    dtype = precision(result.dtype, result.fp8_recipe)
+    return f"{result.variant} {result.size} {dtype} on {result.gpus} {result.gpu} of {where}"
 
 
 def _which(item: Row | Result) -> str:

@@ -40,7 +40,7 @@ from llmb_common.recipes.readme_figures import fill_figures
 from llmb_common.recipes.readme_functions import TABLES
 from llmb_common.recipes.readme_variables import engines, table, variables
 from llmb_common.recipes.recipe import Recipe, find_row
-from llmb_common.recipes.rows import Result, Row
+from llmb_common.recipes.rows import Result, Row, precision
 from llmb_common.recipes.shipped import SHIPPED, shipped_text
 from llmb_common.strict_yaml import read_text
 
@@ -213,7 +213,7 @@ def results(recipe: Recipe, variant: str, gpu: str) -> list[str]:
         rate = result.value("tokens_per_second")
         cells = [
             f"`{result.size}`",
-            result.dtype.upper() + (f" ({result.fp8_recipe})" if result.fp8_recipe else ""),
+            precision(result.dtype.upper(), result.fp8_recipe),
             *([str(recipe.document(result).container)] if with_container else []),
             str(result.gpus),
             f"{result.step_seconds:g}",

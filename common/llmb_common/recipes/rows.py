@@ -28,6 +28,11 @@ FIGURES = ("tokens_per_second", "mfu_percent", "days_1t", "tflops_per_gpu")
 GBS_FORMULA = re.compile(r"(?:(?P<fixed>[1-9][0-9]*)|GPUs(?:\*(?P<times>[1-9][0-9]*))?(?:/(?P<by>[1-9][0-9]*))?)\Z")
 
 
+def precision(dtype: str, fp8_recipe: str | None) -> str:
+    """``bf16``, ``fp8 (mx)``: the dtype with its FP8 scaling, for people."""
+    return f"{dtype} ({fp8_recipe})" if fp8_recipe else dtype
+
+
 class Profiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Nsight Systems defaults. ``file`` is the report's name; see ``checks.FILE_PLACEHOLDERS`` for its placeholders."""
 
