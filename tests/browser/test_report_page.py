@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -49,6 +50,11 @@ def cells(page: Page, table: str, column: str) -> list[str]:
     """A column of a table, by its heading, from the top."""
     heads = [head.replace("\n", " ") for head in page.locator(f"{table} th").all_inner_texts()]
     return page.locator(f"{table} tbody td:nth-child({heads.index(column) + 1})").all_inner_texts()
+
+
+def axis_labels(page: Page, chart: str, title: str) -> list[str]:
+    axis = page.locator(f"#{chart} .role-axis").filter(has_text=title)
+    return axis.locator(".role-axis-label text").all_text_contents()
 
 
 def sort(page: Page, table: str, column: str) -> None:
@@ -241,3 +247,20 @@ def test_five_hundred_runs(browser: Browser, report: Report, tmp_path: Path) -> 
         assert "not every step is drawn" in page.locator("#charts-note").inner_text()
         sort(page, "#run-table", "run, job")
         assert cells(page, "#run-table", "run, job")[0].startswith("00000000")
+
+
+def test_runs_of_the_same_second_have_a_time_axis_that_can_be_read(
+    browser: Browser, report: Report, tmp_path: Path
+) -> None:
+    (history,) = [item for item in report.histories if item.title == LARGE]
+    noon = 1_795_608_000.0
+    moments = tuple(replace(item, created=noon + 0.2 * place) for place, item in enumerate(history.moments))
+    close = msgspec.structs.replace(report, histories=(replace(history, moments=moments),))
+    file = tmp_path / "close.html"
+    file.write_text(html_page(close), encoding="utf-8")
+    with shown(browser, file) as page:
+        choose(page, title=LARGE)
+        page.wait_for_selector("#history svg")
+        labels = axis_labels(page, "history", "date (UTC)")
+        assert labels
+        assert [label for label in labels if not re.fullmatch(r"1[12]:\d\d:\d\d", label)] == [], "a time, not .950"

@@ -55,6 +55,12 @@ def bad(facts: Facts) -> dict[str, Check]:
     return {check.name: check for check in all_checks(facts) if check.level != "ok"}
 
 
+def _own_images(**values: list[str]) -> Facts:
+    """With an image folder outside the installation; ``values`` of the node."""
+    config = _config(image_folder="/images", slurm=GOOD.config.slurm)
+    return replace(GOOD, config=config, node=replace(NODE, values=NODE.values | values))
+
+
 def _config(**changes: object) -> ClusterConfig:
     base = {"cluster_type": "slurm", "gpu_type": "h100", "arch": "x86_64"}
     return ClusterConfig(**{**base, **changes})  # type: ignore[arg-type]
@@ -111,6 +117,12 @@ def test_a_good_site_has_no_findings() -> None:
         (node(memlock=["65536"]), "locked memory", "blocks", "unlimited"),
         (node(enroot=[]), "Enroot on the node", "blocks", "compute nodes"),
         (node(install=[]), "installation on the node", "blocks", "all nodes share"),
+        (
+            _own_images(images=[]),
+            "images on the node",
+            "blocks",
+            "/images must be on a file system that all nodes share",
+        ),
         (replace(GOOD, node=replace(NODE, skew=-240.0)), "clock of the node", "doubt", "time synchronization"),
     ],
 )
@@ -119,6 +131,14 @@ def test_each_fault_is_named_with_its_remedy(facts: Facts, name: str, level: str
     assert list(found) == [name]
     assert found[name].level == level
     assert remedy in found[name].remedy
+
+
+def test_only_an_image_folder_of_its_own_is_looked_for_on_the_node() -> None:
+    (check,) = [check for check in all_checks(_own_images()) if check.name == "images on the node"]
+    assert (check.level, check.found) == ("ok", "readable")
+    assert bad(node(images=[])) == {}, "the installation is seen"
+    bare = _config(image_folder="/images", slurm=SlurmSettings(account="bench", gpu_partition="gpu", runtime="none"))
+    assert "images on the node" not in bad(replace(node(images=[]), config=bare)), "jobs have no image"
 
 
 def test_a_site_configured_without_pmix_has_no_findings() -> None:

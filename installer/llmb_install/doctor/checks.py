@@ -261,6 +261,10 @@ def _node(facts: Facts, node: Node) -> Iterator[Check]:
         yield Check(
             "installation on the node", "ok" if sees else "blocks", "visible" if sees else "not visible", remedy
         )
+    if facts.config.image_folder and facts.config.slurm.runtime != "none":
+        reads = node.one("images") == "yes"
+        remedy = "" if reads else f"{facts.image_folder} must be on a file system that all nodes share, open to you"
+        yield Check("images on the node", "ok" if reads else "blocks", "readable" if reads else "not readable", remedy)
     if node.skew is not None:
         bad = abs(node.skew) > 5
         remedy = "set up time synchronization: Slurm's credentials fail when clocks differ" if bad else ""

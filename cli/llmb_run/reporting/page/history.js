@@ -16,7 +16,10 @@ function showHistory(runs) {
   });
   const scales = legendScales([...new Set(values.map((value) => value.software))], "software");
   const title = several ? "step time (% of the configuration's median)" : "step time (s)";
-  const x = { field: "created", type: "temporal", title: "date (UTC)", scale: { type: "utc", padding: 24 } };
+  const times = values.map((value) => value.created);
+  // Between runs that were submitted together the ticks would be fractions of a second, without the time.
+  const axis = Math.max(...times) - Math.min(...times) < 60000 ? { format: "%H:%M:%S", tickCount: 2 } : {};
+  const x = { field: "created", type: "temporal", title: "date (UTC)", scale: { type: "utc", padding: 24 }, axis };
   const y = { field: "drawn", type: "quantitative", title, scale: { zero: false } };
   const tips = tooltip(["run", "run", null, "nominal"], ["configuration", "configuration", null, "nominal"], ["software", "software", null, "nominal"], ["seconds", "step time (s)", ".4f"], ["error", "standard error (s)", ".4f"], ["changed", "changed since the run before", null, "nominal"]);
   const changes = several ? [] : values.filter((value) => value.changed).map((value) => ({ ...value, what: value.changed.length > 40 ? value.changed.slice(0, 38) + "\u2026" : value.changed }));
