@@ -54,7 +54,7 @@ def test_a_job_from_start_to_result(here: Cli) -> None:
     assert jobs[0].split() == ["run", "state", "since", "GPUs", "job", "what"]
     assert jobs[1].split()[:2] == [run_id, "COMPLETED"]
     shown = here("show", run_id).out
-    assert "llama3.1 smoke bf16 on 1 ranks on CPUs" in shown.replace("pretrain_", "")
+    assert "llama3.1 smoke bf16 on 1 rank on CPUs" in shown.replace("pretrain_", "")
     assert "a smoke test is never compared" in shown
     assert here("show", run_id, "--script").out.startswith("#!/bin/bash")
     assert here("results", run_id).status == 0

@@ -70,7 +70,6 @@ def _lines(seen: Observation, measured: Measured) -> list[tuple[str, list[str]]]
 
     record, plan = seen.record, seen.record.plan
     account = measured.account
-    unit = "ranks on CPUs" if plan.device == "cpu" else f"{plan.gpu_type.upper()} GPUs"
     layout = [f"{name} {value}" for name, value in _layout(plan) if value is not None]
     if is_live(record.state):
         state = f"{record.state} since {clock(record.state_time)} ({span(time.time() - record.state_time)})"
@@ -85,7 +84,7 @@ def _lines(seen: Observation, measured: Measured) -> list[tuple[str, list[str]]]
         (
             "plan",
             [
-                f"{plan.workload} {plan.model_size} {plan.precision} on {plan.gpus} {unit}, {nodes}",
+                f"{plan.workload} {plan.model_size} {plan.precision} on {plan.scale}, {nodes}",
                 *([f"{plan.function.name} of Megatron-Bridge {plan.function.release}"] if plan.function else []),
             ],
         ),

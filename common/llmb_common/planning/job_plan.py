@@ -9,6 +9,7 @@ import msgspec
 from llmb_common.cluster_types import ClusterType, Traits, traits_of
 from llmb_common.engines import DEFAULT_ENGINE
 from llmb_common.planning.divisibility import Layout
+from llmb_common.printable import counted
 from llmb_common.recipes.model import Architecture, Reduced
 from llmb_common.recipes.rows import Measurement, precision
 from llmb_common.request.columns import Columns
@@ -158,6 +159,14 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def precision(self) -> str:
         """As the function ``precision``."""
         return precision(self.dtype, self.fp8_recipe)
+
+    @property
+    def scale(self) -> str:
+        """``128 GB200 GPUs``, ``1 rank on CPUs``: for people."""
+        on_cpus = self.device == "cpu"
+        return (
+            f"{counted(self.gpus, 'rank')} on CPUs" if on_cpus else counted(self.gpus, f"{self.gpu_type.upper()} GPU")
+        )
 
     @property
     def has_experts(self) -> bool:

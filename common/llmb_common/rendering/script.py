@@ -77,9 +77,8 @@ def _comment(plan: JobPlan) -> list[str]:
         *([f"{plan.recompute_layers} layers recomputed"] if plan.recompute_layers else []),
         *([f"{plan.offload_layers} layers offloaded"] if plan.offload_layers else []),
     ]
-    kind = "ranks on CPUs" if plan.device == "cpu" else f"{plan.gpu_type.upper()} GPUs"
     return [
-        f"# {plan.workload} {plan.model_size} {plan.precision} on {plan.gpus} {kind}, {plan.max_steps} steps",
+        f"# {plan.workload} {plan.model_size} {plan.precision} on {plan.scale}, {plan.max_steps} steps",
         *([f"# {plan.function.name} of Megatron-Bridge {plan.function.release}"] if plan.function else []),
         f"# {columns}",
         f"# {', '.join(flags)}",
