@@ -167,11 +167,17 @@ def test_the_cpus_name() -> None:
     assert machine.cpu_model("") is None
 
 
-def test_a_hanging_tool_ends_with_the_training(tmp_path: Path) -> None:
-    """Whoever asks is a daemon thread: the interpreter does not wait for it."""
+@pytest.mark.parametrize("late", [0.0, 0.3])
+def test_a_hanging_tool_ends_with_the_training(tmp_path: Path, late: float) -> None:
+    """Whoever asks is a daemon thread: the interpreter does not wait for it. ``late``: seconds between the start of the
+    tool and its thread's knowing of it, which a busy machine makes long."""
     tool = put_nvidia_smi(tmp_path / "bin", f"echo $$ > {tmp_path}/pid; exec sleep 600")
     program = (
-        "import threading, time; from pathlib import Path; from llmb_train.evidence.ask import ask;"
+        "import subprocess, threading, time; from pathlib import Path; from llmb_train.evidence.ask import ask\n"
+        "class Late(subprocess.Popen):\n"
+        "    def __init__(self, *words, **options):\n"
+        f"        super().__init__(*words, **options); time.sleep({late})\n"
+        "subprocess.Popen = Late\n"
         f"threading.Thread(target=ask, args=(['{tool / 'nvidia-smi'}'], 60), daemon=True).start()\n"
         f"while not Path('{tmp_path}/pid').exists() or not Path('{tmp_path}/pid').read_text(): time.sleep(0.01)"
     )

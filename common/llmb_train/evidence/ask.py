@@ -8,13 +8,18 @@ import os
 import selectors
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Sequence
 
 MOST_BYTES = 8 << 20
 
-_asked: set[int] = set()
-"""Process groups that are being asked: whoever asks is a daemon thread, which ends with the interpreter."""
+_asked: dict[int, int | None] = {}
+"""Process group that each thread asks, None while it starts: whoever asks is a daemon thread, which ends with the
+interpreter."""
+_START_SECONDS = 1.0
+"""How long the interpreter's end waits for a program that is just being started, so as to kill it."""
+_ending = threading.Event()
 
 
 class NoAnswer(Exception):
@@ -29,6 +34,17 @@ def ask(command: Sequence[str], seconds: float) -> bytes:
     Raises:
         NoAnswer: it is missing, failed, hangs, or its output never ends.
     """
+    thread = threading.get_ident()
+    _asked[thread] = None
+    try:
+        if _ending.is_set():
+            raise NoAnswer(f"{command[0]} was not started: the training has ended")
+        return _ask(command, seconds, thread)
+    finally:
+        del _asked[thread]
+
+
+def _ask(command: Sequence[str], seconds: float, thread: int) -> bytes:
     name, deadline = command[0], time.monotonic() + seconds
     try:
         process = subprocess.Popen(
@@ -42,7 +58,7 @@ def ask(command: Sequence[str], seconds: float) -> bytes:
         raise NoAnswer(f"{name} is not installed") from None
     except OSError as error:
         raise NoAnswer(f"{name} cannot be started: {error.strerror or error}") from error
-    _asked.add(process.pid)
+    _asked[thread] = process.pid
     try:
         answer = _read(process, deadline, name)
         try:
@@ -55,7 +71,6 @@ def ask(command: Sequence[str], seconds: float) -> bytes:
             process.wait(0.2)
         raise
     finally:
-        _asked.discard(process.pid)
         assert process.stdout is not None
         process.stdout.close()
     if status:
@@ -71,8 +86,13 @@ def _kill(group: int) -> None:
 
 @atexit.register
 def _kill_asked() -> None:
-    for group in tuple(_asked):
-        _kill(group)
+    _ending.set()
+    deadline = time.monotonic() + _START_SECONDS
+    while None in tuple(_asked.values()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    for group in tuple(_asked.values()):
+        if group is not None:
+            _kill(group)
 
 
 def _read(process: subprocess.Popen[bytes], deadline: float, name: str) -> bytes:
