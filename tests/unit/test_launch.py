@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -177,8 +178,14 @@ def test_something_that_is_not_a_checkpoint_is_refused_before_anything_is_writte
 
 
 def test_a_python_without_llmb_is_not_taken(tmp_path: Path) -> None:
-    done = launch("llama3.1", "unset LLMB_PYTHON; PATH=/usr/bin:/bin ./launch.sh", LLMB_INSTALL=str(tmp_path))
-    assert done.returncode == 3
+    clone = tmp_path / "clone"  # the repository itself may hold the quickstart's installation
+    for file in ("llama3.1/launch.sh", "common/find_python.sh"):
+        (clone / file).parent.mkdir(parents=True)
+        shutil.copy(ROOT / file, clone / file)
+    command = f"cd {clone}/llama3.1; unset LLMB_PYTHON; PATH=/usr/bin:/bin ./launch.sh"
+    done = launch("llama3.1", command, LLMB_INSTALL=str(tmp_path))
+    assert done.returncode == 3, done.stderr
+    assert f"{clone}/llmb_install/venvs/llmb/bin/python" in done.stderr
     assert "run ./installer.py --quickstart" in done.stderr
 
 
