@@ -16,9 +16,10 @@ from llmb_common.request.read import read_request
 from llmb_common.results.decision import ERROR_RATE, PRIOR_DEVIATION, PRIOR_RUNS, TOLERANCE
 from llmb_common.results.references import RELEASE_SPREAD
 from llmb_common.results.simulation import NOISES
+from support.repository import our_files
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md")])
+PAGES = [path for path in our_files() if path.suffix == ".md"]
 RECIPES = ["grok1", "llama3.1", "llama4", "nemotron4"]
 DOCUMENTS = ROOT / "tests" / "data" / "documents"
 
