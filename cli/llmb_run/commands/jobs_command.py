@@ -79,17 +79,16 @@ def _line(row: RunRow, run: LiveRun | None) -> dict[str, Any]:
 
 def _row(line: dict[str, Any]) -> list[str]:
     from llmb_common.printable import printable
-    from llmb_common.recipes.rows import precision
+    from llmb_run.run_json import work_of
     from llmb_run.words import clock, span
 
     when = line["state_time"]
-    what = (line["workload"], line["model_size"], line["variant"], precision(line["dtype"], line["fp8_recipe"]))
     return [
         str(line["run_id"]),
         str(line["state"]),
         span(time.time() - when) if line["live"] else clock(when),
         str(line["gpus"]),
         str(line["job_id"] or "-"),
-        " ".join(word for word in what if word),
+        work_of(line),
         printable(str(line["detail"])),
     ]

@@ -14,7 +14,7 @@ from llmb_common.printable import printable
 from llmb_common.runs.record import COMPLETED, RunRecord, load_record
 from llmb_common.slurm.states import is_live, is_waiting
 from llmb_run.following.progress import Progress
-from llmb_run.run_json import run_as_json
+from llmb_run.run_json import run_as_json, work_of
 from llmb_run.words import clock, span
 
 
@@ -118,6 +118,6 @@ def columns_of(run: LiveRun) -> list[str]:
         span(left) if left is not None and run.live else "",
         str(plan.gpus),
         record.job_id or "-",
-        f"{plan.workload} {plan.model_size} {plan.variant} {plan.precision}",
+        work_of(run_as_json(row_of(record))),
         printable(run.remark()),
     ]

@@ -12,6 +12,10 @@ from pathlib import Path
 
 BUSY_SECONDS = 10.0
 
+_FIGURES_GO_WITH_THEIR_RUN = """CREATE TRIGGER figures_of_a_run_that_has_gone AFTER DELETE ON runs BEGIN
+            DELETE FROM figures WHERE folder = OLD.folder;
+        END"""
+
 # The index can be rebuilt, but it keeps what folders do not say (where experiments outside the installation are):
 # so a new version alters it. Never change a migration that was released; append one.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
@@ -61,9 +65,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (log, window)
         )""",
         "CREATE INDEX figures_by_folder ON figures (folder)",
-        """CREATE TRIGGER figures_of_a_run_that_has_gone AFTER DELETE ON runs BEGIN
-            DELETE FROM figures WHERE folder = OLD.folder;
-        END""",
+        _FIGURES_GO_WITH_THEIR_RUN,
     ),
     (
         "ALTER TABLE runs ADD COLUMN variant TEXT NOT NULL DEFAULT ''",
@@ -72,9 +74,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "DROP TRIGGER figures_of_a_run_that_has_gone",
         "DELETE FROM runs",
         "DELETE FROM folders",
-        """CREATE TRIGGER figures_of_a_run_that_has_gone AFTER DELETE ON runs BEGIN
-            DELETE FROM figures WHERE folder = OLD.folder;
-        END""",
+        _FIGURES_GO_WITH_THEIR_RUN,
     ),
 )
 

@@ -12,7 +12,7 @@ from typing import Any
 from llmb_common.files import write_json
 from llmb_install.installation import Installation
 from llmb_install.parts.belongings import environment_paths
-from llmb_install.parts.engine import KINDS
+from llmb_install.parts.engine import ENGINE_NAMES
 from llmb_install.parts.environments import discard
 from llmb_install.parts.images import Image
 from llmb_install.parts.receipts import read_receipt
@@ -44,7 +44,7 @@ def finish(installation: Installation, reporter: Reporter) -> None:
         if path not in needed:
             Image("", path, installation.answers.arch, installation.path / ".llmb" / "receipts").discard()
             reporter.note(f"removed {path}")
-    unneeded = {kind.name for kind in KINDS.values()} - installation.engine_names()
+    unneeded = set(ENGINE_NAMES) - installation.engine_names()
     for name in _names(noted, "engines"):
         for path in environment_paths(installation.path, name) if name in unneeded else ():
             discard(path)

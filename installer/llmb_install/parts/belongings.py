@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from llmb_common.site.cluster import FILE_NAME
-from llmb_install.parts.engine import KINDS
-from llmb_install.parts.environment_content import cache_name
+from llmb_install.parts.engine import ENGINE_NAMES
+from llmb_install.parts.environment_content import build_names, cache_name
 from llmb_install.parts.receipts import read_receipt
 from llmb_install.parts.tool import TOOL
 from llmb_install.parts.wrappers import COMMANDS, is_ours
 
 RECEIPT_SUFFIX = ".receipt.json"
-_ENGINES = tuple(engine.name for engine in KINDS.values())
 _PART = re.compile(r"\..+\.sqsh\.\d+\.[0-9a-f]{8}\.part\Z")
 _FOLDERS = ("bin", "venvs", "images", "hugging_face")
 
@@ -29,7 +28,7 @@ def belongings(install: Path) -> list[Path]:
     In the order of removal: what ``llmb-install`` itself needs comes last, so that it can be called again after a kill.
     """
     found = [*_images(install / "images"), *_model_files(install)]
-    found += [path for name in _ENGINES for path in environment_paths(install, name)]
+    found += [path for name in ENGINE_NAMES for path in environment_paths(install, name)]
     config = install / FILE_NAME
     found += [config] if config.exists() else []
     return [*found, *environment_paths(install, TOOL), *_commands(install)]
@@ -38,7 +37,7 @@ def belongings(install: Path) -> list[Path]:
 def environment_paths(install: Path, name: str) -> list[Path]:
     """The link of the environment, its builds, finished or not, and the cache of its packages."""
     folder = install / "venvs"
-    build = re.compile(rf"{re.escape(name)}-[0-9a-f]{{8}}(-[0-9a-f]{{6}})?\Z")
+    build = build_names(name)
 
     def is_its(path: Path) -> bool:
         if path.is_symlink():

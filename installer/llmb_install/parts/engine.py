@@ -49,6 +49,8 @@ KINDS: dict[str, Kind] = {
 }
 """By the release of Megatron-Bridge, as recipes name it in ``engine``."""
 
+ENGINE_NAMES = tuple(kind.name for kind in KINDS.values())
+
 
 @dataclass(frozen=True)
 class Engine(Environment):

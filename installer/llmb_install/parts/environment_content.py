@@ -6,6 +6,7 @@ Standard library only, as ``environment_build``.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -82,6 +83,11 @@ class Build:
 def cache_name(environment: str) -> str:
     """The folder beside the environment ``environment`` from which uv links its files; gone when they are complete."""
     return f".uv-{environment}"
+
+
+def build_names(environment: str, content: str = "[0-9a-f]{8}") -> re.Pattern[str]:
+    """Matches the folders that the environment ``environment`` is built in; ``content``: only those of this hash."""
+    return re.compile(rf"{re.escape(environment)}-{content}(-[0-9a-f]{{6}})?\Z")
 
 
 def child_environment() -> dict[str, str]:

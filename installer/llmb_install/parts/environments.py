@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from llmb_common.errors import EnvironmentLacks, LLMBError
 from llmb_common.files import write_json
 from llmb_common.programs import ask
 from llmb_install.parts import environment_build, package_records
-from llmb_install.parts.environment_content import Content
+from llmb_install.parts.environment_content import Content, build_names
 from llmb_install.parts.receipts import read_receipt
 from llmb_install.working.artefact import Replaceable
 from llmb_install.working.reporter import Reporter, Step, size
@@ -149,7 +148,7 @@ def _discard_others(environment: Environment, kept: Path) -> None:
 
 def _builds(environment: Environment, content: str = "[0-9a-f]{8}") -> list[Path]:
     """All builds of this name, whatever their state, oldest name first; ``content``: only those of this hash."""
-    pattern = re.compile(rf"{re.escape(environment.name)}-{content}(-[0-9a-f]{{6}})?\Z")
+    pattern = build_names(environment.name, content)
     try:
         return sorted(path for path in environment.link.parent.iterdir() if pattern.match(path.name))
     except FileNotFoundError:

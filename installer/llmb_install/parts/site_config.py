@@ -54,7 +54,7 @@ def apply_site_values(install: Path, values: Mapping[str, Any]) -> None:
     changes = {**values}
     if present and applied is not None:
         changes = _united(_changes(applied, values), _absent(install, values))
-    update_site_config(install, changes, _dropped(applied or {}, values))
+    update_site_config(install, changes, _without_keys_of(values, applied or {}))
     record = install / _RECORD
     record.parent.mkdir(parents=True, exist_ok=True)
     write_json(record, values)
@@ -168,18 +168,6 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
         elif key not in old or old[key] != value:
             changed[key] = value
     return changed
-
-
-def _dropped(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    gone: dict[str, Any] = {}
-    for key, value in old.items():
-        if key not in new:
-            gone[key] = value
-        elif (
-            isinstance(value, Mapping) and isinstance(inner := new[key], Mapping) and (inside := _dropped(value, inner))
-        ):
-            gone[key] = inside
-    return gone
 
 
 def _edited(path: Path, values: Mapping[str, Any], dropped: Mapping[str, Any]) -> tuple[str, str]:
