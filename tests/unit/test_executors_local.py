@@ -60,8 +60,9 @@ def followed(
     """A command in its own process, and the run that it follows, whose rank is running."""
     variables = site.variables(STANDIN_SECONDS="300", LLMB_PYTHON=sys.executable)
     process = subprocess.Popen(COMMANDS[command], env={**os.environ, **variables})
-    wait_until(lambda: any("LLMB manifest" in log.read_text() for log in site.install.rglob("log-*")), "it", timeout=60)
+    wait_until(lambda: run_folders(site) != [], "the run's folder", timeout=60)
     (folder,) = run_folders(site)
+    wait_until(lambda: "LLMB manifest" in log_of(load_record(folder)), "the rank's first line", timeout=60)
     # The command writes that after it has started the script, and may be slower than the rank.
     wait_until(lambda: load_record(folder).state == "RUNNING", "the record of it", timeout=60)
     return process, load_record(folder)
