@@ -132,10 +132,17 @@ def training_image(engine_python: Path, tmp_path: Path) -> Path:
 
 
 def engine_mounts(engine_python: Path) -> str:
-    """The libraries that a dynamically linked Python outside the image needs inside it."""
-    base = Path(os.path.realpath(engine_python)).parents[1]
-    folders = {str(base), str(engine_python.parents[1]), "/usr/lib", "/lib", "/lib64"}
-    return ",".join(f"{folder}:{folder}:ro" for folder in sorted(folders) if Path(folder).exists())
+    """What a dynamically linked Python outside the image needs inside it, where that has its own /usr/bin."""
+    program = Path(os.path.realpath(engine_python))
+    engine = engine_python.parents[1]
+    folders = (program.parents[1] / "lib", engine, Path("/usr/lib"), Path("/lib"), Path("/lib64"))
+    mounts = {str(folder): folder for folder in folders if folder.exists()}
+    link = engine_python
+    while link.is_symlink():
+        link = link.parent / link.readlink()
+        if engine not in link.parents:
+            mounts[str(link)] = program
+    return ",".join(f"{source}:{target}:ro" for target, source in sorted(mounts.items()))
 
 
 def test_profiled_training_in_a_container(

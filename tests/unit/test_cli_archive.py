@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import json
 import subprocess
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -22,11 +21,7 @@ KNOWN = "correct-horse-battery"
 def unpack(path: Path, into: Path) -> Path:
     """The one folder in the archive."""
     into.mkdir()
-    if path.name.endswith(".zst"):
-        subprocess.run(["tar", "--zstd", "-xf", path, "-C", into], check=True)
-    else:
-        with tarfile.open(path) as tar:
-            tar.extractall(into, filter="data")
+    subprocess.run(["tar", "-xf", path, "-C", into], check=True)
     (folder,) = into.iterdir()
     return folder
 
