@@ -22,6 +22,7 @@ disabled    ``sacct`` only: there is no accounting
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,17 +34,17 @@ COMMANDS = ("sbatch", "squeue", "sacct", "scancel", "scontrol")
 # Python takes ten times as long to start as sh, which answers what is asked most.
 _PROGRAM = f"""#!/bin/sh
 if [ "$*" = --version ]; then echo 'slurm 22.05.8'; exit; fi
-folder=${{0%/bin/*}} IFS='{SEPARATOR}'
+folder=FOLDER IFS='{SEPARATOR}'
 if [ "${{0##*/}}" = scontrol ] && [ ! -e "$folder/scontrol.how" ]; then
     printf '%s\\n' "scontrol$IFS$*" >>"$folder/calls"
     echo '{SCONTROL}'
     exit
 fi
-exec '{sys._base_executable}' -ISs -c '
+exec {shlex.quote(sys._base_executable)} -ISs -c '
 import sys
-sys.path.append("{Path(__file__).parent}")
+sys.path.append(sys.argv[1])
 from fake_slurm_program import main
-main(*sys.argv[1:])' "$0" "$@"
+main(*sys.argv[2:])' {shlex.quote(str(Path(__file__).parent))} "$folder" "${{0##*/}}" "$@"
 """
 
 
@@ -55,9 +56,10 @@ class FakeSlurm:
 
     def __post_init__(self) -> None:
         self.bin.mkdir(parents=True)
+        text = _PROGRAM.replace("FOLDER", shlex.quote(str(self.folder)))
         for command in COMMANDS:
             path = self.bin / command
-            path.write_text(_PROGRAM)
+            path.write_text(text)
             path.chmod(0o755)
 
     @property

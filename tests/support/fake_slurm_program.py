@@ -21,9 +21,8 @@ SCONTROL = "MaxArraySize            = 1001"
 _TIMED_OUT = "Socket timed out on send/recv operation"
 
 
-def main(program: str, *words: str) -> None:
-    """Run ``program``, as FOLDER/bin/COMMAND, with the arguments ``words``."""
-    folder, command = os.path.dirname(os.path.dirname(program)), os.path.basename(program)
+def main(folder: str, command: str, *words: str) -> None:
+    """Run ``command`` with the arguments ``words``; jobs and calls are in ``folder``."""
     with open(os.path.join(folder, "calls"), "a") as calls:
         calls.write(SEPARATOR.join([command, *words]) + "\n")
     how = _read(os.path.join(folder, command + ".how"))

@@ -109,7 +109,14 @@ def test_a_longer_run_is_measured_in_the_same_window(judge):
     assert verdict(judge(mbridge_log(range(1, 101), 100))) == ("Success", "", None)
 
 
-@pytest.mark.parametrize(("text", "reason"), [("", "empty_log"), ("srun: error: task 0: Killed\n", "no_iterations")])
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "empty_log"),
+        ("srun: error: task 0: Killed\n", "no_iterations"),
+        ("the loss scale is from the last step, which failed\n", "no_iterations"),
+    ],
+)
 def test_a_run_that_died_before_its_first_iteration(judge, text, reason):
     assert verdict(judge(text)) == ("Failed", reason, None)
 

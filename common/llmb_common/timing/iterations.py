@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +18,8 @@ from llmb_common.timing.records import ANSI, MARKERS, NUMBER, STEP_TIME, Iterati
 from llmb_common.timing.scan import find_markers
 from llmb_common.timing.sequence import RecordSequence
 
-NOTHING_LEFT = b"is from the last step, "
+_LAST_STEP = b"is from the last step, "
+NOTHING_LEFT = re.compile(_LAST_STEP + rb"\d+: nothing is left to train\b")
 """``llmb_train`` of a job that goes on from a checkpoint and finds it complete (``settings.checkpoint``)."""
 
 
@@ -109,7 +111,8 @@ def read_log(file: FileIO) -> LogContent:
 
 def _says_nothing_left(file: FileIO) -> bool:
     file.seek(0)
-    return any(find_markers(file, (NOTHING_LEFT,), separator=b""))
+    found = find_markers(file, (_LAST_STEP,), separator=b"")
+    return any(NOTHING_LEFT.match(os.pread(file.fileno(), 100, offset)) for offset, _ in found)
 
 
 def _with_step_time_prints(file: FileIO, records: list[tuple[int, Iteration]]) -> list[tuple[int, Iteration]]:
