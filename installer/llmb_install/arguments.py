@@ -27,6 +27,7 @@ COMMANDS = {
     "doctor": "check this site and report what to fix",
 }
 SECRET_FLAGS = {"--hf-token": "HF_TOKEN", "--ngc-api-key": "NGC_API_KEY"}
+DESPITE_RUNS = "--despite-runs"
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
@@ -120,6 +121,9 @@ def _parser(command: str) -> argparse.ArgumentParser:
         parser.add_argument("--account", help="default: as in cluster_config.yaml")
         parser.add_argument("--gpu-partition", metavar="PARTITION", help="default: as in cluster_config.yaml")
         parser.add_argument("--no-compute-node", action="store_true", help="do not run a job on a compute node")
+    if command in ("remove", "uninstall"):
+        text = "remove even if runs that use it are queued or running"
+        parser.add_argument(DESPITE_RUNS, action="store_true", help=text)
     if command == "uninstall":
         parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
         parser.add_argument("--results-too", action="store_true", help="also remove workloads/ with all results")

@@ -23,7 +23,7 @@ from llmb_install.answers.answers import Answers
 from llmb_install.answers.checks import check_paths, listed_engines
 from llmb_install.answers.questions import QUESTIONS, Given, expand_workloads, merged, missing, on_slurm, plain
 from llmb_install.answers.stored import load_recipes, required_answers, stored_answers
-from llmb_install.commands import removal
+from llmb_install.commands import live_runs, removal
 from llmb_install.installation import Installation
 from llmb_install.parts import credentials
 from llmb_install.parts.credentials import Secrets
@@ -80,6 +80,9 @@ def remove(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
                 f"{name} is not installed",
                 remedy=f"installed: {', '.join(old.workloads) or 'nothing'}",
             )
+    installed = tuple(name for name in removed if name in old.workloads)
+    if installed and not asked.despite_runs:
+        live_runs.require_none(path, f"cannot remove {', '.join(installed)}", installed)
     before = Installation(clone, old)
     after = Installation(
         clone,

@@ -12,6 +12,7 @@ from llmb_common.envelope import Result
 from llmb_common.errors import RequestError
 from llmb_install.answers.keyboard import forget_keys
 from llmb_install.answers.stored import ANSWERS_FILE, load_recipes, required_answers, stored_answers
+from llmb_install.commands import live_runs
 from llmb_install.installation import Installation
 from llmb_install.parts import credentials
 from llmb_install.parts.belongings import belongings, remove_if_empty
@@ -63,6 +64,8 @@ def uninstall(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
     others have put beside it stays in any case."""
     if not (path / ANSWERS_FILE).is_file():  # readable or not: a damaged installation can be removed too
         required_answers(path)
+    if not asked.despite_runs:
+        live_runs.require_none(path, f"cannot uninstall {path}")
     targets = belongings(path)
     results = path / "workloads"
     targets += [results] if asked.results_too and results.exists() else []

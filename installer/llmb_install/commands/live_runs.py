@@ -1,0 +1,49 @@
+"""Runs that have not ended: a removal would take the image or the engine that they train in or wait for."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from llmb_common.errors import EnvironmentLacks, RecordError
+from llmb_common.index import RunFilter, RunRow, find_runs
+from llmb_common.observe import refresh
+from llmb_common.runs.record import RunRecord, load_record
+from llmb_common.slurm.states import is_live
+from llmb_install.arguments import DESPITE_RUNS
+
+_SHOWN = 5
+
+
+def require_none(install: Path, doing: str, workloads: tuple[str, ...] = ()) -> None:
+    """Refuse while runs of ``workloads`` (empty: of the installation) wait or train.
+
+    A run is asked about where it is; one that nobody can tell of counts as live.
+
+    Raises:
+        EnvironmentLacks: there are such runs.
+    """
+    try:
+        rows = find_runs(install, RunFilter(workloads=workloads, live=True))
+    except RecordError as error:  # a damaged installation can be removed too
+        print(f"note: not known whether runs use it: {error.message}", file=sys.stderr)
+        return
+    live = [record for record in refresh(filter(None, map(_record, rows))) if is_live(record.state)]
+    if not live:
+        return
+    names = [f"{record.paths.run_id} ({record.plan.workload}, {record.state})" for record in live[:_SHOWN]]
+    names += ["..."] if len(live) > _SHOWN else []
+    count = "a run has" if len(live) == 1 else f"{len(live)} runs have"
+    raise EnvironmentLacks(
+        f"{doing}: {count} not ended: {', '.join(names)}",
+        remedy=f"wait for them or end them with llmb-run cancel, then try again; {DESPITE_RUNS} removes anyway",
+        code="live-runs",
+    )
+
+
+def _record(row: RunRow) -> RunRecord | None:
+    try:
+        return load_record(row.folder)
+    except RecordError as error:
+        print(f"note: {error.message}", file=sys.stderr)
+        return None
