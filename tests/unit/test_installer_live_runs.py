@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from test_installer_commands import Installer, given, install, installer  # noqa: F401  (fixtures)
 
+from llmb_common.errors import RecordError
 from llmb_common.index import find_runs, note
 from llmb_common.process import identify
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_install.answers.stored import ANSWERS_FILE
+from llmb_install.commands import live_runs
 from support.runs import make_run
 
 # ruff: noqa: F811  (fixtures)
@@ -89,9 +91,16 @@ def test_many_are_counted_and_some_are_named(installer: Installer, install: Path
     assert error["message"].endswith(", ...")
 
 
-def test_a_damaged_index_does_not_keep_a_damaged_installation(installer: Installer, install: Path) -> None:
+def test_records_that_cannot_be_read_do_not_keep_a_damaged_installation(
+    installer: Installer, install: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RecordError("the index \x1b[31m is gone")
+
     given(install)
-    (install / ".llmb" / "index.db").mkdir()
+    monkeypatch.setattr(live_runs, "find_runs", refuse)
     status, _, err = installer("uninstall", "--yes")
     assert status == 0, err
+    assert err.startswith("note: not known whether runs use it: the index ")
+    assert "\x1b" not in err
     assert not install.exists()

@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks, RecordError
-from llmb_common.index import RunFilter, RunRow, find_runs
+from llmb_common.index import RunFilter, find_runs
 from llmb_common.observe import refresh
-from llmb_common.runs.record import RunRecord, load_record
+from llmb_common.printable import printable_lines
+from llmb_common.runs.record import load_record
 from llmb_common.slurm.states import is_live
 from llmb_install.arguments import DESPITE_RUNS
 
@@ -25,10 +26,11 @@ def require_none(install: Path, doing: str, workloads: tuple[str, ...] = ()) -> 
     """
     try:
         rows = find_runs(install, RunFilter(workloads=workloads, live=True))
+        found = refresh(load_record(row.folder) for row in rows)
     except RecordError as error:  # a damaged installation can be removed too
-        print(f"note: not known whether runs use it: {error.message}", file=sys.stderr)
+        print(printable_lines(f"note: not known whether runs use it: {error.message}"), file=sys.stderr)
         return
-    live = [record for record in refresh(filter(None, map(_record, rows))) if is_live(record.state)]
+    live = [record for record in found if is_live(record.state)]
     if not live:
         return
     names = [f"{record.paths.run_id} ({record.plan.workload}, {record.state})" for record in live[:_SHOWN]]
@@ -39,11 +41,3 @@ def require_none(install: Path, doing: str, workloads: tuple[str, ...] = ()) -> 
         remedy=f"wait for them or end them with llmb-run cancel, then try again; {DESPITE_RUNS} removes anyway",
         code="live-runs",
     )
-
-
-def _record(row: RunRow) -> RunRecord | None:
-    try:
-        return load_record(row.folder)
-    except RecordError as error:
-        print(f"note: {error.message}", file=sys.stderr)
-        return None
