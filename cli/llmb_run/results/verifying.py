@@ -126,11 +126,11 @@ class _Bounded:
 class _PlainMember(tarfile.TarInfo):
     """A member of an archive. Headers that hold names are read whole, so their length is bounded."""
 
-    @classmethod
-    def frombuf(cls, buf: Any, encoding: str, errors: str) -> _PlainMember:
-        member = super().frombuf(buf, encoding, errors)
-        if member.type not in (*tarfile.REGULAR_TYPES, tarfile.DIRTYPE) and member.size > _LONGEST_HEADER:
+    # Tarfile names this as what subclasses may override; patch releases since 2025 no longer call frombuf.
+    def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo | None:
+        if self.type not in (*tarfile.REGULAR_TYPES, tarfile.DIRTYPE) and self.size > _LONGEST_HEADER:
             raise tarfile.ReadError("a header that is too long")
+        member: tarfile.TarInfo | None = super()._proc_member(tar)  # type: ignore[misc]
         return member
 
 
