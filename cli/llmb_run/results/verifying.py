@@ -126,7 +126,7 @@ class _Bounded:
 class _PlainMember(tarfile.TarInfo):
     """A member of an archive. Headers that hold names are read whole, so their length is bounded."""
 
-    # Tarfile names this as what subclasses may override; patch releases since 2025 no longer call frombuf.
+    # Tarfile names this as what subclasses may override; newer patch releases do not call frombuf.
     def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo | None:
         if self.type not in (*tarfile.REGULAR_TYPES, tarfile.DIRTYPE) and self.size > _LONGEST_HEADER:
             raise tarfile.ReadError("a header that is too long")
