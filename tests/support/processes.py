@@ -98,10 +98,11 @@ def has_ended(pid: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """``count`` free TCP ports below the range from which the kernel picks ports for outgoing connections."""
+    """``count`` free TCP ports: below those from which the kernel picks ports for outgoing connections, and below those
+    at which jobs meet (``llmb_common.executors.slurm.script.PORT_BASE``)."""
     found: list[int] = []
     with contextlib.ExitStack() as held:
-        for port in random.sample(range(20000, 32000), 2000):
+        for port in random.sample(range(10000, 20000), 2000):
             probe = held.enter_context(socket.socket())
             try:
                 probe.bind(("127.0.0.1", port))
@@ -110,7 +111,7 @@ def free_ports(count: int) -> list[int]:
             found.append(port)
             if len(found) == count:
                 return found
-    raise RuntimeError(f"no {count} free ports between 20000 and 32000")
+    raise RuntimeError(f"no {count} free ports between 10000 and 20000")
 
 
 def processes_that_mention(folder: Path) -> Iterator[int]:
