@@ -7,6 +7,7 @@ and the local executor start those. Standard library only: the installer's first
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import selectors
 import signal
@@ -71,6 +72,7 @@ def ask(argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = 
     after ``most`` bytes on either stream, and when the caller is interrupted. ``env``: its whole environment, if not
     ``clean_environment()``.
     """
+    environment = clean_environment() if env is None else dict(env)
     held = _HeldSignals()
     try:
         process = subprocess.Popen(
@@ -78,13 +80,12 @@ def ask(argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = 
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=clean_environment() if env is None else dict(env),
+            env=environment,
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
         held.release()
-        reason = (isinstance(error, OSError) and error.strerror) or error
-        return Answer(None, problem="no-program", why=f"cannot run {argv[0]}: {reason}")
+        return Answer(None, problem="no-program", why=f"cannot run {argv[0]}: {_reason(error, argv[0], environment)}")
     with process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -103,6 +104,15 @@ def ask(argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = 
         if problem == "too-long":
             return Answer(None, output, errors, "too-long", f"{argv[0]} printed more than {most} bytes")
         return Answer(process.wait(), output, errors)
+
+
+def _reason(error: OSError | ValueError, program: str, env: Mapping[str, str]) -> object:
+    """Why ``program`` was not started. A folder of PATH that we may not enter is no reason: the system then says
+    "Permission denied" of every program that is nowhere else."""
+    if not isinstance(error, PermissionError) or os.sep in program:
+        return (isinstance(error, OSError) and error.strerror) or error
+    is_there = any(os.path.lexists(f"{folder or '.'}/{program}") for folder in os.get_exec_path(env))
+    return os.strerror(errno.EACCES if is_there else errno.ENOENT)
 
 
 class _HeldSignals:

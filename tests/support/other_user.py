@@ -35,6 +35,23 @@ def as_other_user(action: Callable[[], object], user: int = OTHER) -> None:
     assert os.waitstatus_to_exitcode(status) == 0, "see the traceback of the other user above"
 
 
+def as_ordinary_user(action: Callable[[], object]) -> None:
+    """Run ``action`` without root's privileges: root may enter and write to everything."""
+    if os.geteuid() == 0:
+        as_other_user(action)
+    else:
+        action()
+
+
+@contextmanager
+def closed_folder(parent: Path) -> Iterator[Path]:
+    """A folder that only root may enter."""
+    folder = parent / "closed"
+    folder.mkdir(mode=0)
+    yield folder
+    folder.rmdir()
+
+
 @contextmanager
 def shared_folder() -> Iterator[Path]:
     """A folder that every user may reach and write; pytest's own are closed to others."""

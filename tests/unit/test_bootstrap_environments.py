@@ -182,20 +182,20 @@ def test_an_environment_that_does_not_import_is_not_used(
     assert not (lacking.folder / RECEIPT).exists()
 
 
-def test_a_different_lock_file_builds_a_second_environment_and_then_switches_the_link(
-    built: Environment, tmp_path: Path
-) -> None:
+def test_a_different_lock_file_builds_a_second_environment_and_then_switches_the_link(tmp_path: Path) -> None:
     lock = tmp_path / "lock.txt"
-    lock.write_text("# other\n" + built.lock.read_text())
-    changed = Environment(built.link, built.python, lock, built.smoke)
-    assert not changed.is_complete()
-    assert changed.ensure(Reporter(None))
-    assert changed.is_complete()
-    assert built.link.resolve() == changed.folder
+    lock.write_text(locked(tiny_wheel(tmp_path)))
+    made = Environment(tmp_path / "venv", sys.executable, lock, smoke=("tiny",))
+    assert made.ensure(Reporter(None))
+    old = made.folder
+    lock.write_text("# other\n" + lock.read_text())
+    assert not made.is_complete()
+    assert made.ensure(Reporter(None))
+    assert made.is_complete()
+    assert made.link.resolve() == made.folder != old
     # The old one stays for jobs that still use it, until somebody tidies up.
-    old = built.folder
     assert (old / RECEIPT).exists()
-    assert changed.prune() == [old]
+    assert made.prune() == [old]
     assert not old.exists()
 
 

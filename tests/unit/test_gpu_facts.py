@@ -11,6 +11,7 @@ import pytest
 from llmb_train.evidence import gpus
 from llmb_train.evidence.ask import NoAnswer, ask
 from support.gpu_nodes import on_path, put_nvidia_smi, smi_answer
+from support.other_user import as_ordinary_user, closed_folder, shared_folder
 
 ANSWERS = Path(__file__).resolve().parents[1] / "data" / "nvidia_smi"
 
@@ -141,6 +142,13 @@ def test_a_missing_program_is_no_error(tmp_path: Path, monkeypatch: pytest.Monke
     assert gpus.snapshot()["missing"] == "nvidia-smi is not installed"
     (tmp_path / "nvidia-smi").write_text("no program\n")
     assert "nvidia-smi" in gpus.snapshot()["missing"]
+    with shared_folder() as shared, closed_folder(shared) as closed:
+        monkeypatch.setenv("PATH", str(closed))
+
+        def look() -> None:
+            assert gpus.snapshot()["missing"] == "nvidia-smi is not installed"
+
+        as_ordinary_user(look)
 
 
 def test_children_of_a_hanging_program_are_ended_too(tmp_path: Path) -> None:

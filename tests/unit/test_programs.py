@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.programs import ask, clean_environment
+from support.other_user import as_ordinary_user, closed_folder, shared_folder
 
 
 def sh(script: str, seconds: float = 60, most: int = 1 << 20):
@@ -70,6 +71,19 @@ def test_what_cannot_be_started_is_an_answer_too(argv: list[str], why: str):
 
     assert (answer.status, answer.ok, answer.problem, answer.why) == (None, False, "no-program", why)
     assert answer.complaint == why
+
+
+def test_a_folder_on_path_that_one_may_not_enter_is_no_reason(monkeypatch: pytest.MonkeyPatch):
+    with shared_folder() as shared, closed_folder(shared) as closed:
+        (shared / "unusable").touch()
+        monkeypatch.setenv("PATH", f"{closed}:{shared}:/usr/bin:/bin")
+
+        def look() -> None:
+            assert ask(["squeue-there"], 60).why == "cannot run squeue-there: No such file or directory"
+            assert ask(["unusable"], 60).why == "cannot run unusable: Permission denied"
+            assert ask(["true"], 60).ok
+
+        as_ordinary_user(look)
 
 
 def test_after_its_time_it_ends_with_everything_that_it_has_started(tmp_path: Path):

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
+import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from llmb_common.index import rebuild
 from llmb_common.index.database import index_file, open_index
+from llmb_common.index.figures import Kept, keep_figures
 from llmb_common.runs.record import RunRecord, update_record
 from llmb_run.results import kept
 from support.cli import Cli, Done
@@ -183,6 +187,31 @@ def test_a_run_that_goes_takes_its_figures_along(cli: Cli) -> None:
     assert [run["run_id"] for run in results(cli)["data"]["runs"]] == [other.paths.run_id]
     with open_index(cli.install) as connection:
         assert connection.execute("SELECT folder FROM figures").fetchall() == [(str(other.paths.folder),)]
+
+
+@pytest.mark.parametrize(
+    ("error", "surfaces"),
+    [
+        (sqlite3.OperationalError("database or disk is full"), False),
+        (sqlite3.OperationalError("database is locked"), False),
+        (sqlite3.DatabaseError("database disk image is malformed"), False),
+        (OSError(errno.ENOSPC, "No space left on device"), False),
+        (sqlite3.ProgrammingError("Incorrect number of bindings supplied"), True),
+        (sqlite3.InterfaceError("bad parameter or other API misuse"), True),
+        (DeprecationWarning("Using positional parameters with ?NNN placeholders"), True),
+    ],
+)
+def test_a_wrong_use_of_the_index_is_not_taken_for_a_full_disk(cli: Cli, error: Exception, surfaces: bool) -> None:
+    def figures() -> Iterator[Kept]:
+        raise error
+        yield
+
+    if surfaces:
+        with pytest.raises((RuntimeError, DeprecationWarning), match=re.escape(str(error))):
+            keep_figures(cli.install, figures())
+    else:
+        assert keep_figures(cli.install, figures()) is False
+    assert keep_figures(cli.install, []) is True
 
 
 @pytest.mark.parametrize("damage", [b"", b"\xc1", b"\x93\x01\x02\x03"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from pathlib import Path
 
 import pytest
@@ -93,7 +92,7 @@ def test_nothing_is_linked_where_it_would_not_be_right(
         def refuse(*args: object, **kwargs: object) -> None:
             raise PermissionError(1, "Operation not permitted")
 
-        monkeypatch.setattr(os, "link", refuse)
+        monkeypatch.setattr(Path, "hardlink_to", refuse)
     source = tmp_path / "none" if case == "nothing there" else old
     assert link_packages(source, new, WANTED) == []
     assert list(packages(new).iterdir()) == []

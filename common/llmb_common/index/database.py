@@ -88,7 +88,7 @@ def open_index(install: Path) -> Iterator[sqlite3.Connection]:
     """A connection to the installation's index, made or migrated first; committed at the end, rolled back on errors.
 
     Raises sqlite3.Error: ``sqlite3.DatabaseError`` (but not its OperationalError) means that the file is damaged, or
-    was written by a newer version.
+    was written by a newer version. A mistake in our own calls is a RuntimeError.
     """
     file = index_file(install)
     file.parent.mkdir(exist_ok=True)
@@ -96,7 +96,8 @@ def open_index(install: Path) -> Iterator[sqlite3.Connection]:
     try:
         _migrate(connection)
         connection.execute("BEGIN IMMEDIATE")
-        yield connection
+        with _mistakes_surface():
+            yield connection
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -108,7 +109,7 @@ def open_index(install: Path) -> Iterator[sqlite3.Connection]:
 
 @contextlib.contextmanager
 def read_index(install: Path) -> Iterator[sqlite3.Connection]:
-    """A connection for reading only, which keeps no writer waiting. Raises sqlite3.Error also when there is none."""
+    """A connection for reading only, which keeps no writer waiting. Raises as ``open_index``; also if there is none."""
     connection = sqlite3.connect(f"{index_file(install).absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
     try:
         version = _version(connection)
@@ -116,7 +117,8 @@ def read_index(install: Path) -> Iterator[sqlite3.Connection]:
             raise sqlite3.DatabaseError(f"index of a newer version ({version})")
         if version < len(MIGRATIONS):  # an older one, or one that another process is just creating: not damaged
             raise sqlite3.OperationalError("the index is not ready")
-        yield connection
+        with _mistakes_surface():
+            yield connection
     finally:
         connection.close()
 
@@ -130,6 +132,16 @@ def memory_index() -> Iterator[sqlite3.Connection]:
         yield connection
     finally:
         connection.close()
+
+
+@contextlib.contextmanager
+def _mistakes_surface() -> Iterator[None]:
+    """Callers do without an index that fails. A wrong statement or a connection used wrongly must not look like that:
+    everything would still work, only slowly."""
+    try:
+        yield
+    except (sqlite3.ProgrammingError, sqlite3.InterfaceError) as error:
+        raise RuntimeError(f"the index is used wrongly: {error}") from error
 
 
 def discard(install: Path) -> None:

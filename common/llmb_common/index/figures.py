@@ -49,9 +49,9 @@ def keep_figures(install: Path, figures: Iterable[Kept]) -> bool:
     try:
         with open_index(install) as connection:
             connection.executemany(
-                "INSERT OR REPLACE INTO figures SELECT ?1, ?2, ?3, ?4, ?5"
-                " WHERE EXISTS (SELECT 1 FROM runs WHERE folder = ?3)",
-                figures,
+                "INSERT OR REPLACE INTO figures SELECT :log, :window, :folder, :stamp, :content"
+                " WHERE EXISTS (SELECT 1 FROM runs WHERE folder = :folder)",
+                (figure._asdict() for figure in figures),
             )
     except (sqlite3.Error, OSError):
         return False

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import threading
@@ -54,9 +55,10 @@ def _ask(command: Sequence[str], seconds: float, thread: int) -> bytes:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-    except FileNotFoundError:
-        raise NoAnswer(f"{name} is not installed") from None
     except OSError as error:
+        # PATH may hold a folder that one may not enter: "Permission denied" then, of whatever is nowhere else.
+        if shutil.which(name) is None:
+            raise NoAnswer(f"{name} is not installed") from None
         raise NoAnswer(f"{name} cannot be started: {error.strerror or error}") from error
     _asked[thread] = process.pid
     try:
