@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from support import engine, slurm_config
 from support.golden import UPDATING
-from support.groups import GroupScheduling, arrange
+from support.groups import GroupScheduling, arrange, share, shuffle
 from support.images import build_image
 from support.slurm_cluster import SlurmCluster, what_is_missing
 from support.slurm_config import ClusterSpec
@@ -88,7 +88,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order in which tests start: support/groups.py."""
+    """Which tests run, and the order in which they start: support/groups.py."""
+    if chosen := os.environ.get("LLMB_TEST_SHARE"):
+        items[:] = share(items, chosen)
+    if seed := os.environ.get("LLMB_TEST_ORDER"):
+        shuffle(items, seed)
     arrange(items)
 
 

@@ -9,7 +9,8 @@ A file is a group, so that its module's fixtures are made once, except where the
 
 from __future__ import annotations
 
-from pathlib import PurePath
+import random
+from pathlib import Path, PurePath
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -43,7 +44,7 @@ FOLDERS = {
 ALONE = frozenset({"test_launched_smoke"})
 """Files of such folders that need nothing of what the others share."""
 
-SPREAD = frozenset({"test_run_crashes", "test_linters"})
+SPREAD = frozenset({"test_run_crashes", "test_linters", "test_pythons"})
 """Files whose tests share nothing and take long: each test is a group."""
 
 FIRST = (
@@ -101,3 +102,25 @@ def arrange(items: list[pytest.Item]) -> None:
     """Sort ``items`` so that the groups start in the order of ``FIRST``."""
     places = {name: place for place, name in enumerate(FIRST)}
     items.sort(key=lambda item: places.get(group_of(item.nodeid), len(places)))
+
+
+def _by_file(items: list[pytest.Item]) -> dict[Path, list[pytest.Item]]:
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    return files
+
+
+def share(items: list[pytest.Item], which: str) -> list[pytest.Item]:
+    """``2/5``: every fifth file, beginning with the third."""
+    first, of = map(int, which.split("/"))
+    return [item for number, tests in enumerate(_by_file(items).values()) if number % of == first for item in tests]
+
+
+def shuffle(items: list[pytest.Item], seed: str) -> None:
+    """Files in another order, and the tests of each."""
+    order, files = random.Random(seed), list(_by_file(items).values())
+    order.shuffle(files)
+    for tests in files:
+        order.shuffle(tests)
+    items[:] = [item for tests in files for item in tests]
