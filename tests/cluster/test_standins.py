@@ -44,7 +44,7 @@ class Runner:
     def __call__(self, *args: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
         command = [str(self.program), *map(str, args)]
         return subprocess.run(
-            command, env={**self.env, **env}, cwd=self.folder, capture_output=True, text=True, timeout=60, check=False
+            command, env={**self.env, **env}, cwd=self.folder, capture_output=True, text=True, timeout=600, check=False
         )
 
 

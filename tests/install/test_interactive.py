@@ -55,7 +55,7 @@ class Terminal:
         self.log = world.root / "screen"
         self.process = pexpect.spawn(
             sys.executable, argv, env=world.env | {"TERM": "xterm", "XDG_STATE_HOME": str(world.root / "state")},
-            cwd=str(world.root), encoding="utf-8", timeout=30, dimensions=(50, 160),
+            cwd=str(world.root), encoding="utf-8", timeout=600, dimensions=(50, 160),
         )  # fmt: skip
         self.process.logfile_read = self.log.open("a", encoding="utf-8")
         # What prompt_toolkit asks a terminal: where the cursor is.

@@ -102,4 +102,4 @@ class Accounting:
 
 
 def _run(argv: Sequence[str], env: Mapping[str, str], stdin: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(argv, env=dict(env), input=stdin, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(argv, env=dict(env), input=stdin, capture_output=True, text=True, timeout=600, check=False)

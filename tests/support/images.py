@@ -23,7 +23,7 @@ def copy_program(program: str, root: Path) -> None:
     found = shutil.which(program)
     if found is None:
         raise FileNotFoundError(f"{program} is not on this machine, so it cannot be put into an image")
-    listed = subprocess.run(["ldd", found], capture_output=True, text=True, timeout=20, check=False).stdout
+    listed = subprocess.run(["ldd", found], capture_output=True, text=True, timeout=600, check=False).stdout
     libraries = re.findall(r"(/\S+) \(0x", listed)
     for source in (found, *libraries):
         target = root / source.lstrip("/")

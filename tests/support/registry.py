@@ -114,14 +114,14 @@ class Registry:
                 ["insert", "--image", f"{layout}:x", str(base), "/"],
                 ["insert", "--image", f"{layout}:x", str(top), "/"],
             ):
-                subprocess.run(["umoci", *command], check=True, capture_output=True, timeout=60)
+                subprocess.run(["umoci", *command], check=True, capture_output=True, timeout=600)
             access = ["--dest-creds", f"{LOGIN}:{PASSWORD}"] if self._closed else []
             remote = f"docker://{self.host}/{name}:{architecture}"
             subprocess.run(
                 ["skopeo", "copy", "--quiet", "--dest-tls-verify=false", *access, f"oci:{layout}:x", remote],
                 check=True,
                 capture_output=True,
-                timeout=60,
+                timeout=600,
             )
         body, headers = self._request("GET", f"{name}/manifests/{architecture}", _MANIFEST)
         return {"mediaType": _MANIFEST, "digest": headers["Docker-Content-Digest"], "size": len(body)}
@@ -131,5 +131,5 @@ class Registry:
         if self._closed:
             headers["Authorization"] = "Basic " + base64.b64encode(f"{LOGIN}:{PASSWORD}".encode()).decode()
         request = urllib.request.Request(f"http://{self.host}/v2/{path}", body, headers, method=method)
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=600) as answer:
             return answer.read(), answer.headers

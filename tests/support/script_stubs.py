@@ -113,7 +113,7 @@ class ScriptStubs:
             cwd=cwd,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
         )
 
     def calls(self, name: str) -> list[Call]:

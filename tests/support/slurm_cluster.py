@@ -225,7 +225,7 @@ class SlurmCluster:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=timeout,
+            timeout=timeout * PATIENCE,
             check=False,
         )
         if check and done.returncode != 0:
@@ -335,4 +335,4 @@ class SlurmCluster:
 def compile_plugin(target: Path) -> None:
     """Compile the container stand-in against this machine's Slurm headers."""
     command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", "-shared"]
-    subprocess.run([*command, "-o", str(target), str(_PLUGIN_SOURCE)], check=True, timeout=60)
+    subprocess.run([*command, "-o", str(target), str(_PLUGIN_SOURCE)], check=True, timeout=600)

@@ -36,7 +36,7 @@ class Terminal:
 
     def _tmux(self, *arguments: str, check: bool = True) -> str:
         command = ["tmux", "-L", self._socket, "-f", "/dev/null", *arguments]
-        return subprocess.run(command, env=self._env, check=check, capture_output=True, text=True, timeout=20).stdout
+        return subprocess.run(command, env=self._env, check=check, capture_output=True, text=True, timeout=600).stdout
 
     def screen(self, *, colours: bool = False) -> str:
         """What is on the screen now; with ``colours`` the escape sequences too."""

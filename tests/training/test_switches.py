@@ -98,7 +98,7 @@ def test_a_signal_to_all_processes_saves_although_data_loader_workers_get_it_too
     assert len(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()) >= 2
     os.killpg(process.pid, signal.SIGTERM)
     log = tmp_path / "log.out"
-    assert process.wait(timeout=60) == 0, log.read_text(encoding="utf-8")[-3000:]
+    assert process.wait(timeout=600) == 0, log.read_text(encoding="utf-8")[-3000:]
     last = max(TrainingRun(0, log.read_text(encoding="utf-8")).steps)
     assert [saved.name for saved in checkpoints.glob("iter_*")] == [f"iter_{last:07d}"]
 

@@ -189,7 +189,7 @@ class Warm:
     def stop(self) -> None:
         """End the process by closing its input."""
         if self._process is not None:
-            self._process.communicate(timeout=60)
+            self._process.communicate(timeout=600)
             self._process = None
 
 

@@ -20,7 +20,7 @@ INSTALLER = CLONE / "installer.py"
 
 
 def call(*argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_the_symlink_at_the_root_is_the_executable_installer() -> None:

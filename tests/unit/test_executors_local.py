@@ -115,7 +115,7 @@ def test_detached_and_waited_for(site: RunSite, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("STANDIN_SECONDS", "0.2")
     record = submit(site.plan(), RECIPE, DETACHED)
     assert record.state == "RUNNING"
-    (record,) = wait([record], timeout=30)
+    (record,) = wait([record], timeout=600)
     assert (record.state, record.manifest["job"]["exit_code"]) == ("COMPLETED", 0)
 
 
@@ -226,7 +226,7 @@ def test_killed_at_every_step_each_run_runs_once(site: RunSite, monkeypatch: pyt
         at += 1
         crashed = run_and_crash(lambda: submit(plan, RECIPE, DETACHED), at, site.install)
         submit(plan, RECIPE, DETACHED)
-        for record in wait([load_record(folder) for folder in run_folders(site)], timeout=30):
+        for record in wait([load_record(folder) for folder in run_folders(site)], timeout=600):
             assert (record.state, events_of(record)) == ("COMPLETED", ["start", "end"]), at
         shutil.rmtree(site.install / "workloads")
         shutil.rmtree(site.install / ".llmb", ignore_errors=True)

@@ -60,7 +60,7 @@ def without_a_reader(work: str) -> tuple[int, str]:
     # With a buffer, as users have it: the interpreter tries to empty it once more when it ends.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60, env=env)
+    done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=600, env=env)
     os.close(stdout)
     return done.returncode, done.stderr
 

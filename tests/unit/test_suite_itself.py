@@ -9,12 +9,13 @@ import subprocess
 import sys
 from collections import OrderedDict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from support import engine, processes
-from support.groups import NEED_ENGINE, GroupScheduling, group_of
+from support.groups import NEED_ENGINE, GroupScheduling, group_of, share, shuffle
 
 ROOT = Path(__file__).resolve().parents[2]
 A_GOLDEN_TEST = ["tests/unit/test_scripts.py", "-k", "test_one_script_in_full"]
@@ -136,3 +137,58 @@ def test_an_engine_that_could_not_be_made_fails_the_tests_that_need_it(
     assert not engine.is_being_made(engine.SECOND)
     with pytest.raises(pytest.fail.Exception, match="no space left on device"):
         engine.python(engine.SECOND)
+
+
+def collected() -> list[Any]:
+    return [SimpleNamespace(path=Path(f"test_{file}.py"), name=name) for file in range(12) for name in "abc"]
+
+
+def test_shares_are_whole_files_and_together_all_of_them() -> None:
+    items = collected()
+    shares = [share(items, f"{number}/5") for number in range(5)]
+    assert sorted(items.index(item) for part in shares for item in part) == list(range(len(items)))
+    assert {len(part) for part in shares} == {6, 9}
+
+
+def test_a_shuffled_order_keeps_files_together_and_can_be_had_again() -> None:
+    orders = []
+    for seed in ("1", "1", "2"):
+        items = collected()
+        shuffle(items, seed)
+        orders.append([(item.path.name, item.name) for item in items])
+        files = [file for file, _ in orders[-1]]
+        assert [file for number, file in enumerate(files) if files.index(file) == number] == files[::3]
+    assert orders[0] == orders[1] != orders[2]
+    assert sorted(orders[0]) == sorted(orders[2])
+
+
+@pytest.mark.parametrize(
+    ("log", "calls", "said"),
+    [
+        (
+            "E: Could not get lock /lists/lock. It is held by process 7 (apt)",
+            3,
+            "== waiting up to 600 s: Could not get",
+        ),
+        ("E: Unable to locate package munge", 1, ""),
+    ],
+)
+def test_another_users_lock_on_packages_is_waited_for(tmp_path: Path, log: str, calls: int, said: str) -> None:
+    (function,) = re.findall(r"^apt_get\(\) \{\n.*?^\}\n", (ROOT / "tests/run").read_text(), re.MULTILINE | re.DOTALL)
+    program = tmp_path / "apt-get"
+    program.write_text(f"#!/bin/sh\necho call >> {tmp_path}/calls\n[ $(wc -l < {tmp_path}/calls) -gt 2 ] && exit\n")
+    with program.open("a") as script:
+        script.write(f"echo '{log}'\nexit 100\n")
+    program.chmod(0o755)
+    before = f'set -euo pipefail; work={tmp_path} lock_seconds=600; sleep() {{ :; }}; say() {{ echo "== $*"; }}\n'
+    done = subprocess.run(
+        ["bash", "-c", f"{before}{function}apt_get update -qq"],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (tmp_path / "calls").read_text().count("call") == calls
+    assert (done.returncode == 0) is (calls == 3)
+    assert done.stdout.strip().count("\n") == 0
+    assert done.stdout.startswith(said), done.stdout + done.stderr

@@ -201,7 +201,7 @@ def test_it_plans_and_says_what_has_no_effect(site: RunSite) -> None:
 def test_a_run_from_its_submission_to_its_end(served: RunSite) -> None:
     record = submit(served.plan(), RECIPE)
     assert (record.job_id, record.state) == ("q1", "SUBMITTED")
-    (ended,) = wait([record], timeout=60)
+    (ended,) = wait([record], timeout=600)
     assert (ended.state, load_record(record.paths.folder)) == ("COMPLETED", ended)
     events = read_events(ended.paths.events)
     assert (events.job_id, events.exit_code) == ("q1", 0)
@@ -209,7 +209,7 @@ def test_a_run_from_its_submission_to_its_end(served: RunSite) -> None:
 
 def test_a_run_that_fails(served: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STANDIN_EXIT", "7")
-    (ended,) = wait([submit(served.plan(), RECIPE)], timeout=60)
+    (ended,) = wait([submit(served.plan(), RECIPE)], timeout=600)
     assert (ended.state, read_events(ended.paths.events).exit_code) == ("FAILED", 7)
 
 
