@@ -23,7 +23,9 @@ A_GOLDEN_TEST = ["tests/unit/test_scripts.py", "-k", "test_one_script_in_full"]
 
 def run_pytest(*arguments: str, before: str = "", **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "CI"))}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "CI", "LLMB_TEST_SHARE"))
+    }
     return subprocess.run(
         ["bash", "-c", f'{before} exec "$0" "$@"', *command],
         cwd=ROOT,
