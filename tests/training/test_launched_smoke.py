@@ -6,6 +6,7 @@ On the engine that has to be asked for; ``test_evidence.py`` starts launch.sh on
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,12 +17,19 @@ from training_jobs import LOSS_TOLERANCE, SMOKE_LOSSES, SMOKE_PROFILE, SMOKE_SAV
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_smoke_trains_is_profiled_and_saved(functions_python: Path, tmp_path: Path) -> None:
+NAME = "no-such-host.invalid"
+
+
+@pytest.fixture(scope="module")
+def folder(functions_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the run, on a machine whose name does not resolve where we may give it one (RFC 2606 keeps ``invalid`` free)."""
+    install = tmp_path_factory.mktemp("install")
     engines = f'engine: {{python: /nonexistent/python, releases: {{"0.6": "{functions_python}"}}}}'
-    (tmp_path / "cluster_config.yaml").write_text(f"schema: 1\n{engines}\n")
-    given = {"PATH": os.environ["PATH"], "LLMB_PYTHON": sys.executable, "LLMB_INSTALL": str(tmp_path)}
+    (install / "cluster_config.yaml").write_text(f"schema: 1\n{engines}\n")
+    given = {"PATH": os.environ["PATH"], "LLMB_PYTHON": sys.executable, "LLMB_INSTALL": str(install)}
+    renamed = ["unshare", "--uts", "sh", "-c", f"hostname {NAME} && exec ./launch.sh"]
     done = subprocess.run(
-        ["./launch.sh"],
+        renamed if os.geteuid() == 0 else ["./launch.sh"],
         cwd=ROOT / "llama3.1",
         env={**given, **SMOKE_SIZE, **SMOKE_SAVING, **SMOKE_PROFILE, "LLMB_ENGINE": "0.6"},
         capture_output=True,
@@ -29,10 +37,23 @@ def test_smoke_trains_is_profiled_and_saved(functions_python: Path, tmp_path: Pa
         timeout=1200,
     )
     assert done.returncode == 0, done.stderr + done.stdout
-    folder = Path(done.stdout.split(": ", 1)[1].strip()).parents[1]
+    return Path(done.stdout.split(": ", 1)[1].strip()).parents[1]
+
+
+def test_smoke_trains_is_profiled_and_saved(folder: Path) -> None:
     (log,) = folder.glob("*/log-*.out")
     assert '"megatron_bridge": "0.6.' in log.read_text()
     losses = printed_losses(log.read_text())
     assert {step: float(loss) for step, loss in losses.items()} == pytest.approx(SMOKE_LOSSES, abs=LOSS_TOLERANCE)
     assert list(folder.glob("*/*profile*/**/*.json*")), "the PyTorch profiler left no trace"
     assert list(folder.glob("*/checkpoints/iter_0000003/*.distcp"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give this machine a name that does not resolve")
+def test_the_host_name_need_not_resolve(folder: Path) -> None:
+    """A cloud machine, a minimal container, a laptop on a VPN. torchrun's own choice waits for minutes and fails."""
+    with pytest.raises(socket.gaierror):
+        socket.getaddrinfo(NAME, None)
+    (log,) = folder.glob("*/log-*.out")
+    assert f'"hostname": "{NAME}"' in log.read_text()
+    assert "Unable to resolve hostname" not in log.read_text(), "each process group looks the name up"

@@ -63,9 +63,16 @@ def _release_of(python: Path) -> str | None:
 
 
 def torchrun(plan: JobPlan) -> list[str]:
-    """Bash lines that start all ranks on this machine; torchrun's own messages and theirs go to the log."""
+    """Bash lines that start all ranks on this machine; torchrun's own messages and theirs go to the log.
+
+    They meet on the loopback interface, at a port that the kernel chooses: ``--standalone`` would give them
+    the name of this machine, and where that does not resolve they wait for minutes and fail.
+    """
     python = quote(plan.engine_python) if plan.engine_python else "python3"
+    here = "127.0.0.1"
     return [
-        f"{python} -u -m torch.distributed.run --standalone --nproc-per-node={plan.gpus} \\",
-        '  --no-python bash -c "$task" >> "$log" 2>&1 &',
+        "# All ranks are here. Else gloo looks up the name of this machine for each process group.",
+        "export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-lo}",
+        f"{python} -u -m torch.distributed.run --rdzv-backend=c10d --rdzv-endpoint={here}:0 --local-addr={here} \\",
+        f'  --nproc-per-node={plan.gpus} --no-python bash -c "$task" >> "$log" 2>&1 &',
     ]
