@@ -132,6 +132,8 @@ def emulate(device: str = "cpu") -> None:
         setattr(torch.cuda, attribute, answer)
     torch.cuda.random.get_rng_state = torch.cuda.get_rng_state
     torch.cuda.random.set_rng_state = torch.cuda.set_rng_state
+    # As in torch's CPU build; its CUDA build believes the answers above and then asks the driver, in each Adam step.
+    torch.accelerator.current_accelerator = lambda check_available=False: None
     torch.cuda.nvtx.range_push = lambda message: 0
     torch.cuda.nvtx.range_pop = lambda: 0
     torch.autograd.profiler.emit_nvtx = lambda *args, **kwargs: contextlib.nullcontext()
