@@ -22,7 +22,7 @@ NAME = "no-such-host.invalid"
 
 @pytest.fixture(scope="module")
 def folder(functions_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of the run, on a machine whose name does not resolve where we may give it one (RFC 2606 keeps ``invalid`` free)."""
+    """Of the run, on a machine whose name does not resolve (RFC 2606), where we may give it one."""
     install = tmp_path_factory.mktemp("install")
     engines = f'engine: {{python: /nonexistent/python, releases: {{"0.6": "{functions_python}"}}}}'
     (install / "cluster_config.yaml").write_text(f"schema: 1\n{engines}\n")

@@ -253,7 +253,7 @@ def linux(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that the engine has builds for."""
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    monkeypatch.setattr("os.confstr", lambda name: "glibc 2.31")
+    monkeypatch.setattr("os.confstr", lambda name: "glibc 2.28")
 
 
 @pytest.mark.usefixtures("linux")
@@ -276,7 +276,7 @@ def test_an_engine_is_made_of_its_lock_and_shares_with_the_others(monkeypatch: p
 
 @pytest.mark.usefixtures("linux")
 @pytest.mark.parametrize(
-    ("release", "oldest", "newest"), [("0.3", (3, 10), (3, 12)), ("0.6", (3, 11), (3, 12))], ids=["0.3", "0.6"]
+    ("release", "oldest", "newest"), [("0.3", (3, 10), (3, 13)), ("0.6", (3, 11), (3, 13))], ids=["0.3", "0.6"]
 )
 def test_an_engine_has_pythons_of_its_own(
     release: str, oldest: tuple[int, int], newest: tuple[int, int], monkeypatch: pytest.MonkeyPatch
@@ -304,7 +304,11 @@ def test_an_engine_has_pythons_of_its_own(
     [
         ("sys.platform", "darwin", "have builds for Linux on x86_64 and aarch64 only; this is "),
         ("platform.machine", lambda: "ppc64le", "aarch64 only; this is Linux on ppc64le"),
-        ("os.confstr", lambda name: "glibc 2.30", "this machine has glibc 2.30"),
+        (
+            "os.confstr",
+            lambda name: "glibc 2.27",
+            "needs glibc 2.28 or newer (Debian 10, Ubuntu 20.04, RHEL 8); this machine has glibc 2.27",
+        ),
         ("os.confstr", lambda name: "glibc 1.99", "this machine has glibc 1.99"),
         ("os.confstr", lambda name: None, "this machine has no glibc"),
         ("os.confstr", lambda name: int("x"), "this machine has no glibc"),
@@ -321,7 +325,7 @@ def test_a_machine_without_builds_is_told_so(
 
 
 @pytest.mark.usefixtures("linux")
-@pytest.mark.parametrize("glibc", ["glibc 2.31", "glibc 2.40", "glibc 3.0"])
+@pytest.mark.parametrize("glibc", ["glibc 2.28", "glibc 2.40", "glibc 3.0"])
 def test_a_newer_glibc_will_do(glibc: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.setattr("os.confstr", lambda name: glibc)

@@ -3,8 +3,8 @@
 The wheel ships the helpers compiled and leaves out the Makefile; core runs ``make`` all the same, and ends the process
 when that fails. A container's source tree has both.
 
-Core 0.19's wheel has them for Python 3.12 only. Python 3.11 computes the sample index with numpy instead, which is all
-that synthetic data needs.
+The wheel of core 0.19 that is installed has them for Python 3.12 only. Others compute the sample index with numpy
+instead, which is all that synthetic data needs.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _LORA = (
     "megatron.bridge.models.gpt_full_te_layer_autocast_spec",
 )
 _RESTART = (
-    # In-process restart, which Bridge imports at the top of its training loop since 0.6.
+    # In-process restart: Bridge imports it at the top of its training loop and calls it only where a job asks for it.
     "megatron.bridge.training.pretrain",
     "megatron.bridge.training.inprocess_restart",
 )
@@ -34,6 +34,8 @@ _IMPORTERS: dict[str, dict[str, tuple[str, ...]]] = {
         "transformer_engine": _LORA,
         # Inference kernels that core imports with its attention module and that training never calls.
         "triton": ("megatron.core.inference",),
+        # 0.4.1, which Bridge 0.3 asks for, has no build for Python 3.13, nor for a glibc before 2.31.
+        "nvidia_resiliency_ext": _RESTART,
     },
     "0.6": {
         "transformer_engine": _LORA,

@@ -21,7 +21,8 @@ from llmb_install.working.space import require_space
 ENGINE_BYTES = 3_000_000_000
 """Free space to ask for: 1.8 GB when installed, and what is unpacked on the way."""
 
-_MINIMUM_GLIBC = (2, 31)
+MINIMUM_GLIBC = (2, 28)
+"""That of the wheels of torch, the youngest that any package asks for."""
 
 
 @dataclass(frozen=True)
@@ -31,23 +32,27 @@ class Kind:
     name: str
     """Of the environment in ``venvs``, and of its lock."""
     pythons: tuple[Version, Version]
+    """The oldest and the newest that every package of the lock has a wheel for, on both machines."""
     smoke: tuple[str, ...]
     """Megatron-Bridge itself can only be imported through LLMB's CPU backend; training tests it."""
     of_newer_python: tuple[str, ...] = ()
-    """Packages whose wheels are for Python 3.12 alone, and work on an older one."""
+    """Packages that say they are for Python 3.12 alone, and work on its neighbours: their wheels for 3.12 are taken."""
 
 
 KINDS: dict[str, Kind] = {
-    "0.3": Kind("engine-cpu", ((3, 10), (3, 12)), ("torch", "megatron.core", "nvidia_resiliency_ext", "transformers")),
+    "0.3": Kind("engine-cpu", ((3, 10), (3, 13)), ("torch", "megatron.core", "transformers")),
     "0.6": Kind(
         "engine-cpu-0.6",
-        ((3, 11), (3, 12)),
+        ((3, 11), (3, 13)),
         # Not megatron.core: on Python 3.11 it, too, needs the backend.
         ("torch", "transformers", "modelopt", "omegaconf", "datasets"),
         of_newer_python=("megatron-bridge", "megatron-core"),
     ),
 }
-"""By the release of Megatron-Bridge, as recipes name it in ``engine``."""
+"""By the release of Megatron-Bridge, as recipes name it in ``engine``.
+
+``installer/locks/update.sh --check`` asks the package index whether ``pythons`` is right. Older ones fail on packages
+that both engines need; 3.14 on megatron-core, which has no wheel for it, and nobody has tried another's there."""
 
 ENGINE_NAMES = tuple(kind.name for kind in KINDS.values())
 
@@ -141,15 +146,16 @@ def _require_builds() -> None:
     machine = platform.machine()
     if sys.platform != "linux" or machine not in ("x86_64", "aarch64"):
         raise EnvironmentLacks(
-            f"megatron-core and nvidia-resiliency-ext have builds for Linux on x86_64 and aarch64 only; "
+            f"torch and megatron-core have builds for Linux on x86_64 and aarch64 only; "
             f"this is {platform.system()} on {machine}",
             remedy="run the quickstart on a Linux machine, in a Linux container or in WSL 2",
         )
     version = _glibc()
-    if version is None or version < _MINIMUM_GLIBC:
+    if version is None or version < MINIMUM_GLIBC:
         found = "no glibc" if version is None else "glibc {}.{}".format(*version)
+        wanted = "{}.{}".format(*MINIMUM_GLIBC)
         raise EnvironmentLacks(
-            f"the CPU engine needs glibc 2.31 or newer (Debian 11, Ubuntu 20.04, RHEL 9); this machine has {found}",
+            f"the CPU engine needs glibc {wanted} or newer (Debian 10, Ubuntu 20.04, RHEL 8); this machine has {found}",
             remedy="run the quickstart on a newer Linux, or in a container with one",
         )
 
