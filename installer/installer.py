@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Install LLMB: ``./installer.py --quickstart``, or ``./installer.py`` for the questions, ``--help`` for all options.
 
-Standard library only. This file and ``llmb_install/parts/pythons.py`` start on Python 3.6 (the python3 of RHEL 8), to
-say which Python is needed or to go on with a newer one that is already there; everything else may use what Python 3.10
-has.
+Standard library only. This file and ``pythons``, ``uv`` and ``package_index`` of ``llmb_install/parts`` start on Python
+3.6 (the python3 of RHEL 8), to go on with a newer Python that is already there or that uv fetches; everything else may
+use what Python 3.10 has.
 """
 
 import os
@@ -24,7 +24,7 @@ def main() -> int:  # no "from __future__ import annotations" here: Python 3.6 d
     if sys.version_info < pythons.TOOL_MINIMUM:
         newer = pythons.find_python(pythons.is_tool_python)
         if newer is None:
-            return pythons.offer_uv(sys.argv, sys.stderr)
+            return pythons.start_with_another([str(CLONE / "installer" / "installer.py"), *sys.argv[1:]], sys.stderr)
         os.execv(newer, [newer, str(CLONE / "installer" / "installer.py"), *sys.argv[1:]])
     from llmb_install.bootstrap import bootstrap
 

@@ -80,13 +80,13 @@ def _refuse_empty(asked: argparse.Namespace) -> None:
 
 
 def _refuse_beside_quickstart(asked: argparse.Namespace) -> None:
-    options = {"play", "record", "list_workloads", "dry_run", "json", "no_space_check"}
+    options = {"play", "record", "list_workloads", "dry_run", "json"}
     fields = {question.field for question in QUESTIONS} - {"install_path"}
     for name in sorted(options | fields):
         if getattr(asked, name, None):
             raise RequestError(
                 f"--quickstart decides everything itself: --{name.replace('_', '-')} has no place beside it",
-                remedy="give only --install-path and --verbose with it, or leave --quickstart out",
+                remedy="give only --install-path, --no-space-check and --verbose with it, or leave --quickstart out",
             )
 
 

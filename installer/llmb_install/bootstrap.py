@@ -11,14 +11,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from llmb_common.engines import DEFAULT_ENGINE, image_file_name
 from llmb_install import arguments
 from llmb_install.answers import checks as answer_checks
 from llmb_install.answers import questions, used_folder
 from llmb_install.guard import guarded
-from llmb_install.parts.tool import TOOL_BYTES, tool_environment
+from llmb_install.parts.engine import cpu_engine
+from llmb_install.parts.images import Image
+from llmb_install.parts.tool import tool_environment
+from llmb_install.working import steps
+from llmb_install.working.artefact import Artefact
 from llmb_install.working.install_lock import install_lock
+from llmb_install.working.readiness import require_ready
 from llmb_install.working.reporter import Reporter
-from llmb_install.working.space import require_space
 
 
 def bootstrap(clone: Path, argv: Sequence[str]) -> int:
@@ -46,16 +51,40 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
         home = scratch_home()
         environment = tool_environment(clone, home)
         usable = environment.is_usable()
+    missing = [] if usable else [environment]
+    require_ready([*missing, *steps.missing(_planned(asked, clone, install))])
     if not usable:
-        require_space(home, TOOL_BYTES, "LLMB's own environment")
         with Reporter(home / ".llmb" / "logs", verbose=asked.verbose) as reporter, install_lock(home, reporter):
-            reporter.note(f"creating LLMB's own environment in {environment.link.parent} first (once, about a minute)")
+            reporter.note(f"creating LLMB's own environment in {environment.link.parent} first (once)")
             environment.ensure(reporter, must_import=True)
     os.environ["LLMB_REPO"] = str(clone)
     # Not through the link: another clone's bootstrap may move that one at any moment.
     interpreter = str(environment.folder / "bin" / "python")
     # -I: a json.py in the user's current folder is not ours.
     os.execv(interpreter, [interpreter, "-I", "-m", "llmb_install", *words])
+
+
+def _planned(asked: argparse.Namespace, clone: Path, install: Path) -> list[Artefact]:
+    """What the answers on the command line make large: engines, images. What a file answers is known later."""
+    if asked.command != "install" or not _builds_in_place(asked, install):
+        return []
+    given, heads = arguments.given_by_flags(asked), questions.recipe_heads(clone)
+    kind, check = given.get("env_type") or "venv", given.get("space_check", True)
+    if asked.quickstart:
+        return [cpu_engine(clone, install, space_check=check)]
+    chosen = [heads[name] for name in questions.expand_workloads(given["workloads"], heads)]
+    if str(given["gpu_type"]).lower() == "cpu":
+        releases = sorted({head.get("engine", DEFAULT_ENGINE) for head in chosen})
+        return [cpu_engine(clone, install, kind, release=release, space_check=check) for release in releases]
+    if not questions.uses_images(given):
+        return []
+    folder = Path(given.get("image_folder") or install / "images").expanduser()
+    prefix = ("srun",) if given.get("install_method") == "srun" else ()
+    architecture = given.get("arch") or questions.default_architecture(given["gpu_type"])
+    return [
+        Image(source, folder / image_file_name(source), architecture, install / ".llmb" / "receipts", prefix, check)
+        for source in sorted({head["image"] for head in chosen})
+    ]
 
 
 def _check_answers(asked: argparse.Namespace, clone: Path, install: Path) -> None:
@@ -66,7 +95,7 @@ def _check_answers(asked: argparse.Namespace, clone: Path, install: Path) -> Non
     terminal = sys.stdin.isatty() and sys.stderr.isatty()
     if not (terminal and questions.missing(given)):
         given = {"install_path": str(install), **given}
-        answer_checks.check(given, questions.workloads_of(clone))
+        answer_checks.check(given, questions.recipe_heads(clone))
         if not asked.record:
             answer_checks.check_paths(given)
 

@@ -18,8 +18,8 @@ import pytest
 from llmb_common.errors import EnvironmentLacks
 from llmb_install.parts import environments, uv
 from llmb_install.parts.environments import RECEIPT, Environment, installed_packages
-from llmb_install.parts.pip_lines import Progress
-from llmb_install.working.reporter import Reporter, Step
+from llmb_install.working.readiness import require_ready
+from llmb_install.working.reporter import Reporter
 from support.wheels import MODULE, locked, tiny_wheel
 
 
@@ -116,40 +116,20 @@ def test_the_same_folder_by_another_name_is_the_same_environment(built: Environm
 
 
 def test_an_unreachable_index_is_named_as_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """pip itself only says that no version matches, or that versions conflict."""
     lock = tmp_path / "lock.txt"
     lock.write_text(f"no-such-package-here==1 --hash=sha256:{64 * '0'}\n")
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_INDEX_URL", "http://localhost:1/simple")
-    monkeypatch.setenv("PIP_RETRIES", "1")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
-    with pytest.raises(EnvironmentLacks, match=r"the package index was not reached: \[Errno 111\] Connection refused"):
-        Environment(tmp_path / "venv", sys.executable, lock, ()).ensure(Reporter(None))
+    monkeypatch.setattr(uv, "on_path", lambda: None)
+    made = Environment(tmp_path / "venv", sys.executable, lock, ())
+    with pytest.raises(EnvironmentLacks, match="http://localhost:1/simple/no-such-package-here/: Connection refused"):
+        require_ready([made])
+    with pytest.raises(
+        EnvironmentLacks, match=r"(?s)packages could not be installed.*http://localhost:1/simple/no-such"
+    ):
+        made.ensure(Reporter(None))
     assert not list(tmp_path.glob("venv-*")), "a failed build leaves nothing"
-
-
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
-        (
-            "NewConnectionError('<X object at 0x7f>: Failed: [Errno -2] Name or service not known')",
-            "[Errno -2] Name or",
-        ),
-        (
-            "ProxyError('Cannot connect to proxy.', NewConnectionError('<X>: [Errno 111] refused'))",
-            "Cannot connect to p",
-        ),
-        (
-            "SSLError(SSLError(1, '[SSL: WRONG_VERSION] wrong version (_ssl.c:1006)'))",
-            "[SSL: WRONG_VERSION] wrong version",
-        ),
-        ("ReadTimeoutError(\"HTTPSConnectionPool(host='x'): Read timed out. (read timeout=15)\")", "Read timed out"),
-    ],
-)
-def test_pips_network_warnings_before_it_retries(line: str, why: str) -> None:
-    progress = Progress(Path("/nowhere"), Step("x"), "packages", 1)
-    progress(f"WARNING: Retrying (Retry(total=0)) after connection broken by '{line}': /simple/x/")
-    assert progress.unreachable.startswith(why)
 
 
 def test_a_missing_interpreter_is_detected(built: Environment) -> None:
@@ -199,45 +179,29 @@ def test_a_different_lock_file_builds_a_second_environment_and_then_switches_the
     assert not old.exists()
 
 
-@pytest.mark.parametrize(
-    ("kind", "program", "arguments"),
-    [
-        ("uv", "uv", "venv --cache-dir {cache} --python {python} {folder}"),
-        ("conda", "mamba", "create --yes --prefix {folder} python={v} pip"),
-    ],
-)
-def test_uv_and_conda_create_the_environment_on_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reporter: Reporter, kind: str, program: str, arguments: str
+def test_conda_creates_the_environment_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reporter: Reporter
 ) -> None:
-    """Not every machine has them: a stand-in records its arguments and creates the environment with venv."""
+    """Not every machine has it: a stand-in records its arguments and creates the environment with uv."""
     lock = tmp_path / "lock.txt"
     lock.write_text("# nothing\n")
-    made = Environment(tmp_path / "made", sys.executable, lock, smoke=("json",), kind=kind)
-    stand_in = tmp_path / "bin" / program
+    made = Environment(tmp_path / "made", sys.executable, lock, smoke=("json",), kind="conda")
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    with pytest.raises(EnvironmentLacks, match="neither conda, mamba nor micromamba") as caught:
+        require_ready([made])
+    assert "--env-type venv" in caught.value.remedy
+    stand_in = tmp_path / "bin" / "mamba"
     stand_in.parent.mkdir()
     stand_in.write_text(
-        f'#!/bin/sh\necho "$*" >> "{tmp_path}/said"\n[ "$1" = pip ] || '
-        f'for w; do case $w in {made.link}-*) exec "{sys.executable}" -m venv --without-pip $w ;; esac; done\n'
+        f'#!/bin/sh\necho "$*" >> "{tmp_path}/said"\n'
+        f'for w; do case $w in {made.link}-*) exec "{uv.at_hand()}" venv -p "{sys.executable}" "$w";; esac; done\n'
     )
     stand_in.chmod(0o755)
     monkeypatch.setenv("PATH", f"{stand_in.parent}:/usr/bin:/bin")
-    if kind == "uv":
-        monkeypatch.setattr(uv, "BESIDE", stand_in.parent)
+    require_ready([made])
     assert made.ensure(reporter)
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    wanted = arguments.format(python=sys.executable, folder=made.folder, v=version, cache=tmp_path / ".uv-made")
-    assert (tmp_path / "said").read_text().splitlines()[0] == wanted
-
-
-def test_a_missing_environment_tool_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock = tmp_path / "lock.txt"
-    lock.write_text("# nothing\n")
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    monkeypatch.setattr(uv, "BESIDE", tmp_path)
-    for kind, said in (("conda", "neither conda, mamba nor micromamba"), ("uv", "uv was not found")):
-        with pytest.raises(EnvironmentLacks, match=said) as caught:
-            Environment(tmp_path / kind, sys.executable, lock, (), kind=kind).ensure(Reporter(None))
-        assert "venv" in caught.value.remedy
+    assert (tmp_path / "said").read_text() == f"create --yes --prefix {made.folder} python={version}\n"
 
 
 def test_a_python_that_only_its_owner_can_run_is_reported(built: Environment) -> None:

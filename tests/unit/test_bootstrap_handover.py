@@ -6,13 +6,17 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from llmb_common.errors import EnvironmentLacks
 from llmb_install import bootstrap as module
 from llmb_install.arguments import KEPT
 from llmb_install.bootstrap import bootstrap, scratch_home
+from llmb_install.parts.engine import Engine
 from llmb_install.parts.tool import TOOL_BYTES
+from llmb_install.working.artefact import Room
 from llmb_install.working.reporter import Reporter
 
 CLONE = Path(__file__).resolve().parents[2]
@@ -37,6 +41,16 @@ class Tool:
     @property
     def folder(self) -> Path:
         return self.home / "venvs" / "llmb-01234567"
+
+    @property
+    def id(self) -> str:
+        return "tool"
+
+    def room(self) -> list[Room]:
+        return [Room(self.link.parent, TOOL_BYTES, "environment llmb")]
+
+    def lacks(self) -> list[EnvironmentLacks]:
+        return []
 
     def is_usable(self) -> bool:
         return (self.home / "usable").exists()
@@ -69,6 +83,8 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     for name in ("LLMB_REPO", KEPT, "HF_TOKEN", "LLMB_INSTALL"):
         monkeypatch.setenv(name, "")
     monkeypatch.setattr(module, "tool_environment", lambda clone, home: Tool(home, made))
+    monkeypatch.setattr(Engine, "lacks", lambda self: [])
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10**12))
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
 
     def stage(*words: str) -> Stage:
@@ -100,7 +116,7 @@ def test_it_builds_where_it_will_be_used_and_hands_over(stage: Callable[..., Sta
     python = str(done.install / "venvs" / "llmb-01234567" / "bin" / "python")
     assert done.became == [python, "-I", "-m", "llmb_install", *LOCAL, "--install-path", str(done.install)]
     assert os.environ["LLMB_REPO"] == str(CLONE)
-    assert done.err == f"creating LLMB's own environment in {done.install}/venvs first (once, about a minute)\n"
+    assert done.err == f"creating LLMB's own environment in {done.install}/venvs first (once)\n"
     (log,) = (done.install / ".llmb" / "logs").iterdir()
     assert "pip says something" in log.read_text()
 
@@ -233,12 +249,48 @@ def test_secrets_travel_in_the_environment(stage: Callable[..., Stage]) -> None:
 
 
 def test_room_is_needed_where_it_is_built(stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmb_install.working.space.free_bytes", lambda folder: TOOL_BYTES - 1)
-    done = stage(*LOCAL)
+    monkeypatch.setattr("llmb_install.working.readiness.free_bytes", lambda folder: TOOL_BYTES - 1)
+    done = stage("list")
     assert (done.status, done.made) == (3, [])
-    assert f"LLMB's own environment needs 245 MB in {done.install}, and only 245 MB are free there" in done.err
-    monkeypatch.setattr("llmb_install.working.space.free_bytes", lambda folder: TOOL_BYTES)
-    assert stage(*LOCAL).made
+    assert (
+        f"245 MB of space are needed in {done.cache}/venvs (environment llmb 245 MB), and 245 MB are free" in done.err
+    )
+    monkeypatch.setattr("llmb_install.working.readiness.free_bytes", lambda folder: TOOL_BYTES)
+    assert stage("list").made
+
+
+SLURM = ("--cluster-type", "slurm", "--account", "a", "--gpu-partition", "p", "--gpu-type", "h100", "--workloads")
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["--quickstart"], ["environment llmb 245 MB", "environment engine-cpu 3.0 GB"]),
+        ([*LOCAL[:-1], "grok1"], ["environment llmb 245 MB", "environment engine-cpu 3.0 GB"]),
+        (
+            [*LOCAL],
+            ["environment llmb 245 MB", "environment engine-cpu 3.0 GB", "environment engine-cpu-0.6 3.0 GB"],
+        ),
+        ([*LOCAL, "--no-space-check"], ["environment llmb 245 MB"]),
+        (
+            [*SLURM, "grok1,nemotron4"],
+            ["environment llmb 245 MB", "image nvidia+nemo+26.02.01.sqsh 25.0 GB", "unpacking nvidia+nemo+26.02.01"],
+        ),
+        ([*SLURM, "grok1", "--install-method", "srun"], ["environment llmb 245 MB", "26.02.01.sqsh 0 B"]),
+    ],
+    ids=["quickstart", "cpu", "two engines", "unchecked", "images", "images on a node"],
+)
+def test_all_that_will_be_made_is_counted_before_the_first_byte(
+    stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch, words: list[str], parts: list[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("llmb_install.working.readiness.free_bytes", lambda folder: 10**8)
+    monkeypatch.setenv("ENROOT_TEMP_PATH", str(tmp_path))
+    done = stage(*words)
+    assert (done.status, done.made) == (3, [])
+    counted = done.err[done.err.index("(environment llmb") + 1 : done.err.index("), and ")].split(", ")
+    said = [part for part in counted if not part.endswith(" 0 B") or "srun" in words]
+    assert len(said) == len(parts)
+    assert all(part in one for part, one in zip(parts, said, strict=True)), said
 
 
 def test_the_cache_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

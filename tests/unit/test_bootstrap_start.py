@@ -17,6 +17,8 @@ from llmb_install.parts.tool import TOOL_IMPORTS
 
 CLONE = Path(__file__).resolve().parents[2]
 INSTALLER = CLONE / "installer.py"
+OLD = ("__init__", "parts/__init__", "parts/pythons", "parts/uv", "parts/package_index")
+"""What an old Python imports."""
 
 
 def call(*argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -28,7 +30,7 @@ def test_the_symlink_at_the_root_is_the_executable_installer() -> None:
     assert os.access(INSTALLER, os.X_OK)
 
 
-@pytest.mark.parametrize("name", ["installer.py", "llmb_install/parts/pythons.py", "llmb_install/__init__.py"])
+@pytest.mark.parametrize("name", ["installer.py", *(f"llmb_install/{name}.py" for name in OLD)])
 def test_what_an_old_python_parses_is_valid_python_3_6(name: str) -> None:
     tree = ast.parse((CLONE / "installer" / name).read_text(), feature_version=(3, 6))
     future = [node.names[0].name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
@@ -59,15 +61,15 @@ def test_the_first_stage_imports_nothing_that_must_be_installed() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def start_as_old_python(path: Path) -> subprocess.CompletedProcess[str]:
+def start_as_old_python(path: Path, *words: str, program: str = sys.executable) -> subprocess.CompletedProcess[str]:
     """Start the installer under a Python that claims to be 3.8, with ``path`` as its PATH."""
-    program = (
+    code = (
         "import runpy, sys; sys.version_info = (3, 8, 18, 'final', 0); sys.argv = sys.argv[1:];"
         "runpy.run_path(sys.argv[0], run_name='__main__')"
     )
     # The developer's uv-managed Pythons must not be found either.
     env = {"PATH": str(path), "HOME": str(path)}
-    return call(sys.executable, "-I", "-c", program, str(INSTALLER), "--help", env=env)
+    return call(program, "-I", "-c", code, str(INSTALLER), *(words or ["--help"]), env=env)
 
 
 def test_an_old_python_hands_over_to_a_newer_one_on_path(tmp_path: Path) -> None:
@@ -85,17 +87,27 @@ def test_an_old_python_alone_says_what_to_do(tmp_path: Path) -> None:
     done = start_as_old_python(tmp_path)
     assert done.returncode == 3
     assert "LLMB needs Python 3.10 or newer; this is Python 3.8" in done.stderr
-    assert "apt-get install python3.11 python3.11-venv" in done.stderr
+    assert "get a Python 3.10" in done.stderr
 
 
-def test_uv_is_offered_if_it_is_installed(tmp_path: Path) -> None:
-    uv = tmp_path / "uv"
-    uv.write_text("#!/bin/sh\nexit 1\n")
-    uv.chmod(0o755)
-    done = start_as_old_python(tmp_path)
-    assert done.returncode == 3
-    assert "uv python install 3.11" in done.stderr
-    assert "apt-get" not in done.stderr
+@pytest.mark.parametrize("fetches", [True, False])
+def test_uv_fetches_another_python(tmp_path: Path, fetches: bool) -> None:
+    """uv stands beside the old Python; what it puts where it keeps its own is what goes on."""
+    old = tmp_path / "old"
+    old.mkdir()
+    (old / "python3").symlink_to(sys.executable)
+    managed = tmp_path / ".local/share/uv/python/cpython-3.12.1-linux/bin"
+    fetch = f"/bin/mkdir -p {managed} && /bin/ln -s {sys.executable} {managed}/python3.12"
+    (old / "uv").write_text(f"#!/bin/sh\necho $* > {tmp_path}/asked\n{fetch if fetches else 'echo no route; exit 2'}\n")
+    (old / "uv").chmod(0o755)
+    done = start_as_old_python(tmp_path, "--quikstart", program=str(old / "python3"))
+    assert (tmp_path / "asked").read_text() == "python install --no-bin 3.12\n"
+    assert "LLMB needs Python 3.10 or newer; this is Python 3.8" in done.stderr
+    assert "fetching Python 3.12 with uv" in done.stderr
+    if fetches:
+        assert (done.returncode, "did you mean '--quickstart'" in done.stderr) == (2, True), done.stderr
+    else:
+        assert (done.returncode, "and uv could not fetch another: no route" in done.stderr) == (3, True), done.stderr
 
 
 def test_mistakes_are_reported_before_anything_is_installed(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from llmb_common.errors import ConfigError, RequestError
 from llmb_common.gpus import gpu_types
 from llmb_install import arguments
 from llmb_install.answers.answers import Answers, complete, read_play, to_yaml
-from llmb_install.answers.questions import QUESTIONS, merged, missing, workloads_of
+from llmb_install.answers.questions import QUESTIONS, merged, missing, recipe_heads
 from llmb_install.answers.stored import load_recipes
 from llmb_install.detect import gpus_in, parse_sinfo
 
@@ -171,7 +171,10 @@ def test_what_is_missing_depends_on_where_jobs_run() -> None:
 
 
 def test_workload_names_without_a_yaml_parser_are_those_of_the_recipes() -> None:
-    assert sorted(workloads_of(CLONE)) == sorted(RECIPES)
+    heads = recipe_heads(CLONE)
+    assert {name: (head["image"], head.get("engine", "0.3")) for name, head in heads.items()} == {
+        name: (recipe.image, recipe.engine) for name, recipe in RECIPES.items()
+    }
 
 
 def test_workloads_must_exist_and_one_must_be_named() -> None:

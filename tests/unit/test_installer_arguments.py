@@ -118,7 +118,6 @@ def test_what_is_not_known_is_named(words: list[str], message: str, remedy: str)
         ["--list-workloads"],
         ["--dry-run"],
         ["--json"],
-        ["--no-space-check"],
         ["--gres"],
         ["--workloads", "all"],
     ],

@@ -1,4 +1,4 @@
-"""Environments filled by stand-ins for Python, pip, uv and conda: what is run, in which order, what a failure says."""
+"""Environments filled by stand-ins for uv and conda: what is run, in which order, what a failure says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from llmb_install.parts import environment_build, uv
 from llmb_install.parts.environment_build import smoke_problem
 from llmb_install.parts.environment_content import Content
 from llmb_install.parts.environment_packages import CPU_TORCH_INDEX
-from llmb_install.parts.uv import Settings, translated
+from llmb_install.parts.package_index import Settings, Unavailable
 from llmb_install.working.reporter import Reporter, Step, size
 
 HASH = "--hash=sha256:" + 64 * "0"
@@ -32,14 +32,12 @@ while IFS='|' read -r words status text; do
   case "$(basename "$0") $*" in *"$words"*) [ -n "$text" ] && echo "$text"; exit "$status";; esac
 done < {folder}/does
 case "$*" in
-  *"-m venv"*|"venv "*|"create "*)
+  "venv "*|"create "*)
     for folder in "$@"; do
       case $folder in {folder}/made*)
-        mkdir -p $folder/bin $folder/lib/python3.11/site-packages; cp "$0" $folder/bin/python
-        [ "$1" = venv ] || mkdir $folder/lib/python3.11/site-packages/pip;;
+        mkdir -p $folder/bin $folder/lib/python3.11/site-packages; cp "$0" $folder/bin/python;;
       esac
     done;;
-  *"-m ensurepip") mkdir {folder}/made-1/lib/python3.11/site-packages/pip;;
 esac
 """
 
@@ -80,30 +78,42 @@ class World:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     world = World(tmp_path / "world")
     monkeypatch.setenv("PATH", f"{world.folder / 'bin'}:/usr/bin:/bin")
-    monkeypatch.setattr(uv, "BESIDE", world.folder)  # beside the Python of these tests is a real one
+    world.program("uv")
+    monkeypatch.setattr(uv, "BESIDE", world.folder / "bin")  # beside the Python of these tests is a real one
     return world
 
 
-PIP = ["python", "-m", "pip", "install", "--no-input", "--progress-bar", "off", "--disable-pip-version-check"]
+UV_OPTIONS = ["--compile-bytecode", "--index-strategy", "unsafe-best-match", "--link-mode", "hardlink"]
+
+
+def install(world: World) -> list[str]:
+    """How uv is called to install something."""
+    options = [*UV_OPTIONS, "--cache-dir", f"{world.folder}/.uv-engine"]
+    return ["uv", "pip", "install", "--python", str(world.made / "bin" / "python"), *options]
 
 
 def test_an_engine_gets_torch_then_its_build_backend_then_the_rest(world: World) -> None:
+    """One process for each step, byte code for those who cannot write there, a cache that is gone in the end."""
     world.build()
     created, torch, backend, packages, smoke = world.calls()
-    assert created == ["python3", "-m", "venv", str(world.made)]
-    assert torch == [*PIP, *HASHED, "-r", f"{world.made}/.llmb-lock-torch.txt"]
-    assert backend == [*PIP, *HASHED, "-r", f"{world.made}/.llmb-lock-setuptools.txt"]
-    assert packages == [*PIP, "--no-build-isolation", *HASHED, "-r", f"{world.folder}/lock.txt"]
+    cache = ["--cache-dir", f"{world.folder}/.uv-engine"]
+    assert created == ["uv", "venv", *cache, "--python", world.python, str(world.made)]
+    assert torch == [*install(world), *HASHED, "-r", f"{world.made}/.llmb-lock-torch.txt"]
+    assert backend == [*install(world), *HASHED, "-r", f"{world.made}/.llmb-lock-setuptools.txt"]
+    assert packages == [*install(world), "--no-build-isolation", *HASHED, "-r", f"{world.folder}/lock.txt"]
     assert smoke[:3] == ["python", "-I", "-c"]
     text = (world.made / ".llmb-lock-torch.txt").read_text()
     assert text == f"torch==2.9.1 \\\n    {HASH}\n"
 
 
-def test_the_tool_is_the_clone_with_what_its_lock_says(world: World, tmp_path: Path) -> None:
+def test_the_tool_is_the_clone_with_what_its_lock_says_and_uv(world: World, tmp_path: Path) -> None:
+    """uv from the package index, with its hash, never built from source; it serves the other environments."""
     world.build(replace(world.content, editable=tmp_path / "clone"))
-    _, packages, clone, _ = world.calls()
-    assert packages == [*PIP, *HASHED, "-r", f"{world.folder}/lock.txt"]
-    assert clone == [*PIP, "--no-deps", "--no-index", "--no-build-isolation", "-e", str(tmp_path / "clone")]
+    _, own, packages, clone, _ = world.calls()
+    assert own == [*install(world), *HASHED, "--only-binary", ":all:", "-r", str(uv.LOCK)]
+    assert packages == [*install(world), *HASHED, "-r", f"{world.folder}/lock.txt"]
+    offline = ["--no-deps", "--no-index", "--no-build-isolation", "-e", str(tmp_path / "clone")]
+    assert clone == [*install(world), *offline]
 
 
 def test_a_lock_without_torch_or_a_backend_is_installed_at_once(world: World) -> None:
@@ -114,60 +124,31 @@ def test_a_lock_without_torch_or_a_backend_is_installed_at_once(world: World) ->
 
 
 def test_torch_is_looked_for_where_there_are_cpu_builds(world: World) -> None:
-    world.program("uv")
     world.does("lock-torch", 1, "no matching distribution")
-    with pytest.raises(EnvironmentLacks, match=r"tried: uv, uv with PyTorch's CPU builds, pip as configured here, PyT"):
-        world.build()
-    _, _, first, with_uv, _, configured, index = world.calls()
-    assert first[:5] == ["uv", "pip", "install", "--python", str(world.made / "bin/python")]
-    assert "--torch-backend" not in first
-    assert with_uv[with_uv.index("--torch-backend") + 1] == "cpu"
-    assert configured == [*PIP, *HASHED, "-r", f"{world.made}/.llmb-lock-torch.txt"]
-    assert index[len(PIP) :][:2] == ["--index-url", CPU_TORCH_INDEX]
-
-
-def test_without_any_cpu_build_it_says_where_one_would_be(world: World) -> None:
-    world.does("lock-torch", 1, "WARNING: retrying")
     with pytest.raises(EnvironmentLacks) as caught:
         world.build()
-    assert caught.value.message.startswith(
-        "environment engine: torch==2.9.1 could not be installed (tried: pip as configured here, PyTorch's index"
+    _, first, of_pytorch = world.calls()
+    assert "--torch-backend" not in first
+    assert of_pytorch[of_pytorch.index("--torch-backend") + 1] == "cpu"
+    assert caught.value.message == (
+        "environment engine: torch==2.9.1 could not be installed\n    no matching distribution"
     )
-    assert caught.value.message.endswith("\n    WARNING: retrying")
     assert CPU_TORCH_INDEX in caught.value.remedy
 
 
+def test_torch_of_pytorchs_index_will_do(world: World) -> None:
+    world.does("--torch-backend cpu", 0)
+    world.does("lock-torch", 1, "no matching distribution")
+    world.build()
+    assert len(world.calls()) == 6
+
+
 def test_a_full_disk_ends_the_search_at_once(world: World) -> None:
-    world.does("lock-torch", 1, "OSError: [Errno 28] No space left on device")
+    world.does("lock-torch", 1, "error: No space left on device (os error 28)")
     with pytest.raises(EnvironmentLacks) as caught:
         world.build()
     assert len(world.calls()) == 2
-    assert caught.value.remedy == (
-        f"free space under {world.folder} and in pip's cache, then run the same command again"
-    )
-
-
-def test_an_index_that_is_not_reached_is_the_cause(world: World) -> None:
-    warning = (
-        "WARNING: Retrying after connection broken by 'ProxyError('Cannot connect to proxy.', OSError())': /simple/"
-    )
-    world.does("lock.txt", 1, warning)
-    with pytest.raises(EnvironmentLacks) as caught:
-        world.build()
-    first, *_ = caught.value.message.splitlines()
-    assert first == (
-        "environment engine: pip could not install packages: the package index was not reached: Cannot connect to proxy"
-    )
-    assert "pip config list" in caught.value.remedy
-
-
-def test_an_index_that_is_not_reached_for_torch_is_the_cause_too(world: World) -> None:
-    world.does("lock-torch", 1, "WARNING: Retrying after connection broken by 'ReadTimeoutError(read timed out.)': /x/")
-    with pytest.raises(EnvironmentLacks, match="the package index was not reached: read timed out"):
-        world.build()
-    (world.folder / "does").write_text("lock-setuptools|1|no\n")
-    with pytest.raises(EnvironmentLacks, match="pip could not install setuptools\n    no"):
-        world.build()
+    assert caught.value.remedy == f"free space under {world.folder}, then run the same command again"
 
 
 def test_packages_that_do_not_import_are_named(world: World) -> None:
@@ -176,62 +157,25 @@ def test_packages_that_do_not_import_are_named(world: World) -> None:
         world.build()
 
 
-def test_a_python_that_cannot_make_one_names_the_package_to_install(world: World) -> None:
-    world.does("-m venv", 1, "ensurepip is not available")
-    with pytest.raises(EnvironmentLacks, match="python3 could not create it\n    ensurepip is not") as caught:
-        world.build()
-    assert "python3-venv" in caught.value.remedy
-    world.program("uv")
-    world.build()
-    cache = ["--cache-dir", f"{world.folder}/.uv-engine"]
-    assert world.calls()[1] == ["uv", "venv", *cache, "--python", world.python, str(world.made)], (
-        "uv can where Python cannot"
-    )
-
-
-def test_where_uv_makes_nothing_python_does(world: World) -> None:
-    world.program("uv")
+def test_an_environment_that_cannot_be_created(world: World) -> None:
     world.does("uv venv", 2, "no interpreter found")
-    world.build()
-    assert [call[:3] for call in world.calls()[:2]] == [["uv", "venv", "--cache-dir"], ["python3", "-m", "venv"]]
+    with pytest.raises(EnvironmentLacks, match="uv could not create it\n    no interpreter found"):
+        world.build()
 
 
-def test_uv_and_conda_make_it_on_request(world: World) -> None:
-    with pytest.raises(EnvironmentLacks, match="environment engine: uv was not found") as caught:
-        world.build(replace(world.content, kind="uv"))
-    assert "choose another --env-type" in caught.value.remedy
+def test_conda_makes_it_on_request_and_uv_fills_it(world: World) -> None:
     with pytest.raises(EnvironmentLacks, match="neither conda, mamba nor micromamba is on PATH"):
         world.build(replace(world.content, kind="conda"))
     world.program("micromamba")
     world.does("python3 -I -c import sys", 0, "3.11")
     world.build(replace(world.content, kind="conda"))
     made = next(call for call in world.calls() if call[0] == "micromamba")
-    assert made == ["micromamba", "create", "--yes", "--prefix", str(world.made), "python=3.11", "pip"]
+    assert made == ["micromamba", "create", "--yes", "--prefix", str(world.made), "python=3.11"]
+    assert world.calls()[-2][:9] == install(world)[:9]
     for better in ("mamba", "conda"):
         world.program(better)
         world.build(replace(world.content, kind="conda"))
         assert [call[0] for call in world.calls() if "create" in call][-1] == better
-    world.program("uv")
-    world.build(replace(world.content, kind="uv"))
-    cache = ["--cache-dir", f"{world.folder}/.uv-engine"]
-    assert ["uv", "venv", *cache, "--python", world.python, str(world.made)] in world.calls()
-
-
-UV_OPTIONS = ["--compile-bytecode", "--index-strategy", "unsafe-best-match", "--link-mode", "hardlink"]
-
-
-def test_uv_does_it_all_where_it_is_at_hand(world: World) -> None:
-    """One process for each step, byte code for those who cannot write there, a cache that is gone in the end."""
-    world.program("uv")
-    world.build()
-    created, settings, torch, backend, packages, _ = world.calls()
-    cache = ["--cache-dir", f"{world.folder}/.uv-engine"]
-    assert created == ["uv", "venv", *cache, "--python", world.python, str(world.made)]
-    assert settings == ["python", "-I", "-m", "pip", "config", "list"]
-    uv = ["uv", "pip", "install", "--python", str(world.made / "bin" / "python"), *UV_OPTIONS, *cache]
-    assert torch == [*uv, *HASHED, "-r", f"{world.made}/.llmb-lock-torch.txt"]
-    assert backend == [*uv, *HASHED, "-r", f"{world.made}/.llmb-lock-setuptools.txt"]
-    assert packages == [*uv, "--no-build-isolation", *HASHED, "-r", f"{world.folder}/lock.txt"]
 
 
 def test_what_uv_has_fetched_waits_for_the_next_attempt(world: World) -> None:
@@ -246,78 +190,43 @@ def test_what_uv_has_fetched_waits_for_the_next_attempt(world: World) -> None:
     assert not cache.exists()
 
 
-def test_pip_gets_a_chance_where_uv_fails_and_is_fetched_first(world: World) -> None:
-    world.program("uv")
-    world.does(f"hardlink --cache-dir {world.folder}/.uv-engine --no-build-isolation", 1, "no index")
+def test_without_uv_on_this_machine_it_comes_from_the_index(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uv, "BESIDE", world.folder)
+
+    def fetched(folder: Path, told: Settings) -> str:
+        folder.mkdir()
+        return str(world.program("uv").replace(folder / "uv"))
+
+    monkeypatch.setattr(uv, "fetched", fetched)
     world.build()
-    words = [(call[0], call[-1].rpartition("/")[2]) for call in world.calls()[2:-1]]
-    assert words == [
-        ("uv", ".llmb-lock-torch.txt"),
-        ("uv", ".llmb-lock-setuptools.txt"),
-        ("uv", "lock.txt"),
-        ("python", "ensurepip"),
-        ("python", "lock.txt"),
-    ]
+    assert [call[0] for call in world.calls()] == ["uv", "uv", "uv", "uv", "python"]
+    assert not (world.folder / ".uv-engine").exists()
+
+    def nowhere(folder: Path, told: Settings) -> str:
+        raise Unavailable("no route\nto it")
+
+    monkeypatch.setattr(uv, "fetched", nowhere)
+    with pytest.raises(EnvironmentLacks, match=r"uv, which installs .*, cannot be fetched:\n    no route\n    to it"):
+        world.build()
 
 
-def test_the_tool_brings_its_own_uv(world: World, tmp_path: Path) -> None:
-    """From the package index, with its hash, never built from source; without it pip does everything."""
-    tool = replace(world.content, uv_lock=tmp_path / "uv.txt", editable=tmp_path / "clone")
-    world.build(tool)
-    fetched = world.calls()[1]
-    assert fetched == [*PIP, *HASHED, "--only-binary", ":all:", "-r", str(tmp_path / "uv.txt")]
-    assert {call[0] for call in world.calls()[2:]} == {"python"}, "this index had none"
-    world.program("uv")
-    before = len(world.calls())
-    world.build(tool)
-    again = world.calls()[before:]
-    assert fetched not in again
-    assert next(call[-1] for call in again if call[:2] == ["uv", "pip"]) == str(tmp_path / "uv.txt"), "by the user's"
-
-
-def test_uv_looks_where_pip_is_told_to_look(world: World) -> None:
-    """An address may contain a password: nobody else sees another's environment."""
-    world.program("uv")
-    world.does("pip config list", 0, "global.index-url='https://me:secret@pypi.example/simple'")
+def test_a_password_in_an_address_is_for_nobody_elses_eyes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody sees a program's arguments, and nobody another user's environment."""
+    monkeypatch.setenv("PIP_INDEX_URL", "https://me:secret@pypi.example/simple")
     world.build()
     assert not any("secret" in word for call in world.calls() for word in call)
-    settings = translated(
-        "global.index-url='https://pypi.example/simple'\n"
-        "global.extra-index-url='https://a.example\\nhttps://b.example'\n"
-        ":env:.find-links='/wheels /more'\n"
-        "install.trusted-host='a.example'\n"
-        "global.trusted-host='b.example'\n"
-        "global.cert='/etc/ca.pem'\n"
-        "global.proxy='http://proxy.example:3128'\n"
-        ":env:.default-timeout='180'\n"
-        "freeze.timeout='10'\n"
-        "global.progress-bar='off'\n"
-        "nonsense\n"
-    )
-    assert settings == Settings(
-        {
-            "UV_DEFAULT_INDEX": "https://pypi.example/simple",
-            "UV_INDEX": "https://a.example https://b.example",
-            "UV_FIND_LINKS": "/wheels,/more",
-            "UV_INSECURE_HOST": "a.example",
-            "SSL_CERT_FILE": "/etc/ca.pem",
-            "HTTP_PROXY": "http://proxy.example:3128",
-            "HTTPS_PROXY": "http://proxy.example:3128",
-            "UV_HTTP_TIMEOUT": "180",
-        }
-    )
-    assert translated(":env:.no-index='1'\n") == Settings(options=("--no-index",))
-    assert translated(":env:.no-index='false'\n") == Settings()
 
 
-def test_what_would_send_pip_elsewhere_does_not_reach_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    lost = ["PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "VIRTUAL_ENV"]
-    for name in (*lost, "PIP_INDEX_URL"):
+def test_what_would_send_uv_elsewhere_does_not_reach_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = ["PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "UV_PYTHON", "UV_SYSTEM_PYTHON", "UV_TARGET", "UV_PREFIX"]
+    for name in (*lost, "UV_DEFAULT_INDEX"):
         monkeypatch.setenv(name, "x")
-    world.build()
+    world.does("-I -c", 1, "no")  # the last call before is uv's
+    with pytest.raises(EnvironmentLacks):
+        world.build()
     found = (world.folder / "environment").read_text().splitlines()
     assert not [line for line in found if line.partition("=")[0] in lost]
-    assert {"PIP_INDEX_URL=x", "PYTHONNOUSERSITE=1"} <= set(found)
+    assert {"UV_DEFAULT_INDEX=x", "PYTHONNOUSERSITE=1"} <= set(found)
 
 
 def test_an_environment_that_no_longer_imports(world: World) -> None:

@@ -1,4 +1,4 @@
-"""What goes into an environment in special cases, what pip's lines become, and builds that come and go."""
+"""What goes into an environment in special cases, what uv's lines become, and builds that come and go."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from llmb_install.parts import environment_build, environment_packages, environm
 from llmb_install.parts.environment_build import build
 from llmb_install.parts.environment_content import Content
 from llmb_install.parts.environments import RECEIPT, Environment, installed_packages
-from llmb_install.parts.pip_lines import Progress
 from llmb_install.parts.receipts import read_receipt
+from llmb_install.parts.uv_lines import Progress
 from llmb_install.working.command import Finished
 from llmb_install.working.leftovers import remove_leftovers
 from llmb_install.working.reporter import Reporter, Step
 
 HASH = "--hash=sha256:" + 64 * "0"
-PIP = ["-m", "pip", "install", "--no-input", "--progress-bar", "off", "--disable-pip-version-check"]
 HASHED = ["--require-hashes", "--no-deps"]
 
 
 @dataclass
-class Pip:
+class Uv:
     """Stands for every program that fills an environment: what it was told, and how it ends."""
 
     folder: Path
@@ -39,9 +38,7 @@ class Pip:
 
     def __call__(self, argv: Sequence[str], reporter: Reporter, **options: Any) -> Finished:
         self.calls.append(list(argv))
-        if "venv" in argv or "create" in argv:
-            packages = self.folder / "lib" / "python3.11" / "site-packages"
-            (packages if argv[1] == "venv" else packages / "pip").mkdir(parents=True)
+        (self.folder / "lib" / "python3.11" / "site-packages").mkdir(parents=True, exist_ok=True)
         if "-r" in argv:
             lock = Path(argv[list(argv).index("-r") + 1])
             self.locks[lock.name] = lock.read_text()
@@ -50,12 +47,12 @@ class Pip:
 
 
 @pytest.fixture
-def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pip:
-    pip = Pip(tmp_path / "made")
-    monkeypatch.setattr("llmb_install.working.command.run", pip)
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Uv:
+    ran = Uv(tmp_path / "made")
+    monkeypatch.setattr("llmb_install.working.command.run", ran)
     monkeypatch.setattr("shutil.which", lambda name: None)
-    monkeypatch.setattr(uv, "BESIDE", tmp_path)
-    return pip
+    monkeypatch.setattr(uv, "at_hand", lambda *folders: "/bin/uv")
+    return ran
 
 
 def content(tmp_path: Path, *packages: str, **more: Any) -> Content:
@@ -64,124 +61,90 @@ def content(tmp_path: Path, *packages: str, **more: Any) -> Content:
     return Content(link=tmp_path / "engine", python="/python", lock=lock, smoke=("torch",), **more)
 
 
-def made(pip: Pip, content: Content) -> Step:
+def made(ran: Uv, content: Content) -> Step:
     step = Step("environment")
-    build(content, pip.folder, Reporter(None, stream=io.StringIO()), step)
+    build(content, ran.folder, Reporter(None, stream=io.StringIO()), step)
     return step
 
 
-def test_packages_of_a_newer_python_are_installed_beside_the_others(pip: Pip, tmp_path: Path) -> None:
+def test_packages_of_a_newer_python_are_installed_beside_the_others(ran: Uv, tmp_path: Path) -> None:
     wanted = content(tmp_path, "six==1", "bridge==2", "core==3", "h11==4", of_newer_python=("bridge", "core"))
-    made(pip, wanted)
-    _, newer, rest, _ = pip.calls
-    assert newer == [
-        *(f"{pip.folder}/bin/python", *PIP, "--only-binary", ":all:", "--ignore-requires-python"),
-        *("--target", f"{pip.folder}/lib/python3.11/site-packages", *HASHED, "--python-version", "3.12"),
-        *("-r", f"{pip.folder}/.llmb-lock-newer.txt"),
-    ]
-    assert rest == [f"{pip.folder}/bin/python", *PIP, *HASHED, "-r", f"{pip.folder}/.llmb-lock-rest.txt"]
+    made(ran, wanted)
+    _, newer, rest, _ = ran.calls
+    assert newer[-6:] == [*HASHED, "--python-version", "3.12", "-r", f"{ran.folder}/.llmb-lock-newer.txt"]
+    assert rest[-4:] == [*HASHED, "-r", f"{ran.folder}/.llmb-lock-rest.txt"]
+    assert "--python-version" not in rest
     entry = f"{{}} \\\n    {HASH}\n"
-    assert pip.locks == {
+    assert ran.locks == {
         ".llmb-lock-newer.txt": entry.format("bridge==2") + entry.format("core==3"),
         ".llmb-lock-rest.txt": entry.format("six==1") + entry.format("h11==4"),
     }
 
 
-def test_uv_needs_only_the_version_to_do_the_same(pip: Pip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: "/bin/uv" if name == "uv" else None)
-    made(pip, content(tmp_path, "six==1", "bridge==2", of_newer_python=("bridge",), kind="uv"))
-    assert [(call[0], call[-1].rpartition("-")[2]) for call in pip.calls[:-1]] == [
-        ("/bin/uv", str(pip.folder).rpartition("-")[2]),
-        ("/bin/uv", "newer.txt"),
-        ("/bin/uv", "rest.txt"),
-    ]
-    assert pip.calls[1][-6:-2] == [*HASHED, "--python-version", "3.12"]
-    assert pip.calls[2][-4:-2] == HASHED
-
-
-def test_what_another_environment_has_is_linked_first(
-    pip: Pip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_another_environment_has_is_linked_first(ran: Uv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     linked: list[tuple[Path, Path, set[str]]] = []
     monkeypatch.setattr(environment_packages, "link_packages", lambda *given: linked.append(given))
     shares = (tmp_path / "one", tmp_path / "two")
-    made(pip, content(tmp_path, "six==1", "h11==4 ; python_version > '3'", shares=shares))
-    assert linked == [(other, pip.folder, {"six==1", "h11==4"}) for other in shares]
+    made(ran, content(tmp_path, "six==1", "h11==4 ; python_version > '3'", shares=shares))
+    assert linked == [(other, ran.folder, {"six==1", "h11==4"}) for other in shares]
 
 
 def test_a_python_that_does_not_say_its_version_makes_no_conda_environment(
-    pip: Pip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ran: Uv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if name == "conda" else None)
     monkeypatch.setattr(environment_build, "ask", lambda *_: Answer(1, b"", b"not a python\nmore\n"))
     with pytest.raises(EnvironmentLacks, match="/python does not say its version: not a python") as caught:
-        made(pip, content(tmp_path, "six==1", kind="conda"))
+        made(ran, content(tmp_path, "six==1", kind="conda"))
     assert caught.value.remedy == "run the installer with another Python"
 
 
 @pytest.mark.parametrize(
     ("words", "end", "message", "remedy"),
     [
-        ("-m venv", Finished(1, ()), "environment engine: /python could not create it\n    (no output, exit status 1)",
-         "on Debian and Ubuntu install the package python3-venv"),
-        ("lock.txt", Finished(2, ("Disk quota exceeded",)), "environment engine: pip could not install packages\n",
+        (" venv ", Finished(1, ()), "environment engine: uv could not create it\n    (no output, exit status 1)",
+         "correct what it says"),
+        ("lock.txt", Finished(2, ("Disk quota exceeded",)), "environment engine: packages could not be installed\n",
          "free space under "),
-        ("lock.txt", Finished(1, (*map(str, range(9)), "WARNING: x")),
-         "environment engine: pip could not install packages\n    1\n    2\n    3\n    4\n    5\n    6\n    7\n    8",
-         "check the network, the proxy and pip's index settings"),
-        ("importlib", Finished(-9, ("WARNING: only",)),
-         "environment engine: its packages do not import (torch)\n    WARNING: only", "run the same command again"),
+        ("lock.txt", Finished(1, tuple(map(str, range(9)))),
+         "environment engine: packages could not be installed\n    1\n    2\n    3\n    4\n    5\n    6\n    7\n    8",
+         "check the network, the proxy and the index settings of pip or uv"),
+        ("importlib", Finished(-9, ("only",)),
+         "environment engine: its packages do not import (torch)\n    only", "run the same command again"),
     ],
 )  # fmt: skip
 def test_a_failure_has_its_last_lines(
-    pip: Pip, tmp_path: Path, words: str, end: Finished, message: str, remedy: str
+    ran: Uv, tmp_path: Path, words: str, end: Finished, message: str, remedy: str
 ) -> None:
-    pip.ends[words] = end
+    ran.ends[words] = end
     with pytest.raises(EnvironmentLacks) as caught:
-        made(pip, content(tmp_path, "six==1"))
+        made(ran, content(tmp_path, "six==1"))
     assert caught.value.message.startswith(message)
     assert caught.value.remedy.startswith(remedy)
 
 
-def test_pips_lines_become_progress(tmp_path: Path) -> None:
+def test_uvs_lines_become_progress() -> None:
     step = Step("environment")
-    progress = Progress(tmp_path, step, "packages", 7)
+    progress = Progress(step, "packages", 7)
     shown = []
     for line in (
-        "Collecting six==1.17.0",
-        "  Downloading six-1.17.0-py2.py3-none-any.whl (11 kB)",
-        "Requirement already satisfied: h11",
-        "Processing ./tiny.whl",
-        "Obtaining file:///clone",
+        "Resolved 7 packages in 12ms",
+        "Downloading torch (184.5MiB)",
+        "   Building antlr4-python3-runtime==4.9.3",
         "nothing of interest",
-        "Installing build dependencies: started...",
-        "Building wheel for x (pyproject.toml): finished",
-        "Preparing metadata (pyproject.toml): done. ",
-        "Downloading torch-2.9.1+cpu-cp311-cp311-linux_x86_64.whl (184.5 MB)",
+        "Installed 7 packages in 2ms",
     ):
         progress(line)
         shown.append(step.detail_suffix())
     assert shown == [
-        ": packages 1 of 7",
-        ": packages 1 of 7, downloading six (11 kB)",
-        ": packages 2 of 7",
-        ": packages 3 of 7",
-        ": packages 4 of 7",
-        ": packages 4 of 7",
-        ": packages: installing build dependencies: started",
-        ": packages: building wheel for x (pyproject.toml): finished",
-        ": packages: preparing metadata (pyproject.toml): done",
-        ": packages 4 of 7, downloading torch (184.5 MB)",
+        "",
+        ": packages (7): downloading torch (184.5MiB)",
+        ": packages (7): building antlr4-python3-runtime==4.9.3",
+        ": packages (7): building antlr4-python3-runtime==4.9.3",
+        ": packages (7): compiling",
     ]
-    progress("Installing collected packages: six, h11")
-    assert step.detail_suffix() == ": unpacked 0 of 7 packages"
-    packages = tmp_path / "lib" / "python3.11" / "site-packages"
-    (packages / "six-1.17.0.dist-info").mkdir(parents=True)
-    (packages / "six").mkdir()
-    assert step.detail_suffix() == ": unpacked 1 of 7 packages", "counted when it is looked at"
-    Progress(tmp_path, step, "the clone", 0)("Processing /clone")
-    assert step.detail_suffix() == ": the clone 1"
-    assert progress.unreachable == ""
+    Progress(step, "the clone")("Downloading six (11KiB)")
+    assert step.detail_suffix() == ": the clone: downloading six (11KiB)"
 
 
 # Builds
@@ -355,19 +318,6 @@ def test_a_build_that_failed_leaves_room_for_the_next(
     with pytest.raises(EnvironmentLacks, match="no network"):
         ensure(environment)
     assert list(environment.link.parent.iterdir()) == []
-
-
-def test_room_is_asked_for_before_a_build_only(environment: Environment) -> None:
-    class Full(Environment):
-        def require_room(self) -> None:
-            raise EnvironmentLacks("no room")
-
-    full = Full(environment.link, environment.python, environment.lock, ())
-    with pytest.raises(EnvironmentLacks, match="no room"):
-        ensure(full)
-    assert not environment.link.parent.exists()
-    ensure(environment)
-    assert not ensure(full)[0]
 
 
 def test_a_python_that_others_cannot_reach_is_told(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from llmb_common.errors import EnvironmentLacks
 from llmb_common.secrets import Secret
 from llmb_install.answers.answers import complete
 from llmb_install.answers.stored import load_recipes
@@ -17,6 +17,7 @@ from llmb_install.installation import Installation, engine_values
 from llmb_install.parts import engine as engine_module
 from llmb_install.parts.credentials import Secrets, hf_token_path, store_hf_token
 from llmb_install.parts.engine import KINDS, Engine, OwnEngine, cpu_engine
+from llmb_install.parts.environments import Environment
 from llmb_install.parts.folders import AnswersFile, WorkloadFolders
 from llmb_install.parts.hugging_face import ModelFiles
 from llmb_install.parts.images import Image
@@ -24,6 +25,8 @@ from llmb_install.parts.secret_files import ClosedFiles, HuggingFaceToken, Regis
 from llmb_install.parts.site_config import SiteConfig
 from llmb_install.parts.tool import TOOL_BYTES, TOOL_IMPORTS, tool_environment
 from llmb_install.parts.wrappers import Commands
+from llmb_install.working.artefact import Room
+from llmb_install.working.reporter import Reporter
 
 CLONE = Path(__file__).resolve().parents[2]
 RECIPES = load_recipes(CLONE)
@@ -284,18 +287,68 @@ def test_an_engine_has_pythons_of_its_own(
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("HOME", "/nowhere")
 
+    monkeypatch.setattr(engine_module.uv, "fetch_python", lambda *told: "no route")
+
     def made(version: tuple[int, int]) -> Engine:
         monkeypatch.setattr(engine_module.pythons, "running_version", lambda: version)
-        return cpu_engine(Path("/clone"), Path("/i"), release=release)
+        return cpu_engine(CLONE, Path("/i"), release=release)
 
     assert made(oldest).python == made(newest).python == sys.executable
+    assert made(newest)._no_python() is None
     for version in ((oldest[0], oldest[1] - 1), (newest[0], newest[1] + 1)):
-        with pytest.raises(EnvironmentLacks) as caught:
-            made(version)
+        lack = made(version)._no_python()
+        assert lack is not None
         wanted = "Python {}.{} to {}.{}".format(*oldest, *newest)
-        assert caught.value.message.startswith(f"the CPU engine needs {wanted}, and none was found on PATH")
-        assert caught.value.remedy.startswith(f"install {wanted} for the CPU engine, ")
-        assert caught.value.remedy.endswith("./installer.py --quickstart")
+        assert lack.message.startswith(f"the CPU engine needs {wanted}, none was found on PATH")
+        assert lack.message.endswith("uv could not fetch one: no route")
+        assert lack.remedy.startswith(f"get a {wanted}: ")
+
+
+def test_a_python_that_uv_fetches_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("UV_PYTHON_INSTALL_DIR", str(tmp_path))
+    monkeypatch.setattr(engine_module.pythons, "running_version", lambda: (3, 19))
+    asked = []
+
+    def fetch(version: str, folder: Path, env: object) -> None:
+        asked.append((version, folder))
+        program = tmp_path / "cpython-3.12.1-linux" / "bin" / "python3.12"
+        program.parent.mkdir(parents=True)
+        program.write_text("#!/bin/sh\nprintf '/of/uv\\n3 12\\n'\n")
+        program.chmod(0o755)
+
+    monkeypatch.setattr(engine_module.uv, "fetch_python", fetch)
+    engine = cpu_engine(CLONE, Path("/i"))
+    assert engine.python == ""
+    assert engine._no_python() is None
+    newest = KINDS["0.3"].pythons[1]
+    assert asked == [("{}.{}".format(*newest), Path("/i/venvs/.uv-engine-cpu"))]
+    made: list[str] = []
+    monkeypatch.setattr(Environment, "ensure", lambda self, reporter, **_: made.append(self.python) or True)
+    assert engine.ensure(Reporter(None))
+    assert made == ["/of/uv"]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_cpu_build_of_torch_is_looked_for_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
+    monkeypatch.setattr(engine_module, "CPU_TORCH_INDEX", tmp_path.as_uri())
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "index").as_uri())
+    monkeypatch.setattr(engine_module.uv, "on_path", lambda: None)
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    monkeypatch.setattr(engine_module.pythons, "version_of", lambda path: (3, 12))
+    (tmp_path / "torch").mkdir()
+    for name in ("2.13.0-cp312-cp312", "2.13.0+cpu-cp311-cp311", "2.13.0+cpu-cp312-cp312t"):
+        (tmp_path / "torch" / f"torch-{name}-manylinux_2_28_aarch64.whl").touch()
+    (tmp_path / "torch" / "torch-2.13.0+cpu-cp312-cp312-manylinux_2_28_x86_64.whl").touch()
+    if there:
+        (tmp_path / "torch" / "torch-2.13.0+cpu-cp312-cp312-manylinux_2_28_aarch64.whl").touch()
+    engine = cpu_engine(CLONE, tmp_path / "install")
+    lack = engine._no_torch()
+    assert (lack is None) == there
+    assert there or str(lack).startswith("PyTorch 2.13.0+cpu for Python 3.12 cannot be had:\n    ")
+    engine.shares[0].mkdir(parents=True)
+    assert engine._no_torch() is None, "it is linked from the other engine"
 
 
 @pytest.mark.usefixtures("linux")
@@ -318,10 +371,10 @@ def test_a_machine_without_builds_is_told_so(
     name: str, value: object, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(name, value)
-    with pytest.raises(EnvironmentLacks) as caught:
-        cpu_engine(Path("/clone"), Path("/i"))
-    assert said in caught.value.message
-    assert "in a container" in caught.value.remedy or "in a Linux container" in caught.value.remedy
+    lack = engine_module._no_builds()
+    assert lack is not None
+    assert said in lack.message
+    assert "in a container" in lack.remedy or "in a Linux container" in lack.remedy
 
 
 @pytest.mark.usefixtures("linux")
@@ -329,24 +382,13 @@ def test_a_machine_without_builds_is_told_so(
 def test_a_newer_glibc_will_do(glibc: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.setattr("os.confstr", lambda name: glibc)
-    assert cpu_engine(Path("/clone"), Path("/i")).name == "engine-cpu"
+    assert engine_module._no_builds() is None
 
 
-def test_an_engine_needs_room_unless_nobody_is_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[Path] = []
-
-    def free(folder: Path) -> int:
-        looked.append(folder)
-        return 3_000_000_000 - 1
-
-    monkeypatch.setattr("llmb_install.working.space.free_bytes", free)
-    engine = Engine(tmp_path / "venvs" / "engine-cpu", "python", tmp_path / "lock", ())
-    with pytest.raises(EnvironmentLacks, match=r"the CPU engine engine-cpu needs 3\.0 GB in"):
-        engine.require_room()
-    Engine(engine.link, "python", engine.lock, (), space_check=False).require_room()
-    monkeypatch.setattr("llmb_install.working.space.free_bytes", lambda folder: 3_000_000_000)
-    engine.require_room()
-    assert looked == [tmp_path], "where the installation is, or will be"
+def test_an_engine_needs_room_unless_nobody_is_to_look(tmp_path: Path) -> None:
+    engine = cpu_engine(CLONE, tmp_path)
+    assert engine.room() == [Room(tmp_path / "venvs", 3_000_000_000, "environment engine-cpu")]
+    assert replace(engine, space_check=False).room()[0].bytes == 0, "the folder must be writable all the same"
 
 
 def test_an_engine_of_the_user_is_a_program(tmp_path: Path) -> None:

@@ -61,41 +61,83 @@ def test_pythons_of_uv_are_found_too(old_python: Path, tmp_path: Path) -> None:
     assert pythons.find_python(pythons.is_tool_python) == "/uv/python3.11"
 
 
-def test_how_to_get_a_python(old_python: Path) -> None:
-    text = pythons.how_to_get("LLMB", "3.10 to 3.12", "./installer.py")
-    assert text.startswith("install Python 3.10 to 3.12 for LLMB, for instance 'apt-get install python3.11")
-    assert text.endswith("then run again: ./installer.py")
-    stand_in(old_python / "uv", "")
-    assert pythons.how_to_get("LLMB", "3", "x").startswith("uv is here: run 'uv python install 3.11'")
-
-
-class Screen(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize(("answer", "started"), [("\n", True), ("y\n", True), ("YES\n", True), ("n\n", False)])
-def test_uv_fetches_a_python_when_the_user_agrees(
-    old_python: Path, monkeypatch: pytest.MonkeyPatch, answer: str, started: bool
+@pytest.mark.parametrize(("name", "below"), [("XDG_DATA_HOME", "uv/python"), ("UV_PYTHON_INSTALL_DIR", "")])
+def test_wherever_uv_keeps_them(
+    old_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, below: str
 ) -> None:
-    uv = str(stand_in(old_python / "uv", ""))
+    stand_in(tmp_path / "data" / below / "cpython-3.12.1-linux" / "bin" / "python3.12", "/uv/python\\n3 12\\n")
+    assert pythons.find_python(pythons.is_tool_python) is None
+    monkeypatch.setenv(name, str(tmp_path / "data"))
+    assert pythons.find_python(pythons.is_tool_python) == "/uv/python"
+    assert pythons.version_of(str(tmp_path / "no")) is None
+
+
+@pytest.mark.parametrize(
+    ("release", "said"),
+    [
+        ('ID=debian\nVERSION_ID="12"\nPRETTY_NAME="Debian 12"\n',
+         "get a Python 3.10 to 3.13: 'apt-get install python3' as root (Debian 12 has Python 3.11), or 'module load"),
+        ('ID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\nPRETTY_NAME="Ubuntu 24.04"\n',
+         "'apt-get install python3' as root (Ubuntu 24.04 has Python 3.12)"),
+        ('ID=ubuntu\nID_LIKE=debian\nVERSION_ID="99.04"\nPRETTY_NAME="Ubuntu 99"\n',
+         "modules (no package of Ubuntu 99 is known to have one), or 'uv python install'"),
+        ('ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.4"\nPRETTY_NAME="Rocky Linux 9.4"\n',
+         "'dnf install python3.12' as root (Rocky Linux 9.4 has Python 3.12)"),
+        ('ID="opensuse-leap"\nID_LIKE="suse opensuse"\nPRETTY_NAME="Leap"\n', "'zypper install python311' as root"),
+        ("nonsense\n", "get a Python 3.10 to 3.13: 'module load python' on a cluster with modules, or 'uv python"),
+        (None, "get a Python 3.10 to 3.13: 'module load python' on a cluster with modules, or 'uv python"),
+    ],
+    ids=["Debian", "Ubuntu", "a newer Ubuntu", "Rocky", "openSUSE", "unknown", "none"],
+)  # fmt: skip
+def test_how_to_get_a_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str | None, said: str) -> None:
+    monkeypatch.setattr(pythons, "OS_RELEASE", tmp_path / "os-release")
+    if release is not None:
+        (tmp_path / "os-release").write_text(release)
+    text = pythons.how_to_get((3, 10), (3, 13))
+    assert said in text
+    assert text.endswith("then run the same command again")
+
+
+def test_a_package_of_another_version_is_not_recommended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pythons, "OS_RELEASE", tmp_path / "os-release")
+    (tmp_path / "os-release").write_text("ID=debian\nVERSION_ID=13\nPRETTY_NAME='Debian 13'\n")
+    assert "apt-get" in pythons.how_to_get((3, 10), (3, 13))
+    assert "apt-get" in pythons.how_to_get((3, 10))
+    assert "no package of Debian 13 is known" in pythons.how_to_get((3, 10), (3, 12))
+    assert "no package of Debian 13 is known" in pythons.how_to_get((3, 14))
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The versions that uv was to fetch; it fails."""
+    asked: list[str] = []
+
+    def fetch(version: str, folder: Path, env: object) -> str:
+        asked.append(version)
+        return "no route"
+
+    monkeypatch.setattr(pythons.uv, "fetch_python", fetch)
+    return asked
+
+
+def test_uv_fetches_another_python(old_python: Path, monkeypatch: pytest.MonkeyPatch, fetched: list[str]) -> None:
     calls: list[Any] = []
     monkeypatch.setattr("os.execv", lambda *arguments: calls.append(arguments))
-    monkeypatch.setattr("sys.stdin", Screen(answer))
-    screen = Screen()
-    assert pythons.offer_uv(["./installer.py", "--quickstart"], screen) == 3
-    command = [uv, "run", "--no-project", "--python", "3.11", "./installer.py", "--quickstart"]
-    assert calls == ([(uv, command)] if started else [])
-    assert f"error: LLMB needs Python 3.10 or newer; this is Python 3.8 ({sys.executable})" in screen.getvalue()
-    assert "Do that now? [Y/n]" in screen.getvalue()
+    screen = io.StringIO()
+    assert pythons.start_with_another(["/installer.py", "--quickstart"], screen) == 3
+    assert (calls, fetched) == ([], ["3.12"])
+    what = f"LLMB needs Python 3.10 or newer; this is Python 3.8 ({sys.executable})"
+    first, second, third = screen.getvalue().splitlines()
+    assert first == f"{what}: fetching Python 3.12 with uv"
+    assert second == f"error: {what}, and uv could not fetch another: no route"
+    assert third.startswith("  -> get a Python 3.10 or newer: ")
+    stand_in(old_python / "python3", "/real/python3\\n3 12\\n")
+    pythons.start_with_another(["/installer.py", "--quickstart"], io.StringIO())
+    assert calls == [("/real/python3", ["/real/python3", "/installer.py", "--quickstart"])]
 
 
-def test_without_a_terminal_nothing_is_fetched(old_python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in(old_python / "uv", "")
-    monkeypatch.setattr("os.execv", lambda *arguments: pytest.fail("nobody was asked"))
-    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
-    screen = Screen()
-    assert pythons.offer_uv(["a", "b"], screen) == 3
-    assert "  -> uv is here" in screen.getvalue()
-    monkeypatch.setattr("sys.stdin", Screen("y\n"))
-    assert pythons.offer_uv(["a", "b"], io.StringIO()) == 3
+def test_for_help_nothing_is_fetched(old_python: Path, fetched: list[str]) -> None:
+    screen = io.StringIO()
+    assert pythons.start_with_another(["/installer.py", "list", "-h"], screen) == 3
+    assert fetched == []
+    assert screen.getvalue().startswith("error: LLMB needs Python 3.10 or newer; this is Python 3.8 (")

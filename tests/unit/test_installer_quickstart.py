@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -68,8 +68,15 @@ def quickstart(
 ) -> Quickstart:
     """The command, whose parts are there already but for those in ``made``."""
 
-    def quickstart(*words: str, made: tuple[str, ...] = (), **variables: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("llmb_install.commands.quickstart.make_missing", lambda *_: list(made))
+    def quickstart(*words: str, made: Sequence[object] = (), **variables: str) -> tuple[int, str, str]:
+        """``made``: what was missing; a list gets what is to be made."""
+
+        def make_missing(artefacts: Sequence[object], reporter: Reporter) -> list[object]:
+            if isinstance(made, list):
+                made.extend(artefacts)
+            return list(made)
+
+        monkeypatch.setattr("llmb_install.commands.quickstart.make_missing", make_missing)
         monkeypatch.setenv("LLMB_REPO", str(world / "clone"))
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
@@ -151,11 +158,11 @@ def test_an_installation_for_something_else_only_gets_the_engine(
     }
     (install / ANSWERS_FILE).write_text(to_yaml(complete(given, load_recipes(world / "clone"))))
     (install / "cluster_config.yaml").write_text("cluster_type: slurm\n")
-    made: list[Reporter] = []
-    engine = SimpleNamespace(ensure=made.append, interpreter=tmp_path / "engine" / "python")
+    made: list[object] = []
+    engine = SimpleNamespace(interpreter=tmp_path / "engine" / "python")
     monkeypatch.setattr("llmb_install.installation.Installation.engine", lambda self: engine)
-    assert quickstart()[0] == 0
-    assert len(made) == 1
+    assert quickstart(made=made)[0] == 0
+    assert made == [engine]
     text = (install / "cluster_config.yaml").read_text()
     assert str(tmp_path / "engine" / "python") in text
     assert "cluster_type: slurm" in text

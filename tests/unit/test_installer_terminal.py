@@ -7,16 +7,16 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from llmb_common.errors import CheckFailed, EnvironmentLacks
+from llmb_install.working import readiness, steps
 from llmb_install.working import reporter as module
-from llmb_install.working import space, steps
-from llmb_install.working.artefact import Artefact
+from llmb_install.working.artefact import Artefact, Room
 from llmb_install.working.reporter import Reporter, Step, size
 
 CLEAR = "\r\033[K"
@@ -163,15 +163,10 @@ def test_room_is_looked_for_where_the_folder_will_be(tmp_path: Path, monkeypatch
         return SimpleNamespace(free=3 * 10**9)
 
     monkeypatch.setattr("shutil.disk_usage", usage)
-    assert space.free_bytes(tmp_path / "a" / "b") == 3 * 10**9
+    assert readiness.free_bytes(tmp_path / "a" / "b") == 3 * 10**9
     assert looked == [tmp_path]
-    space.require_space(tmp_path, 3 * 10**9, "it")
-    with pytest.raises(EnvironmentLacks) as caught:
-        space.require_space(tmp_path, 4 * 10**9, "the tool")
-    assert caught.value.message == f"the tool needs 4.0 GB in {tmp_path}, and only 3.0 GB are free there"
-    assert "--install-path" in caught.value.remedy
     monkeypatch.chdir(tmp_path)
-    space.free_bytes(Path("c"))
+    readiness.free_bytes(Path("c"))
     assert looked[-1] == tmp_path
 
 
@@ -181,8 +176,23 @@ def test_room_is_looked_for_where_the_folder_will_be(tmp_path: Path, monkeypatch
 class Part(Artefact):
     """Something that needs others; ``fails`` is what becomes of it."""
 
-    def __init__(self, name: str, *needs: str, fails: BaseException | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *needs: str,
+        fails: BaseException | None = None,
+        rooms: Sequence[Room] = (),
+        errors: Sequence[EnvironmentLacks] = (),
+    ) -> None:
         self._name, self._needs, self._fails = name, needs, fails
+        self._rooms, self._errors = rooms, errors
+        self.made = False
+
+    def room(self) -> Sequence[Room]:
+        return self._rooms
+
+    def lacks(self) -> Sequence[EnvironmentLacks]:
+        return self._errors
 
     @property
     def id(self) -> str:
@@ -198,6 +208,7 @@ class Part(Artefact):
     def ensure(self, reporter: Reporter) -> bool:
         if self._fails:
             raise self._fails
+        self.made = True
         return True
 
     def verify(self) -> str | None:
@@ -266,3 +277,45 @@ def test_the_thorough_look_goes_on_after_what_it_finds() -> None:
         "    gone: it is gone",
     ]
     assert steps.problem_in({"good": None}) is None
+
+
+# What is missing
+
+
+def test_everything_that_is_missing_is_one_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = 10**9
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free))
+    a, b = Room(tmp_path / "a", 6 * 10**8, "the tool"), Room(tmp_path / "b" / "c", 5 * 10**8, "an engine")
+    readiness.require_ready([Part("1", rooms=(a,)), Part("2", rooms=(b._replace(bytes=4 * 10**8),))])
+    with pytest.raises(EnvironmentLacks) as caught:
+        readiness.require_ready([Part("1", rooms=(a,)), Part("2", rooms=(b,))])
+    room = f"1.1 GB of space are needed in {tmp_path / 'a'} (the tool 600 MB, an engine 500 MB), and 1.0 GB are free"
+    assert caught.value.message == room, "they share a file system"
+    assert "--install-path" in caught.value.remedy
+    network, python = EnvironmentLacks("no network", remedy="get one"), EnvironmentLacks("no Python", remedy="buy one")
+    again = EnvironmentLacks("no network", remedy="get one")
+    with pytest.raises(EnvironmentLacks) as caught:
+        readiness.require_ready([Part("1", rooms=(a, b), errors=(network,)), Part("2", errors=(again, python))])
+    assert caught.value.message.splitlines() == [
+        "3 things are missing on this machine:",
+        f"    - {room}",
+        *(f"      -> {caught.value.message.splitlines()[2].partition('-> ')[2]}", "    - no network"),
+        *("      -> get one", "    - no Python", "      -> buy one"),
+    ]
+    assert "nothing has been installed yet" in caught.value.remedy
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(EnvironmentLacks, match=f"{tmp_path}/file/x cannot be written: {tmp_path}/file is not a direc"):
+        readiness.require_ready([Part("1", rooms=(Room(tmp_path / "file" / "x", 0, "it"),))])
+    monkeypatch.setattr("os.access", lambda path, mode: mode != os.W_OK | os.X_OK)
+    with pytest.raises(EnvironmentLacks, match=f"{tmp_path}/x cannot be written: {tmp_path} is read-only for you"):
+        readiness.require_ready([Part("1", rooms=(Room(tmp_path / "x", 0, "it"),))])
+
+
+def test_nothing_is_begun_where_something_is_missing() -> None:
+    parts = [Part("1"), Part("2", errors=(EnvironmentLacks("no network"),))]
+    with pytest.raises(EnvironmentLacks, match="no network"):
+        steps.make_missing(parts, Reporter(None))
+    assert not any(part.made for part in parts)

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from llmb_common.engines import image_file_name
 from llmb_common.errors import RequestError
 from llmb_common.gpus import per_node
 from llmb_common.planning.case import Case, Given
@@ -225,12 +226,6 @@ def _image(case: Case, engine: str, install: Path) -> str | None:
         return request.image
     folder = Path(cluster.image_folder) if cluster.image_folder else install / "images"
     return str(folder / image_file_name(case.recipe.engines[engine]))
-
-
-def image_file_name(image: str) -> str:
-    """Enroot's default file name of an image: ``nvcr.io#nvidia/nemo:26.02.01`` -> ``nvidia+nemo+26.02.01.sqsh``."""
-    path = image.rpartition("#")[2]
-    return path.replace("/", "+").replace(":", "+") + ".sqsh"
 
 
 def _slurm(case: Case, nodes: int, gpus_per_node: int) -> tuple[SlurmPlan | None, list[str]]:

@@ -5,7 +5,6 @@ Prompts, flags and play files all fill the same ``Answers``; ``questions`` lists
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +18,7 @@ from llmb_common.recipes.recipe import Recipe
 from llmb_common.secrets import Secret
 from llmb_common.strict_yaml import Lines, convert, load_text, read_text
 from llmb_install.answers.checks import check, listed_engines
-from llmb_install.answers.questions import PATHS, QUESTIONS, Given, expand_workloads, on_slurm
+from llmb_install.answers.questions import PATHS, QUESTIONS, Given, default_architecture, expand_workloads, on_slurm
 from llmb_install.parts.credentials import Secrets
 
 _SECRETS = ("hf_token", "ngc_api_key")
@@ -169,11 +168,6 @@ def has_rows(recipe: Recipe, gpu_type: str) -> bool:
     return gpu_type == "cpu" or any(
         known.gpu != "any" and known.gpu in gpus.row_types(gpu_type) for known in recipe.configurations
     )
-
-
-def default_architecture(gpu_type: str) -> str:
-    known = gpus.GPUS.get(gpu_type)
-    return known.host if known else platform.machine()
 
 
 def to_yaml(answers: Answers) -> str:

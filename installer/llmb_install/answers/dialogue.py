@@ -22,8 +22,8 @@ from llmb_install.answers.questions import PATHS, QUESTIONS, Given, Question, me
 from llmb_install.answers.suggestions import OTHER, choices_of, suggestions
 from llmb_install.detect import Site
 from llmb_install.parts.credentials import Secrets
+from llmb_install.working.readiness import free_bytes
 from llmb_install.working.reporter import size
-from llmb_install.working.space import free_bytes
 
 if TYPE_CHECKING:
     import questionary

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -219,7 +220,17 @@ def plain(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
-def workloads_of(clone: Path) -> list[str]:
-    """Names of the clone's workloads, without a YAML parser: for checks before anything is installed."""
-    found = (re.search(r"^workload: *(\S+)", path.read_text("utf-8"), re.M) for path in clone.glob("*/recipe.yaml"))
-    return [match[1] for match in found if match]
+def default_architecture(gpu_type: str) -> str:
+    """Of the machines that have these GPUs."""
+    known = gpus.GPUS.get(gpu_type)
+    return known.host if known else platform.machine()
+
+
+def recipe_heads(clone: Path) -> dict[str, dict[str, str]]:
+    """``image`` and ``engine`` of the clone's workloads, as far as their recipes name them.
+
+    Without a YAML parser: for checks before anything is installed.
+    """
+    texts = (path.read_text("utf-8") for path in clone.glob("*/recipe.yaml"))
+    found = (dict(re.findall(r'^(workload|image|engine): *"?([^"\s]+)', text, re.MULTILINE)) for text in texts)
+    return {head["workload"]: head for head in found if "workload" in head}

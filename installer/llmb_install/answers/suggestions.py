@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shutil
 
-from llmb_install.answers.answers import default_architecture
-from llmb_install.answers.questions import Given, Question, on_slurm
+from llmb_install.answers.questions import Given, Question, default_architecture, on_slurm
 from llmb_install.detect import Partition, Site
 
 OTHER = "another one"

@@ -31,8 +31,8 @@ from llmb_install.working import steps
 from llmb_install.working.artefact import Artefact, Replaceable
 from llmb_install.working.install_lock import install_lock
 from llmb_install.working.leftovers import remove_leftovers
+from llmb_install.working.readiness import free_bytes
 from llmb_install.working.reporter import Reporter, size
-from llmb_install.working.space import free_bytes
 
 _WELCOME = """\
 LLMB installer. Enter accepts the highlighted choice, Shift-Tab goes back, Ctrl-C quits and keeps the answers.

@@ -9,6 +9,8 @@ import shlex
 import sys
 from pathlib import Path
 
+import msgspec
+
 from llmb_common.envelope import Result
 from llmb_common.errors import CheckFailed
 from llmb_common.programs import Answer, ask
@@ -39,7 +41,8 @@ def quickstart(asked: argparse.Namespace, clone: Path, install: Path) -> Result:
         EnvironmentLacks: what the machine lacks.
         CheckFailed: the run left no results.
     """
-    installation = Installation(clone, stored_answers(install) or _answers(clone, install))
+    answers = stored_answers(install) or _answers(clone, install)
+    installation = Installation(clone, msgspec.structs.replace(answers, space_check=not asked.no_space_check))
     with Reporter(install / ".llmb" / "logs", verbose=asked.verbose) as reporter:
         reporter.note(f"LLMB quickstart in {install}")
         try:
@@ -78,7 +81,7 @@ def _install(installation: Installation, reporter: Reporter) -> None:
             reporter.note("    ok  the CPU engine is there already")
         return
     engine = installation.engine()
-    engine.ensure(reporter)
+    make_missing([engine], reporter)
     update_site_config(installation.path, {"engine": {"python": str(engine.interpreter)}})
 
 

@@ -11,7 +11,7 @@ from llmb_common.cluster_types import SLURM, traits_of
 from llmb_common.programs import ask
 from llmb_common.site.cluster import ClusterConfig
 from llmb_install.detect import Site, container_options, detect_site, mpi_types, output
-from llmb_install.working.space import free_bytes
+from llmb_install.working.readiness import free_bytes
 
 SLURM_COMMANDS = ("sbatch", "srun", "squeue", "sinfo", "scontrol", "scancel")
 _NODE_SECONDS = 150

@@ -6,17 +6,19 @@ import os
 import platform
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from llmb_common.engines import DEFAULT_ENGINE
 from llmb_common.errors import EnvironmentLacks
-from llmb_install.parts import pythons
+from llmb_install.parts import pythons, uv
+from llmb_install.parts.environment_content import cache_name, child_environment, indented
+from llmb_install.parts.environment_packages import CPU_TORCH_INDEX, cpu_torch_remedy
 from llmb_install.parts.environments import Environment
+from llmb_install.parts.package_index import Sources, Unavailable, settings
 from llmb_install.parts.pythons import Version
-from llmb_install.working.artefact import Artefact
+from llmb_install.working.artefact import Artefact, Room
 from llmb_install.working.reporter import Reporter
-from llmb_install.working.space import require_space
 
 ENGINE_BYTES = 3_000_000_000
 """Free space to ask for: 1.8 GB when installed, and what is unpacked on the way."""
@@ -59,8 +61,9 @@ ENGINE_NAMES = tuple(kind.name for kind in KINDS.values())
 
 @dataclass(frozen=True)
 class Engine(Environment):
-    """An engine of an installation."""
+    """An engine of an installation. ``python`` is empty where none fits; nothing is then made."""
 
+    release: str = DEFAULT_ENGINE
     space_check: bool = True
 
     @property
@@ -71,9 +74,55 @@ class Engine(Environment):
     def disk(self) -> int:
         return 1_800_000_000
 
-    def require_room(self) -> None:
-        if self.space_check:
-            require_space(self.link.parent.parent, ENGINE_BYTES, f"the CPU engine {self.name}")
+    def room(self) -> list[Room]:
+        return [Room(self.link.parent, ENGINE_BYTES if self.space_check else 0, f"environment {self.name}")]
+
+    def lacks(self) -> list[EnvironmentLacks]:
+        """Also builds for this machine, a Python that they are for, and PyTorch's CPU build for it."""
+        problems = (_no_builds, self._no_python, self._no_torch)
+        return [*super().lacks(), *(lack for problem in problems if (lack := problem()))]
+
+    def ensure(self, reporter: Reporter, *, must_import: bool = False) -> bool:
+        if not self.python and (python := _python_for(self.release)):
+            return replace(self, python=python).ensure(reporter, must_import=must_import)
+        return super().ensure(reporter, must_import=must_import)
+
+    def _no_python(self) -> EnvironmentLacks | None:
+        """None where there is one, or where uv has just fetched one."""
+        oldest, newest = KINDS[self.release].pythons
+        wanted = pythons.spelt(oldest, newest)
+        if _python_for(self.release):
+            return None
+        print(f"fetching Python {pythons.spelt(newest)} with uv: the CPU engine needs {wanted}", file=sys.stderr)
+        folder = self.link.with_name(cache_name(self.name))
+        problem = uv.fetch_python(pythons.spelt(newest), folder, child_environment())
+        if problem is None and _python_for(self.release):
+            return None
+        return EnvironmentLacks(
+            f"the CPU engine needs Python {wanted}, none was found on PATH (this is Python "
+            f"{platform.python_version()}), and uv could not fetch one: {problem}",
+            remedy=pythons.how_to_get(oldest, newest),
+        )
+
+    def _no_torch(self) -> EnvironmentLacks | None:
+        python = _python_for(self.release)
+        pinned = re.search(r"^torch==(\S+)", self.lock.read_text(encoding="utf-8"), re.MULTILINE)
+        # Another engine has it, or a uv with settings of its own knows better.
+        if python is None or pinned is None or any(map(Path.exists, self.shares)) or uv.on_path():
+            return None
+        version = pythons.version_of(python) or (0, 0)
+        tag = "cp{}{}".format(*version)
+        build = re.compile(rf"torch-{re.escape(pinned[1])}-{tag}-{tag}-.*linux.*_{platform.machine()}\.whl")
+        told = settings(child_environment())
+        try:
+            more = () if told.options else (CPU_TORCH_INDEX,)
+            Sources(told).links("torch", lambda name: build.fullmatch(name) is not None, more)
+        except Unavailable as problem:
+            return EnvironmentLacks(
+                f"PyTorch {pinned[1]} for Python {pythons.spelt(version)} cannot be had:\n{indented(problem)}",
+                remedy=cpu_torch_remedy(),
+            )
+        return None
 
 
 @dataclass(frozen=True)
@@ -114,38 +163,31 @@ class OwnEngine(Artefact):
 def cpu_engine(
     clone: Path, install: Path, kind: str = "venv", *, release: str = DEFAULT_ENGINE, space_check: bool = True
 ) -> Engine:
-    """The environment with Megatron-Bridge ``release``; ``kind`` of environment as ``Content`` names them.
-
-    Raises:
-        EnvironmentLacks: its packages have no build for this machine, or no Python is found that they have builds for.
-    """
-    _require_builds()
+    """The environment with Megatron-Bridge ``release``; ``kind`` of environment as ``Content`` names them."""
     engine = KINDS[release]
-    oldest, newest = engine.pythons
-    python = pythons.find_python(lambda version: oldest <= version <= newest)
-    if python is None:
-        wanted = "{}.{} to {}.{}".format(*oldest, *newest)
-        raise EnvironmentLacks(
-            f"the CPU engine needs Python {wanted}, and none was found on PATH "
-            f"(this is Python {platform.python_version()})",
-            remedy=pythons.how_to_get("the CPU engine", wanted, "./installer.py --quickstart"),
-        )
     return Engine(
         link=install / "venvs" / engine.name,
-        python=python,
+        python=_python_for(release) or "",
         lock=clone / "installer" / "locks" / f"{engine.name}.txt",
         smoke=engine.smoke,
         of_newer_python=engine.of_newer_python,
         shares=tuple(install / "venvs" / other.name for other in KINDS.values() if other is not engine),
         kind=kind,
+        release=release,
         space_check=space_check,
     )
 
 
-def _require_builds() -> None:
+def _python_for(release: str) -> str | None:
+    oldest, newest = KINDS[release].pythons
+    return pythons.find_python(lambda version: oldest <= version <= newest)
+
+
+def _no_builds() -> EnvironmentLacks | None:
+    """Whether the locks' packages have builds for this machine: x86_64 and aarch64, manylinux."""
     machine = platform.machine()
     if sys.platform != "linux" or machine not in ("x86_64", "aarch64"):
-        raise EnvironmentLacks(
+        return EnvironmentLacks(
             f"torch and megatron-core have builds for Linux on x86_64 and aarch64 only; "
             f"this is {platform.system()} on {machine}",
             remedy="run the quickstart on a Linux machine, in a Linux container or in WSL 2",
@@ -154,10 +196,11 @@ def _require_builds() -> None:
     if version is None or version < MINIMUM_GLIBC:
         found = "no glibc" if version is None else "glibc {}.{}".format(*version)
         wanted = "{}.{}".format(*MINIMUM_GLIBC)
-        raise EnvironmentLacks(
+        return EnvironmentLacks(
             f"the CPU engine needs glibc {wanted} or newer (Debian 10, Ubuntu 20.04, RHEL 8); this machine has {found}",
             remedy="run the quickstart on a newer Linux, or in a container with one",
         )
+    return None
 
 
 def _glibc() -> tuple[int, int] | None:

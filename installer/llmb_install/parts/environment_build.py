@@ -13,7 +13,6 @@ from llmb_common.programs import ask
 from llmb_install.parts import uv
 from llmb_install.parts.environment_content import Build, Content, child_environment, failure
 from llmb_install.parts.environment_packages import install
-from llmb_install.working import command
 from llmb_install.working.reporter import Reporter, Step
 
 
@@ -32,46 +31,30 @@ def build(environment: Content, folder: Path, reporter: Reporter, step: Step) ->
 
 
 def _create(build: Build) -> None:
-    build.step.update("creating it")
     build.folder.parent.mkdir(parents=True, exist_ok=True)
-    folder, kind, python = str(build.folder), build.environment.kind, build.environment.python
-    program = uv.find(build.folder)
-    with_uv = [program or "uv", "venv", "--cache-dir", str(build.cache), "--python", python, folder]
-    if kind == "conda":
-        conda = _conda(build.environment)
-        attempts = [[conda, "create", "--yes", "--prefix", folder, f"python={_version(python)}", "pip"]]
-    elif kind == "uv":
-        attempts = [with_uv]
-    else:
-        attempts = [*([with_uv] if program else []), [python, "-m", "venv", folder]]
-    for argv in attempts:
-        shutil.rmtree(build.folder, ignore_errors=True)
-        done = _made(build, argv)
-        if done.status == 0:
-            return
-    raise failure(
-        build,
-        f"{attempts[-1][0]} could not create it",
-        done,
-        "on Debian and Ubuntu install the package python3-venv (or python3.11-venv), or install uv",
-    )
+    if not uv.at_hand(build.cache):
+        build.step.update("fetching uv")
+    program = build.uv  # conda's environments are filled with it, too
+    build.step.update("creating it")
+    argv = [program, "venv", "--cache-dir", str(build.cache), "--python", build.environment.python, str(build.folder)]
+    if build.environment.kind == "conda":
+        python = f"python={_version(build.environment.python)}"
+        argv = [conda(build.environment.name), "create", "--yes", "--prefix", str(build.folder), python]
+    done = build.run(argv)
+    if done.status != 0:
+        raise failure(build, f"{Path(argv[0]).name} could not create it", done, "correct what it says, then try again")
 
 
-def _made(build: Build, argv: list[str]) -> command.Finished:
-    try:
-        return build.run(argv)
-    except FileNotFoundError as error:
-        raise EnvironmentLacks(
-            f"environment {build.environment.name}: {error.filename} was not found",
-            remedy="install it, or choose another --env-type (venv needs nothing but Python)",
-        ) from error
+def conda(environment: str) -> str:
+    """The program that makes an environment of kind ``conda``.
 
-
-def _conda(environment: Content) -> str:
+    Raises:
+        EnvironmentLacks: there is none.
+    """
     found = next((path for name in ("conda", "mamba", "micromamba") if (path := shutil.which(name))), None)
     if found is None:
         raise EnvironmentLacks(
-            f"environment {environment.name}: neither conda, mamba nor micromamba is on PATH",
+            f"environment {environment}: neither conda, mamba nor micromamba is on PATH",
             remedy="load or install one of them, or choose --env-type venv",
         )
     return found

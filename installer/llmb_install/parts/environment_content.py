@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 import re
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_install.parts import uv
+from llmb_install.parts.package_index import Settings, Unavailable, settings
 from llmb_install.working import command
 from llmb_install.working.reporter import Reporter, Step
 
@@ -39,9 +39,7 @@ class Content:
     editable: Path | None = None
     extras: str = ""
     kind: str = "venv"
-    """Who makes it: ``venv``, ``uv`` or ``conda``. A ``venv``, too, is made with uv where it is at hand."""
-    uv_lock: Path | None = None
-    """uv, which becomes part of this environment where it has a build for the machine."""
+    """Who makes it: ``conda``, or uv (``uv`` and ``venv``, which earlier releases told apart)."""
 
     @property
     def name(self) -> str:
@@ -66,18 +64,41 @@ class Build:
         """What uv has fetched, for the next attempt: see ``cache_name``."""
         return self.folder.with_name(cache_name(self.environment.name))
 
-    def run(
-        self, argv: list[str], on_line: Callable[[str], None] | None = None, more: Mapping[str, str] | None = None
-    ) -> command.Finished:
-        env = {**(more or {}), **child_environment()}
-        # uv reads the settings of a project in the current folder, whoever's that is.
-        cwd = self.folder if self.folder.is_dir() else None
-        return command.run(argv, self.reporter, env=env, on_line=on_line, cwd=cwd)
+    @cached_property
+    def settings(self) -> Settings:
+        """Where packages come from on this machine."""
+        return settings(child_environment())
 
     @cached_property
-    def settings(self) -> uv.Settings:
-        """For uv, where pip is set up to find packages elsewhere than on the public index."""
-        return uv.settings_of_pip((self.python, sys.executable), child_environment())
+    def uv(self) -> str:
+        """The program that installs, fetched where it is not at hand.
+
+        Raises:
+            EnvironmentLacks: no index has it.
+        """
+        try:
+            return uv.obtained(self.cache, self.settings)
+        except Unavailable as problem:
+            raise no_uv(problem) from problem
+
+    def run(self, argv: list[str], on_line: Callable[[str], None] | None = None) -> command.Finished:
+        env = {**child_environment(), **self.settings.variables}
+        # uv reads the settings of a project in the current folder, whoever's that is.
+        cwd = self.folder if self.folder.is_dir() else self.folder.parent
+        return command.run(argv, self.reporter, env=env, on_line=on_line, cwd=cwd)
+
+
+def no_uv(problem: Unavailable) -> EnvironmentLacks:
+    """What to say where uv, without which nothing is installed, cannot be had."""
+    return EnvironmentLacks(
+        f"uv, which installs everything else, cannot be fetched:\n{indented(problem)}",
+        remedy="check the network, the proxy and the index settings of pip or uv (PIP_INDEX_URL, UV_DEFAULT_INDEX), or "
+        "put a uv on PATH",
+    )
+
+
+def indented(text: object) -> str:
+    return "\n".join(f"    {line}" for line in str(text).splitlines())
 
 
 def cache_name(environment: str) -> str:
@@ -91,8 +112,8 @@ def build_names(environment: str, content: str = "[0-9a-f]{8}") -> re.Pattern[st
 
 
 def child_environment() -> dict[str, str]:
-    """The caller's variables without those that would send pip or Python elsewhere."""
-    drop = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "VIRTUAL_ENV")
+    """The caller's variables without those that would send uv or Python elsewhere."""
+    drop = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "UV_PYTHON", "UV_SYSTEM_PYTHON", "UV_TARGET", "UV_PREFIX")
     return {name: value for name, value in os.environ.items() if name not in drop} | {"PYTHONNOUSERSITE": "1"}
 
 
@@ -100,12 +121,9 @@ def disk_is_full(done: command.Finished) -> bool:
     return any("No space left on device" in line or "Disk quota exceeded" in line for line in done.tail)
 
 
-def failure(build: Build, what: str, done: command.Finished, remedy: str, *, unreachable: str = "") -> EnvironmentLacks:
+def failure(build: Build, what: str, done: command.Finished, remedy: str) -> EnvironmentLacks:
+    """``what``, with the last lines of the program that failed."""
     if disk_is_full(done):
-        remedy = f"free space under {build.folder.parent} and in pip's cache, then run the same command again"
-    elif unreachable:
-        what += f": the package index was not reached: {unreachable}"
-    # Beside the cause, pip's warnings only distract.
-    telling = [line for line in done.tail if not line.startswith("WARNING:")] or done.tail
-    cause = "\n".join(f"    {line}" for line in telling[-8:]) or f"    (no output, exit status {done.status})"
+        remedy = f"free space under {build.folder.parent}, then run the same command again"
+    cause = indented("\n".join(done.tail[-8:])) or f"    (no output, exit status {done.status})"
     return EnvironmentLacks(f"environment {build.environment.name}: {what}\n{cause}", remedy=remedy)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -23,10 +24,11 @@ from pathlib import Path
 from llmb_common.errors import EnvironmentLacks, LLMBError
 from llmb_common.files import write_json
 from llmb_common.programs import ask
-from llmb_install.parts import environment_build, package_records
-from llmb_install.parts.environment_content import Content, build_names
+from llmb_install.parts import environment_build, package_records, uv
+from llmb_install.parts.environment_content import Content, build_names, cache_name, child_environment, no_uv
+from llmb_install.parts.package_index import Sources, Unavailable, settings
 from llmb_install.parts.receipts import read_receipt
-from llmb_install.working.artefact import Replaceable
+from llmb_install.working.artefact import Replaceable, Room
 from llmb_install.working.reporter import Reporter, Step, size
 
 RECEIPT = ".llmb-receipt.json"
@@ -42,6 +44,37 @@ class Environment(Content, Replaceable):
 
     def show(self) -> str:
         return f"{self.kind} environment {self.link} with Python {self.python} from {self.lock}"
+
+    def room(self) -> list[Room]:
+        return [Room(self.link.parent, self.disk, f"environment {self.name}")]
+
+    def lacks(self) -> list[EnvironmentLacks]:
+        """conda, where it was asked for, and the places that packages come from."""
+        return [lack for problem in (self._conda_problem, self._index_problem) if (lack := problem())]
+
+    def _conda_problem(self) -> EnvironmentLacks | None:
+        try:
+            if self.kind == "conda":
+                environment_build.conda(self.name)
+        except EnvironmentLacks as lack:
+            return lack
+        return None
+
+    def _index_problem(self) -> EnvironmentLacks | None:
+        """Whether the index has uv, or where that is at hand already, the first package of the lock.
+
+        The user's own uv may be told what only uv understands: then it is believed.
+        """
+        sources = Sources(settings(child_environment()))
+        first = re.search(r"^([A-Za-z0-9._-]+)==", self.lock.read_text(encoding="utf-8"), re.MULTILINE)
+        try:
+            if uv.at_hand(self.link.with_name(cache_name(self.name))) is None:
+                sources.links("uv", uv.is_for_here)
+            elif first:
+                sources.links(first[1])
+        except Unavailable as problem:
+            return None if uv.on_path() else no_uv(problem)
+        return None
 
     @property
     def folder(self) -> Path:
@@ -91,15 +124,11 @@ class Environment(Content, Replaceable):
         if imports and self._is_built():
             folder = self.folder
         else:
-            self.require_room()
             with reporter.step(f"environment {self.name}") as step:
                 folder = _build(self, reporter, step)
         _point(self.link, folder.name)
         _discard_others(self, folder)
         return True
-
-    def require_room(self) -> None:
-        """Raise EnvironmentLacks where the disk has no room to build it."""
 
     def verify(self) -> str | None:
         """The receipt's check, every file's hash, and a real import; what is wrong, or None."""

@@ -24,10 +24,10 @@ from llmb_install.parts import enroot_errors, enroot_settings
 from llmb_install.parts.receipts import read_receipt
 from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock
 from llmb_install.working import command
-from llmb_install.working.artefact import Replaceable
+from llmb_install.working.artefact import Replaceable, Room
 from llmb_install.working.install_lock import install_lock
+from llmb_install.working.readiness import free_bytes
 from llmb_install.working.reporter import Reporter, Step, size
-from llmb_install.working.space import free_bytes
 
 IMAGE_BYTES = 25_000_000_000
 """Room for one NeMo image (an estimate; the registry does not say before the download)."""
@@ -76,6 +76,15 @@ class Image(Replaceable):
         if own.exists() and not beside.exists():
             return own
         return beside if os.access(self.path.parent, os.W_OK) or beside.exists() else own
+
+    def room(self) -> list[Room]:
+        """None for a file that is there: it may be adopted. A compute node is asked for its own when it imports."""
+        if self.path.is_file():
+            return []
+        if self.prefix or not self.space_check:
+            return [Room(self.path.parent, 0, self.id)]
+        unpacked = Room(enroot_settings.temporary_folder(self.env), UNPACKED_BYTES, f"unpacking {self.path.name}")
+        return [Room(self.path.parent, IMAGE_BYTES, self.id), unpacked]
 
     def is_complete(self) -> bool:
         """Whether the file is the one that the receipt describes, by size, time and superblock. Reads 96 bytes."""

@@ -1,23 +1,38 @@
-"""Finding a Python that fits: the tool needs 3.10 or newer, the CPU engine 3.10 to 3.12.
+"""Finding a Python that fits: 3.10 or newer for the tool, for a CPU engine one that its packages have builds for.
 
 Starts on Python 3.6, because ``installer.py`` uses it to leave an old Python: that one evaluates annotations, and does
 not know ``subprocess.run``'s ``text`` and ``capture_output``.
 """
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Callable, Iterator, List, Optional, TextIO, Tuple  # noqa: UP035
+from typing import Callable, Iterator, List, Optional, TextIO, Tuple
 
-Version = Tuple[int, int]  # noqa: UP006
+from llmb_install.parts import uv
+
+OS_RELEASE = Path("/etc/os-release")
+
+Version = Tuple[int, int]
 Accepts = Callable[[Version], bool]
 
 TOOL_MINIMUM = (3, 10)
 
 # The order of preference: 3.11 is what the lock file was made with.
-_NAMES = ("python3.11", "python3.12", "python3.10", "python3.13", "python3.14", "python3")
+_NAMES = ("python3.11", "python3.12", "python3.13", "python3.10", "python3.14", "python3")
+
+_FETCHED = "3.12"
+# By uv, where there is none for the tool: all engines run on it.
+
+_PACKAGES = {
+    "debian": {"12": ("apt-get install python3", (3, 11)), "13": ("apt-get install python3", (3, 13))},
+    "ubuntu": {"22.04": ("apt-get install python3", (3, 10)), "24.04": ("apt-get install python3", (3, 12))},
+    "fedora": {"": ("dnf install python3.12", (3, 12))},
+    "amzn": {"": ("dnf install python3.12", (3, 12))},
+    "rhel": {"": ("dnf install python3.12", (3, 12))},
+    "suse": {"": ("zypper install python311", (3, 11))},
+}  # distribution, its version, and what installs which Python there
 
 
 def is_tool_python(version: Version) -> bool:
@@ -28,7 +43,7 @@ def running_version() -> Version:
     return (sys.version_info[0], sys.version_info[1])
 
 
-def find_python(accepts: Accepts) -> Optional[str]:  # noqa: UP045
+def find_python(accepts: Accepts) -> Optional[str]:
     """The path of a Python whose version ``accepts`` likes: the running one, else the first that works on PATH."""
     if accepts(running_version()):
         return sys.executable
@@ -47,19 +62,26 @@ def _candidates() -> Iterator[str]:
             path = Path(folder) / name
             if path.is_file() and os.access(str(path), os.X_OK):
                 yield str(path)
-    managed = Path.home() / ".local" / "share" / "uv" / "python"
+    data = Path(os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share"))
+    managed = Path(os.environ.get("UV_PYTHON_INSTALL_DIR") or str(data / "uv" / "python"))
     yield from sorted(str(path) for path in managed.glob("cpython-3.*/bin/python3.*") if path.name[-1].isdigit())
 
 
-def _ask(path: str) -> Optional[Tuple[str, Version]]:  # noqa: UP006, UP045
+def version_of(path: str) -> Optional[Version]:
+    """The version of the Python ``path``; None where it does not run."""
+    found = _ask(path)
+    return found[1] if found else None
+
+
+def _ask(path: str) -> Optional[Tuple[str, Version]]:
     """The real executable behind ``path`` and its version; None where it does not run."""
     program = "import sys; print(sys.executable); print(*sys.version_info[:2])"
     try:
-        done = subprocess.run(  # noqa: UP022
+        done = subprocess.run(
             [path, "-c", program],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            universal_newlines=True,  # noqa: UP021
+            universal_newlines=True,
             timeout=30,
             check=False,
         )
@@ -72,26 +94,53 @@ def _ask(path: str) -> Optional[Tuple[str, Version]]:  # noqa: UP006, UP045
     return lines[0], (int(major), int(minor))
 
 
-def how_to_get(what: str, versions: str, again: str) -> str:
-    """What to do if no Python fits: ``what`` needs it, ``again`` is the command to repeat afterwards."""
-    if shutil.which("uv"):
-        return "uv is here: run 'uv python install 3.11', then the same command again"
-    return (
-        f"install Python {versions} for {what}, for instance 'apt-get install python3.11 python3.11-venv', "
-        f"'dnf install python3.11', 'module load python/3.11', or uv (https://docs.astral.sh/uv) and then "
-        f"'uv python install 3.11'; then run again: {again}"
-    )
+def how_to_get(oldest: Version, newest: Optional[Version] = None) -> str:
+    """What to do where no such Python is found: what this distribution calls one, and other ways."""
+    name, package = _distribution()
+    ways = ["'module load python' on a cluster with modules", "'uv python install' where its downloads are reachable"]
+    if package and oldest <= package[1] and (newest is None or package[1] <= newest):
+        ways.insert(0, f"'{package[0]}' as root ({name} has Python {spelt(package[1])})")
+    elif name:
+        ways[0] = f"{ways[0]} (no package of {name} is known to have one)"
+    wanted = spelt(oldest, newest) + ("" if newest else " or newer")
+    return f"get a Python {wanted}: {', or '.join(ways)}; then run the same command again"
 
 
-def offer_uv(argv: List[str], stream: TextIO) -> int:  # noqa: UP006
-    """Called under an old Python when no newer one was found: explain, or get one with uv when the user agrees."""
+def spelt(oldest: Version, newest: Optional[Version] = None) -> str:
+    """One version, or a range of them."""
+    first = "{}.{}".format(*oldest)
+    return first if newest in (None, oldest) else "{} to {}.{}".format(first, *(newest or oldest))
+
+
+def _distribution() -> Tuple[str, Optional[Tuple[str, Version]]]:
+    """The name of this system, and the command that installs a Python with its version, if one is known."""
+    try:
+        text = OS_RELEASE.read_text(encoding="utf-8")
+    except OSError:
+        return "", None
+    values = {key: value.strip("'\"") for key, _, value in (line.partition("=") for line in text.splitlines())}
+    for name in [values.get("ID", ""), *values.get("ID_LIKE", "").split()]:
+        known = _PACKAGES.get(name) or _PACKAGES.get(name.partition("-")[0]) or {}
+        package = known.get(values.get("VERSION_ID", "")) or known.get("")
+        if package:
+            return values.get("PRETTY_NAME", name), package
+    return values.get("PRETTY_NAME", ""), None
+
+
+def start_with_another(argv: List[str], stream: TextIO) -> int:
+    """Called under an old Python when no newer one was found: have uv fetch one and go on there, or explain.
+
+    Returns the exit status only where that failed, or where only help was asked for.
+    """
     found = "{}.{}".format(*running_version())
-    again = " ".join(argv)
-    print(f"error: LLMB needs Python 3.10 or newer; this is Python {found} ({sys.executable})", file=stream)
-    uv = shutil.which("uv")
-    if uv and sys.stdin.isatty() and stream.isatty():
-        print("uv is here and can fetch Python 3.11 for you. Do that now? [Y/n] ", end="", file=stream, flush=True)
-        if sys.stdin.readline().strip().lower() in ("", "y", "yes"):
-            os.execv(uv, [uv, "run", "--no-project", "--python", "3.11", *argv])
-    print(f"  -> {how_to_get('LLMB', '3.10 to 3.12', again)}", file=stream)
+    what = f"LLMB needs Python 3.10 or newer; this is Python {found} ({sys.executable})"
+    problem = None
+    if not {"-h", "--help"}.intersection(argv):
+        print(f"{what}: fetching Python {_FETCHED} with uv", file=stream)
+        problem = uv.fetch_python(_FETCHED, uv.cache_folder(os.environ), os.environ)
+        newer = find_python(is_tool_python)
+        if newer:
+            os.execv(newer, [newer, *argv])
+    print(f"error: {what}" + (f", and uv could not fetch another: {problem}" if problem else ""), file=stream)
+    print(f"  -> {how_to_get(TOOL_MINIMUM)}", file=stream)
     return 3

@@ -52,5 +52,4 @@ def tool_environment(clone: Path, install: Path) -> Tool:
         smoke=("llmb_common", "llmb_install", "llmb_run", *TOOL_IMPORTS),
         editable=clone,
         extras="install,report",
-        uv_lock=clone / "installer" / "locks" / "uv.txt",
     )

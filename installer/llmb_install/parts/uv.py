@@ -1,65 +1,117 @@
-"""uv, which installs packages in one process and a fraction of pip's time; pip stays the fallback.
+"""uv, which makes environments and installs packages, and needs neither ``ensurepip`` nor pip nor root.
 
-It comes from the package index into the tool's own environment (``locks/uv.txt``) and serves all others from there. It
-does not read pip's settings, so they are translated: where pip reaches its packages, uv does.
+The release that ``locks/uv.txt`` names comes from the package index, is compared with its hash and unpacked here. Where
+an index gives none, one on PATH serves.
 
-Standard library only, as ``environment_build``, which calls this.
+Starts on Python 3.6, like ``pythons``: where Python is too old for the rest, uv gets another one.
+``python uv.py ARGUMENT...``, with ``installer`` on the module path, is uv, told what pip is told on this machine.
 """
 
-from __future__ import annotations
-
-import ast
+import io
 import os
+import platform
+import re
 import shutil
+import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+import zipfile
 from pathlib import Path
+from typing import Iterable, List, Mapping, Optional
 
-from llmb_common.programs import ask
+from llmb_install.parts import package_index
+from llmb_install.parts.package_index import Settings, Sources, Unavailable
 
-# Variables and not options: the address of an index may contain a password, and everybody sees a program's arguments.
-_VARIABLES = {
-    "index-url": ("UV_DEFAULT_INDEX",),
-    "extra-index-url": ("UV_INDEX",),
-    "find-links": ("UV_FIND_LINKS",),
-    "trusted-host": ("UV_INSECURE_HOST",),
-    "cert": ("SSL_CERT_FILE",),
-    "client-cert": ("SSL_CLIENT_CERT",),
-    "proxy": ("HTTP_PROXY", "HTTPS_PROXY"),
-    "default-timeout": ("UV_HTTP_TIMEOUT",),
-    "timeout": ("UV_HTTP_TIMEOUT",),
-}
-"""Setting of pip to what uv calls it."""
+_PYTHON_SECONDS = 600
 
-_SEPARATORS = {"find-links": ",", "extra-index-url": " ", "trusted-host": " "}
-"""Between several values, which pip separates by white space."""
+LOCK = Path(__file__).resolve().parents[2] / "locks" / "uv.txt"
 
 BESIDE = Path(sys.executable).parent
 """The programs of the Python that runs this."""
 
-_SECTIONS = ("global", "install", ":env:")
-"""Of pip's settings; a later one wins."""
 
-
-def find(environment: Path) -> str | None:
-    """The environment's own, else that of the Python that runs this, else the one on PATH."""
-    for folder in (environment / "bin", BESIDE):
+def at_hand(*folders: Path) -> Optional[str]:
+    """uv in one of ``folders``, else that of the Python that runs this."""
+    for folder in (*folders, BESIDE):
         program = folder / "uv"
-        if os.access(program, os.X_OK):
+        if os.access(str(program), os.X_OK):
             return str(program)
+    return None
+
+
+def on_path() -> Optional[str]:
+    """The user's, of whatever release."""
     return shutil.which("uv")
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What pip is told on this machine, in uv's terms."""
+def fetched(folder: Path, told: Settings) -> str:
+    """The locked uv, which is in ``folder`` from now on.
 
-    variables: Mapping[str, str] = field(default_factory=dict)
-    options: tuple[str, ...] = ()
+    Raises:
+        Unavailable: no place that packages come from has it for this machine.
+    """
+    program = folder / "uv"
+    content = Sources(told).fetch("uv", is_for_here, re.findall(r"sha256:([0-9a-f]{64})", LOCK.read_text("utf-8")))
+    with zipfile.ZipFile(io.BytesIO(content)) as wheel:
+        (name,) = (name for name in wheel.namelist() if name.endswith(".data/scripts/uv"))
+        unpacked = wheel.read(name)
+    folder.mkdir(parents=True, exist_ok=True)
+    fresh = folder / f".uv.{os.getpid()}"
+    fresh.write_bytes(unpacked)
+    fresh.chmod(0o755)
+    fresh.replace(program)
+    return str(program)
 
 
-def install_argv(program: str, python: str, cache: Path, settings: Settings, arguments: Iterable[str]) -> list[str]:
+def is_for_here(name: str) -> bool:
+    """Whether ``name`` is the wheel of the locked release for this machine."""
+    version = re.search(r"^uv==([\d.]+)", LOCK.read_text("utf-8"), re.MULTILINE)
+    libc = "manylinux" if platform.libc_ver()[0] == "glibc" else "musllinux"
+    tag = rf"uv-{re.escape(version[1]) if version else '0'}-.*{libc}_\d+_\d+_{platform.machine()}\b.*\.whl"
+    return re.fullmatch(tag, name) is not None
+
+
+def obtained(folder: Path, told: Settings) -> str:
+    """uv at hand, or fetched into ``folder``, or the one on PATH.
+
+    Raises:
+        Unavailable: there is none.
+    """
+    program = at_hand(folder)
+    if program:
+        return program
+    try:
+        return fetched(folder, told)
+    except Unavailable:
+        program = on_path()
+        if program is None:
+            raise
+        return program
+
+
+def fetch_python(version: str, folder: Path, env: Mapping[str, str]) -> Optional[str]:
+    """Have uv, which is fetched into ``folder`` if need be, put a Python where it keeps its own.
+
+    Returns why that failed, or None.
+    """
+    told = package_index.settings(env)
+    try:
+        program = obtained(folder, told)
+        done = subprocess.run(
+            [program, "python", "install", "--no-bin", version],
+            env={"UV_HTTP_RETRIES": "1", **env, **told.variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_PYTHON_SECONDS,
+            check=False,
+        )
+    except (Unavailable, OSError, subprocess.TimeoutExpired) as problem:
+        return str(problem)
+    lines = done.stdout.decode("utf-8", "replace").strip().splitlines()
+    return None if done.returncode == 0 else (lines[-1].strip() if lines else f"exit status {done.returncode}")
+
+
+def install_argv(program: str, python: str, cache: Path, told: Settings, arguments: Iterable[str]) -> List[str]:
     """As pip does it: byte code for those who cannot write there, and the best file of all indexes.
 
     uv calls the latter unsafe, because a package may come from another index than expected; here the hashes decide.
@@ -68,38 +120,24 @@ def install_argv(program: str, python: str, cache: Path, settings: Settings, arg
     """
     options = ["--compile-bytecode", "--index-strategy", "unsafe-best-match"]
     options += ["--link-mode", "hardlink", "--cache-dir", str(cache)]
-    return [program, "pip", "install", "--python", python, *options, *settings.options, *arguments]
+    return [program, "pip", "install", "--python", python, *options, *told.options, *arguments]
 
 
-def settings_of_pip(pythons: Iterable[str], env: Mapping[str, str]) -> Settings:
-    """As the first of ``pythons`` that has a pip says them; none where none has."""
-    for python in pythons:
-        answer = ask([python, "-I", "-m", "pip", "config", "list"], 60, env=dict(env))
-        if answer.ok:
-            return translated(answer.output)
-    return Settings()
+def cache_folder(env: Mapping[str, str]) -> Path:
+    """The user's, for what is needed before there is an installation."""
+    return Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llmb"
 
 
-def translated(listing: str) -> Settings:
-    """``pip config list`` for uv; what uv has no word for is left out."""
-    chosen = {name: value for _, name, value in sorted(_lines(listing), key=lambda line: line[0])}
-    variables = {
-        variable: _SEPARATORS[name].join(value.split()) if name in _SEPARATORS else value
-        for name, value in chosen.items()
-        for variable in _VARIABLES.get(name, ())
-    }
-    no_index = chosen.get("no-index", "").lower() in ("1", "true", "yes", "on")
-    return Settings(variables, ("--no-index",) if no_index else ())
+def main() -> None:
+    env = dict(os.environ)
+    env.pop("PYTHONPATH", None)
+    told = package_index.settings(env)
+    try:
+        program = obtained(cache_folder(env), told)
+    except Unavailable as problem:
+        sys.exit(f"error: uv could not be fetched: {problem}")
+    os.execve(program, [program, *sys.argv[1:]], {**env, **told.variables})
 
 
-def _lines(listing: str) -> Iterator[tuple[int, str, str]]:
-    """Rank, name and value of each line, such as ``global.find-links='/wheels'``."""
-    for line in listing.splitlines():
-        key, _, quoted = line.partition("=")
-        section, _, name = key.strip().rpartition(".")
-        if section not in _SECTIONS:
-            continue
-        try:
-            yield _SECTIONS.index(section), name, str(ast.literal_eval(quoted))
-        except (ValueError, SyntaxError):
-            continue
+if __name__ == "__main__":
+    main()

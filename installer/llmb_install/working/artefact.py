@@ -6,8 +6,20 @@ Standard library only: the first stage makes one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 
+from llmb_common.errors import EnvironmentLacks
 from llmb_install.working.reporter import Reporter
+
+
+class Room(NamedTuple):
+    """Space that making something takes while it is made."""
+
+    folder: Path
+    bytes: int
+    what: str
 
 
 class Artefact(ABC):
@@ -33,6 +45,14 @@ class Artefact(ABC):
     def disk(self) -> int:
         """Bytes on disk, estimated."""
         return 0
+
+    def room(self) -> Sequence[Room]:
+        """The space to make it in; its folders must be writable."""
+        return ()
+
+    def lacks(self) -> Sequence[EnvironmentLacks]:
+        """What else this machine lacks to make it, found in seconds and without writing anything of it."""
+        return ()
 
     @abstractmethod
     def is_complete(self) -> bool:

@@ -12,6 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from llmb_common.errors import CheckFailed, LLMBError
 from llmb_install.working import command
 from llmb_install.working.artefact import Artefact
+from llmb_install.working.readiness import require_ready
 from llmb_install.working.reporter import Reporter
 
 _SIDE_BY_SIDE = 3
@@ -28,9 +29,11 @@ def make_missing(artefacts: Iterable[Artefact], reporter: Reporter) -> list[str]
     Ctrl-C ends every program that one of them has started.
 
     Raises:
+        EnvironmentLacks: what is missing on this machine for any of them; nothing was begun.
         LLMBError: the error of the first that failed.
     """
     waiting = {artefact.id: artefact for artefact in missing(artefacts)}
+    require_ready(waiting.values())
     ran: list[str] = []
     errors: list[BaseException] = []
     running: dict[Future[object], str] = {}

@@ -1,0 +1,391 @@
+"""Where packages come from: what pip and uv are told, and fetching uv's wheel from a real index on this machine."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import os
+import ssl
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from llmb_install.parts import package_index, uv
+from llmb_install.parts.package_index import Settings, Sources, Unavailable, settings
+
+NONE = {"PIP_CONFIG_FILE": os.devnull}
+
+
+@pytest.fixture(autouse=True)
+def _no_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(package_index, "_has_certificates", lambda: False)
+
+
+# What pip and uv are told
+
+
+def test_uv_looks_where_pip_is_told_to_look() -> None:
+    told = settings(
+        {
+            **NONE,
+            "PIP_INDEX_URL": "https://pypi.example/simple",
+            "PIP_EXTRA_INDEX_URL": "https://a.example\nhttps://b.example",
+            "PIP_FIND_LINKS": "/wheels /more",
+            "PIP_TRUSTED_HOST": "a.example",
+            "PIP_CERT": "/etc/ca.pem",
+            "PIP_CLIENT_CERT": "/etc/me.pem",
+            "PIP_PROXY": "http://proxy.example:3128",
+            "PIP_DEFAULT_TIMEOUT": "180",
+            "PIP_PROGRESS_BAR": "off",
+            "PIP_RETRIES": "",
+        }
+    )
+    assert told == Settings(
+        {
+            "UV_DEFAULT_INDEX": "https://pypi.example/simple",
+            "UV_INDEX": "https://a.example https://b.example",
+            "UV_FIND_LINKS": "/wheels,/more",
+            "UV_INSECURE_HOST": "a.example",
+            "SSL_CERT_FILE": "/etc/ca.pem",
+            "SSL_CLIENT_CERT": "/etc/me.pem",
+            "HTTP_PROXY": "http://proxy.example:3128",
+            "HTTPS_PROXY": "http://proxy.example:3128",
+            "UV_HTTP_TIMEOUT": "180",
+        }
+    )
+    assert settings({**NONE, "PIP_NO_INDEX": "1"}) == Settings(options=("--no-index",))
+    assert settings({**NONE, "PIP_NO_INDEX": "false"}) == Settings()
+
+
+def test_what_uv_is_told_itself_wins() -> None:
+    env = {**NONE, "PIP_INDEX_URL": "https://pip.example", "UV_DEFAULT_INDEX": "https://uv.example", "UV_INDEX": ""}
+    assert settings(env).variables == {"UV_DEFAULT_INDEX": "https://uv.example"}
+
+
+def test_a_sites_own_authority_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings({**NONE, "REQUESTS_CA_BUNDLE": "/r.pem"}).variables == {"SSL_CERT_FILE": "/r.pem"}
+    assert settings({**NONE, "REQUESTS_CA_BUNDLE": "/r", "PIP_CERT": "/p"}).variables == {"SSL_CERT_FILE": "/p"}
+    monkeypatch.setattr(package_index, "_has_certificates", lambda: True)
+    assert settings(NONE).variables == {"UV_SYSTEM_CERTS": "true"}
+    assert settings({**NONE, "SSL_CERT_FILE": "/own.pem"}).variables == {"SSL_CERT_FILE": "/own.pem"}
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_files_are_read_as_pip_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Held against pip itself, which says what it would do."""
+    monkeypatch.setattr(package_index, "_MACHINES_FILE", tmp_path / "none")
+    home, machine, own = tmp_path / "home", tmp_path / "xdg", tmp_path / "own.conf"
+    write(machine / "pip" / "pip.conf", "[global]\nindex-url = https://machine.example\ntimeout = 5\n")
+    write(home / ".pip" / "pip.conf", "[global]\nindex_url = https://old.example\n[list]\ncert = /no\n")
+    write(
+        home / ".config" / "pip" / "pip.conf",
+        "[install]\nfind-links =\n    /one\n    /two\n[global]\nproxy = http://p\n",
+    )
+    write(own, "[global]\nindex-url = https://own.example\nfind-links = /never\n")
+    env = {"HOME": str(home), "XDG_CONFIG_DIRS": str(machine), "PIP_TIMEOUT": "9"}
+    proxy = {"HTTP_PROXY": "http://p", "HTTPS_PROXY": "http://p", "UV_HTTP_TIMEOUT": "9"}
+    wanted = {"UV_DEFAULT_INDEX": "https://old.example", "UV_FIND_LINKS": "/one,/two", **proxy}
+    assert settings(env).variables == wanted
+    listed = pip_config(env)
+    assert not listed or "global.index-url='https://old.example'" in listed
+    assert not listed or "install.find-links='\\n/one\\n/two'" in listed
+    env["PIP_CONFIG_FILE"] = str(own)
+    wanted = {"UV_DEFAULT_INDEX": "https://own.example", "UV_FIND_LINKS": "/never", "UV_HTTP_TIMEOUT": "9"}
+    assert settings(env).variables == wanted, "in place of the user's"
+    listed = pip_config(env)
+    assert not listed or "global.index-url='https://own.example'" in listed
+    assert "/one" not in listed
+    write(own, "nonsense")
+    assert settings(env).variables["UV_DEFAULT_INDEX"] == "https://machine.example", "a damaged file says nothing"
+
+
+def pip_config(env: dict[str, str]) -> str:
+    """What pip says of its settings; nothing where there is no pip."""
+    argv = [sys.executable, "-m", "pip", "config", "list"]
+    return subprocess.run(argv, env=env, capture_output=True, text=True, check=False).stdout
+
+
+# Fetching
+
+NAME = "uv-0.13.9-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
+
+
+def wheel() -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("uv/__init__.py", "")
+        archive.writestr("uv-0.13.9.data/scripts/uv", "#!/bin/sh\necho uv of the index\n")
+    return content.getvalue()
+
+
+@dataclass
+class Index:
+    """A package index: what it has by path, whom it lets in, and what was asked."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    redirects: dict[str, str] = field(default_factory=dict)
+    user: str = ""
+    asked: list[tuple[str, str | None]] = field(default_factory=list)
+    hang: threading.Event = field(default_factory=threading.Event)
+    url: str = ""
+
+    def has_uv(self, content: bytes, page: str = "/simple/uv/") -> None:
+        self.files[page] = f'<a href="../../files/{NAME}#sha256=x">{NAME}</a>\n<a href="/other.whl">o</a>'.encode()
+        self.files[f"/files/{NAME}"] = content
+
+
+@pytest.fixture
+def index() -> Iterator[Index]:
+    found = Index()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            user = self.headers.get("Authorization")
+            found.asked.append((self.path, user))
+            wanted = "Basic " + base64.b64encode(found.user.encode()).decode()
+            if self.path == "/hangs/uv/":
+                found.hang.wait(30)
+            status = 200 if self.path in found.files else 404
+            if self.path in found.redirects:
+                self.send_response(302)
+                self.send_header("Location", found.redirects[self.path])
+                self.end_headers()
+                return
+            self.send_response(401 if found.user and user != wanted else status)
+            self.end_headers()
+            if not found.user or user == wanted:
+                self.wfile.write(found.files.get(self.path, b""))
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, *_: object) -> None:
+            pass  # a client that went away
+
+    server = Server(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    found.url = f"http://127.0.0.1:{server.server_port}"
+    yield found
+    found.hang.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def told(index: str, **more: str) -> Settings:
+    return settings({**NONE, "PIP_INDEX_URL": index, **more})
+
+
+@pytest.fixture
+def locked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A lock that names our wheel, on a machine that it is for."""
+    lock = tmp_path / "uv.txt"
+    lock.write_text(f"uv==0.13.9 \\\n    --hash=sha256:{hashlib.sha256(wheel()).hexdigest()}\n")
+    monkeypatch.setattr(uv, "LOCK", lock)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr("platform.libc_ver", lambda: ("glibc", "2.36"))
+    monkeypatch.setattr(uv, "BESIDE", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+
+
+@pytest.mark.usefixtures("locked")
+def test_uv_is_fetched_compared_and_unpacked(index: Index, tmp_path: Path) -> None:
+    index.has_uv(wheel())
+    program = uv.obtained(tmp_path / "cache", told(f"{index.url}/simple/"))
+    assert program == str(tmp_path / "cache" / "uv")
+    assert subprocess.run([program], capture_output=True, text=True, check=True).stdout == "uv of the index\n"
+    asked = len(index.asked)
+    assert uv.obtained(tmp_path / "cache", told(index.url)) == program
+    assert len(index.asked) == asked, "it is at hand"
+
+
+@pytest.mark.usefixtures("locked")
+def test_another_content_than_the_locks_is_refused(index: Index, tmp_path: Path) -> None:
+    index.has_uv(wheel() + b"more")
+    with pytest.raises(Unavailable, match=f"{index.url}/files/{NAME} has another content than the lock file says"):
+        uv.obtained(tmp_path / "cache", told(f"{index.url}/simple"))
+    assert not (tmp_path / "cache").exists()
+    on_path = tmp_path / "nothing" / "uv"
+    write(on_path, "")
+    on_path.chmod(0o755)
+    assert uv.obtained(tmp_path / "cache", told(f"{index.url}/simple")) == str(on_path), "the user's own"
+
+
+@pytest.mark.usefixtures("locked")
+@pytest.mark.parametrize("place", ["folder", "file URL", "page", "extra index", "simple index on disk"])
+def test_wherever_pip_finds_packages_uv_is_found(index: Index, tmp_path: Path, place: str) -> None:
+    folder = tmp_path / "a folder"
+    write(folder / "x", "")
+    (folder / NAME).write_bytes(wheel())
+    (folder / "uv").mkdir()
+    (folder / "uv" / NAME).write_bytes(wheel())
+    index.has_uv(wheel(), "/links.html")
+    index.files["/links.html"] = index.files["/links.html"].replace(b"../../", b"/")
+    index.has_uv(wheel())
+    more = {
+        "folder": {"UV_FIND_LINKS": str(folder)},
+        "file URL": {"PIP_FIND_LINKS": folder.as_uri()},
+        "page": {"PIP_FIND_LINKS": f"{index.url}/links.html"},
+        "extra index": {"UV_INDEX": f"internal={index.url}/simple"},
+        "simple index on disk": {"PIP_EXTRA_INDEX_URL": folder.as_uri()},
+    }[place]
+    assert uv.obtained(tmp_path / "cache", told(f"{index.url}/empty", **more)).endswith("/cache/uv")
+
+
+@pytest.mark.usefixtures("locked")
+def test_a_password_reaches_its_host_alone(index: Index, tmp_path: Path) -> None:
+    index.has_uv(wheel())
+    index.user = "me:s@cret"
+    private = index.url.replace("http://", "http://me:s%40cret@")
+    assert uv.obtained(tmp_path / "cache", told(f"{private}/simple"))
+    with pytest.raises(Unavailable) as caught:
+        Sources(told(f"{private}/nothing")).links("uv", uv.is_for_here)
+    assert "s%40cret" not in str(caught.value)
+    index.redirects["/moved/uv/"] = f"http://localhost:{index.url.rpartition(':')[2]}/simple/uv/"
+    with pytest.raises(Unavailable, match="no build for this machine is there"):
+        Sources(told(f"{private}/moved")).links("uv", uv.is_for_here)
+    assert index.asked[-1] == ("/simple/uv/", None)
+
+
+@pytest.mark.usefixtures("locked")
+def test_a_users_netrc_is_read(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index.has_uv(wheel())
+    index.user = "me:word"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write(tmp_path / ".netrc", "machine 127.0.0.1 login me password word\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    assert Sources(told(f"{index.url}/simple")).links("uv", uv.is_for_here)
+    write(tmp_path / ".netrc", "machine nonsense nonsense\n")
+    with pytest.raises(Unavailable, match="no build for this machine is there"):
+        Sources(told(f"{index.url}/simple")).links("uv", uv.is_for_here)
+
+
+@pytest.mark.usefixtures("locked")
+def test_what_does_not_answer_is_named(index: Index, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def problem(index: str, **more: str) -> str:
+        with pytest.raises(Unavailable) as caught:
+            Sources(told(index, **more)).links("uv", uv.is_for_here)
+        return str(caught.value)
+
+    assert problem("http://127.0.0.1:1/simple") == "http://127.0.0.1:1/simple/uv/: Connection refused"
+    assert problem("http://no-such-host.invalid/s").startswith("http://no-such-host.invalid/s/uv/: ")
+    assert problem(f"{index.url}/nothing") == f"no build for this machine is there ({index.url}/nothing/uv/)"
+    index.files["/simple/uv/"] = b"<a href='x'>"
+    assert problem(f"{index.url}/simple") == f"no build for this machine is there ({index.url}/simple/uv/)"
+    assert "pip is told to use no index" in problem(f"{index.url}/simple", PIP_NO_INDEX="1")
+    write(tmp_path / "wheels" / "x.whl", "")
+    assert problem("http://127.0.0.1:1", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path / "wheels")) == (
+        f"no build for this machine is there ({tmp_path / 'wheels'})"
+    )
+    monkeypatch.setattr(package_index, "_ANSWER_SECONDS", 0.2)
+    assert problem(f"{index.url}/hangs") == f"{index.url}/hangs/uv/: no answer in 0 s"
+
+
+@pytest.mark.usefixtures("locked")
+def test_a_host_that_did_not_answer_is_not_asked_twice(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(package_index, "_ANSWER_SECONDS", 0.2)
+    sources = Sources(told(f"{index.url}/hangs"))
+    for package in ("uv", "torch"):
+        with pytest.raises(Unavailable, match="no answer"):
+            sources.links(package)
+    assert [path for path, _ in index.asked] == ["/hangs/uv/"]
+
+
+@pytest.mark.parametrize(
+    ("name", "machine", "libc", "right"),
+    [
+        ("uv-0.13.9-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl", "x86_64", "glibc", True),
+        ("uv-0.13.9-py3-none-manylinux_2_28_aarch64.whl", "aarch64", "glibc", True),
+        ("uv-0.13.9-py3-none-musllinux_1_1_x86_64.whl", "x86_64", "", True),
+        ("uv-0.13.9-py3-none-musllinux_1_1_x86_64.whl", "x86_64", "glibc", False),
+        ("uv-0.13.8-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl", "x86_64", "glibc", False),
+        ("uv-0.13.9-py3-none-macosx_10_12_x86_64.whl", "x86_64", "glibc", False),
+        ("uv-0.13.9-py3-none-manylinux_2_28_aarch64.whl", "x86_64", "glibc", False),
+        ("uv-0.13.9.tar.gz", "x86_64", "glibc", False),
+    ],
+)
+@pytest.mark.usefixtures("locked")
+def test_which_wheel_is_for_this_machine(
+    monkeypatch: pytest.MonkeyPatch, name: str, machine: str, libc: str, right: bool
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr("platform.libc_ver", lambda: (libc, ""))
+    assert uv.is_for_here(name) == right
+
+
+def context(told: Settings, url: str) -> ssl.SSLContext:
+    return Sources(told)._tls(package_index.urllib.parse.urlsplit(url))
+
+
+def test_certificates_are_checked_unless_the_machine_has_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without any, the lock's hash decides, and no password is sent."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    url = "https://pypi.example/simple/"
+    assert context(told(url), url).verify_mode == ssl.CERT_NONE
+    secret = "https://me:word@pypi.example/simple/"
+    assert context(told(secret), secret).verify_mode == ssl.CERT_REQUIRED
+    assert context(told(url, PIP_CERT="/ca.pem"), url).verify_mode == ssl.CERT_REQUIRED
+    monkeypatch.setattr(package_index, "_has_certificates", lambda: True)
+    assert context(told(url), url).verify_mode == ssl.CERT_REQUIRED
+    assert context(told(url, PIP_TRUSTED_HOST="other.example"), url).verify_mode == ssl.CERT_REQUIRED
+    assert context(told(url, PIP_TRUSTED_HOST="pypi.example"), url).verify_mode == ssl.CERT_NONE
+
+
+@pytest.mark.parametrize("proxied", [True, False])
+@pytest.mark.usefixtures("locked")
+def test_a_proxy_is_asked_where_pip_is_told_of_one(index: Index, proxied: bool) -> None:
+    index.files["http://pypi.example/simple/uv/"] = f'<a href="/{NAME}">x</a>'.encode()
+    more = {"PIP_PROXY": index.url} if proxied else {"HTTP_PROXY": index.url}
+    assert Sources(told("http://pypi.example/simple", **more)).links("uv", uv.is_for_here)
+
+
+def test_uv_itself_may_be_called(tmp_path: Path, stand_in: Callable[[str], Path]) -> None:
+    """``python uv.py`` is uv with pip's settings."""
+    stand_in('#!/bin/sh\necho "$* $UV_DEFAULT_INDEX"\n')
+    program = "from llmb_install.parts import uv; import sys; sys.argv[1:] = ['pip', 'x']; uv.main()"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PIP_INDEX_URL": "https://x.example", **NONE}
+    env["XDG_CACHE_HOME"] = str(tmp_path)
+    code = f"import sys; sys.executable = {str(tmp_path / 'bin' / 'python')!r}; {program}"
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert done.stdout == "pip x https://x.example\n", done.stderr
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> Callable[[str], Path]:
+    def made(text: str) -> Path:
+        path = tmp_path / "bin" / "uv"
+        write(path, text)
+        path.chmod(0o755)
+        return path
+
+    return made
+
+
+@pytest.mark.parametrize(("script", "said"), [("echo a; echo ' why '; exit 2", "why"), ("exit 3", "exit status 3")])
+def test_why_uv_could_not_fetch_a_python(
+    tmp_path: Path, stand_in: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, script: str, said: str
+) -> None:
+    program = stand_in(f"#!/bin/sh\necho $* > {tmp_path}/asked\n{script}\n")
+    monkeypatch.setattr(uv, "BESIDE", program.parent)
+    assert uv.fetch_python("3.12", tmp_path, NONE) == said
+    assert (tmp_path / "asked").read_text() == "python install --no-bin 3.12\n"
+    stand_in("#!/bin/sh\n")
+    assert uv.fetch_python("3.12", tmp_path, NONE) is None
+    monkeypatch.setattr(uv, "BESIDE", tmp_path)
+    monkeypatch.setattr(uv, "on_path", lambda: None)
+    problem = uv.fetch_python("3.12", tmp_path / "none", {**NONE, "PIP_INDEX_URL": "http://127.0.0.1:1"})
+    assert problem == "http://127.0.0.1:1/uv/: Connection refused"
