@@ -50,7 +50,20 @@ def test_the_signal_comes_as_early_as_the_checkpoint_is_large_and_the_site_slow(
     assert f"#SBATCH --signal=TERM@{seconds}\n" in script(p)
     # A step that takes that long to write has not hung.
     patience = max(1800, 2 * seconds)
-    assert f"\nhang_seconds={patience} teardown_seconds=" in script(p)
+    limits = f"start_seconds={1200 + patience} hang_seconds={patience} teardown_seconds={patience}"
+    assert f"\n{limits}\n" in script(p)
+
+
+@pytest.mark.parametrize(
+    ("variables", "limits"),
+    [
+        ({}, "start_seconds=1200 hang_seconds=600 teardown_seconds=300"),
+        ({"LOAD_CHECKPOINT_PATH": "/ck"}, "start_seconds=3000 hang_seconds=600 teardown_seconds=300"),
+        ({"ENABLE_PROFILE": "true"}, "start_seconds=3000 hang_seconds=1800 teardown_seconds=1800"),
+    ],
+)
+def test_reading_a_checkpoint_and_profiling_are_given_time_too(variables: dict[str, str], limits: str) -> None:
+    assert f"\n{limits}\n" in script(plan(ENABLE_CHECKPOINT="false", MODEL_SIZE="8b", JOB_TOTAL_GPUS="8", **variables))
 
 
 def test_the_rate_is_5_gb_per_second_unless_the_site_says_another(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""How a batch script judges the end of its step: really run, with an srun that ends in various ways."""
+"""How a batch script judges the end of its step: really run, with an srun that ends in various ways.
+
+What rendering/supervise.sh and slurm/job.sh do around the step. When a step counts as hung: test_supervise_clock.py.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,21 @@ from pathlib import Path
 
 import pytest
 
+from support.iteration_logs import mbridge_line
 from support.runs import make_run
 
 
-def run_script(folder: Path, srun: str) -> tuple[int, list[tuple[str, int | None]]]:
+def run_script(folder: Path, srun: str, log: str = "", **given: str) -> tuple[int, list[tuple[str, int | None]]]:
     """The exit code of a Slurm job script whose step runs ``srun`` (bash), and its record of events."""
     install = folder / "install"
     install.mkdir()
-    record = make_run(install, state="SUBMITTED", log="")
+    record = make_run(install, state="SUBMITTED", log=log)
     programs = folder / "bin"
     programs.mkdir()
     for name, text in (("srun", srun), ("scontrol", "echo NodeAddr=localhost")):
         (programs / name).write_text(f"#!/bin/bash\n{text}\n")
         (programs / name).chmod(0o755)
-    environment = {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"}
+    environment = {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", **given}
     with record.paths.batch_log.open("ab") as output:
         output.write(b"srun: error: n9: task 0: Exited with exit code 55\n")  # of an earlier start of this job
         output.flush()
@@ -61,3 +65,77 @@ def test_a_signal_is_recorded_before_the_end_also_when_the_step_had_it_first(tmp
     """Slurm signals a step and its script one after the other, with a long gap under load."""
     srun = 'script=$PPID; (sleep 1; kill -TERM "$script") > /dev/null 2>&1 & exit 143'
     assert run_script(tmp_path, srun) == (143, [("start", None), ("signal", None), ("end", 143)])
+
+
+SOON = {"LLMB_WATCH_SECONDS": "1", "LLMB_START_SECONDS": "1", "LLMB_HANG_SECONDS": "1", "LLMB_TEARDOWN_SECONDS": "1"}
+STAYS = "trap 'exit 9' TERM\nwhile true; do sleep 0.1; done\n"
+
+
+def printing(*indices: int, steps: int = 5) -> str:
+    lines = "".join(mbridge_line(index, steps, milliseconds=10) for index in indices)
+    return f"cat >> \"$LLMB_RUN_DIR/$LLMB_EXPERIMENT/log-$LLMB_EXPERIMENT.out\" << 'LINES'\n{lines}LINES\n"
+
+
+@pytest.mark.parametrize(
+    ("iterations", "status", "recorded"),
+    [
+        ((), 124, ("hang", 0)),
+        ((1, 2), 124, ("hang", 2)),
+        ((4, 5), 0, ("teardown", 5)),
+    ],
+)
+def test_a_step_that_stays_is_ended_and_its_end_is_not_what_counts(
+    tmp_path: Path, iterations: tuple[int, ...], status: int, recorded: tuple[str, int]
+) -> None:
+    """An earlier start has left iterations in the log, its last one too."""
+    log = mbridge_line(4, 5) + mbridge_line(5, 5)
+    found = run_script(tmp_path, printing(*iterations) + STAYS, log, **SOON)
+    assert found == (status, [("start", None), recorded, ("end", status)])
+
+
+def test_a_step_that_ends_by_itself_in_time_keeps_its_own_end(tmp_path: Path) -> None:
+    found = run_script(tmp_path, printing(1, 2) + "sleep 1\nexit 3", LLMB_WATCH_SECONDS="1")
+    assert found == (3, [("start", None), ("end", 3)])
+
+
+def test_a_signal_reaches_the_step_which_may_take_its_time_to_save(tmp_path: Path) -> None:
+    srun = """
+trap 'sleep 2; touch "$LLMB_RUN_DIR/saved"; exit 0' TERM
+(sleep 1; kill -TERM "$PPID") > /dev/null 2>&1 &
+while true; do sleep 0.1; done
+"""
+    assert run_script(tmp_path, srun) == (0, [("start", None), ("signal", None), ("end", 0)])
+    assert list(tmp_path.rglob("saved"))
+
+
+def test_a_second_job_of_the_same_run_does_nothing(tmp_path: Path) -> None:
+    found = run_script(tmp_path, 'cp "$LLMB_RUN_DIR/claim" "$LLMB_RUN_DIR/mine"')
+    assert found == (0, [("start", None), ("end", 0)])
+    (claim,) = tmp_path.rglob("claim")
+    assert claim.read_text() == "7\n"
+    script = next(tmp_path.rglob("*.sbatch"))
+    environment = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "SLURM_JOB_NUM_NODES": "1"}
+
+    def status(job: str) -> tuple[int, str]:
+        done = subprocess.run(
+            ["bash", str(script)], env={**environment, "SLURM_JOB_ID": job}, capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stderr
+
+    assert status("8") == (125, "this run belongs to job 7, not to 8\n")
+    assert status("7")[0] == 0, "a requeued job keeps it"
+    events = [json.loads(line) for line in claim.with_name("events.jsonl").read_text().splitlines()]
+    assert [(event["event"], event["job_id"]) for event in events[2:]] == [
+        ("duplicate", "8"),
+        ("start", "7"),
+        ("end", "7"),
+    ]
+
+
+def test_a_task_of_an_array_is_called_as_squeue_calls_it(tmp_path: Path) -> None:
+    given = {"SLURM_ARRAY_JOB_ID": "40", "SLURM_ARRAY_TASK_ID": "3", "SLURM_RESTART_COUNT": "2"}
+    assert run_script(tmp_path, "exit 0", SLURM_JOB_NODELIST="n[1-2]", **given)[0] == 0
+    (events,) = tmp_path.rglob("events.jsonl")
+    for line in events.read_text().splitlines():
+        event = json.loads(line)
+        assert (event["job_id"], event["nodes"], event["restart"]) == ("40_3", "n[1-2]", 2)

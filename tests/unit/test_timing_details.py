@@ -383,6 +383,15 @@ def test_what_went_wrong_in_words(tmp_path: Path, event: str, problem: str) -> N
     assert events(tmp_path, START, {"event": event, "job_id": "41", "exit_code": 12}).problem == problem
 
 
+@pytest.mark.parametrize(("time", "waited"), [({"time": 100 + 1215}, " in 1215 s"), ({}, "")])
+def test_a_hang_before_the_first_iteration_says_how_long_it_was_waited_for(
+    tmp_path: Path, time: dict[str, int], waited: str
+) -> None:
+    hang = {"event": "hang", "job_id": "41", "exit_code": 0, **time}
+    expected = f"hung before its first iteration: none came{waited}, the job was ended (LLMB_START_SECONDS)"
+    assert events(tmp_path, START | {"time": 100}, hang).problem == expected
+
+
 def test_damaged_lines_and_values_of_another_type_say_nothing(tmp_path: Path) -> None:
     odd = {"event": "end", "job_id": "41", "time": True, "exit_code": "0"}
     found = events(

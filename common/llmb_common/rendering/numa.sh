@@ -5,10 +5,11 @@ if command -v numactl > /dev/null; then
   numa=()
   for list in /sys/devices/system/node/node[0-9]*/cpulist; do
     [[ -r $list && -n $(< "$list") ]] || continue
-    node=${list%/cpulist}
-    numa+=("${node##*/node}")
+    node=${list%/cpulist} node=${node##*/node}
+    numa[node]=$node  # by number: node10 is listed before node2
   done
-  if (( ${#numa[@]} > 1 )); then
+  numa=("${numa[@]}")
+  if ((${#numa[@]} > 1)); then
     node=${numa[local_rank * ${#numa[@]} / local_ranks]}
     prefix=(numactl "--cpunodebind=$node" "--membind=$node")
   fi

@@ -10,10 +10,14 @@ from shlex import quote
 from llmb_common.errors import RequestError
 from llmb_common.executors import executor_for
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.saving import START_SECONDS
 from llmb_common.rendering.task import task_script
 from llmb_common.runs.paths import RunPaths
 from llmb_common.shell_text import shell_part
 from llmb_common.words import line_problem
+
+START_PATIENCE = 4
+"""A step counts as hung where its first iteration takes so many times as long as is assumed of a start."""
 
 HANG_SECONDS = 600
 """A step counts as hung after so long without a new iteration, but not before 20 times the median step."""
@@ -22,7 +26,8 @@ TEARDOWN_SECONDS = 300
 """How long ranks may take to exit after the last iteration."""
 
 LONG_SECONDS = 1800
-"""The minimum for both where a checkpoint or a profile is written between steps or at the end."""
+"""The minimum for both where a checkpoint or a profile is written between steps or at the end; the first iteration may
+take so much longer where a checkpoint is read or a profiler started."""
 
 
 def render_script(plan: JobPlan, paths: RunPaths) -> str:
@@ -61,11 +66,14 @@ def _check(plan: JobPlan, paths: RunPaths) -> None:
 
 def _patience(plan: JobPlan) -> list[str]:
     """What ``supervise.sh`` reads of the plan."""
-    hang, teardown = HANG_SECONDS, TEARDOWN_SECONDS
+    start, hang, teardown = START_PATIENCE * START_SECONDS, HANG_SECONDS, TEARDOWN_SECONDS
+    # A checkpoint may take twice as long as the site's rate says before a step counts as hung.
+    long = max(LONG_SECONDS, 2 * plan.checkpoint.save_seconds)
+    if plan.checkpoint.enabled or plan.checkpoint.load is not None or plan.profile is not None:
+        start += long
     if plan.checkpoint.enabled or plan.profile is not None:
-        # A checkpoint may take twice as long as the site's rate says before a step counts as hung.
-        hang = teardown = max(LONG_SECONDS, 2 * plan.checkpoint.save_seconds)
-    return [f"hang_seconds={hang} teardown_seconds={teardown} exit_after={plan.exit_after or 0}"]
+        hang = teardown = long
+    return [f"start_seconds={start} hang_seconds={hang} teardown_seconds={teardown}"]
 
 
 def _comment(plan: JobPlan) -> list[str]:

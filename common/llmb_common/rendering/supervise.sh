@@ -4,9 +4,9 @@
 # job               the scheduler's id of this job, as its queue shows it
 # nodes             where it runs
 # restarts          how often the scheduler has started it again
-# hang_seconds      how long no iteration may end before the step counts as hung, beside hang_steps times the median
+# start_seconds     how long the first iteration may take to end, from the start of the step, before it counts as hung
+# hang_seconds      the same for each later one, or 20 times the median iteration where that is longer
 # teardown_seconds  how long ranks may take to exit after the last iteration
-# exit_after        how many iterations this run trains; 0: as many as its log says
 # late_signals      1 where a signal can reach this script seconds after the step that it ended
 # step_status       a function that is given the step's exit status and prints the rank's that failed first
 #
@@ -32,50 +32,73 @@ trap 'status=$?
 if [[ ${BASHPID:-$$} == "$$" ]]; then trap "" TERM INT; event end "$status"; fi' EXIT
 
 first=$(($(wc -c < "$log") + 1))  # an earlier start of this job may have left its iterations
-hang_steps=20
 hung=11 lingered=10  # exit statuses of supervise
 
 seconds() {  # variable, default: whole seconds, or the default
   if [[ ${!1:-} =~ ^[1-9][0-9]{0,6}$ ]]; then echo "${!1}"; else echo "$2"; fi
 }
 
-# Ends a step that has had no new iteration for long, and one that does not exit after its last iteration.
+pause() {  # seconds
+  read -r -t "$1" -u 9 || true  # nothing ever comes: a sleep that starts no process
+}
+
+# Takes note of an iteration. The times of the first 99, of which the median is wanted, are kept in order.
+iteration() {  # its number, that of the last, milliseconds
+  local at=${#times[@]}
+  (($1 > last)) || return 0
+  last=$1 steps=$2 idle=0
+  ((at < 99)) || return 0
+  for (( ; at > 0 && times[at - 1] > $3; at--)); do times[at]=${times[at - 1]}; done
+  times[at]=$3
+}
+
+# Takes note of the iterations that the log has of late.
+look() {
+  local size index total ms
+  size=$(wc -c < "$log") || return 0
+  while read -r index total ms; do
+    iteration "$index" "$total" "$ms"
+  done < <(tail -c "+$offset" "$log" |
+    LC_ALL=C sed -nE 's,^.* iteration +([0-9]+)/ *([0-9]+) [|].*\(ms\): ([0-9]+)[.0-9]* [|].*,\1 \2 \3,p')
+  offset=$((size - 4096 > first ? size - 4096 : first))  # a line may have been half written
+}
+
+# Whether nothing has come for longer than it may take; says in verdict what that means.
+overdue() {
+  local patience=$start
+  verdict=$hung
+  if ((last > 0 && last == steps)); then
+    patience=$teardown verdict=$lingered
+  elif ((last > 0)); then
+    patience=$((times[(${#times[@]} - 1) / 2] * 20 / 1000))
+    ((patience > hang)) || patience=$hang
+  fi
+  ((idle > patience))
+}
+
+# Ends a step that has had no new iteration for long, and one that does not exit after its last iteration. It counts
+# its own pauses: while Slurm suspends a job, no time passes.
 supervise() {  # PID of the step
-  local poll hang teardown patience verdict index total ms size offset=$first
-  local last=0 steps=0 times=() since=$SECONDS
+  local poll start hang teardown verdict last=0 steps=0 idle=0 times=() offset=$first
   poll=$(seconds LLMB_WATCH_SECONDS 15)
+  start=$(seconds LLMB_START_SECONDS "$start_seconds")
   hang=$(seconds LLMB_HANG_SECONDS "$hang_seconds")
   teardown=$(seconds LLMB_TEARDOWN_SECONDS "$teardown_seconds")
-  exec 9<> <(:)  # nothing ever comes: reading it is a sleep that starts no process
-  while true; do
-    read -r -t "$poll" -u 9 || true
-    size=$(wc -c < "$log")
-    while read -r index total ms; do
-      if ((index > last)); then
-        last=$index steps=$total since=$SECONDS times+=("$ms")
-      fi
-    done < <(tail -c "+$offset" "$log" |
-      LC_ALL=C sed -nE 's,^.* iteration +([0-9]+)/ *([0-9]+) [|].*\(ms\): ([0-9]+).*,\1 \2 \3,p')
-    offset=$((size - 4096 > first ? size - 4096 : first))  # a line may have been half written
-    ((last > 0)) || continue
-    if ((exit_after ? ${#times[@]} >= exit_after : last == steps)); then
-      patience=$teardown verdict=$lingered
-    else
-      ms=$(printf '%s\n' "${times[@]}" | sort -n | sed -n "$(((${#times[@]} + 1) / 2))p")
-      patience=$((ms * hang_steps / 1000)) verdict=$hung
-      ((patience > hang)) || patience=$hang
-    fi
-    ((SECONDS - since > patience)) || continue
-    trap '' TERM  # the verdict must outlive the step
-    if ((verdict == hung)); then event hang "$last"; else event teardown "$last"; fi
-    kill -TERM "$1" 2> /dev/null || true
-    for ((size = 0; size < 60; size++)); do
-      kill -0 "$1" 2> /dev/null || break
-      read -r -t 1 -u 9 || true
-    done
-    kill -KILL "$1" 2> /dev/null || true
-    exit "$verdict"
+  exec 9<> <(:)
+  until overdue; do
+    pause "$poll"
+    idle=$((idle + poll))
+    look
   done
+  trap '' TERM  # the verdict must outlive the step
+  if ((verdict == hung)); then event hang "$last"; else event teardown "$last"; fi || true
+  kill -TERM "$1" 2> /dev/null || true
+  for ((idle = 0; idle < 60; idle++)); do
+    kill -0 "$1" 2> /dev/null || break
+    pause 1
+  done
+  kill -KILL "$1" 2> /dev/null || true
+  exit "$verdict"
 }
 
 # Waits for the step, judges it, and ends this script with the training's exit code.

@@ -51,7 +51,7 @@ def read_events(path: Path) -> JobEvents:
         nodes=str(start.get("nodes", "")),
         restarts=_integer(start.get("restart")) or 0,
         signalled=any(event["event"] == "signal" for event in later),
-        problem=_problem(later),
+        problem=_problem(_number(start.get("time")), later),
     )
 
 
@@ -71,9 +71,13 @@ def _events(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _problem(events: list[dict[str, Any]]) -> str:
+def _problem(started: float | None, events: list[dict[str, Any]]) -> str:
     for event in events:
         last = event.get("exit_code")
+        if event["event"] == "hang" and last == 0:
+            ended = _number(event.get("time"))
+            waited = "" if started is None or ended is None else f" in {ended - started:.0f} s"
+            return f"hung before its first iteration: none came{waited}, the job was ended (LLMB_START_SECONDS)"
         if event["event"] == "hang":
             return f"hung after iteration {last}: no further one came, the job was ended"
         if event["event"] == "teardown":

@@ -1,0 +1,84 @@
+"""rendering/numa.sh: which NUMA node each rank is bound to, on made-up trees of /sys. The text is the real one, with
+another folder in the place of /sys; one bash binds all ranks of a tree."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import llmb_common.rendering
+
+NUMA = Path(llmb_common.rendering.__file__).with_name("numa.sh")
+
+
+def bound(folder: Path, nodes: Mapping[int, str], ranks: int, *, numactl: bool = True) -> list[str]:
+    """The command before the training of each of ``ranks``; ``nodes``: what ``cpulist`` says, by number."""
+    for number, cpus in nodes.items():
+        (folder / f"node{number}").mkdir()
+        (folder / f"node{number}" / "cpulist").write_text(f"{cpus}\n")
+    (folder / "has_cpu").write_text("")
+    text = NUMA.read_text()
+    place = "/sys/devices/system/node/"
+    assert text.count(place) == 1
+    script = "\n".join(
+        [
+            "set -euo pipefail",
+            "numactl() { :; }" if numactl else "",
+            f"bind() {{ {text.replace(place, f'{folder}/')}",
+            "}",
+            f"for ((local_rank = 0; local_rank < {ranks}; local_rank++)); do",
+            f'  local_ranks={ranks} prefix=()\n  bind\n  echo "${{prefix[*]}}"',
+            "done",
+        ]
+    )
+    bash = shutil.which("bash") or "bash"
+    done = subprocess.run([bash, "-c", script], env={"PATH": ""}, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return done.stdout.split("\n")[:-1]
+
+
+def on(*nodes: int) -> list[str]:
+    return [f"numactl --cpunodebind={node} --membind={node}" for node in nodes]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        # DGX H100: GPUs 0 to 3 are beside the first socket.
+        ({0: "0-55,112-167", 1: "56-111,168-223"}, on(0, 0, 0, 0, 1, 1, 1, 1)),
+        # GB200: two Grace CPUs with two GPUs each, and nodes of GPU memory, which have no CPUs.
+        ({0: "0-71", 1: "72-143", **dict.fromkeys(range(2, 34), "")}, on(0, 0, 1, 1)),
+        # Four nodes in two sockets (NPS2), eight ranks and four.
+        ({0: "0-31", 1: "32-63", 2: "64-95", 3: "96-127"}, on(0, 0, 1, 1, 2, 2, 3, 3)),
+        ({0: "0-31", 1: "32-63", 2: "64-95", 3: "96-127"}, on(0, 1, 2, 3)),
+        # By number, with gaps: node10 is listed before node2, and one of memory comes between.
+        ({0: "0-1", 1: "", 2: "2-3", 10: "4-5", 11: "6-7"}, on(0, 0, 2, 2, 10, 10, 11, 11)),
+        ({2: "0-1", 10: "2-3"}, on(2, 2, 10, 10)),
+        # A rank alone, and numbers that do not divide.
+        ({0: "0-1", 1: "2-3"}, on(0)),
+        ({0: "0-1", 1: "2-3"}, on(0, 0, 1)),
+        ({0: "0", 1: "1", 2: "2", 3: "3"}, on(0, 2)),
+    ],
+)
+def test_ranks_are_spread_over_the_nodes_that_have_cpus_in_order(
+    tmp_path: Path, nodes: dict[int, str], expected: list[str]
+) -> None:
+    assert bound(tmp_path, nodes, len(expected)) == expected
+
+
+@pytest.mark.parametrize("nodes", [{}, {0: "0-63"}, {0: "0-63", 1: "", 2: ""}])
+def test_nothing_is_bound_where_there_is_no_choice(tmp_path: Path, nodes: dict[int, str]) -> None:
+    assert bound(tmp_path, nodes, 4) == [""] * 4
+
+
+def test_nothing_is_bound_without_numactl(tmp_path: Path) -> None:
+    assert bound(tmp_path, {0: "0-1", 1: "2-3"}, 4, numactl=False) == [""] * 4
+
+
+def test_a_node_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    (tmp_path / "node5").mkdir()  # it was taken away
+    assert bound(tmp_path, {0: "0-1", 1: "2-3"}, 2) == on(0, 1)
