@@ -33,12 +33,14 @@ class Coverage:
         self._tests: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         self._texts: dict[str, list[str]] = {}
         self._functions: dict[str, dict[str, str]] = {}
+        self._naming: dict[str, str] = {}
 
     def add(self, recorded: dict[str, Any], root: Path) -> None:
         self.seconds.update(recorded["seconds"])
         self.failed.update(recorded["failed"])
         for file in {_file(test) for test in recorded["seconds"]} - self._functions.keys():
-            self._functions[file] = _functions_of((root / file).read_text(encoding="utf-8"))
+            self._naming[file] = (root / file).read_text(encoding="utf-8")
+            self._functions[file] = _functions_of(self._naming[file])
         for file, lines in recorded["lines"].items():
             if file not in self._texts and (root / file).is_file():
                 self._texts[file] = (root / file).read_text(encoding="utf-8").splitlines()
@@ -46,7 +48,7 @@ class Coverage:
                 self._tests[file][int(line)].update(test for test in tests if test not in self.failed)
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """The tests that execute the mutant, the quickest first.
+        """The tests that execute the mutant, the quickest first; of a shell file those in files that name it.
 
         A constant is executed by importing it: those tests count that execute a line where its name stands or have it
         themselves, or else those of its file.
@@ -61,7 +63,10 @@ class Coverage:
                     if text[:1].isspace() and wanted.search(text):
                         found |= self._tests[file].get(number, set())
             found |= {test for test in self.seconds.keys() - self.failed if wanted.search(self._text_of(test))}
-        if not found and not mutant.lines:
+        if mutant.file.endswith(".sh"):
+            name = "/".join(Path(mutant.file).parts[-2:])
+            found = {test for test in self.seconds.keys() - self.failed if name in self._naming[_file(test)]}
+        elif not found and not mutant.lines:
             found.update(*self._tests[mutant.file].values())
         return sorted(found, key=lambda test: (self.seconds.get(test, 0.0), test))
 
@@ -173,6 +178,7 @@ def _recorded(root: Path, tree: Path, to: Path) -> Iterator[list[Any]]:
     children = settings.with_suffix(".children.ini")
     children.write_text(text + "context = ${PYTEST_CURRENT_TEST-}\n")
     os.environ["COVERAGE_PROCESS_START"] = str(children)
+    os.environ["LLMB_TEST_RECORDING"] = str(_for_engines(settings.with_suffix("")))
     recording = Recording(config_file=str(settings))
     recorder = _Recorder(recording)
     recording.start()
@@ -194,6 +200,16 @@ def _recorded(root: Path, tree: Path, to: Path) -> Iterator[list[Any]]:
     temporary = to.with_suffix(f".{time.time_ns()}")
     temporary.write_text(json.dumps(value))
     temporary.replace(to)
+
+
+def _for_engines(folder: Path) -> Path:
+    """A folder on the path of training engines, whose Pythons have no recorder of their own."""
+    import coverage
+
+    folder.mkdir(exist_ok=True)
+    (folder / "coverage").symlink_to(Path(coverage.__file__).parent)
+    (folder / "sitecustomize.py").write_text("import coverage\ncoverage.process_startup()\n")
+    return folder
 
 
 def _test(context: str) -> str:

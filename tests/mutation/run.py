@@ -19,9 +19,13 @@ from pathlib import Path
 from mutation.excused import Excuses
 from mutation.mapping import Coverage, map_tests
 from mutation.mutants import Mutant, mutants_of
-from mutation.trees import SOURCES, TIMED_OUT, Call, Trees
+from mutation.shell import shell_mutants_of
+from mutation.trees import SOURCES, TIMED_OUT, Call, Trees, tracked_files
 
-WHOLE = ("llmb_run", "llmb_install")
+SHELL = "shell"
+"""The shell files of the library, as if they were a package."""
+
+WHOLE = ("llmb_train", "llmb_run", "llmb_install")
 """Packages that are counted as one; of the library each folder is one, and its own modules are another."""
 
 NO_SUCH_TEST = 4
@@ -32,14 +36,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _arguments(arguments)
     root: Path = asked.root.resolve()
     os.nice(asked.nice)
-    packages = asked.packages or [*_rooms(root, "llmb_common"), *WHOLE]
+    packages = asked.packages or [*_rooms(root, "llmb_common"), *WHOLE, SHELL]
     excuses = Excuses(root / "tests" / "mutation" / "excused.yaml")
     table = []
     with Trees(root, asked.jobs) as trees:
         coverage = map_tests(trees, asked.tests or ["tests/unit"], _say)
         for package in packages:
             started = time.monotonic()
-            mutants = [mutant for file in _files(root, package) for mutant in mutants_of(root, file)]
+            mutants = [mutant for file in _files(root, package) for mutant in _mutants(root, file)]
             for line in excuses.stale(mutants):
                 _say(f"excused.yaml: no such mutant any more: {line}")
             counted = [mutant for mutant in mutants if not excuses.excuse(mutant)]
@@ -59,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("packages", nargs="*", help="for example llmb_common.rendering, or a module; default: all")
+    parser.add_argument("packages", nargs="*", help="llmb_common.rendering, a module, a file; default: all")
     parser.add_argument("--sample", type=int, default=40, metavar="N", help="mutants of each package (40); 0: all")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="which sample (1)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="mutants at a time")
@@ -92,6 +96,10 @@ def _rooms(root: Path, top: str) -> list[str]:
     return [top, *(f"{top}.{name}" for name in below)]
 
 
+def _mutants(root: Path, file: str) -> list[Mutant]:
+    return shell_mutants_of(root, file) if file.endswith(".sh") else mutants_of(root, file)
+
+
 def _place(root: Path, dotted: str) -> Path:
     relative = Path(*dotted.split("."))
     for source in SOURCES:
@@ -103,6 +111,10 @@ def _place(root: Path, dotted: str) -> Path:
 
 def _files(root: Path, dotted: str) -> list[str]:
     """The files of a module, or of a package with all that is in it (the library itself: only its own modules)."""
+    if dotted == SHELL:
+        return [name for name in tracked_files(root) if name.startswith("common/") and name.endswith(".sh")]
+    if (root / dotted).is_file():
+        return [dotted]
     place = _place(root, dotted)
     if place.is_file():
         return [str(place.relative_to(root))]

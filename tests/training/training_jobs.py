@@ -164,6 +164,7 @@ class Warm:
         with tempfile.TemporaryDirectory() as scratch:
             out, log = Path(scratch) / "out", Path(scratch) / "log"
             request = {"argv": list(argv), "ranks": ranks, "port": free_ports(1)[0], "env": self._environment}
+            request |= {"test": os.environ.get("PYTEST_CURRENT_TEST", "")}
             request |= {"cwd": str(folder), "out": str(log if ranks else out), "log": str(log)}
             process.stdin.write(json.dumps(request) + "\n")
             process.stdin.flush()
@@ -247,4 +248,6 @@ def training_environment() -> dict[str, str]:
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "MASTER_", "PYTEST_"))}
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         inherited.pop(name, None)
-    return {**inherited, "PYTHONPATH": str(REPOSITORY / "common"), "OMP_NUM_THREADS": "1"}
+    recording = [os.environ["LLMB_TEST_RECORDING"]] if "LLMB_TEST_RECORDING" in os.environ else []
+    path = os.pathsep.join([str(REPOSITORY / "common"), *recording])  # what tests/mutate.py adds
+    return {**inherited, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}

@@ -228,6 +228,15 @@ def test_a_failed_pre_screen_ends_the_campaign_before_anything_else(site: Site) 
     assert "the pre-screen ended with fail" in done.data["why"]
 
 
+def test_an_inconclusive_pre_screen_ends_the_campaign_too(site: Site) -> None:
+    site.suite(text=PRESCREEN)
+    instant.direct("1.1", "NODE_FAIL")
+    instant.direct("1.2", "NODE_FAIL")
+    done = site.accept("--json")
+    assert (done.status, runs_of(done), len(instant.accepted())) == (1, [2, 0, 0], 2)
+    assert "the pre-screen ended with inconclusive" in done.data["why"]
+
+
 # Refusals
 
 

@@ -8,10 +8,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from llmb_common.errors import AnswerLost, LLMBError, SchedulerError
+from llmb_common.errors import AnswerLost, LLMBError, RecordError, SchedulerError
 from llmb_common.executors.slurm import array as slurm_array
 from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.index import find_run
@@ -141,6 +142,28 @@ def test_where_arrays_are_refused_each_run_is_submitted_alone(site: RunSite, fak
     assert said
     assert all(load_record(record.paths.folder).submission.task is None for record in records)
     assert list(site.install.glob("workloads/*/experiments/*/.array-*")) == []
+
+
+@pytest.mark.parametrize("name", ["script", "job"])
+def test_an_array_with_a_changed_file_is_not_submitted(
+    site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    created: list[RunRecord] = []
+
+    def create_and_change(*given: Any) -> RunRecord:
+        record = create_run(*given)
+        if record.submission.task is not None and record.submission.task.index == 1:
+            with getattr(record.paths, name).open("a") as file:
+                file.write("\n")
+        created.append(record)
+        return record
+
+    monkeypatch.setattr(arrays, "create_run", create_and_change)
+    results = [result for _, result in submit_many([Job(site.plan(), RECIPE)] * 3)]
+    assert [result.code for result in results if isinstance(result, RecordError)] == ["changed"] * 3
+    assert len(created) == 3
+    assert not any(record.paths.folder.exists() for record in created)
+    assert fake.calls("sbatch") == []
 
 
 def test_a_refusal_unrelated_to_arrays_is_not_retried(site: RunSite, fake: FakeSlurm) -> None:

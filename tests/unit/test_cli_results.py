@@ -106,6 +106,7 @@ def test_a_failed_run_with_a_complete_log_is_not_judged(cli: Cli) -> None:
     make_run(cli.install, state="FAILED", log=steady_log(5741.47))
     (run,) = cli("results", "--json").data["runs"]
     assert (run["status"], run["verdict"], run["difference"]) == ("Failed", "not judged", None)
+    assert {run[name] for name in ("step_seconds", "tokens_per_second", "mfu_percent", "days_1t")} == {None}
 
 
 def test_the_result_names_what_it_was_compared_with(cli: Cli) -> None:

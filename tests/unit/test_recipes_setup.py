@@ -1,4 +1,4 @@
-"""setup.sh installs without asking questions: the installer command that it becomes."""
+"""A recipe's setup.sh, with common/setup.sh, installs without asking questions: the installer command it becomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the job script tells srun, Pyxis, Enroot and nsys: its executable parts are run here with stub commands."""
+"""What the job script tells srun, Pyxis, Enroot and nsys: its executable parts are run here with stub commands.
+
+Among them ``slurm/enroot.sh``.
+"""
 
 from __future__ import annotations
 

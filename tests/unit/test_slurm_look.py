@@ -14,6 +14,7 @@ import pytest
 from llmb_common.errors import SchedulerError
 from llmb_common.executors.slurm import look as slurm_look
 from llmb_common.executors.slurm.look import GRACE_SECONDS, LOST_SECONDS, look_at_slurm, may_still_be_born
+from llmb_common.executors.slurm.sbatch import SUBMIT_SECONDS
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.process import ProcessId, identify
 from llmb_common.runs.finding import Finding
@@ -275,6 +276,12 @@ def test_a_submission_that_left_no_trace_is_over_when_its_sbatch_is(
     given_up = Finding("NOT_SUBMITTED", "the submission was interrupted and no job came of it")
     assert look(later) == (Finding() if born else given_up)
     assert look(old(begun, GRACE_SECONDS + 60)) == given_up, "sbatch itself is ended long before"
+
+
+def test_the_slowest_sbatch_is_waited_for(record: RunRecord, slurm: Slurm) -> None:
+    """It is killed after two minutes, and 10 s are given to notice that."""
+    begun = replace(record, job_id=None, states=record.states[:1], submitter=None)
+    assert look(old(begun, SUBMIT_SECONDS + 30)) == Finding()
 
 
 def test_one_that_was_given_up_stays_so(record: RunRecord, slurm: Slurm) -> None:

@@ -1,6 +1,6 @@
 """How a batch script judges the end of its step: really run, with an srun that ends in various ways.
 
-What rendering/supervise.sh and slurm/job.sh do around the step. When a step counts as hung: test_supervise_clock.py.
+What rendering/supervise.sh, slurm/job.sh and local/job.sh do around the step. When a step counts as hung: test_supervise_clock.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.submission.create import create_run
 from support.iteration_logs import mbridge_line
+from support.run_site import RunSite
 from support.runs import make_run
 
 
@@ -68,7 +70,7 @@ def test_a_signal_is_recorded_before_the_end_also_when_the_step_had_it_first(tmp
 
 
 SOON = {"LLMB_WATCH_SECONDS": "1", "LLMB_START_SECONDS": "1", "LLMB_HANG_SECONDS": "1", "LLMB_TEARDOWN_SECONDS": "1"}
-STAYS = "trap 'exit 9' TERM\nwhile true; do sleep 0.1; done\n"
+STAYS = "trap 'exit 9' TERM\nfor ((i = 0; i < 300; i++)); do sleep 0.1; done\n"
 
 
 def printing(*indices: int, steps: int = 5) -> str:
@@ -102,7 +104,7 @@ def test_a_signal_reaches_the_step_which_may_take_its_time_to_save(tmp_path: Pat
     srun = """
 trap 'sleep 2; touch "$LLMB_RUN_DIR/saved"; exit 0' TERM
 (sleep 1; kill -TERM "$PPID") > /dev/null 2>&1 &
-while true; do sleep 0.1; done
+for ((i = 0; i < 300; i++)); do sleep 0.1; done
 """
     assert run_script(tmp_path, srun) == (0, [("start", None), ("signal", None), ("end", 0)])
     assert list(tmp_path.rglob("saved"))
@@ -139,3 +141,19 @@ def test_a_task_of_an_array_is_called_as_squeue_calls_it(tmp_path: Path) -> None
     for line in events.read_text().splitlines():
         event = json.loads(line)
         assert (event["job_id"], event["nodes"], event["restart"]) == ("40_3", "n[1-2]", 2)
+
+
+@pytest.mark.parametrize("exit_code", [0, 143])
+def test_a_job_of_this_machine_is_known_by_its_process_and_waits_for_no_signal(tmp_path: Path, exit_code: int) -> None:
+    record = create_run(RunSite(tmp_path, "local").plan(), b"", {})
+    for name, text in (("hostname", "exit 1"), ("sleep", f"echo $1 >> {tmp_path}/slept")):
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "STANDIN_EXIT": str(exit_code), "SLURM_RESTART_COUNT": "2"}
+    script = subprocess.Popen(["bash", str(record.paths.script)], env=variables)
+    assert script.wait() == exit_code
+    events = [json.loads(line) for line in record.paths.events.read_text().splitlines()]
+    assert [(event["event"], event["exit_code"]) for event in events] == [("start", None), ("end", exit_code)]
+    same = {"job_id": f"local-{script.pid}", "pid": script.pid, "nodes": "", "restart": 2}
+    assert all(event.items() >= same.items() for event in events)
+    assert "5" not in (tmp_path / "slept").read_text().split()

@@ -1,4 +1,7 @@
-"""The two parser scripts as users call them: options, exit statuses, messages, and the Python they find."""
+"""The two parser scripts as users call them: options, exit statuses, messages, and the Python they find.
+
+``common/parse_train_timing.sh``, ``common/parse_train_timing_mbridge.sh`` and ``common/find_python.sh``.
+"""
 
 from __future__ import annotations
 

@@ -12,11 +12,11 @@
 #
 # Numbers from the environment are checked before they meet arithmetic, where bash would evaluate them.
 
-# The job's own record: it needs no accounting database.
+# The job's own record: it needs no accounting database. A full disk is no reason to end.
 event() {  # name, exit code or iteration or null
   local json='{"event":"%s","time":%s,"job_id":"%s","pid":%s,"restart":%s,"nodes":"%s","exit_code":%s}\n'
   # shellcheck disable=SC2059  # the format is the constant above
-  printf "$json" "$1" "$(date +%s)" "$job" "$$" "$restarts" "$nodes" "$2" >> "$LLMB_RUN_DIR/events.jsonl"
+  printf "$json" "$1" "$(date +%s)" "$job" "$$" "$restarts" "$nodes" "$2" >> "$LLMB_RUN_DIR/events.jsonl" || true
 }
 
 # Should two jobs of this run ever exist, the first one to start has it; a requeued job keeps it.
@@ -91,7 +91,7 @@ supervise() {  # PID of the step
     look
   done
   trap '' TERM  # the verdict must outlive the step
-  if ((verdict == hung)); then event hang "$last"; else event teardown "$last"; fi || true
+  if ((verdict == hung)); then event hang "$last"; else event teardown "$last"; fi
   kill -TERM "$1" 2> /dev/null || true
   for ((idle = 0; idle < 60; idle++)); do
     kill -0 "$1" 2> /dev/null || break
