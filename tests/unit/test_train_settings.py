@@ -1,0 +1,261 @@
+"""What the trainer sets that no column names: fields handed to the framework, with stand-ins for its classes.
+
+``training/`` compares the real configurations with NVIDIA's, where nothing is saved; here also what saving changes.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from llmb_common.rendering.job import job_document
+from llmb_common.runs.paths import dry_run_paths
+from llmb_train.engine import Engine
+from llmb_train.job import Job, parse_job
+from llmb_train.settings import data_parallel, fusions, optimizer, overlap, profiling, steps
+from llmb_train.settings.checkpoint import Loaded, Span, checkpoint_config
+from support.runs import plan_for
+
+GPU = Engine(device="cuda", transformer_engine=True)
+CPU = Engine(device="cpu", transformer_engine=False)
+SIZES = {"8b": "8", "70b": "64", "405b": "128"}
+
+
+@pytest.fixture(autouse=True)
+def framework(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each class gives the fields that it was given."""
+    classes = ("DistributedDataParallelConfig", "CheckpointConfig", "OptimizerConfig", "ProfilingConfig")
+    config = SimpleNamespace(**dict.fromkeys(classes, dict))
+    presets = SimpleNamespace(CommOverlapConfig=dict, **{name: name for name in _preset_names()})
+    monkeypatch.setitem(sys.modules, "megatron.bridge.training.config", config)
+    training = SimpleNamespace(config=config, comm_overlap=presets)
+    monkeypatch.setitem(sys.modules, "megatron.bridge.training", training)
+    monkeypatch.setitem(sys.modules, "megatron.bridge.training.comm_overlap", presets)
+
+
+def _preset_names() -> set[str]:
+    return {name.format(dtype=dtype) for name in overlap._PRESETS.values() for dtype in ("bf16", "fp8")}
+
+
+def job(folder: Path, size: str = "70b", *, fsdp: bool | None = None, **variables: str) -> Job:
+    """A documented job, but in bf16 unless ``DTYPE`` says otherwise."""
+    plan = plan_for(folder, **{"GPU_TYPE": "gb200", "MODEL_SIZE": size, "JOB_TOTAL_GPUS": SIZES[size], **variables})
+    made = parse_job(job_document(plan, dry_run_paths(plan.workload_folder, plan.experiment_name)))
+    assert isinstance(made, Job)
+    if "DTYPE" not in variables:
+        made = replace(made, precision=replace(made.precision, dtype="bf16", fp8_recipe=None))
+    return made if fsdp is None else replace(made, parallelism=replace(made.parallelism, fsdp=fsdp))
+
+
+@pytest.mark.parametrize("fsdp", [False, True])
+def test_fsdp_shards_everything_and_averages_by_itself(tmp_path: Path, fsdp: bool) -> None:
+    ddp = data_parallel.ddp_config(job(tmp_path, fsdp=fsdp), GPU)
+    assert ddp["average_in_collective"] is not fsdp
+    assert ddp["data_parallel_sharding_strategy"] == ("optim_grads_params" if fsdp else "no_shard")
+    assert ddp.get("use_megatron_fsdp", False) is fsdp
+    assert ddp.get("fsdp_double_buffer", False) is fsdp
+    assert {ddp["overlap_grad_reduce"], ddp["overlap_param_gather"], ddp["use_distributed_optimizer"]} == {True}
+    assert {ddp["grad_reduce_in_fp32"], ddp["check_for_nan_in_grad"], ddp["check_for_large_grads"]} == {False}
+    assert data_parallel.model_fields(job(tmp_path, fsdp=fsdp), GPU) == {"init_model_with_meta_device": fsdp}
+
+
+@pytest.mark.parametrize("fsdp", [False, True])
+def test_ranks_on_cpus_overlap_nothing_and_reduce_in_fp32(tmp_path: Path, fsdp: bool) -> None:
+    ddp = data_parallel.ddp_config(job(tmp_path, fsdp=fsdp), CPU)
+    on = {"use_distributed_optimizer": True, "grad_reduce_in_fp32": True}
+    on |= {"use_megatron_fsdp": True} if fsdp else {}
+    assert {name: value for name, value in ddp.items() if value is True} == on
+    assert "suggested_communication_unit_size" not in ddp
+    assert data_parallel.model_fields(job(tmp_path, fsdp=fsdp), CPU) == {"init_model_with_meta_device": False}
+    assert overlap.comm_overlap(job(tmp_path), CPU) is None
+
+
+BUFFERS = {"nccl_ub", "fsdp_manual_registration"}
+
+
+@pytest.mark.parametrize(
+    ("size", "variables", "own"),
+    [
+        ("8b", {"GPU_TYPE": "h100", "DTYPE": "fp8"}, BUFFERS | {"keep_fp8_transpose_cache"}),
+        ("8b", {"GPU_TYPE": "gb200"}, set()),
+        ("70b", {"GPU_TYPE": "gb300"}, BUFFERS | {"suggested_communication_unit_size"}),
+        ("70b", {"GPU_TYPE": "gb300", "DTYPE": "fp8"}, {"suggested_communication_unit_size"}),
+        ("70b", {"GPU_TYPE": "gb200"}, {"suggested_communication_unit_size"}),
+        ("405b", {"GPU_TYPE": "gb200", "DTYPE": "fp8"}, {"num_distributed_optimizer_instances"}),
+        ("405b", {"GPU_TYPE": "gb200"}, set()),
+    ],
+)
+def test_fsdp_of_each_size_has_its_own_settings(
+    tmp_path: Path, size: str, variables: dict[str, str], own: set[str]
+) -> None:
+    ddp = data_parallel.ddp_config(job(tmp_path, size, fsdp=True, **variables), GPU)
+    plain = data_parallel.ddp_config(replace(job(tmp_path, size, fsdp=True, **variables), family="grok1"), GPU)
+    assert ddp.keys() - plain.keys() == own
+    assert all(ddp[name] is True for name in own & (BUFFERS | {"keep_fp8_transpose_cache"}))
+    assert ddp.get("suggested_communication_unit_size", 800_000_000) == 800_000_000
+
+
+def test_two_copies_of_the_sharded_state_need_an_even_number_of_replicas(tmp_path: Path) -> None:
+    even = job(tmp_path, "405b", fsdp=True, DTYPE="fp8")
+    odd = replace(even, world_size=even.world_size // even.data_parallel * 33)
+    assert (even.data_parallel % 2, odd.data_parallel) == (0, 33)
+    copies = [data_parallel.ddp_config(it, GPU)["num_distributed_optimizer_instances"] for it in (even, odd)]
+    assert copies == [2, 1]
+
+
+@pytest.mark.parametrize(("fsdp", "form"), [(False, "torch_dist"), (True, "fsdp_dtensor")])
+def test_checkpoints_of_fsdp_have_a_format_of_their_own(tmp_path: Path, fsdp: bool, form: str) -> None:
+    saving = job(tmp_path, fsdp=fsdp, ENABLE_CHECKPOINT="true", CHECKPOINT_INTERVAL="7", TIME_LIMIT="02:00:00")
+    fields: dict[str, Any] = checkpoint_config(saving, None)
+    assert (fields["ckpt_format"], fields["dist_ckpt_optim_fully_reshardable"]) == (form, not fsdp)
+    assert (fields["save"], fields["save_interval"]) == (saving.checkpoint.save, 7)
+    assert (fields["load"], fields["ckpt_step"], fields["load_rng"]) == (None, None, True)
+    assert (fields["async_save"], fields["save_tokenizer_assets"]) == (False, False)
+    again = checkpoint_config(saving, Loaded(tmp_path, 12))
+    assert (again["load"], again["ckpt_step"]) == (str(tmp_path), 12)
+
+
+@pytest.mark.parametrize(("saving", "exits"), [("true", 50), ("false", None)])
+def test_a_run_that_saves_ends_by_its_interval_and_heeds_the_signal(tmp_path: Path, saving: str, exits: int) -> None:
+    made = job(tmp_path, ENABLE_CHECKPOINT=saving, TIME_LIMIT="02:00:00")
+    heeds = saving == "true"
+    assert steps.fields(made, Span(20, 50)) == {
+        "train_iters": 50,
+        "exit_interval": exits,
+        "exit_signal_handler": heeds,
+        "exit_signal_handler_for_dataloader": heeds,
+    }
+    assert steps.timeout_minutes(made) == (60 if heeds else 10)
+
+
+@pytest.mark.parametrize(
+    ("variables", "engine", "fsdp", "aware"),
+    [
+        ({}, GPU, False, True),
+        ({}, GPU, True, False),
+        ({}, CPU, False, False),
+        ({"DTYPE": "fp8"}, GPU, False, False),
+        ({"ENABLE_CHECKPOINT": "true", "TIME_LIMIT": "02:00:00"}, GPU, False, False),
+    ],
+)
+def test_the_precision_aware_optimizer_is_bf16s_alone_and_cannot_save(
+    tmp_path: Path, variables: dict[str, str], engine: Engine, fsdp: bool, aware: bool
+) -> None:
+    made = optimizer.optimizer_config(job(tmp_path, fsdp=fsdp, **variables), engine)
+    assert made["use_precision_aware_optimizer"] is aware
+    assert (made["optimizer"], made["bf16"], made["use_distributed_optimizer"]) == ("adam", True, True)
+
+
+def layout(made: Job, **changes: Any) -> Job:
+    return replace(made, parallelism=replace(made.parallelism, **changes))
+
+
+def test_the_gather_in_the_optimizers_step_needs_interleaving_replicas_and_a_precision_that_bears_it(
+    tmp_path: Path,
+) -> None:
+    made = layout(job(tmp_path, fsdp=False, CUDA_GRAPH="false"), tp=1, pp=4, vp=5, cp=1)
+    assert made.data_parallel == 16
+    asked = overlap.gather_in_optimizer_step
+    assert asked(made)
+    assert overlap.comm_overlap(made, GPU)["overlap_param_gather_with_optimizer_step"] is True
+    assert asked(layout(made, pp=32)), "two replicas are enough"
+    for other in (
+        layout(made, pp=64),
+        layout(made, vp=1),
+        layout(made, vp=None),
+        replace(made, precision=replace(made.precision, dtype="nvfp4")),
+        replace(made, precision=replace(made.precision, dtype="fp8", fp8_recipe="mx")),
+        replace(made, performance=replace(made.performance, cuda_graph=True)),
+        replace(made, checkpoint=replace(made.checkpoint, save="/s")),
+        replace(made, checkpoint=replace(made.checkpoint, load="/l")),
+    ):
+        assert not asked(other), other
+        assert overlap.comm_overlap(other, GPU)["overlap_param_gather_with_optimizer_step"] is None
+
+
+@pytest.mark.parametrize(
+    ("tp", "dtype", "te", "preset"),
+    [
+        (2, "bf16", True, "userbuffers_bf16_b200_h8192_tp2_mbs1_seqlen8192"),
+        (2, "fp8", True, "userbuffers_fp8_b200_h8192_tp2_mbs1_seqlen8192"),
+        (1, "bf16", True, None),
+        (2, "nvfp4", True, None),
+        (2, "bf16", False, None),
+    ],
+)
+def test_tensor_parallel_overlap_needs_user_buffers(
+    tmp_path: Path, tp: int, dtype: Any, te: bool, preset: str | None
+) -> None:
+    made = layout(job(tmp_path), tp=tp)
+    made = replace(made, precision=replace(made.precision, dtype=dtype))
+    found = overlap.comm_overlap(made, Engine(device="cuda", transformer_engine=te))
+    assert (found["tp_comm_overlap"], found["tp_comm_overlap_cfg"]) == (preset is not None, preset)
+    unknown = replace(made, family="llama4")
+    assert overlap.comm_overlap(unknown, GPU)["tp_comm_overlap_cfg"] is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "pp", "te", "deferred"),
+    [(8, 4, True, True), (0, 2, True, True), (None, 4, True, False), (8, 1, True, False), (8, 4, False, False)],
+)
+def test_weight_gradients_wait_for_the_drain_of_a_pipeline(
+    tmp_path: Path, limit: int | None, pp: int, te: bool, deferred: bool
+) -> None:
+    made = layout(job(tmp_path), pp=pp)
+    made = replace(made, performance=replace(made.performance, wgrad_deferral=limit))
+    found = overlap.comm_overlap(made, Engine(device="cuda", transformer_engine=te))
+    given = {name: found.get(name) for name in ("defer_embedding_wgrad_compute", "wgrad_deferral_limit")}
+    assert list(given.values()) == ([True, limit] if deferred else [None, None])
+
+
+def test_fusions_are_transformer_engines_or_none(tmp_path: Path) -> None:
+    made = job(tmp_path, fsdp=False, CUDA_GRAPH="false")
+    te = {"apply_rope_fusion", "masked_softmax_fusion", "persist_layer_norm", "gradient_accumulation_fusion"}
+    gpu = {"bias_activation_fusion", "bias_dropout_fusion", "cross_entropy_loss_fusion"}
+
+    def on(it: Job, engine: Engine) -> set[str]:
+        found = fusions.fields(it, engine)
+        assert found["cross_entropy_fusion_impl"] == ("te" if engine.transformer_engine else "native")
+        assert found["use_te_rng_tracker"] is it.performance.cuda_graph
+        return {name for name in te | gpu if found[name]}
+
+    assert on(made, GPU) == te | gpu
+    assert on(made, Engine(device="cuda", transformer_engine=False)) == gpu
+    assert on(made, CPU) == set()
+    assert on(layout(made, fsdp=True), GPU) == (te | gpu) - {"gradient_accumulation_fusion"}
+    assert "bias_dropout_fusion" not in on(replace(made, family="nemotron4"), GPU)
+    plain = replace(made.architecture, activation="squared_relu")
+    assert "bias_activation_fusion" not in on(replace(made, architecture=plain), GPU)
+    plain = replace(plain, activation="silu", gated=False)
+    assert "bias_activation_fusion" not in on(replace(made, architecture=plain), GPU)
+    graphs = replace(made, performance=replace(made.performance, cuda_graph=True))
+    assert fusions.fields(graphs, GPU)["use_te_rng_tracker"] is True
+    assert fusions.whole_iteration_graph(graphs)
+    assert not fusions.whole_iteration_graph(replace(graphs, family="grok1"))
+    assert not fusions.whole_iteration_graph(made)
+
+
+@pytest.mark.parametrize("tool", ["nsys", "torch"])
+def test_a_profile_is_of_the_steps_and_ranks_that_were_asked_for(tmp_path: Path, tool: str) -> None:
+    steps_and_ranks = {"PROFILE_START_STEP": "4", "PROFILE_STOP_STEP": "6", "PROFILE_RANKS": "0,9"}
+    profiled = job(tmp_path, ENABLE_PROFILE="true", **steps_and_ranks)
+    assert profiled.profile is not None
+    profiled = replace(profiled, profile=replace(profiled.profile, tool=tool))
+    assert profiling.profiling_config(profiled) == {
+        "use_nsys_profiler": tool == "nsys",
+        "use_pytorch_profiler": tool == "torch",
+        "profile_step_start": 4,
+        "profile_step_end": 6,
+        "profile_ranks": [0, 9],
+    }
+    assert (profiling.trace_folder(profiled) is not None) is (tool == "torch")
+    assert profiled.profile is not None
+    everyone = replace(profiled, profile=replace(profiled.profile, ranks=None))
+    assert profiling.profiling_config(everyone)["profile_ranks"] == list(range(64))
+    nothing = job(tmp_path)
+    assert (profiling.profiling_config(nothing), profiling.trace_folder(nothing)) == ({}, None)
