@@ -29,7 +29,8 @@ _ARITHMETIC = {
     " % ": " / ",
 }
 _NUMBER = re.compile(r"(?<![\w.$&<>\\{,^*!\[-])[0-9]+(?![\w.>,}\]-])|(?<=[-+*/] )[0-9]+(?=\])")
-_TOKEN = re.compile("|".join(map(re.escape, sorted({**_ANYWHERE, **_ARITHMETIC}, key=len, reverse=True))))
+_TOKEN = re.compile(f"(?=({'|'.join(map(re.escape, sorted({**_ANYWHERE, **_ARITHMETIC}, key=len, reverse=True)))}))")
+"""Looked ahead for, because two may share a blank."""
 _LEFT_OUT = re.compile(r"\s*(?!(local|done|fi|esac|then|else|elif|do|set|exec)\b|#|\}|\)|;;|')\S")
 _FUNCTION = re.compile(r"(\w+)\(\) \{")
 
@@ -62,8 +63,8 @@ def shell_mutants_of(root: Path, file: str) -> list[Mutant]:
 def _changes(line: str, code: str) -> Iterator[tuple[int, str, str]]:
     """Where in ``line``, what, and what instead; ``code`` is the same with blanks for what is no code."""
     for match in _TOKEN.finditer(code):
-        token = match[0]
-        if token in _ANYWHERE or (_in_arithmetic(code, match.start()) and code[match.end()] != '"'):
+        token = match[1]
+        if token in _ANYWHERE or (_in_arithmetic(code, match.start()) and code[match.end(1)] != '"'):
             yield match.start(), token, {**_ANYWHERE, **_ARITHMETIC}[token]
     for match in _NUMBER.finditer(code):
         yield match.start(), match[0], str(int(match[0]) + 1)

@@ -12,6 +12,7 @@ import pytest
 from mutation.excused import Excuses
 from mutation.mapping import map_tests
 from mutation.mutants import Mutant, mutants_of
+from mutation.shell import shell_mutants_of
 from mutation.trees import Trees
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -71,6 +72,35 @@ def test_the_rest_of_the_file_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "m.py").write_text("# größe\ndef f(a):\n    return g('ü', a < 1)  # why\n")
     texts = [mutant.text for mutant in mutants_of(tmp_path, "m.py")]
     assert "# größe\ndef f(a):\n    return g('ü', (a <= 1))  # why\n" in texts
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("((a < 99)) || return 0", ["<= 99)) ||", "< 99)) &&", "< 100))", "|| return 1", "(left out)"]),
+        ("x=$((n * 2))  # 3 times", ["$((n / 2))", "$((n * 3))", "(left out)"]),
+        ("x=${list[n - 1]}", ["[n + 1]", "[n - 2]", "(left out)"]),
+        ("if [[ -n $a && $b == c ]]; then d; fi", ["-z $a", "||", "!= c", "(left out)"]),
+        ("((a && ! b))", ["||", "&& b", "(left out)"]),
+        ("kill a 2> /dev/null || true", ["kill a 2> /dev/null", "(left out)"]),
+    ],
+)
+def test_a_mutant_of_a_shell_file_is_one_too(tmp_path: Path, code: str, expected: list[str]) -> None:
+    (tmp_path / "m.sh").write_text(f"# shellcheck shell=bash\nf() {{\n  {code}\n}}\n")
+    mutants = shell_mutants_of(tmp_path, "m.sh")
+    assert {(mutant.place, mutant.line, mutant.before) for mutant in mutants} == {("m.sh f", 3, code.partition("  #")[0])}
+    for mutant, part in zip(mutants, expected, strict=True):
+        assert part in mutant.after
+        assert mutant.text.startswith("# shellcheck shell=bash\nf() {\n")
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["# a 1 && b", "local a b", "sed -E 's,a && 1,b,'", 'a "1 < 2"', "else", "echo [0-9]* $1 ${!2} 2>&1", "a < 'b c'"],
+)
+def test_what_is_no_code_of_a_shell_file_is_left_alone(tmp_path: Path, code: str) -> None:
+    (tmp_path / "m.sh").write_text(f"{code}\n")
+    assert [mutant.after for mutant in shell_mutants_of(tmp_path, "m.sh")] in ([], ["(left out)"])
 
 
 CODE = """LIMIT = 3
