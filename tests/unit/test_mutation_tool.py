@@ -88,7 +88,9 @@ def test_the_rest_of_the_file_stays_as_it_is(tmp_path: Path) -> None:
 def test_a_mutant_of_a_shell_file_is_one_too(tmp_path: Path, code: str, expected: list[str]) -> None:
     (tmp_path / "m.sh").write_text(f"# shellcheck shell=bash\nf() {{\n  {code}\n}}\n")
     mutants = shell_mutants_of(tmp_path, "m.sh")
-    assert {(mutant.place, mutant.line, mutant.before) for mutant in mutants} == {("m.sh f", 3, code.partition("  #")[0])}
+    assert {(mutant.place, mutant.line, mutant.before) for mutant in mutants} == {
+        ("m.sh f", 3, code.partition("  #")[0])
+    }
     for mutant, part in zip(mutants, expected, strict=True):
         assert part in mutant.after
         assert mutant.text.startswith("# shellcheck shell=bash\nf() {\n")

@@ -46,6 +46,7 @@ def test_an_empty_folder_becomes_an_installation_for_the_recipe(install: Path, r
     expected += ["--cluster-type", "slurm", "--account", "bench", "--gpu-partition", "gpu", "--gpu-type", "h100"]
     assert done.stdout.splitlines() == [*expected, "--gres"], done.stderr
     assert shlex.split(done.stderr)[1:] == [*expected, "--gres"], "what it does is shown, ready to be copied"
+    assert done.stderr.endswith("\n")
 
 
 def test_a_job_gives_the_account_and_the_partition_that_it_runs_in(install: Path):
@@ -59,6 +60,21 @@ def test_a_job_gives_the_account_and_the_partition_that_it_runs_in(install: Path
 def test_without_slurm_it_is_this_machine(install: Path):
     words = run(ROOT / "grok1" / "setup.sh", install, CLUSTER_TYPE="local").stdout.splitlines()
     assert words[5:] == ["--cluster-type", "local", "--gpu-type", "cpu"]
+
+
+@pytest.mark.parametrize(
+    ("program", "variables", "kind"),
+    [("", {}, "local"), ("sbatch", {}, "slurm"), ("", {"SLURM_JOB_ID": "7"}, "slurm")],
+)
+def test_whether_there_is_slurm_is_found_out(install: Path, program: str, variables: dict[str, str], kind: str):
+    tools = install.parent / "bin"
+    for name in ("bash", "dirname", "readlink", "sed", "env"):
+        (tools / name).symlink_to(shutil.which(name) or "")
+    if program:
+        (tools / program).symlink_to("/bin/true")
+    given = {"PATH": str(tools), "LLMB_INSTALL": str(install), **variables}
+    words = run(ROOT / "grok1" / "setup.sh", None, **given).stdout.splitlines()
+    assert words[5:7] == ["--cluster-type", kind]
 
 
 def test_an_existing_installation_gets_the_recipe(install: Path):

@@ -213,3 +213,19 @@ def test_without_any_python_it_says_what_to_do(experiments, tmp_path):
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith("error: no Python 3.10 or newer found")
     assert "set LLMB_PYTHON" in done.stderr
+
+
+def test_the_quickstarts_python_is_found_in_the_clone(tmp_path: Path) -> None:
+    tools, common = tmp_path / "tools", tmp_path / "clone" / "common"
+    python = tmp_path / "clone" / "llmb_install" / "venvs" / "llmb" / "bin" / "python"
+    for folder in (tools, common, python.parent):
+        folder.mkdir(parents=True)
+    for name in ("bash", "dirname", "readlink", "env"):
+        (tools / name).symlink_to(shutil.which(name) or "")
+    for name in ("find_python.sh", "parse_train_timing.sh"):
+        shutil.copy(COMMON / name, common)
+    python.write_text('#!/bin/sh\n[ "$3" = -c ] && [ $# = 4 ] || echo "the quickstart\'s: $6 $7"\n')
+    python.chmod(0o755)
+    command = [str(common / "parse_train_timing.sh"), "a b"]
+    done = subprocess.run(command, env={"PATH": str(tools)}, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("the quickstart's: llmb_common.timing.cli ")

@@ -103,7 +103,7 @@ supervise() {  # PID of the step
 
 # Waits for the step, judges it, and ends this script with the training's exit code.
 follow() {  # PID of the step
-  local step=$1 supervisor signals=0 status=0 verdict=0
+  local step=$1 supervisor status verdict='' signals=0
   supervise "$step" &
   supervisor=$!
   # Only now: a subshell that is killed at its very start would still have this trap.
