@@ -60,6 +60,12 @@ def test_the_rank_that_failed_first_gives_the_exit_code(tmp_path: Path, said: tu
     assert run_script(tmp_path, f"{lines}\nexit 143") == (status, [("start", None), ("end", status)])
 
 
+@pytest.mark.parametrize(("srun", "status"), [(1, 137), (0, 0)])
+def test_only_a_failed_step_is_asked_which_rank_it_was(tmp_path: Path, srun: int, status: int) -> None:
+    said = f"echo 'srun: error: n1: task 3: Killed' >&2\nexit {srun}"
+    assert run_script(tmp_path, said) == (status, [("start", None), ("end", status)])
+
+
 def test_success_is_success(tmp_path: Path) -> None:
     assert run_script(tmp_path, "exit 0") == (0, [("start", None), ("end", 0)])
 
