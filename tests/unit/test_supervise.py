@@ -66,6 +66,17 @@ def test_only_a_failed_step_is_asked_which_rank_it_was(tmp_path: Path, srun: int
     assert run_script(tmp_path, said) == (status, [("start", None), ("end", status)])
 
 
+@pytest.mark.parametrize(("said", "status"), [("srun: error: n1: task 3: Killed", 137), ("", 1)])
+def test_a_batch_log_that_is_not_there_at_first_or_at_all(tmp_path: Path, said: str, status: int) -> None:
+    record = make_run(tmp_path, state="SUBMITTED", log="")
+    write = f"echo '{said}' > {record.paths.batch_log}" if said else ""
+    for name, text in (("srun", f"{write}\nexit 1"), ("scontrol", "echo NodeAddr=localhost")):
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"}
+    assert subprocess.run(["bash", str(record.paths.script)], env=environment, check=False).returncode == status
+
+
 def test_success_is_success(tmp_path: Path) -> None:
     assert run_script(tmp_path, "exit 0") == (0, [("start", None), ("end", 0)])
 
