@@ -36,6 +36,11 @@ class Gpu:
     """Dense peak of one GPU in TFLOP/s by dtype; a dtype that is missing is not supported. Empty: none is published."""
     products: tuple[str, ...]
     """What nvidia-smi prints as the name."""
+    memory_clock: int | None = None
+    """MHz at which NVIDIA's launcher holds the memory (Megatron-Bridge 0.6.0, setup_experiment.py)."""
+    fast_cores: tuple[int, int] | None = None
+    """(stride, count): NVIDIA's launcher runs a node's rank r on ``count`` cores from r x stride on, which Intel's
+    Priority Core Turbo speeds up on its reference nodes (0.6.0, scripts/performance/utils/executors.py)."""
     rows_of: str | None = None
     """The type whose configurations it runs, where none are documented for it."""
 
@@ -53,6 +58,7 @@ GPUS: dict[str, Gpu] = {
         memory_gb=288,
         peaks={},
         products=(),
+        memory_clock=4752,
     ),
     "r100": Gpu(
         generation="rubin",
@@ -90,6 +96,7 @@ GPUS: dict[str, Gpu] = {
         memory_gb=270,
         peaks={"bf16": 2250, "fp8": 4500, "nvfp4": 13500},
         products=("NVIDIA B300 SXM6 AC",),
+        fast_cores=(16, 2),
         rows_of="b200",
     ),
     "b200": Gpu(

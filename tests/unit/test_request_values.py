@@ -57,6 +57,7 @@ UNDERSTOOD: list[tuple[dict[str, str], str, Any]] = [
     ({"ENABLE_VBOOST": "true"}, "vboost", True),
     ({"STRONG_SCALING": "true"}, "strong_scaling", True),
     ({"CPU_PER_TASK_PINNING": "14"}, "cpu_pinning", 14),
+    ({"ENABLE_PCT_BINDING": "off"}, "fast_cores", False),
     ({"MOE_ROUTING": "Balanced"}, "moe_routing", "balanced"),
     ({"MOE_ROUTING": "drop"}, "moe_routing", "drop"),
     ({"FORCE": "true"}, "force", True),

@@ -9,6 +9,7 @@ import msgspec
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.gpus import CPU, gpu_types, row_types
 from llmb_common.planning.case import Case, Given, gpu_said
+from llmb_common.planning.launcher import base
 from llmb_common.recipes.model import Model
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import Row
@@ -50,7 +51,8 @@ def choose(given: Given) -> Case:
     rows = [row for row in rows if dtype in row.dtypes]
     rows = _of_scaling(given, gpu_type, model, rows)
     gpus = _gpus(given, gpu_type, rows)
-    row = min(rows, key=lambda row: _distance(row, gpus))
+    here_documented = any(gpus in row.scales for row in rows)
+    row = (None if here_documented else base(rows)) or min(rows, key=lambda row: _distance(row, gpus))
     if row.layers and model.architecture is not None:
         architecture = msgspec.structs.replace(model.architecture, layers=row.layers)
         model = msgspec.structs.replace(model, architecture=architecture)

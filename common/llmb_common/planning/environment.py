@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from llmb_common import gpus
+from llmb_common.planning import launcher
 from llmb_common.planning.case import Case
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.functions import function_environment
@@ -55,6 +56,7 @@ def recipe_environment(case: Case, layout: Layout, fp8_recipe: str | None, engin
         values |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "COLL,P2P,NET"}
     if case.on_cpu:
         return values
+    values |= launcher.variables(case)
     if case.function is not None:
         return values | function_environment(case, layout)
     precision = f"{case.dtype}_{fp8_recipe}" if fp8_recipe else case.dtype
@@ -64,8 +66,6 @@ def recipe_environment(case: Case, layout: Layout, fp8_recipe: str | None, engin
     }
     if layout.pp > 1 and case.model.large:
         values["NCCL_P2P_NET_CHUNKSIZE"] = "2097152"  # fewer, larger messages between pipeline stages
-    if gpus.rows_of(case.gpu_type) == "gb200":
-        values |= {"NCCL_NET_GDR_LEVEL": "PHB", "NCCL_NET_GDR_C2C": "1"}  # GPUDirect over the C2C link
     return values | _BY_RELEASE[engine](case, layout, precision)
 
 

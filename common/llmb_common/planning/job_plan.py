@@ -139,6 +139,10 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
     checkpoint: CheckpointPlan
     vboost: bool
     cpu_pinning: int
+    fast_cores: tuple[int, int] | None = None
+    """(stride, count): rank r of a node runs on ``count`` cores from r x stride on; None: on any beside its GPU."""
+    memory_clock: int | None = None
+    """MHz at which the memory of the GPUs is held while the job runs; None: as it is."""
     measurement: Measurement
     architecture: Architecture | None
     function: PlannedFunction | None = None

@@ -13,6 +13,7 @@ import msgspec
 from llmb_common.engines import image_file_name
 from llmb_common.errors import RequestError
 from llmb_common.gpus import per_node
+from llmb_common.planning import launcher
 from llmb_common.planning.case import Case, Given
 from llmb_common.planning.choose import choice_notices, choose
 from llmb_common.planning.divisibility import Layout, check_layout
@@ -115,6 +116,8 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
         checkpoint=checkpoint_plan(case, parameters),
         vboost=request.vboost,
         cpu_pinning=request.cpu_pinning,
+        fast_cores=launcher.fast_cores(case),
+        memory_clock=launcher.memory_clock(case),
         measurement=case.variant.measurement,
         architecture=architecture,
         function=function,

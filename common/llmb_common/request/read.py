@@ -75,6 +75,7 @@ class Request:
     vboost: bool = False
     strong_scaling: bool = False
     cpu_pinning: int = 0
+    fast_cores: bool = True
     moe_routing: str | None = None
     force: bool = False
     cluster_type: ClusterType | None = None
@@ -145,6 +146,7 @@ def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES)
         vboost=read.switch("ENABLE_VBOOST"),
         strong_scaling=read.switch("STRONG_SCALING"),
         cpu_pinning=read.count("CPU_PER_TASK_PINNING"),
+        fast_cores=read.switch("ENABLE_PCT_BINDING", default=True),
         moe_routing=read.choice("MOE_ROUTING"),
         force=read.switch("FORCE"),
         cluster_type=_cluster_type(read),

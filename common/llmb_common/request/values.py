@@ -88,10 +88,12 @@ class Reader:
             )
         return value
 
-    def switch(self, name: str, other: str = "") -> bool:
+    def switch(self, name: str, other: str = "", *, default: bool = False) -> bool:
         """True or False. ``other``: a further value that the caller takes, for the message."""
         value = self.lower(name)
-        if value in (None, "false", "0", "no", "off"):
+        if value is None:
+            return default
+        if value in ("false", "0", "no", "off"):
             return False
         if value in ("true", "1", "yes", "on"):
             return True

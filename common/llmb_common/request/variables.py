@@ -111,6 +111,7 @@ VARIABLES: dict[str, Variable] = {
     "ENABLE_VBOOST": Variable("clock boost", _OFF),
     "STRONG_SCALING": Variable("the same GBS at every scale", _OFF),
     "CPU_PER_TASK_PINNING": Variable("CPUs bound to each task", "0"),
+    "ENABLE_PCT_BINDING": Variable("mbridge on B300: two cores a rank, as in NVIDIA's launcher", "`true`"),
     "MOE_ROUTING": Variable("drop or balanced", "`drop`", ("drop", "balanced")),
     "FORCE": Variable("accept an undocumented number of GPUs if the layout divides it", _OFF, option="--force"),
     "LLMB_ENGINE": Variable(

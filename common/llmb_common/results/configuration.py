@@ -29,6 +29,8 @@ def configuration(plan: JobPlan) -> dict[str, Any]:
     found["profiled"] = plan.profile.tool if plan.profile else None
     found["checkpoints"] = plan.checkpoint.enabled or plan.checkpoint.load is not None or plan.checkpoint.resume
     found["measured"] = (plan.measurement.first, plan.measurement.last)
+    if plan.fast_cores is not None:  # keys of runs from before there was the choice stay what they were
+        found["fast_cores"] = plan.fast_cores
     found["environment"] = {name: item.value for name, item in plan.env.items() if item.source == "environment"}
     return found
 

@@ -1,9 +1,10 @@
-"""What NVIDIA's runner adds to every performance recipe (Megatron-Bridge v0.6.0).
+"""What NVIDIA's launcher sets in every performance recipe (Megatron-Bridge v0.6.0, ``scripts/performance``).
 
-``scripts/training/run_recipe.py`` and ``scripts/performance/run_script.py`` are not in the wheel. Both set the
-precision-aware optimizer for bf16 with Adam (run_recipe.py:376-394, run_script.py:148-151). The gather of parameters
-during the optimizer's step is part of the functions (run_script.py:149, ``perf_recipes/_common.py:90``); only functions
-that have no row of their own for a request get it from ``set_post_overrides``, and those do not exist here.
+``run_script.py`` calls the function of the job's own name and sets the precision-aware optimizer for bf16 with Adam
+(148-151; as ``scripts/training/run_recipe.py`` does), the mapping of ranks of adapters (``utils/overrides.py:636``) and
+the random states of functions without CUDA graphs (130-132). Where no function has the job's number of GPUs, the base
+function gets ``set_post_overrides`` on top (643-707): the batch is in the plan, and the gather of parameters during the
+optimizer's step is set here. What is set around the process is in ``llmb_common.planning.launcher``.
 """
 
 from __future__ import annotations
@@ -48,10 +49,11 @@ def apply(job: FunctionJob, config: Any) -> None:
     """Set what every run of every function has."""
     if job.precision.dtype == "bf16" and config.optimizer.optimizer == "adam":
         config.optimizer.use_precision_aware_optimizer = True
+    _set_launched(job, config)
     start = checkpoint.loaded(job)
     _set(config.train, steps.fields(job, checkpoint.span(job, start)))
     _set_checkpoint(job, config, start)
-    config.dist.distributed_timeout_minutes = steps.timeout_minutes(job)
+    config.dist.distributed_timeout_minutes = max(config.dist.distributed_timeout_minutes, steps.timeout_minutes(job))
     config.logger.log_interval, config.logger.log_throughput = 1, True
     config.logger.tensorboard_dir = profiling.trace_folder(job)
     if job.profile is not None:
@@ -59,6 +61,23 @@ def apply(job: FunctionJob, config: Any) -> None:
     config.rng.seed = job.seed
     if is_text(job.function.name):
         _set_data(job, config)
+
+
+def _set_launched(job: FunctionJob, config: Any) -> None:
+    """What depends on the job's columns and its number of GPUs."""
+    model, plan = config.model, job.parallelism
+    if job.adapters and plan.pp > 1 and not plan.fsdp:
+        config.dist.use_tp_pp_dp_mapping = True
+    if model.cuda_graph_impl == "none":
+        config.rng.te_rng_tracker = model.use_te_rng_tracker = False
+    match = NAME.match(job.function.name)
+    rescaled = match is not None and int(match["gpus"]) != job.world_size
+    interleaved = job.data_parallel > 1 and plan.pp > 1 and (plan.vp or 1) > 1
+    unstable = job.precision.dtype == "nvfp4" or job.precision.fp8_recipe == "mx"  # NVIDIA saw NaN gradients
+    if rescaled and interleaved and not unstable and config.optimizer.optimizer != "dist_muon":
+        config.optimizer.overlap_param_gather_with_optimizer_step = True
+        if config.comm_overlap is not None:
+            config.comm_overlap.overlap_param_gather_with_optimizer_step = True
 
 
 def _set_checkpoint(job: FunctionJob, config: Any, start: checkpoint.Loaded | None) -> None:

@@ -1,0 +1,49 @@
+"""Fields that NVIDIA's launcher decides, in the configurations of jobs (the rest: ``unit/test_launcher.py``)."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training_jobs import Engine
+
+LAUNCHER = json.loads((Path(__file__).parents[1] / "data" / "launcher.json").read_text(encoding="utf-8"))
+DEFAULTS = dict.fromkeys(LAUNCHER["fields"], False) | {"timeout": 10}
+EXPLAINED = {("timeout", 10, 60): "adapters are trained beside a model whose checkpoint takes long to load"}
+"""By name: NVIDIA's value and ours."""
+
+
+def expected(job: str) -> dict[str, Any]:
+    return DEFAULTS | {name: value for name, value in LAUNCHER["configured"][job].items() if name != "gbs"}
+
+
+ALWAYS = (
+    "glm52_sft_416gpu_h100_bf16_config 832",  # no configuration of overlaps
+    "kimi_k2_pretrain_256gpu_gb300_bf16_config 512",  # Muon
+    "llama3_70b_peft_8gpu_gb200_bf16_config 16",
+    "llama3_70b_peft_8gpu_h100_bf16_config 8",
+    "llama3_70b_sft_32gpu_h100_fp8cs_config 64",
+    "nemotron_3_super_pretrain_64gpu_h100_bf16_config 64",
+    "qwen3_235b_a22b_pretrain_128gpu_gb300_fp8mx_paged_stash_dev_config 128",
+    "qwen3_30b_a3b_pretrain_16gpu_gb200_fp8mx_partial_cg_dev_config 16",
+    "qwen3_vl_235b_a22b_pretrain_64gpu_b200_fp8mx_config 128",  # NaN, were parameters gathered early
+)
+JOBS = list(LAUNCHER["configured"]) if os.environ.get("LLMB_TEST_LAYOUTS") == "all" else ALWAYS
+
+
+@pytest.fixture(scope="module")
+def lines(functions_engine: Engine) -> dict[str, dict[str, Any]]:
+    return {line["job"]: line["fields"] for line in functions_engine.json_lines("launched_functions.py", *JOBS)}
+
+
+def test_jobs_have_the_fields_of_nvidias_launcher_but_for_what_is_explained(lines: dict[str, dict[str, Any]]) -> None:
+    assert lines.keys() == set(JOBS)
+    seen = set()
+    for job, found in lines.items():
+        for name, value in expected(job).items():
+            if (found[name] or False) != value:
+                seen.add((name, value, found[name]))
+    assert seen == EXPLAINED.keys()
