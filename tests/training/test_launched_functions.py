@@ -25,11 +25,12 @@ ALWAYS = (
     "kimi_k2_pretrain_256gpu_gb300_bf16_config 512",  # Muon
     "llama3_70b_peft_8gpu_gb200_bf16_config 16",
     "llama3_70b_peft_8gpu_h100_bf16_config 8",
+    "llama3_70b_pretrain_64gpu_gb300_fp8mx_config 128",  # NaN, were parameters gathered early
+    "llama3_70b_pretrain_64gpu_gb300_nvfp4_config 128",
     "llama3_70b_sft_32gpu_h100_fp8cs_config 64",
     "nemotron_3_super_pretrain_64gpu_h100_bf16_config 64",
     "qwen3_235b_a22b_pretrain_128gpu_gb300_fp8mx_paged_stash_dev_config 128",
     "qwen3_30b_a3b_pretrain_16gpu_gb200_fp8mx_partial_cg_dev_config 16",
-    "qwen3_vl_235b_a22b_pretrain_64gpu_b200_fp8mx_config 128",  # NaN, were parameters gathered early
 )
 JOBS = list(LAUNCHER["configured"]) if os.environ.get("LLMB_TEST_LAYOUTS") == "all" else ALWAYS
 

@@ -126,6 +126,7 @@ def test_the_result_names_what_it_was_compared_with(cli: Cli) -> None:
         "software": "Megatron-Bridge, nemo:25.09.00",
         "source": "NVIDIA DGX Cloud Benchmarking, llama3.1 25.10, 2025-12-04",
         "same_software": False,
+        "notes": [],
     }
     assert run["difference_low"] == pytest.approx(-0.0595, abs=1e-4)
     assert run["tolerance"] == pytest.approx(0.0836, abs=1e-4)

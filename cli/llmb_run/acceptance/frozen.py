@@ -90,13 +90,15 @@ def _important(plan: dict[str, Any]) -> dict[str, Any]:
 def _reference(reference: Reference | None) -> dict[str, Any] | None:
     if reference is None:
         return None
-    names = ("kind", "seconds", "software", "source", "same_software", "error")
+    names = ("kind", "seconds", "software", "source", "same_software", "error", "notes")
     return {name: getattr(reference, name) for name in names}
 
 
 def frozen_reference(kept: FrozenWorkload) -> Reference | None:
     """The reference that the campaign began with."""
-    return Reference(**kept.reference) if kept.reference is not None else None
+    if kept.reference is None:
+        return None
+    return Reference(**kept.reference | {"notes": tuple(kept.reference.get("notes", ()))})
 
 
 def changes(then: Frozen, now: Frozen) -> list[str]:

@@ -323,7 +323,7 @@ def verdict_as_dict(verdict: Verdict | None) -> dict[str, Any]:
 
 def reference_as_dict(reference: Reference) -> dict[str, Any]:
     """What a verdict was held against, as JSON."""
-    names = ("kind", "seconds", "software", "source", "same_software")
+    names = ("kind", "seconds", "software", "source", "same_software", "notes")
     return {name: getattr(reference, name) for name in names}
 
 
@@ -340,6 +340,7 @@ def reference_lines(items: Sequence[Measured]) -> list[str]:
         if reference.result and reference.result.why:
             why = f"published result of {reference.result.source}, corrected here: {reference.result.why}"
             corrected[why] = None
+        corrected |= dict.fromkeys(f"reference {reference}: {note}" for note in reference.notes)
         if not reference.same_software:
             spread, kind = release_spread(item.record.plan), "MoE" if item.record.plan.has_experts else "dense"
             indications[

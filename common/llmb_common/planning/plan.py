@@ -22,7 +22,7 @@ from llmb_common.planning.environment import job_environment, recipe_environment
 from llmb_common.planning.functions import check_function_layout, family_of, function_notices, planned_function
 from llmb_common.planning.job_plan import CheckpointPlan, JobPlan, Preflight, SlurmPlan
 from llmb_common.planning.naming import experiment_name
-from llmb_common.planning.published import published_result
+from llmb_common.planning.published import published_notices, published_result
 from llmb_common.planning.saving import check_time_to_train
 from llmb_common.planning.segments import Segment, choose_segment
 from llmb_common.planning.switches import (
@@ -137,6 +137,7 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
         *nccl_notices(case),
         *checkpoint_notices(case, steps),
         *ineffective(case),
+        *published_notices(published),
         *segment_notice,
         *_time_notices(plan, case),
     ]

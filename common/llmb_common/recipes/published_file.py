@@ -6,13 +6,18 @@ catalogue has them all, and nothing is compared with that row.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 
 import msgspec
 
 from llmb_common.errors import RecipeError
 from llmb_common.recipes.generated import read_generated
+from llmb_common.recipes.releases import release_order
 from llmb_common.recipes.rows import Dtype, Fp8Recipe, Result
+
+FAR_APART = 0.25
+"""Share of a step time by which a result that differs from its neighbours in time is said to."""
 
 
 class PublishedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,6 +42,13 @@ class PublishedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tflops_of_bridge: float | None = None
     why: str = ""
     """Why it belongs to no function, or what is odd in it."""
+    note: str = ""
+    """What NVIDIA says of it, in a footnote."""
+
+    @property
+    def drops_tokens(self) -> bool:
+        """Whether experts were given no more tokens than they had room for; all functions are dropless."""
+        return "tokendrop" in self.model
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,12 +72,22 @@ def read_results(path: Path) -> tuple[Result, ...]:
     Raises:
         RecipeError: the file cannot be read.
     """
-    return tuple(_result(row) for row in read_published(path) if row.function is not None)
+    rows = [row for row in read_published(path) if row.function is not None]
+    together: dict[str | None, list[PublishedRow]] = defaultdict(list)
+    for row in rows:
+        together[row.function].append(row)
+    return tuple(_result(row, together[row.function]) for row in rows)
 
 
-def _result(row: PublishedRow) -> Result:
+def _result(row: PublishedRow, rows: list[PublishedRow]) -> Result:
+    """``rows``: those of its function."""
     if row.variant is None or row.size is None or row.dtype is None:
         raise RecipeError(f"{row.document}:{row.line}: a function without variant, size and dtype", remedy="give them")
+    if row.drops_tokens:
+        raise RecipeError(
+            f"{row.document}:{row.line}: a run that drops tokens does less work than {row.function}, which drops none",
+            remedy="take its function away, and say why",
+        )
     return Result(
         variant=row.variant,
         gpu=row.gpu,
@@ -80,5 +102,23 @@ def _result(row: PublishedRow) -> Result:
         # Of a row that belongs to a function, only its TFLOPS can be odd: another count of FLOPs than Bridge's.
         corrected={"tflops_per_gpu": row.tflops_of_bridge} if row.why and row.tflops_of_bridge is not None else {},
         why=row.why,
+        notes=tuple(note for note in (row.note, _apart(row, rows)) if note),
         source=f"{row.document}:{row.line}",
     )
+
+
+def _apart(row: PublishedRow, rows: list[PublishedRow]) -> str:
+    """That the two results nearest in time are both further away than releases should differ; empty where they agree.
+
+    Two, so that an outlier makes none of its neighbours look odd: the first and the last have both on one side.
+    """
+    order = sorted({release_order(other.container) for other in rows})
+    place = order.index(release_order(row.container))
+    others = [other for other in rows if release_order(other.container) != order[place]]
+    others.sort(key=lambda other: abs(order.index(release_order(other.container)) - place))
+    changes = [row.step_seconds / other.step_seconds - 1 for other in others[:2]]
+    if not changes or min(map(abs, changes)) <= FAR_APART:
+        return ""
+    apart = zip(changes, others, strict=False)
+    said = " and ".join(f"{change:+.0%} against {other.container}" for change, other in apart)
+    return f"its step time is far from those of the same function in the releases around it: {said}"

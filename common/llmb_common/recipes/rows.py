@@ -167,6 +167,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tflops_per_gpu: Ratio | None = None
     corrected: dict[str, float] = {}
     why: str = ""
+    notes: tuple[str, ...] = ()
+    """What must be known of it: the publisher's footnotes, and that it does not fit those around it."""
     source: str
 
     def value(self, figure: str) -> float | None:

@@ -46,6 +46,8 @@ class Reference:
     error: float = 0.0
     result: Result | None = None
     """The published one."""
+    notes: tuple[str, ...] = ()
+    """What must be known of it, whatever the verdict."""
 
     def __str__(self) -> str:
         return f"{self.seconds:g} s ({self.source}; {self.software})"
@@ -72,6 +74,7 @@ def published_references(plan: JobPlan, recipe: Recipe) -> list[Reference]:
                 # Jobs of LLMB run Megatron-Bridge, whatever the published ones ran.
                 same_software=document.framework == "Megatron-Bridge" and same_release(own, document.container),
                 result=result,
+                notes=result.notes,
             )
         )
     return found

@@ -149,6 +149,7 @@ def judge_result(
     if not candidates:
         return Verdict("no reference", "nothing is published for this configuration", remarks=remarks)
     reference = candidates[0]
+    remarks += tuple(f"its reference: {note}" for note in reference.notes)
     if recipe.variant(plan.variant).vboost and not plan.vboost and reference.kind == "published":
         remarks += ("the published run had the GPUs' clock boost (ENABLE_VBOOST=true), this run did not",)
     if plan.measurement.statistic == "last" and timing.last is not None:
@@ -205,6 +206,7 @@ def _text(decision: Decision, reference: Reference) -> str:
     mark = "" if reference.same_software else "indication: "
     limit = f"limit {decision.limit - 1:.1%} slower"
     shown = f"{mark}{decision.answer}, {_apart(decision.ratio)} ± {decision.resolution:.1%} ({limit})"
+    shown += "; mind the note on its reference" if reference.notes else ""
     if decision.answer != "inconclusive":
         return shown
     if decision.reference_too_uncertain:
