@@ -6,14 +6,13 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import RecipeError, RequestError
+from llmb_common.errors import RequestError
 from llmb_common.planning.published import published_results
-from llmb_common.recipes.published_file import read_published, read_results
+from llmb_common.recipes.published_file import read_published
 from llmb_common.recipes.validated_file import read_validation
 from llmb_common.rendering.job import job_document, job_text
 from llmb_common.rendering.script import render_script
@@ -21,8 +20,6 @@ from llmb_common.results.verdict import figures, judge_result, window_of
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.machine import Machine
 from llmb_common.timing.runs import analyse, find_runs
-from llmb_common.timing.tables import STYLES
-from llmb_run.results.measuring import Measured, reference_as_dict, reference_lines
 from llmb_train.hugging_face.numbers import PUBLISHED
 from llmb_train.job import FunctionJob, load_job
 from support.functions import CATALOGUE, IMPOSSIBLE, LAPTOP, MEGATRON_REFUSES, RECIPE, ROOT, SLURM, asked, plan
@@ -301,52 +298,6 @@ def test_a_run_of_a_function_gets_a_verdict_and_figures(tmp_path: Path, ratio: f
     assert found.tokens_per_second == pytest.approx(6288 * 256, rel=1e-3)
     assert found.tflops_per_gpu == pytest.approx(1635, rel=0.002)
     assert found.mfu == pytest.approx(1635 / 4900, rel=0.002)
-
-
-REGRESSED = {"GPU_TYPE": "gb300", "MODEL_SIZE": "gpt_oss_120b", "JOB_TOTAL_GPUS": "64"}
-"""In 26.06.01; the same function was faster before and after."""
-
-
-def test_only_results_that_fit_neither_neighbour_are_said_to_be_odd() -> None:
-    odd = {
-        (r.size, r.gpu, r.container) for r in RECIPE.results if any("releases around it" in note for note in r.notes)
-    }
-    assert odd == {("gpt_oss_120b", gpu, "26.06.01") for gpu in ("gb200", "gb300")}
-    muon = [r for r in RECIPE.results if any("Muon" in note for note in r.notes)]
-    assert {r.size for r in muon} == {"kimi_k2"}
-
-
-def test_what_must_be_known_of_a_reference_stands_beside_every_verdict(tmp_path: Path) -> None:
-    image = {"RUN_CONF_IMAGE": "nvcr.io#nvidia/nemo:26.06.01"}
-    assert not [text for text in plan(**REGRESSED).preflight.warnings if "published result" in text]
-    record = make_run(tmp_path, "mbridge", log=steady_log(4038 * 0.95), variables=REGRESSED | image)
-    warned = [text for text in record.plan.preflight.warnings if text.startswith("published result of perf")]
-    assert len(warned) == 2
-    timing = analyse(find_runs(record.paths.folder)[0], window_of(record.plan))
-    verdict = judge_result(record.plan, RECIPE, timing)
-    assert verdict.kind == "pass"
-    assert verdict.text.endswith("; mind the note on its reference")
-    regression = "declared by NVIDIA as a regression of GPT-OSS 120B in this container (cudnn-frontend issue 256)"
-    assert f"its reference: {regression}" in verdict.remarks
-    assert any("+63% against 26.08 and +63% against 26.06" in text for text in verdict.remarks)
-    measured = Measured(timing, STYLES["mbridge"], record, verdict=verdict)
-    assert any(line.endswith(f": {regression}") for line in reference_lines([measured]))
-    assert verdict.reference is not None
-    assert regression in reference_as_dict(verdict.reference)["notes"]
-    assert regression not in judge_result(record.plan, RECIPE, timing, [replace(verdict.reference, notes=())]).remarks
-
-
-def test_a_result_with_token_drop_belongs_to_no_function(tmp_path: Path) -> None:
-    text = (ROOT / "mbridge" / "published.json").read_text()
-    document = json.loads(text)
-    dropping = [row for row in document["rows"] if "tokendrop" in row["model"]]
-    assert len(dropping) == 13
-    assert not [row for row in dropping if "function" in row]
-    taken = next(row for row in document["rows"] if row.get("size") == "deepseek_v3")
-    dropping[0] |= {name: taken[name] for name in ("function", "size", "variant", "dtype", "fp8_recipe")}
-    (tmp_path / "published.json").write_text(json.dumps(document))
-    with pytest.raises(RecipeError, match="a run that drops tokens does less work than deepseek_v3"):
-        read_results(tmp_path / "published.json")
 
 
 def test_a_rubin_has_no_mfu(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from llmb_common.printable import printable
 from llmb_run.reporting.report import Report
-from llmb_run.results.measuring import remarks_of
+from llmb_run.results.measuring import remarks_of, tflops_cell
 from llmb_run.results.series import history_view, scaling_view
 from llmb_run.results.view import View
 
@@ -59,7 +59,7 @@ def _runs(report: Report) -> Iterator[str]:
                 found["status"],
                 _number(found["step_seconds"], ".3f"),
                 _number(found["tokens_per_second"], ".0f"),
-                _number(found["tflops_per_gpu"], ".1f"),
+                tflops_cell(found["tflops_per_gpu"], found["own_tflops_per_gpu"], ".1f"),
                 _number(found["mfu_percent"], ".1f"),
                 _number(found["steady_step_seconds"] if found["verdict"] else None, ".3f"),
                 _reference(found),

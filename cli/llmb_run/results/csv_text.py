@@ -39,7 +39,7 @@ _RUN_COLUMNS = {
         name: name
         for name in (
             *("verdict", "indication", "difference", "difference_low", "difference_high", "tolerance", "more_runs"),
-            *("reason", "iteration"),
+            *("reason", "iteration", "own_tflops_per_gpu"),
         )
     },
 }

@@ -223,7 +223,7 @@ def figure_row(item: Measured) -> list[str]:
         str(record.plan.gpus) if record else "",
         f"{values.step_seconds:.3f}" if values else "",
         f"{values.tokens_per_second:.0f}" if values else "",
-        f"{values.tflops_per_gpu:.2f}" if values and values.tflops_per_gpu is not None else "",
+        tflops_cell(values.tflops_per_gpu, values.own_tflops_per_gpu, ".2f") if values else "",
         f"{values.mfu * 100:.2f}" if values and values.mfu is not None else "",
         f"{values.log_mfu * 100:.2f}" if values and values.log_mfu is not None else "",
         f"{values.days_1t:.2f}" if values else "",
@@ -267,6 +267,7 @@ def as_dict(item: Measured) -> dict[str, Any]:
         "step_seconds": values.step_seconds if values else None,
         "tokens_per_second": values.tokens_per_second if values else None,
         "tflops_per_gpu": values.tflops_per_gpu if values else None,
+        "own_tflops_per_gpu": values.own_tflops_per_gpu if values else None,
         "mfu_percent": values.mfu * 100 if values and values.mfu is not None else None,
         "log_mfu_percent": values.log_mfu * 100 if values and values.log_mfu is not None else None,
         "days_1t": values.days_1t if values else None,
@@ -299,6 +300,13 @@ def say_remarks(items: Iterable[Measured]) -> None:
         problems = (finding.text for finding in item.findings if finding.severity == "problem")
         for text in (*item.remarks, *problems):
             notice(f"{printable(item.timing.files.name)}: {printable(text)}")
+
+
+def tflops_cell(tflops: float | None, own: float | None, form: str) -> str:
+    """TFLOP/s of one GPU, and by LLMB's count where that is another."""
+    if tflops is None:
+        return ""
+    return format(tflops, form) + (f" (own {format(own, form)})" if own is not None else "")
 
 
 def verdict_as_dict(verdict: Verdict | None) -> dict[str, Any]:

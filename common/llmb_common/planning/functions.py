@@ -27,6 +27,7 @@ def planned_function(case: Case) -> PlannedFunction | None:
         columns=case.function.columns,
         sequence_length=case.function.sequence_length,
         flops_per_token=case.function.flops_per_token if case.model.reduced is None else None,
+        own_flops_per_token=case.function.own_flops_per_token if case.model.reduced is None else None,
         experts=case.function.architecture.moe is not None,
         reduced=case.model.reduced,
         adapters=case.adapters,

@@ -81,7 +81,8 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class PlannedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The function of Megatron-Bridge that a job calls, and what its catalogue says of it.
 
-    ``columns``, ``sequence_length``: as the function gives them, at its own scale. ``flops_per_token``: Bridge's count.
+    ``columns``, ``sequence_length``: as the function gives them, at its own scale. ``flops_per_token``: Bridge's count,
+    by which NVIDIA publishes; ``own_flops_per_token``: LLMB's (``llmb_train.catalogue.flops``), None: not counted.
     """
 
     name: str
@@ -91,6 +92,7 @@ class PlannedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     columns: Columns[int]
     sequence_length: int
     flops_per_token: float | None
+    own_flops_per_token: float | None = None
     experts: bool
     reduced: Reduced | None = None
     adapters: bool = False

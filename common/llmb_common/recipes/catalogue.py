@@ -66,6 +66,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     architecture: Shape
     parameters: int | None = None
     flops_per_token: float | None = None
+    own_flops_per_token: float | None = None
     stages: bool = False
     settings: dict[str, Any] = {}
     env: dict[str, str] = {}

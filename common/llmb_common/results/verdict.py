@@ -31,6 +31,9 @@ from llmb_common.results.references import Reference, by_preference, published_r
 from llmb_common.timing.runs import RunTiming
 from llmb_common.timing.statistics import Window
 
+SAME_COUNT = 0.01
+"""Share by which two counts of FLOPs may differ and be called the same."""
+
 Kind: TypeAlias = Literal["pass", "fail", "inconclusive", "no reference", "not judged"]
 
 
@@ -38,8 +41,9 @@ Kind: TypeAlias = Literal["pass", "fail", "inconclusive", "no reference", "not j
 class Figures:
     """What a step time means. MFUs are fractions; None where there is no peak.
 
-    ``mfu`` follows from the step time, counting FLOPs as the recipe's source does. ``log_mfu`` is the log's mean TFLOPS
-    over the peak, the rule of the newer publications.
+    ``tflops_per_gpu`` follows from the step time, counting FLOPs as the recipe's source does, and ``mfu`` too, unless
+    LLMB counts otherwise: then ``own_tflops_per_gpu`` says what it is of. ``log_mfu`` is the log's mean TFLOPS over the
+    peak, the rule of the newer publications.
     """
 
     step_seconds: float
@@ -48,6 +52,7 @@ class Figures:
     tflops_per_gpu: float | None
     mfu: float | None
     log_mfu: float | None = None
+    own_tflops_per_gpu: float | None = None
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,9 @@ def figures(plan: JobPlan, recipe: Recipe, timing: RunTiming, step_seconds: floa
     rate = flops.tokens_per_second(plan.seq_len, plan.gbs, step_seconds)
     step_tflop = _step_tflop(plan, recipe)
     tflops = step_tflop / step_seconds if step_tflop is not None else None
+    share = own_share(plan)
+    own = tflops * share if tflops is not None and share is not None else None
+    counted = tflops if own is None else own
     peak = peak_tflops(plan.gpu_type, plan.dtype)
     logged = timing.tflops.mean if timing.tflops else None
     return Figures(
@@ -119,8 +127,9 @@ def figures(plan: JobPlan, recipe: Recipe, timing: RunTiming, step_seconds: floa
         tokens_per_second=rate,
         days_1t=flops.training_days(1e12, rate),
         tflops_per_gpu=tflops,
-        mfu=flops.mfu(tflops, peak) if peak and tflops is not None else None,
+        mfu=flops.mfu(counted, peak) if peak and counted is not None else None,
         log_mfu=flops.mfu(logged, peak) if peak and logged else None,
+        own_tflops_per_gpu=own,
     )
 
 
@@ -141,7 +150,7 @@ def judge_result(
     measured = steps.time
     if measured is None:
         return Verdict("not judged", "the window is incomplete")
-    remarks = steps.remarks + flops_mismatch(steps.tflop, _step_tflop(plan, recipe))
+    remarks = steps.remarks + flops_mismatch(steps.tflop, _step_tflop(plan, recipe)) + _counted_otherwise(plan)
     refused = _refusal(plan, timing, has_baseline=bool(baselines))
     if refused:
         return Verdict("not judged", refused, remarks=remarks)
@@ -188,6 +197,25 @@ def _step_tflop(plan: JobPlan, recipe: Recipe) -> float | None:
     attention = recipe.variant(plan.variant).flops_attention or recipe.flops.attention
     sequence = flops.model_flops(plan.architecture, plan.seq_len, attention).total
     return flops.achieved_tflops(sequence, plan.gbs, 1.0, plan.gpus)
+
+
+def own_share(plan: JobPlan) -> float | None:
+    """LLMB's count of the function's FLOPs over Megatron-Bridge's; None where they are equal, or either is unknown."""
+    function = plan.function
+    if function is None or not function.flops_per_token or not function.own_flops_per_token:
+        return None
+    share = function.own_flops_per_token / function.flops_per_token
+    return share if abs(share - 1) > SAME_COUNT else None
+
+
+def _counted_otherwise(plan: JobPlan) -> tuple[str, ...]:
+    share = own_share(plan)
+    if share is None:
+        return ()
+    return (
+        f"Megatron-Bridge counts {1 / share - 1:+.1%} FLOPs against LLMB's count of this model: its TFLOPS, also in"
+        " logs and published results, are that much off, and the MFU is of LLMB's count (docs/catalogue.md)",
+    )
 
 
 def _refusal(plan: JobPlan, timing: RunTiming, *, has_baseline: bool) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-from llmb_train.catalogue import parameters
+from llmb_train.catalogue import flops, parameters
 from llmb_train.hugging_face import vocabulary
 
 SETTINGS = (
@@ -32,6 +32,7 @@ def row(config: Any) -> dict[str, Any]:
         "architecture": architecture(config),
         "parameters": parameters.count(config.model),
         "flops_per_token": flops_per_token(config),
+        "own_flops_per_token": flops.per_token(config),
         "stages": _own_stages(config.model),
         "settings": settings(config),
         "env": {name: word(value) for name, value in sorted(config.env_vars.items())},

@@ -33,7 +33,7 @@ def _gpt(model: Any) -> int:
     sparse = _experts(model) if model.num_moe_experts else 0
     layers = [
         (_delta_net(model) if linear else _attention(model)) + (sparse if moe else _mlp(model)) + 2 * _norm(model)
-        for linear, moe in zip(_linear_layers(model), _moe_layers(model), strict=True)
+        for linear, moe in zip(linear_layers(model), moe_layers(model), strict=True)
     ]
     # A multi-token prediction head: two norms and a projection of both inputs, one layer, a norm.
     extra: int = 2 * model.hidden_size * model.hidden_size + 3 * _norm(model)
@@ -61,7 +61,7 @@ def _norm(model: Any) -> int:
     return int(model.hidden_size) * (2 if model.normalization == "LayerNorm" else 1)
 
 
-def _moe_layers(model: Any) -> list[bool]:
+def moe_layers(model: Any) -> list[bool]:
     if not model.num_moe_experts:
         return [False] * model.num_layers
     every = model.moe_layer_freq
@@ -70,7 +70,7 @@ def _moe_layers(model: Any) -> list[bool]:
     return [index % every == 0 for index in range(model.num_layers)]
 
 
-def _linear_layers(model: Any) -> list[bool]:
+def linear_layers(model: Any) -> list[bool]:
     """Which layers are gated delta nets."""
     if getattr(model, "experimental_attention_variant", None) != "gated_delta_net":
         return [False] * model.num_layers

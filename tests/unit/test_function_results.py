@@ -1,0 +1,108 @@
+"""Results of jobs that call a function: two counts of FLOPs, and what must be known of their references."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from llmb_common.errors import RecipeError
+from llmb_common.recipes.published_file import read_results
+from llmb_common.results.verdict import figures, judge_result, window_of
+from llmb_common.timing.runs import analyse, find_runs
+from llmb_common.timing.tables import STYLES
+from llmb_run.results.measuring import Measured, figure_row, reference_as_dict, reference_lines
+from support.functions import CATALOGUE, RECIPE, ROOT, plan
+from support.runs import make_run, steady_log
+
+APART = {
+    "nemotron_3_nano": 0.0724,  # Mamba's inner width is 64 x 64, not twice 2688
+    "nemotron_3_5_lightning": 0.0496,
+    "glm51": 2.0728,  # an index chooses 2048 tokens
+    "glm52": 2.0728,
+}
+"""How much more Megatron-Bridge counts, where it is more than 1 %."""
+
+
+def test_two_counts_of_flops_agree_but_where_bridge_is_known_to_be_wrong() -> None:
+    for entry in CATALOGUE.index:
+        function = CATALOGUE.function(entry.name)
+        if entry.task == "peft" or entry.model.startswith("wan"):
+            assert function.own_flops_per_token is None
+            continue
+        assert function.flops_per_token is not None
+        assert function.own_flops_per_token is not None
+        apart = function.flops_per_token / function.own_flops_per_token - 1
+        assert apart == pytest.approx(APART.get(entry.model, 0), abs=0.0005 if entry.model in APART else 0.0065)
+
+
+def test_mfu_is_of_our_own_count_and_both_are_said(tmp_path: Path) -> None:
+    variables = {"GPU_TYPE": "h100", "MODEL_SIZE": "nemotron_3_nano", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "16"}
+    record = make_run(tmp_path, "mbridge", log=steady_log(5000), variables=variables)
+    timing = analyse(find_runs(record.paths.folder)[0], window_of(record.plan))
+    found = figures(record.plan, RECIPE, timing, 5.0)
+    function = record.plan.function
+    assert function is not None
+    assert function.own_flops_per_token is not None
+    assert found.own_tflops_per_gpu is not None
+    assert found.tflops_per_gpu == pytest.approx(found.own_tflops_per_gpu * 1.0724, rel=1e-3)
+    tokens = record.plan.gbs * record.plan.seq_len / 5.0 / 16
+    assert found.mfu == pytest.approx(function.own_flops_per_token * tokens / 989e12)
+    remarks = judge_result(record.plan, RECIPE, timing).remarks
+    assert any("counts +7.2% FLOPs against LLMB's count" in text for text in remarks)
+    llama = variables | {"MODEL_SIZE": "llama3_8b", "JOB_TOTAL_GPUS": "8"}
+    same = make_run(tmp_path, "mbridge", log=steady_log(5000), variables=llama)
+    found = figures(same.plan, RECIPE, timing, 5.0)
+    assert found.own_tflops_per_gpu is None
+    assert not any("FLOPs" in text for text in judge_result(same.plan, RECIPE, timing).remarks)
+    measured = Measured(timing, STYLES["mbridge"], record, figures=figures(record.plan, RECIPE, timing, 5.0))
+    assert re.fullmatch(r"[0-9.]+ \(own [0-9.]+\)", figure_row(measured)[4])
+
+
+REGRESSED = {"GPU_TYPE": "gb300", "MODEL_SIZE": "gpt_oss_120b", "JOB_TOTAL_GPUS": "64"}
+"""In 26.06.01; the same function was faster before and after."""
+
+
+def test_only_results_that_fit_neither_neighbour_are_said_to_be_odd() -> None:
+    odd = {
+        (r.size, r.gpu, r.container) for r in RECIPE.results if any("releases around it" in note for note in r.notes)
+    }
+    assert odd == {("gpt_oss_120b", gpu, "26.06.01") for gpu in ("gb200", "gb300")}
+    muon = [r for r in RECIPE.results if any("Muon" in note for note in r.notes)]
+    assert {r.size for r in muon} == {"kimi_k2"}
+
+
+def test_what_must_be_known_of_a_reference_stands_beside_every_verdict(tmp_path: Path) -> None:
+    image = {"RUN_CONF_IMAGE": "nvcr.io#nvidia/nemo:26.06.01"}
+    assert not [text for text in plan(**REGRESSED).preflight.warnings if "published result" in text]
+    record = make_run(tmp_path, "mbridge", log=steady_log(4038 * 0.95), variables=REGRESSED | image)
+    warned = [text for text in record.plan.preflight.warnings if text.startswith("published result of perf")]
+    assert len(warned) == 2
+    timing = analyse(find_runs(record.paths.folder)[0], window_of(record.plan))
+    verdict = judge_result(record.plan, RECIPE, timing)
+    assert verdict.kind == "pass"
+    assert verdict.text.endswith("; mind the note on its reference")
+    regression = "declared by NVIDIA as a regression of GPT-OSS 120B in this container (cudnn-frontend issue 256)"
+    assert f"its reference: {regression}" in verdict.remarks
+    assert any("+63% against 26.08 and +63% against 26.06" in text for text in verdict.remarks)
+    measured = Measured(timing, STYLES["mbridge"], record, verdict=verdict)
+    assert any(line.endswith(f": {regression}") for line in reference_lines([measured]))
+    assert verdict.reference is not None
+    assert regression in reference_as_dict(verdict.reference)["notes"]
+    assert regression not in judge_result(record.plan, RECIPE, timing, [replace(verdict.reference, notes=())]).remarks
+
+
+def test_a_result_with_token_drop_belongs_to_no_function(tmp_path: Path) -> None:
+    text = (ROOT / "mbridge" / "published.json").read_text()
+    document = json.loads(text)
+    dropping = [row for row in document["rows"] if "tokendrop" in row["model"]]
+    assert len(dropping) == 13
+    assert not [row for row in dropping if "function" in row]
+    taken = next(row for row in document["rows"] if row.get("size") == "deepseek_v3")
+    dropping[0] |= {name: taken[name] for name in ("function", "size", "variant", "dtype", "fp8_recipe")}
+    (tmp_path / "published.json").write_text(json.dumps(document))
+    with pytest.raises(RecipeError, match="a run that drops tokens does less work than deepseek_v3"):
+        read_results(tmp_path / "published.json")
