@@ -28,6 +28,7 @@ TOGETHER = {
     "test_reduced_functions": "functions",
     "test_catalogue": "functions",
     "test_functions_launched": "functions",
+    "test_launched_functions": "functions",
     "test_validation": "functions",
     "test_other_engine": "functions",
 }

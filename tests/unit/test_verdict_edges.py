@@ -233,7 +233,7 @@ def test_the_work_of_a_function_is_what_its_catalogue_says(plan: JobPlan) -> Non
     timing = timed([5.0] * 50)
     assert (plan.seq_len, plan.gbs, plan.gpus) == (8192, 64, 128)
     for per_token, expected in ((1e12, 4096 / 5), (None, None)):
-        function = SimpleNamespace(flops_per_token=per_token)
+        function = SimpleNamespace(flops_per_token=per_token, own_flops_per_token=None)
         called = msgspec.structs.replace(plan, architecture=None, function=function)
         assert figures(called, LLAMA, timing, 5.0).tflops_per_gpu == expected
     nothing = msgspec.structs.replace(plan, architecture=None, function=None)
