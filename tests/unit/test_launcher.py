@@ -78,3 +78,14 @@ def test_fast_cores_are_left_out_on_request_and_where_tasks_are_bound_otherwise(
     assert plan(**wanted).fast_cores == (16, 2)
     assert plan(**wanted, ENABLE_PCT_BINDING="false").fast_cores is None
     assert plan(**wanted, CPU_PER_TASK_PINNING="14").fast_cores is None
+
+
+def test_cores_and_the_memory_clock_stand_in_the_script() -> None:
+    for name, said in (
+        ("qwen3_30b_a3b_pretrain_8gpu_b300_fp8mx_config", "core_stride=16 core_count=2"),
+        ("llama3_8b_pretrain_8gpu_vr200_bf16_config", "  sudo -n nvidia-smi -lmc 4752,4752 || clock=$?"),
+    ):
+        job = plan(**asked(CATALOGUE.entry(name)))
+        assert said in render_script(job, dry_run_paths(job.workload_folder, job.experiment_name)).splitlines()
+    job = plan(**asked(CATALOGUE.entry("llama3_8b_pretrain_8gpu_b300_fp8mx_config")))
+    assert "core_stride" not in render_script(job, dry_run_paths(job.workload_folder, job.experiment_name))

@@ -82,3 +82,21 @@ def test_nothing_is_bound_without_numactl(tmp_path: Path) -> None:
 def test_a_node_that_cannot_be_read_is_none(tmp_path: Path) -> None:
     (tmp_path / "node5").mkdir()  # it was taken away
     assert bound(tmp_path, {0: "0-1", 1: "2-3"}, 2) == on(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("cores", "before", "expected"),
+    [
+        (128, "numactl --cpunodebind=1", "numactl --cpunodebind=1 --physcpubind=112-113"),
+        (128, "", "numactl --physcpubind=112-113"),
+        (113, "numactl --cpunodebind=1", "numactl --cpunodebind=1"),  # the last rank's second core does not exist
+        (113, "", ""),
+    ],
+)
+def test_a_rank_gets_its_two_cores_where_the_node_has_them(cores: int, before: str, expected: str) -> None:
+    text = NUMA.with_name("cores.sh").read_text()
+    numactl = f"numactl() {{ (( ${{1##*-}} < {cores} )); }}"
+    script = f"set -euo pipefail\n{numactl}\nlocal_rank=7 core_stride=16 core_count=2\nprefix=({before})\n{text}"
+    bash = shutil.which("bash") or "bash"
+    done = subprocess.run([bash, "-c", f'{script}\necho "${{prefix[*]}}"'], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{expected}\n"

@@ -26,6 +26,9 @@ def task_script(plan: JobPlan, ranks: Ranks) -> str:
             f"local_rank=${ranks.local_rank} local_ranks=${{{ranks.per_node}:-1}}",
             shell_part(__file__, "numa.sh"),
         ]
+        if plan.fast_cores is not None:
+            stride, count = plan.fast_cores
+            lines += [f"core_stride={stride} core_count={count}", shell_part(__file__, "cores.sh")]
     if plan.profile is not None and plan.profile.tool == "nsys":
         lines += _nsys(plan.profile, ranks)
     python = quote(plan.engine_python) if plan.engine_python and plan.image is None else "python3"

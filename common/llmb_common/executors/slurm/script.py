@@ -102,6 +102,15 @@ def launch(plan: JobPlan) -> list[str]:
             'event vboost "$vboost"',
             "",
         ]
+    if plan.memory_clock is not None:
+        lines += [
+            "# As NVIDIA's launcher does on these GPUs. It needs rights too: tried, recorded, never fatal.",
+            "clock=0",
+            'timeout 60 srun --ntasks-per-node=1 --ntasks="$SLURM_JOB_NUM_NODES" \\',
+            f"  sudo -n nvidia-smi -lmc {plan.memory_clock},{plan.memory_clock} || clock=$?",
+            'event memory-clock "$clock"',
+            "",
+        ]
     options = [f"--mpi={slurm.mpi}", "--kill-on-bad-exit=1"]
     if plan.cpu_pinning:
         options += [f"--cpus-per-task={plan.cpu_pinning}", "--cpu-bind=cores"]
