@@ -284,6 +284,23 @@ def test_the_slowest_sbatch_is_waited_for(record: RunRecord, slurm: Slurm) -> No
     assert look(old(begun, SUBMIT_SECONDS + 30)) == Finding()
 
 
+def test_an_sbatch_that_ends_while_slurm_is_asked_is_not_over(
+    record: RunRecord, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its job may have come just after the queue was read."""
+    running = [True]
+
+    def in_queue(names: Iterable[str]) -> dict[Place, list[JobInfo]]:
+        running.clear()
+        return {}
+
+    monkeypatch.setattr(slurm_look, "in_queue", in_queue)
+    monkeypatch.setattr(slurm_look, "runs_with", lambda script: bool(running))
+    begun = old(replace(record, job_id=None, states=record.states[:1], submitter=me(start="1")), GRACE_SECONDS - 60)
+    assert look(begun) == Finding()
+    assert look(begun).state == "NOT_SUBMITTED", "the next look is certain"
+
+
 def test_one_that_was_given_up_stays_so(record: RunRecord, slurm: Slurm) -> None:
     given_up = replace(record, job_id=None).with_state("NOT_SUBMITTED")
     assert look(given_up) == Finding("NOT_SUBMITTED", "the submission was interrupted and no job came of it")

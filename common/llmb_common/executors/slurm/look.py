@@ -30,6 +30,8 @@ def look_at_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
     queue: dict[Place, list[JobInfo]] = {}
     accounting: dict[Place, list[JobInfo]] = {}
     problem = ""
+    # Before Slurm is asked: the job of an sbatch that ends meanwhile may be missing from the answer.
+    unborn = {record.paths.run_id for record in records if record.state == SUBMITTING and may_still_be_born(record)}
     try:
         queue = in_queue(record.job_name for record in records)
     except SchedulerError as error:
@@ -46,7 +48,9 @@ def look_at_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
         return queue.get(place, []) + accounting.get(place, [])
 
     return {
-        record.paths.run_id: _judge(record, rows(_place(record)), rows((record.job_name, None)), problem)
+        (run_id := record.paths.run_id): _judge(
+            record, rows(_place(record)), rows((record.job_name, None)), problem, may_come=run_id in unborn
+        )
         for record in records
     }
 
@@ -56,8 +60,8 @@ def _place(record: RunRecord) -> Place:
     return record.job_name, task.index if task is not None else None
 
 
-def _judge(record: RunRecord, jobs: list[JobInfo], whole: list[JobInfo], problem: str) -> Finding:
-    """``whole``: what Slurm says of the run's array as a whole."""
+def _judge(record: RunRecord, jobs: list[JobInfo], whole: list[JobInfo], problem: str, *, may_come: bool) -> Finding:
+    """``whole``: what Slurm says of the run's array as a whole; ``may_come``: its ``sbatch`` may not have ended."""
     events = read_events(record.paths.events)
     task = record.submission.task
     if task is not None and not problem:
@@ -78,12 +82,14 @@ def _judge(record: RunRecord, jobs: list[JobInfo], whole: list[JobInfo], problem
     if events.started is not None and record.job_id is None:
         return Finding(state=RUNNING, since=events.started, job_id=events.job_id, nodes=events.nodes)
     if record.state in (SUBMITTING, NOT_SUBMITTED):
-        return _unborn(record)
+        # An interrupted submission and no trace of a job: is it certain that there will be none?
+        return Finding() if may_come else Finding(state=NOT_SUBMITTED, detail=_UNBORN)
     if record.state == LOST or time.time() - (record.missing_since or time.time()) > LOST_SECONDS:
         return Finding(LOST, _LOST if task is None or events.started is not None else _LOST_TASK, missing=True)
     return Finding(missing=True)
 
 
+_UNBORN = "the submission was interrupted and no job came of it"
 _LOST = "the scheduler has forgotten the job, and it left no end record"
 _LOST_TASK = "the scheduler has forgotten the job: Slurm does so when a task of an array is cancelled while it waits"
 
@@ -136,13 +142,6 @@ def _from_events(record: RunRecord, events: JobEvents) -> Finding:
     code = "" if events.exit_code == 0 else f"exit code {events.exit_code}"
     detail = "; ".join(part for part in (code, events.problem, "by the job's own record") if part)
     return Finding(state=state, detail=detail, since=events.ended, job_id=events.job_id, nodes=events.nodes)
-
-
-def _unborn(record: RunRecord) -> Finding:
-    """An interrupted submission and no trace of a job: is it certain that there will be none?"""
-    if record.state == NOT_SUBMITTED or not may_still_be_born(record):
-        return Finding(state=NOT_SUBMITTED, detail="the submission was interrupted and no job came of it")
-    return Finding()
 
 
 def may_still_be_born(record: RunRecord) -> bool:
