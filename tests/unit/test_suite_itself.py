@@ -176,7 +176,7 @@ def test_a_shuffled_order_keeps_files_together_and_can_be_had_again() -> None:
     ],
 )
 def test_another_users_lock_on_packages_is_waited_for(tmp_path: Path, log: str, calls: int, said: str) -> None:
-    (function,) = re.findall(r"^apt_get\(\) \{\n.*?^\}\n", (ROOT / "tests/run").read_text(), re.MULTILINE | re.DOTALL)
+    function = function_of_run("apt_get")
     program = tmp_path / "apt-get"
     program.write_text(f"#!/bin/sh\necho call >> {tmp_path}/calls\n[ $(wc -l < {tmp_path}/calls) -gt 2 ] && exit\n")
     with program.open("a") as script:
@@ -194,3 +194,26 @@ def test_another_users_lock_on_packages_is_waited_for(tmp_path: Path, log: str, 
     assert (done.returncode == 0) is (calls == 3)
     assert done.stdout.strip().count("\n") == 0
     assert done.stdout.startswith(said), done.stdout + done.stderr
+
+
+def function_of_run(name: str) -> str:
+    """The text of a function of ``tests/run``."""
+    text = (ROOT / "tests/run").read_text()
+    (function,) = re.findall(rf"^{name}\(\) \{{\n.*?^\}}\n", text, re.MULTILINE | re.DOTALL)
+    return function
+
+
+@pytest.mark.parametrize(
+    ("words", "light"),
+    [
+        ("", False),
+        ("-k plan", False),
+        ("tests/unit", True),
+        ("-x tests/unit/test_plan.py tests/lint -k plan", True),
+        ("tests/unit tests/training", False),
+        ("tests", False),
+    ],
+)
+def test_a_selection_of_unit_tests_needs_no_packages_and_no_engine(words: str, light: bool) -> None:
+    done = subprocess.run(["bash", "-c", f"{function_of_run('is_light')}is_light {words}"], check=False)
+    assert done.returncode == (0 if light else 1)
