@@ -58,9 +58,10 @@ FIRST = (
     "test_crashes",
     "test_launched_smoke",
     "terminal",
+    "test_pythons",
     "test_llmb_run",
 )
-"""What starts first, the longest first, those that wait beside those that compute; the others follow."""
+"""Groups, or files of ``SPREAD``: what starts first, the longest first, those that wait beside those that compute; the others follow."""
 
 
 NEED_ENGINE = {
@@ -102,7 +103,7 @@ class GroupScheduling(LoadScopeScheduling):
 def arrange(items: list[pytest.Item]) -> None:
     """Sort ``items`` so that the groups start in the order of ``FIRST``."""
     places = {name: place for place, name in enumerate(FIRST)}
-    items.sort(key=lambda item: places.get(group_of(item.nodeid), len(places)))
+    items.sort(key=lambda item: places.get(group_of(item.nodeid), places.get(item.path.stem, len(places))))
 
 
 def _by_file(items: list[pytest.Item]) -> dict[Path, list[pytest.Item]]:

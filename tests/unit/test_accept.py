@@ -220,21 +220,14 @@ def test_the_pre_screen_comes_first_and_needs_no_speed(site: Site) -> None:
     assert instant.accepted()[0][1].strip().endswith(":1.1")
 
 
-def test_a_failed_pre_screen_ends_the_campaign_before_anything_else(site: Site) -> None:
+@pytest.mark.parametrize(("ends", "why"), [(["FAILED"], "fail"), (["NODE_FAIL", "NODE_FAIL"], "inconclusive")])
+def test_a_pre_screen_that_does_not_pass_ends_the_campaign(site: Site, ends: list[str], why: str) -> None:
     site.suite(text=PRESCREEN)
-    instant.direct("1.1", "FAILED", "ValueError: no")
+    for number, state in enumerate(ends, 1):
+        instant.direct(f"1.{number}", state, "ValueError: no")
     done = site.accept("--json")
-    assert (done.status, runs_of(done), len(instant.accepted())) == (1, [1, 0, 0], 1)
-    assert "the pre-screen ended with fail" in done.data["why"]
-
-
-def test_an_inconclusive_pre_screen_ends_the_campaign_too(site: Site) -> None:
-    site.suite(text=PRESCREEN)
-    instant.direct("1.1", "NODE_FAIL")
-    instant.direct("1.2", "NODE_FAIL")
-    done = site.accept("--json")
-    assert (done.status, runs_of(done), len(instant.accepted())) == (1, [2, 0, 0], 2)
-    assert "the pre-screen ended with inconclusive" in done.data["why"]
+    assert (done.status, runs_of(done), len(instant.accepted())) == (1, [len(ends), 0, 0], len(ends))
+    assert f"the pre-screen ended with {why}" in done.data["why"]
 
 
 # Refusals
