@@ -61,7 +61,8 @@ FIRST = (
     "test_pythons",
     "test_llmb_run",
 )
-"""Groups, or files of ``SPREAD``: what starts first, the longest first, those that wait beside those that compute; the others follow."""
+"""Groups, or files of ``SPREAD``. What starts first, the longest first, those that wait beside those that compute; the
+others follow."""
 
 
 NEED_ENGINE = {

@@ -22,6 +22,7 @@ from llmb_run.results.measuring import measure
 from support import instant
 from support.cli import Cli, Done
 from support.crashes import run_and_crash, start
+from support.programs import needs_zstd
 from support.run_site import RunSite
 from support.runs import make_run, steady_log
 
@@ -401,6 +402,7 @@ def unpacked(pack: Path, into: Path) -> dict[str, bytes]:
     return {file.relative_to(into).as_posix(): file.read_bytes() for file in into.rglob("*") if file.is_file()}
 
 
+@needs_zstd
 def test_the_evidence_holds_suite_plans_verdicts_report_and_every_run(site: Site, tmp_path: Path) -> None:
     site.suite()
     instant.direct("1.2", "NODE_FAIL")
@@ -432,6 +434,7 @@ def test_the_same_campaign_makes_the_same_evidence(site: Site) -> None:
     assert site.accept("--json").data["pack_sha256"] == first
 
 
+@needs_zstd
 def test_a_secret_is_not_in_the_evidence(site: Site, tmp_path: Path) -> None:
     site.suite(
         text=SUITE.replace("FIRST", "100")

@@ -15,7 +15,10 @@ import pytest
 from llmb_run.results import verifying
 from llmb_run.results.verifying import verify_archive
 from support.cli import Cli
+from support.programs import needs_zstd
 from support.runs import make_run, steady_log
+
+pytestmark = needs_zstd
 
 FILES = {"run/run.json": b"{}", "run/log.out": b"iteration 1\n", "campaign/suite.yaml": b"name: x\n"}
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.cli import Cli
+from support.programs import needs_zstd
 from support.runs import make_run, steady_log
 
 TOKEN = "hf_" + "Q" * 30  # looks like a token, but is not a real one
@@ -26,7 +27,7 @@ def unpack(path: Path, into: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("suffix", [".tar.zst", ".tar.gz"])
+@pytest.mark.parametrize("suffix", [pytest.param(".tar.zst", marks=needs_zstd), ".tar.gz"])
 def test_an_archive_holds_the_runs_and_its_hashes_hold(cli: Cli, tmp_path: Path, suffix: str) -> None:
     record = make_run(cli.install, log=steady_log(5741.47))
     make_run(

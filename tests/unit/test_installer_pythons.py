@@ -70,6 +70,7 @@ def test_wherever_uv_keeps_them(
     monkeypatch.setenv(name, str(tmp_path / "data"))
     assert pythons.find_python(pythons.is_tool_python) == "/uv/python"
     assert pythons.version_of(str(tmp_path / "no")) is None
+    assert pythons.version_of(sys.executable) == sys.version_info[:2]
 
 
 @pytest.mark.parametrize(
@@ -79,6 +80,9 @@ def test_wherever_uv_keeps_them(
          "get a Python 3.10 to 3.13: 'apt-get install python3' as root (Debian 12 has Python 3.11), or 'module load"),
         ('ID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\nPRETTY_NAME="Ubuntu 24.04"\n',
          "'apt-get install python3' as root (Ubuntu 24.04 has Python 3.12)"),
+        ("ID=ubuntu\nVERSION_ID=22.04\n", "'apt-get install python3' as root (ubuntu has Python 3.10)"),
+        ("ID=fedora\nVERSION_ID=43\n", "'dnf install python3.12' as root (fedora has Python 3.12)"),
+        ("ID=linuxmint\nID_LIKE='ubuntu debian'\nVERSION_ID=24.04\n", "apt-get install python3"),
         ('ID=ubuntu\nID_LIKE=debian\nVERSION_ID="99.04"\nPRETTY_NAME="Ubuntu 99"\n',
          "modules (no package of Ubuntu 99 is known to have one), or 'uv python install'"),
         ('ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.4"\nPRETTY_NAME="Rocky Linux 9.4"\n',
@@ -87,7 +91,7 @@ def test_wherever_uv_keeps_them(
         ("nonsense\n", "get a Python 3.10 to 3.13: 'module load python' on a cluster with modules, or 'uv python"),
         (None, "get a Python 3.10 to 3.13: 'module load python' on a cluster with modules, or 'uv python"),
     ],
-    ids=["Debian", "Ubuntu", "a newer Ubuntu", "Rocky", "openSUSE", "unknown", "none"],
+    ids=["Debian", "Ubuntu", "older Ubuntu", "Fedora", "Mint", "newer Ubuntu", "Rocky", "openSUSE", "unknown", "none"],
 )  # fmt: skip
 def test_how_to_get_a_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str | None, said: str) -> None:
     monkeypatch.setattr(pythons, "OS_RELEASE", tmp_path / "os-release")

@@ -38,7 +38,7 @@ def documented_commands() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("recipe", "command"), documented_commands())
 def test_every_documented_command_plans(recipe: str, command: str) -> None:
-    done = launch(recipe, f"export DRY_RUN=true; {command}", LLMB_INSTALL="/x")
+    done = launch(recipe, f"export DRY_RUN=true; {command}", LLMB_INSTALL="/x", CLUSTER_TYPE="slurm")
     assert done.returncode == 0, done.stderr
     if "DRY_RUN=json" in command:
         assert json.loads(done.stdout)["recipe"] == recipe

@@ -96,7 +96,7 @@ def test_the_job_gets_no_input_and_knows_whose_run_it_is(
     record: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KEPT", "from the caller")
-    script(record, 'echo "$LLMB_RUN_DIR, $KEPT, input: $(cat)"; ps -o pgid= -p $$')
+    script(record, 'echo "$LLMB_RUN_DIR, $KEPT, input: $(cat)"; cut -d" " -f5 "/proc/$$/stat"')
     start(record)
     said, group = record.paths.batch_log.read_text().splitlines()
     assert said == f"{record.paths.folder}, from the caller, input: "

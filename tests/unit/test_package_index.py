@@ -101,7 +101,9 @@ def test_files_are_read_as_pip_reads_them(tmp_path: Path, monkeypatch: pytest.Mo
     listed = pip_config(env)
     assert not listed or "global.index-url='https://old.example'" in listed
     assert not listed or "install.find-links='\\n/one\\n/two'" in listed
-    env["PIP_CONFIG_FILE"] = str(own)
+    del env["XDG_CONFIG_DIRS"]
+    assert Path("/etc/xdg/pip/pip.conf") in list(package_index._pip_files(env))
+    env |= {"PIP_CONFIG_FILE": str(own), "XDG_CONFIG_DIRS": str(machine)}
     wanted = {"UV_DEFAULT_INDEX": "https://own.example", "UV_FIND_LINKS": "/never", "UV_HTTP_TIMEOUT": "9"}
     assert settings(env).variables == wanted, "in place of the user's"
     listed = pip_config(env)
@@ -205,12 +207,14 @@ def locked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("locked")
 def test_uv_is_fetched_compared_and_unpacked(index: Index, tmp_path: Path) -> None:
     index.has_uv(wheel())
-    program = uv.obtained(tmp_path / "cache", told(f"{index.url}/simple/"))
-    assert program == str(tmp_path / "cache" / "uv")
+    program = uv.obtained(tmp_path / "a" / "cache", told(f"{index.url}/simple/"))
+    assert program == str(tmp_path / "a" / "cache" / "uv")
+    assert list((tmp_path / "a" / "cache").iterdir()) == [Path(program)]
     assert subprocess.run([program], capture_output=True, text=True, check=True).stdout == "uv of the index\n"
     asked = len(index.asked)
-    assert uv.obtained(tmp_path / "cache", told(index.url)) == program
+    assert uv.obtained(tmp_path / "a" / "cache", told(index.url)) == program
     assert len(index.asked) == asked, "it is at hand"
+    assert uv.fetched(tmp_path / "a" / "cache", told(f"{index.url}/simple")) == program, "in place of another"
 
 
 @pytest.mark.usefixtures("locked")
@@ -226,7 +230,7 @@ def test_another_content_than_the_locks_is_refused(index: Index, tmp_path: Path)
 
 
 @pytest.mark.usefixtures("locked")
-@pytest.mark.parametrize("place", ["folder", "file URL", "page", "extra index", "simple index on disk"])
+@pytest.mark.parametrize("place", ["folder", "file URL", "page", "a file", "extra index", "simple index on disk"])
 def test_wherever_pip_finds_packages_uv_is_found(index: Index, tmp_path: Path, place: str) -> None:
     folder = tmp_path / "a folder"
     write(folder / "x", "")
@@ -239,6 +243,7 @@ def test_wherever_pip_finds_packages_uv_is_found(index: Index, tmp_path: Path, p
     more = {
         "folder": {"UV_FIND_LINKS": str(folder)},
         "file URL": {"PIP_FIND_LINKS": folder.as_uri()},
+        "a file": {"PIP_FIND_LINKS": (folder / NAME).as_uri()},
         "page": {"PIP_FIND_LINKS": f"{index.url}/links.html"},
         "extra index": {"UV_INDEX": f"internal={index.url}/simple"},
         "simple index on disk": {"PIP_EXTRA_INDEX_URL": folder.as_uri()},
@@ -354,14 +359,36 @@ def test_a_proxy_is_asked_where_pip_is_told_of_one(index: Index, proxied: bool) 
 
 
 def test_uv_itself_may_be_called(tmp_path: Path, stand_in: Callable[[str], Path]) -> None:
-    """``python uv.py`` is uv with pip's settings."""
-    stand_in('#!/bin/sh\necho "$* $UV_DEFAULT_INDEX"\n')
-    program = "from llmb_install.parts import uv; import sys; sys.argv[1:] = ['pip', 'x']; uv.main()"
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PIP_INDEX_URL": "https://x.example", **NONE}
-    env["XDG_CACHE_HOME"] = str(tmp_path)
-    code = f"import sys; sys.executable = {str(tmp_path / 'bin' / 'python')!r}; {program}"
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
-    assert done.stdout == "pip x https://x.example\n", done.stderr
+    """``python -m llmb_install.parts.uv`` is uv with pip's settings."""
+    program = stand_in('#!/bin/sh\necho "$* $UV_DEFAULT_INDEX $PYTHONPATH"\n')
+    python = program.with_name("python")
+    python.symlink_to(sys.executable)
+    installer = str(Path(uv.__file__).resolve().parents[2])
+    env = {**os.environ, **NONE, "PYTHONPATH": installer, "PIP_INDEX_URL": "http://127.0.0.1:1"}
+    env["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+
+    def called() -> subprocess.CompletedProcess[str]:
+        argv = [str(python), "-S", "-m", "llmb_install.parts.uv", "pip", "x"]
+        return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+
+    assert called().stdout == "pip x http://127.0.0.1:1 \n"
+    program.rename(tmp_path / "elsewhere")
+    env["PATH"] = str(tmp_path / "nothing")
+    done = called()
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error: uv could not be fetched: http://127.0.0.1:1/uv/: Connection refused\n",
+    )
+    kept = tmp_path / "cache" / "llmb" / "uv"
+    kept.parent.mkdir(parents=True)
+    (tmp_path / "elsewhere").rename(kept)
+    assert called().stdout == "pip x http://127.0.0.1:1 \n"
+
+
+def test_the_cache_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert uv.cache_folder({}) == tmp_path / ".cache" / "llmb"
+    assert uv.cache_folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/llmb")
 
 
 @pytest.fixture
@@ -379,12 +406,17 @@ def stand_in(tmp_path: Path) -> Callable[[str], Path]:
 def test_why_uv_could_not_fetch_a_python(
     tmp_path: Path, stand_in: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, script: str, said: str
 ) -> None:
-    program = stand_in(f"#!/bin/sh\necho $* > {tmp_path}/asked\n{script}\n")
+    program = stand_in(f"#!/bin/sh\necho $* $UV_HTTP_RETRIES $(cat) > {tmp_path}/asked\n{script}\n")
     monkeypatch.setattr(uv, "BESIDE", program.parent)
-    assert uv.fetch_python("3.12", tmp_path, NONE) == said
-    assert (tmp_path / "asked").read_text() == "python install --no-bin 3.12\n"
+    assert uv.fetch_python("3.12", tmp_path, NONE | {"PATH": "/bin"}) == said
+    assert (tmp_path / "asked").read_text() == "python install --no-bin 3.12 1\n", "nobody is asked, nor waited for"
+    uv.fetch_python("3.12", tmp_path, NONE | {"PATH": "/bin", "UV_HTTP_RETRIES": "7"})
+    assert (tmp_path / "asked").read_text().endswith(" 7\n")
     stand_in("#!/bin/sh\n")
     assert uv.fetch_python("3.12", tmp_path, NONE) is None
+    monkeypatch.setattr(uv, "_PYTHON_SECONDS", 0.1)
+    stand_in("#!/bin/sh\nexec sleep 60\n")
+    assert "timed out after 0.1 seconds" in str(uv.fetch_python("3.12", tmp_path, NONE | {"PATH": "/bin"}))
     monkeypatch.setattr(uv, "BESIDE", tmp_path)
     monkeypatch.setattr(uv, "on_path", lambda: None)
     problem = uv.fetch_python("3.12", tmp_path / "none", {**NONE, "PIP_INDEX_URL": "http://127.0.0.1:1"})

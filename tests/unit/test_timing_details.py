@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import shutil
 import subprocess
 import sys
 from io import FileIO
@@ -24,6 +23,7 @@ from llmb_common.timing.runs import RunFiles, RunTiming, analyse, find_runs
 from llmb_common.timing.statistics import Window, read_window, summarize
 from llmb_common.timing.tables import STYLES, render, shorten
 from support.iteration_logs import mbridge_line, mbridge_log, nemo_line, step_time
+from support.programs import needs_zstd
 
 WINDOW = Window(35, 44)
 
@@ -211,14 +211,14 @@ def test_a_compressed_log_is_read_from_its_first_byte(tmp_path: Path) -> None:
         assert file.read() == text
 
 
-@pytest.mark.skipif(shutil.which("zstd") is None, reason="needs the program zstd")
+@needs_zstd
 def test_a_damaged_archive_whose_name_is_not_utf8(tmp_path: Path) -> None:
     log = Path(os.fsdecode(os.fsencode(tmp_path) + b"/log-\xff.out.zst"))
     with pytest.raises(OSError, match=r"zstd cannot unpack it: .*unsupported format"), open_log(written(log, "text")):
         pass
 
 
-@pytest.mark.skipif(shutil.which("zstd") is None, reason="needs the program zstd")
+@needs_zstd
 def test_an_archive_that_is_too_large_is_not_unpacked_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

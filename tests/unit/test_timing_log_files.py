@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from llmb_common.timing.runs import RunFiles, analyse, find_runs
 from llmb_common.timing.statistics import Window
 from support.cli import Cli
 from support.iteration_logs import mbridge_line, mbridge_log
+from support.programs import needs_zstd
 from support.runs import make_run, steady_log
 
 WINDOW = Window(35, 44)
@@ -31,7 +31,7 @@ def packed(log: Path, text: str) -> Path:
 
 suffixes = pytest.mark.parametrize(
     "suffix",
-    [".gz", pytest.param(".zst", marks=pytest.mark.skipif(not shutil.which("zstd"), reason="zstd is missing"))],
+    [".gz", pytest.param(".zst", marks=needs_zstd)],
 )
 
 
