@@ -74,6 +74,18 @@ def write_json(path: Path, value: Any, *, mode: int = 0o644) -> None:
     write_atomic(path, json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n", mode=mode)
 
 
+def status_of(path: Path) -> os.stat_result | None:
+    """What is at ``path``; None where nothing is.
+
+    Raises:
+        OSError: it cannot be looked for. ``Path.exists`` and ``is_dir`` of Python 3.14 say False then.
+    """
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
 def open_plain(path: Path, *, follow: bool = True) -> BinaryIO:
     """Open a regular file for reading.
 

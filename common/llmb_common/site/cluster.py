@@ -13,6 +13,7 @@ from llmb_common import gpus
 from llmb_common.cluster_types import ClusterType, names
 from llmb_common.engines import DEFAULT_ENGINE
 from llmb_common.errors import ConfigError, did_you_mean
+from llmb_common.files import status_of
 from llmb_common.request.values import is_mount
 from llmb_common.secrets import is_secret_name
 from llmb_common.site import FILE_NAME as FILE_NAME
@@ -87,7 +88,7 @@ def load_cluster_config(install: Path | None) -> ClusterConfig:
         return ClusterConfig()
     path = install / FILE_NAME
     try:
-        if not path.exists():
+        if status_of(path) is None:
             return ClusterConfig()
     except OSError as error:
         raise ConfigError(

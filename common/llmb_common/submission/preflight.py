@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 import shutil
+import stat
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks, RequestError
 from llmb_common.executors import executor_for
+from llmb_common.files import status_of
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER
 
@@ -60,7 +62,8 @@ def check_disk(plan: JobPlan) -> None:
 
 def _check_checkpoint(path: Path, last_step: int | None) -> None:
     """Reject what ``llmb_train`` would reject on the nodes: it takes a folder of ``iter_*`` folders, or one of them."""
-    if not path.is_dir():
+    found = status_of(path)
+    if found is None or not stat.S_ISDIR(found.st_mode):
         raise RequestError(
             f"LOAD_CHECKPOINT_PATH={path} is not a directory", remedy="give the folder of the checkpoint"
         )
@@ -140,7 +143,7 @@ def _check_space(plan: JobPlan) -> None:
     saves = math.ceil(steps / (plan.checkpoint.interval or steps))
     needed = saves * CHECKPOINT_BYTES_PER_PARAMETER * plan.parameters
     folder = Path(plan.checkpoint.save or plan.workload_folder)
-    while not folder.exists():
+    while status_of(folder) is None:
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     if free < needed:
