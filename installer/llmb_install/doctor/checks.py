@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
 
 from llmb_common import gpus
 from llmb_common.cluster_types import SLURM, traits_of
 from llmb_common.site.machine import SEGMENT_SLURM
 from llmb_install.detect import Partition
-from llmb_install.doctor.facts import Facts, Node
+from llmb_install.doctor.facts import Facts, Workload, limit_minutes
+from llmb_install.doctor.node_checks import Check, node_checks, release
 from llmb_install.parts.images import IMAGE_BYTES
 from llmb_install.working.reporter import size
 
-Level = Literal["ok", "doubt", "blocks"]
-
 _PYXIS_OPTIONS = ("container-image", "container-mounts", "container-mount-home")
 _OLDEST_SLURM = (21, 8)
-_MINUTES_NEEDED = 30
-_CUDA_NEEDED = 13
-"""What the NeMo 26.02 image brings; an older driver needs the forward-compatibility package inside it."""
-
-
-@dataclass(frozen=True)
-class Check:
-    """One line of the report. ``remedy`` says what to do where it is not ok."""
-
-    name: str
-    level: Level
-    found: str
-    remedy: str = ""
+_LARGE_SEGMENTS = (25, 11)
+"""Since then Slurm takes a segment larger than a block (its CHANGELOG); before, such a job is never started."""
 
 
 def all_checks(facts: Facts) -> list[Check]:
@@ -42,10 +27,10 @@ def all_checks(facts: Facts) -> list[Check]:
         return [*checks, *_local(facts)]
     checks += _slurm(facts)
     if facts.controller_is_up:
-        checks += [*_partition(facts), *_account(facts), *_settings(facts)]
+        checks += [*_partition(facts), *_account(facts), *_times(facts), *_settings(facts)]
     checks += _containers(facts)
     if facts.node is not None:
-        checks += _node(facts, facts.node)
+        checks += node_checks(facts, facts.node)
     return checks
 
 
@@ -92,7 +77,7 @@ def _slurm(facts: Facts) -> Iterator[Check]:
         names = ", ".join(facts.missing_commands)
         yield Check("Slurm commands", "blocks", f"not found: {names}", "load Slurm's module, or use a login node")
         return
-    version = _version(facts.site.slurm_version)
+    version = release(facts.site.slurm_version)
     old = version < _OLDEST_SLURM
     yield Check(
         "Slurm version",
@@ -100,13 +85,6 @@ def _slurm(facts: Facts) -> Iterator[Check]:
         facts.site.slurm_version or "unknown",
         "releases older than 21.08 are untested" if old else "",
     )
-    if _in_racks(facts.config.gpu_type) and version < SEGMENT_SLURM:
-        yield Check(
-            "Slurm and NVL72 racks",
-            "doubt",
-            f"{facts.site.slurm_version} has no --segment",
-            "jobs may be spread over more racks than needed; Slurm 24.05 or newer keeps segments together",
-        )
     yield Check(
         "Slurm controller",
         "ok" if facts.controller_is_up else "blocks",
@@ -123,11 +101,30 @@ def _slurm(facts: Facts) -> Iterator[Check]:
         ", ".join(facts.mpi_types) or "nothing listed",
         "" if has_it else "set slurm.mpi: none in cluster_config.yaml: ranks can find each other without PMIx",
     )
+    yield from _segments(facts)
 
 
-def _in_racks(gpu_type: str | None) -> bool:
-    """Whether nodes with these GPUs share NVLink."""
-    return gpu_type in gpus.GPUS and gpus.GPUS[gpu_type].nvlink_nodes > 1
+def _segments(facts: Facts) -> Iterator[Check]:
+    """Whether Slurm keeps the nodes of a rack together; a segment is as many nodes as one has, or fewer."""
+    gpu = gpus.GPUS.get(facts.config.gpu_type or "")
+    if gpu is None or gpu.nvlink_nodes == 1:
+        return
+    name, blocks, version = "Slurm and NVL72 racks", facts.limits.blocks, release(facts.site.slurm_version)
+    spread = "jobs may be spread over more racks than needed, which costs speed"
+    if version < SEGMENT_SLURM:
+        remedy = f"{spread}; Slurm 24.05 or newer keeps segments together"
+        yield Check(name, "doubt", f"{facts.site.slurm_version} has no --segment", remedy)
+    elif blocks is None:
+        remedy = f"{spread}; configure topology/block, a block for each rack"
+        yield Check(name, "doubt", "no topology/block: --segment has no effect", remedy)
+    elif min(blocks) < gpu.nvlink_nodes and version < _LARGE_SEGMENTS:
+        remedy = (
+            f"before Slurm 25.11 a job with larger segments (one of {min(blocks) + 1} nodes, say) never starts: "
+            "take another number of nodes, or ADDITIONAL_SLURM_PARAMS=segment=N with a divisor of it"
+        )
+        yield Check(name, "doubt", f"blocks of {min(blocks)} nodes", remedy)
+    else:
+        yield Check(name, "ok", f"{len(blocks)} blocks of {min(blocks)} nodes or more")
 
 
 def _partition(facts: Facts) -> Iterator[Check]:
@@ -146,14 +143,6 @@ def _partition(facts: Facts) -> Iterator[Check]:
         f"{name}: {found.nodes} nodes of {found.gpus_per_node} GPUs, limit {found.time_limit}",
         "" if found.up else "it is down: choose another, or ask the administrator",
     )
-    minutes = limit_minutes(found.time_limit)
-    if minutes is not None and minutes < _MINUTES_NEEDED:
-        yield Check(
-            "time limit of the partition",
-            "blocks",
-            found.time_limit,
-            f"a benchmark asks for {_MINUTES_NEEDED} minutes or more: choose another partition, or set TIME_LIMIT",
-        )
     yield _gres(facts, found)
 
 
@@ -184,15 +173,43 @@ def _account(facts: Facts) -> Iterator[Check]:
         yield Check("account", "ok", account)
 
 
+def _times(facts: Facts) -> Iterator[Check]:
+    """The shortest limit that Slurm sets against what the workloads ask for, and the time that it leaves for a save."""
+    wanted = facts.workloads or (Workload("a benchmark"),)
+    name = facts.config.slurm.gpu_partition
+    partition = next((limit_minutes(p.time_limit) for p in facts.site.partitions if p.name == name), None)
+    walls = [*([(f"partition {name}", partition)] if partition is not None else []), *facts.limits.walls]
+    if walls:
+        what, most = min(walls, key=lambda wall: wall[1])
+        short = [workload for workload in wanted if workload.longest > most]
+        none = [workload for workload in short if workload.shortest > most]
+        needs = ", ".join(f"{workload.name} {workload.longest}" for workload in short)
+        yield Check(
+            "time limit",
+            "blocks" if none else "doubt" if short else "ok",
+            f"{most} minutes, set by {what}",
+            f"jobs ask for more minutes ({needs}): choose another partition or QOS, or set TIME_LIMIT" if short else "",
+        )
+    longest = max(wanted, key=lambda workload: workload.saving)
+    wait = facts.slurm_config.get("KillWait", "").split(" ")[0]
+    if longest.saving and wait.isdigit():
+        most = max(int(wait), facts.limits.grace)
+        preempts = facts.slurm_config.get("PreemptMode", "OFF") != "OFF" and most < longest.saving
+        yield Check(
+            "time to save",
+            "doubt" if preempts else "ok",
+            f"{most} s when a job is preempted or cancelled; saving takes up to {longest.saving} s ({longest.name})",
+            "a preempted job loses what it did since its last checkpoint: set CHECKPOINT_INTERVAL, or ask for a longer "
+            "GraceTime of the partition or QOS; at its time limit a job is told early enough"
+            if preempts
+            else "",
+        )
+
+
 def _settings(facts: Facts) -> Iterator[Check]:
-    task = facts.slurm_config.get("TaskPlugin", "")
-    affinity = "affinity" in task
-    yield Check(
-        "task plug-in",
-        "ok" if affinity else "doubt",
-        task or "unknown",
-        "" if affinity else "without task/affinity ranks are not bound to CPUs, which costs speed",
-    )
+    task = facts.slurm_config.get("TaskPlugin", "") or "unknown"
+    unbound = "" if "affinity" in task else ": CPU_PER_TASK_PINNING has no effect; ranks are bound by numactl"
+    yield Check("task plug-in", "ok", f"{task}{unbound}")
     limits = facts.slurm_config.get("EnforcePartLimits", "")
     if limits == "NO":
         yield Check(
@@ -233,94 +250,3 @@ def _containers(facts: Facts) -> Iterator[Check]:
     )
     if facts.local_enroot and not facts.has_unsquashfs:
         yield Check("unsquashfs", "blocks", "not found", "install squashfs-tools: images are checked with it")
-
-
-def _node(facts: Facts, node: Node) -> Iterator[Check]:
-    if node.error:
-        remedy = "look at squeue and sinfo; --no-compute-node leaves this out"
-        yield Check("a compute node", "doubt", node.error, remedy)
-        return
-    yield Check("a compute node", "ok", node.one("host"))
-    expected = facts.config.arch
-    wrong = expected is not None and node.one("arch") != expected
-    yield Check(
-        "architecture",
-        "blocks" if wrong else "ok",
-        node.one("arch"),
-        f"cluster_config.yaml says {expected}: images would be built for the wrong architecture" if wrong else "",
-    )
-    yield from _node_gpus(facts, node)
-    yield from _node_network(node)
-    if facts.config.slurm.runtime != "none":
-        enroot = node.one("enroot")
-        remedy = "" if enroot else "install Enroot on the compute nodes"
-        yield Check("Enroot on the node", "ok" if enroot else "blocks", enroot or "not found", remedy)
-    sees = node.one("install") == "yes"
-    if facts.install.is_dir():
-        remedy = "" if sees else "put the installation on a file system that all nodes share"
-        yield Check(
-            "installation on the node", "ok" if sees else "blocks", "visible" if sees else "not visible", remedy
-        )
-    if facts.config.image_folder and facts.config.slurm.runtime != "none":
-        reads = node.one("images") == "yes"
-        remedy = "" if reads else f"{facts.image_folder} must be on a file system that all nodes share, open to you"
-        yield Check("images on the node", "ok" if reads else "blocks", "readable" if reads else "not readable", remedy)
-    if node.skew is not None:
-        bad = abs(node.skew) > 5
-        remedy = "set up time synchronization: Slurm's credentials fail when clocks differ" if bad else ""
-        yield Check("clock of the node", "doubt" if bad else "ok", f"{node.skew:+.1f} s from ours", remedy)
-
-
-def _node_gpus(facts: Facts, node: Node) -> Iterator[Check]:
-    shown = [line.split(",") for line in node.values.get("gpu", [])]
-    if not shown:
-        yield Check("GPUs of the node", "blocks", "nvidia-smi shows none", "check the driver, or set slurm.gres: true")
-        return
-    name, driver = shown[0][0].strip(), shown[0][1].strip() if len(shown[0]) > 1 else "?"
-    expected = facts.config.gpu_type
-    wrong = expected not in (None, gpus.type_of(name) or gpus.CPU)
-    yield Check(
-        "GPUs of the node",
-        "doubt" if wrong else "ok",
-        f"{len(shown)} x {name}, driver {driver}",
-        f"cluster_config.yaml says {expected}" if wrong else "",
-    )
-    cuda = node.one("cuda")
-    old = bool(cuda) and _version(cuda)[0] < _CUDA_NEEDED
-    yield Check(
-        "CUDA of the driver",
-        "doubt" if old else "ok",
-        cuda or "unknown",
-        "older than the image's CUDA 13: it runs only through forward compatibility; update the driver" if old else "",
-    )
-
-
-def _node_network(node: Node) -> Iterator[Check]:
-    devices = node.values.get("infiniband", [])
-    yield Check(
-        "InfiniBand or RoCE",
-        "ok" if devices else "doubt",
-        ", ".join(devices) or "no device",
-        "" if devices else "NCCL would use TCP between nodes, which is many times slower",
-    )
-    if devices and node.one("peermem") != "yes":
-        remedy = "load nvidia_peermem (or use DMA-BUF) for GPUDirect RDMA"
-        yield Check("GPUDirect RDMA", "doubt", "nvidia_peermem is not loaded", remedy)
-    limit = node.one("memlock")
-    if devices and limit not in ("unlimited", ""):
-        remedy = "set it to unlimited (PropagateResourceLimitsExcept=MEMLOCK): NCCL registers memory"
-        yield Check("locked memory", "blocks", f"limit {limit} kB", remedy)
-
-
-def limit_minutes(text: str) -> int | None:
-    """Minutes of a Slurm time limit (``1-00:00:00``, ``30:00``, ``infinite``); None where there is none."""
-    found = re.match(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)\Z", text)
-    if found is None:
-        return None
-    days, hours, minutes, _ = (int(part or 0) for part in found.groups())
-    return days * 1440 + hours * 60 + minutes
-
-
-def _version(text: str) -> tuple[int, int]:
-    found = re.match(r"(\d+)\.(\d+)", text)
-    return (int(found[1]), int(found[2])) if found else (0, 0)

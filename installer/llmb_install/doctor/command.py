@@ -14,8 +14,9 @@ from llmb_common.errors import RequestError
 from llmb_common.site.cluster import FILE_NAME, ClusterConfig, load_cluster_config
 from llmb_common.words import is_slurm_name
 from llmb_install.detect import detect_site
-from llmb_install.doctor.checks import Check, all_checks
+from llmb_install.doctor.checks import all_checks
 from llmb_install.doctor.facts import gather
+from llmb_install.doctor.node_checks import Check
 from llmb_install.parts import migrations
 from llmb_install.working.reporter import Reporter
 
@@ -30,7 +31,7 @@ def doctor(asked: argparse.Namespace, clone: Path, install: Path) -> Result:
     with Reporter(None, verbose=asked.verbose) as reporter, reporter.step("looking at this site") as step:
         if not asked.no_compute_node and traits_of(config.cluster_type or LOCAL).slurm_options:
             step.update("this machine, Slurm, one compute node")
-        facts = gather(config, install, ask_node=not asked.no_compute_node)
+        facts = gather(config, install, clone, ask_node=not asked.no_compute_node)
     checks = all_checks(facts)
     blocked = any(check.level == "blocks" for check in checks)
     rows = [dataclasses.asdict(check) for check in checks]

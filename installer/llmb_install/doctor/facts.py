@@ -2,47 +2,46 @@
 
 from __future__ import annotations
 
+import getpass
+import re
 import shutil
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmb_common.cluster_types import SLURM, traits_of
-from llmb_common.programs import ask
+from llmb_common.engines import image_file_name
+from llmb_common.planning.saving import limit_seconds, save_seconds
 from llmb_common.site.cluster import ClusterConfig
+from llmb_common.slurm.hostlist import expand
+from llmb_common.slurm.options import parse_additional
+from llmb_install.answers.stored import load_recipes
 from llmb_install.detect import Site, container_options, detect_site, mpi_types, output
+from llmb_install.doctor.node import Node, ask_one_node
 from llmb_install.working.readiness import free_bytes
 
-SLURM_COMMANDS = ("sbatch", "srun", "squeue", "sinfo", "scontrol", "scancel")
-_NODE_SECONDS = 150
-
-# Plain sh, so that it runs on any node. Each line is NAME=VALUE; what is not there prints nothing.
-_NODE_SCRIPT = r"""
-echo "host=$(hostname)"
-echo "arch=$(uname -m)"
-echo "memlock=$(ulimit -l)"
-nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | sed 's/^/gpu=/'
-nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: \([0-9.]*\).*/cuda=\1/p'
-command -v enroot >/dev/null 2>&1 && echo "enroot=$(enroot version 2>/dev/null)"
-ls /sys/class/infiniband 2>/dev/null | sed 's/^/infiniband=/'
-[ -d /sys/module/nvidia_peermem ] && echo "peermem=yes"
-[ -d "$1" ] && echo "install=yes"
-[ -r "$2" ] && echo "images=yes"
-echo "clock=$(date +%s.%N)"
-"""
+SLURM_COMMANDS = ("sbatch", "srun", "salloc", "squeue", "sinfo", "scontrol", "scancel")
 
 
 @dataclass(frozen=True)
-class Node:
-    """What one compute node reported; ``error`` if it could not be asked."""
+class Workload:
+    """What the jobs of a workload need here: minutes, seconds to save its largest model, image files."""
 
-    error: str = ""
-    values: dict[str, list[str]] = field(default_factory=dict)
-    skew: float | None = None
-    """Its clock minus ours, in seconds, including the second or so that the answer takes."""
+    name: str
+    shortest: int = 30
+    longest: int = 30
+    saving: int = 0
+    images: tuple[str, ...] = ()
 
-    def one(self, name: str) -> str:
-        return next(iter(self.values.get(name, [])), "")
+
+@dataclass(frozen=True)
+class Limits:
+    """What Slurm sets of the partition, the QOS and the association of jobs. ``walls``: minutes, by what sets them."""
+
+    walls: tuple[tuple[str, int], ...] = ()
+    grace: int = 0
+    """Seconds that a job has before it is preempted."""
+    blocks: tuple[int, ...] | None = None
+    """The numbers of nodes in the blocks of topology/block; None: another topology, or it is not known."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +62,27 @@ class Facts:
     has_unsquashfs: bool = False
     free_install: int = 0
     free_images: int = 0
+    workloads: tuple[Workload, ...] = ()
+    limits: Limits = Limits()
+    image: Path | None = None
+    """An image that jobs run in, and that is there."""
     node: Node | None = None
 
 
-def gather(config: ClusterConfig, install: Path, *, ask_node: bool) -> Facts:
-    """Gather all facts, each with a time limit. ``ask_node``: run one small job on a node of the GPU partition."""
+def gather(config: ClusterConfig, install: Path, clone: Path, *, ask_node: bool) -> Facts:
+    """Gather all facts, each with a time limit. ``ask_node``: run one small job on a node of the GPU partition.
+
+    ``clone``: where the recipes are.
+    """
     image_folder = Path(config.image_folder) if config.image_folder else install / "images"
     site = detect_site()
     use_slurm = site.has_slurm and traits_of(config.cluster_type or SLURM).slurm_options
     is_up = "is UP" in output("scontrol", "ping") if use_slurm else False
     settings = _slurm_settings() if is_up else {}
+    has_accounting = "slurmdbd" in settings.get("AccountingStorageType", "")
+    workloads = workloads_here(clone, config)
+    images = [image_folder / name for workload in workloads for name in workload.images]
+    image = next(filter(Path.is_file, images), None)
     return Facts(
         config=config,
         install=install,
@@ -83,48 +93,81 @@ def gather(config: ClusterConfig, install: Path, *, ask_node: bool) -> Facts:
         mpi_types=mpi_types() if is_up else (),
         container_options=container_options() if is_up else (),
         slurm_config=settings,
-        has_accounting="slurmdbd" in settings.get("AccountingStorageType", ""),
+        has_accounting=has_accounting,
         local_enroot=output("enroot", "version").strip(),
         has_unsquashfs=shutil.which("unsquashfs") is not None,
         free_install=free_bytes(install),
         free_images=free_bytes(image_folder),
-        node=ask_one_node(config, install, image_folder) if is_up and ask_node else None,
+        workloads=workloads,
+        limits=slurm_limits(config, has_accounting=has_accounting) if is_up else Limits(),
+        image=image,
+        node=ask_one_node(config, install, image_folder, image) if is_up and ask_node else None,
     )
 
 
-def ask_one_node(config: ClusterConfig, install: Path, image_folder: Path) -> Node:
-    """Run the small script on one node of the GPU partition, with GPUs where jobs ask for them."""
-    argv = ["srun", "--nodes=1", "--ntasks=1", "--time=2", "--job-name=llmb-doctor", "--quiet", "--immediate=60"]
+def workloads_here(clone: Path, config: ClusterConfig) -> tuple[Workload, ...]:
+    """The workloads of the installation, or all recipes where there is none yet, on this site's GPUs."""
+    found = []
+    for name, recipe in load_recipes(clone).items():
+        rows = recipe.rows_for(config.gpu_type) if config.gpu_type else recipe.rows
+        if (config.workloads and name not in config.workloads) or not rows:
+            continue
+        limits = [limit_seconds(row.time_limit or recipe.variant(row.variant).time_limit) // 60 for row in rows]
+        parameters = [recipe.model(size).parameters or 0 for size in {row.size for row in rows}]
+        saving = save_seconds(max(parameters), config.checkpoint_gb_per_second)
+        images = tuple(image_file_name(image) for image in recipe.engines.values())
+        found.append(Workload(name, min(limits), max(limits), saving, images))
+    return tuple(found)
+
+
+def slurm_limits(config: ClusterConfig, *, has_accounting: bool) -> Limits:
+    """What Slurm says of the limits of this site's jobs."""
     slurm = config.slurm
-    argv += [f"--account={slurm.account}"] if slurm.account else []
-    argv += [f"--partition={slurm.gpu_partition}"] if slurm.gpu_partition else []
-    argv += [f"--gres=gpu:{config.gpus_per_node or 1}"] if slurm.gres else []
-    answer = ask([*argv, "sh", "-c", _NODE_SCRIPT, "sh", str(install), str(image_folder)], _NODE_SECONDS)
-    ended = time.time()
-    if not answer.ok:
-        said = (answer.why or answer.errors).splitlines()
-        words = [line.removeprefix("srun: error: ") for line in said if line.strip()]
-        return Node(error=f"no node answered: {'; '.join(words[:3]) or 'srun does not say why'}")
-    values = parse_node(answer.output)
-    return Node(values=values, skew=_skew(values, ended))
+    text = output("scontrol", "show", "partition", slurm.gpu_partition, "--oneliner") if slurm.gpu_partition else ""
+    partition = dict(word.split("=", 1) for word in text.split() if "=" in word)
+    grace = partition.get("GraceTime", "")
+    walls, graces = [], [int(grace) if grace.isdigit() else 0]
+    if has_accounting:
+        asked = dict(parse_additional(slurm.additional_params, "slurm.additional_params")).get("qos")
+        named = {asked or "", partition.get("QoS", "")}
+        which = [f"user={getpass.getuser()}", *([f"account={slurm.account}"] if slurm.account else [])]
+        for row in _rows("sacctmgr", "-nP", "show", "associations", *which, "format=partition,maxwall,defaultqos"):
+            if row[0] in ("", slurm.gpu_partition):
+                walls.append(("your association", row[1]))
+                named |= set() if asked else {row[2] or "normal"}
+        for name, wall, notice in _rows("sacctmgr", "-nP", "show", "qos", "format=name,maxwall,gracetime"):
+            if name in named:
+                walls.append((f"QOS {name}", wall))
+                graces.append(60 * (limit_minutes(notice) or 0))
+    minutes = [(name, found) for name, wall in walls if (found := limit_minutes(wall)) is not None]
+    return Limits(tuple(minutes), max(graces), _blocks(output("scontrol", "show", "topology")))
 
 
-def parse_node(text: str) -> dict[str, list[str]]:
-    """``NAME=VALUE`` lines; a name may come more than once."""
-    values: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        name, equals, value = line.partition("=")
-        if equals and value:
-            values.setdefault(name, []).append(value.strip())
-    return values
-
-
-def _skew(values: dict[str, list[str]], ended: float) -> float | None:
-    try:
-        clock = float(values["clock"][0])
-    except (KeyError, ValueError):
+def limit_minutes(text: str) -> int | None:
+    """Minutes of a Slurm time limit (``1-00:00:00``, ``30:00``, ``infinite``); None where there is none."""
+    found = re.match(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)\Z", text)
+    if found is None:
         return None
-    return clock - ended
+    days, hours, minutes, _ = (int(part or 0) for part in found.groups())
+    return days * 1440 + hours * 60 + minutes
+
+
+def _blocks(text: str) -> tuple[int, ...] | None:
+    """The sizes of the blocks that ``scontrol show topology`` lists; before Slurm 24.11 it lists their nodes only."""
+    sizes = []
+    for line in text.splitlines():
+        if line.startswith("BlockName="):
+            words = dict(word.split("=", 1) for word in line.split() if "=" in word)
+            size = words.get("BlockSize", "")
+            sizes.append(int(size) if size.isdigit() else len(expand(words.get("Nodes", ""))))
+    return tuple(sizes) or None
+
+
+def _rows(*argv: str) -> list[list[str]]:
+    """The lines of a parsable answer, as many fields as its ``format=`` names."""
+    fields = argv[-1].count(",") + 1
+    rows = [line.split("|") for line in output(*argv).splitlines()]
+    return [row for row in rows if len(row) == fields]
 
 
 def _slurm_settings() -> dict[str, str]:

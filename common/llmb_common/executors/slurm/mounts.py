@@ -26,7 +26,7 @@ def container_mounts(plan: JobPlan, runtime: str) -> list[str]:
         if problem := mount_problem(path, runtime):
             raise RequestError(f"the path {path} {problem}", remedy="rename it")
     mounts = [f"{path}:{path}" for path in paths] + list(plan.mounts)
-    return [_for_enroot(mount) for mount in mounts] if runtime == "enroot" else mounts
+    return [for_enroot(mount) for mount in mounts] if runtime == "enroot" else mounts
 
 
 def is_below(path: str, folder: str) -> bool:
@@ -34,7 +34,7 @@ def is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def _for_enroot(mount: str) -> str:
+def for_enroot(mount: str) -> str:
     """Enroot separates flags by commas and, given flags, omits its defaults, which Pyxis adds."""
     source, *rest = mount.split(":")
     if len(rest) < 2:
