@@ -9,14 +9,18 @@ import pytest
 
 from llmb_common.site.cluster import ClusterConfig, Engine, SlurmSettings
 from llmb_install.detect import Site, parse_sinfo
-from llmb_install.doctor.checks import Check, all_checks, limit_minutes
-from llmb_install.doctor.facts import Facts, Node, ask_one_node, parse_node
+from llmb_install.doctor.checks import all_checks
+from llmb_install.doctor.facts import Facts, Limits, Workload, limit_minutes
+from llmb_install.doctor.node import Node, ask_one_node, parse_node
+from llmb_install.doctor.node_checks import Check
 
 NODE = Node(
     values=parse_node(
         "host=gpu1\narch=x86_64\nmemlock=unlimited\ngpu=NVIDIA H100 80GB HBM3, 580.65.06, 81559 MiB\n"
         "gpu=NVIDIA H100 80GB HBM3, 580.65.06, 81559 MiB\ncuda=13.0\nenroot=4.1.2\ninfiniband=mlx5_0\n"
-        "infiniband=mlx5_1\npeermem=yes\ninstall=yes\nimages=yes\n"
+        "infiniband=mlx5_1\npeermem=yes\ninstall=yes\nimages=yes\nprobe=yes\nworkloads=seen\nworkloads=written\n"
+        "data=/raid\ndata_free=1000000 4096\nimage_started=yes\nimage_root=ext2/ext3\nimage_workloads=seen\n"
+        "image_workloads=written\nimage_gpu=0\nimage_gpu=1\nimage_seconds=43\n"
     ),
     skew=0.2,
 )
@@ -41,7 +45,10 @@ GOOD = Facts(
     controller_is_up=True,
     mpi_types=("none", "pmix"),
     container_options=("container-image", "container-mount-home", "container-mounts", "container-writable"),
-    slurm_config={"TaskPlugin": "task/cgroup,task/affinity", "EnforcePartLimits": "ALL"},
+    slurm_config={"TaskPlugin": "task/cgroup,task/affinity", "EnforcePartLimits": "ALL", "KillWait": "30 sec"},
+    workloads=(Workload("grok1", 30, 45, 300), Workload("nemotron4", 30, 30, 120)),
+    limits=Limits(walls=(("QOS normal", 120),)),
+    image=Path("/images/nemo.sqsh"),
     has_accounting=True,
     local_enroot="4.1.2",
     has_unsquashfs=True,
@@ -75,9 +82,26 @@ def node(**changes: list[str]) -> Facts:
     return replace(GOOD, node=replace(NODE, values={**NODE.values, **changes}))
 
 
+def _without(name: str) -> Facts:
+    return replace(GOOD, node=replace(NODE, values={key: value for key, value in NODE.values.items() if key != name}))
+
+
+def _preempting(grace: int) -> Facts:
+    return replace(
+        GOOD, slurm_config=GOOD.slurm_config | {"PreemptMode": "REQUEUE"}, limits=replace(GOOD.limits, grace=grace)
+    )
+
+
+def _rack(version: str, *blocks: int) -> Facts:
+    """A good site of GB200 under that release of Slurm."""
+    config = _config(gpu_type="gb200", slurm=GOOD.config.slurm)
+    site = replace(GOOD.site, slurm_version=version)
+    return replace(GOOD, site=site, config=config, limits=replace(GOOD.limits, blocks=blocks or None), node=None)
+
+
 def test_a_good_site_has_no_findings() -> None:
     assert bad(GOOD) == {}
-    assert len(all_checks(GOOD)) > 15
+    assert len(all_checks(GOOD)) > 20
 
 
 @pytest.mark.parametrize(
@@ -98,13 +122,24 @@ def test_a_good_site_has_no_findings() -> None:
         (replace(GOOD, local_enroot=""), "Enroot on this machine", "doubt", "--install-method srun"),
         (replace(GOOD, has_unsquashfs=False), "unsquashfs", "blocks", "squashfs-tools"),
         (replace(GOOD, has_accounting=False), "account", "doubt", "accepted silently"),
-        (replace(GOOD, slurm_config={"TaskPlugin": "task/none"}), "task plug-in", "doubt", "affinity"),
         (replace(GOOD, slurm_config=GOOD.slurm_config | {"EnforcePartLimits": "NO"}), "limits", "doubt", "forever"),
         (replace(GOOD, free_images=10**9), "space for images", "doubt", "image folder"),
         (settings(account="ann"), "account", "blocks", "slurm.account"),
         (settings(gpu_partition="nowhere"), "GPU partition", "blocks", "gpu, old, short"),
         (settings(gpu_partition="old"), "GPU partition", "blocks", "it is down"),
-        (settings(gpu_partition="short"), "time limit of the partition", "blocks", "TIME_LIMIT"),
+        (settings(gpu_partition="short"), "time limit", "blocks", "TIME_LIMIT"),
+        (replace(GOOD, limits=Limits(walls=(("QOS debug", 40),))), "time limit", "doubt", "(grok1 45)"),
+        (replace(GOOD, limits=Limits(walls=(("QOS debug", 29),))), "time limit", "blocks", "grok1 45, nemotron4 30"),
+        (_preempting(299), "time to save", "doubt", "CHECKPOINT_INTERVAL"),
+        (node(workloads=[]), "workload folder on the node", "blocks", "all nodes mount"),
+        (node(workloads=["seen"]), "workload folder on the node", "blocks", "read-write"),
+        (node(image_workloads=["seen"]), "workload folder in the container", "blocks", "read-write"),
+        (_without("probe"), "workload folder", "doubt", "LLMB_WORKLOAD"),
+        (node(hung=["nvidia-smi"]), "programs of the node", "blocks", "drain gpu1"),
+        (node(image_hung=["nvidia-smi"]), "programs of the node", "blocks", "kernel log"),
+        (replace(GOOD, image=None), "the image on the node", "doubt", "llmb-install add"),
+        (_without("image_started"), "the image on the node", "blocks", "llmb-install verify"),
+        (node(image_gpu=["0"]), "GPUs in the container", "blocks", "98-nvidia.sh"),
         (settings(gres=False), "GRES", "doubt", "slurm.gres: true"),
         (replace(GOOD, node=Node(error="none was free")), "a compute node", "doubt", "--no-compute-node"),
         (node(arch=["aarch64"]), "architecture", "blocks", "wrong architecture"),
@@ -137,7 +172,8 @@ def test_only_an_image_folder_of_its_own_is_looked_for_on_the_node() -> None:
     (check,) = [check for check in all_checks(_own_images()) if check.name == "images on the node"]
     assert (check.level, check.found) == ("ok", "readable")
     assert bad(node(images=[])) == {}, "the installation is seen"
-    bare = _config(image_folder="/images", slurm=SlurmSettings(account="bench", gpu_partition="gpu", runtime="none"))
+    slurm = SlurmSettings(account="bench", gpu_partition="gpu", runtime="none")
+    bare = _config(image_folder="/images", slurm=slurm)
     assert "images on the node" not in bad(replace(node(images=[]), config=bare)), "jobs have no image"
 
 
@@ -147,11 +183,78 @@ def test_a_site_configured_without_pmix_has_no_findings() -> None:
     assert "srun --mpi=none" in {check.name for check in all_checks(facts)}
 
 
-def test_old_slurm_on_nvl72_racks() -> None:
-    site = replace(GOOD.site, slurm_version="23.11.10")
-    assert bad(replace(GOOD, site=site)) == {}
-    facts = replace(GOOD, site=site, config=_config(gpu_type="gb200", slurm=GOOD.config.slurm), node=None)
-    assert list(bad(facts)) == ["Slurm and NVL72 racks"]
+@pytest.mark.parametrize(
+    ("version", "blocks", "found"),
+    [
+        ("23.11.10", (18, 18), "23.11.10 has no --segment"),
+        ("24.05.0", (), "no topology/block: --segment has no effect"),
+        ("25.05.4", (18, 16), "blocks of 16 nodes"),
+    ],
+)
+def test_slurm_that_cannot_keep_segments_in_racks(version: str, blocks: tuple[int, ...], found: str) -> None:
+    (check,) = bad(_rack(version, *blocks)).values()
+    assert (check.name, check.level, check.found) == ("Slurm and NVL72 racks", "doubt", found)
+    assert check.remedy
+
+
+@pytest.mark.parametrize(("version", "blocks"), [("24.05.0", (18, 18)), ("24.11.5", (20,)), ("25.11.0", (16, 18))])
+def test_slurm_that_can(version: str, blocks: tuple[int, ...]) -> None:
+    assert bad(_rack(version, *blocks)) == {}
+    (check,) = [check for check in all_checks(_rack(version, *blocks)) if check.name == "Slurm and NVL72 racks"]
+    assert check.found == f"{len(blocks)} blocks of {min(blocks)} nodes or more"
+
+
+def test_only_racks_ask_for_segments() -> None:
+    assert bad(replace(GOOD, site=replace(GOOD.site, slurm_version="23.11.10"))) == {}
+
+
+def test_time_to_save_matters_where_jobs_are_preempted() -> None:
+    assert bad(_preempting(300)) == {}
+    assert bad(replace(_preempting(0), slurm_config=GOOD.slurm_config | {"PreemptMode": "OFF"})) == {}
+    (check,) = [check for check in all_checks(GOOD) if check.name == "time to save"]
+    assert check.found == "30 s when a job is preempted or cancelled; saving takes up to 300 s (grok1)"
+
+
+def _failed(**values: list[str]) -> dict[str, Check]:
+    """Of an image that did not start; ``values`` of the node."""
+    kept = {key: value for key, value in NODE.values.items() if not key.startswith("image_")}
+    return bad(replace(GOOD, node=replace(NODE, values=kept | values)))
+
+
+def test_why_an_image_does_not_start(tmp_path: Path) -> None:
+    said = ["slurmstepd: error: pyxis: couldn't start container", "srun: error: gpu1: task 0: Exited with exit code 1"]
+    check = _failed(said=said, image_seconds=["2"], image_status=["1"])["the image on the node"]
+    assert check.found == "nemo.sqsh did not start: pyxis: couldn't start container"
+    check = _failed(said=said[1:], image_seconds=["2"], image_status=["1"])["the image on the node"]
+    assert check.found == f"nemo.sqsh did not start: {said[1]}"
+    for late in ({"image_status": ["124"], "image_seconds": ["390"]}, {}):
+        assert _failed(**late)["the image on the node"].found == "nemo.sqsh did not start in time: nothing is said"
+
+
+def test_room_to_unpack_an_image(tmp_path: Path) -> None:
+    image = tmp_path / "nemo.sqsh"
+    image.write_bytes(b"x" * 8193)
+    short = replace(NODE, values=NODE.values | {"data_free": ["2 4096"]})
+    facts = replace(GOOD, image=image, node=short)
+    assert bad(facts) == {}, "it has started, so there was room"
+    failed = replace(short, values={key: value for key, value in short.values.items() if key != "image_started"})
+    found = bad(replace(facts, node=failed))["room to unpack the image"]
+    assert (found.level, "ENROOT_DATA_PATH" in found.remedy, "/raid" in found.found) == ("blocks", True, True)
+    mounted = replace(facts, node=replace(failed, values=failed.values | {"image_root": ["overlayfs"]}))
+    assert "room to unpack the image" not in {check.name for check in all_checks(mounted)}
+
+
+def test_without_containers_the_engine_is_started_on_the_node() -> None:
+    engine = Engine(python="/a/python", releases={"0.6": "/b/python"})
+    slurm = SlurmSettings(account="bench", gpu_partition="gpu", gres=True, runtime="none")
+    for known, level in ((["/a/python", "/b/python"], None), (["/a/python"], "blocks"), ([], "blocks")):
+        config = _config(slurm=slurm, engine=engine)
+        found = bad(replace(GOOD, config=config, node=replace(NODE, values=NODE.values | {"python": known})))
+        assert {name: check.level for name, check in found.items()} == (
+            {"training engine on the node": level} if level else {}
+        )
+    (check,) = bad(replace(GOOD, config=_config(slurm=slurm))).values()
+    assert (check.name, check.found) == ("training engine on the node", "none in cluster_config.yaml")
 
 
 def test_asking_for_gres_that_is_not_there() -> None:
@@ -174,10 +277,10 @@ def test_time_limits() -> None:
     assert [limit_minutes(text) for text in texts] == [30, 240, 1440, None]
 
 
-def test_sruns_own_message_explains_why_no_node_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = "srun: error: Unable to allocate resources: Invalid account or account/partition combination specified"
-    (tmp_path / "srun").write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
-    (tmp_path / "srun").chmod(0o755)
+def test_slurms_own_message_explains_why_no_node_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "salloc: error: Unable to allocate resources: Invalid account or account/partition combination specified"
+    (tmp_path / "salloc").write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
+    (tmp_path / "salloc").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     node = ask_one_node(ClusterConfig(), tmp_path, tmp_path)
     assert node.error == (

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from test_installer_doctor import GOOD, NODE, bad, node, settings
 
@@ -16,9 +19,13 @@ from llmb_common.programs import Answer
 from llmb_common.site.cluster import ClusterConfig, Engine, SlurmSettings
 from llmb_install.detect import parse_sinfo
 from llmb_install.doctor import command
-from llmb_install.doctor.checks import Check, all_checks, limit_minutes
+from llmb_install.doctor.checks import all_checks
 from llmb_install.doctor.command import doctor
-from llmb_install.doctor.facts import SLURM_COMMANDS, Facts, Node, ask_one_node, gather
+from llmb_install.doctor.facts import SLURM_COMMANDS, Facts, Limits, gather, limit_minutes, slurm_limits, workloads_here
+from llmb_install.doctor.node import Node, ask_one_node, parse_node
+from llmb_install.doctor.node_checks import Check
+
+ROOT = Path(__file__).resolve().parents[2]
 
 GOOD_REPORT = {
     "space for the installation": "10.0 TB free in /",
@@ -29,6 +36,8 @@ GOOD_REPORT = {
     "GPU partition": "gpu: 8 nodes of 8 GPUs, limit 4:00:00",
     "GRES": "8 GPUs per node",
     "account": "bench",
+    "time limit": "120 minutes, set by QOS normal",
+    "time to save": "30 s when a job is preempted or cancelled; saving takes up to 300 s (grok1)",
     "task plug-in": "task/cgroup,task/affinity",
     "Pyxis": "srun has its options",
     "writing to an image's files": "jobs may",
@@ -40,6 +49,11 @@ GOOD_REPORT = {
     "InfiniBand or RoCE": "mlx5_0, mlx5_1",
     "Enroot on the node": "4.1.2",
     "installation on the node": "visible",
+    "workload folder on the node": "writable",
+    "workload folder in the container": "writable",
+    "the image on the node": "nemo.sqsh started, 43 s in all",
+    "room to unpack the image": "4.1 GB free at /raid of the node, for about 0 B",
+    "GPUs in the container": "2 of 2",
     "clock of the node": "+0.2 s from ours",
 }
 
@@ -69,14 +83,13 @@ def test_a_good_site_is_described_check_by_check() -> None:
         (replace(GOOD, local_enroot=""), "Enroot on this machine", "not found"),
         (replace(GOOD, has_unsquashfs=False), "unsquashfs", "not found"),
         (replace(GOOD, has_accounting=False), "account", "Slurm accounting is not enabled"),
-        (replace(GOOD, slurm_config={}), "task plug-in", "unknown"),
         (replace(GOOD, site=replace(GOOD.site, slurm_version="")), "Slurm version", "unknown"),
         (replace(GOOD, site=replace(GOOD.site, slurm_version="21.07.9")), "Slurm version", "21.07.9"),
         (settings(account="ann"), "account", "ann is not one of your accounts: bench"),
         (settings(account=None), "account", "none is set"),
         (settings(gpu_partition="nowhere"), "GPU partition", "nowhere does not exist"),
         (settings(gpu_partition=None), "GPU partition", "none is set"),
-        (settings(gpu_partition="short"), "time limit of the partition", "10:00"),
+        (settings(gpu_partition="short"), "time limit", "10 minutes, set by partition short"),
         (settings(gres=False), "GRES", "Slurm has 8 GPUs per node, and jobs do not request them"),
         (node(gpu=[]), "GPUs of the node", "nvidia-smi shows none"),
         (node(gpu=["NVIDIA H200"]), "GPUs of the node", "1 x NVIDIA H200, driver ?"),
@@ -104,7 +117,7 @@ def test_what_is_wrong_is_said_as_it_was_found(facts: Facts, name: str, found: s
         replace(GOOD, node=replace(NODE, skew=None)),
         replace(GOOD, node=None),
         replace(GOOD, install=Path("/not/there"), node=node(install=[]).node),
-        replace(GOOD, site=replace(GOOD.site, partitions=parse_sinfo("gpu|up|30:00|1|gpu:8"))),
+        replace(GOOD, site=replace(GOOD.site, partitions=parse_sinfo("gpu|up|45:00|1|gpu:8"))),
         replace(GOOD, site=replace(GOOD.site, partitions=parse_sinfo("gpu|up|infinite|1|gpu:1"))),
         node(cuda=[]),
         node(memlock=[]),
@@ -128,7 +141,7 @@ def test_a_fault_that_hides_others_is_named_alone() -> None:
     """Without its controller nothing more is known of Slurm; without InfiniBand nobody needs a module for it."""
     down = report(replace(GOOD, controller_is_up=False, node=None))
     assert set(GOOD_REPORT) - set(down) == {
-        *("srun --mpi=pmix", "GPU partition", "GRES", "account", "task plug-in", "Pyxis"),
+        *("srun --mpi=pmix", "GPU partition", "GRES", "account", "time limit", "time to save", "task plug-in", "Pyxis"),
         *list(GOOD_REPORT)[list(GOOD_REPORT).index("a compute node") :],
     }
     assert list(bad(node(infiniband=[], peermem=[], memlock=["64"]))) == ["InfiniBand or RoCE"]
@@ -144,13 +157,18 @@ def test_a_fault_that_hides_others_is_named_alone() -> None:
             "none",
             {
                 *("Pyxis", "space for images", "writing to an image's files", "Enroot on this machine"),
-                "Enroot on the node",
+                *("Enroot on the node", "the image on the node", "room to unpack the image", "GPUs in the container"),
             },
         ),
     ],
 )
 def test_what_the_runtime_does_not_need_is_not_checked(runtime: str, gone: set[str]) -> None:
     facts = replace(settings(runtime=runtime), container_options=(), has_unsquashfs=runtime == "enroot")
+    engine = Engine(python="/a/python")
+    values = NODE.values | {"python": ["/a/python"]}
+    facts = replace(
+        facts, config=msgspec.structs.replace(facts.config, engine=engine), node=replace(NODE, values=values)
+    )
     assert bad(facts) == {}
     assert set(GOOD_REPORT) - set(report(facts)) == gone
 
@@ -198,7 +216,7 @@ SAID = {
     "enroot version": "4.1.2\n",
     "sinfo -h -o %P|%a|%l|%D|%G": "gpu*|up|4:00:00|8|gpu:h100:8\n",
 }
-ON_NODE = "host=gpu1\nclock=1000.5\n"
+ON_NODE = "host=gpu1\nclock=1000.5\nhere=1000\n"
 
 
 class Machine:
@@ -212,7 +230,7 @@ class Machine:
 
     def ask(self, argv: Sequence[str], seconds: float) -> Answer:
         self.asked.append(list(argv))
-        if "sh" in argv:
+        if argv[0] == "salloc":
             return self.node
         text = self.said.get(" ".join(argv))
         return Answer(1) if text is None else Answer(0, text.encode())
@@ -222,19 +240,19 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     machine = Machine()
     monkeypatch.setattr("llmb_install.detect.ask", machine.ask)
-    monkeypatch.setattr("llmb_install.doctor.facts.ask", machine.ask)
+    monkeypatch.setattr("llmb_install.doctor.node.ask", machine.ask)
     monkeypatch.setattr("shutil.which", lambda name: name if name in machine.on_path else None)
     monkeypatch.setattr("llmb_install.doctor.facts.free_bytes", lambda folder: len(str(folder)))
-    monkeypatch.setattr("time.time", lambda: 1000.0)
+    monkeypatch.setattr("llmb_install.doctor.facts.load_recipes", lambda clone: {})
     return machine
 
 
 CONFIG = ClusterConfig(cluster_type="slurm", slurm=SlurmSettings(account="a", gpu_partition="gpu"))
-INSTALL = Path("/an/install")
+INSTALL, CLONE = Path("/an/install"), Path("/a/clone")
 
 
 def test_a_cluster_is_asked_for_everything(machine: Machine) -> None:
-    found = gather(CONFIG, INSTALL, ask_node=True)
+    found = gather(CONFIG, INSTALL, CLONE, ask_node=True)
     assert found.site.has_slurm
     assert replace(found, site=GOOD.site) == Facts(
         config=CONFIG,
@@ -253,20 +271,20 @@ def test_a_cluster_is_asked_for_everything(machine: Machine) -> None:
         has_unsquashfs=True,
         free_install=len("/an/install"),
         free_images=len("/an/install/images"),
-        node=Node(values={"host": ["gpu1"], "clock": ["1000.5"]}, skew=0.5),
+        node=Node(values={"host": ["gpu1"], "clock": ["1000.5"], "here": ["1000"]}, skew=0.5),
     )
 
 
 def test_nothing_is_asked_of_a_controller_that_is_down(machine: Machine) -> None:
     machine.said["scontrol ping"] = "Slurmctld(primary) at login is DOWN\n"
-    found = gather(CONFIG, INSTALL, ask_node=True)
+    found = gather(CONFIG, INSTALL, CLONE, ask_node=True)
     assert (found.controller_is_up, found.mpi_types, found.container_options) == (False, (), ())
     assert (found.slurm_config, found.has_accounting, found.node) == ({}, False, None)
     assert ["scontrol", "show", "config"] not in machine.asked
 
 
 def test_a_node_is_only_asked_where_that_was_wanted(machine: Machine) -> None:
-    assert gather(CONFIG, INSTALL, ask_node=False).node is None
+    assert gather(CONFIG, INSTALL, CLONE, ask_node=False).node is None
 
 
 @pytest.mark.parametrize("case", ["local", "no Slurm"])
@@ -274,7 +292,7 @@ def test_without_slurm_its_controller_is_not_asked(machine: Machine, case: str) 
     if case == "no Slurm":
         machine.on_path = {"sinfo"}
     config = ClusterConfig(cluster_type="local") if case == "local" else CONFIG
-    found = gather(config, INSTALL, ask_node=True)
+    found = gather(config, INSTALL, CLONE, ask_node=True)
     assert not found.controller_is_up
     assert ["scontrol", "ping"] not in machine.asked
     missing = {*SLURM_COMMANDS} - machine.on_path
@@ -285,7 +303,7 @@ def test_without_slurm_its_controller_is_not_asked(machine: Machine, case: str) 
 def test_a_site_that_says_nothing_of_itself_is_asked_as_a_slurm_site(machine: Machine) -> None:
     machine.said["scontrol show config"] = "AccountingStorageType = (null)\n"
     config = ClusterConfig(image_folder="/shared")
-    found = gather(config, INSTALL, ask_node=False)
+    found = gather(config, INSTALL, CLONE, ask_node=False)
     assert (found.controller_is_up, found.has_accounting) == (True, False)
     assert (found.image_folder, found.free_images) == (Path("/shared"), len("/shared"))
 
@@ -296,15 +314,15 @@ def test_the_job_on_a_node_asks_for_gpus_as_jobs_do(machine: Machine, per_node: 
     ask_one_node(config, Path("/i"), Path("/m"))
     (words,) = machine.asked
     assert gres in words
-    assert words[-3:] == ["sh", "/i", "/m"]
+    assert words[0] == "salloc"
 
 
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (Answer(1, stderr=b"srun: error: one\n\nsrun: error: two\nthree\nfour\n"), "one; two; three"),
-        (Answer(None, problem="no-answer", why="srun did not answer in 150 s"), "srun did not answer in 150 s"),
-        (Answer(1), "srun does not say why"),
+        (Answer(1, stderr=b"salloc: error: one\n\nsrun: error: two\nthree\nfour\n"), "one; two; three"),
+        (Answer(None, problem="no-answer", why="salloc did not answer in 600 s"), "salloc did not answer in 600 s"),
+        (Answer(1), "Slurm does not say why"),
     ],
 )
 def test_why_no_node_answered(machine: Machine, answer: Answer, error: str) -> None:
@@ -316,6 +334,87 @@ def test_why_no_node_answered(machine: Machine, answer: Answer, error: str) -> N
 def test_a_node_without_a_clock_is_not_judged_by_it(machine: Machine, clock: str) -> None:
     machine.node = Answer(0, f"host=x\n{clock}".encode())
     assert ask_one_node(CONFIG, Path("/i"), Path("/m")).skew is None
+
+
+# What Slurm and the recipes say of limits
+
+
+SACCTMGR = "sacctmgr -nP show"
+
+
+def test_the_limits_of_partition_association_and_qos(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("getpass.getuser", lambda: "ann")
+    machine.said |= {
+        "scontrol show partition gpu --oneliner": "PartitionName=gpu GraceTime=90 QoS=part MaxTime=04:00:00\n",
+        f"{SACCTMGR} associations user=ann account=a format=partition,maxwall,defaultqos": "|1-00:00:00|\ncpu|1:00|x\n",
+        f"{SACCTMGR} qos format=name,maxwall,gracetime": "normal|02:00:00|00:02:00\npart||00:00:00\nx|00:10:00|\n",
+        "scontrol show topology": "BlockName=b0 BlockIndex=0 Nodes=g[1-18] BlockSize=18\n"
+        "AggregatedBlock=b0,b1 BlockSize=36\nBlockName=b1 BlockIndex=1 Nodes=g[19-34]\n",
+    }
+    found = slurm_limits(CONFIG, has_accounting=True)
+    assert found == Limits((("your association", 1440), ("QOS normal", 120)), grace=120, blocks=(18, 16))
+    asked = SlurmSettings(account="a", gpu_partition="gpu", additional_params="qos=x")
+    found = slurm_limits(ClusterConfig(slurm=asked), has_accounting=True)
+    assert (found.walls, found.grace) == ((("your association", 1440), ("QOS x", 10)), 90)
+    assert slurm_limits(CONFIG, has_accounting=False).walls == ()
+    assert slurm_limits(ClusterConfig(), has_accounting=False) == Limits(blocks=(18, 16))
+
+
+def test_what_the_recipes_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {w.name: w for w in workloads_here(ROOT, ClusterConfig(gpu_type="h100"))}
+    assert (found["pretrain_grok1"].shortest, found["pretrain_grok1"].longest) == (30, 45)
+    assert found["pretrain_llama3.1"].saving > found["pretrain_nemotron4"].saving > 120
+    assert found["pretrain_grok1"].images[0].startswith("nvidia+nemo+26.02")
+    one = ClusterConfig(gpu_type="h100", workloads=("pretrain_grok1",))
+    assert [workload.name for workload in workloads_here(ROOT, one)] == ["pretrain_grok1"]
+    slow = ClusterConfig(gpu_type="h100", workloads=("pretrain_grok1",), checkpoint_gb_per_second=1)
+    assert workloads_here(ROOT, slow)[0].saving > found["pretrain_grok1"].saving
+
+
+# The node
+
+
+PROBE = ROOT / "installer" / "llmb_install" / "doctor" / "probe.sh"
+
+
+def probed(tmp_path: Path, tools: dict[str, str], *arguments: str, seconds: int = 1) -> dict[str, list[str]]:
+    """What the probe says on a node with these programs of its own, by the text of their scripts."""
+    for name, text in tools.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    where, *rest = arguments
+    command = ["bash", str(PROBE), where, str(seconds), *rest]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=True)
+    return parse_node(done.stdout)
+
+
+def test_a_tool_that_hangs_is_named_and_the_others_answer(tmp_path: Path) -> None:
+    (tmp_path / "probe").mkdir()
+    where = ("node", str(tmp_path), str(tmp_path), str(tmp_path / "probe"), "pyxis")
+    said = probed(tmp_path, {"nvidia-smi": "trap '' TERM; sleep 60 & wait; wait", "enroot": "echo 4.1.2"}, *where)
+    assert said["hung"] == ["nvidia-smi", "nvidia-smi"]
+    assert "gpu" not in said
+    assert said["enroot"] == ["4.1.2"]
+    assert said["workloads"] == ["seen", "written"]
+    assert Path(said["data"][0]) == tmp_path, "Enroot's folder in the home folder does not exist yet"
+    assert len(said["data_free"][0].split()) == 2
+    assert "clock" in said
+
+
+def test_a_folder_that_the_node_does_not_see(tmp_path: Path) -> None:
+    said = probed(
+        tmp_path, {}, "node", "/nowhere", "/nowhere", "/nowhere/else", "enroot", "/nowhere/python", sys.executable
+    )
+    assert {"install", "images", "workloads", "data", "hung"}.isdisjoint(said)
+    assert said["python"] == [sys.executable]
+
+
+def test_gpus_are_counted_in_the_container(tmp_path: Path) -> None:
+    said = probed(tmp_path, {"nvidia-smi": "echo 'GPU 0: H100'; echo 'GPU 1: H100'"}, "image", "")
+    assert said["gpu"] == ["0", "1"]
+    assert said["started"] == ["yes"]
+    assert "workloads" not in said
 
 
 # The report
@@ -334,8 +433,8 @@ def seen(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> dict[str, Any]:
     """The facts that doctor gathers are those of a good site; what it gathers them with."""
     seen: dict[str, Any] = {"facts": GOOD}
 
-    def gather(config: ClusterConfig, install: Path, *, ask_node: bool) -> Facts:
-        seen.update(config=config, install=install, ask_node=ask_node)
+    def gather(config: ClusterConfig, install: Path, clone: Path, *, ask_node: bool) -> Facts:
+        seen.update(config=config, install=install, clone=clone, ask_node=ask_node)
         facts: Facts = seen["facts"]
         return facts
 
@@ -349,11 +448,11 @@ def test_the_report_has_a_line_for_each_check_and_a_sum(
     seen["facts"] = replace(settings(gres=False, account="ann"), site=replace(GOOD.site, accounts=("bench",)))
     result = doctor(asked(), Path("/clone"), tmp_path)
     lines = result.text.splitlines()
-    assert lines[0] == "ok      space for the installation   10.0 TB free in /"
-    assert "doubt   GRES                         Slurm has 8 GPUs per node, and jobs do not request them" in lines
-    at = lines.index("BLOCKS  account                      ann is not one of your accounts: bench")
-    assert lines[at + 1] == f"{'':37}-> correct slurm.account"
-    assert lines[-1] == "18 ok, 1 in doubt, 1 block"
+    assert lines[0] == "ok      space for the installation        10.0 TB free in /"
+    assert "doubt   GRES                              Slurm has 8 GPUs per node, and jobs do not request them" in lines
+    at = lines.index("BLOCKS  account                           ann is not one of your accounts: bench")
+    assert lines[at + 1] == f"{'':42}-> correct slurm.account"
+    assert lines[-1] == "25 ok, 1 in doubt, 1 block"
     assert result.text.endswith("block\n")
     assert result.status == 1
     assert result.data["checks"][0] == {
