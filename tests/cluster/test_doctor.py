@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from llmb_common.site.cluster import ClusterConfig, SlurmSettings
-from llmb_install.detect import detect_site
+from llmb_install.detect import Site, detect_site
 from llmb_install.doctor import node as asking
 from llmb_install.doctor.checks import all_checks
 from llmb_install.doctor.facts import Facts, Workload, slurm_limits
@@ -47,7 +46,7 @@ class Place:
         settings = SlurmSettings(**{"gpu_partition": "batch", "gres": True, **slurm})  # type: ignore[arg-type]
         config = ClusterConfig(cluster_type="slurm", gpu_type="h100", slurm=settings, mounts=mounts)
         found = ask_one_node(config, self.install, self.images, image)
-        site = replace(detect_site(), has_slurm=False)
+        site = Site(True, "", (), (), (), "", ())
         facts = Facts(config=config, install=self.install, image_folder=self.images, site=site, image=image, node=found)
         return {check.name: check for check in all_checks(facts)}
 

@@ -24,6 +24,7 @@ TOGETHER = {
     "test_lifecycle_crashes": "lifecycle",
     "test_arrays": "cluster",
     "test_cluster_itself": "cluster",
+    "test_doctor": "cluster",
     # The engine of the next release of Megatron-Bridge has a warm process of its own.
     "test_reduced_functions": "functions",
     "test_catalogue": "functions",

@@ -11,7 +11,7 @@ import pytest
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.site.cluster import ClusterConfig, SlurmSettings
-from llmb_install.doctor.facts import ask_one_node, parse_node
+from llmb_install.doctor.node import ask_one_node, parse_node
 from llmb_install.parts import environment_build, uv
 from llmb_install.parts.environment_build import smoke_problem
 from llmb_install.parts.environment_content import Content
@@ -284,29 +284,25 @@ def test_steps_and_notes_are_lines_and_secrets_are_hidden(tmp_path: Path) -> Non
 
 
 def test_a_node_is_asked_as_jobs_ask(world: World) -> None:
-    config = ClusterConfig(
-        cluster_type="slurm", slurm=SlurmSettings(account="bench", gpu_partition="gpu", gres=True), gpus_per_node=4
-    )
-    world.program("srun")
-    world.does("srun", 0, "clock=0.0")
-    node = ask_one_node(config, Path("/install"), Path("/images"))
-    assert node.one("clock") == "0.0"
-    assert node.skew is not None
-    assert node.skew < -1e9
+    slurm = SlurmSettings(account="bench", gpu_partition="gpu", gres=True, additional_params="qos=high;exclude=gpu7")
+    config = ClusterConfig(cluster_type="slurm", slurm=slurm, gpus_per_node=4)
+    world.program("salloc")
+    world.does("salloc", 0, "host=gpu1")
+    assert ask_one_node(config, Path("/install"), Path("/images")).one("host") == "gpu1"
     (words,) = ([word for word in call if word.startswith("-")] for call in world.calls()[:1])
-    assert words[:10] == [
-        *("--nodes=1", "--ntasks=1", "--time=2", "--job-name=llmb-doctor", "--quiet", "--immediate=60"),
-        *("--account=bench", "--partition=gpu", "--gres=gpu:4", "-c"),
+    assert words[:11] == [
+        *("--nodes=1", "--ntasks=1", "--time=9", "--job-name=llmb-doctor", "--quiet", "--immediate=60"),
+        *("--account=bench", "--partition=gpu", "--gres=gpu:4", "--qos=high", "-c"),
     ]
 
 
 def test_a_node_that_says_nothing_of_its_clock_or_does_not_answer(world: World) -> None:
-    world.program("srun")
+    world.program("salloc")
     config = ClusterConfig(cluster_type="slurm")
-    world.does("srun", 0, "host=gpu1")
+    world.does("salloc", 0, "host=gpu1")
     assert ask_one_node(config, Path("/i"), Path("/m")).skew is None
-    (world.folder / "does").write_text("srun|1|\n")
-    assert ask_one_node(config, Path("/i"), Path("/m")).error == "no node answered: srun does not say why"
+    (world.folder / "does").write_text("salloc|1|\n")
+    assert ask_one_node(config, Path("/i"), Path("/m")).error == "no node answered: Slurm does not say why"
     assert not any(word.startswith(("--account", "--partition", "--gres")) for word in world.calls()[0])
 
 

@@ -10,7 +10,6 @@ import pytest
 from llmb_common.programs import Answer
 from llmb_install import detect
 from llmb_install.detect import Partition, Site, detect_site, mpi_type, mpi_types, parse_sinfo
-from llmb_install.doctor import facts
 
 SAID = {
     "sinfo -h -o %P|%a|%l|%D|%G": "gpu*|up|4:00:00|8|gpu:h100:8(S:0-1)\ncpu|up|infinite|4|(null)\n",
@@ -35,7 +34,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
             return Answer(1, b"gpu|up|1|1|gpu:h100:8 24.05 Arch=arm") if text is None else Answer(0, text.encode())
 
         monkeypatch.setattr(detect, "ask", ask)
-        monkeypatch.setattr(facts, "ask", ask)
         monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if name in on_path else None)
         monkeypatch.setattr("getpass.getuser", lambda: "ann")
         monkeypatch.setattr("platform.machine", lambda: "riscv64")

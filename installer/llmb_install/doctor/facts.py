@@ -10,6 +10,7 @@ from pathlib import Path
 
 from llmb_common.cluster_types import SLURM, traits_of
 from llmb_common.engines import image_file_name
+from llmb_common.errors import EnvironmentLacks
 from llmb_common.planning.saving import limit_seconds, save_seconds
 from llmb_common.site.cluster import ClusterConfig
 from llmb_common.slurm.hostlist import expand
@@ -106,9 +107,14 @@ def gather(config: ClusterConfig, install: Path, clone: Path, *, ask_node: bool)
 
 
 def workloads_here(clone: Path, config: ClusterConfig) -> tuple[Workload, ...]:
-    """The workloads of the installation, or all recipes where there is none yet, on this site's GPUs."""
+    """The workloads of the installation, or all recipes where there is none yet, on this site's GPUs. None without a
+    clone, which doctor does not need."""
+    try:
+        recipes = load_recipes(clone)
+    except EnvironmentLacks:
+        return ()
     found = []
-    for name, recipe in load_recipes(clone).items():
+    for name, recipe in recipes.items():
         rows = recipe.rows_for(config.gpu_type) if config.gpu_type else recipe.rows
         if (config.workloads and name not in config.workloads) or not rows:
             continue

@@ -180,7 +180,7 @@ def _node_network(node: Node) -> Iterator[Check]:
         "InfiniBand or RoCE",
         "ok" if devices else "doubt",
         ", ".join(devices) or "no device",
-        "" if devices else "NCCL would use TCP between nodes, which is many times slower",
+        "" if devices else "NCCL would use TCP between nodes, which is many times slower; clouds: docs/clouds.md",
     )
     if devices and node.one("peermem") != "yes":
         remedy = "load nvidia_peermem (or use DMA-BUF) for GPUDirect RDMA"
