@@ -129,6 +129,7 @@ def test_a_good_site_has_no_findings() -> None:
         (settings(gpu_partition="old"), "GPU partition", "blocks", "it is down"),
         (settings(gpu_partition="short"), "time limit", "blocks", "TIME_LIMIT"),
         (replace(GOOD, limits=Limits(walls=(("QOS debug", 40),))), "time limit", "doubt", "(grok1 45)"),
+        (replace(GOOD, limits=Limits(walls=(("QOS debug", 30),))), "time limit", "doubt", "(grok1 45)"),
         (replace(GOOD, limits=Limits(walls=(("QOS debug", 29),))), "time limit", "blocks", "grok1 45, nemotron4 30"),
         (_preempting(299), "time to save", "doubt", "CHECKPOINT_INTERVAL"),
         (node(workloads=[]), "workload folder on the node", "blocks", "all nodes mount"),

@@ -330,6 +330,11 @@ def test_why_no_node_answered(machine: Machine, answer: Answer, error: str) -> N
     assert ask_one_node(CONFIG, Path("/i"), Path("/m")) == Node(error=f"no node answered: {error}")
 
 
+def test_what_a_node_said_before_it_hung_is_known(machine: Machine) -> None:
+    machine.node = Answer(None, ON_NODE.encode(), problem="no-answer", why="salloc did not answer in 600 s")
+    assert ask_one_node(CONFIG, Path("/i"), Path("/m")).one("host") == "gpu1"
+
+
 @pytest.mark.parametrize("clock", ["", "clock=\n", "clock=soon\n"])
 def test_a_node_without_a_clock_is_not_judged_by_it(machine: Machine, clock: str) -> None:
     machine.node = Answer(0, f"host=x\n{clock}".encode())
