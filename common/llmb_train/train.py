@@ -69,8 +69,9 @@ def run(job: Job | FunctionJob, folder: Path) -> None:
 def _configuration(job: Job | FunctionJob, engine: engines.Engine) -> tuple[Any, Callable[..., Any]]:
     """The framework's configuration, and the function of one forward step."""
     if isinstance(job, FunctionJob):
-        from llmb_train import functions
+        from llmb_train import functions, hugging_face
 
+        hugging_face.prefer_files()
         return functions.build_config(job, engine), functions.forward_step(job.function.name)
     from megatron.bridge.training.gpt_step import forward_step
 

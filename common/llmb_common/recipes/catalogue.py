@@ -26,6 +26,7 @@ from llmb_common.structs import from_json
 _PRECISIONS = {
     "bf16": ("bf16", None),
     "fp8cs": ("fp8", "cs"),
+    "fp8ds": ("fp8", "ds"),
     "fp8mx": ("fp8", "mx"),
     "fp8sc": ("fp8", "sc"),
     "nvfp4": ("nvfp4", None),
@@ -41,7 +42,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     task: Literal["pretrain", "sft", "peft"]
     gpus: int
     gpu: str
-    precision: Literal["bf16", "fp8cs", "fp8mx", "fp8sc", "nvfp4"]
+    precision: Literal["bf16", "fp8cs", "fp8ds", "fp8mx", "fp8sc", "nvfp4"]
     suffix: str | None
 
     @property
@@ -79,6 +80,9 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
     core: str
     date: str
     sha256: str
+    assumed: dict[str, str] = {}
+    missing: dict[str, str] = {}
+    base: str | None = None
     index: tuple[Entry, ...]
     functions: dict[str, msgspec.Raw]
 
@@ -92,8 +96,16 @@ class Catalogue:
 
     @cached_property
     def _document(self) -> _Document:
+        found = self._read(self.path)
+        if found.base is None:
+            return found
+        base = self._read(self.path.with_name(found.base)).functions
+        return msgspec.structs.replace(found, functions=base | found.functions)
+
+    @staticmethod
+    def _read(path: Path) -> _Document:
         remedy = "write it again: python -m llmb_train.catalogue FILE, in an engine that has the functions"
-        found: _Document = read_generated(self.path, _Document, remedy=remedy, what="the catalogue ")
+        found: _Document = read_generated(path, _Document, remedy=remedy, what="the catalogue ")
         return found
 
     @property
@@ -108,6 +120,15 @@ class Catalogue:
     @property
     def date(self) -> str:
         return self._document.date
+
+    def assumed(self, model: str | None) -> str | None:
+        """Which numbers of a model of Hugging Face nobody read from its file, and where they come from."""
+        return self._document.assumed.get(model or "")
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Functions of the release that could not be called where the catalogue was written, and why."""
+        return self._document.missing
 
     @property
     def index(self) -> tuple[Entry, ...]:

@@ -1,17 +1,14 @@
-"""``python -m llmb_train.catalogue OUT.json [--validation] [--date 2026-11-22]``: write the catalogue of this Python's
-engine, or what Megatron's own validation says of each function in it."""
+"""``python -m llmb_train.catalogue OUT.json [--validation] [--date 2026-11-22] [--base BASE.json]``: write the catalogue
+of this Python's engine, or what Megatron's own validation says of each function in it."""
 
 from __future__ import annotations
 
 import argparse
 import datetime
 import logging
-import os
 import sys
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from llmb_train.errors import TrainError
 
@@ -22,35 +19,33 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("file", type=Path)
     parser.add_argument("--validation", action="store_true", help="validate the functions instead of listing them")
     parser.add_argument("--date", default=datetime.date.today().isoformat(), help="the date in it (default: today)")
+    parser.add_argument("--base", type=Path, help="another release's catalogue beside it: write what differs only")
     options = parser.parse_args(arguments)
-    os.environ["HF_HUB_OFFLINE"] = "1"
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
+    missing: dict[str, str] = {}
     try:
+        from llmb_train import cpu
         from llmb_train.catalogue import document, functions
-        from llmb_train.no_te import stubs
 
         functions.names()  # an engine without them is reported before torch is imported
+        cpu.install()  # some functions ask what GPU there is
         if options.validation:
-            found, text = _validated()
+            from llmb_train.catalogue import validation
+
+            found = {name: validation.validate(name) for name in functions.names()}
+            text = validation.text(found, options.date)
         else:
-            stubs.install()
-            found, text = document.rows(), document.text
+            found, missing = document.rows()
+            text = document.text(found, missing, options.date, options.base)
     except TrainError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_status
-    options.file.write_text(text(found, options.date), encoding="utf-8")
+    options.file.write_text(text, encoding="utf-8")
+    for name, why in missing.items():
+        print(f"left out: {name}: {why}", file=sys.stderr)
     print(f"{len(found)} functions in {options.file}", file=sys.stderr)
     return 0
-
-
-def _validated() -> tuple[dict[str, Any], Callable[[dict[str, Any], str], str]]:
-    from llmb_train import cpu
-
-    cpu.install()
-    from llmb_train.catalogue import functions, validation
-
-    return {name: validation.validate(name) for name in functions.names()}, validation.text
 
 
 if __name__ == "__main__":

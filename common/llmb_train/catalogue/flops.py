@@ -97,9 +97,7 @@ def _latent(model: Any) -> int:
 
 def _index(model: Any, index: int) -> float:
     """Which tokens are attended to: every head of the index looks at all tokens before."""
-    every = getattr(model, "dsa_indexer_topk_freq", 1)
-    first = max(getattr(model, "dsa_indexer_skip_topk_offset", 0), 1)
-    if max(index + 1 - first, 0) % every:  # takes what a layer before it chose (core 0.19, dsa.py: 37-47)
+    if parameters.shares_index(model, index):
         return 0.0
     heads, width = model.dsa_indexer_n_heads, model.dsa_indexer_head_dim
     weights = model.q_lora_rank * heads * width + model.hidden_size * (width + heads)

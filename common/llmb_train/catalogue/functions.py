@@ -22,8 +22,11 @@ PACKAGE = "megatron.bridge.perf_recipes"
 
 NAME = re.compile(
     r"(?P<model>.+?)_(?P<task>pretrain|sft|peft)_(?P<gpus>[0-9]+)gpu_(?P<gpu>[a-z]+[0-9]+)"
-    r"_(?P<precision>bf16|fp8cs|fp8mx|fp8sc|nvfp4)(?:_(?P<variant>.+))?_config\Z"
+    r"_(?P<precision>bf16|fp8cs|fp8ds|fp8mx|fp8sc|nvfp4)(?:_(?P<variant>.+))?_config\Z"
 )
+_RECIPE = re.compile(r".+_(?:pretrain|sft|peft)_[0-9]+gpu_.+_config\Z")
+"""What is meant as one, whether ``NAME`` can read it or not."""
+
 _DEFINITION = re.compile(r"^(?:def )?(\w+_config)(?:\(| = \w+_config$)", re.MULTILINE)
 """A function, or an alias of one: for some GPUs the recipe is that of a related GPU."""
 
@@ -37,10 +40,21 @@ def names() -> dict[str, str]:
     Raises:
         WrongEngine: this Megatron-Bridge has none.
     """
+    return {name: module for name, module in _defined().items() if NAME.match(name)}
+
+
+def unread() -> dict[str, str]:
+    """The recipes whose names say what LLMB does not know, with the reason."""
+    why = "its name is not MODEL_TASK_GPUS_GPU_PRECISION with a precision that LLMB knows"
+    return {name: why for name in _defined() if not NAME.match(name)}
+
+
+@functools.cache
+def _defined() -> dict[str, str]:
     found = {}
     for module, path in _modules():
         for name in _DEFINITION.findall(path.read_text(encoding="utf-8")):
-            if NAME.match(name):
+            if _RECIPE.match(name):
                 found[name] = module
     return dict(sorted(found.items()))
 

@@ -32,8 +32,8 @@ def count(model: Any) -> int | None:
 def _gpt(model: Any) -> int:
     sparse = _experts(model) if model.num_moe_experts else 0
     layers = [
-        (_delta_net(model) if linear else _attention(model)) + (sparse if moe else _mlp(model)) + 2 * _norm(model)
-        for linear, moe in zip(linear_layers(model), moe_layers(model), strict=True)
+        (_delta_net(model) if linear else _attention(model, index)) + (sparse if moe else _mlp(model)) + 2 * _norm(model)
+        for index, (linear, moe) in enumerate(zip(linear_layers(model), moe_layers(model), strict=True))
     ]
     # A multi-token prediction head: two norms and a projection of both inputs, one layer, a norm.
     extra: int = 2 * model.hidden_size * model.hidden_size + 3 * _norm(model)
@@ -80,9 +80,16 @@ def linear_layers(model: Any) -> list[bool]:
     return [(index + 1) % every != 0 for index in range(model.num_layers)]
 
 
-def _attention(model: Any) -> int:
+def shares_index(model: Any, layer: int) -> bool:
+    """Whether a layer takes the tokens that a layer before it chose (core 0.19, dsa.py: 37-47)."""
+    first = max(getattr(model, "dsa_indexer_skip_topk_offset", 0), 1)
+    return bool(max(layer + 1 - first, 0) % getattr(model, "dsa_indexer_topk_freq", 1))
+
+
+def _attention(model: Any, layer: int = 0) -> int:
     if getattr(model, "multi_latent_attention", False):
-        return _latent_attention(model) + (_index(model) if model.experimental_attention_variant == "dsa" else 0)
+        chooses = model.experimental_attention_variant == "dsa" and not shares_index(model, layer)
+        return _latent_attention(model) + (_index(model) if chooses else 0)
     width = model.kv_channels or model.hidden_size // model.num_attention_heads
     groups = model.num_query_groups or model.num_attention_heads
     weights = model.hidden_size * width * 2 * (model.num_attention_heads + groups)

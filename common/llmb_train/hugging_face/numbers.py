@@ -20,6 +20,9 @@ class Published:
     numbers: dict[str, Any]
     model_type: str | None = None
     """Where the file names another type than ``kind`` does."""
+    assumed: str = ""
+    """Which numbers nobody read from the file or from what its vendor says of it, and what they were taken from; the
+    plan of a job says so."""
 
 
 def _llama(hidden: int, ffn: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
@@ -163,7 +166,9 @@ _LLAMA31_ROPE = {
     "rope_type": "llama3",
 }
 _V4 = {"first_k_dense_replace": 0, "num_hash_layers": 3}
+_V4_FLASH = _V4 | {"compress_ratios": [0, 0, *[4, 128] * 20, 4, 0]}
 _V4_PRO = _V4 | {
+    "compress_ratios": [128, 128, *[4, 128] * 29, 4, 0],
     "hidden_size": 7168,
     "num_hidden_layers": 61,
     "num_attention_heads": 128,
@@ -175,6 +180,12 @@ _V4_PRO = _V4 | {
     "routed_scaling_factor": 2.5,
 }
 _GLM = {"num_nextn_predict_layers": 1, "indexer_rope_interleave": True}
+_GLM52 = _GLM | {
+    "index_topk_freq": 4,
+    "index_skip_topk_offset": 3,
+    "max_position_embeddings": 1048576,
+    "rope_parameters": {"rope_theta": 8000000.0, "rope_type": "default"},
+}
 _GPT_OSS_20B = {"num_hidden_layers": 24, "num_local_experts": 32}
 _QWEN3_NEXT = {"intermediate_size": 5120, "rope_theta": 1e7, "max_position_embeddings": 262144}
 
@@ -184,6 +195,8 @@ _ULTRA_LAYERS = 3 * "ME" + 4 * ("M*E" + 2 * "ME" + "M*E" + 3 * "ME" + "M*E" + 3 
 
 _OWN = "as the vendor publishes them; checked by parameter count and, where NVIDIA printed results, by FLOPs"
 """The repositories' own files were not read."""
+
+_COPIES = "copies of its config.json in several public repositories, all the same (November 2026)"
 
 _CLASS = "defaults of the class in transformers 5.12, which names this model as theirs"
 
@@ -197,18 +210,21 @@ PUBLISHED: dict[str, Published] = {
         _llama(16384, 53248, 126, 128, max_position_embeddings=131072, rope_scaling=_LLAMA31_ROPE),
     ),
     "deepseek-ai/DeepSeek-V3": Published("DeepseekV3Config", "DeepseekV3ForCausalLM", _OWN, _DEEPSEEK),
-    "deepseek-ai/DeepSeek-V4-Flash": Published("DeepseekV4Config", "DeepseekV4ForCausalLM", _CLASS, _V4),
+    "deepseek-ai/DeepSeek-V4-Flash": Published(
+        "DeepseekV4Config",
+        "DeepseekV4ForCausalLM",
+        f"{_COPIES}: attention to a window only in layers 0 and 1, then groups of 4 and of 128 tokens in turn",
+        _V4_FLASH,
+    ),
     "deepseek-ai/DeepSeek-V4-Pro": Published(
         "DeepseekV4Config",
         "DeepseekV4ForCausalLM",
-        "glennklockwood.com/garden/DeepSeek-V4-Pro and apxml.com/models/deepseek-v4-pro, which read its config.json: "
-        "61 layers, hidden 7168, 128 heads, q_lora_rank 1536, 16 output groups, top-1024 index, 384 experts of 3072, "
-        "6 active, scale 2.5; the order of attention layers is the default of the class",
+        f"{_COPIES}: groups of 128 tokens in layers 0 and 1, then of 4 and of 128 in turn",
         _V4_PRO,
     ),
     "moonshotai/Kimi-K2-Instruct": Published("DeepseekV3Config", "KimiK2ForCausalLM", _OWN, _KIMI, "kimi_k2"),
     "openai/gpt-oss-20b": Published("GptOssConfig", "GptOssForCausalLM", _OWN, _GPT_OSS_20B),
-    "openai/gpt-oss-120b": Published("GptOssConfig", "GptOssForCausalLM", _CLASS, {}),
+    "openai/gpt-oss-120b": Published("GptOssConfig", "GptOssForCausalLM", _CLASS, {}, assumed=f"all: {_CLASS}"),
     "Qwen/Qwen3-30B-A3B": Published("Qwen3MoeConfig", "Qwen3MoeForCausalLM", _OWN, _qwen3_moe(2048, 6144, 48, 32, 768)),
     "Qwen/Qwen3-235B-A22B": Published(
         "Qwen3MoeConfig", "Qwen3MoeForCausalLM", _OWN, _qwen3_moe(4096, 12288, 94, 64, 1536)
@@ -232,6 +248,7 @@ PUBLISHED: dict[str, Published] = {
         "model card, as repeated by users' notes: 48 layers, hidden 3072, 256 experts of 1024, 8 active, heads 32/2 of "
         "256, 64 value heads",
         _qwen35(3072, 48, 32, 256, 8, 1024, 64),
+        assumed="all: users' notes of the model card",
     ),
     "Qwen/Qwen3.5-397B-A17B": Published(
         "Qwen3_5MoeConfig",
@@ -239,12 +256,14 @@ PUBLISHED: dict[str, Published] = {
         "card of mlx-community/Qwen3.5-397B-A17B-4bit: 60 layers, hidden 4096, 512 experts of 1024, 10 active, heads "
         "32/2 of 256, 64 value heads",
         _qwen35(4096, 60, 32, 512, 10, 1024, 64),
+        assumed="all: the card of a quantized copy",
     ),
     "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16": Published(
         "NemotronHConfig",
         "NemotronHForCausalLM",
         "docs/nemotron/super3/pretrain.md of NVIDIA-NeMo/Nemotron; the layers: glennklockwood.com/garden/Nemotron-3",
         _nemotron(4096, 32, 128, 2688, 1024, _SUPER_LAYERS),
+        assumed="the order of layers: glennklockwood.com/garden/Nemotron-3",
     ),
     "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16": Published(
         "NemotronHConfig",
@@ -259,12 +278,13 @@ PUBLISHED: dict[str, Published] = {
         "defaults of the class in transformers 5.12, which are GLM-5's; the same architecture, says "
         "Megatron-Bridge's documentation (0.6.0, models/glm/glm5)",
         _GLM,
+        assumed="all: GLM-5's, which are the defaults of the class in transformers 5.12",
     ),
     "zai-org/GLM-5.2": Published(
         "GlmMoeDsaConfig",
         "GlmMoeDsaForCausalLM",
-        "as GLM-5.1; the sharing of attention indices between layers, which it adds, is not among these numbers",
-        _GLM,
+        f"{_COPIES}: as GLM-5.1, but 57 of 78 layers take the tokens that an index before them chose",
+        _GLM52,
     ),
 }
 
