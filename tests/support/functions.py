@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RECIPE = load_recipe(ROOT / "mbridge")
 assert RECIPE.catalogue is not None
 CATALOGUE = RECIPE.catalogue
+NEWEST = {"LLMB_ENGINE": CATALOGUE.release, "LLMB_ENGINE_CHECK": "off"}
+"""For jobs of the newest functions, which no image of NVIDIA's has."""
 SLURM = Machine(cluster_type="slurm")
 LAPTOP = Machine(cluster_type="local", gpu_type="cpu")
 

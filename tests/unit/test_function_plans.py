@@ -1,4 +1,4 @@
-"""Jobs that call a function of Megatron-Bridge: the catalogue of 0.6.2, planned and rendered without Megatron."""
+"""Jobs that call a function of Megatron-Bridge: the shipped catalogues, planned and rendered without Megatron."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from llmb_common.site.machine import Machine
 from llmb_common.timing.runs import analyse, find_runs
 from llmb_train.hugging_face.numbers import PUBLISHED
 from llmb_train.job import FunctionJob, load_job
-from support.functions import CATALOGUE, IMPOSSIBLE, LAPTOP, MEGATRON_REFUSES, RECIPE, ROOT, SLURM, asked, plan
+from support.functions import CATALOGUE, IMPOSSIBLE, LAPTOP, MEGATRON_REFUSES, NEWEST, RECIPE, ROOT, SLURM, asked, plan
 from support.runs import make_run, steady_log
 
 
@@ -43,31 +43,39 @@ def body_of(script: str, experiment_name: str) -> str:
     return re.sub(r"\b\d+\b", "0", "\n".join(kept))
 
 
-def test_every_function_is_planned_and_rendered_at_its_own_scale(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("release", "planned_functions"), [("0.6.2", 429), ("0.6.0", 409)])
+def test_every_function_is_planned_and_rendered_at_its_own_scale(
+    tmp_path: Path, release: str, planned_functions: int
+) -> None:
     """All scripts pass ``bash -n``; shellcheck, which takes a second for each, sees one of every distinct body."""
     refused, names = {}, set()
     bodies: dict[str, Path] = {}
-    for entry in CATALOGUE.index:
+    recipe = RECIPE.releases[release]
+    assert recipe.catalogue is not None
+    index = recipe.catalogue.index
+    for entry in index:
         try:
-            planned = plan(**asked(entry))
+            planned = plan(**asked(entry), **(NEWEST if release == CATALOGUE.release else {}))
         except RequestError as error:
             refused[entry.name] = error.code
             continue
         assert planned.function is not None
-        assert planned.function.name == entry.name
+        assert (planned.function.name, planned.function.release) == (entry.name, release)
+        assert planned.function.columns == recipe.catalogue.function(entry.name).columns
         assert (entry.gpu, planned.experiment_name) not in names
         names.add((entry.gpu, planned.experiment_name))
         paths = dry_run_paths(planned.workload_folder, planned.experiment_name)
         script = tmp_path / f"{entry.name}.sh"
         script.write_text(render_script(planned, paths))
         bodies.setdefault(body_of(script.read_text(), planned.experiment_name), script)
-    assert {name for name, code in refused.items() if code == "does-not-divide"} == IMPOSSIBLE
-    assert {name for name, code in refused.items() if code == "refused-by-megatron"} == MEGATRON_REFUSES
-    assert len(names) == len(CATALOGUE.index) - len(refused) == 429
+    there = {entry.name for entry in index}
+    assert {name for name, code in refused.items() if code == "does-not-divide"} == IMPOSSIBLE & there
+    assert {name for name, code in refused.items() if code == "refused-by-megatron"} == MEGATRON_REFUSES & there
+    assert len(names) == len(index) - len(refused) == planned_functions
     # Planning and Megatron's own validation agree on every function.
-    assert RECIPE.validation_file is not None
-    validated = read_validation(Path(RECIPE.validation_file)).functions
-    assert set(validated) == {entry.name for entry in CATALOGUE.index}
+    assert recipe.validation_file is not None
+    validated = read_validation(Path(recipe.validation_file)).functions
+    assert set(validated) == there
     assert set(refused) == {name for name, result in validated.items() if result.refused is not None}
     checked = subprocess.run(
         ["xargs", "-n1", "bash", "-n"], input="\n".join(map(str, tmp_path.glob("*.sh"))), text=True, capture_output=True
@@ -85,7 +93,7 @@ def test_the_documented_request_calls_the_function_of_that_name() -> None:
     assert (p.family, p.layers, p.seq_len, p.nodes, p.dp, p.ga) == ("deepseek_v3", 61, 4096, 64, 128, 32)
     assert p.image == "/install/images/nvidia+nemo+26.08.sqsh"
     script = render_script(p, dry_run_paths(p.workload_folder, p.experiment_name))
-    assert "\n# deepseek_v3_pretrain_256gpu_gb300_fp8mx_config of Megatron-Bridge 0.6.2\n" in script
+    assert "\n# deepseek_v3_pretrain_256gpu_gb300_fp8mx_config of Megatron-Bridge 0.6.0\n" in script
     assert p.has_experts
 
 
@@ -94,7 +102,9 @@ def test_the_job_names_the_function_and_its_own_columns() -> None:
     job = job_document(p, dry_run_paths(p.workload_folder, p.experiment_name))
     assert job["architecture"] is None
     assert job["function"]["name"] == "llama3_8b_pretrain_8gpu_h100_bf16_config"
-    assert job["function"]["catalogue"] == CATALOGUE.sha256
+    of_image = RECIPE.releases["0.6.0"].catalogue
+    assert of_image is not None
+    assert (job["function"]["release"], job["function"]["catalogue"]) == ("0.6.0", of_image.sha256)
     assert job["function"]["columns"]["gbs"] == 128
     assert (job["batch"]["gbs"], job["world_size"]) == (256, 16)
     assert job["function"]["reduced"] is None
@@ -219,10 +229,12 @@ def test_published_rows_have_the_columns_of_the_function_they_belong_to() -> Non
     rows = read_published(ROOT / "mbridge" / "published.json")
     assert len(rows) == 282
     belonging = [row for row in rows if row.function is not None]
-    assert len(belonging) == 196
+    assert len(belonging) == 203
     for row in belonging:
         assert row.function is not None
-        entry, function = CATALOGUE.entry(row.function), CATALOGUE.function(row.function)
+        catalogue = RECIPE.of_release(row.release).catalogue
+        assert catalogue is not None
+        entry, function = catalogue.entry(row.function), catalogue.function(row.function)
         assert (row.gpu, row.gpus, row.size) == (entry.gpu, entry.gpus, entry.model)
         assert (row.dtype, row.fp8_recipe, row.variant) == (entry.dtype, entry.fp8_recipe, entry.variant("pretrain"))
         for name, printed in row.columns.items():
@@ -254,9 +266,10 @@ def test_a_job_is_compared_with_the_row_of_its_own_container_first() -> None:
     assert p.preflight.reference_step_seconds == 10.422
     changed = plan(MODEL_SIZE="deepseek_v3", GPU_TYPE="gb300", JOB_TOTAL_GPUS="256", EP="64")
     assert published_results(changed, RECIPE) == []
-    for size in ("gb300", "gb200"):  # printed with EP 64, and 32 in the function
-        flash = plan(MODEL_SIZE="deepseek_v4_flash", GPU_TYPE=size, JOB_TOTAL_GPUS="128")
-        assert published_results(flash, RECIPE) == []
+    for gpu_type, seconds in (("gb300", 7.969), ("gb200", 8.428)):  # printed with EP 64, which 0.6.2 has changed to 32
+        flash = {"MODEL_SIZE": "deepseek_v4_flash", "GPU_TYPE": gpu_type, "JOB_TOTAL_GPUS": "128"}
+        assert [result.step_seconds for result in published_results(plan(**flash), RECIPE)] == [seconds]
+        assert published_results(plan(**flash, **NEWEST), RECIPE) == []
 
 
 def test_every_model_that_a_function_asks_hugging_face_for_has_numbers_with_a_source() -> None:
@@ -349,7 +362,7 @@ def test_a_function_that_divides_at_another_scale_only_runs_there() -> None:
             "a development variant, for which NVIDIA has published neither a result nor the image",
         ),
         (
-            {"MODEL_SIZE": "deepseek_v4_flash", "GPU_TYPE": "b300", "JOB_TOTAL_GPUS": "128"},
+            {"MODEL_SIZE": "deepseek_v4_flash", "GPU_TYPE": "gb300", "JOB_TOTAL_GPUS": "128"},
             "expects the Megatron in its images not to work (Megatron-Bridge v0.6.0, examples/models/deepseek_v4",
         ),
     ],
@@ -374,3 +387,54 @@ def test_adapters_are_trained_beside_a_model_that_is_loaded() -> None:
     assert planned.function is not None
     assert planned.function.adapters
     assert (planned.max_steps, planned.exit_after) == (50, None)  # nothing is resumed
+
+
+# The functions are those of the image
+
+
+LIGHTNING = {"MODEL_SIZE": "nemotron_3_5_lightning", "GPU_TYPE": "b200", "JOB_TOTAL_GPUS": "8", "DTYPE": "bf16"}
+DEEPSEEK_B200 = {"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "b200", "JOB_TOTAL_GPUS": "256", "DTYPE": "bf16"}
+
+
+def test_a_function_that_the_image_lacks_is_refused_and_the_release_named() -> None:
+    said = refusal(**LIGHTNING)
+    assert "nemotron_3_5_lightning_pretrain_8gpu_b200_bf16_config is not in Megatron-Bridge 0.6.0" in said
+    assert "nvcr.io#nvidia/nemo:26.08" in said
+    assert "Megatron-Bridge 0.6.2 has it: set LLMB_ENGINE=0.6.2, and RUN_CONF_IMAGE to an image" in said
+    assert plan(**LIGHTNING, LLMB_ENGINE="0.6.2", RUN_CONF_IMAGE="/images/mine.sqsh").engine == "0.6"
+
+
+@pytest.mark.parametrize(
+    ("variables", "release", "pp"),
+    [
+        ({}, "0.6.0", 16),
+        ({"LLMB_ENGINE": "0.6"}, "0.6.0", 16),
+        ({"RUN_CONF_IMAGE": "/images/nvidia+nemo+26.08.sqsh"}, "0.6.0", 16),
+        ({"RUN_CONF_IMAGE": "/images/mine.sqsh"}, "0.6.2", 8),
+        ({"RUN_CONF_IMAGE": "/images/mine.sqsh", "LLMB_ENGINE": "0.6.0"}, "0.6.0", 16),
+    ],
+)
+def test_the_plan_has_the_functions_of_its_image(variables: dict[str, str], release: str, pp: int) -> None:
+    p = plan(**DEEPSEEK_B200, **variables)
+    assert p.function is not None
+    assert (p.function.release, p.pp, p.engine) == (release, pp, "0.6")
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"LLMB_ENGINE": "0.6.2"}, "nvcr.io#nvidia/nemo:26.08 has Megatron-Bridge 0.6.0"),
+        ({"RUN_CONF_IMAGE": "nvcr.io#nvidia/nemo:26.06"}, "no functions of Megatron-Bridge 0.5.0, which nvcr.io"),
+        ({"RUN_CONF_IMAGE": "/mine.sqsh", "LLMB_ENGINE": "0.6.1"}, "no functions of Megatron-Bridge 0.6.1\n"),
+    ],
+)
+def test_an_image_without_the_functions_is_refused(variables: dict[str, str], words: str) -> None:
+    assert words in refusal(**DEEPSEEK_B200, **variables)
+
+
+def test_the_plan_says_which_numbers_of_a_model_are_assumed() -> None:
+    common = {"GPU_TYPE": "gb300", "JOB_TOTAL_GPUS": "64", "DTYPE": "bf16"}
+    (said,) = (line for line in plan(MODEL_SIZE="gpt_oss_120b", **common).preflight.warnings if "numbers of" in line)
+    assert said.startswith("numbers of openai/gpt-oss-120b that were not read from its config.json: all: defaults")
+    sure = plan(**DEEPSEEK_B200).preflight.warnings
+    assert not any("numbers of" in line for line in sure)

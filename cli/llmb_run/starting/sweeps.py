@@ -83,10 +83,12 @@ def documented_scales(ask: Ask, place: Place) -> list[int]:
     """The scales that the recipe documents for ``ask`` (its own ``scale`` is not looked at)."""
     from llmb_common.planning import choose
     from llmb_common.planning.case import Given
+    from llmb_common.planning.engine import choose_functions
     from llmb_common.request.read import read_request
     from llmb_common.site.machine import look_at_machine
 
     recipe = place.workload(ask.workload).recipe
     request = read_request(variables_for(replace(ask, scale=None), place), option_names())
     machine = look_at_machine(place.cluster, request)
-    return choose.documented_scales(Given(recipe=recipe, cluster=place.cluster, request=request, machine=machine))
+    given = Given(recipe=recipe, cluster=place.cluster, request=request, machine=machine)
+    return choose.documented_scales(choose_functions(given))

@@ -27,6 +27,11 @@ class Given:
     request: Request
     machine: Machine
 
+    @property
+    def containers(self) -> bool:
+        """Whether jobs run in the image."""
+        return self.machine.traits.containers and self.cluster.slurm.runtime != "none"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Case(Given):

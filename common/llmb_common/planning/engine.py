@@ -2,13 +2,88 @@
 
 from __future__ import annotations
 
-from llmb_common.engines import ENGINES, WITHOUT_LAYER_GRAPHS
+from dataclasses import replace
+
+from llmb_common.engines import CONTAINERS, ENGINES, WITHOUT_LAYER_GRAPHS
 from llmb_common.errors import RequestError
-from llmb_common.planning.case import Case
+from llmb_common.planning.case import Case, Given
+from llmb_common.planning.choose import choose
 from llmb_common.planning.divisibility import captures_iterations
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.releases import container_release, same_release
 from llmb_common.recipes.rows import Result
+
+
+def choose_functions(given: Given) -> Given:
+    """What is given, with the functions of the release that the job's image has, or that LLMB_ENGINE names: ``0.6.2``.
+
+    A site's own image may have any; it is planned with the newest.
+
+    Raises:
+        RequestError: the recipe has no functions of that release, or the image has another one.
+    """
+    recipe, request = given.recipe, given.request
+    if not recipe.releases:
+        return given
+    asked = request.engine if request.engine and request.engine.count(".") == 2 else None
+    image = (request.image or recipe.image) if given.containers else None
+    held = CONTAINERS.get(container_release(image) or "")
+    checked = request.tuning.get("LLMB_ENGINE_CHECK", "").strip().lower() != "off"
+    if checked and held is not None and asked not in (None, held):
+        raise RequestError(
+            f"{request.say('LLMB_ENGINE', asked)}: {image} has Megatron-Bridge {held}",
+            remedy=f"set {request.say('RUN_CONF_IMAGE')} to an image that has {asked}, or leave "
+            f"{request.say('LLMB_ENGINE')} out",
+            code="no-such-engine",
+            field="LLMB_ENGINE",
+        )
+    release = asked or held
+    if release is not None and release not in recipe.releases and (checked or asked):
+        raise RequestError(
+            f"{recipe.name} has no functions of Megatron-Bridge {release}" + ("" if asked else f", which {image} has"),
+            remedy=f"there are those of {' and '.join(recipe.releases)}; {recipe.image} has {_held(recipe)}",
+            code="no-such-engine",
+            field="LLMB_ENGINE" if asked else "RUN_CONF_IMAGE",
+        )
+    return replace(given, recipe=recipe.of_release(release))
+
+
+def choose_in_release(given: Given) -> Case:
+    """The row that is meant, of the functions that the job's image has.
+
+    Raises:
+        RequestError: no row is; where another release has it, the message says so.
+    """
+    chosen = choose_functions(given)
+    try:
+        return choose(chosen)
+    except RequestError:
+        for release, recipe in given.recipe.releases.items():
+            if recipe is not chosen.recipe and (case := _chosen(replace(given, recipe=recipe))) is not None:
+                break
+        else:
+            raise
+    say = given.request.say
+    assert chosen.recipe.catalogue is not None  # or there were no releases
+    raise RequestError(
+        f"{case.row.function} is not in Megatron-Bridge {chosen.recipe.catalogue.release}, which "
+        f"{given.request.image or given.recipe.image} has",
+        remedy=f"Megatron-Bridge {release} has it: set {say('LLMB_ENGINE', release)}, and {say('RUN_CONF_IMAGE')} to an "
+        "image with that release",
+        code="not-in-image",
+        field="RUN_CONF_IMAGE",
+    )
+
+
+def _chosen(given: Given) -> Case | None:
+    try:
+        return choose(given)
+    except RequestError:
+        return None
+
+
+def _held(recipe: Recipe) -> str:
+    return CONTAINERS.get(container_release(recipe.image) or "", "one of them")
 
 
 def choose_engine(case: Case) -> str:
@@ -19,6 +94,8 @@ def choose_engine(case: Case) -> str:
     """
     recipe, request = case.recipe, case.request
     engine = request.engine or recipe.engine
+    if recipe.catalogue is not None and engine == recipe.catalogue.release:
+        engine = recipe.engine
     if engine not in recipe.engines:
         say = request.say("LLMB_ENGINE")
         raise RequestError(

@@ -15,9 +15,9 @@ from llmb_common.errors import RequestError
 from llmb_common.gpus import per_node
 from llmb_common.planning import launcher
 from llmb_common.planning.case import Case, Given
-from llmb_common.planning.choose import choice_notices, choose
+from llmb_common.planning.choose import choice_notices
 from llmb_common.planning.divisibility import Layout, check_layout
-from llmb_common.planning.engine import choose_engine, engine_notices
+from llmb_common.planning.engine import choose_engine, choose_in_release, engine_notices
 from llmb_common.planning.environment import job_environment, recipe_environment
 from llmb_common.planning.functions import check_function_layout, family_of, function_notices, planned_function
 from llmb_common.planning.job_plan import CheckpointPlan, JobPlan, Preflight, SlurmPlan
@@ -57,7 +57,7 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
         RequestError: there can be no such job.
     """
     install = _install(request)
-    case = choose(Given(recipe=recipe, cluster=cluster, request=request, machine=machine))
+    case = choose_in_release(Given(recipe=recipe, cluster=cluster, request=request, machine=machine))
     engine = choose_engine(case)
     layout = _layout(case)
     moe_routing = moe_routing_for(case)
@@ -222,7 +222,7 @@ def _nodes(case: Case) -> tuple[int, int]:
 
 def _image(case: Case, engine: str, install: Path) -> str | None:
     request, cluster = case.request, case.cluster
-    if not case.machine.traits.containers or cluster.slurm.runtime == "none":
+    if not case.containers:
         if request.image:
             raise RequestError("RUN_CONF_IMAGE: this site runs without containers", remedy="unset RUN_CONF_IMAGE")
         return None

@@ -35,6 +35,8 @@ class PublishedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tflops_per_gpu: float
     step_seconds: float
     function: str | None = None
+    release: str | None = None
+    """The release of Megatron-Bridge whose function it is, where the newest catalogue has that with other columns."""
     variant: str | None = None
     size: str | None = None
     dtype: Dtype | None = None
@@ -96,6 +98,7 @@ def _result(row: PublishedRow, rows: list[PublishedRow]) -> Result:
         fp8_recipe=row.fp8_recipe,
         gpus=row.gpus,
         container=row.container,
+        release=row.release,
         step_seconds=row.step_seconds,
         tokens_per_second=row.tokens_per_second_per_gpu * row.gpus,
         tflops_per_gpu=row.tflops_per_gpu,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # read where a recipe has one
     from llmb_common.recipes.validated_file import Validated
 
 EngineRelease = Annotated[str, msgspec.Meta(pattern=r"^[0-9]+\.[0-9]+\Z")]
+BridgeRelease = Annotated[str, msgspec.Meta(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+\Z")]
 
 
 class Defaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,6 +34,13 @@ class Flops(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """How the recipe's document counts model FLOPs: attention over the full sequence squared, or the causal half."""
 
     attention: Literal["full", "causal"]
+
+
+class Functions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The files of one release's functions."""
+
+    catalogue: str
+    validation: str | None = None
 
 
 class FunctionNotice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,7 +87,31 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Results that NVIDIA published for these functions; absolute once the recipe is loaded."""
     validation_file: str | None = msgspec.field(name="validation", default=None)
     """What Megatron's own validation says of these functions; absolute once the recipe is loaded."""
+    other_catalogues: dict[BridgeRelease, Functions] = {}
+    """Further releases of the engine, whose functions are not quite those of ``catalogue``."""
     notices: tuple[FunctionNotice, ...] = ()
+
+    @cached_property
+    def releases(self) -> dict[str, Recipe]:
+        """By exact release of Megatron-Bridge, the recipe with that release's functions; empty where all have the
+        same."""
+        if not self.other_catalogues or self.catalogue is None:
+            return {}
+        folder = Path(self.catalogue.path).parent
+        others = {
+            release: msgspec.structs.replace(
+                self,
+                catalogue_file=str(folder / files.catalogue),
+                validation_file=str(folder / files.validation) if files.validation is not None else None,
+                other_catalogues={},
+            )
+            for release, files in self.other_catalogues.items()
+        }
+        return {self.catalogue.release: self, **others}
+
+    def of_release(self, release: str | None) -> Recipe:
+        """The recipe with that release's functions; this one where nobody knows the release."""
+        return self.releases.get(release or "", self)
 
     @cached_property
     def catalogue(self) -> Catalogue | None:
@@ -212,6 +244,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 def find_row(recipe: Recipe, result: Result) -> Row | None:
     """The configuration row that a published result was measured with."""
+    recipe = recipe.of_release(result.release)
     rows = recipe.rows_for(result.gpu, size=result.size, variant=result.variant, dtype=result.dtype)
     fits = (row for row in rows if None in (row.fp8_recipe, result.fp8_recipe) or row.fp8_recipe == result.fp8_recipe)
     return next((row for row in fits if result.gpus in row.scales), None)

@@ -160,6 +160,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     gpus: Positive
     container: Container | None = None
     """Release of the NeMo container, where the document has results of several."""
+    release: str | None = None
+    """The release of Megatron-Bridge whose function it was measured with; None: that of the recipe's catalogue."""
     step_seconds: Ratio
     tokens_per_second: Ratio | None = None
     mfu_percent: Ratio | None = None

@@ -32,7 +32,9 @@ def count(model: Any) -> int | None:
 def _gpt(model: Any) -> int:
     sparse = _experts(model) if model.num_moe_experts else 0
     layers = [
-        (_delta_net(model) if linear else _attention(model, index)) + (sparse if moe else _mlp(model)) + 2 * _norm(model)
+        (_delta_net(model) if linear else _attention(model, index))
+        + (sparse if moe else _mlp(model))
+        + 2 * _norm(model)
         for index, (linear, moe) in enumerate(zip(linear_layers(model), moe_layers(model), strict=True))
     ]
     # A multi-token prediction head: two norms and a projection of both inputs, one layer, a norm.
