@@ -18,6 +18,8 @@ assert RECIPE.catalogue is not None
 CATALOGUE = RECIPE.catalogue
 NEWEST = {"LLMB_ENGINE": CATALOGUE.release, "LLMB_ENGINE_CHECK": "off"}
 """For jobs of the newest functions, which no image of NVIDIA's has."""
+UNCHECKED = {"LLMB_ENGINE_CHECK": "off"}
+"""For jobs in images that have no functions."""
 SLURM = Machine(cluster_type="slurm")
 LAPTOP = Machine(cluster_type="local", gpu_type="cpu")
 

@@ -15,14 +15,14 @@ from llmb_common.results.verdict import figures, judge_result, window_of
 from llmb_common.timing.runs import analyse, find_runs
 from llmb_common.timing.tables import STYLES
 from llmb_run.results.measuring import Measured, figure_row, reference_as_dict, reference_lines
-from support.functions import CATALOGUE, RECIPE, ROOT, plan
+from support.functions import CATALOGUE, RECIPE, ROOT, UNCHECKED, plan
 from support.runs import make_run, steady_log
 
 APART = {
     "nemotron_3_nano": 0.0724,  # Mamba's inner width is 64 x 64, not twice 2688
     "nemotron_3_5_lightning": 0.0496,
     "glm51": 2.0728,  # an index chooses 2048 tokens
-    "glm52": 2.0728,
+    "glm52": 2.9928,  # and 57 of 78 layers take those of a layer before
 }
 """How much more Megatron-Bridge counts, where it is more than 1 %."""
 
@@ -36,7 +36,7 @@ def test_two_counts_of_flops_agree_but_where_bridge_is_known_to_be_wrong() -> No
         assert function.flops_per_token is not None
         assert function.own_flops_per_token is not None
         apart = function.flops_per_token / function.own_flops_per_token - 1
-        assert apart == pytest.approx(APART.get(entry.model, 0), abs=0.0005 if entry.model in APART else 0.0065)
+        assert apart == pytest.approx(APART.get(entry.model, 0), abs=0.0005 if entry.model in APART else 0.007)
 
 
 def test_mfu_is_of_our_own_count_and_both_are_said(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_only_results_that_fit_neither_neighbour_are_said_to_be_odd() -> None:
 
 
 def test_what_must_be_known_of_a_reference_stands_beside_every_verdict(tmp_path: Path) -> None:
-    image = {"RUN_CONF_IMAGE": "nvcr.io#nvidia/nemo:26.06.01"}
+    image = {"RUN_CONF_IMAGE": "nvcr.io#nvidia/nemo:26.06.01"} | UNCHECKED
     assert not [text for text in plan(**REGRESSED).preflight.warnings if "published result" in text]
     record = make_run(tmp_path, "mbridge", log=steady_log(4038 * 0.95), variables=REGRESSED | image)
     warned = [text for text in record.plan.preflight.warnings if text.startswith("published result of perf")]

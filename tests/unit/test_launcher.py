@@ -11,14 +11,17 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.recipes.catalogue import Entry
+from llmb_common.recipes.catalogue import Catalogue, Entry
 from llmb_common.rendering.script import render_script
 from llmb_common.runs.paths import dry_run_paths
-from support.functions import CATALOGUE, IMPOSSIBLE, MEGATRON_REFUSES, asked, plan
+from support.functions import CATALOGUE, IMPOSSIBLE, MEGATRON_REFUSES, NEWEST, RECIPE, asked, plan
 
 LAUNCHER = json.loads((Path(__file__).parents[1] / "data" / "launcher.json").read_text(encoding="utf-8"))
 
+IMAGE = {"LLMB_ENGINE": CATALOGUE.release, "RUN_CONF_IMAGE": "/images/newest.sqsh"}
 EXPLAINED = {
     ("HF_HUB_OFFLINE", "0", None): "it is Hugging Face's own default, and a site may have another",
     ("NCCL_IB_QPS_PER_CONNECTION", None, "4"): "NVIDIA's recipes of DGX Cloud Benchmarking set it for these models",
@@ -27,10 +30,10 @@ EXPLAINED = {
 """By name: NVIDIA's value and ours, None where there is none."""
 
 
-def launched(entry: Entry) -> dict[str, Any]:
+def launched(entry: Entry, catalogue: Catalogue) -> dict[str, Any]:
     """What NVIDIA's launcher says, and the variables that its bootstrap adds from the function."""
     row = dict(LAUNCHER["launched"][entry.name])
-    env = LAUNCHER["everywhere"]["env"] | row.pop("env", {}) | CATALOGUE.function(entry.name).env
+    env = LAUNCHER["everywhere"]["env"] | row.pop("env", {}) | catalogue.function(entry.name).env
     return row | env | LAUNCHER["everywhere"]["sbatch"] | dict.fromkeys(LAUNCHER["everywhere"]["srun"], True)
 
 
@@ -50,13 +53,18 @@ def planned(job: JobPlan) -> dict[str, Any]:
     }
 
 
-def test_every_plan_is_what_nvidias_launcher_makes_of_the_function_but_for_what_is_explained() -> None:
+@pytest.mark.parametrize(("release", "chosen"), [(CATALOGUE.release, IMAGE), ("0.6.0", {})])
+def test_every_plan_is_what_nvidias_launcher_makes_of_the_function_but_for_what_is_explained(
+    release: str, chosen: dict[str, str]
+) -> None:
+    catalogue = RECIPE.releases[release].catalogue
+    assert catalogue is not None
     assert LAUNCHER["launched"].keys() == {entry.name for entry in CATALOGUE.index}
     seen = set()
-    for entry in CATALOGUE.index:
+    for entry in catalogue.index:
         if entry.name in IMPOSSIBLE | MEGATRON_REFUSES:
             continue
-        theirs, ours = launched(entry), planned(plan(**asked(entry)))
+        theirs, ours = launched(entry, catalogue), planned(plan(**asked(entry), **chosen))
         for name in theirs.keys() | ours.keys():
             if theirs.get(name) != ours.get(name):
                 seen.add((name, theirs.get(name), ours.get(name)))
@@ -68,7 +76,7 @@ def test_other_numbers_of_gpus_start_from_the_function_that_nvidias_launcher_tak
         name, gpus = what.split()
         if name in IMPOSSIBLE | MEGATRON_REFUSES:
             continue
-        job = plan(**asked(CATALOGUE.entry(name)) | {"JOB_TOTAL_GPUS": gpus, "FORCE": "true"})
+        job = plan(**asked(CATALOGUE.entry(name)) | {"JOB_TOTAL_GPUS": gpus, "FORCE": "true"} | NEWEST)
         assert job.function is not None
         assert (what, job.function.name, job.gbs) == (what, name, fields["gbs"])
 

@@ -40,7 +40,7 @@ def test_another_catalogue_is_read(tmp_path: Path) -> None:
     """Only the catalogue beside recipe.yaml differs."""
     for file in (ROOT / "mbridge").iterdir():
         shutil.copy(file, tmp_path)
-    (file,) = tmp_path.glob("catalogue-*.json")
+    file = tmp_path / "catalogue-0.6.2.json"
     catalogue = json.loads(file.read_text())
     first = catalogue["index"].pop(0)
     file.write_text(json.dumps(catalogue))

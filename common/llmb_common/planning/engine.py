@@ -60,19 +60,8 @@ def choose_in_release(given: Given) -> Case:
     except RequestError:
         for release, recipe in given.recipe.releases.items():
             if recipe is not chosen.recipe and (case := _chosen(replace(given, recipe=recipe))) is not None:
-                break
-        else:
-            raise
-    say = given.request.say
-    assert chosen.recipe.catalogue is not None  # or there were no releases
-    raise RequestError(
-        f"{case.row.function} is not in Megatron-Bridge {chosen.recipe.catalogue.release}, which "
-        f"{given.request.image or given.recipe.image} has",
-        remedy=f"Megatron-Bridge {release} has it: set {say('LLMB_ENGINE', release)}, and {say('RUN_CONF_IMAGE')} to an "
-        "image with that release",
-        code="not-in-image",
-        field="RUN_CONF_IMAGE",
-    )
+                raise _elsewhere(chosen, case, release) from None
+        raise
 
 
 def _chosen(given: Given) -> Case | None:
@@ -80,6 +69,22 @@ def _chosen(given: Given) -> Case | None:
         return choose(given)
     except RequestError:
         return None
+
+
+def _elsewhere(chosen: Given, case: Case, release: str) -> RequestError:
+    """That the functions of the job's image lack what is asked for, and that those of ``release`` have it."""
+    say = chosen.request.say
+    assert chosen.recipe.catalogue is not None  # or there were no releases
+    own = chosen.recipe.catalogue
+    why = f" ({own.missing[case.row.function]})" if case.row.function in own.missing else ""
+    return RequestError(
+        f"{case.row.function} is not in Megatron-Bridge {own.release}{why}, which "
+        f"{chosen.request.image or case.recipe.image} has",
+        remedy=f"Megatron-Bridge {release} has it: set {say('LLMB_ENGINE', release)}, and {say('RUN_CONF_IMAGE')} to "
+        "an image with that release",
+        code="not-in-image",
+        field="RUN_CONF_IMAGE",
+    )
 
 
 def _held(recipe: Recipe) -> str:

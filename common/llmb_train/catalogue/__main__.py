@@ -1,5 +1,5 @@
-"""``python -m llmb_train.catalogue OUT.json [--validation] [--date 2026-11-22] [--base BASE.json]``: write the catalogue
-of this Python's engine, or what Megatron's own validation says of each function in it."""
+"""``python -m llmb_train.catalogue OUT.json [--validation] [--date 2026-11-22] [--base BASE.json]``: write the
+catalogue of this Python's engine, or what Megatron's own validation says of each function in it."""
 
 from __future__ import annotations
 

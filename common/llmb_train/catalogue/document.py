@@ -23,7 +23,7 @@ def rows() -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
         hugging_face.asked.clear()
         try:
             row = columns.row(functions.find(name)())
-        except Exception as error:  # NVIDIA's code, of any release: one function's failure is not that of the others
+        except Exception as error:  # noqa: BLE001  # NVIDIA's code, of any release: the others go on
             missing[name] = " ".join(f"{type(error).__name__}: {error}".split())
             continue
         row["hugging_face"] = next(iter(dict.fromkeys(hugging_face.asked)), None)

@@ -1,8 +1,8 @@
 """Hugging Face configurations served locally: no token, no network, no seven seconds of retries where there is none.
 
 399 of Bridge 0.6's performance recipes read ``config.json`` of a model, which is not in the wheel. ``numbers`` has what
-they read. Of any other model the file itself is read, from this machine's cache or the network; a job (``prefer_files``)
-reads it wherever the cache has it.
+they read. Of any other model the file itself is read, from this machine's cache or the network; jobs read it wherever
+the cache has it (``prefer_files``).
 """
 
 from __future__ import annotations
