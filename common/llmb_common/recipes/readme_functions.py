@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
+from llmb_common.engines import CONTAINERS
 from llmb_common.errors import RecipeError
 from llmb_common.gpus import GPUS
 from llmb_common.recipes.catalogue import Catalogue, Entry
@@ -130,7 +131,34 @@ def validation(recipe: Recipe) -> list[str]:
     return [where, "", *table(["functions", "result", "needs"], rows)]
 
 
+def releases(recipe: Recipe) -> list[str]:
+    """The releases whose functions are shipped: the containers that have each, and how it differs from the newest."""
+    newest = _catalogue(recipe)
+    names = {entry.name for entry in newest.index}
+    rows = []
+    for release, of_release in recipe.releases.items():
+        catalogue = _catalogue(of_release)
+        known = {entry.name for entry in catalogue.index}
+        lacks = sorted({entry.model for entry in newest.index if entry.name not in known})
+        other = [name for name in known & names if catalogue.function(name).columns != newest.function(name).columns]
+        rows.append(
+            [
+                release,
+                ", ".join(f"`nemo:{name}`" for name, held in CONTAINERS.items() if held == release) or "none",
+                str(len(known)),
+                f"{len(names - known)}, of {', '.join(f'`{name}`' for name in lacks)}" if lacks else "",
+                f"{len(other)}, of {', '.join(_models(newest, other))}" if other else "",
+            ]
+        )
+    return table(["release", "containers", "functions", "lacking", "with other columns"], rows)
+
+
+def _models(catalogue: Catalogue, names: list[str]) -> list[str]:
+    return sorted({f"`{catalogue.entry(name).model}`" for name in names})
+
+
 TABLES = {
+    "releases": releases,
     "functions": models,
     "precisions": precisions,
     "named": named,

@@ -25,7 +25,7 @@ def variables(recipe: Recipe) -> list[str]:
         skip.add("CONFIG_VARIANT")
     if not any(model.architecture and model.architecture.moe for model in recipe.listed_models):
         skip.add("MOE_ROUTING")
-    if len(recipe.engines) == 1:
+    if len(recipe.engines) == 1 and not recipe.releases:
         skip.add("LLMB_ENGINE")
     own = _own_defaults(recipe)
     rows = [
@@ -75,7 +75,7 @@ def _own_defaults(recipe: Recipe) -> dict[str, str]:
         "time_limit": recipe.variants[0].time_limit,
         "image": f"`{recipe.image}`",
         "engine": recipe.engine,
-        "engines": ", ".join(recipe.engines),
+        "engines": ", ".join((*recipe.engines, *recipe.releases)),
         "profile_start": _each(recipe, lambda v: str(v.profiling.start)),
         "profile_stop": _each(recipe, lambda v: str(v.profiling.stop)),
         "profile_ranks": _each(recipe, lambda v: v.profiling.ranks),

@@ -17,6 +17,7 @@ from typing import Any
 
 from llmb_train.errors import EngineError, WrongEngine
 from llmb_train.hugging_face import serve
+from llmb_train.versions import package_version
 
 PACKAGE = "megatron.bridge.perf_recipes"
 
@@ -70,8 +71,8 @@ def find(name: str) -> Function:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f" (the nearest is {near[0]})" if near else ""
         raise WrongEngine(
-            f"this Megatron-Bridge has no performance recipe {name}{hint}",
-            remedy="use the container that the recipe names, or plan with a catalogue of this engine",
+            f"this Megatron-Bridge ({package_version('megatron-bridge')}) has no performance recipe {name}{hint}",
+            remedy="use an image with the release that was planned for, or plan with a catalogue of this engine",
         )
     module = importlib.import_module(known[name])
     serve()

@@ -10,6 +10,7 @@ from llmb_train.catalogue import columns as catalogue
 from llmb_train.errors import JobError
 from llmb_train.evidence.resolved import require_same
 from llmb_train.job import FunctionJob
+from llmb_train.versions import package_version
 
 
 def require_own(job: FunctionJob, config: Any) -> None:
@@ -22,7 +23,8 @@ def require_own(job: FunctionJob, config: Any) -> None:
     own = catalogue.columns(config) | {"sequence_length": config.model.seq_length}
     require_same(
         [(f"{job.function.name}: {name}", value, own.get(name)) for name, value in planned.items()],
-        remedy=f"plan with a catalogue made in this engine (this one is of Megatron-Bridge {job.function.release})",
+        remedy=f"plan with a catalogue made in this engine (this one is of Megatron-Bridge {job.function.release}), "
+        f"which has {package_version('megatron-bridge')}: set LLMB_ENGINE to that where the recipe has its functions",
     )
 
 
