@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -30,3 +31,41 @@ def test_an_engine_without_functions_says_so(engine_python: Path, tmp_path: Path
     assert "this Megatron-Bridge has no megatron.bridge.perf_recipes" in done.stderr
     assert "release 0.6 and later have it" in done.stderr
     assert not (tmp_path / "none.json").exists()
+
+
+CALL = """
+from llmb_train import cpu
+cpu.install()
+import types
+from llmb_train import hugging_face
+from llmb_train.functions import build
+name = "gpt_oss_120b_pretrain_64gpu_h100_bf16_config"
+job = types.SimpleNamespace(function=types.SimpleNamespace(name=name))
+print("layers", build._call(job).model.num_layers)
+hugging_face.prefer_files()
+print("layers", build._call(job).model.num_layers)
+try:
+    hugging_face.load("nobody/unknown")
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_a_job_reads_the_models_own_file_where_the_machine_has_it(functions_python: Path, tmp_path: Path) -> None:
+    cached = tmp_path / "hub" / "models--openai--gpt-oss-120b"
+    (cached / "snapshots" / "abc").mkdir(parents=True)
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("abc")
+    file = {"model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], "num_hidden_layers": 30}
+    (cached / "snapshots" / "abc" / "config.json").write_text(json.dumps(file))
+    environment = training_environment() | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "RANK": "0"}
+    done = subprocess.run(
+        [str(functions_python), "-c", CALL], env=environment, capture_output=True, text=True, timeout=1200
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"^layers (\d+)$", done.stdout, re.MULTILINE) == ["36", "30"]
+    told = re.findall(r"^LLMB notice: (.*)$", done.stdout, re.MULTILINE)
+    assert "config.json of openai/gpt-oss-120b: num_layers is 30; planned with 36" in told
+    assert all(line.startswith("config.json of openai/gpt-oss-120b: ") for line in told)
+    assert "EngineError the numbers of nobody/unknown are not known to LLMB, and its config.json" in done.stdout
+    assert "put the file into the Hugging Face cache" in done.stdout
