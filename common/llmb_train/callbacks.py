@@ -6,7 +6,7 @@ from typing import Any
 
 from megatron.bridge.training.callbacks import Callback
 
-from llmb_train.evidence.node import LOAD_STEP, Node
+from llmb_train.evidence.node import Node
 from llmb_train.evidence.resolved import require_agreement
 from llmb_train.job import FunctionJob, Job
 
@@ -28,8 +28,7 @@ class Evidence(Callback):  # type: ignore[misc]
         require_agreement(self._job, context.state.cfg)
 
     def on_train_step_start(self, context: Any) -> None:
-        if self._steps == LOAD_STEP:
-            self._node.look_under_load()
+        self._node.after_step(self._steps)
         self._steps += 1
 
 

@@ -43,10 +43,20 @@ def _gpu(number: int, changes: dict[str, str]) -> str:
         "cap_us": "0 us",
         "uncorrectable": "0",
         "vbios": "96.00.89.00.01",
+        "width": "16x",
+        "fabric": "Completed",
+        "clique": "",
+        "cluster": "00000000-0000-0000-0000-000000000000",
+        "utilization": "99 %",
         **changes,
     }
     return f"""<gpu id="00000000:{number:02x}:00.0"><product_name>{values["product"]}</product_name>
 <uuid>GPU-{number}</uuid><vbios_version>{values["vbios"]}</vbios_version>
+<pci><pci_gpu_link_info><pcie_gen><max_link_gen>5</max_link_gen><current_link_gen>5</current_link_gen></pcie_gen>
+<link_widths><max_link_width>16x</max_link_width><current_link_width>{values["width"]}</current_link_width></link_widths>
+</pci_gpu_link_info></pci><utilization><gpu_util>{values["utilization"]}</gpu_util></utilization>
+<fabric><state>{values["fabric"]}</state><status>Success</status>
+<cliqueId>{values["clique"]}</cliqueId><clusterUuid>{values["cluster"]}</clusterUuid></fabric>
 <clocks_event_reasons><clocks_event_reason_gpu_idle>Active</clocks_event_reason_gpu_idle>
 <clocks_event_reason_hw_thermal_slowdown>{values["thermal"]}</clocks_event_reason_hw_thermal_slowdown>
 </clocks_event_reasons>
@@ -59,7 +69,8 @@ def _gpu(number: int, changes: dict[str, str]) -> str:
 <ecc_errors><volatile><dram_uncorrectable>{values["uncorrectable"]}</dram_uncorrectable></volatile></ecc_errors>
 <temperature><gpu_temp>58 C</gpu_temp></temperature>
 <gpu_power_readings><instant_power_draw>{values["power"]}</instant_power_draw>
-<current_power_limit>{values["limit"]}</current_power_limit></gpu_power_readings>
+<current_power_limit>{values["limit"]}</current_power_limit>
+<default_power_limit>700.00 W</default_power_limit></gpu_power_readings>
 <clocks><sm_clock>{values["sm"]}</sm_clock></clocks><max_clocks><sm_clock>1980 MHz</sm_clock></max_clocks></gpu>
 """
 
@@ -80,6 +91,7 @@ def write_node(run: Path, node: str, *, log: str | None = None, **changes: Any) 
     folder = run / "nodes"
     folder.mkdir(exist_ok=True)
     machine = {"kernel": "5.15.0-1063", "cpu": "Intel(R) Xeon(R) Platinum 8480C", "cpus": 224}
+    load = changes.get("load") or snapshot(1100.0, smi_answer())
     content = {
         "schema": 1,
         "host": node,
@@ -89,7 +101,8 @@ def write_node(run: Path, node: str, *, log: str | None = None, **changes: Any) 
         "rank": 0,
         "machine": {**machine, "adapters": [adapter("mlx5_0"), adapter("mlx5_1")]},
         "before": snapshot(1000.0, smi_answer()),
-        "load": snapshot(1100.0, smi_answer()),
+        "load": load,
+        "samples": [gpus.changing(load)] * 5 if "utilization" in str(load) else [],
         "after": snapshot(2000.0, smi_answer()),
         **changes,
     }

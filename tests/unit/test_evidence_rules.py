@@ -18,7 +18,7 @@ from support.documented_jobs import documented_rows, plan_of
 from support.gpu_nodes import write_node
 from support.runs import make_run
 
-IB = NcclLog(version="2.27.3", networks=("IB",), transports={"NET/IB": 8})
+IB = NcclLog(version="2.27.3", networks=("IB",), transports={"NET/IB/GDRDMA": 8})
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,8 @@ def gpus(odd: dict[str, Any] | None = None, count: int = 8) -> tuple[Gpu, ...]:
 def node(host: str, **changes: Any) -> Node:
     looks = [Snapshot(time=at, gpus=gpus()) for at in (1000.0, 1100.0, 2000.0)]
     healthy = Node(host, Machine(kernel="6.8", driver="580"), *looks, nccl=IB, nccl_missing=None)
-    return replace(healthy, **changes)
+    changed = replace(healthy, **changes)
+    return changed if "samples" in changes else replace(changed, samples=(changed.load,) * 5)
 
 
 def said(plan: JobPlan, *nodes: Node, unreadable: tuple[str, ...] = ()) -> list[tuple[str, str, str]]:
@@ -113,7 +114,7 @@ def test_other_gpus_than_planned(plan: JobPlan, planned: str, product: str, foun
 def test_fewer_gpus_than_planned(plan: JobPlan) -> None:
     few = [Snapshot(time=at, gpus=gpus(count=7)) for at in (1000.0, 1100.0, 2000.0)]
     assert said(plan, node("a"), node("b", before=few[0], load=few[1], after=few[2])) == [
-        ("fewer-gpus", "problem", "planned with 8 GPUs a node: b has 7")
+        ("fewer-gpus", "problem", "fewer GPUs than planned: b has 7 of 8")
     ]
 
 
@@ -122,7 +123,11 @@ def test_fewer_gpus_than_planned(plan: JobPlan) -> None:
     [
         ({"product": "H200"}, "problem", "product H200 on b GPU 3; the others have NVIDIA H100 80GB HBM3"),
         ({"memory_mib": 40960.0}, "problem", "memory in MiB 40960 on b GPU 3; the others have 81559"),
-        ({"power_limit_w": 650.5}, "problem", "power limit in W 650.5 on b GPU 3; the others have 700"),
+        (
+            {"power_limit_w": 650.5, "default_power_limit_w": 650.5},
+            "problem",
+            "power limit in W 650.5 on b GPU 3; the others have 700",
+        ),
         ({"vbios": "95"}, "note", "VBIOS 95 on b GPU 3; the others have 96"),
         ({"product": "x" * 90}, "problem", f"product {'x' * 80} on b GPU 3; the others have NVIDIA H100 80GB HBM3"),
     ],
@@ -159,16 +164,18 @@ def test_what_only_some_gpus_say_is_compared_among_those(plan: JobPlan, name: st
 @pytest.mark.parametrize(("mhz", "slow"), [(1579.5, False), (1579.0, True), (None, False)])
 def test_a_clock_below_nine_tenths_of_the_median_is_slow(plan: JobPlan, mhz: float | None, slow: bool) -> None:
     load = Snapshot(time=1100.0, gpus=gpus({"sm_mhz": mhz}))
-    text = "clock under load 1579 MHz on b GPU 3; the median is 1755 MHz"
+    text = "clock under load 1579 MHz on b GPU 3 (median 1755)"
     assert said(plan, node("a"), node("b", load=load)) == ([("slow-clock", "problem", text)] if slow else [])
 
 
-def grown(reason: str, seconds: float, *, throttle: tuple[str, ...] = (), load: tuple[str, ...] = ()) -> dict[str, Any]:
+def grown(
+    reason: str, seconds: float, *, throttle: tuple[str, ...] = (), load: tuple[str, ...] = (), hot: bool = False
+) -> dict[str, Any]:
     """Looks between which 1000 s lie and GPU 3's clocks were held down for so many seconds."""
     start, end = {"throttled_us": {reason: 5e6}}, {"throttled_us": {reason: 5e6 + seconds * 1e6}, "throttle": throttle}
     return {
         "before": Snapshot(time=1000.0, gpus=gpus(start)),
-        "load": Snapshot(time=1100.0, gpus=gpus({"throttle": load})),
+        "load": Snapshot(time=1100.0, gpus=gpus({"throttle": load, "temperature_margin_c": 1.0 if hot else 30.0})),
         "after": Snapshot(time=2000.0, gpus=gpus(end)),
     }
 
@@ -179,14 +186,16 @@ def grown(reason: str, seconds: float, *, throttle: tuple[str, ...] = (), load: 
         (grown("hw_slowdown", 9.9), None),
         (grown("hw_slowdown", 10), "hardware slowdown, 1% of the time"),
         (grown("hw_thermal_slowdown", 250), "too hot (hardware), 25% of the time"),
-        (grown("sw_thermal_slowdown", 5000), "too hot (software), 100% of the time"),
+        (grown("sw_thermal_slowdown", 5000), None),  # it may follow the power cap
+        (grown("sw_thermal_slowdown", 5000, hot=True), "too hot (software), 100% of the time"),
         (grown("sw_power_cap", 0, load=("hw_slowdown",)), "hardware slowdown"),
         (grown("sw_power_cap", 0, throttle=("hw_slowdown",)), None),  # at rest clocks change
         (grown("sw_power_cap", 0, throttle=("hw_power_brake_slowdown",)), "power brake"),
         (grown("sw_power_cap", 0, throttle=("hw_thermal_slowdown",)), "too hot (hardware)"),
-        (grown("sw_power_cap", 0, throttle=("sw_thermal_slowdown",)), "too hot (software)"),
+        (grown("sw_power_cap", 0, throttle=("sw_thermal_slowdown",)), None),
+        (grown("sw_power_cap", 0, throttle=("sw_thermal_slowdown",), hot=True), "too hot (software)"),
         (
-            grown("hw_slowdown", 100, load=("hw_slowdown", "sw_thermal_slowdown")),
+            grown("hw_slowdown", 100, load=("hw_slowdown", "sw_thermal_slowdown"), hot=True),
             "hardware slowdown, 10% of the time; too hot (software)",
         ),
         (grown("hw_slowdown", -5), None),  # a counter that began again
@@ -218,7 +227,7 @@ def test_memory_errors_of_all_kinds(plan: JobPlan) -> None:
 def test_sockets_between_nodes(plan: JobPlan) -> None:
     slow = NcclLog(version="2.27.3", networks=("Socket",), transports={"NET/Socket": 8})
     assert said(plan, node("a"), node("b", nccl=slow)) == [
-        ("socket", "problem", "NCCL sends through TCP sockets between nodes: b; others use IB")
+        ("socket", "problem", "NCCL sends through TCP sockets between nodes: b")
     ]
     assert said(plan, node("a", nccl=slow), node("b", nccl=slow))[0][2].endswith("between nodes: a, b")
     assert said(msgspec.structs.replace(plan, nodes=1), node("a", nccl=slow)) == []
@@ -242,15 +251,21 @@ def test_a_network_that_nobody_logged(plan: JobPlan) -> None:
         ({"firmware": "27"}, "note", "firmware 27 instead of 28 on c mlx5_0"),
     ],
 )
-def test_an_adapter_unlike_those_of_its_name(plan: JobPlan, changes: dict[str, Any], severity: str, text: str) -> None:
+@pytest.mark.parametrize("used", [True, False])
+def test_an_adapter_unlike_those_of_its_name(
+    plan: JobPlan, changes: dict[str, Any], severity: str, text: str, used: bool
+) -> None:
+    """Where nobody knows what NCCL uses, any port may be one that has no cable."""
     usual = {"state": "ACTIVE", "rate_gbps": 400.0, "firmware": "28"}
 
     def with_ports(host: str, **first: Any) -> Node:
         ports = (Adapter(name="mlx5_0", **{**usual, **first}), Adapter(name="eth0", state="DOWN"))
-        return node(host, machine=Machine(kernel="6.8", driver="580", adapters=ports))
+        log = msgspec.structs.replace(IB, adapters={"mlx5_0": "IB"} if used else {})
+        return node(host, machine=Machine(kernel="6.8", driver="580", adapters=ports), nccl=log)
 
     found = said(plan, with_ports("a"), with_ports("b"), with_ports("c", **changes))
-    assert found == [("adapter", severity, f"network adapters: {text}")]
+    unknown = [] if "firmware" in changes else [("adapter", "note", f"network adapters: {text}")]
+    assert found == ([("adapter", severity, f"network adapters: {text}")] if used else unknown)
 
 
 def test_four_are_named_and_the_others_counted(plan: JobPlan) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from llmb_train.evidence import machine, nccl
-from llmb_train.evidence.node import Node
+from llmb_train.evidence.node import LOAD_STEP, Node
 from llmb_train.ranks import Rank
 from support.gpu_nodes import on_path, put_nvidia_smi, smi_answer
 from support.processes import has_ended, wait_until
@@ -35,7 +35,7 @@ def train(run: Path, environ: dict[str, str], rank: Rank = FIRST) -> None:
     node = Node(run, rank, environ)
     node.start(uses_nccl=True)
     node.wait()
-    node.look_under_load()
+    node.after_step(LOAD_STEP)
     node.finish()
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from llmb_train.evidence import energy, gpus, machine
 from llmb_train.evidence.ask import NoAnswer
-from llmb_train.evidence.node import Node
+from llmb_train.evidence.node import LAST_LOAD_STEP, LOAD_STEP, Node
 from llmb_train.ranks import Rank
 
 FIRST = Rank(rank=8, local_rank=0, world_size=16, master_addr="n1", master_port=21000)
@@ -48,9 +48,17 @@ PLACES = {
         "power_readings/enforced_power_limit",
         "power_readings/power_limit",
     ],
+    "boost_mhz": ["max_customer_boost_clocks/graphics_clock"],
+    "default_application_mhz": ["default_applications_clocks/graphics_clock"],
+    "utilization": ["utilization/gpu_util"],
+    "default_power_limit_w": ["gpu_power_readings/default_power_limit", "power_readings/default_power_limit"],
     "temperature_c": ["temperature/gpu_temp"],
+    "temperature_margin_c": ["temperature/gpu_temp_tlimit"],
+    "temperature_limit_c": ["temperature/gpu_temp_max_gpu_threshold", "temperature/gpu_temp_slow_threshold"],
     "memory_temperature_c": ["temperature/memory_temp"],
+    "memory_temperature_limit_c": ["temperature/gpu_temp_max_mem_threshold"],
     "pcie_generation": ["pci/pci_gpu_link_info/pcie_gen/current_link_gen"],
+    "pcie_generation_max": ["pci/pci_gpu_link_info/pcie_gen/max_link_gen"],
     "uncorrected_rows": ["remapped_rows/remapped_row_unc"],
 }
 
@@ -216,9 +224,10 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
 
     def snapshot(seconds: float | None = None) -> dict[str, Any]:
         had.append(seconds)
-        return {"look": len(had)}
+        return {"look": len(had), "time": 1.0, "gpus": []}
 
     monkeypatch.setattr(gpus, "snapshot", snapshot)
+    monkeypatch.setattr("llmb_train.evidence.node._LOOK_GAP", 0.0)
     monkeypatch.setattr(machine, "facts", lambda environ: {"host": environ.get("SLURMD_NODENAME")})
     return had
 
@@ -238,7 +247,7 @@ def test_an_account_says_whose_it_is_and_has_every_look(looks: list[float | None
     node.start(uses_nccl=True)
     node.wait()
     assert not earlier.exists()
-    node.look_under_load()
+    node.after_step(LOAD_STEP)
     node.wait()
     node.finish()
     found = written(tmp_path)
@@ -251,11 +260,56 @@ def test_an_account_says_whose_it_is_and_has_every_look(looks: list[float | None
         "host": "n2",
         "nccl": {"log": "n2.nccl.log", "missing": None},
         "machine": {"host": "n2"},
-        "before": {"look": 1},
-        "load": {"look": 2},
-        "after": {"look": 3},
+        "before": {"look": 1, "time": 1.0, "gpus": []},
+        "load": {"look": 2, "time": 1.0, "gpus": []},
+        "samples": [{"time": 1.0, "gpus": []}] * 8,
+        "after": {"look": 10, "time": 1.0, "gpus": []},
     }
-    assert looks == [None, None, 4.0], "a job that was told to end has no ten seconds"
+    assert looks == [None] * 9 + [4.0], "a job that was told to end has no ten seconds"
+
+
+@pytest.mark.parametrize("number", [4, 6, 9, 10])
+def test_other_steps_begin_no_look(looks: list[float | None], tmp_path: Path, number: int) -> None:
+    node = Node(tmp_path, FIRST, {})
+    node.after_step(number)
+    node.wait()
+    assert looks == []
+
+
+def test_looks_under_load_end_before_iterations_are_measured(looks: list[float | None], tmp_path: Path) -> None:
+    node = Node(tmp_path, FIRST, {})
+    node.start(uses_nccl=False)
+    node.wait()
+    node.after_step(LAST_LOAD_STEP)
+    node.after_step(LOAD_STEP)
+    node.wait()
+    assert len(written(tmp_path)["samples"]) == 1
+
+
+def test_of_a_look_under_load_what_changes_is_kept() -> None:
+    gpu = parsed(("clocks/sm_clock", "1755 MHz"), ("utilization/gpu_util", "98 %"), ("uuid", "GPU-1"))
+    (kept,) = gpus.changing({"time": 5.0, "gpus": [gpu]})["gpus"]
+    assert (kept["sm_mhz"], kept["utilization"], "uuid" in kept) == (1755.0, 98.0, False)
+
+
+CLUSTER = "5cd30dc8-0000-0000-0000-000000000388"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "clique", "domain"),
+    [
+        (CLUSTER, "388", f"{CLUSTER}.388"),
+        ("00000000-0000-0000-0000-000000000000", "0", None),
+        ("N/A", "N/A", None),
+        ("", "", None),
+    ],
+)
+@pytest.mark.parametrize(
+    "names", [("clusterUuid", "cliqueId"), ("cluster_uuid", "clique_id"), ("ClusterUUID", "CliqueId")]
+)
+def test_the_domain_of_nvlink_over_nodes(names: tuple[str, str], cluster: str, clique: str, domain: str | None) -> None:
+    texts = "".join(f"<{name}>{text}</{name}>" for name, text in zip(names, (cluster, clique), strict=True))
+    assert parsed(("fabric", texts))["domain"] == domain
 
 
 @pytest.mark.parametrize(("count", "restart"), [("3", 3), ("", 0), ("x", 0), ("-1", 0)])
@@ -288,8 +342,8 @@ def test_a_number_that_json_does_not_have_leaves_the_account_as_it_was(
     node = Node(tmp_path, FIRST, {})
     node.start(uses_nccl=False)
     node.wait()
-    monkeypatch.setattr(gpus, "snapshot", lambda: {"power_w": float("nan")})
-    node.look_under_load()
+    monkeypatch.setattr(gpus, "snapshot", lambda: {"power_w": float("nan"), "time": 1.0, "gpus": []})
+    node.after_step(LOAD_STEP)
     node.wait()
     assert "load" not in written(tmp_path)
 

@@ -20,8 +20,8 @@ _STATES = {
 }
 """States of a job that say nothing about the benchmark."""
 
-_NODE_KINDS = frozenset({"ecc", "fewer-gpus", "adapter"})
-"""Findings that explain why a run failed."""
+_NODE_KINDS = frozenset({"ecc", "fewer-gpus", "adapter", "adapter-count", "fabric"})
+"""Problems that explain why a run failed."""
 
 _NODE_WORDS = re.compile(
     r"uncorrectable|\bECC error|\bXid\b|fallen off the bus|nvlink error|hardware error|CUDA_ERROR_(?:ECC|HARDWARE)"
@@ -51,7 +51,9 @@ def attempt_of(item: Measured, record: RunRecord, *, judged: bool, prescreen: bo
         return Attempt(failure=f"its nodes: {'; '.join(problems)}") if prescreen and problems else Attempt()
     if (word := record.state.split()[0]) in _STATES:
         return Attempt(fault=f"{_STATES[word]} ({record.state}{f', {record.detail}' if record.detail else ''})")
-    hardware = [finding.text for finding in item.findings if finding.kind in _NODE_KINDS]
+    hardware = [
+        finding.text for finding in item.findings if finding.kind in _NODE_KINDS and finding.severity == "problem"
+    ]
     cause = first_cause([record.paths.log, record.paths.batch_log])
     if _NODE_WORDS.search(cause):
         hardware.append(cause)

@@ -99,8 +99,8 @@ def _lines(seen: Observation, measured: Measured) -> list[tuple[str, list[str]]]
     ]
     if remarks := [printable(text) for text in measured.remarks]:
         lines.append(("remarks", remarks))
-    if account.findings:
-        lines.append(("findings", [f"{item.severity}: {item.text}" for item in account.findings]))
+    if measured.findings:
+        lines.append(("findings", [f"{item.severity}: {item.text}" for item in measured.findings]))
     if cause := _cause(seen, measured):
         lines.append(("log says", [cause]))
     return lines

@@ -18,7 +18,7 @@ from llmb_common.observe import observe
 from llmb_common.printable import printable
 from llmb_common.recipes.rows import FIGURES
 from llmb_common.results.anomalies import instability
-from llmb_common.results.baselines import Baseline, baseline_references, baselines
+from llmb_common.results.baselines import Baseline, baseline_references, baselines, unlike_baselines
 from llmb_common.results.decision import ERROR_RATE
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.references import Reference, release_spread
@@ -57,6 +57,8 @@ class Measured:
     verdict: Verdict | None = None
     steps: Steps | None = None
     """``steps_of(timing)`` where that is known already."""
+    baselines: Sequence[Baseline] = ()
+    """The installation's."""
 
     @cached_property
     def step_time(self) -> StepTime | None:
@@ -86,10 +88,11 @@ class Measured:
         """What its nodes say; empty for a log that LLMB did not make."""
         return account_of(self.record) if self.record else Account()
 
-    @property
+    @cached_property
     def findings(self) -> tuple[NodeFinding, ...]:
-        """What the run's nodes say against its result."""
-        return self.account.findings
+        """What the run's nodes say against its result, and where they are not what this site's baselines ran on."""
+        unlike = unlike_baselines(self.record, self.account, self.baselines) if self.record and self.baselines else []
+        return tuple(sorted((*self.account.findings, *unlike), key=lambda finding: finding.severity == "note"))
 
 
 def measure(
@@ -201,10 +204,11 @@ def _measure_one(
             figures(record.plan, recipe, timing, seconds) if seconds else None,
             judge_result(record.plan, recipe, timing, baseline_references(record, known), steps),
             steps,
+            known,
         )
     except RequestError as error:
         notice(f"{record.paths.name}: no figures: {error.message}")
-        return Measured(timing, style, record, steps=steps)
+        return Measured(timing, style, record, steps=steps, baselines=known)
 
 
 COLUMNS = (

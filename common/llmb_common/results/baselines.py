@@ -20,6 +20,9 @@ from llmb_common.results.configuration import configuration_key, kind_of_job, so
 from llmb_common.results.decision import run_variance
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.references import Reference, by_preference
+from llmb_common.runs.evidence.account import Account, account_of
+from llmb_common.runs.evidence.expected import held_against, setup_of
+from llmb_common.runs.evidence.findings import NodeFinding
 from llmb_common.runs.record import RunRecord
 
 
@@ -39,6 +42,8 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     software: str
     added: float
     runs: tuple[BaselineRun, ...]
+    setup: dict[str, str | float] = {}  # msgspec copies it
+    """What the nodes of these runs were."""
 
     @property
     def seconds(self) -> float:
@@ -69,11 +74,14 @@ def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> 
     if not runs:
         raise RequestError("no run to make a baseline of", remedy="name successful runs: llmb-run results lists them")
     new: dict[tuple[str, str], Baseline] = {}
+    accounts: dict[tuple[str, str], list[Account]] = {}
     for record, measured in runs:
         key = (configuration_key(record.plan), software_of(record))
         before = new[key].runs if key in new else ()
         run = BaselineRun(record.paths.run_id, measured.seconds, measured.error)
-        new[key] = Baseline(key[0], title_of(record), key[1], round(time.time(), 3), (*before, run))
+        accounts.setdefault(key, []).append(account_of(record))
+        setup = setup_of(accounts[key])
+        new[key] = Baseline(key[0], title_of(record), key[1], round(time.time(), 3), (*before, run), setup)
     kept = {(item.key, item.software): item for item in baselines(install)}
     _write(install, (kept | new).values())
     return sorted(new.values(), key=_order)
@@ -100,6 +108,16 @@ def baseline_references(record: RunRecord, known: Sequence[Baseline]) -> list[Re
         return []  # to say what a run's software is may mean to read its log
     others = [item for item in known if all(run.run_id != record.paths.run_id for run in item.runs)]
     return baselines_for(record.plan, software_of(record), others)
+
+
+def unlike_baselines(record: RunRecord, account: Account, known: Sequence[Baseline]) -> list[NodeFinding]:
+    """Where the run's nodes are not as a baseline's were: that of its configuration, else the newest with such GPUs."""
+    alike = [item for item in known if item.setup and item.setup.get("gpus") == account.gpus]
+    if not alike or any(run.run_id == record.paths.run_id for item in alike for run in item.runs):
+        return []
+    key = configuration_key(record.plan)
+    item = max(alike, key=lambda item: (item.key == key, item.added))
+    return held_against(account, item.setup, f"this site's baseline {item.key}", same_job=item.key == key)
 
 
 def baselines_for(plan: JobPlan, software: str, known: Sequence[Baseline]) -> list[Reference]:

@@ -27,7 +27,10 @@ _WORK = ("recipe", "model_size", "layers", "seq_len", "gbs", "architecture")
 """Of a plan: what a step computes, wherever and however."""
 
 _BOOKKEEPING = {"experiment_name", "install", "workload_folder", "preflight", "time_limit", "mounts"}
-EVIDENCE = ("gpus", "driver", "cuda", "kernel", "cpu", "nccl", "network")
+EVIDENCE = (
+    *("gpus", "driver", "cuda", "kernel", "cpu", "nccl", "network", "channels", "adapters", "gpudirect"),
+    *("nvlink", "fabric", "pcie", "power_limit", "clocks"),
+)
 """Facts that a run's nodes tell: one without them is of an unknown value, not of none."""
 
 

@@ -34,7 +34,9 @@ _TEXTS = {
     "mig": "mig_mode/current_mig",
     "ecc": "ecc_mode/current_ecc",
     "pcie_width": "pci/pci_gpu_link_info/link_widths/current_link_width",
+    "pcie_width_max": "pci/pci_gpu_link_info/link_widths/max_link_width",
     "fabric": "fabric/state",
+    "fabric_status": "fabric/status",
     "rows_pending": "remapped_rows/remapped_row_pending",
     "rows_failed": "remapped_rows/remapped_row_failure",
 }
@@ -43,7 +45,10 @@ _NUMBERS = {
     "sm_mhz": ("clocks/sm_clock",),
     "memory_mhz": ("clocks/mem_clock",),
     "max_sm_mhz": ("max_clocks/sm_clock",),
+    "boost_mhz": ("max_customer_boost_clocks/graphics_clock",),
     "application_mhz": ("applications_clocks/graphics_clock",),
+    "default_application_mhz": ("default_applications_clocks/graphics_clock",),
+    "utilization": ("utilization/gpu_util",),
     "power_w": (
         "gpu_power_readings/instant_power_draw",
         "gpu_power_readings/power_draw",
@@ -55,12 +60,23 @@ _NUMBERS = {
         "power_readings/enforced_power_limit",
         "power_readings/power_limit",
     ),
+    "default_power_limit_w": ("gpu_power_readings/default_power_limit", "power_readings/default_power_limit"),
     "temperature_c": ("temperature/gpu_temp",),
+    "temperature_margin_c": ("temperature/gpu_temp_tlimit",),
+    "temperature_limit_c": ("temperature/gpu_temp_max_gpu_threshold", "temperature/gpu_temp_slow_threshold"),
     "memory_temperature_c": ("temperature/memory_temp",),
+    "memory_temperature_limit_c": ("temperature/gpu_temp_max_mem_threshold",),
     "pcie_generation": ("pci/pci_gpu_link_info/pcie_gen/current_link_gen",),
+    "pcie_generation_max": ("pci/pci_gpu_link_info/pcie_gen/max_link_gen",),
     "uncorrected_rows": ("remapped_rows/remapped_row_unc",),
 }
 """Numbers by the places they have had, newest first; the name says the unit."""
+
+_CHANGING = (
+    *("index", "sm_mhz", "utilization", "power_w", "throttle", "pcie_width", "pcie_generation"),
+    *("temperature_c", "temperature_margin_c", "memory_temperature_c"),
+)
+"""What is kept of a GPU in each of many looks under load."""
 
 _COUNTERS = {
     "sw_power_cap": "sw_power_cap",
@@ -79,6 +95,11 @@ def snapshot(seconds: float = SECONDS) -> dict[str, Any]:
         return {"time": now, "missing": None, **parse(ask(COMMAND, seconds))}
     except (NoAnswer, ValueError) as error:
         return {"time": now, "missing": str(error), "driver": None, "cuda": None, "gpus": []}
+
+
+def changing(look: dict[str, Any]) -> dict[str, Any]:
+    """Of a snapshot, what the next one may have otherwise."""
+    return {"time": look["time"], "gpus": [{name: gpu[name] for name in _CHANGING} for gpu in look["gpus"]]}
 
 
 def parse(answer: bytes) -> dict[str, Any]:
@@ -105,10 +126,19 @@ def _gpu(number: int, element: ElementTree.Element) -> dict[str, Any]:
         "index": number,
         **texts,
         **numbers,
+        "domain": _domain(element),
         "uncorrected": _uncorrected(element),
         "throttle": _reasons(element),
         "throttled_us": _counters(element),
     }
+
+
+def _domain(element: ElementTree.Element) -> str | None:
+    """``<cluster UUID>.<clique id>``: GPUs that say the same are joined by NVLink, on whichever nodes. None where the
+    fabric is one node's own, whose UUID is of zeros."""
+    ids = {child.tag.replace("_", "").lower(): (child.text or "").strip() for child in element.findall("fabric/*")}
+    cluster, clique = ids.get("clusteruuid", ""), ids.get("cliqueid", "")
+    return f"{cluster}.{clique}"[:120] if re.search("[1-9a-fA-F]", cluster.replace("N/A", "")) else None
 
 
 def _uncorrected(element: ElementTree.Element) -> float | None:

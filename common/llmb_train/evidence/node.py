@@ -21,6 +21,12 @@ FOLDER = "nodes"
 LOAD_STEP = 5
 """The step after which the GPUs are queried under load: they are warm, and measured iterations begin at the eleventh or
 later."""
+LAST_LOAD_STEP = 10
+"""The step after which no further look under load begins."""
+
+_LOOKS = 8
+"""At most, under load: one look may meet a GPU while it waits for others."""
+_LOOK_GAP = 0.5
 
 _SECONDS_AFTER = 4.0
 """A job that was told to end has saved by then, and may be killed soon."""
@@ -38,6 +44,7 @@ class Node:
         self._environ = environ
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
+        self._looked_enough = threading.Event()
         name = re.sub(r"[^\w.-]", "_", machine.node_name(environ))[:100].lstrip(".") or "node"
         self._folder = folder / FOLDER
         self._file = self._folder / f"{name}.json"
@@ -66,12 +73,16 @@ class Node:
         """Let the query end before training begins; one that hangs is abandoned."""
         self._join(gpus.SECONDS + 2)
 
-    def look_under_load(self) -> None:
-        """Start querying the GPUs while they train."""
-        self._in_thread(lambda: self._keep("load", gpus.snapshot()))
+    def after_step(self, number: int) -> None:
+        """Start querying the GPUs while they train, and stop in time."""
+        if number == LOAD_STEP:
+            self._in_thread(self._look_under_load)
+        if number == LAST_LOAD_STEP:
+            self._looked_enough.set()
 
     def finish(self) -> None:
         """Query the GPUs after training."""
+        self._looked_enough.set()
         self._in_thread(lambda: self._keep("after", gpus.snapshot(_SECONDS_AFTER)))
         self._join(_SECONDS_AFTER + 1)
 
@@ -79,6 +90,17 @@ class Node:
         deadline = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _look_under_load(self) -> None:
+        samples: list[dict[str, Any]] = []
+        while True:
+            look = gpus.snapshot()
+            if not samples:
+                self._keep("load", look)
+            samples.append(gpus.changing(look))
+            self._keep("samples", samples)
+            if len(samples) == _LOOKS or self._looked_enough.wait(_LOOK_GAP):
+                return
 
     def _look_at_start(self) -> None:
         self._keep("machine", machine.facts(self._environ))

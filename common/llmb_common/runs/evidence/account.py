@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
+from llmb_common.planning.job_plan import JobPlan
 from llmb_common.printable import printable
 from llmb_common.runs.evidence.findings import NodeFinding, find
-from llmb_common.runs.evidence.nodes import Node, read_nodes
+from llmb_common.runs.evidence.gpu_run import Case, GpuRun, held_clock
+from llmb_common.runs.evidence.network import domains_of, used_adapters
+from llmb_common.runs.evidence.nodes import Node, Nodes, read_nodes
 from llmb_common.runs.record import RunRecord
 from llmb_common.slurm.states import is_live
 from llmb_common.structs import from_plain
 
+_MOST_DOMAINS = 4
 KEY = "evidence"
 """In the record's ``manifest["job"]``."""
 
@@ -33,6 +38,22 @@ class Account(msgspec.Struct, frozen=True):
     nccl: str = ""
     network: str = ""
     transports: dict[str, int] = {}  # msgspec copies it
+    channels: str = ""
+    """The kinds of ``transports``."""
+    adapters: str = ""
+    """How many NCCL uses on a node, and how fast."""
+    gpudirect: str = ""
+    nvlink: str = ""
+    """How many GPUs NCCL joins by NVLink, on whichever nodes."""
+    domains: dict[str, int] = {}
+    """Nodes by ``<cluster>.<clique>`` of the NVLink fabric."""
+    fabric: str = ""
+    pcie: str = ""
+    power_limit: str = ""
+    clocks: str = ""
+    """The highest one, and what holds it down."""
+    clock_mhz: float | None = None
+    """Median over the GPUs, under load."""
     power_w: float | None = None
     """Mean over the GPUs, once, under load."""
     findings: tuple[NodeFinding, ...] = ()
@@ -45,18 +66,34 @@ class Account(msgspec.Struct, frozen=True):
         hosts = f"{self.nodes} node{'s' if self.nodes > 1 else ''}"
         power = f", {self.power_w:.0f} W each under load" if self.power_w else ""
         network = [f"network {self.network}"] if self.network else []
+        joined = [("NVLink", self.nvlink), ("fabric", self.fabric), ("channels", self.channels)]
+        domains = ", ".join(f"{name} ({count})" for name, count in list(self.domains.items())[:_MOST_DOMAINS])
+        clock = f", {self.clock_mhz:.0f} MHz under load" if self.clock_mhz else ""
+        board = [
+            ("power limit", self.power_limit),
+            ("clock", self.clocks + clock if self.clocks else ""),
+            ("PCIe", self.pcie),
+        ]
+        between = [("adapters", self.adapters), ("GPUDirect RDMA", self.gpudirect)]
         lines = [
             ", ".join(part for part in (hosts, self.gpus + power if self.gpus else "", self.cpu) if part),
-            ", ".join([*(f"{name} {value}" for name, value in versions if value), *network]),
+            ", ".join([*_known(versions), *network]),
+            *(", ".join(_known(part)) for part in (board, between, joined, [("NVLink domains", domains)])),
         ]
         return [printable(line) for line in lines if line]
 
 
 def make_account(record: RunRecord) -> Account:
     """Read the run's ``nodes/``."""
-    found = read_nodes(record.paths.folder)
+    return summarize(record.plan, read_nodes(record.paths.folder))
+
+
+def summarize(plan: JobPlan, found: Nodes) -> Account:
+    """What they say, in short."""
     nodes = found.nodes
     power = [gpu.power_w for node in nodes for gpu in node.load.gpus if gpu.power_w]
+    runs = Case(plan, found).gpus
+    clocks = [run.clock for run in runs if run.clock]
     transports: Counter[str] = Counter()
     for node in nodes:
         transports.update(node.nccl.transports if node.nccl else {})
@@ -71,8 +108,18 @@ def make_account(record: RunRecord) -> Account:
         nccl=_usual(node.nccl.version if node.nccl else None for node in nodes),
         network=_usual(node.nccl.network if node.nccl else None for node in nodes),
         transports=dict(transports),
+        channels=", ".join(sorted(transports)),
+        adapters=_usual(_adapters_of(node) for node in nodes),
+        gpudirect=_usual(_yes(node.nccl.direct) if node.nccl else None for node in nodes),
+        nvlink=_usual(f"{node.nccl.clique} GPUs" if node.nccl and node.nccl.clique else None for node in nodes),
+        domains=dict(domains_of(nodes)),
+        fabric=_usual(run.gpu.fabric for run in runs),
+        pcie=_usual(_pcie_of(run) for run in runs),
+        power_limit=_usual(_limit_of(run) for run in runs),
+        clocks=_usual(_clocks_of(run) for run in runs),
+        clock_mhz=statistics.median(clocks) if clocks else None,
         power_w=sum(power) / len(power) if power else None,
-        findings=find(record.plan, found),
+        findings=find(plan, found),
     )
 
 
@@ -98,6 +145,39 @@ def as_plain(account: Account) -> dict[str, Any]:
 def _gpus_of(node: Node) -> str | None:
     products = Counter(gpu.product or "unknown GPU" for gpu in node.gpus)
     return ", ".join(f"{count} x {name}" for name, count in products.items()) or None
+
+
+def _adapters_of(node: Node) -> str | None:
+    used = used_adapters(node)
+    rates = {port.rate_gbps for port in used.values() if port and port.rate_gbps}
+    rate = f" at {'/'.join(f'{rate:g}' for rate in sorted(rates))} Gbit/s" if rates else ""
+    return f"{len(used)}{rate}" if used else None
+
+
+def _pcie_of(run: GpuRun) -> str | None:
+    look = next(iter(run.busy), None)
+    known = look and look.pcie_width and look.pcie_generation
+    return f"{look.pcie_width} generation {look.pcie_generation:g}" if look and known else None
+
+
+def _limit_of(run: GpuRun) -> str | None:
+    limit, default = run.gpu.power_limit_w, run.gpu.default_power_limit_w
+    of = f" of {default:g}" if default and limit != default else ""
+    return f"{limit:g}{of} W" if limit else None
+
+
+def _clocks_of(run: GpuRun) -> str | None:
+    highest = run.gpu.boost_mhz or run.gpu.max_sm_mhz
+    held = held_clock(run)
+    return (f"up to {highest:g} MHz" + (f" ({held})" if held else "")) if highest else None
+
+
+def _yes(value: bool | None) -> str | None:
+    return None if value is None else "yes" if value else "no"
+
+
+def _known(parts: Iterable[tuple[str, str]]) -> list[str]:
+    return [f"{name} {value}" for name, value in parts if value]
 
 
 def _usual(values: Iterable[str | None]) -> str:

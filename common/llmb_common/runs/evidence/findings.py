@@ -1,247 +1,206 @@
-"""What in the nodes' account speaks against a result: each a rule of its own."""
+"""What in the nodes' account speaks against a result: one table of rules, each from facts to a finding."""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from llmb_common.gpus import GPUS, type_of
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.printable import printable
-from llmb_common.runs.evidence.nodes import Gpu, Node, Nodes, Snapshot
-
-LONG_SHARE = 0.01
-"""Clocks held down for longer than this share of the time between the looks before and after training."""
+from llmb_common.runs.evidence import gpu_run, network
+from llmb_common.runs.evidence.gpu_run import Case, GpuRun
+from llmb_common.runs.evidence.nodes import Node, Nodes
 
 SLOW_CLOCK = 0.9
 """Under load a GPU's clock below this share of the median GPU's: all others wait for it."""
 
-_HARD = {
-    "hw_slowdown": "hardware slowdown",
-    "hw_thermal_slowdown": "too hot (hardware)",
-    "hw_power_brake_slowdown": "power brake",
-    "sw_thermal_slowdown": "too hot (software)",
-}
-_AT_REST = ("hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
-"""Those that mean something without load: NVML also reports hw_slowdown while clocks change."""
+OUTLIER = 5.0
+"""And so many standard deviations below it, by how much the GPUs of the run differ: the slowest of 1,024 healthy ones
+is three or four below it."""
+
+USUAL_DEVIATION = 0.03
+"""Of the clocks of healthy GPUs at their power limit, as a share: it counts like ``_WORTH`` GPUs more."""
+_WORTH = 16
 
 _MOST_NAMED = 4
+
+Severity = Literal["problem", "note"]
 
 
 class NodeFinding(msgspec.Struct, frozen=True):
     """``problem``: the result is not what these machines can do. ``note``: worth knowing."""
 
     kind: str
-    severity: Literal["problem", "note"]
+    severity: Severity
     text: str
+
+
+class _Rule(NamedTuple):
+    """``items`` are what is to be named, each with its place; ``text`` says it, with them in place of the braces."""
+
+    kind: str
+    severity: Severity
+    text: str
+    items: Callable[[Case], Iterable[str]]
+
+
+class _Same(NamedTuple):
+    """What should be the same everywhere: ``values`` are (place, value or None)."""
+
+    kind: str
+    severity: Severity
+    text: str
+    values: Callable[[Case], Iterable[tuple[str, object]]]
 
 
 def find(plan: JobPlan, found: Nodes) -> tuple[NodeFinding, ...]:
     """Everything that speaks against the run's result, problems first. Texts are printable."""
     if found == Nodes():
         return ()  # nothing to complain of where no node was asked: a run of an older LLMB, or one that never started
-    rules = [_unreadable, _missing_nodes, _different_nodes]
-    if plan.device == "cuda":
-        rules += [
-            _no_gpus,
-            _other_gpus,
-            _fewer_gpus,
-            _different_gpus,
-            _slow_clocks,
-            _throttled,
-            _power_capped,
-            _memory_errors,
-        ]
-        rules += [_sockets, _unknown_network, _adapters]
-    findings = [finding for rule in rules for finding in rule(plan, found)]
+    case = Case(plan, found)
+    rules = (*_ANY, *_ON_GPUS) if plan.device == "cuda" else _ANY
+    findings = [finding for rule in rules if (finding := _apply(rule, case))]
     findings.sort(key=lambda finding: finding.severity == "note")  # stable
     return tuple(msgspec.structs.replace(finding, text=printable(finding.text)[:500]) for finding in findings)
 
 
-def _unreadable(plan: JobPlan, found: Nodes) -> Iterator[NodeFinding]:
-    if found.unreadable:
-        yield NodeFinding("unreadable", "note", f"damaged files in nodes/: {_named(found.unreadable)}")
+def _apply(rule: _Rule | _Same, case: Case) -> NodeFinding | None:
+    if isinstance(rule, _Rule):
+        items = list(rule.items(case))
+        return NodeFinding(rule.kind, rule.severity, rule.text.format(_named(items))) if items else None
+    others, usual = network.outliers(rule.values(case))
+    return NodeFinding(rule.kind, rule.severity, rule.text.format(_said(others), usual)) if others else None
 
 
-def _missing_nodes(plan: JobPlan, found: Nodes) -> Iterator[NodeFinding]:
-    seen = len(found.nodes) + len(found.unreadable)
-    if seen < plan.nodes:
-        yield NodeFinding("missing-nodes", "note", f"{seen} of {plan.nodes} nodes left an account of themselves")
+def _missing_nodes(case: Case) -> Iterator[str]:
+    seen = len(case.nodes) + len(case.found.unreadable)
+    if seen < case.plan.nodes:
+        yield f"{seen} of {case.plan.nodes}"
 
 
-def _different_nodes(plan: JobPlan, found: Nodes) -> Iterator[NodeFinding]:
-    differing: list[tuple[str, Callable[[Node], str | None], Literal["problem", "note"]]] = [
-        ("driver", lambda node: node.driver, "problem"),
-        ("kernel", lambda node: node.machine.kernel, "note"),
-        ("NCCL", lambda node: node.nccl.version if node.nccl else None, "problem"),
-    ]
-    for what, value, severity in differing:
-        others, usual = _outliers((node.host, value(node)) for node in found.nodes)
-        if others:
-            yield NodeFinding(f"different-{what.lower()}", severity, f"{what} {_said(others)}; elsewhere {usual}")
+def _no_gpus(case: Case) -> Iterator[str]:
+    return (f"{node.host} ({node.before.missing or 'no answer'})" for node in case.nodes if not node.gpus)
 
 
-def _no_gpus(plan: JobPlan, found: Nodes) -> Iterator[NodeFinding]:
-    blind = [f"{node.host} ({node.before.missing or 'no answer'})" for node in found.nodes if not node.gpus]
-    if blind:
-        yield NodeFinding("no-gpu-facts", "note", f"nothing known of the GPUs of {_named(blind)}")
-
-
-def _other_gpus(plan: JobPlan, found: Nodes) -> Iterator[NodeFinding]:
-    """All of them: what one GPU has unlike the others is ``_different_gpus``'s."""
-    known = GPUS.get(plan.gpu_type)
-    products = Counter(gpu.product for _, gpu in _gpus(found) if gpu.product)
+def _other_gpus(case: Case) -> Iterator[str]:
+    """All of them: what one GPU has unlike the others is a rule of its own."""
+    known = GPUS.get(case.plan.gpu_type)
+    products = Counter(run.gpu.product for run in case.gpus if run.gpu.product)
     if known is None or not known.products or not products:
         return  # what nvidia-smi calls such a GPU is not known, or it has not said
     usual = products.most_common(1)[0][0]
-    if type_of(usual) != plan.gpu_type:
-        text = f"planned for {plan.gpu_type.upper()}, and the GPUs are {usual}: MFU and reference are of another GPU"
-        yield NodeFinding("other-gpu", "problem", text)
+    if type_of(usual) != case.plan.gpu_type:
+        yield f"planned for {case.plan.gpu_type.upper()}, and the GPUs are {usual}"
 
 
-def _fewer_gpus(plan: JobPlan, found: Nodes) -> Iterator[NodeFinding]:
-    few = [f"{node.host} has {len(node.gpus)}" for node in found.nodes if 0 < len(node.gpus) < plan.gpus_per_node]
-    if few:
-        yield NodeFinding("fewer-gpus", "problem", f"planned with {plan.gpus_per_node} GPUs a node: {_named(few)}")
+def _fewer_gpus(case: Case) -> Iterator[str]:
+    planned = case.plan.gpus_per_node
+    return (f"{node.host} has {len(node.gpus)} of {planned}" for node in case.nodes if 0 < len(node.gpus) < planned)
 
 
-def _different_gpus(plan: JobPlan, found: Nodes) -> Iterator[NodeFinding]:
-    differing: list[tuple[str, Callable[[Gpu], object], Literal["problem", "note"]]] = [
-        ("product", lambda gpu: gpu.product, "problem"),
-        ("memory in MiB", lambda gpu: gpu.memory_mib, "problem"),
-        ("highest SM clock in MHz", lambda gpu: gpu.max_sm_mhz, "problem"),
-        ("application clock in MHz", lambda gpu: gpu.application_mhz, "problem"),
-        ("power limit in W", lambda gpu: gpu.power_limit_w, "problem"),
-        ("MIG mode", lambda gpu: gpu.mig, "problem"),
-        ("ECC mode", lambda gpu: gpu.ecc, "problem"),
-        ("VBIOS", lambda gpu: gpu.vbios, "note"),
-    ]
-    for what, value, severity in differing:
-        others, usual = _outliers((where, value(gpu)) for where, gpu in _gpus(found))
-        if others:
-            yield NodeFinding("different-gpu", severity, f"{what} {_said(others)}; the others have {usual}")
-
-
-def _slow_clocks(plan: JobPlan, found: Nodes) -> Iterator[NodeFinding]:
-    clocks = [
-        (f"{node.host} GPU {gpu.index}", gpu.sm_mhz) for node in found.nodes for gpu in node.load.gpus if gpu.sm_mhz
-    ]
+def _slow_clocks(case: Case) -> Iterator[str]:
+    clocks = [(run.where, run.clock) for run in case.gpus if run.clock]
     if not clocks:
         return
     median = statistics.median(mhz for _, mhz in clocks)
-    slow = [(where, f"{mhz:.0f} MHz") for where, mhz in clocks if mhz < SLOW_CLOCK * median]
-    if slow:
-        yield NodeFinding("slow-clock", "problem", f"clock under load {_said(slow)}; the median is {median:.0f} MHz")
+    # Of the median's distances: the slow ones themselves do not widen it. Few GPUs say little of how much they differ.
+    seen = 1.4826 * statistics.median(abs(mhz - median) for _, mhz in clocks)
+    usual, weight = USUAL_DEVIATION * median, len(clocks) / (len(clocks) + _WORTH)
+    deviation = math.sqrt(weight * seen**2 + (1 - weight) * usual**2)
+    limit = min(SLOW_CLOCK * median, median - OUTLIER * deviation)
+    yield from (f"{mhz:.0f} MHz on {where} (median {median:.0f})" for where, mhz in clocks if mhz < limit)
 
 
-def _throttled(plan: JobPlan, found: Nodes) -> Iterator[NodeFinding]:
-    throttled = []
-    for node, gpu, share, active in _slowed(found):
-        reasons = {
-            name: f"{_HARD[name]}, {share[name]:.0%} of the time" for name in _HARD if share.get(name, 0) >= LONG_SHARE
-        }
-        reasons |= {name: _HARD[name] for name in _HARD if name in active and name not in reasons}
-        if reasons:
-            throttled.append(f"{node.host} GPU {gpu.index} ({'; '.join(reasons.values())})")
-    if throttled:
-        yield NodeFinding("throttled", "problem", f"clocks held down: {_named(throttled)}")
+def _each(check: Callable[[GpuRun], str]) -> Callable[[Case], Iterator[str]]:
+    return lambda case: (f"{run.where} ({text})" for run in case.gpus if (text := check(run)))
 
 
-def _power_capped(plan: JobPlan, found: Nodes) -> Iterator[NodeFinding]:
-    shares = [share["sw_power_cap"] for _, _, share, _ in _slowed(found) if share.get("sw_power_cap", 0) >= LONG_SHARE]
+def _slow_bus(case: Case, *, all_of_them: bool) -> Iterator[str]:
+    """Where all GPUs have the same link, it may be the platform's."""
+    found = [(run.where, gpu_run.slow_bus(run)) for run in case.gpus]
+    if (len({text for _, text in found}) == 1) == all_of_them:
+        yield from (f"{where} ({text})" for where, text in found if text)
+
+
+def _power_capped(case: Case) -> Iterator[str]:
+    shares = [share for run in case.gpus if (share := run.shares.get("sw_power_cap", 0)) >= gpu_run.LONG_SHARE]
     if shares:
-        text = f"{len(shares)} GPUs at their power limit, the longest for {max(shares):.0%} of the time"
-        yield NodeFinding("power-cap", "note", text)
+        yield f"{len(shares)} GPUs at their power limit, the longest for {max(shares):.0%} of the time"
 
 
-def _memory_errors(plan: JobPlan, found: Nodes) -> Iterator[NodeFinding]:
-    bad = []
-    for node in found.nodes:
-        for gpu in node.after.gpus or node.gpus:
-            words = [f"{gpu.uncorrected:.0f} uncorrectable errors"] if gpu.uncorrected else []
-            words += ["rows to remap at the next reset"] if gpu.rows_pending == "Yes" else []
-            words += ["remapping rows failed"] if gpu.rows_failed == "Yes" else []
-            if words:
-                bad.append(f"{node.host} GPU {gpu.index} ({', '.join(words)})")
-    if bad:
-        yield NodeFinding("ecc", "problem", f"memory errors: {_named(bad)}")
+def _port_rule(severity: Severity, what: str, word: str, *, known: bool = True) -> _Rule:
+    values = network.ports(what, known=known)
+    text = f"network adapters: {word} {{}}"
+    return _Rule("adapter", severity, text, lambda case: (f"{value} on {where}" for where, value in values(case)))
 
 
-def _sockets(plan: JobPlan, found: Nodes) -> Iterator[NodeFinding]:
-    if plan.nodes < 2:
-        return
-    slow = [node.host for node in found.nodes if node.nccl and node.nccl.sockets]
-    if slow:
-        others = sorted({node.nccl.network for node in found.nodes if node.nccl and not node.nccl.sockets} - {""})
-        rest = f"; others use {', '.join(others)}" if others else ""
-        yield NodeFinding("socket", "problem", f"NCCL sends through TCP sockets between nodes: {_named(slow)}{rest}")
+def _node_rule(kind: str, severity: Severity, word: str, value: Callable[[Node], object]) -> _Same:
+    text = f"{word} {{}}; elsewhere {{}}"
+    return _Same(kind, severity, text, lambda case: ((node.host, value(node)) for node in case.nodes))
 
 
-def _unknown_network(plan: JobPlan, found: Nodes) -> Iterator[NodeFinding]:
-    silent = [node for node in found.nodes if node.nccl is None]
-    if plan.nodes > 1 and len(silent) == len(found.nodes):
-        why = next((node.nccl_missing for node in silent if node.nccl_missing), None) or "NCCL wrote no log"
-        yield NodeFinding("unknown-network", "note", f"which network NCCL used is not known: {why}")
+def _gpu_rule(severity: Severity, word: str, value: Callable[[GpuRun], object]) -> _Same:
+    text = f"{word} {{}}; the others have {{}}"
+    return _Same("different-gpu", severity, text, lambda case: ((run.where, value(run)) for run in case.gpus))
 
 
-def _adapters(plan: JobPlan, found: Nodes) -> Iterator[NodeFinding]:
-    """Ports are compared with those of the same name on the other nodes: unused ones are down everywhere."""
-    names = dict.fromkeys(port.name for node in found.nodes for port in node.machine.adapters)
-    for what, severity in (("state", "problem"), ("rate_gbps", "problem"), ("firmware", "note")):
-        differing = []
-        for name in names:
-            ports = [(n.host, p) for n in found.nodes for p in n.machine.adapters if p.name == name]
-            others, usual = _outliers((host, getattr(port, what)) for host, port in ports)
-            differing += [(f"{host} {name}", f"{value} instead of {usual}") for host, value in others]
-        if differing:
-            word = {"state": "state", "rate_gbps": "rate in Gbit/s", "firmware": "firmware"}[what]
-            text = f"network adapters: {word} {_said(differing)}"
-            yield NodeFinding("adapter", "problem" if severity == "problem" else "note", text)
+_ANY: tuple[_Rule | _Same, ...] = (
+    _Rule("unreadable", "note", "damaged files in nodes/: {}", lambda case: case.found.unreadable),
+    _Rule("missing-nodes", "note", "{} nodes left an account of themselves", _missing_nodes),
+    _node_rule("different-driver", "problem", "driver", lambda node: node.driver),
+    _node_rule("different-kernel", "note", "kernel", lambda node: node.machine.kernel),
+    _node_rule("different-nccl", "problem", "NCCL", lambda node: node.nccl.version if node.nccl else None),
+)
 
+_ON_GPUS: tuple[_Rule | _Same, ...] = (
+    _Rule("no-gpu-facts", "note", "nothing known of the GPUs of {}", _no_gpus),
+    _Rule("other-gpu", "problem", "{}: MFU and reference are of another GPU", _other_gpus),
+    _Rule("fewer-gpus", "problem", "fewer GPUs than planned: {}", _fewer_gpus),
+    _gpu_rule("problem", "product", lambda run: run.gpu.product),
+    _gpu_rule("problem", "memory in MiB", lambda run: run.gpu.memory_mib),
+    _gpu_rule("problem", "highest SM clock in MHz", lambda run: run.gpu.max_sm_mhz),
+    _gpu_rule("problem", "application clock in MHz", lambda run: run.gpu.application_mhz),
+    _gpu_rule("problem", "power limit in W", gpu_run.own_limit),
+    _gpu_rule("problem", "MIG mode", lambda run: run.gpu.mig),
+    _gpu_rule("problem", "ECC mode", lambda run: run.gpu.ecc),
+    _gpu_rule("note", "VBIOS", lambda run: run.gpu.vbios),
+    _Rule("slow-clock", "problem", "clock under load {}", _slow_clocks),
+    _Rule("throttled", "problem", "clocks held down: {}", _each(gpu_run.throttled)),
+    _Rule("locked-clock", "problem", "clocks below what the GPU is made for: {}", _each(gpu_run.held_clock)),
+    _Rule("power-limit", "problem", "power limit below the default: {}", _each(gpu_run.lowered_limit)),
+    _Rule("power-cap", "note", "{}", _power_capped),
+    _Rule("pcie", "problem", "slow PCIe links: {}", lambda case: _slow_bus(case, all_of_them=False)),
+    _Rule(
+        "pcie", "note", "PCIe links below their maximum on all GPUs: {}", lambda case: _slow_bus(case, all_of_them=True)
+    ),
+    _Rule("ecc", "problem", "memory errors: {}", _each(gpu_run.new_memory_errors)),
+    _Rule("ecc", "note", "memory errors before the run: {}", _each(gpu_run.old_memory_errors)),
+    _Rule("fabric", "problem", "GPUs outside the NVLink fabric: {}", _each(gpu_run.outside_fabric)),
+    _Rule("nvlink", "problem", "NVLink does not join the nodes as planned: {}", network.apart),
+    _Rule("socket", "problem", "NCCL sends through TCP sockets between nodes: {}", network.sockets),
+    _Rule(
+        "no-gpudirect",
+        "problem",
+        "no GPUDirect RDMA between adapters and GPUs: {}",
+        network.indirect,
+    ),
+    _Rule("unknown-network", "note", "which network NCCL used is not known: {}", network.unknown_network),
+    _port_rule("problem", "state", "state"),
+    _port_rule("problem", "rate_gbps", "rate in Gbit/s"),
+    _port_rule("note", "firmware", "firmware"),
+    _port_rule("note", "state", "state", known=False),
+    _port_rule("note", "rate_gbps", "rate in Gbit/s", known=False),
+    _node_rule("adapter-count", "problem", "network adapters in use:", network.adapter_count),
+    _Rule("adapter-count", "problem", "network adapters alike and active, but not used by NCCL: {}", network.unused),
+)
 
-def _slowed(found: Nodes) -> Iterator[tuple[Node, Gpu, dict[str, float], set[str]]]:
-    """Each GPU with the share of the time for which each reason held its clocks down, and the reasons seen."""
-    for node in found.nodes:
-        later, before, load = node.after, _by_index(node.before), _by_index(node.load)
-        elapsed = later.time - node.before.time
-        after = _by_index(later)
-        for gpu in node.gpus:
-            start, end = before.get(gpu.index), after.get(gpu.index)
-            shares = {}
-            if start and end and elapsed > 0:
-                for reason, microseconds in end.throttled_us.items():
-                    grown = microseconds - start.throttled_us.get(reason, microseconds)
-                    shares[reason] = min(1.0, max(0.0, grown / 1e6 / elapsed))
-            active = set(load[gpu.index].throttle) if gpu.index in load else set()
-            for look in (start, end):
-                active |= {reason for reason in (look.throttle if look else ()) if reason in _AT_REST}
-            yield node, gpu, shares, active
-
-
-def _by_index(snapshot: Snapshot) -> dict[int, Gpu]:
-    return {gpu.index: gpu for gpu in snapshot.gpus}
-
-
-def _gpus(found: Nodes) -> Iterator[tuple[str, Gpu]]:
-    return ((f"{node.host} GPU {gpu.index}", gpu) for node in found.nodes for gpu in node.gpus)
-
-
-def _outliers(items: Iterable[tuple[str, object]]) -> tuple[list[tuple[str, str]], str]:
-    """Who has another value than most, and that of most; who has none at all is not asked."""
-    known = [(where, _value(value)) for where, value in items if value is not None]
-    counts = Counter(value for _, value in known)
-    if len(counts) < 2:
-        return [], ""
-    usual = counts.most_common(1)[0][0]
-    return [(where, value) for where, value in known if value != usual], usual
-
-
-def _value(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)[:80]
+KINDS = frozenset(rule.kind for rule in (*_ANY, *_ON_GPUS))
 
 
 def _said(items: Sequence[tuple[str, str]]) -> str:

@@ -7,6 +7,7 @@ The words are the same from NCCL 2.19 to 2.29; a line may have a time stamp, a l
     node1:737:842 [0] NCCL INFO Using network IBext_v8
     node1:737:842 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [send] via NET/IBext_v8/1/GDRDMA
     node1:737:842 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read
+    node1:737:842 [0] NCCL INFO MNNVL 1 cliqueId 184 cliqueSize 8 cliqueRank 0
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _NETWORK = re.compile(r"NCCL INFO Using network ([\w.+-]+(?: Libfabric)?)")
 _ADAPTER = re.compile(r"\[\d+\]([\w.-]+):\d+/(IB|RoCE|uRoCE)\b")
 _PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is ([\w;.-]+)")
 _TRANSPORT = re.compile(r"NCCL INFO (?:Channel|Ring|CollNet) \S+ : .{0,80}? via ([\w. ]+(?:/[\w. ()-]+)*)")
+_CLIQUE = re.compile(r"NCCL INFO MNNVL 1 cliqueId [0-9a-f]+ cliqueSize (\d{1,6})\b")
 _NVLS = re.compile(r"NCCL INFO (?:NVLS comm |Connected NVLS tree)")
 
 
@@ -45,6 +47,16 @@ class NcclLog(msgspec.Struct, frozen=True):
     provider: str | None = None
     """Libfabric's, below the OFI plug-in: ``efa``, or ``tcp;ofi_rxm`` where there is none."""
     transports: dict[str, int] = {}
+    clique: int | None = None
+    """How many GPUs NVLink joins, on whichever nodes, in the largest communicator of this rank."""
+
+    @property
+    def direct(self) -> bool | None:
+        """Whether adapters read and write the GPUs' memory (GPUDirect RDMA); None without a channel over such a one."""
+        channels = [name for name in self.transports if name.startswith("NET/")]
+        if not channels or not {self._plain(name) for name in self._channels} & {"IB", "RoCE", "EFA"}:
+            return None
+        return any(name.endswith("/GDRDMA") for name in channels)
 
     @property
     def network(self) -> str:
@@ -95,6 +107,7 @@ def parse_nccl_log(lines: Iterable[str]) -> NcclLog:
     adapters: dict[str, str] = {}
     provider = None
     transports: Counter[str] = Counter()
+    clique: int | None = None
     for whole in lines:
         line = whole[:_LINE]
         if "NCCL" not in line:
@@ -110,6 +123,8 @@ def parse_nccl_log(lines: Iterable[str]) -> NcclLog:
             name = _transport(found[1])
             if name in transports or len(transports) < _MOST_NAMES:
                 transports[name] += 1
+        if found := _CLIQUE.search(line):
+            clique = max(clique or 0, int(found[1]))
         if _NVLS.search(line):
             transports["NVLS"] += 1
     return NcclLog(
@@ -119,6 +134,7 @@ def parse_nccl_log(lines: Iterable[str]) -> NcclLog:
         adapters,
         provider,
         dict(transports),
+        clique,
     )
 
 
@@ -126,6 +142,6 @@ def _transport(path: str) -> str:
     """``NET/IB/GDRDMA`` of ``NET/IB/0/GDRDMA``; ``SHM`` of ``SHM/direct/direct``."""
     parts = path.strip().split("/")
     if parts[0] == "NET":
-        direct = "/GDRDMA" if "GDRDMA" in parts[2:] else ""
+        direct = "/GDRDMA" if any(part.startswith("GDRDMA") for part in parts[2:]) else ""  # also "GDRDMA(PCI)"
         return f"NET/{parts[1] if len(parts) > 1 else '?'}{direct}"[:60]
     return (parts[0] if parts[0] == "SHM" else "/".join(parts[:2]))[:60]

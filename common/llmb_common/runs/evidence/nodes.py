@@ -18,6 +18,7 @@ from llmb_common.structs import from_plain
 FOLDER = "nodes"
 _MOST_NODES = 8192
 _MOST_BYTES = 1 << 20
+_MOST_SAMPLES = 100
 
 
 class Adapter(msgspec.Struct, frozen=True):
@@ -53,10 +54,26 @@ class Gpu(msgspec.Struct, frozen=True):
     memory_mib: float | None = None
     sm_mhz: float | None = None
     max_sm_mhz: float | None = None
+    boost_mhz: float | None = None
     application_mhz: float | None = None
+    default_application_mhz: float | None = None
+    utilization: float | None = None
     power_w: float | None = None
     power_limit_w: float | None = None
+    default_power_limit_w: float | None = None
     temperature_c: float | None = None
+    temperature_margin_c: float | None = None
+    temperature_limit_c: float | None = None
+    memory_temperature_c: float | None = None
+    memory_temperature_limit_c: float | None = None
+    pcie_width: str | None = None
+    pcie_width_max: str | None = None
+    pcie_generation: float | None = None
+    pcie_generation_max: float | None = None
+    fabric: str | None = None
+    fabric_status: str | None = None
+    domain: str | None = None
+    """Of NVLink over nodes: GPUs that say the same are joined."""
     uncorrected: float | None = None
     rows_pending: str | None = None
     rows_failed: str | None = None
@@ -90,6 +107,7 @@ class _NodeFile(msgspec.Struct, frozen=True):
     machine: Machine = Machine()
     before: Snapshot = Snapshot()
     load: Snapshot = Snapshot()
+    samples: tuple[Snapshot, ...] = ()
     after: Snapshot = Snapshot()
 
 
@@ -104,6 +122,8 @@ class Node:
     after: Snapshot
     nccl: NcclLog | None
     nccl_missing: str | None
+    samples: tuple[Snapshot, ...] = ()
+    """Looks under load, of which ``load`` is the first; that alone where an older LLMB looked once."""
 
     @property
     def driver(self) -> str | None:
@@ -170,4 +190,5 @@ def _node(folder: Path, name: str, file: _NodeFile) -> Node:
         after=file.after,
         nccl=read_nccl_log(log),
         nccl_missing=file.nccl.missing,
+        samples=file.samples[:_MOST_SAMPLES],
     )
