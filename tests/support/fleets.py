@@ -306,7 +306,7 @@ def main() -> None:
     for fault in FAULTS:
         cells = []
         for size in SIZES:
-            few = max(1, given.runs * 64 // (size * 4)) if size > 64 else given.runs // 4
+            few = given.runs // (4 if size <= 128 else 16)
             hits = (
                 [fault.kind in kinds for kinds in trials(few, size, given.seed, fault)] if size >= fault.fewest else []
             )

@@ -9,6 +9,7 @@ import pytest
 
 from llmb_common.results.configuration import configuration_key
 from support.cli import Cli
+from support.gpu_nodes import adapter, smi_answer, snapshot, write_node
 from support.iteration_logs import mbridge_line
 from support.runs import PUBLISHED, make_run, plan_for, steady_log
 
@@ -137,6 +138,66 @@ def test_a_baseline_without_runs_is_damage(cli: Cli) -> None:
     value["baselines"][0]["runs"] = []
     file.write_text(json.dumps(value))
     assert "without runs or times" in cli("baseline", "list").err
+
+
+# What the nodes of a baseline were
+
+
+H100 = {"GPU_TYPE": "h100", "MODEL_SIZE": "8b", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "16", "FORCE": "true"}
+USING = "n1:1:1 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.4<0>\n"
+
+
+def on_nodes(cli: Cli, number: int, mhz: int = 1755, rate: float = 400.0, path: str = "/GDRDMA", **more: str) -> str:
+    """A successful run on two nodes that are alike; its id."""
+    record = make_run(cli.install, log=steady_log(5000), variables={**H100, **more}, job_id=str(number))
+    log = f"{USING}n1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0{path}\n"
+    load = snapshot(1100.0, smi_answer(changes={index: {"sm": f"{mhz} MHz"} for index in range(8)}))
+    machine = {"adapters": [adapter(name, rate_gbps=rate) for name in ("mlx5_0", "mlx5_1")]}
+    for host in ("n1", "n2"):
+        write_node(record.paths.folder, host, log=log, load=load, machine=machine)
+    return record.paths.run_id
+
+
+def findings_of(cli: Cli, run_id: str) -> list[str]:
+    (run,) = cli("results", "--json", run_id).data["runs"]
+    texts = [finding["text"] for finding in run["findings"] if finding["kind"] == "expectation"]
+    return [text.partition(" in this site's")[0] for text in texts]
+
+
+def test_a_fault_of_all_nodes_is_one_by_the_baseline(cli: Cli) -> None:
+    slow = on_nodes(cli, 101, mhz=1500, rate=200.0, path="")
+    good = on_nodes(cli, 102)
+    assert findings_of(cli, good) == []
+    cli("baseline", "set", good)
+    assert findings_of(cli, slow) == [
+        "network adapters in use 2 at 200 Gbit/s, and 2 at 400 Gbit/s",
+        "GPUDirect RDMA no, and yes",
+        "clocks under load 1500 MHz, and 1755",
+    ]
+    assert findings_of(cli, good) == findings_of(cli, on_nodes(cli, 103, mhz=1600)) == []
+    assert "problem: network adapters in use 2 at 200 Gbit/s, and 2 at 400 Gbit/s in this" in cli("show", slow).out
+    (kept,) = cli("baseline", "list", "--json").data["baselines"]
+    assert (kept["setup"]["adapters"], kept["setup"]["clock_mhz"]) == ("2 at 400 Gbit/s", 1755.0)
+
+
+def test_another_job_on_such_gpus_is_held_against_what_does_not_depend_on_it(cli: Cli) -> None:
+    cli("baseline", "set", on_nodes(cli, 101))
+    other = on_nodes(cli, 102, mhz=1500, rate=200.0, path="", ENABLE_VBOOST="true")
+    assert findings_of(cli, other) == ["network adapters in use 2 at 200 Gbit/s, and 2 at 400 Gbit/s"]
+
+
+def test_what_runs_of_a_baseline_disagree_on_is_not_expected(cli: Cli) -> None:
+    cli("baseline", "set", on_nodes(cli, 101), on_nodes(cli, 102, rate=200.0))
+    assert findings_of(cli, on_nodes(cli, 103, rate=100.0)) == []
+
+
+def test_a_baseline_of_an_older_version_expects_nothing_of_nodes(cli: Cli) -> None:
+    cli("baseline", "set", on_nodes(cli, 101))
+    file = cli.install / ".llmb" / "baselines.json"
+    value = json.loads(file.read_text())
+    del value["baselines"][0]["setup"]
+    file.write_text(json.dumps(value))
+    assert findings_of(cli, on_nodes(cli, 102, rate=100.0)) == []
 
 
 # What makes two runs repeats

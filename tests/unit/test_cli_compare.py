@@ -11,6 +11,7 @@ from llmb_common.results.comparison import compare_times, loss_difference
 from llmb_common.results.estimate import StepTime
 from llmb_common.timing.records import Iteration
 from support.cli import Cli
+from support.gpu_nodes import write_node
 from support.iteration_logs import mbridge_line
 from support.runs import PUBLISHED, make_run, steady_log
 
@@ -203,3 +204,15 @@ def test_what_is_odd_about_a_run_is_said(cli: Cli) -> None:
         "1 of 10 measured steps is unlike the others (iteration 40, 4 times their time)"
         in cli("compare", one.paths.run_id, two.paths.run_id).err
     )
+
+
+def test_what_nodes_were_is_compared(cli: Cli) -> None:
+    ids = []
+    for number, path in ((101, "/GDRDMA"), (102, "")):
+        record = make_run(cli.install, log=steady_log(5000), job_id=str(number))
+        channel = f"n1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0{path}\n"
+        write_node(record.paths.folder, "n1", log=channel)
+        ids.append(record.paths.run_id)
+    out = cli("compare", *ids).out
+    assert "gpudirect" in out
+    assert "NET/IB/GDRDMA" in out

@@ -59,6 +59,21 @@ def test_sockets_do_not_matter_where_nvlink_reaches_the_other_nodes() -> None:
     assert parse_nccl_log(lines).sockets
 
 
+def test_nvlink_over_nodes_joins_as_many_gpus_as_the_largest_communicator_has() -> None:
+    lines = [f"n1:1:2 [0] NCCL INFO MNNVL 1 cliqueId 1{n} cliqueSize {n} cliqueRank 0" for n in (4, 8, 2)]
+    assert parse_nccl_log(lines).clique == 8
+    assert parse_nccl_log(["n1:1:2 [0] NCCL INFO MNNVL 0 cliqueId 1 cliqueSize 9 cliqueRank 0"]).clique is None
+
+
+def test_gpudirect_over_c2c_has_another_end() -> None:
+    """NCCL 2.27 and later."""
+    line = "n1:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA(PCI)"
+    log = parse_nccl_log([line])
+    assert (log.transports, log.direct) == ({"NET/IB/GDRDMA": 1}, True)
+    assert parse_nccl_log([line.replace("/GDRDMA(PCI)", "")]).direct is False
+    assert parse_nccl_log([line.replace("NET/IB/0/GDRDMA(PCI)", "P2P/CUMEM")]).direct is None
+
+
 def test_a_time_stamp_and_a_launchers_prefix_do_not_hide_a_line() -> None:
     lines = (LOGS / "socket_hpcx.log").read_text().splitlines()
     prefixed = [f"12: [2026-05-05 06:16:47] {line}" for line in lines]

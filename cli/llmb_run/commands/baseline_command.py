@@ -98,6 +98,7 @@ def _shown(found: list[Baseline]) -> Result:
         {
             **{name: getattr(item, name) for name in ("key", "title", "software", "added", "seconds")},
             "relative_error": item.relative_error,
+            "setup": item.setup,
             "runs": [{"run_id": run.run_id, "seconds": run.seconds, "error": run.error} for run in item.runs],
         }
         for item in found
