@@ -150,6 +150,43 @@ def test_one_look_under_load_of_an_older_run_says_nothing_of_clocks(plan: JobPla
     assert said(plan, node("a"), node("b", load=load, samples=())) == []
 
 
+@pytest.mark.parametrize(
+    ("seen", "reason", "found"),
+    [
+        (1, "hw_slowdown", False),
+        (2, "hw_slowdown", True),
+        (1, "hw_power_brake_slowdown", True),
+        (5, "sync_boost", False),
+    ],
+)
+def test_one_look_of_several_does_not_prove_a_hardware_slowdown(
+    plan: JobPlan, seen: int, reason: str, found: bool
+) -> None:
+    """NVML also reports it while clocks change."""
+    held = Snapshot(time=1100.0, gpus=gpus({"throttle": (reason,)}))
+    samples = (*[held] * seen, *[Snapshot(time=1100.0, gpus=gpus())] * (5 - seen))
+    assert [kind for kind, *_ in said(plan, node("a"), node("b", samples=samples))] == (["throttled"] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("start", "seen", "hot"),
+    [
+        ({}, {"temperature_margin_c": 3.0}, True),
+        ({}, {"temperature_margin_c": 3.5}, False),
+        ({"temperature_limit_c": 87.0}, {"temperature_c": 84.0}, True),
+        ({"temperature_limit_c": 87.0}, {"temperature_c": 83.0}, False),
+        ({"memory_temperature_limit_c": 95.0}, {"memory_temperature_c": 93.0}, True),
+        ({"memory_temperature_limit_c": 95.0}, {}, False),
+        ({}, {"temperature_c": 95.0}, False),
+    ],
+)
+def test_heat_is_a_temperature_near_its_limit(
+    plan: JobPlan, start: dict[str, Any], seen: dict[str, Any], hot: bool
+) -> None:
+    changes = lasting(start, {**seen, "throttle": ("sw_thermal_slowdown",)})
+    assert [kind for kind, *_ in said(plan, node("a"), node("b", **changes))] == (["throttled"] if hot else [])
+
+
 def lasting(start: dict[str, Any], load: dict[str, Any] | None = None) -> dict[str, Any]:
     """GPU 3 of a node: what it is, and what each look under load finds."""
     looks = Snapshot(time=1100.0, gpus=gpus({**start, **(load or {})}))

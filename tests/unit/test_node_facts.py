@@ -217,6 +217,10 @@ def test_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
 # What a rank writes
 
 
+GPU = {**gpus.changing({"time": 1.0, "gpus": [parsed(("clocks/sm_clock", "1755 MHz"))]})["gpus"][0], "uuid": "GPU-1"}
+CHANGING = {name: value for name, value in GPU.items() if name != "uuid"}
+
+
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
     """Looks take no time; the seconds that each one had."""
@@ -224,7 +228,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
 
     def snapshot(seconds: float | None = None) -> dict[str, Any]:
         had.append(seconds)
-        return {"look": len(had), "time": 1.0, "gpus": []}
+        return {"look": len(had), "time": 1.0, "gpus": [GPU]}
 
     monkeypatch.setattr(gpus, "snapshot", snapshot)
     monkeypatch.setattr("llmb_train.evidence.node._LOOK_GAP", 0.0)
@@ -260,10 +264,10 @@ def test_an_account_says_whose_it_is_and_has_every_look(looks: list[float | None
         "host": "n2",
         "nccl": {"log": "n2.nccl.log", "missing": None},
         "machine": {"host": "n2"},
-        "before": {"look": 1, "time": 1.0, "gpus": []},
-        "load": {"look": 2, "time": 1.0, "gpus": []},
-        "samples": [{"time": 1.0, "gpus": []}] * 8,
-        "after": {"look": 10, "time": 1.0, "gpus": []},
+        "before": {"look": 1, "time": 1.0, "gpus": [GPU]},
+        "load": {"look": 2, "time": 1.0, "gpus": [GPU]},
+        "samples": [{"time": 1.0, "gpus": [CHANGING]}] * 8,
+        "after": {"look": 10, "time": 1.0, "gpus": [GPU]},
     }
     assert looks == [None] * 9 + [4.0], "a job that was told to end has no ten seconds"
 
@@ -281,6 +285,18 @@ def test_looks_under_load_end_before_iterations_are_measured(looks: list[float |
     node.start(uses_nccl=False)
     node.wait()
     node.after_step(LAST_LOAD_STEP)
+    node.after_step(LOAD_STEP)
+    node.wait()
+    assert len(written(tmp_path)["samples"]) == 1
+
+
+def test_a_tool_that_does_not_answer_is_not_asked_again(
+    looks: list[float | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpus, "snapshot", lambda: {"time": 1.0, "missing": "it hangs", "gpus": []})
+    node = Node(tmp_path, FIRST, {})
+    node.start(uses_nccl=False)
+    node.wait()
     node.after_step(LOAD_STEP)
     node.wait()
     assert len(written(tmp_path)["samples"]) == 1

@@ -99,8 +99,8 @@ class Node:
                 self._keep("load", look)
             samples.append(gpus.changing(look))
             self._keep("samples", samples)
-            if len(samples) == _LOOKS or self._looked_enough.wait(_LOOK_GAP):
-                return
+            if not look["gpus"] or len(samples) == _LOOKS or self._looked_enough.wait(_LOOK_GAP):
+                return  # what does not answer once is not asked again
 
     def _look_at_start(self) -> None:
         self._keep("machine", machine.facts(self._environ))

@@ -23,8 +23,8 @@ _FACTS: dict[str, tuple[Severity, str]] = {
     "power_limit": ("problem", "power limit"),
     "clocks": ("problem", "clocks"),
 }
-_OF_THE_JOB = ("gpudirect", "nvlink", CLOCK)
-"""What also depends on the job: only runs of the same configuration are held against it."""
+_OF_THE_JOB = ("gpudirect", "nvlink")
+"""What also depends on the job, as clocks under load do: only runs of the same configuration are held against it."""
 
 
 def setup_of(accounts: Sequence[Account]) -> dict[str, str | float]:
@@ -38,13 +38,12 @@ def setup_of(accounts: Sequence[Account]) -> dict[str, str | float]:
 def held_against(account: Account, setup: Mapping[str, str | float], what: str, *, same_job: bool) -> list[NodeFinding]:
     """Where the run's nodes are not as they were in an accepted run, which ``what`` names. What either does not know is
     not compared."""
-    found = []
+    found: list[tuple[Severity, str]] = []
     for name, (severity, word) in _FACTS.items():
         was, now = setup.get(name), getattr(account, name)
         if was and now and was != now and (same_job or name not in _OF_THE_JOB):
-            found.append(NodeFinding(EXPECTATION, severity, printable(f"{word} {now}, and {was} in {what}")[:500]))
-    was = setup.get(CLOCK)
-    if same_job and isinstance(was, float) and account.clock_mhz and account.clock_mhz < SLOWER * was:
-        text = f"clocks under load {account.clock_mhz:.0f} MHz, and {was:.0f} in {what}"
-        found.append(NodeFinding(EXPECTATION, "problem", printable(text)[:500]))
-    return found
+            found.append((severity, f"{word} {now}, and {was} in {what}"))
+    clock = setup.get(CLOCK)
+    if same_job and isinstance(clock, float) and account.clock_mhz and account.clock_mhz < SLOWER * clock:
+        found.append(("problem", f"clocks under load {account.clock_mhz:.0f} MHz, and {clock:.0f} in {what}"))
+    return [NodeFinding(EXPECTATION, severity, printable(text)[:500]) for severity, text in found]
