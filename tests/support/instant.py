@@ -28,7 +28,7 @@ from support.iteration_logs import mbridge_line
 
 class InstantExecutor(Executor):
     def job_script(self) -> str:
-        return 'job=${JOB_ID:-0} nodes=$HOSTNAME restarts=0 late_signals=0\nstep_status() { echo "$1"; }'
+        return 'job=${JOB_ID:-0} nodes=$HOSTNAME restarts=0 late_signals=0\nstep_status() { echo "$1"; }\nend_step() { :; }'
 
     def launch(self, plan: JobPlan) -> list[str]:
         return ["true"]

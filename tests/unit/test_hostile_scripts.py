@@ -272,7 +272,7 @@ def test_slurm_reads_every_option_as_it_was_meant(site_of: Callable[[str], Site]
     assert "exclusive" in options
     assert "requeue" in options
     assert (options["open-mode"], options["job-name"]) == ("append", paths.job_name)
-    assert str(options["signal"]).startswith("TERM@")
+    assert str(options["signal"]).startswith("B:TERM@")
     assert file_of(str(options["output"])) == str(paths.batch_log)
 
 

@@ -47,7 +47,7 @@ def test_the_signal_comes_as_early_as_the_checkpoint_is_large_and_the_site_slow(
     size: str, gpus: str, rate: float, seconds: int
 ) -> None:
     p = plan(ClusterConfig(checkpoint_gb_per_second=rate), MODEL_SIZE=size, JOB_TOTAL_GPUS=gpus)
-    assert f"#SBATCH --signal=TERM@{seconds}\n" in script(p)
+    assert f"#SBATCH --signal=B:TERM@{seconds}\n" in script(p)
     # A step that takes that long to write has not hung.
     patience = max(1800, 2 * seconds)
     limits = f"start_seconds={1200 + patience} hang_seconds={patience} teardown_seconds={patience}"
@@ -131,7 +131,7 @@ def test_who_sets_slurms_own_option_is_left_alone(option: str) -> None:
 
 def test_a_job_that_saves_nothing_may_be_as_short_as_it_likes() -> None:
     p = plan(MODEL_SIZE="405b", JOB_TOTAL_GPUS="128", TIME_LIMIT="1", ENABLE_CHECKPOINT="false")
-    assert "--signal" not in script(p)
+    assert "#SBATCH --signal" not in script(p)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("00:30:00", 1800), ("2-01:00:05", 176405), ("100:00:00", 360000)])

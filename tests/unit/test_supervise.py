@@ -19,6 +19,10 @@ from support.run_site import RunSite
 from support.runs import make_run
 
 
+SCANCEL = """[[ $* == "--signal=TERM $(cat "$LLMB_RUN_DIR/claim")" ]] && kill -TERM "$(cat "$LLMB_RUN_DIR/rank")\""""
+"""Signals the rank whose PID is in the run's folder, if the job is named as squeue names it."""
+
+
 def run_script(folder: Path, srun: str, log: str = "", **given: str) -> tuple[int, list[tuple[str, int | None]]]:
     """The exit code of a Slurm job script whose step runs ``srun`` (bash), and its record of events."""
     install = folder / "install"
@@ -26,7 +30,7 @@ def run_script(folder: Path, srun: str, log: str = "", **given: str) -> tuple[in
     record = make_run(install, state="SUBMITTED", log=log)
     programs = folder / "bin"
     programs.mkdir()
-    for name, text in (("srun", srun), ("scontrol", "echo NodeAddr=localhost")):
+    for name, text in (("srun", srun), ("scontrol", "echo NodeAddr=localhost"), ("scancel", SCANCEL)):
         (programs / name).write_text(f"#!/bin/bash\n{text}\n")
         (programs / name).chmod(0o755)
     environment = {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", **given}
@@ -118,13 +122,17 @@ def test_a_step_that_ends_by_itself_in_time_keeps_its_own_end(tmp_path: Path) ->
     assert found == (3, [("start", None), ("end", 3)])
 
 
-def test_a_signal_reaches_the_step_which_may_take_its_time_to_save(tmp_path: Path) -> None:
+@pytest.mark.parametrize("array", [{}, {"SLURM_ARRAY_JOB_ID": "40", "SLURM_ARRAY_TASK_ID": "3"}])
+def test_a_signal_reaches_the_ranks_which_may_take_their_time_to_save(tmp_path: Path, array: dict[str, str]) -> None:
+    """By way of Slurm: srun itself would kill them. Named by its number alone, the last task of an array would mean all."""
     srun = """
-trap 'sleep 2; touch "$LLMB_RUN_DIR/saved"; exit 0' TERM
+trap 'exit 9' TERM
+bash -c 'trap "sleep 2; touch $LLMB_RUN_DIR/saved; exit 0" TERM; for ((i = 0; i < 300; i++)); do sleep 0.1; done' &
+echo $! > "$LLMB_RUN_DIR/rank"
 (sleep 1; kill -TERM "$PPID") > /dev/null 2>&1 &
-for ((i = 0; i < 300; i++)); do sleep 0.1; done
+wait %1
 """
-    assert run_script(tmp_path, srun) == (0, [("start", None), ("signal", None), ("end", 0)])
+    assert run_script(tmp_path, srun, **array) == (0, [("start", None), ("signal", None), ("end", 0)])
     assert list(tmp_path.rglob("saved"))
 
 

@@ -43,7 +43,8 @@ class SpoolExecutor(Executor):
     def job_script(self) -> str:
         return """job=${SPOOL_JOB_ID:-local-$$}
 nodes=$HOSTNAME restarts=0 late_signals=0
-step_status() { echo "$1"; }"""
+step_status() { echo "$1"; }
+end_step() { kill -TERM "$1" 2> /dev/null || true; }"""
 
     def launch(self, plan: JobPlan) -> list[str]:
         return torchrun(plan)

@@ -68,7 +68,8 @@ class Executor(ABC):
 
     @abstractmethod
     def job_script(self) -> str:
-        """Bash that sets what ``rendering/supervise.sh`` reads of the scheduler, and its function ``step_status``."""
+        """Bash that sets what ``rendering/supervise.sh`` reads of the scheduler, with the functions ``step_status`` and
+        ``end_step``."""
 
     @abstractmethod
     def launch(self, plan: JobPlan) -> list[str]:

@@ -14,7 +14,7 @@ SAVE_BASE_SECONDS = 120
 """Beside the writing itself: the step that is under way, gathering what to write, and the way out."""
 
 SLURM_LONGEST_SIGNAL = 65535
-"""Seconds that ``--signal=TERM@N`` can say (sbatch's manual)."""
+"""Seconds that ``--signal=B:TERM@N`` can say (sbatch's manual)."""
 
 START_SECONDS = 300
 """Assumed from the start of a job to its first step: containers, imports, communicators, the first compilation."""

@@ -8,6 +8,7 @@
 # hang_seconds      the same for each later one, or 20 times the median iteration where that is longer
 # teardown_seconds  how long ranks may take to exit after the last iteration
 # late_signals      1 where a signal can reach this script seconds after the step that it ended
+# end_step          a function that is given the PID of the step and tells its ranks to end
 # step_status       a function that is given the step's exit status and prints the rank's that failed first
 #
 # Numbers from the environment are checked before they meet arithmetic, where bash would evaluate them.
@@ -107,7 +108,7 @@ follow() {  # PID of the step
   supervise "$step" &
   supervisor=$!
   # Only now: a subshell that is killed at its very start would still have this trap.
-  trap 'signals=1; event signal null; kill -TERM "$step" 2> /dev/null || true' TERM INT
+  trap 'signals=1; event signal null; end_step "$step"' TERM INT
   while true; do
     wait "$step" && status=0 || status=$?
     kill -0 "$step" 2> /dev/null || break  # else a signal ended only the waiting

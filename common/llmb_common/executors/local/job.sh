@@ -4,4 +4,6 @@ job=${SLURM_JOB_ID:-local-$$}
 nodes=$(hostname || true)
 restarts=${SLURM_RESTART_COUNT:-0}
 late_signals=0
+# shellcheck disable=SC2329  # supervise.sh calls it in a trap
+end_step() { kill -TERM "$1" 2> /dev/null || true; }
 step_status() { echo "$1"; }

@@ -10,6 +10,11 @@ late_signals=1  # Slurm signals a cancelled step and the batch script one after 
 batch=$LLMB_RUN_DIR/$LLMB_EXPERIMENT/sbatch_$LLMB_EXPERIMENT.out
 batch_first=$(($({ wc -c < "$batch"; } 2> /dev/null || echo 0) + 1))
 
+# Told to end, ranks save and exit. srun would kill them; and Slurm's own warnings come with SIGCONT, at which Enroot's
+# stopped keeper of the image's mount wakes up and kills it. scancel sends SIGTERM alone, and to no other task's step.
+# shellcheck disable=SC2329  # supervise.sh calls it in a trap
+end_step() { timeout 60 scancel --signal=TERM "$job" || true; }
+
 # srun gives the largest exit code, often 143 of ranks that it ended itself. In the batch log it says of each how it
 # ended, the first failure first.
 step_status() {  # srun's exit status

@@ -63,7 +63,7 @@ def directives(plan: JobPlan, job_name: str, output: str) -> list[str]:
     if plan.cpu_pinning:
         options["cpus-per-task"] = plan.cpu_pinning
     if plan.checkpoint.enabled:
-        options["signal"] = f"TERM@{plan.checkpoint.save_seconds}"
+        options["signal"] = f"B:TERM@{plan.checkpoint.save_seconds}"
     options["output"] = output
     options["open-mode"] = "append"
     if not {"requeue", "no-requeue"} & dict(slurm.additional).keys():
