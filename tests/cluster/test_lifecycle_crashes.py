@@ -1,21 +1,27 @@
 """The submitting command is killed, on a real Slurm: the same command again, and each run has exactly one job.
 
+And Slurm's controller is, with all it knows.
+
 The whole matrix runs against the scripted Slurm (tests/unit/test_run_crashes.py); here is a part of it.
 """
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from llmb_common.executors.slurm import look as slurm_runs
-from llmb_common.observe import wait
+from llmb_common.observe import cancel, observe, wait
 from llmb_common.runs.record import load_record
 from llmb_common.submission import Options, batch, submit
 from support.crashes import run_and_crash, run_and_crash_while
+from support.processes import wait_until
 from support.run_site import RECIPE, RunSite
-from support.slurm_cluster import SlurmCluster
+from support.slurm_cluster import SlurmCluster, what_is_missing
+from support.slurm_config import ACCOUNTED, SMALL, ClusterSpec
 
 
 @pytest.fixture(params=["slurm", "slurm_accounting"])
@@ -68,3 +74,44 @@ def test_killed_while_sbatch_is_at_it(site: RunSite, cluster: SlurmCluster) -> N
     first = submit(plan, RECIPE)
     assert first.job_id is not None
     check_one_job_per_run(site, cluster)
+
+
+@pytest.mark.parametrize("spec", [SMALL, ACCOUNTED], ids=["alone", "accounting"])
+def test_jobs_that_the_controller_lost_are_lost_and_do_not_wait_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: ClusterSpec
+) -> None:
+    spec = replace(spec, containers=False)
+    if missing := what_is_missing(spec):
+        pytest.skip(missing)
+    with SlurmCluster(spec) as cluster:
+        for name in ("SLURM_CONF", "PATH"):
+            monkeypatch.setenv(name, cluster.env[name])
+        account = {"SBATCH_ACCOUNT": "bench"} if spec.accounting else {}
+        plan = RunSite(tmp_path, "slurm").plan(**account, SBATCH_PARTITION="closed")
+        state: Path | None = None
+        # Where nothing is left of it, a controller tells accounting that its jobs are cancelled; of those that it had
+        # not saved yet it tells nothing.
+        if spec.accounting:
+            before = submit(plan, RECIPE, Options(key="before"))
+            wait_until((cluster.root / "state" / "job_state").exists, "the controller's state", timeout=30)
+            state = shutil.copytree(cluster.root / "state", tmp_path / "state")
+        kept, unwanted = (submit(plan, RECIPE, Options(key=key)) for key in ("kept", "unwanted"))
+        assert [item.record.state for item in observe([kept, unwanted])] == ["PENDING", "PENDING"]
+        if spec.accounting:
+            pending = ["sacct", "-X", "-n", "-S", "now-1hours", "-o", "State"]
+            wait_until(lambda: cluster.run(pending).stdout.split() == ["PENDING"] * 3, "accounting", timeout=20)
+        cluster.crash_controller(state)
+        cluster.start_controller()
+        (seen,) = observe([load_record(kept.paths.folder)])
+        assert (seen.record.state, seen.unknown) == ("PENDING", "")
+        assert seen.record.missing_since, "it may be a matter of minutes"
+        (record,) = cancel([load_record(unwanted.paths.folder)])
+        assert record.state == "CANCELLED"
+        monkeypatch.setattr(slurm_runs, "LOST_SECONDS", 0)
+        (record,) = wait([seen.record], timeout=60)
+        assert record.state == "LOST"
+        assert f"squeue no longer knows job {kept.job_id}, which never started" in record.detail
+        assert ("accounting still shows it as PENDING" in record.detail) == spec.accounting
+        assert record.detail.endswith("llmb-run retry starts it again")
+        left = cluster.run(["squeue", "-h", "-o", "%i"]).stdout.split()
+        assert left == ([before.job_id] if spec.accounting else []), "to start it again is for its user to decide"

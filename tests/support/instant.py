@@ -28,7 +28,8 @@ from support.iteration_logs import mbridge_line
 
 class InstantExecutor(Executor):
     def job_script(self) -> str:
-        return 'job=${JOB_ID:-0} nodes=$HOSTNAME restarts=0 late_signals=0\nstep_status() { echo "$1"; }\nend_step() { :; }'
+        functions = 'step_status() { echo "$1"; }\nend_step() { :; }'
+        return f"job=${{JOB_ID:-0}} nodes=$HOSTNAME restarts=0 late_signals=0\n{functions}"
 
     def launch(self, plan: JobPlan) -> list[str]:
         return ["true"]

@@ -68,6 +68,12 @@ class Daemons:
             process.kill()
             process.wait()
 
+    def kill(self, name: str) -> None:
+        """End daemon ``name`` as a crash does."""
+        process = self._running.pop(name)
+        process.kill()
+        process.wait()
+
     def stop_all(self) -> None:
         """Stop everything, last started first; the independent ones end side by side."""
         for process in self._running.values():

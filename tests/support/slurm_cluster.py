@@ -164,6 +164,15 @@ class SlurmCluster:
         """Stop slurmctld; it keeps its state, running jobs go on."""
         self._daemons.stop("slurmctld")
 
+    def crash_controller(self, state: Path | None) -> None:
+        """Kill slurmctld, and put the folder ``state`` in the place of all that it has saved; None: nothing."""
+        self._daemons.kill("slurmctld")
+        shutil.rmtree(self.root / "state")
+        if state is None:
+            (self.root / "state").mkdir()
+        else:
+            shutil.copytree(state, self.root / "state")
+
     def start_accounting(self) -> None:
         """Start slurmdbd again after ``stop_accounting``."""
         if self._accounting is None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +19,8 @@ from llmb_install.detect import parse_sinfo
 from llmb_install.doctor import command
 from llmb_install.doctor.checks import all_checks
 from llmb_install.doctor.command import doctor
-from llmb_install.doctor.facts import SLURM_COMMANDS, Facts, Limits, gather, limit_minutes, slurm_limits, workloads_here
-from llmb_install.doctor.node import Node, ask_one_node, parse_node
+from llmb_install.doctor.facts import SLURM_COMMANDS, Facts, Limits, gather, slurm_limits, workloads_here
+from llmb_install.doctor.node import Node, ask_one_node
 from llmb_install.doctor.node_checks import Check
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -196,14 +194,6 @@ def test_a_machine_without_slurm_is_described() -> None:
     assert unsaid == {}, "nobody has said that there are GPUs"
 
 
-@pytest.mark.parametrize(
-    ("text", "minutes"),
-    [("30:00", 30), ("29:59", 29), ("1:00:00", 60), ("2-03:04:05", 3064), ("UNLIMITED", None), ("5", None)],
-)
-def test_minutes_of_a_limit(text: str, minutes: int | None) -> None:
-    assert limit_minutes(text) == minutes
-
-
 # What is asked
 
 
@@ -374,52 +364,6 @@ def test_what_the_recipes_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [workload.name for workload in workloads_here(ROOT, one)] == ["pretrain_grok1"]
     slow = ClusterConfig(gpu_type="h100", workloads=("pretrain_grok1",), checkpoint_gb_per_second=1)
     assert workloads_here(ROOT, slow)[0].saving > found["pretrain_grok1"].saving
-
-
-# The node
-
-
-PROBE = ROOT / "installer" / "llmb_install" / "doctor" / "probe.sh"
-
-
-def probed(tmp_path: Path, tools: dict[str, str], *arguments: str, seconds: int = 1) -> dict[str, list[str]]:
-    """What the probe says on a node with these programs of its own, by the text of their scripts."""
-    for name, text in tools.items():
-        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)}
-    where, *rest = arguments
-    command = ["bash", str(PROBE), where, str(seconds), *rest]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=True)
-    return parse_node(done.stdout)
-
-
-def test_a_tool_that_hangs_is_named_and_the_others_answer(tmp_path: Path) -> None:
-    (tmp_path / "probe").mkdir()
-    where = ("node", str(tmp_path), str(tmp_path), str(tmp_path / "probe"), "pyxis")
-    said = probed(tmp_path, {"nvidia-smi": "trap '' TERM; sleep 60 & wait; wait", "enroot": "echo 4.1.2"}, *where)
-    assert said["hung"] == ["nvidia-smi", "nvidia-smi"]
-    assert "gpu" not in said
-    assert said["enroot"] == ["4.1.2"]
-    assert said["workloads"] == ["seen", "written"]
-    assert Path(said["data"][0]) == tmp_path, "Enroot's folder in the home folder does not exist yet"
-    assert len(said["data_free"][0].split()) == 2
-    assert "clock" in said
-
-
-def test_a_folder_that_the_node_does_not_see(tmp_path: Path) -> None:
-    said = probed(
-        tmp_path, {}, "node", "/nowhere", "/nowhere", "/nowhere/else", "enroot", "/nowhere/python", sys.executable
-    )
-    assert {"install", "images", "workloads", "data", "hung"}.isdisjoint(said)
-    assert said["python"] == [sys.executable]
-
-
-def test_gpus_are_counted_in_the_container(tmp_path: Path) -> None:
-    said = probed(tmp_path, {"nvidia-smi": "echo 'GPU 0: H100'; echo 'GPU 1: H100'"}, "image", "")
-    assert said["gpu"] == ["0", "1"]
-    assert said["started"] == ["yes"]
-    assert "workloads" not in said
 
 
 # The report

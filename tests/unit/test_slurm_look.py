@@ -158,8 +158,7 @@ def test_accounting_that_still_shows_it_alive_is_late_once_it_has_ended(
 ) -> None:
     slurm.queue = queue
     slurm.accounting = [job(record, "RUNNING", exit_code="0:0")]
-    expected = Finding(unknown="squeue did not answer") if queue is None else look(record)
-    assert (expected.state, look(record)) == (None if queue is None else "RUNNING", expected)
+    assert look(record) == (Finding(unknown="squeue did not answer") if queue is None else Finding(missing=True))
     say(record, START, END)
     assert look(record) == Finding("COMPLETED", "by the job's own record", since=290.0, job_id="7", nodes="n[1-2]")
 
@@ -217,17 +216,30 @@ def test_a_job_that_nobody_knows_is_missing_and_lost_in_the_end(record: RunRecor
     assert look(record) == Finding(missing=True)
     now = time.time()
     assert look(replace(record, missing_since=now - LOST_SECONDS + 60)) == Finding(missing=True)
-    words = "the scheduler has forgotten the job, and it left no end record"
-    lost = Finding("LOST", words, missing=True)
+    never = "squeue no longer knows job 7, which never started: the controller may have lost its jobs"
+    lost = Finding("LOST", f"{never}; llmb-run retry starts it again", missing=True)
     assert look(replace(record, missing_since=now - LOST_SECONDS - 60)) == lost
     assert look(record.with_state("LOST")) == lost
 
 
+def test_what_only_accounting_still_shows_alive_is_lost_in_the_end(record: RunRecord, slurm: Slurm) -> None:
+    """A controller that crashed never tells accounting of the jobs that it lost."""
+    slurm.accounting = [job(record, "PENDING", exit_code="0:0", started=None, ended=None)]
+    assert look(record) == Finding(missing=True)
+    told = look(replace(record, missing_since=time.time() - LOST_SECONDS - 60))
+    assert told.state == "LOST"
+    assert "accounting still shows it as PENDING" in told.detail
+    begun = replace(record, job_id=None, states=record.states[:1])
+    assert (look(begun).state, look(begun).job_id) == ("PENDING", "7"), "nothing is submitted in its place"
+    slurm.queue = None
+    assert look(record) == Finding(unknown="squeue did not answer")
+
+
 def test_a_task_that_nobody_knows_was_probably_cancelled(record: RunRecord, slurm: Slurm) -> None:
     gone = replace(task(record), missing_since=1.0)
-    assert look(gone).detail.endswith("Slurm does so when a task of an array is cancelled while it waits")
+    assert "Slurm does so when a task of an array is cancelled while it waits;" in look(gone).detail
     say(record, {**START, "job_id": "7_2"})
-    assert look(gone).detail.endswith("and it left no end record"), "not if it had started"
+    assert "and it left no end record;" in look(gone).detail, "not if it had started"
 
 
 def test_tasks_cancelled_together_are_one_row(record: RunRecord, slurm: Slurm) -> None:

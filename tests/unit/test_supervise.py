@@ -18,7 +18,6 @@ from support.iteration_logs import mbridge_line
 from support.run_site import RunSite
 from support.runs import make_run
 
-
 SCANCEL = """[[ $* == "--signal=TERM $(cat "$LLMB_RUN_DIR/claim")" ]] && kill -TERM "$(cat "$LLMB_RUN_DIR/rank")\""""
 """Signals the rank whose PID is in the run's folder, if the job is named as squeue names it."""
 
@@ -124,7 +123,7 @@ def test_a_step_that_ends_by_itself_in_time_keeps_its_own_end(tmp_path: Path) ->
 
 @pytest.mark.parametrize("array", [{}, {"SLURM_ARRAY_JOB_ID": "40", "SLURM_ARRAY_TASK_ID": "3"}])
 def test_a_signal_reaches_the_ranks_which_may_take_their_time_to_save(tmp_path: Path, array: dict[str, str]) -> None:
-    """By way of Slurm: srun itself would kill them. Named by its number alone, the last task of an array would mean all."""
+    """By way of Slurm: srun would kill them. By its number alone, the last task of an array would stand for all."""
     srun = """
 trap 'exit 9' TERM
 bash -c 'trap "sleep 2; touch $LLMB_RUN_DIR/saved; exit 0" TERM; for ((i = 0; i < 300; i++)); do sleep 0.1; done' &

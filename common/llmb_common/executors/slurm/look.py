@@ -64,8 +64,11 @@ def _judge(record: RunRecord, jobs: list[JobInfo], whole: list[JobInfo], problem
     """``whole``: what Slurm says of the run's array as a whole; ``may_come``: its ``sbatch`` may not have ended."""
     events = read_events(record.paths.events)
     task = record.submission.task
-    if task is not None and not problem:
-        # A waiting task that is cancelled leaves the queue without a trace, and accounting may show it forever.
+    shadows: list[JobInfo] = []
+    if not problem and (task is not None or record.job_id is not None):
+        # Accounting may show for ever what the queue knows no more: a waiting task that was cancelled, and all jobs of
+        # a controller that lost its state in a crash.
+        shadows = [job for job in jobs if _is_late(job)]
         jobs = [job for job in jobs if not _is_late(job)]
     if task is not None and not jobs and events.started is None:
         # For tasks that were cancelled together before they started Slurm keeps one row, without their numbers.
@@ -85,13 +88,23 @@ def _judge(record: RunRecord, jobs: list[JobInfo], whole: list[JobInfo], problem
         # An interrupted submission and no trace of a job: is it certain that there will be none?
         return Finding() if may_come else Finding(state=NOT_SUBMITTED, detail=_UNBORN)
     if record.state == LOST or time.time() - (record.missing_since or time.time()) > LOST_SECONDS:
-        return Finding(LOST, _LOST if task is None or events.started is not None else _LOST_TASK, missing=True)
+        return Finding(LOST, _lost(record, events, shadows), missing=True)
     return Finding(missing=True)
 
 
 _UNBORN = "the submission was interrupted and no job came of it"
-_LOST = "the scheduler has forgotten the job, and it left no end record"
-_LOST_TASK = "the scheduler has forgotten the job: Slurm does so when a task of an array is cancelled while it waits"
+
+
+def _lost(record: RunRecord, events: JobEvents, shadows: Sequence[JobInfo]) -> str:
+    """How it is known that there is no such job any more."""
+    if events.started is not None:
+        how = "the scheduler has forgotten the job, and it left no end record"
+    elif record.submission.task is not None:
+        how = "the scheduler has forgotten the job: Slurm does so when a task of an array is cancelled while it waits"
+    else:
+        how = f"squeue no longer knows job {record.job_id}, which never started: the controller may have lost its jobs"
+    kept = f"; accounting still shows it as {shadows[0].state}, and no longer learns of it" if shadows else ""
+    return f"{how}{kept}; llmb-run retry starts it again"
 
 
 def _ours(record: RunRecord, jobs: list[JobInfo], events: JobEvents) -> JobInfo | None:
