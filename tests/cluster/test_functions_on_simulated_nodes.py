@@ -8,7 +8,7 @@ from llmb_common.gpus import GPUS
 from llmb_common.rendering.script import render_script
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.machine import Machine
-from support.functions import CATALOGUE, IMPOSSIBLE, MEGATRON_REFUSES, asked, plan
+from support.functions import CATALOGUE, IMPOSSIBLE, MEGATRON_REFUSES, NEWEST, asked, plan
 from support.slurm_cluster import SlurmCluster
 
 OLDER = Machine(cluster_type="slurm", slurm_segments=False)
@@ -26,7 +26,7 @@ def test_slurm_takes_every_function_at_its_own_scale(slurm_simulated: SlurmClust
     for entry in CATALOGUE.index:
         if entry.name in IMPOSSIBLE | MEGATRON_REFUSES:
             continue
-        planned = plan(OLDER, **asked(entry))
+        planned = plan(OLDER, **asked(entry), **NEWEST)
         script = tmp_path / ("batch" if GPUS[entry.gpu].host == "x86_64" else "gb200") / f"{entry.name}.sbatch"
         script.parent.mkdir(exist_ok=True)
         script.write_text(render_script(planned, dry_run_paths(planned.workload_folder, planned.experiment_name)))

@@ -297,7 +297,7 @@ def test_what_does_not_answer_is_named(index: Index, monkeypatch: pytest.MonkeyP
         f"no build for this machine is there ({tmp_path / 'wheels'})"
     )
     monkeypatch.setattr(package_index, "_ANSWER_SECONDS", 0.2)
-    assert problem(f"{index.url}/hangs") == f"{index.url}/hangs/uv/: no answer in 0 s"
+    assert problem(f"{index.url}/hangs").startswith(f"{index.url}/hangs/uv/: no answer")
 
 
 @pytest.mark.usefixtures("locked")

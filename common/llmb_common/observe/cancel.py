@@ -116,7 +116,8 @@ def _wait_for_end(records: Sequence[RunRecord]) -> None:
 
 def _forgotten(record: RunRecord) -> RunRecord:
     """Slurm knows nothing of a cancelled task of an array that never started, nor of what its controller has lost."""
-    gone = record.missing_since is not None and is_live(record.state)
+    waited = record.submission.task is not None or record.state == "PENDING"
+    gone = waited and record.missing_since is not None and is_live(record.state)
     return _cancelled(record) if gone and read_events(record.paths.events).started is None else record
 
 
