@@ -8,8 +8,14 @@ from dataclasses import dataclass
 
 from llmb_train.errors import EngineError, WrongEngine
 from llmb_train.job import Device
-from llmb_train.releases import Release, release_of
-from llmb_train.versions import importable, package_version, require_configured_versions
+from llmb_train.releases import Release, minor, release_of
+from llmb_train.versions import (
+    importable,
+    is_configured,
+    package_version,
+    plan_for,
+    require_configured_versions,
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ def install_patches(engine: Engine) -> None:
 
 
 def require_patched_versions(device: Device, release: Release) -> None:
-    """Refuse a Megatron whose source the patches were not written against, rather than patch it blindly.
+    """Refuse another Megatron than the job was planned for, or one whose two packages do not belong together.
 
     Raises:
         WrongEngine: it is a supported release, but not the one that the job needs.
@@ -61,14 +67,17 @@ def require_patched_versions(device: Device, release: Release) -> None:
     bridge = package_version("megatron-bridge")
     other = release_of(bridge)
     if other not in (release, None):
+        own = (
+            f"use the engine venvs/{release.environment} of the installation (./installer.py makes it when a recipe "
+            "that needs it is chosen)"
+        )
         raise WrongEngine(
             f"this recipe needs Megatron-Bridge {release.bridge}.x; this Python has {bridge}",
-            remedy=f"use the engine venvs/{release.environment} of the installation (./installer.py makes it when a "
-            "recipe that needs it is chosen)",
+            remedy=(own if release.environment else "use an engine with that release") + plan_for(minor(bridge or "")),
         )
     for package, known in release.patched.items():
         found = package_version(package)
-        if found not in known:
+        if not is_configured(package, found, release):
             why = "a CPU" if device == "cpu" else "a GPU without Transformer Engine"
             raise EngineError(
                 f"{package} {found or '(not installed)'} cannot train on {why}: "

@@ -288,12 +288,13 @@ def load_job(path: Path) -> Job | FunctionJob:
 
 def _check_engine(job: AnyJob, where: str) -> None:
     named = isinstance(job, FunctionJob)
-    known = [release.bridge for release in RELEASES if release.functions or not named]
-    if job.engine not in known:
+    release = release_of(job.engine)
+    if release is None or release.bridge != job.engine or (named and not release.functions):
+        known = [release.bridge for release in RELEASES if release.functions or not named]
         raise JobError(
             f"{where}: engine is {job.engine!r}, and {'a job that names a function' if named else 'a job'} needs "
             f"Megatron-Bridge {' or '.join(known)}",
-            remedy="plan the job again",
+            remedy="plan the job again; a newer release than these is written as 0.7",
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.metadata
 import importlib.util
 import re
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from llmb_train.errors import WrongEngine
-from llmb_train.releases import CONTAINERS, Release, minor
+from llmb_train.releases import CONTAINERS, Release, minor, release_of
 
 SWITCH = "LLMB_ENGINE_CHECK"
 """``off`` in a rank's environment: train with whatever Megatron is there."""
@@ -49,21 +50,45 @@ def require_configured_versions(environment: Mapping[str, str], release: Release
     found = {name: package_version(name) for name in release.configured}
     if all(is_configured(name, version, release) for name, version in found.items()):
         return
-    container = CONTAINERS.get(minor(found["megatron-bridge"] or ""))
+    held = minor(found["megatron-bridge"] or "")
+    container = CONTAINERS.get(held)
     named = ", ".join(f"{name} {version or '(of unknown version)'}" for name, version in found.items())
     wanted = ", ".join(f"{name} {known}.x" for name, known in release.configured.items())
     whose = f", as in NVIDIA's container nemo:{container}" if container else ""
+    fitting = f"the container {release.container} (unset RUN_CONF_IMAGE)" if release.container else "an image with that"
     raise WrongEngine(
-        f"LLMB's settings for this recipe are written for {wanted}; here is {named}{whose}",
-        remedy=f"use the container {release.container} (unset RUN_CONF_IMAGE), or set {SWITCH}=off to try this one "
-        "anyway",
+        f"LLMB's settings for this recipe are written for {wanted}; here is {named}{whose}"
+        if not release.is_newer
+        else f"the job is planned for Megatron-Bridge {release.bridge}; here is {named}{whose}",
+        remedy=f"use {fitting}, or set {SWITCH}=off to try this one anyway{plan_for(held)}",
     )
 
 
+def plan_for(held: str) -> str:
+    """How to plan a job for the release ``held``, where that is newer than LLMB; else empty."""
+    found = release_of(held)
+    return f"; LLMB_ENGINE={held} plans the job for this one" if found is not None and found.is_newer else ""
+
+
 def is_configured(name: str, version: str | None, release: Release) -> bool:
-    """Whether LLMB's settings are written for this version; a pre-release is not one."""
-    known = release.configured[name]
-    return version is not None and re.fullmatch(rf"{re.escape(known)}\.\d+(\+.*)?", version) is not None
+    """Whether a job for ``release`` may meet this version. A pre-release is another one, but of a newer release."""
+    known = release.configured.get(name)
+    if known is None or version is None:
+        return known is None
+    if release.is_newer:
+        return minor(version) == known
+    return re.fullmatch(rf"{re.escape(known)}\.\d+(\+.*)?", version) is not None
+
+
+@functools.cache
+def says(module: str, name: str) -> bool:
+    """Whether the source of ``module``, below one of Megatron's packages, has the word ``name``. Imports neither."""
+    package = ".".join(module.split(".")[:2])
+    for folder in _folders(package):
+        path = Path(folder, *module.split(".")[2:]).with_suffix(".py")
+        if path.is_file() and re.search(rf"\b{name}\b", path.read_text(encoding="utf-8")):
+            return True
+    return False
 
 
 def _installed_version(name: str) -> str | None:
@@ -78,11 +103,7 @@ def _source_version(name: str) -> str | None:
     module = _MODULES.get(name)
     if module is None:
         return None
-    try:
-        spec = importlib.util.find_spec(module)
-    except ModuleNotFoundError:
-        return None
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
+    for folder in _folders(module):
         try:
             text = (Path(folder) / "package_info.py").read_text(encoding="utf-8")
             values = _constants(text)
@@ -92,6 +113,15 @@ def _source_version(name: str) -> str | None:
         if all(isinstance(number, int) for number in numbers):
             return ".".join(map(str, numbers)) + str(values.get("PRE_RELEASE") or "")
     return None
+
+
+def _folders(package: str) -> list[str]:
+    """Where ``package`` is; its parent is imported, which of Megatron is a namespace."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except ModuleNotFoundError:
+        return []
+    return [*(spec.submodule_search_locations or ())] if spec else []
 
 
 def _constants(source: str) -> dict[str, object]:

@@ -36,6 +36,8 @@ def test_integers_stand_for_floats_but_never_for_switches() -> None:
     [
         ({"parallelism": {"dp": 2}}, "unknown key parallelism.dp; known are tp, pp, vp"),
         ({"engine": "0.5"}, "engine is '0.5', and a job needs Megatron-Bridge 0.3 or 0.6"),
+        ({"engine": "0.7.0"}, "engine is '0.7.0', and a job needs Megatron-Bridge 0.3 or 0.6"),
+        ({"engine": "newest"}, "a newer release than these is written as 0.7"),
         ({"schema": 2}, "schema is 2, this llmb_train reads schema 1"),
         ({"family": "llama2"}, "family is 'llama2', expected one of 'llama3'"),
         ({"architecture": {"moe": {"experts": 8}}}, "missing key architecture.moe.top_k"),

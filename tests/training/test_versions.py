@@ -88,6 +88,40 @@ def test_another_release_is_refused_with_the_container_that_fits(
     assert (other.returncode, other.stderr) == (3, "")
 
 
+@pytest.mark.parametrize(
+    ("bridge", "core"),
+    [((0, 7, 0, ""), (0, 20, 0, "")), ((0, 7, 1, "rc2"), (0, 21, 0, "")), ((0, 7, 0, ""), (1, 0, 0, ""))],
+)
+@pytest.mark.parametrize("make", [make_job, make_function_job])
+def test_a_newer_release_goes_on_to_torch_with_whatever_core_it_has(
+    tmp_path: Path, make: Callable[..., dict[str, Any]], bridge: tuple[object, ...], core: tuple[object, ...]
+) -> None:
+    job = make(device="cuda", gpu_type="h100", world_size=2, engine="0.7")
+    done = start(container(tmp_path, bridge, core), job=job)
+    assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'torch'"
+
+
+@pytest.mark.parametrize(
+    ("engine", "bridge", "words"),
+    [
+        (
+            "0.7",
+            (0, 8, 0, ""),
+            ("the job is planned for Megatron-Bridge 0.7; here is megatron-bridge 0.8.0", "=0.8 plans"),
+        ),
+        ("0.7", (0, 6, 0, ""), ("0.7; here is megatron-bridge 0.6.0", "use an image with that")),
+        ("0.6", (0, 7, 0, ""), ("written for megatron-bridge 0.6.x", "LLMB_ENGINE=0.7 plans the job for this one")),
+    ],
+)
+def test_a_newer_release_is_refused_where_the_job_was_planned_for_another(
+    tmp_path: Path, engine: str, bridge: tuple[object, ...], words: tuple[str, ...]
+) -> None:
+    job = make_job("8b", device="cuda", gpu_type="h100", world_size=2, engine=engine)
+    done = start(container(tmp_path, bridge, (0, 19, 0, "")), job=job)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert all(one in done.stderr for one in words)
+
+
 @pytest.mark.parametrize("check", ["on", "off"])
 def test_a_release_that_fits_and_a_check_that_is_off_go_on_to_torch(tmp_path: Path, check: str) -> None:
     tree = container(tmp_path, *(FITTING if check == "on" else ((0, 2, 0, ""), (0, 15, 0, ""))))

@@ -23,7 +23,7 @@ from llmb_train.cpu.fake_groups import fake_process_groups
 from llmb_train.engine import Engine
 from llmb_train.functions.build import build_config
 from llmb_train.job import FunctionJob
-from llmb_train.releases import FUNCTIONS
+from llmb_train.releases import minor
 from llmb_train.strict import from_mapping
 from llmb_train.versions import package_version
 
@@ -159,7 +159,7 @@ def _job(name: str, config: Any, saving: bool) -> FunctionJob:
             "run_id": "validation",
             "experiment_name": name,
             "output_dir": "/nonexistent",
-            "engine": FUNCTIONS.bridge,
+            "engine": minor(package_version("megatron-bridge") or ""),
             "device": "cuda",
         },
         **{"gpu_type": word["gpu"], "gpu_generation": None, "family": word["model"], "model_size": word["model"]},

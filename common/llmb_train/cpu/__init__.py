@@ -8,12 +8,10 @@ This package answers for the device, so that their own code runs unchanged on on
 ``collectives``  where gloo differs from NCCL, the pipeline's messages included
 ``megatron``     megatron-core functions that bypass ``torch.cuda``
 
-It builds on ``llmb_train.no_te``, which makes up for Transformer Engine, and is the same for all supported releases:
-what differs between them, ``no_te`` chooses.
+It builds on ``llmb_train.no_te``, which makes up for Transformer Engine, and is the same for all releases.
 
-Imported only for jobs with ``device: cpu``. ``llmb_train.releases`` names the releases that it was tried with;
-``llmb_train.engine`` refuses others. What cannot run (FP8, CUDA graphs, activation offload) is refused by
-``llmb_train.settings``, never skipped silently.
+Imported only for jobs with ``device: cpu``. ``llmb_train.releases`` names the releases that it was tried with. What
+cannot run (FP8, CUDA graphs, activation offload) is refused by ``llmb_train.settings``, never skipped silently.
 """
 
 from __future__ import annotations

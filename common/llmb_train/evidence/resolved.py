@@ -25,9 +25,15 @@ def require_agreement(job: Job | FunctionJob, config: Any) -> None:
     """
     require_same(
         _pairs(job, config),
-        remedy=f"see config.yaml in the run's folder; use the container {job.release.container}, which LLMB's settings "
-        "for this recipe are written for",
+        remedy=f"see config.yaml in the run's folder; {_fitting(job)}",
     )
+
+
+def _fitting(job: Job | FunctionJob) -> str:
+    container = job.release.container
+    if container is None:
+        return f"Megatron-Bridge {job.engine} is newer than LLMB: leave out what differs, or LLMB_ENGINE"
+    return f"use the container {container}, which LLMB's settings for this recipe are written for"
 
 
 def require_same(rows: Iterable[Row], remedy: str) -> None:

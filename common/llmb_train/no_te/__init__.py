@@ -9,7 +9,7 @@
 ``datasets``   helpers that the wheel has compiled already
 
 Needed on a CPU, and on a GPU outside NVIDIA's containers. ``llmb_train.releases`` names the releases that the patches
-were written against; ``llmb_train.engine`` refuses others.
+were tried with; with another the log says so.
 """
 
 from __future__ import annotations
@@ -17,14 +17,8 @@ from __future__ import annotations
 import importlib
 import warnings
 
-from llmb_train.releases import RELEASES, release_of
-from llmb_train.versions import package_version
-
-_PATCHES = {
-    "0.3": ("norm", "attention", "moe", "optimizer", "datasets"),
-    "0.6": ("norm", "attention", "experts", "optimizer", "datasets"),
-}
-"""Release of Megatron-Bridge -> the modules of this package that patch its megatron-core."""
+_PATCHES = ("norm", "attention", "moe", "experts", "optimizer", "datasets")
+"""The modules of this package that patch megatron-core; each looks for what it makes up for."""
 
 
 def install() -> None:
@@ -35,6 +29,5 @@ def install() -> None:
     warnings.filterwarnings("ignore", message=".*(Apex is|Transformer Engine and Apex are) not installed")
     warnings.filterwarnings("ignore", message="The legacy GroupedMLP will be deprecated")
     stubs.install()
-    release = release_of(package_version("megatron-bridge")) or RELEASES[-1]
-    for name in _PATCHES[release.bridge]:
+    for name in _PATCHES:
         importlib.import_module(f"llmb_train.no_te.{name}").patch()

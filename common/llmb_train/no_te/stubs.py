@@ -15,9 +15,6 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmb_train.releases import RELEASES, release_of
-from llmb_train.versions import package_version
-
 _LORA = (
     # Bridge imports its LoRA layers with the package, and they import Transformer Engine unconditionally.
     "megatron.bridge.peft.lora",
@@ -29,23 +26,16 @@ _RESTART = (
     "megatron.bridge.training.pretrain",
     "megatron.bridge.training.inprocess_restart",
 )
-_IMPORTERS: dict[str, dict[str, tuple[str, ...]]] = {
-    "0.3": {
-        "transformer_engine": _LORA,
-        # Inference kernels that core imports with its attention module and that training never calls.
-        "triton": ("megatron.core.inference",),
-        # 0.4.1, which Bridge 0.3 asks for, has no build for Python 3.13, nor for a glibc before 2.31.
-        "nvidia_resiliency_ext": _RESTART,
-    },
-    "0.6": {
-        "transformer_engine": _LORA,
-        # Also the kernels of the paged stash, an option for GPUs.
-        "triton": ("megatron.core.inference", "megatron.core.transformer.moe.ops"),
-        # Core 0.19 wants 0.6.0, which has no build for Python 3.11, and refuses an older one where it finds it.
-        "nvidia_resiliency_ext": _RESTART,
-    },
+_IMPORTERS: dict[str, tuple[str, ...]] = {
+    "transformer_engine": _LORA,
+    # Kernels that training without them never calls: of inference, imported with attention; of the paged stash, an
+    # option for GPUs; since core 0.20, of state spaces, imported with the names of all models.
+    "triton": ("megatron.core.inference", "megatron.core.transformer.moe.ops", "megatron.core.ssm.ops"),
+    # Bridge 0.3 asks for 0.4.1, which has no build for Python 3.13, nor for a glibc before 2.31; core 0.19 for 0.6.0,
+    # which has none for Python 3.11, and refuses an older one where it finds it.
+    "nvidia_resiliency_ext": _RESTART,
 }
-"""Release of Megatron-Bridge -> package -> the modules (and what is below them) that see its stand-in."""
+"""Package -> the modules (and what is below them) that see its stand-in."""
 
 _ABSENT = ("megatron.energon", "qwen_vl_utils", "diffusers")
 """Packages of the vision and diffusion recipes, which Bridge imports with the text ones; found by everybody, unless the
@@ -103,10 +93,9 @@ def install() -> None:
         import typing_extensions
 
         typing.override = typing_extensions.override  # type: ignore[attr-defined]
-    release = release_of(package_version("megatron-bridge")) or RELEASES[-1]
     importers = {
         package: modules
-        for package, modules in _IMPORTERS[release.bridge].items()
+        for package, modules in _IMPORTERS.items()
         if package == "transformer_engine" or not _installed(package)
     }
     stubs = {package: _Stub(package) for package in importers}

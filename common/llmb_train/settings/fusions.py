@@ -6,7 +6,7 @@ from typing import Any
 
 from llmb_train.engine import Engine
 from llmb_train.job import Job
-from llmb_train.settings.of_release import fields_of
+from llmb_train.settings import capabilities
 
 
 def fields(job: Job, engine: Engine) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def fields(job: Job, engine: Engine) -> dict[str, Any]:
 
 
 def _cuda_graph(job: Job) -> dict[str, Any]:
-    release = fields_of(job)
+    release = capabilities.fields()
     if not job.performance.cuda_graph:
         return {**release.no_graphs, "use_te_rng_tracker": False}
     graphs = release.iteration_graph if whole_iteration_graph(job) else release.layer_graphs

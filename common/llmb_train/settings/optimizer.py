@@ -6,7 +6,7 @@ from typing import Any
 
 from llmb_train.engine import Engine
 from llmb_train.job import Job
-from llmb_train.settings.of_release import fields_of
+from llmb_train.settings import capabilities
 
 _LEARNING_RATE, _MIN_LEARNING_RATE = 3e-4, 3e-5
 
@@ -41,6 +41,6 @@ def precision_aware(job: Job, engine: Engine) -> bool:
     return (
         engine.transformer_engine
         and job.precision.dtype == "bf16"
-        and (fields_of(job).fsdp_precision_aware or not job.parallelism.fsdp)
+        and (not job.parallelism.fsdp or capabilities.fields().fsdp_precision_aware)
         and not job.checkpoint.used
     )

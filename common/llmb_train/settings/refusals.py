@@ -5,8 +5,7 @@ from __future__ import annotations
 from llmb_train.engine import Engine
 from llmb_train.errors import JobError
 from llmb_train.job import AnyJob, FunctionJob, Job
-from llmb_train.settings import checkpoint, fusions, overlap
-from llmb_train.settings.of_release import fields_of
+from llmb_train.settings import capabilities, checkpoint, fusions, overlap
 from llmb_train.versions import is_configured, package_version
 
 _NOT_WITHOUT_GPU = {
@@ -88,9 +87,9 @@ def _check_combinations(job: Job) -> None:
         )
     if performance.offload_layers and performance.cuda_graph:
         raise JobError("CUDA graphs and activation offload cannot be combined", remedy="set CUDA_GRAPH=false")
-    if performance.cuda_graph and not fusions.whole_iteration_graph(job) and fields_of(job).layer_graphs is None:
+    if performance.cuda_graph and not fusions.whole_iteration_graph(job) and capabilities.fields().layer_graphs is None:
         raise JobError(
-            f"Megatron-Bridge {job.release.bridge} has megatron-core's own CUDA graphs for whole iterations only, and "
+            f"Megatron-Bridge {job.engine} has megatron-core's own CUDA graphs for whole iterations only, and "
             f"{job.family} captures each layer",
             remedy="set CUDA_GRAPH=false, or plan the job for the recipe's default engine",
         )
@@ -177,12 +176,7 @@ def _check_profile(job: AnyJob) -> None:
 
 def notices(job: Job | FunctionJob, engine: Engine) -> list[str]:
     """What the reader of the log must know about this run, one sentence each."""
-    lines = []
-    lines += [
-        f"{name} {version or '(of unknown version)'}: LLMB's settings are not tested with it (LLMB_ENGINE_CHECK=off)"
-        for name in ("megatron-bridge", "megatron-core")
-        if not is_configured(name, version := package_version(name), job.release)
-    ]
+    lines = _untested(job, engine)
     if engine.device == "cpu":
         lines.append("trained on a CPU: the times say nothing about a GPU, and there is no peak for an MFU")
     elif not engine.transformer_engine:
@@ -203,6 +197,21 @@ def notices(job: Job | FunctionJob, engine: Engine) -> list[str]:
             "the experts of each rank's first pipeline chunk are gathered one update late (megatron-core's gather in "
             "the optimizer step), as in the published runs: the losses differ from those of a run with checkpoints"
         )
+    return lines
+
+
+def _untested(job: AnyJob, engine: Engine) -> list[str]:
+    """The versions that LLMB has not been tried with."""
+    lines = []
+    for name in ("megatron-bridge", "megatron-core"):
+        version = package_version(name)
+        found, tried = f"{name} {version or '(of unknown version)'}", job.release.patched.get(name, ())
+        if job.release.is_newer:
+            lines.append(f"{found} is newer than LLMB: its settings are not tested with it")
+        elif not is_configured(name, version, job.release):
+            lines.append(f"{found}: LLMB's settings are not tested with it (LLMB_ENGINE_CHECK=off)")
+        elif not engine.transformer_engine and version not in tried:
+            lines.append(f"{found}: what makes up for Transformer Engine is tried with {' and '.join(tried)} only")
     return lines
 
 
