@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 DEFAULT_ENGINE = "0.3"
 """What a recipe needs that names no other."""
 
 ENGINES = ("0.3", "0.6")
-"""The releases that there are settings for; ``llmb_train.releases`` says what each of them needs."""
+"""The releases that there are settings for, in order; ``llmb_train.releases`` says what each of them needs. A newer
+one is allowed: what it calls otherwise is found in its own classes when the job starts."""
+
+RELEASE = r"[0-9]+\.[0-9]+(?:\.[0-9]+[0-9A-Za-z.+-]*)?"
+"""How a release of Megatron-Bridge is written, as a regular expression: 0.7, 0.7.0 or 0.7.0rc1."""
 
 CONTAINERS = {
     "25.09": "0.1.0",
@@ -24,6 +30,26 @@ those of 0.6.0 (github.com/NVIDIA-NeMo/Megatron-Bridge/releases). 0.6.2 is on th
 
 WITHOUT_LAYER_GRAPHS = ("0.6",)
 """Releases that refuse megatron-core's own CUDA graphs where they capture single layers and not whole iterations."""
+
+
+def minor(release: str) -> str:
+    """``0.6`` of ``0.6.2``."""
+    return ".".join(release.split(".")[:2])
+
+
+def order(release: str) -> tuple[int, ...]:
+    """To compare releases with; what follows the numbers (rc1) does not count."""
+    return tuple(int(part) for part in re.findall(r"[0-9]+", release)[:3])
+
+
+def is_newer(release: str) -> bool:
+    """Whether LLMB knows nothing of the release, because it came later."""
+    return re.fullmatch(RELEASE, release) is not None and order(minor(release)) > order(ENGINES[-1])
+
+
+def nearest(engine: str) -> str:
+    """The one of ``ENGINES`` whose variables a job in ``engine`` gets: its own, else the newest."""
+    return engine if engine in ENGINES else ENGINES[-1]
 
 
 def image_file_name(image: str) -> str:

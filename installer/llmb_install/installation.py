@@ -63,7 +63,7 @@ class Installation:
         if not self.answers.uses_images:
             return []
         sources = {recipe.engines[release] for recipe in self.recipes.values() for release in self._chosen(recipe)}
-        return [self._image(source) for source in sorted(sources)]
+        return [self._image(source) for source in sorted(sources) if not source.startswith("/")]  # a site's own file
 
     def unused_images(self) -> list[Path]:
         """Images imported for earlier recipes, which no workload asks for now. A shared folder is not looked at."""
@@ -94,6 +94,10 @@ class Installation:
         """The releases of Megatron-Bridge that the chosen recipes need."""
         return sorted({release for recipe in self.recipes.values() for release in self._chosen(recipe)})
 
+    def _made(self) -> list[str]:
+        """Those of them that there is a lock for; a newer one the site brings itself."""
+        return [release for release in self.releases() if release in KINDS]
+
     def _chosen(self, recipe: Recipe) -> list[str]:
         """The releases that a recipe's jobs run on here: its own, and those of the answers."""
         return [
@@ -108,11 +112,11 @@ class Installation:
 
     def engines(self) -> list[Engine]:
         """Those that the chosen recipes train in on CPUs."""
-        return [self.engine(release) for release in self.releases()] if self.needs_engine() else []
+        return [self.engine(release) for release in self._made()] if self.needs_engine() else []
 
     def engine_names(self) -> set[str]:
         """The names of ``engines``, also where none could be built."""
-        return {KINDS[release].name for release in self.releases()} if self.needs_engine() else set()
+        return {KINDS[release].name for release in self._made()} if self.needs_engine() else set()
 
     def environments(self) -> list[Environment]:
         return [tool_environment(self.clone, self.path), *self.engines()]
@@ -169,7 +173,7 @@ class Installation:
             }
             values["slurm"] = {key: value for key, value in slurm.items() if value is not None}
         if self.needs_engine():
-            values["engine"] = engine_values({release: self.engine_python(release) for release in self.releases()})
+            values["engine"] = engine_values({release: self.engine_python(release) for release in self._made()})
         elif answers.engine_python:
             values["engine"] = engine_values(dict.fromkeys(self.releases(), answers.engine_python))
         return {key: value for key, value in values.items() if value is not None}

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from shlex import quote
 
-from llmb_common.engines import DEFAULT_ENGINE
+from llmb_common.engines import DEFAULT_ENGINE, is_newer
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.site.cluster import FILE_NAME
@@ -26,12 +26,14 @@ def check_engine(plan: JobPlan) -> None:
         key = "engine.python" if usual else f'engine.releases."{plan.engine}"'
         installed = (Path(plan.install) / FILE_NAME).exists()
         steps = [] if installed else ["./installer.py --quickstart"]
-        if installed or not usual:
+        if is_newer(plan.engine):
+            steps = []
+        elif installed or not usual:
             steps.append(f"llmb-install add {plan.workload}" + ("" if usual else f" --engines {plan.engine}"))
         raise EnvironmentLacks(
             "no training engine is installed" + ("" if usual else f" that has Megatron-Bridge {plan.engine}"),
-            remedy=f"run {' and then '.join(steps)}, or set {key} in cluster_config.yaml to a Python that has "
-            "Megatron-Bridge",
+            remedy=(f"run {' and then '.join(steps)}, or " if steps else "")
+            + f"set {key} in cluster_config.yaml to a Python that has Megatron-Bridge",
             code="no-engine",
         )
     try:
@@ -49,7 +51,8 @@ def check_engine(plan: JobPlan) -> None:
     if found not in (None, plan.engine) and (unchecked is None or unchecked.value.lower() != "off"):
         raise EnvironmentLacks(
             f"{plan.recipe} needs Megatron-Bridge {plan.engine}; the engine {plan.engine_python} has {found}",
-            remedy=f"correct the engine of {plan.engine} in {FILE_NAME}; llmb-install add {plan.workload} brings one",
+            remedy=f"correct the engine of {plan.engine} in {FILE_NAME}"
+            + ("" if is_newer(plan.engine) else f"; llmb-install add {plan.workload} brings one"),
             code="wrong-engine",
         )
 

@@ -1,33 +1,42 @@
-"""Which release of Megatron-Bridge trains a job: the recipe's own, or another one that it runs on as well."""
+"""Which release of Megatron-Bridge trains a job: the recipe's own, another one that it runs on as well, or one of the
+site's, of which LLMB need not know anything."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 
-from llmb_common.engines import CONTAINERS, ENGINES, WITHOUT_LAYER_GRAPHS
-from llmb_common.errors import RequestError
+import msgspec
+
+from llmb_common.engines import CONTAINERS, ENGINES, RELEASE, WITHOUT_LAYER_GRAPHS, is_newer, minor, order
+from llmb_common.errors import ConfigError, RecipeError, RequestError
 from llmb_common.planning.case import Case, Given
 from llmb_common.planning.choose import choose
 from llmb_common.planning.divisibility import captures_iterations
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.releases import container_release, same_release
 from llmb_common.recipes.rows import Result
+from llmb_common.site.cluster import FILE_NAME, SiteRelease
 
 
 def choose_functions(given: Given) -> Given:
     """What is given, with the functions of the release that the job's image has, or that LLMB_ENGINE names: ``0.6.2``.
 
-    A site's own image may have any; it is planned with the newest.
+    A site's own image may have any; it is planned with the newest, unless the site has a catalogue of it.
 
     Raises:
         RequestError: the recipe has no functions of that release, or the image has another one.
     """
     recipe, request = given.recipe, given.request
+    _check_spelling(given)
+    if (own := _own_release(given)) is not None:
+        return replace(given, recipe=_checked(_with_release(recipe, *own), *own))
     if not recipe.releases:
         return given
     asked = request.engine if request.engine and request.engine.count(".") == 2 else None
     image = (request.image or recipe.image) if given.containers else None
-    held = CONTAINERS.get(container_release(image) or "")
+    held = _held(image)
     checked = request.tuning.get("LLMB_ENGINE_CHECK", "").strip().lower() != "off"
     if checked and held is not None and asked not in (None, held):
         raise RequestError(
@@ -41,11 +50,77 @@ def choose_functions(given: Given) -> Given:
     if release is not None and release not in recipe.releases and (checked or asked):
         raise RequestError(
             f"{recipe.name} has no functions of Megatron-Bridge {release}" + ("" if asked else f", which {image} has"),
-            remedy=f"there are those of {' and '.join(recipe.releases)}; {recipe.image} has {_held(recipe)}",
+            remedy=f"there are those of {' and '.join(recipe.releases)}; "
+            f"{recipe.image} has {_held(recipe.image) or 'one of them'}",
             code="no-such-engine",
             field="LLMB_ENGINE" if asked else "RUN_CONF_IMAGE",
         )
     return replace(given, recipe=recipe.of_release(release))
+
+
+def _check_spelling(given: Given) -> None:
+    asked, say = given.request.engine, given.request.say
+    if asked and not re.fullmatch(RELEASE, asked):
+        raise RequestError(
+            f"{say('LLMB_ENGINE', asked)} is not a release of Megatron-Bridge",
+            remedy=f"write {', '.join(given.recipe.engines)}, or a newer one, as 0.7 or 0.7.0",
+            code="no-such-engine",
+            field="LLMB_ENGINE",
+        )
+
+
+def _own_release(given: Given) -> tuple[str, SiteRelease] | None:
+    """The release that the site's configuration has for LLMB_ENGINE or the image; or that is newer than all known."""
+    recipe, asked, image = given.recipe, given.request.engine, given.request.image
+    own = {name: one for name, one in given.cluster.releases.items() if _may_run(recipe, name, one)}
+    if asked is None:
+        return next(((name, one) for name, one in own.items() if image is not None and one.image == image), None)
+    if (name := next((name for name in own if asked in (name, minor(name))), None)) is not None:
+        return name, own[name]
+    later = asked.count(".") == 2 and recipe.releases and order(asked) > max(map(order, recipe.releases))
+    return (asked, SiteRelease()) if is_newer(asked) or later else None
+
+
+def _may_run(recipe: Recipe, name: str, own: SiteRelease) -> bool:
+    """Whether there can be jobs of the recipe in a release of the site's."""
+    functions = recipe.catalogue_file is not None and own.catalogue is not None
+    return is_newer(name) or functions or minor(name) in recipe.engines
+
+
+def _with_release(recipe: Recipe, name: str, own: SiteRelease) -> Recipe:
+    """The recipe as it is for a release of the site's; without an image where nobody knows one."""
+    files = {}
+    if recipe.catalogue_file is not None and own.catalogue is not None:
+        files = {"catalogue_file": own.catalogue, "validation_file": None}
+    known = recipe.engines.get(minor(name), "")
+    image = own.image or (known if _is_of(_held(known) or name, name) else "")
+    return msgspec.structs.replace(
+        recipe, image=image, engine=minor(name), other_engines={}, other_catalogues={}, **files
+    )
+
+
+def _is_of(release: str, name: str) -> bool:
+    """Whether ``release`` is what ``name`` says of it: 0.7.0 is of 0.7 and of 0.7.0."""
+    return order(release)[: len(order(name))] == order(name)
+
+
+def _checked(recipe: Recipe, name: str, own: SiteRelease) -> Recipe:
+    """Refuse a catalogue of another release than the site's configuration says."""
+    release = recipe.catalogue.release if recipe.catalogue and own.catalogue else name
+    if not _is_of(release, name):
+        raise ConfigError(
+            f'{FILE_NAME}: releases."{name}": {own.catalogue} is of Megatron-Bridge {release}',
+            remedy="name it under its own release, or write one in the image: python -m llmb_train.catalogue FILE",
+        )
+    return recipe
+
+
+def _releases(given: Given) -> Iterator[tuple[str, Recipe]]:
+    """The recipe with the functions of each release that there are functions of."""
+    yield from given.recipe.releases.items()
+    for name, own in given.cluster.releases.items():
+        if own.catalogue is not None and given.recipe.catalogue_file is not None:
+            yield name, _with_release(given.recipe, name, own)
 
 
 def choose_in_release(given: Given) -> Case:
@@ -58,7 +133,7 @@ def choose_in_release(given: Given) -> Case:
     try:
         return choose(chosen)
     except RequestError:
-        for release, recipe in given.recipe.releases.items():
+        for release, recipe in _releases(given):
             if recipe is not chosen.recipe and (case := _chosen(replace(given, recipe=recipe))) is not None:
                 raise _elsewhere(chosen, case, release) from None
         raise
@@ -67,7 +142,7 @@ def choose_in_release(given: Given) -> Case:
 def _chosen(given: Given) -> Case | None:
     try:
         return choose(given)
-    except RequestError:
+    except (RequestError, RecipeError):
         return None
 
 
@@ -77,29 +152,32 @@ def _elsewhere(chosen: Given, case: Case, release: str) -> RequestError:
     assert chosen.recipe.catalogue is not None  # or there were no releases
     own = chosen.recipe.catalogue
     why = f" ({own.missing[case.row.function]})" if case.row.function in own.missing else ""
+    by_site = chosen.cluster.releases.get(release)
+    image = chosen.request.image or chosen.recipe.image
+    other = "" if by_site and by_site.image else f", and {say('RUN_CONF_IMAGE')} to an image with that release"
     return RequestError(
-        f"{case.row.function} is not in Megatron-Bridge {own.release}{why}, which "
-        f"{chosen.request.image or case.recipe.image} has",
-        remedy=f"Megatron-Bridge {release} has it: set {say('LLMB_ENGINE', release)}, and {say('RUN_CONF_IMAGE')} to "
-        "an image with that release",
+        f"{case.row.function} is not in Megatron-Bridge {own.release}{why}" + (f", which {image} has" if image else ""),
+        remedy=f"Megatron-Bridge {release} has it: set {say('LLMB_ENGINE', release)}{other}",
         code="not-in-image",
         field="RUN_CONF_IMAGE",
     )
 
 
-def _held(recipe: Recipe) -> str:
-    return CONTAINERS.get(container_release(recipe.image) or "", "one of them")
+def _held(image: str | None) -> str | None:
+    """The release of Megatron-Bridge in one of NVIDIA's images; None of another, and where there is none."""
+    asked = container_release(image)
+    return next((held for container, held in CONTAINERS.items() if same_release(asked, container)), None)
 
 
 def choose_engine(case: Case) -> str:
-    """The release that is asked for, or the recipe's.
+    """The release that is asked for, or the recipe's, without its last number.
 
     Raises:
-        RequestError: the recipe does not run on it, or the image that is asked for has another one.
+        RequestError: the recipe does not run on it, the image that is asked for has another one, or there is no image.
     """
     recipe, request = case.recipe, case.request
     engine = request.engine or recipe.engine
-    if recipe.catalogue is not None and engine == recipe.catalogue.release:
+    if minor(engine) == recipe.engine and (recipe.catalogue is not None or _own_release(case) is not None):
         engine = recipe.engine
     if engine not in recipe.engines:
         say = request.say("LLMB_ENGINE")
@@ -111,22 +189,53 @@ def choose_engine(case: Case) -> str:
             code="no-such-engine",
             field="LLMB_ENGINE",
         )
+    if case.containers and not (request.image or recipe.engines[engine]):
+        raise RequestError(
+            f"{request.say('LLMB_ENGINE', engine)}: LLMB knows no image that has this release",
+            remedy=f'set {request.say("RUN_CONF_IMAGE")} to one, or releases."{engine}".image in {FILE_NAME}',
+            code="no-such-engine",
+            field="RUN_CONF_IMAGE",
+        )
     _check_image(case, engine)
     return engine
 
 
-def engine_notices(recipe: Recipe, engine: str, published: Result | None) -> list[str]:
+def engine_notices(recipe: Recipe, case: Case, engine: str, published: Result | None) -> list[str]:
     """That a job does not run on the recipe's own engine, and what its result will be compared with."""
+    catalogue = case.recipe.catalogue_file
+    notices = []
+    if is_newer(engine):
+        notices.append(_of_newer(case, engine, own=catalogue != recipe.catalogue_file or engine == recipe.engine))
+    elif catalogue not in (None, *(one.catalogue_file for one in (recipe, *recipe.releases.values()))):
+        notices.append(f"its functions are those of {catalogue}")
+    image = case.request.image or case.recipe.engines[engine]
     if engine == recipe.engine:
-        return []
-    notice = f"LLMB_ENGINE={engine}: it trains with Megatron-Bridge {engine}, in {recipe.engines[engine]}"
-    if published is None:
-        return [notice]
+        return notices
+    if not is_newer(engine):
+        notices.append(f"LLMB_ENGINE={engine}: it trains with Megatron-Bridge {engine}, in {image}")
+    if published is None or same_release(container_release(image), recipe.document(published).container):
+        return notices
     document = recipe.document(published)
-    if same_release(container_release(recipe.engines[engine]), document.container):
-        return [notice]
     measured = f"{document.framework} in nemo:{document.container}"
-    return [f"{notice}; the published result was measured with {measured}, and is an indication only"]
+    return [
+        *notices[:-1],
+        f"{notices[-1]}; the published result was measured with {measured}, and is an indication only",
+    ]
+
+
+def _of_newer(case: Case, engine: str, *, own: bool) -> str:
+    """What a job in a release that LLMB does not know is planned with."""
+    said = f"Megatron-Bridge {engine} is newer than those that LLMB is tested with ({', '.join(ENGINES)})"
+    catalogue = case.recipe.catalogue
+    if catalogue is None:
+        return f"{said}: the job has the settings and variables of {ENGINES[-1]}, under the names that it finds there"
+    if own:
+        return f"{said}: planned with {catalogue.path}, of {catalogue.release}"
+    where = f'releases."{engine}".catalogue in {FILE_NAME} names one of the image (docs/catalogue.md)'
+    return (
+        f"{said}: planned with the functions of {catalogue.release}, and the job stops at its start where its image "
+        f"has another one; {where}"
+    )
 
 
 def _why_not(case: Case, engine: str) -> str:
@@ -144,15 +253,15 @@ def _why_not(case: Case, engine: str) -> str:
 
 
 def _check_image(case: Case, engine: str) -> None:
-    """Refuse an image that is known to have another of the recipe's engines."""
+    """Refuse an image that is known to have another engine that the job could be planned for."""
     request = case.request
-    if request.tuning.get("LLMB_ENGINE_CHECK", "").strip().lower() == "off":
-        return
-    asked = container_release(request.image)
-    for other, image in case.recipe.engines.items():
-        if other != engine and same_release(asked, container_release(image)):
-            raise RequestError(
-                f"RUN_CONF_IMAGE={request.image} has Megatron-Bridge {other}, and the job is planned for {engine}",
-                remedy=f"set {request.say('LLMB_ENGINE', other)}, or unset RUN_CONF_IMAGE",
-                field="RUN_CONF_IMAGE",
-            )
+    wanted = request.engine or engine
+    held = _held(request.image) or wanted
+    checked = request.tuning.get("LLMB_ENGINE_CHECK", "").strip().lower() != "off"
+    if checked and not _is_of(held, wanted) and (minor(held) in case.recipe.engines or is_newer(engine)):
+        has = held if minor(held) == engine else minor(held)
+        raise RequestError(
+            f"RUN_CONF_IMAGE={request.image} has Megatron-Bridge {has}, and the job is planned for {wanted}",
+            remedy=f"set {request.say('LLMB_ENGINE', has)}, or unset RUN_CONF_IMAGE",
+            field="RUN_CONF_IMAGE",
+        )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from llmb_common import gpus
+from llmb_common.engines import nearest
 from llmb_common.planning import launcher
 from llmb_common.planning.case import Case
 from llmb_common.planning.divisibility import Layout
@@ -66,7 +67,7 @@ def recipe_environment(case: Case, layout: Layout, fp8_recipe: str | None, engin
     }
     if layout.pp > 1 and case.model.large:
         values["NCCL_P2P_NET_CHUNKSIZE"] = "2097152"  # fewer, larger messages between pipeline stages
-    return values | _BY_RELEASE[engine](case, layout, precision)
+    return values | _BY_RELEASE[nearest(engine)](case, layout, precision)
 
 
 def _of_0_3(case: Case, layout: Layout, precision: str) -> Environment:
@@ -125,7 +126,7 @@ def bridge_0_6_environment(size: str, gpu_type: str, precision: str, layout: Lay
 
 
 _BY_RELEASE: dict[str, Callable[[Case, Layout, str], Environment]] = {"0.3": _of_0_3, "0.6": _of_0_6}
-"""By the release of Megatron-Bridge that trains."""
+"""By the release of Megatron-Bridge that trains; a newer one has the variables of the newest here."""
 
 _CUDNN = {"NVTE_NORM_FWD_USE_CUDNN": "1", "NVTE_NORM_BWD_USE_CUDNN": "1"}
 

@@ -129,7 +129,7 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
     notices = [
         *choice_notices(case),
         *function_notices(case),
-        *engine_notices(recipe, engine, published),
+        *engine_notices(recipe, case, engine, published),
         *routing_notices(case),
         *fp8_notices(case),
         *profile_notices(case),
@@ -229,7 +229,8 @@ def _image(case: Case, engine: str, install: Path) -> str | None:
     if request.image:
         return request.image
     folder = Path(cluster.image_folder) if cluster.image_folder else install / "images"
-    return str(folder / image_file_name(case.recipe.engines[engine]))
+    image = case.recipe.engines[engine]
+    return image if image.startswith("/") else str(folder / image_file_name(image))
 
 
 def _slurm(case: Case, nodes: int, gpus_per_node: int) -> tuple[SlurmPlan | None, list[str]]:

@@ -7,7 +7,7 @@ import string
 from collections import Counter
 from pathlib import Path
 
-from llmb_common.engines import ENGINES
+from llmb_common.engines import ENGINES, is_newer
 from llmb_common.errors import RecipeError, did_you_mean
 from llmb_common.gpus import gpu_types, rows_of
 from llmb_common.recipes.model import Model
@@ -73,9 +73,10 @@ def _check_engines(recipe: Recipe, path: Path) -> None:
             f"{path}: other_engines: {recipe.engine} is the engine already", remedy="give its image as image"
         )
     for engine in recipe.engines:
-        if engine not in ENGINES:
+        if engine not in ENGINES and not is_newer(engine):
             raise RecipeError(
-                f"{path}: there are no settings for the engine {engine!r}", remedy=f"one of {', '.join(ENGINES)}"
+                f"{path}: there are no settings for the engine {engine!r}",
+                remedy=f"one of {', '.join(ENGINES)}, or a newer one",
             )
 
 

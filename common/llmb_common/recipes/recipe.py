@@ -241,6 +241,10 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             field="CONFIG_VARIANT",
         )
 
+    def measured_as(self, variant: str) -> Variant:
+        """How runs of ``variant`` are measured: functions as the first, of whatever catalogue they are."""
+        return next((known for known in self.listed_variants if known.name == variant), self.listed_variants[0])
+
 
 def find_row(recipe: Recipe, result: Result) -> Row | None:
     """The configuration row that a published result was measured with."""

@@ -159,7 +159,7 @@ def judge_result(
         return Verdict("no reference", "nothing is published for this configuration", remarks=remarks)
     reference = candidates[0]
     remarks += tuple(f"its reference: {note}" for note in reference.notes)
-    if recipe.variant(plan.variant).vboost and not plan.vboost and reference.kind == "published":
+    if recipe.measured_as(plan.variant).vboost and not plan.vboost and reference.kind == "published":
         remarks += ("the published run had the GPUs' clock boost (ENABLE_VBOOST=true), this run did not",)
     if plan.measurement.statistic == "last" and timing.last is not None:
         apart = timing.last.seconds / reference.seconds - 1
@@ -194,7 +194,7 @@ def _step_tflop(plan: JobPlan, recipe: Recipe) -> float | None:
         if per_token is None:
             return None
         return flops.achieved_tflops(per_token * plan.seq_len, plan.gbs, 1.0, plan.gpus)
-    attention = recipe.variant(plan.variant).flops_attention or recipe.flops.attention
+    attention = recipe.measured_as(plan.variant).flops_attention or recipe.flops.attention
     sequence = flops.model_flops(plan.architecture, plan.seq_len, attention).total
     return flops.achieved_tflops(sequence, plan.gbs, 1.0, plan.gpus)
 

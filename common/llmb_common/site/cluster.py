@@ -11,7 +11,7 @@ import msgspec
 
 from llmb_common import gpus
 from llmb_common.cluster_types import ClusterType, names
-from llmb_common.engines import DEFAULT_ENGINE
+from llmb_common.engines import DEFAULT_ENGINE, RELEASE, minor
 from llmb_common.errors import ConfigError, did_you_mean
 from llmb_common.files import status_of
 from llmb_common.request.values import is_mount
@@ -54,7 +54,17 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def of_release(self, release: str) -> str | None:
         """The Python with that release; None where there is none."""
-        return self.python if release == DEFAULT_ENGINE else self.releases.get(release)
+        others = {minor(name): python for name, python in self.releases.items()}
+        return self.python if release == DEFAULT_ENGINE else others.get(release)
+
+
+class SiteRelease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A release of Megatron-Bridge that the site brings itself."""
+
+    image: str | None = None
+    """A path, or the name of an image as recipes give it."""
+    catalogue: str | None = None
+    """The file that ``python -m llmb_train.catalogue`` wrote in it."""
 
 
 class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,6 +78,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     arch: Literal["x86_64", "aarch64"] | None = None
     slurm: SlurmSettings = SlurmSettings()
     engine: Engine | None = None
+    releases: dict[str, SiteRelease] = {}
+    """By release of Megatron-Bridge, ``"0.7"`` or ``"0.7.0"``: what LLMB_ENGINE, or the image, chooses."""
     env_type: Literal["uv", "venv", "conda"] | None = None
     image_folder: str | None = None
     checkpoint_gb_per_second: Annotated[float, msgspec.Meta(gt=0)] = CHECKPOINT_GB_PER_SECOND
@@ -149,6 +161,13 @@ def _check(config: ClusterConfig, path: Path, lines: Lines) -> None:
     engine = config.engine or Engine()
     paths = [("engine.python", engine.python), ("image_folder", config.image_folder)]
     paths += [(f"engine.releases.{release}", python) for release, python in engine.releases.items()]
+    paths += [(f"releases.{release}.catalogue", own.catalogue) for release, own in config.releases.items()]
+    for key, releases in (("engine.releases", engine.releases), ("releases", config.releases)):
+        for release in releases:
+            if not re.fullmatch(RELEASE, release):
+                raise ConfigError(
+                    f"{at(key)}: {release!r} is not a release of Megatron-Bridge", remedy='write it as "0.7" or "0.7.0"'
+                )
     for key, place in paths:
         if place is not None and not place.startswith("/"):
             raise ConfigError(f"{at(key)} {place!r} is not an absolute path", remedy="jobs run in other folders")
@@ -159,7 +178,8 @@ def _check(config: ClusterConfig, path: Path, lines: Lines) -> None:
 
 def _texts(config: ClusterConfig) -> Iterator[tuple[str, str]]:
     """Every text in the file, with its key."""
-    groups = (("", config), ("slurm.", config.slurm), ("engine.", config.engine))
+    own = ((f"releases.{release}.", own) for release, own in config.releases.items())
+    groups = (("", config), ("slurm.", config.slurm), ("engine.", config.engine), *own)
     for prefix, group in groups:
         for key in group.__struct_fields__ if group else ():
             value = getattr(group, key)

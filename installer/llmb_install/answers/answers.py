@@ -159,7 +159,8 @@ def require_engines(releases: Collection[str], recipes: Collection[Recipe], at: 
             names = ", ".join(recipe.workload for recipe in recipes)
             raise RequestError(
                 f"{at}engines: {names} cannot run on Megatron-Bridge {release}",
-                remedy=f"the releases are {', '.join(known)}",
+                remedy=f"the releases are {', '.join(known)}; a newer one is the site's own: releases and "
+                "engine.releases in cluster_config.yaml",
             )
 
 

@@ -1,0 +1,294 @@
+"""A release of Megatron-Bridge that LLMB has never heard of: a site's container with a catalogue of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmb_common.errors import ConfigError, EnvironmentLacks, LLMBError, RequestError
+from llmb_common.executors.engine import check_engine
+from llmb_common.launch import plan_from_variables
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.rendering.job import job_document
+from llmb_common.runs.paths import dry_run_paths
+from llmb_common.site.cluster import FILE_NAME
+from llmb_install.answers.answers import complete
+from llmb_install.answers.stored import load_recipes
+from llmb_install.installation import Installation
+from llmb_train.job import FunctionJob, Job, parse_job
+from support.cli import Cli
+from support.runs import ROOT, make_run, plan_for, steady_log
+
+SHIPPED = json.loads((ROOT / "mbridge" / "catalogue-0.6.2.json").read_text())
+OLD, NEW = "llama3_8b_pretrain_8gpu_h100_fp8cs_config", "llama3_8b_pretrain_16gpu_h100_fp8ds_config"
+ASKED = {"MODEL_SIZE": "llama3_8b", "GPU_TYPE": "h100", "DTYPE": "fp8", "FP8_RECIPE": "ds", "JOB_TOTAL_GPUS": "16"}
+SHIPPED_TOO = {**ASKED, "FP8_RECIPE": "cs", "JOB_TOTAL_GPUS": "8"}
+LLAMA = {"MODEL_SIZE": "8b", "GPU_TYPE": "h100", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "8"}
+IMAGE = "/images/ours.sqsh"
+
+
+def catalogue(folder: Path, release: str = "0.9.1") -> Path:
+    """One function of today's and one that no release has."""
+    words = {"index": [row for row in SHIPPED["index"] if row[0] == OLD], "functions": {}}
+    words["index"] = [*words["index"], [NEW, "llama3_8b", "pretrain", 16, "h100", "fp8ds", None]]
+    words["functions"] = dict.fromkeys((OLD, NEW), SHIPPED["functions"][OLD])
+    file = folder / f"catalogue-{release}.json"
+    file.write_text(json.dumps({**SHIPPED, "release": release, "core": "0.22.0", "sha256": 64 * "9", **words}))
+    return file
+
+
+def configure(install: Path, text: str) -> None:
+    (install / FILE_NAME).write_text(f"schema: 1\n{text}\n")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """An installation whose configuration has the release."""
+    configure(tmp_path, f'releases:\n  "0.9.1": {{image: {IMAGE}, catalogue: {catalogue(tmp_path)}}}')
+    return tmp_path
+
+
+def notices(planned: JobPlan, words: str = "newer than") -> list[str]:
+    return [line for line in planned.preflight.warnings if words in line]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"LLMB_ENGINE": "0.9.1"}, {"LLMB_ENGINE": "0.9"}, {"RUN_CONF_IMAGE": IMAGE}],
+    ids=lambda how: next(iter(how)),
+)
+def test_the_release_or_its_image_chooses_the_sites_catalogue(site: Path, how: dict[str, str]) -> None:
+    planned = plan_for(site, "mbridge", **ASKED, **how)
+    assert planned.function is not None
+    assert (planned.engine, planned.image, planned.function.name) == ("0.9", IMAGE, NEW)
+    assert (planned.function.release, planned.function.catalogue) == ("0.9.1", 64 * "9")
+    (said,) = notices(planned)
+    assert said.startswith(
+        "Megatron-Bridge 0.9 is newer than those that LLMB is tested with (0.3, 0.6): planned with /"
+    )
+    assert said.endswith("catalogue-0.9.1.json, of 0.9.1")
+    job = parse_job(job_document(planned, dry_run_paths(str(site), "x")))
+    assert isinstance(job, FunctionJob)
+    assert (job.function.name, job.engine, job.release.is_newer) == (NEW, "0.9", True)
+
+
+def test_the_sites_releases_change_nothing_for_other_jobs(site: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    asked = {**ASKED, "FP8_RECIPE": "cs", "JOB_TOTAL_GPUS": "8"}
+    bare = tmp_path_factory.mktemp("bare")
+    mine, without = plan_for(site, "mbridge", **asked), plan_for(bare, "mbridge", **asked)
+    assert (mine.function, mine.engine, mine.env) == (without.function, without.engine, without.env)
+    assert plan_for(site, **LLAMA).engine == "0.3"
+    assert not notices(mine)
+
+
+def test_a_function_that_only_the_sites_release_has_is_refused_elsewhere_and_the_release_named(site: Path) -> None:
+    with pytest.raises(RequestError, match=f"{NEW} is not in Megatron-Bridge 0.6.0, which") as caught:
+        plan_for(site, "mbridge", **ASKED)
+    assert caught.value.remedy == "Megatron-Bridge 0.9.1 has it: set LLMB_ENGINE=0.9.1"
+
+
+def test_an_older_release_of_the_sites_has_its_own_catalogue_too(tmp_path: Path) -> None:
+    file = catalogue(tmp_path, "0.6.1")
+    configure(tmp_path, f'releases:\n  "0.6.1": {{image: {IMAGE}, catalogue: {file}}}')
+    planned = plan_for(tmp_path, "mbridge", **ASKED, LLMB_ENGINE="0.6.1")
+    assert planned.function is not None
+    assert (planned.engine, planned.function.release, planned.image) == ("0.6", "0.6.1", IMAGE)
+    assert notices(planned, "its functions are those of") == [f"its functions are those of {file}"]
+
+
+def test_a_copy_of_the_recipe_may_name_the_release(tmp_path: Path) -> None:
+    catalogue(tmp_path)
+    head = (ROOT / "mbridge" / "recipe.yaml").read_text()
+    kept = re.sub(r"(?m)^(validation|published|other_catalogues|  \"0\.6\.0\"):?.*\n", "", head)
+    kept = kept.replace('engine: "0.6"', 'engine: "0.9"').replace("catalogue-0.6.2", "catalogue-0.9.1")
+    (tmp_path / "recipe.yaml").write_text(kept.replace('"nvcr.io#nvidia/nemo:26.08"', IMAGE))
+    variables = {"LLMB_INSTALL": str(tmp_path), "CLUSTER_TYPE": "slurm", **ASKED}
+    planned = plan_from_variables(tmp_path, variables)[1]
+    assert (planned.engine, planned.image) == ("0.9", IMAGE)
+    assert len(notices(planned)) == 1
+    assert plan_from_variables(tmp_path, {**variables, "LLMB_ENGINE": "0.9.1"})[1] == planned
+
+
+# Without a catalogue
+
+
+IN_OURS = {"RUN_CONF_IMAGE": "/images/other.sqsh"}
+
+
+@pytest.mark.parametrize("release", ["0.7", "0.7.0", "0.7.0rc1", "1.0", "0.10.2"])
+@pytest.mark.parametrize(
+    ("recipe", "asked"), [("mbridge", {**ASKED, "JOB_TOTAL_GPUS": "8", "FP8_RECIPE": "cs"}), ("llama3.1", LLAMA)]
+)
+def test_an_unknown_release_is_planned_with_a_notice(
+    tmp_path: Path, recipe: str, asked: dict[str, str], release: str
+) -> None:
+    planned = plan_for(tmp_path, recipe, **asked, **IN_OURS, LLMB_ENGINE=release)
+    minor = ".".join(release.split(".")[:2])
+    assert (planned.engine, planned.image) == (minor, IN_OURS["RUN_CONF_IMAGE"])
+    (said,) = notices(planned)
+    assert said.startswith(f"Megatron-Bridge {minor} is newer than")
+    with_what = "planned with the functions of 0.6.2, and the job stops at its start where its image has another"
+    assert (with_what if recipe == "mbridge" else "has the settings and variables of 0.6") in said
+    job = parse_job(job_document(planned, dry_run_paths(str(tmp_path), "x")))
+    assert isinstance(job, FunctionJob if recipe == "mbridge" else Job)
+
+
+def test_a_described_job_has_the_variables_of_the_newest_release(tmp_path: Path) -> None:
+    newer = plan_for(tmp_path, **LLAMA, **IN_OURS, LLMB_ENGINE="0.7")
+    assert newer.env == plan_for(tmp_path, **LLAMA, **IN_OURS, LLMB_ENGINE="0.6").env
+    assert newer.env != plan_for(tmp_path, **LLAMA).env
+    assert "is an indication only" in notices(newer)[0]
+
+
+def test_the_image_of_a_release_serves_every_recipe(site: Path) -> None:
+    assert plan_for(site, **LLAMA, LLMB_ENGINE="0.9").image == IMAGE
+    configure(site, 'image_folder: /shared\nreleases: {"0.9": {image: "registry.example#ours/nemo:1"}}')
+    assert plan_for(site, **LLAMA, LLMB_ENGINE="0.9").image == "/shared/ours+nemo+1.sqsh"
+
+
+def test_outside_containers_the_sites_python_is_taken_and_must_have_the_release(tmp_path: Path) -> None:
+    python = tmp_path / "engine" / "bin" / "python"
+    local = {
+        "CLUSTER_TYPE": "local",
+        "GPU_TYPE": "cpu",
+        "MODEL_SIZE": "smoke",
+        "JOB_TOTAL_GPUS": "2",
+        "LLMB_ENGINE": "0.9",
+    }
+    with pytest.raises(EnvironmentLacks) as caught:
+        check_engine(plan_for(tmp_path, **local))
+    assert caught.value.remedy.startswith('set engine.releases."0.9" in cluster_config.yaml to a Python')
+    configure(tmp_path, f'engine: {{releases: {{"0.9.1": {python}}}}}')
+    python.parent.mkdir(parents=True)
+    python.touch()
+    check_engine(plan_for(tmp_path, **local))
+    packages = python.parents[1] / "lib" / "python3.11" / "site-packages"
+    (packages / "megatron_bridge-0.8.0.dist-info").mkdir(parents=True)
+    with pytest.raises(EnvironmentLacks, match=r"needs Megatron-Bridge 0.9; the engine .* has 0.8") as wrong:
+        check_engine(plan_for(tmp_path, **local))
+    assert wrong.value.remedy == "correct the engine of 0.9 in cluster_config.yaml"
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize("recipe", ["mbridge", "llama3.1"])
+@pytest.mark.parametrize("release", ["v0.7", "0", "0.", "seven", "0.7.x", "0-7", "nemo:26.10"])
+def test_what_is_no_release_is_refused_with_how_to_write_one(tmp_path: Path, recipe: str, release: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        plan_for(tmp_path, recipe, **(LLAMA if recipe != "mbridge" else ASKED), LLMB_ENGINE=release)
+    assert caught.value.message == f"LLMB_ENGINE={release} is not a release of Megatron-Bridge"
+    assert "as 0.7 or 0.7.0" in caught.value.remedy
+
+
+def test_a_release_without_a_known_image_is_refused_with_where_to_name_one(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="LLMB knows no image that has this release") as caught:
+        plan_for(tmp_path, **LLAMA, LLMB_ENGINE="0.7.1")
+    assert caught.value.remedy == 'set RUN_CONF_IMAGE to one, or releases."0.7".image in cluster_config.yaml'
+
+
+@pytest.mark.parametrize(
+    ("image", "held"),
+    [({}, "knows no image"), ({"RUN_CONF_IMAGE": "nvcr.io#nvidia/nemo:26.08"}, "has Megatron-Bridge 0.6.0")],
+)
+def test_a_later_patch_is_not_that_of_nvidias_image(tmp_path: Path, image: dict[str, str], held: str) -> None:
+    with pytest.raises(RequestError, match=held):
+        plan_for(tmp_path, "mbridge", **SHIPPED_TOO, **image, LLMB_ENGINE="0.6.3")
+    assert plan_for(tmp_path, "mbridge", **SHIPPED_TOO, **IN_OURS, LLMB_ENGINE="0.6.3").engine == "0.6"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "asked", "release", "message"),
+    [
+        ("llama3.1", LLAMA, "0.5", "LLMB has no settings for this release of Megatron-Bridge"),
+        ("nemotron4", {"GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "256"}, "0.6", "its settings are of 0.3"),
+        ("mbridge", SHIPPED_TOO, "0.3", "its functions are of 0.6"),
+    ],
+)
+def test_an_image_of_the_sites_does_not_make_a_release_run_that_cannot(
+    tmp_path: Path, recipe: str, asked: dict[str, str], release: str, message: str
+) -> None:
+    configure(tmp_path, f'releases: {{"{release}": {{image: {IMAGE}}}}}')
+    with pytest.raises(RequestError, match=message):
+        plan_for(tmp_path, recipe, **asked, LLMB_ENGINE=release)
+
+
+def test_a_broken_catalogue_of_the_sites_hides_no_other_mistake(tmp_path: Path) -> None:
+    configure(tmp_path, f'releases: {{"0.9": {{image: {IMAGE}, catalogue: /nowhere.json}}}}')
+    with pytest.raises(RequestError, match="llama3_8b has no FP8_RECIPE=ds on h100"):
+        plan_for(tmp_path, "mbridge", **ASKED)
+
+
+def test_an_image_that_is_known_to_have_another_release_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"nemo:26.04 has Megatron-Bridge 0.4, and the job is planned for 0.7"):
+        plan_for(tmp_path, **LLAMA, LLMB_ENGINE="0.7", RUN_CONF_IMAGE="nvcr.io#nvidia/nemo:26.04")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('releases: {"v0.9": {image: /x}}', "releases: 'v0.9' is not a release of Megatron-Bridge"),
+        ('engine: {releases: {"new": /x/python}}', "engine.releases: 'new' is not a release of Megatron-Bridge"),
+        ('releases: {"0.9": {catalogue: mine.json}}', "releases.0.9.catalogue 'mine.json' is not an absolute path"),
+        ('releases: {"0.9": {catalog: /mine.json}}', "unknown key 'catalog'"),
+        ('releases: {"0.9": {image: "/a\\nb"}}', "releases.0.9.image"),
+        ('releases: {"0.9": {catalogue: /nowhere.json}}', "cannot read the catalogue /nowhere.json"),
+    ],
+)
+def test_a_mistake_in_the_sites_configuration_is_named(tmp_path: Path, text: str, message: str) -> None:
+    configure(tmp_path, text)
+    with pytest.raises(LLMBError) as caught:
+        plan_for(tmp_path, "mbridge", **ASKED, **IN_OURS, LLMB_ENGINE="0.9")
+    assert message in caught.value.message
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(("name", "fits"), [("0.8", False), ("0.9.2", False), ("0.9", True)])
+def test_a_catalogue_stands_under_its_own_release(tmp_path: Path, name: str, fits: bool) -> None:
+    configure(tmp_path, f'releases: {{"{name}": {{image: {IMAGE}, catalogue: {catalogue(tmp_path)}}}}}')
+    if fits:
+        assert plan_for(tmp_path, "mbridge", **ASKED, LLMB_ENGINE=name).engine == "0.9"
+        return
+    with pytest.raises(ConfigError, match=rf'releases."{name}": .*catalogue-0.9.1.json is of Megatron-Bridge 0.9.1'):
+        plan_for(tmp_path, "mbridge", **ASKED, LLMB_ENGINE=name)
+
+
+# The verdict
+
+
+def run_of(cli: Cli, milliseconds: float) -> str:
+    record = make_run(cli.install, "mbridge", variables={**ASKED, "LLMB_ENGINE": "0.9"}, log=steady_log(milliseconds))
+    return record.paths.run_id
+
+
+def test_a_run_of_the_sites_release_has_no_reference_until_it_has_a_baseline(cli: Cli) -> None:
+    configure(cli.install, f'releases:\n  "0.9.1": {{image: {IMAGE}, catalogue: {catalogue(cli.install)}}}')
+    first, second = run_of(cli, 1000), run_of(cli, 1001)
+    (found,) = cli("results", "--json", first).data["runs"]
+    assert (found["verdict"], found["reference"]) == ("no reference", None)
+    assert cli("baseline", "set", first).status == 0
+    (judged,) = cli("results", "--json", second).data["runs"]
+    reference: dict[str, Any] = judged["reference"]
+    assert (reference["kind"], reference["same_software"], reference["software"]) == ("baseline", True, "ours.sqsh")
+
+
+# The installer
+
+
+def test_the_installer_leaves_a_release_that_it_has_no_lock_for_to_the_site(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    shutil.copytree(ROOT / "mbridge", clone / "mbridge")
+    shutil.copytree(ROOT / "llama3.1", clone / "llama3.1")
+    file = clone / "mbridge" / "recipe.yaml"
+    file.write_text(file.read_text().replace('engine: "0.6"', 'engine: "0.9"'))
+    given = {"cluster_type": "local", "gpu_type": "cpu", "install_path": str(tmp_path / "i"), "workloads": "all"}
+    found = Installation(clone, complete(given, load_recipes(clone)))
+    assert found.releases() == ["0.3", "0.9"]
+    assert [engine.release for engine in found.engines()] == ["0.3"]
+    assert found.engine_names() == {"engine-cpu"}
+    assert list(found.site_values()["engine"]) == ["python"]
