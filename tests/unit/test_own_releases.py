@@ -277,6 +277,21 @@ def test_a_run_of_the_sites_release_has_no_reference_until_it_has_a_baseline(cli
     assert (reference["kind"], reference["same_software"], reference["software"]) == ("baseline", True, "ours.sqsh")
 
 
+# Sweeps
+
+
+def test_a_sweep_takes_models_and_scales_of_the_sites_release(cli: Cli) -> None:
+    file = catalogue(cli.install)
+    file.write_text(file.read_text().replace(NEW, "zebra_9b_pretrain_16gpu_h100_fp8ds_config"))
+    file.write_text(file.read_text().replace('"llama3_8b", "pretrain", 16', '"zebra_9b", "pretrain", 16'))
+    configure(cli.install, f'cluster_type: slurm\nreleases: {{"0.9": {{image: {IMAGE}, catalogue: {file}}}}}')
+    asked = ("-w", "mbridge", "-s", "zebra_9b", "--gpu-type", "h100", "--dtype", "fp8", "--scale", "all", "--dry-run")
+    done = cli("submit", *asked, "--engine", "0.9")
+    assert done.status == 0, done.err
+    assert "#SBATCH --job-name=pretrain_zebra_9b_fp8_ds_gpus16_" in done.out
+    assert cli("submit", *asked).status == 2
+
+
 # The installer
 
 

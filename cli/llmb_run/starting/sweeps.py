@@ -6,10 +6,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
+from typing import TYPE_CHECKING
 
 from llmb_common.errors import RequestError
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask, option_names, variables_for
+
+if TYPE_CHECKING:
+    from llmb_common.planning.case import Given
 
 
 def sweep(
@@ -39,7 +43,7 @@ def sweep(
                 f"--scale {scale} is not a number of GPUs", remedy="llmb-run list shows the scales; or --scale all"
             )
     assert place.install  # without one nothing can be planned: say so once
-    recipes = [place.workload(name).recipe for name in workloads]
+    recipes = [_given(replace(base, workload=name), place).recipe for name in workloads]
     for size in sizes:
         # A size of one of several workloads is a combination; a size of none is a slip.
         if not any(size.lower() in recipe.sizes for recipe in recipes):
@@ -82,6 +86,12 @@ def _scales(
 def documented_scales(ask: Ask, place: Place) -> list[int]:
     """The scales that the recipe documents for ``ask`` (its own ``scale`` is not looked at)."""
     from llmb_common.planning import choose
+
+    return choose.documented_scales(_given(ask, place))
+
+
+def _given(ask: Ask, place: Place) -> Given:
+    """What there is to plan ``ask`` with: the recipe has the functions of its release."""
     from llmb_common.planning.case import Given
     from llmb_common.planning.engine import choose_functions
     from llmb_common.request.read import read_request
@@ -90,5 +100,4 @@ def documented_scales(ask: Ask, place: Place) -> list[int]:
     recipe = place.workload(ask.workload).recipe
     request = read_request(variables_for(replace(ask, scale=None), place), option_names())
     machine = look_at_machine(place.cluster, request)
-    given = Given(recipe=recipe, cluster=place.cluster, request=request, machine=machine)
-    return choose.documented_scales(choose_functions(given))
+    return choose_functions(Given(recipe=recipe, cluster=place.cluster, request=request, machine=machine))

@@ -17,7 +17,7 @@ from __future__ import annotations
 import importlib
 import warnings
 
-_PATCHES = ("norm", "attention", "moe", "experts", "optimizer", "datasets")
+_PATCHES = ("norm", "attention", "experts", "moe", "optimizer", "datasets")
 """The modules of this package that patch megatron-core; each looks for what it makes up for."""
 
 
