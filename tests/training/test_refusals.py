@@ -64,7 +64,7 @@ OF_0_6 = {
     "bridge/training/config.py": "    def _validate_and_apply_megatron_fsdp_configs(self): ...\n",
 }
 OF_0_3 = {
-    "core/transformer/transformer_config.py": "    cuda_graph_scope: list[str]\n",
+    "core/transformer/transformer_config.py": "    cuda_graph_scope: list[str]\n    cuda_graph_modules2: int\n",
     "bridge/training/config.py": "",
 }
 

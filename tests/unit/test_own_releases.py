@@ -25,9 +25,9 @@ from support.cli import Cli
 from support.runs import ROOT, make_run, plan_for, steady_log
 
 SHIPPED = json.loads((ROOT / "mbridge" / "catalogue-0.6.2.json").read_text())
-OLD, NEW = "llama3_8b_pretrain_8gpu_h100_fp8cs_config", "llama3_8b_pretrain_16gpu_h100_fp8ds_config"
-ASKED = {"MODEL_SIZE": "llama3_8b", "GPU_TYPE": "h100", "DTYPE": "fp8", "FP8_RECIPE": "ds", "JOB_TOTAL_GPUS": "16"}
-SHIPPED_TOO = {**ASKED, "FP8_RECIPE": "cs", "JOB_TOTAL_GPUS": "8"}
+OLD, NEW = "llama3_8b_pretrain_8gpu_h100_fp8cs_config", "llama3_8b_pretrain_16gpu_h100_fp8ds_ours_config"
+SHIPPED_TOO = {"MODEL_SIZE": "llama3_8b", "GPU_TYPE": "h100", "DTYPE": "fp8", "FP8_RECIPE": "cs", "JOB_TOTAL_GPUS": "8"}
+ASKED = {**SHIPPED_TOO, "FP8_RECIPE": "ds", "JOB_TOTAL_GPUS": "16", "CONFIG_VARIANT": "ours"}
 LLAMA = {"MODEL_SIZE": "8b", "GPU_TYPE": "h100", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "8"}
 IMAGE = "/images/ours.sqsh"
 
@@ -35,7 +35,7 @@ IMAGE = "/images/ours.sqsh"
 def catalogue(folder: Path, release: str = "0.9.1") -> Path:
     """One function of today's and one that no release has."""
     words = {"index": [row for row in SHIPPED["index"] if row[0] == OLD], "functions": {}}
-    words["index"] = [*words["index"], [NEW, "llama3_8b", "pretrain", 16, "h100", "fp8ds", None]]
+    words["index"] = [*words["index"], [NEW, "llama3_8b", "pretrain", 16, "h100", "fp8ds", "ours"]]
     words["functions"] = dict.fromkeys((OLD, NEW), SHIPPED["functions"][OLD])
     file = folder / f"catalogue-{release}.json"
     file.write_text(json.dumps({**SHIPPED, "release": release, "core": "0.22.0", "sha256": 64 * "9", **words}))
@@ -78,12 +78,27 @@ def test_the_release_or_its_image_chooses_the_sites_catalogue(site: Path, how: d
 
 
 def test_the_sites_releases_change_nothing_for_other_jobs(site: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    asked = {**ASKED, "FP8_RECIPE": "cs", "JOB_TOTAL_GPUS": "8"}
     bare = tmp_path_factory.mktemp("bare")
-    mine, without = plan_for(site, "mbridge", **asked), plan_for(bare, "mbridge", **asked)
+    mine, without = plan_for(site, "mbridge", **SHIPPED_TOO), plan_for(bare, "mbridge", **SHIPPED_TOO)
     assert (mine.function, mine.engine, mine.env) == (without.function, without.engine, without.env)
     assert plan_for(site, **LLAMA).engine == "0.3"
     assert not notices(mine)
+
+
+def test_a_release_without_an_image_is_taken_only_where_it_is_asked_for(tmp_path: Path) -> None:
+    configure(tmp_path, f'releases: {{"0.9": {{catalogue: {catalogue(tmp_path)}}}}}')
+    assert plan_for(tmp_path, "mbridge", **SHIPPED_TOO).engine == "0.6"
+    assert plan_for(tmp_path, "mbridge", **ASKED, **IN_OURS, LLMB_ENGINE="0.9").engine == "0.9"
+
+
+def test_what_megatron_said_of_the_shipped_functions_does_not_hold_for_the_sites(tmp_path: Path) -> None:
+    refused = {"MODEL_SIZE": "deepseek_v4_pro", "GPU_TYPE": "gb300", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "256"}
+    with pytest.raises(RequestError, match="is refused by Megatron itself"):
+        plan_for(tmp_path, "mbridge", **refused)
+    file = tmp_path / "all.json"
+    file.write_text(json.dumps({**SHIPPED, "release": "0.9.1"}))
+    configure(tmp_path, f'releases: {{"0.9": {{image: {IMAGE}, catalogue: {file}}}}}')
+    assert plan_for(tmp_path, "mbridge", **refused, LLMB_ENGINE="0.9").image == IMAGE
 
 
 def test_a_function_that_only_the_sites_release_has_is_refused_elsewhere_and_the_release_named(site: Path) -> None:
@@ -121,9 +136,7 @@ IN_OURS = {"RUN_CONF_IMAGE": "/images/other.sqsh"}
 
 
 @pytest.mark.parametrize("release", ["0.7", "0.7.0", "0.7.0rc1", "1.0", "0.10.2"])
-@pytest.mark.parametrize(
-    ("recipe", "asked"), [("mbridge", {**ASKED, "JOB_TOTAL_GPUS": "8", "FP8_RECIPE": "cs"}), ("llama3.1", LLAMA)]
-)
+@pytest.mark.parametrize(("recipe", "asked"), [("mbridge", SHIPPED_TOO), ("llama3.1", LLAMA)])
 def test_an_unknown_release_is_planned_with_a_notice(
     tmp_path: Path, recipe: str, asked: dict[str, str], release: str
 ) -> None:
@@ -220,7 +233,7 @@ def test_an_image_of_the_sites_does_not_make_a_release_run_that_cannot(
 
 def test_a_broken_catalogue_of_the_sites_hides_no_other_mistake(tmp_path: Path) -> None:
     configure(tmp_path, f'releases: {{"0.9": {{image: {IMAGE}, catalogue: /nowhere.json}}}}')
-    with pytest.raises(RequestError, match="llama3_8b has no FP8_RECIPE=ds on h100"):
+    with pytest.raises(RequestError, match="mbridge has no variant 'ours'"):
         plan_for(tmp_path, "mbridge", **ASKED)
 
 
@@ -282,10 +295,11 @@ def test_a_run_of_the_sites_release_has_no_reference_until_it_has_a_baseline(cli
 
 def test_a_sweep_takes_models_and_scales_of_the_sites_release(cli: Cli) -> None:
     file = catalogue(cli.install)
-    file.write_text(file.read_text().replace(NEW, "zebra_9b_pretrain_16gpu_h100_fp8ds_config"))
+    file.write_text(file.read_text().replace(NEW, "zebra_9b_pretrain_16gpu_h100_fp8ds_ours_config"))
     file.write_text(file.read_text().replace('"llama3_8b", "pretrain", 16', '"zebra_9b", "pretrain", 16'))
     configure(cli.install, f'cluster_type: slurm\nreleases: {{"0.9": {{image: {IMAGE}, catalogue: {file}}}}}')
     asked = ("-w", "mbridge", "-s", "zebra_9b", "--gpu-type", "h100", "--dtype", "fp8", "--scale", "all", "--dry-run")
+    asked += ("--variant", "ours")
     done = cli("submit", *asked, "--engine", "0.9")
     assert done.status == 0, done.err
     assert "#SBATCH --job-name=pretrain_zebra_9b_fp8_ds_gpus16_" in done.out
@@ -307,3 +321,16 @@ def test_the_installer_leaves_a_release_that_it_has_no_lock_for_to_the_site(tmp_
     assert [engine.release for engine in found.engines()] == ["0.3"]
     assert found.engine_names() == {"engine-cpu"}
     assert list(found.site_values()["engine"]) == ["python"]
+
+
+def test_the_installer_does_not_import_an_image_that_is_a_file_of_the_sites(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    shutil.copytree(ROOT / "mbridge", clone / "mbridge")
+    given = {"cluster_type": "slurm", "gpu_type": "h100", "account": "a", "gpu_partition": "p", "workloads": "all"}
+    given |= {"install_path": str(tmp_path / "i"), "cpu_partition": "p"}
+    names = []
+    for image in ('"nvcr.io#nvidia/nemo:26.08"', IMAGE):
+        file = clone / "mbridge" / "recipe.yaml"
+        file.write_text(file.read_text().replace('"nvcr.io#nvidia/nemo:26.08"', image))
+        names.append([one.source for one in Installation(clone, complete(given, load_recipes(clone))).images()])
+    assert names == [["nvcr.io#nvidia/nemo:26.08"], []]
