@@ -32,6 +32,7 @@ TOGETHER = {
     "test_launched_functions": "functions",
     "test_validation": "functions",
     "test_other_engine": "functions",
+    "test_newer_release": "functions",
 }
 """File to the group that it shares with others."""
 
