@@ -13,6 +13,8 @@
       CheckFailed           1     a run or a check ended badly
       Interrupted         130     Ctrl-C or SIGTERM
 
+Exit status 4 is no error: an acceptance campaign ended, and its speed was not judged (``llmb_run.acceptance.outcome``).
+
 Each carries a stable ``code`` for programs, a message that says what is wrong, a ``remedy`` that says what to do about
 it, and the ``exit_status`` with which the command layer, and nothing below it, ends the process.
 """

@@ -8,6 +8,8 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -15,7 +17,7 @@ from llmb_common.results.sequential import Attempt
 from llmb_common.runs.evidence.account import Account
 from llmb_common.runs.evidence.findings import NodeFinding
 from llmb_run.acceptance.attempts import attempt_of
-from llmb_run.acceptance.outcome import _whole
+from llmb_run.acceptance.outcome import conclusion
 from llmb_run.main import main
 from llmb_run.place import Place
 from llmb_run.results.measuring import measure
@@ -152,13 +154,30 @@ def test_faults_use_up_the_reruns(site: Site) -> None:
     assert "7 of 7 runs say nothing, the last one: a node failed" in done.data["workloads"][0]["text"]
 
 
-def test_a_reference_of_other_software_makes_the_acceptance_an_indication(site: Site) -> None:
+def test_a_dry_run_states_the_limit_that_will_be_used(site: Site) -> None:
+    """Of an indication the wider one: 5.26 % and what dense models change between releases."""
     path = site.suite(
         text="name: one\ndefaults: {gpu_type: gb200, repeats: 1, reruns: 0}\ntests:\n"
-        "  - {workload: llama3.1, size: 405b, dtype: fp8, scale: 128, env: {STEP_MS: '5741'}}\n"
+        "  - {workload: llama3.1, size: 405b, dtype: fp8, scale: 128}\n"
+        "  - {workload: llama3.1, size: 405b, dtype: fp8, scale: 128, env: {A: b}, required: 0.9,\n"
+        "     reference: {seconds: 5.0, source: a contract}}\n"
+        "  - {workload: llama3.1, size: 405b, dtype: fp8, scale: 128, env: {A: c}, reference: none}\n"
     )
     done = site("accept", path, "--dry-run", CLUSTER_TYPE="slurm")
     assert "indication: NVIDIA DGX Cloud Benchmarking" in done.out
+    assert "1 of 3 workloads will be compared with a reference of other software, with a wider limit" in done.err
+    planned = site("accept", path, "--dry-run", "--json", CLUSTER_TYPE="slurm").data["workloads"]
+    reference, limit = planned[0]["reference"]["seconds"], planned[0]["limit_seconds"]
+    assert limit == pytest.approx(reference / 0.95 * 1.032)
+    assert [item["limit_performance"] for item in planned] == [
+        pytest.approx(0.95 / 1.032),
+        pytest.approx(0.9),
+        None,
+    ]
+    assert planned[1]["limit_seconds"] == pytest.approx(5.0 / 0.9)
+    rows = done.out.splitlines()[1:]
+    assert [f"{reference:g}", f"{limit:.4g}", ">", "92.1"] == rows[0].split("up to 0")[1].split()[:4]
+    assert rows[2].endswith("only has to complete")
 
 
 def test_a_run_of_spikes_is_replaced(site: Site) -> None:
@@ -180,7 +199,10 @@ def test_references_are_those_that_the_campaign_began_with(site: Site) -> None:
         "all 2 workloads pass; 1 of them as an indication, against a reference measured with other software"
     )
     assert done.data["workloads"][0]["performance_limit"] < 0.95 - 0.02, "the wider limit"
-    assert "other software than these runs', so an indication" in site.accept().out
+    assert (done.data["outcome"], done.data["indication"]) == ("accepted", True)
+    text = site.accept().out
+    assert ": ACCEPTED AS AN INDICATION: all 2 workloads pass; 1 of them" in text
+    assert "other software than these runs', so an indication" in text
 
 
 def test_a_problem_of_a_node_fails_the_pre_screen_only(cli: Cli) -> None:
@@ -193,18 +215,53 @@ def test_a_problem_of_a_node_fails_the_pre_screen_only(cli: Cli) -> None:
     assert attempt_of(item, record, judged=True, prescreen=False).time is not None
 
 
-def test_without_a_reference_runs_only_have_to_succeed(site: Site) -> None:
+def test_where_no_speed_was_judged_nothing_is_accepted(site: Site) -> None:
     site.suite(text=SUITE.replace("{seconds: 0.1, source: a contract}", "optional"))
     done = site.accept("--json")
-    assert (done.status, verdicts(done)) == (0, ["pass", "pass"])
+    assert (done.status, verdicts(done)) == (4, ["pass", "pass"])
+    assert (done.data["outcome"], done.data["accepted"], done.envelope["ok"]) == ("not judged", False, False)
     assert done.data["why"] == "2 workloads completed; no speed was judged, because there is no reference"
-    assert "ACCEPTED: 2 workloads completed; no speed was judged" in site.accept().out
+    assert ": NOT JUDGED: 2 workloads completed; no speed was judged" in site.accept().out
+    inside = unpacked(next(site.campaign.glob("two.tar.*")), site.folder / "out")
+    skipped = ElementTree.fromstring(inside["campaign/report.xml"]).find("testcase[1]/skipped")
+    assert skipped is not None
+    assert skipped.get("message", "").startswith("NOT JUDGED: 2 workloads completed")
+    assert "2 of 2 workloads will be compared with nothing: at best this campaign ends NOT JUDGED" in done.err
 
 
-def test_a_suite_may_judge_some_of_its_workloads_only() -> None:
-    judged = {"prescreen": False, "verdict": "pass", "reference": {"seconds": 1.0}, "indication": False}
-    why = "1 workload passes; 1 workload without a reference completed"
-    assert _whole([judged, {**judged, "reference": None}]) == (True, why)
+JUDGED = {
+    "prescreen": False,
+    "verdict": "pass",
+    "reference": {"seconds": 1.0},
+    "speed_wanted": True,
+    "indication": False,
+}
+UNKNOWN = {**JUDGED, "reference": None}
+ONLY_RAN = {**UNKNOWN, "speed_wanted": False}
+FAILED = {**JUDGED, "verdict": "fail"}
+
+
+@pytest.mark.parametrize(
+    ("workloads", "ends", "why"),
+    [
+        ([JUDGED, JUDGED], "accepted", "all 2 workloads pass"),
+        ([JUDGED, ONLY_RAN], "accepted", "1 workload passes; 1 workload only had to run, as the suite says"),
+        ([JUDGED, UNKNOWN], "not judged", "1 workload passes; 1 workload completed without a reference, not judged"),
+        ([UNKNOWN], "not judged", "1 workload completed; no speed was judged, because there is no reference"),
+        (
+            [ONLY_RAN],
+            "not judged",
+            "1 workload completed; no speed was judged, because the suite compares none of them",
+        ),
+        ([FAILED, UNKNOWN], "not accepted", "workloads: 1 of 2 fail"),
+        ([UNKNOWN, {**ONLY_RAN, "verdict": "inconclusive"}], "not accepted", "workloads: 1 of 2 are inconclusive"),
+        ([JUDGED, {**UNKNOWN, "verdict": None}], "under way", "not every workload has its answer yet"),
+    ],
+)
+def test_accepted_means_that_every_speed_was_judged(workloads: list[dict[str, Any]], ends: str, why: str) -> None:
+    found = conclusion(workloads)
+    assert (found["outcome"], found["why"]) == (ends, why)
+    assert found["accepted"] is {"accepted": True, "under way": None}.get(ends, False)
 
 
 # The pre-screen
@@ -270,7 +327,7 @@ def test_a_dry_run_shows_everything_and_writes_nothing(site: Site) -> None:
     site.suite()
     done = site.accept("--dry-run")
     assert (done.status, instant.accepted()) == (0, [])
-    assert done.out.splitlines()[1].split()[-2:] == ["a", "contract"]
+    assert done.out.splitlines()[1].split()[-6:] == ["0.1", "0.1053", ">", "95.0", "a", "contract"]
     assert not (site.install / "campaigns").exists()
     assert site.accept("--dry-run", "--json").data["workloads"][0]["plan"]["gpus"] == 1
 
@@ -318,10 +375,15 @@ def test_the_result_of_an_older_release_is_shown(site: Site) -> None:
     file = site.campaign / "result.json"
     result = json.loads(file.read_text())
     for workload in result["workloads"]:
-        del workload["confidence"]
+        del workload["confidence"], workload["speed_wanted"]
+    del result["outcome"], result["indication"]
     file.write_text(json.dumps(result))
     done = site.accept()
     assert (done.status, "intervals" in done.out) == (0, False), done.err
+    for workload in result["workloads"]:
+        workload["reference"] = workload["required"] = workload["performance"] = None
+    file.write_text(json.dumps(result))
+    assert site.accept("--json").status == 4, "it said accepted, and had judged nothing"
 
 
 def test_jobs_that_are_refused_can_be_submitted_later(site: Site) -> None:
@@ -398,7 +460,7 @@ def test_two_processes_do_not_run_one_campaign(site: Site) -> None:
 
 def unpacked(pack: Path, into: Path) -> dict[str, bytes]:
     into.mkdir()
-    subprocess.run(["tar", "--zstd", "-xf", pack, "-C", into, "--strip-components=1"], check=True)
+    subprocess.run(["tar", "-xf", pack, "-C", into, "--strip-components=1"], check=True)
     return {file.relative_to(into).as_posix(): file.read_bytes() for file in into.rglob("*") if file.is_file()}
 
 
@@ -417,6 +479,8 @@ def test_the_evidence_holds_suite_plans_verdicts_report_and_every_run(site: Site
     verdicts = json.loads(inside["campaign/verdicts.json"])
     assert (verdicts["accepted"], len(verdicts["reruns"])) == (True, 1)
     assert "ACCEPTED: all 2 workloads pass" in inside["campaign/verdicts.txt"].decode()
+    cases = ElementTree.fromstring(inside["campaign/report.xml"]).findall("testcase")
+    assert (cases[0].get("name"), cases[0].find("failure"), cases[0].find("skipped")) == ("acceptance two", None, None)
     begun_with = json.loads(inside["campaign/campaign.json"])
     assert begun_with["suite_sha256"] == hashlib.sha256(inside["campaign/suite.yaml"]).hexdigest()
     assert [item["plan"]["gpus"] for item in begun_with["workloads"]] == [1, 2]

@@ -1,21 +1,35 @@
 """What a campaign has shown: for each workload and for the whole, as data, as a table, and as an exit status.
 
 Performance is the reference's step time over the measured one: 0.97 means 3 % less work per second.
+
+================ = =====================================================================================
+accepted         0 the speed of every workload was judged, and all pass
+not accepted     1 a workload fails, or is still inconclusive at the limit
+not judged       4 nothing is wrong, but there is no reference for some workload whose speed was to be judged
+================ = =====================================================================================
+
+A workload of which the suite says ``reference: none`` only has to run; a campaign of nothing else judges nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from llmb_common.printable import counted
 from llmb_common.results.sequential import error_rate
 from llmb_run.acceptance.conduct import Run, Standing
 from llmb_run.acceptance.frozen import Frozen
-from llmb_run.acceptance.planned import Workload
 from llmb_run.results.measuring import as_dict, reference_as_dict
 from llmb_run.terminal import table
 from llmb_run.words import clock
+
+Outcome: TypeAlias = Literal["accepted", "not accepted", "not judged", "under way"]
+
+STATUS: dict[Outcome, int] = {"accepted": 0, "not accepted": 1, "not judged": 4}
+"""Exit status of a campaign that is over."""
+
+_ACCEPTED: dict[Outcome, bool | None] = {"accepted": True, "not accepted": False, "not judged": False}
 
 _RIGHT = ("GPUs", "runs", "reruns", "step s", "reference s", "performance %", "required %")
 
@@ -23,7 +37,6 @@ _RIGHT = ("GPUs", "runs", "reruns", "step s", "reference s", "performance %", "r
 def outcome(frozen: Frozen, standings: Sequence[Standing]) -> dict[str, Any]:
     """The campaign as JSON: ``accepted`` is True, False, or None while workloads have no answer yet."""
     workloads = [_workload(item) for item in standings]
-    accepted, why = _whole(workloads)
     return {
         "schema": 1,
         "campaign": frozen.id,
@@ -31,8 +44,7 @@ def outcome(frozen: Frozen, standings: Sequence[Standing]) -> dict[str, Any]:
         "suite_sha256": frozen.suite_sha256,
         "llmb": frozen.llmb,
         "began": frozen.began,
-        "accepted": accepted,
-        "why": why,
+        **conclusion(workloads),
         "workloads": workloads,
         "reruns": [{"workload": item["title"], **rerun} for item in workloads for rerun in item["reruns"]],
     }
@@ -48,7 +60,8 @@ def _workload(item: Standing) -> dict[str, Any]:
         "gpus": plan.gpus,
         "verdict": progress.answer,
         "text": _text(item),
-        "indication": reference is not None and not reference.same_software,
+        "speed_wanted": item.workload.entry.reference != "none",
+        "indication": item.workload.indication,
         "reference": reference_as_dict(reference) if reference else None,
         "required": item.workload.entry.required if reference else None,
         "step_seconds": decision.ratio * reference.seconds if decision and reference else None,
@@ -98,31 +111,67 @@ def _text(item: Standing) -> str:
     return f"{text}, not decided by {len(item.runs)} runs"
 
 
-def _whole(workloads: Sequence[dict[str, Any]]) -> tuple[bool | None, str]:
-    """Accepted or not, and why in a few words."""
+def conclusion(workloads: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """How the whole ends: ``outcome``, whether that is ``accepted``, and ``why`` in a few words.
+
+    ``indication``: some of the references were measured with other software, and an acceptance is no more than that.
+    """
+    main = [item for item in workloads if not item["prescreen"]]
+    ends, why = _whole(workloads, main)
+    indication = any(item["indication"] for item in main)
+    return {"outcome": ends, "accepted": _ACCEPTED.get(ends), "indication": indication, "why": why}
+
+
+def with_conclusion(result: dict[str, Any]) -> dict[str, Any]:
+    """A result that an older release wrote, with what that did not say; any other as it is."""
+    return result if "outcome" in result else result | conclusion(result["workloads"])
+
+
+def headline(result: dict[str, Any]) -> str:
+    """The outcome as people read it: ``ACCEPTED AS AN INDICATION``."""
+    if result["outcome"] == "under way":
+        return "under way"
+    only = " as an indication" if result["outcome"] == "accepted" and result["indication"] else ""
+    return f"{result['outcome']}{only}".upper()
+
+
+def _whole(workloads: Sequence[dict[str, Any]], main: Sequence[dict[str, Any]]) -> tuple[Outcome, str]:
+    """``main``: those of ``workloads`` that are not the pre-screen's."""
     stopped = [item for item in workloads if item["prescreen"] and item["verdict"] not in (None, "pass")]
     if stopped:
-        return False, f"the pre-screen ended with {stopped[0]['text']}; no other workload was started"
+        return "not accepted", f"the pre-screen ended with {stopped[0]['text']}; no other workload was started"
     if any(item["verdict"] is None for item in workloads):
-        return None, "not every workload has its answer yet"
-    main = [item for item in workloads if not item["prescreen"]]
+        return "under way", "not every workload has its answer yet"
     counts = [(kind, sum(item["verdict"] == kind for item in main)) for kind in ("fail", "inconclusive")]
     bad = [
         f"{count} of {len(main)} {'fail' if kind == 'fail' else 'are inconclusive'}" for kind, count in counts if count
     ]
     if bad:
-        return False, "workloads: " + ", ".join(bad)
+        return "not accepted", "workloads: " + ", ".join(bad)
+    return _where_all_ran(main)
+
+
+def _where_all_ran(main: Sequence[dict[str, Any]]) -> tuple[Outcome, str]:
+    """No workload fails: were they judged?"""
     judged = [item for item in main if item["reference"] is not None]
-    only_ran = counted(len(main) - len(judged), "workload")
+    # An older result does not say what the suite wanted: of that no speed is taken for judged that was not.
+    unjudged = [item for item in main if item["reference"] is None and item.get("speed_wanted", True)]
     if not judged:
-        return True, f"{only_ran} completed; no speed was judged, because there is no reference"
-    every = "all " if len(judged) == len(main) > 1 else ""
-    words = [f"{every}{counted(len(judged), 'workload')} {'passes' if len(judged) == 1 else 'pass'}"]
+        because = "there is no reference" if unjudged else "the suite compares none of them"
+        return "not judged", f"{counted(len(main), 'workload')} completed; no speed was judged, because {because}"
+    words = [_passes(judged, len(main))]
     if others := sum(item["indication"] for item in judged):
         words.append(f"{others} of them as an indication, against a reference measured with other software")
-    if len(judged) < len(main):
-        words.append(f"{only_ran} without a reference completed")
-    return True, "; ".join(words)
+    if unjudged:
+        words.append(f"{counted(len(unjudged), 'workload')} completed without a reference, not judged")
+    if only_ran := len(main) - len(judged) - len(unjudged):
+        words.append(f"{counted(only_ran, 'workload')} only had to run, as the suite says")
+    return "not judged" if unjudged else "accepted", "; ".join(words)
+
+
+def _passes(judged: Sequence[dict[str, Any]], of: int) -> str:
+    every = "all " if len(judged) == of > 1 else ""
+    return f"{every}{counted(len(judged), 'workload')} {'passes' if len(judged) == 1 else 'pass'}"
 
 
 def for_report(result: dict[str, Any]) -> dict[str, Any]:
@@ -139,7 +188,8 @@ def for_report(result: dict[str, Any]) -> dict[str, Any]:
         for item in result["workloads"]
     ]
     return {
-        **{name: result[name] for name in ("suite", "accepted", "why", "reruns")},
+        **{name: result[name] for name in ("suite", "outcome", "accepted", "indication", "why", "reruns")},
+        "headline": headline(result),
         "workloads": workloads,
         "remarks": [line for item in result["workloads"] for line in _remarks(item)],
         "references": _references(result),
@@ -161,8 +211,7 @@ def as_text(result: dict[str, Any]) -> str:
         lines += ["", "remarks:", *(f"  {line}" for line in remarks)]
     if references := _references(result):
         lines += ["", *references]
-    word = {True: "ACCEPTED", False: "NOT ACCEPTED", None: "under way"}[result["accepted"]]
-    lines += ["", f"suite {result['suite']}, begun {clock(result['began'])}: {word}: {result['why']}"]
+    lines += ["", f"suite {result['suite']}, begun {clock(result['began'])}: {headline(result)}: {result['why']}"]
     return "\n".join(lines) + "\n"
 
 
@@ -222,26 +271,3 @@ def _reference(item: dict[str, Any]) -> str:
     known = item["reference"]
     other = "" if known["same_software"] else "; other software than these runs', so an indication, with a wider limit"
     return f"reference {known['seconds']:g} s ({known['source']}; {known['software']}){other}"
-
-
-def planned_text(workloads: Sequence[Workload]) -> str:
-    """A dry run: what would be started, and what it would be compared with."""
-    rows = []
-    for item in workloads:
-        entry, plan, reference = item.entry, item.plan, item.reference
-        rows.append(
-            [
-                *(item.title, str(plan.gpus), str(plan.nodes), str(entry.repeats), f"up to {entry.reruns}"),
-                f"{reference.seconds:g}" if reference else "",
-                f"> {100 * entry.required:.1f}" if reference else "",
-                (
-                    reference.source
-                    if reference.same_software
-                    else f"indication: {reference.source}, {reference.software}"
-                )
-                if reference
-                else "only has to complete",
-            ]
-        )
-    heads = ["workload", "GPUs", "nodes", "runs", "reruns", "reference s", "required %", "reference"]
-    return table(heads, rows, heads[1:7])

@@ -21,6 +21,9 @@ from llmb_run.acceptance.conduct import Standing
 from llmb_run.acceptance.frozen import Frozen
 from llmb_run.acceptance.outcome import as_text, for_report
 from llmb_run.place import Place
+from llmb_run.reporting.html import page
+from llmb_run.reporting.junit import junit
+from llmb_run.reporting.report import Report, build
 from llmb_run.results.archiving import Mask, stored_secrets, write_archive
 from llmb_run.results.measuring import Measured, as_dict
 from llmb_run.terminal import notice
@@ -38,16 +41,18 @@ def write_pack(
     ended = max((run.record.state_time for item in standings for run in item.runs), default=frozen.began)
     secrets = stored_secrets(place.install)
     mask = Mask(secrets)
-    page = _report(measured, result, ended, place, mask)
+    report = _report(measured, result, ended, place, mask)
+    html = _page(report)
     more = {
         "campaign/suite.yaml": mask.text((campaign.folder / "suite.yaml").read_bytes()),
         "campaign/campaign.json": mask.text(campaign.frozen_file.read_bytes()),
         "campaign/verdicts.json": json.dumps(mask.value(result), indent=2, allow_nan=False).encode(),
         "campaign/verdicts.txt": mask.text(as_text(result).encode()),
+        "campaign/report.xml": junit(report).encode(),
     }
-    if page:
-        write_atomic(campaign.folder / "report.html", page)
-        more["campaign/report.html"] = page.encode()
+    if html:
+        write_atomic(campaign.folder / "report.html", html)
+        more["campaign/report.html"] = html.encode()
     path = campaign.folder / (frozen.suite_name + (".tar.zst" if shutil.which("zstd") else ".tar.gz"))
     written = write_archive(
         path,
@@ -59,20 +64,21 @@ def write_pack(
     )
     for name in written.left_out:
         notice(f"not in the evidence, because secrets in it could not be masked: {name}")
-    return {"pack": path.name, "pack_sha256": sha256_of(path), "report": "report.html" if page else None}
+    return {"pack": path.name, "pack_sha256": sha256_of(path), "report": "report.html" if html else None}
 
 
-def _report(measured: Sequence[Measured], result: dict[str, Any], ended: float, place: Place, mask: Mask) -> str:
-    """The HTML report; empty where what draws its charts is not installed."""
-    from llmb_run.reporting.html import page
-    from llmb_run.reporting.report import Report, build
-
+def _report(measured: Sequence[Measured], result: dict[str, Any], ended: float, place: Place, mask: Mask) -> Report:
     report = build(measured, place, f"Acceptance of {result['suite']}")
     report = msgspec.structs.replace(report, campaign=for_report(result))
     # Before it becomes a page: masking that would change its scripts too, and then no browser runs them.
-    plain = {**mask.value(msgspec.to_builtins(report)), "made": round(ended)}
+    masked: Report = from_plain({**mask.value(msgspec.to_builtins(report)), "made": round(ended)}, Report)
+    return masked
+
+
+def _page(report: Report) -> str:
+    """The HTML report; empty where what draws its charts is not installed."""
     try:
-        return page(from_plain(plain, Report))
+        return page(report)
     except EnvironmentLacks as error:
         notice(f"the evidence has no HTML report: {error}")
         return ""

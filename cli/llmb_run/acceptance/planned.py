@@ -12,7 +12,7 @@ from llmb_common.results.baselines import Baseline, baselines, baselines_for, ti
 from llmb_common.results.configuration import software_of_plan
 from llmb_common.results.decision import Decision
 from llmb_common.results.estimate import StepTime
-from llmb_common.results.references import Reference, by_preference, published_references
+from llmb_common.results.references import Reference, by_preference, published_references, widened
 from llmb_common.results.sequential import error_rate, tolerance_of
 from llmb_common.results.verdict import judge_runs, window_of
 from llmb_run.acceptance.suite import Entry, Stated, Suite
@@ -35,6 +35,18 @@ class Workload:
     @property
     def title(self) -> str:
         return title_of_plan(self.plan) + (" (pre-screen)" if self.entry.prescreen else "")
+
+    @property
+    def indication(self) -> bool:
+        """Whether it is compared with other software."""
+        return self.reference is not None and not self.reference.same_software
+
+    @property
+    def limit(self) -> float | None:
+        """The slowest step that passes, in seconds; None where no speed is judged."""
+        if self.reference is None:
+            return None
+        return self.reference.seconds * (1 + widened(tolerance_of(self.entry.required), self.plan, self.reference))
 
     def decide(self, times: Sequence[StepTime]) -> Decision:
         """The decision at one look of the campaign; there must be a reference."""

@@ -10,13 +10,13 @@ from typing import Any
 from llmb_common.envelope import Result
 from llmb_common.errors import RequestError
 from llmb_common.files import write_json
-from llmb_common.planning.job_plan import plan_as_dict
 from llmb_run.acceptance.campaign import Campaign, begin_or_go_on, open_campaign
 from llmb_run.acceptance.conduct import Conduct
 from llmb_run.acceptance.frozen import Frozen, frozen_reference
-from llmb_run.acceptance.outcome import as_text, outcome, planned_text
+from llmb_run.acceptance.outcome import STATUS, as_text, outcome, with_conclusion
 from llmb_run.acceptance.pack import write_pack
 from llmb_run.acceptance.planned import Workload, plan_suite
+from llmb_run.acceptance.preview import foreseen, planned, planned_text
 from llmb_run.acceptance.suite import Suite, find_suite, read_suite
 from llmb_run.place import Place
 from llmb_run.starting.start import say_warnings
@@ -39,11 +39,13 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool) -> Res
         if (result := campaign.result()) is not None:
             _refuse_other_suite(campaign, suite)
             notice("this campaign is over; --again begins another one")
-            return _shown(campaign, result)
+            return _shown(campaign, with_conclusion(result))
         workloads = plan_suite(suite, place, dry_run=False)
         say_warnings([item.asked for item in workloads])
         frozen = begin_or_go_on(campaign, suite, workloads)
         workloads = with_frozen_references(workloads, frozen)
+        for text in foreseen(workloads):
+            notice(text)
         conduct = Conduct(campaign, workloads, place, notice)
         standings = conduct.to_the_end()
         result = outcome(frozen, standings)
@@ -74,7 +76,7 @@ def _shown(campaign: Campaign, result: dict[str, Any]) -> Result:
     return Result(
         {**result, "folder": str(campaign.folder)},
         as_text(result),
-        status=0 if result["accepted"] else 1,
+        status=STATUS[result["outcome"]],
         remarks=[
             f"evidence: {pack}",
             f"sha256 {result['pack_sha256']}; keep it apart from the file: llmb-run archive verify --sha256 checks it",
@@ -88,10 +90,8 @@ def _show_plans(workloads: Sequence[Workload], suite: Suite) -> Result:
             "dry_run": True,
             "suite": suite.name,
             "suite_sha256": suite.sha256,
-            "workloads": [
-                {"title": item.title, "where": item.entry.where, "plan": plan_as_dict(item.plan)} for item in workloads
-            ],
+            "workloads": [planned(item) for item in workloads],
         },
         lambda: planned_text(workloads),
-        remarks=[f"{len(workloads)} workloads, nothing started (dry run)"],
+        remarks=[*foreseen(workloads), f"{len(workloads)} workloads, nothing started (dry run)"],
     )

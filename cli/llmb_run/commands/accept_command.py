@@ -26,8 +26,8 @@ def command(suite: str, again: bool, folder: Path | None, dry_run: bool) -> Resu
     """Run an acceptance campaign: a suite of workloads, judged, with evidence.
 
     All is planned before anything starts. What is inconclusive, or met a fault of a node, is run again up to the
-    suite's limit, and every rerun is listed. Exit status 0: accepted; 1: not accepted. After an interruption, whatever
-    its kind, run the same command again: it goes on.
+    suite's limit, and every rerun is listed. Exit status 0: accepted; 1: not accepted; 4: not judged, because some of
+    it has no reference. After an interruption, whatever its kind, run the same command again: it goes on.
     """
     from llmb_run.acceptance.run import accept
 

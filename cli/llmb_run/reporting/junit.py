@@ -1,7 +1,8 @@
 """The report as JUnit XML, which continuous-integration servers show: a case for each configuration on one software.
 
 *pass* passes and *fail* is a failure. *Inconclusive* and the like are skipped, with the reason: neither green nor red
-would be true. A run that did not succeed is a case of its own, an error.
+would be true. A run that did not succeed is a case of its own, an error. An acceptance campaign is the first case: it
+passes, fails, or is skipped because it was not judged.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from llmb_run.reporting.report import Report, ReportRun
 def junit(report: Report) -> str:
     """One suite."""
     suite = ElementTree.Element("testsuite", name=_text(report.title))
-    cases = [_group(suite, group) for group in report.groups if group["run_ids"] or group["verdict"]]
+    cases = [_campaign(suite, report.campaign)] if report.campaign else []
+    cases += [_group(suite, group) for group in report.groups if group["run_ids"] or group["verdict"]]
     cases += [_broken(suite, run) for run in report.runs if run.result["status"] != "Success"]
     counts = {
         "tests": len(cases),
@@ -31,6 +33,16 @@ def junit(report: Report) -> str:
     suite.set("timestamp", datetime.fromtimestamp(report.made, timezone.utc).isoformat(timespec="seconds")[:19])
     ElementTree.indent(suite)
     return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(suite, encoding="unicode")}\n'
+
+
+def _campaign(suite: ElementTree.Element, found: dict[str, Any]) -> str:
+    case = _case(suite, f"acceptance {found['suite']}", "acceptance")
+    text = _text(f"{found['headline']}: {found['why']}")
+    kind = {"accepted": "pass", "not accepted": "failure"}.get(found["outcome"], "skipped")
+    if kind != "pass":
+        ElementTree.SubElement(case, kind, message=text)
+    ElementTree.SubElement(case, "system-out").text = text
+    return kind
 
 
 def _group(suite: ElementTree.Element, group: dict[str, Any]) -> str:

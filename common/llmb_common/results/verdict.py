@@ -27,7 +27,7 @@ from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.anomalies import anomalies, flops_mismatch, instability, logged_tflop, steady_from
 from llmb_common.results.decision import ERROR_RATE, TOLERANCE, Decision, decide
 from llmb_common.results.estimate import StepTime, estimate
-from llmb_common.results.references import Reference, by_preference, published_references, release_spread
+from llmb_common.results.references import Reference, by_preference, published_references, widened
 from llmb_common.timing.runs import RunTiming
 from llmb_common.timing.statistics import Window
 
@@ -179,8 +179,7 @@ def judge_runs(
     error_rate: float = ERROR_RATE,
 ) -> Verdict:
     """One verdict over repeats of one configuration; a reference measured with other software widens the tolerance."""
-    if not reference.same_software:
-        tolerance = (1 + tolerance) * (1 + release_spread(plan).slowest) - 1
+    tolerance = widened(tolerance, plan, reference)
     decision = decide(
         runs, reference.seconds, tolerance=tolerance, reference_error=reference.error, error_rate=error_rate
     )
