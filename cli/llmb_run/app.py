@@ -6,7 +6,7 @@ the first lines of the commands' own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -72,6 +72,22 @@ class Command(click.Command):
         result: Result = super().invoke(ctx)
         name = ctx.command_path.partition(" ")[2]
         return print_result(name, result, as_json=ctx.meta.get(_JSON, False), notices=terminal.notices)
+
+
+class VerbCommand(Command):
+    """A command with an argument of its own, and verbs, whose names no such argument has: ``archive verify PACK``."""
+
+    def __init__(self, *arguments: Any, verbs: Sequence[click.Command] = (), **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._verbs = {str(verb.name): verb for verb in verbs}
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        verb = self._verbs.get(args[0]) if args else None
+        if verb is not None:
+            return verb.make_context(f"{info_name} {verb.name}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
 
 
 class LazyGroup(click.Group):

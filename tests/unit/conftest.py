@@ -8,6 +8,8 @@ import pytest
 
 from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.planning.job_plan import JobPlan
+from support import instant
+from support.campaigns import Site
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
 from support.run_site import RunSite
@@ -19,6 +21,15 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     install = tmp_path / "install"
     install.mkdir()
     return Cli(install, monkeypatch, capsys)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Site:
+    """llmb-run for acceptance campaigns, on an installation whose jobs are over at once."""
+    instant.install_executor(monkeypatch, tmp_path / "instant")
+    here = Site(RunSite(tmp_path, "instant").install, monkeypatch, capsys)
+    here.folder = tmp_path
+    return here
 
 
 @pytest.fixture

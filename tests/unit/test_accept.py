@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
-import subprocess
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -22,51 +19,10 @@ from llmb_run.main import main
 from llmb_run.place import Place
 from llmb_run.results.measuring import measure
 from support import instant
+from support.campaigns import SUITE, Site, unpacked
 from support.cli import Cli, Done
 from support.crashes import run_and_crash, start
-from support.programs import needs_zstd
-from support.run_site import RunSite
 from support.runs import make_run, steady_log
-
-SUITE = """\
-name: two
-defaults: {size: smoke, dtype: bf16, scale: 1, repeats: 3, reruns: 4}
-tests:
-  - workload: pretrain_llama3.1
-    reference: {seconds: 0.1, source: a contract}
-    env: {STEP_MS: "FIRST"}
-  - workload: pretrain_grok1
-    scale: 2
-    reference: {seconds: 0.1, source: a contract}
-    env: {STEP_MS: "SECOND"}
-"""
-
-
-class Site(Cli):
-    """llmb-run on an installation whose jobs are over at once; ``suite`` writes the suite file."""
-
-    folder: Path
-
-    def suite(self, first: float = 100, second: float = 100, text: str = SUITE) -> Path:
-        path = self.folder / "two.yaml"
-        path.write_text(text.replace("FIRST", str(first)).replace("SECOND", str(second)))
-        return path
-
-    def accept(self, *arguments: str | Path, **variables: str) -> Done:
-        return self("accept", self.folder / "two.yaml", *arguments, **variables)
-
-    @property
-    def campaign(self) -> Path:
-        (found,) = (self.install / "campaigns").glob("two-*/1")
-        return found
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Site:
-    instant.install_executor(monkeypatch, tmp_path / "instant")
-    here = Site(RunSite(tmp_path, "instant").install, monkeypatch, capsys)
-    here.folder = tmp_path
-    return here
 
 
 def test_two_fast_workloads_are_accepted(site: Site) -> None:
@@ -453,60 +409,3 @@ def test_two_processes_do_not_run_one_campaign(site: Site) -> None:
         done = site.accept()
     assert (done.status, instant.accepted()) == (3, [])
     assert "this campaign is under way: process " in done.err
-
-
-# The evidence
-
-
-def unpacked(pack: Path, into: Path) -> dict[str, bytes]:
-    into.mkdir()
-    subprocess.run(["tar", "-xf", pack, "-C", into, "--strip-components=1"], check=True)
-    return {file.relative_to(into).as_posix(): file.read_bytes() for file in into.rglob("*") if file.is_file()}
-
-
-@needs_zstd
-def test_the_evidence_holds_suite_plans_verdicts_report_and_every_run(site: Site, tmp_path: Path) -> None:
-    site.suite()
-    instant.direct("1.2", "NODE_FAIL")
-    done = site.accept("--json")
-    names = {path.name for path in site.campaign.iterdir()}
-    assert names == {"suite.yaml", "campaign.json", "result.json", "report.html", "two.tar.zst"}
-    pack = site.campaign / "two.tar.zst"
-    assert site("archive", "verify", pack, "--sha256", done.data["pack_sha256"]).status == 0
-    inside = unpacked(pack, tmp_path / "out")
-    for name in ("suite.yaml", "campaign.json", "report.html"):
-        assert inside[f"campaign/{name}"] == (site.campaign / name).read_bytes(), name
-    verdicts = json.loads(inside["campaign/verdicts.json"])
-    assert (verdicts["accepted"], len(verdicts["reruns"])) == (True, 1)
-    assert "ACCEPTED: all 2 workloads pass" in inside["campaign/verdicts.txt"].decode()
-    cases = ElementTree.fromstring(inside["campaign/report.xml"]).findall("testcase")
-    assert (cases[0].get("name"), cases[0].find("failure"), cases[0].find("skipped")) == ("acceptance two", None, None)
-    begun_with = json.loads(inside["campaign/campaign.json"])
-    assert begun_with["suite_sha256"] == hashlib.sha256(inside["campaign/suite.yaml"]).hexdigest()
-    assert [item["plan"]["gpus"] for item in begun_with["workloads"]] == [1, 2]
-    runs = [run["run_id"] for item in verdicts["workloads"] for run in item["runs"]]
-    records = [json.loads(content)["run_id"] for name, content in inside.items() if name.endswith("/run.json")]
-    assert sorted(records) == sorted(runs)
-    for kind in (".sbatch", "/job.json", "/code.zip", ".yaml", ".out"):
-        assert sum(name.endswith(kind) for name in inside) >= 7, f"{kind} of each run"
-
-
-def test_the_same_campaign_makes_the_same_evidence(site: Site) -> None:
-    site.suite()
-    first = site.accept("--json").data["pack_sha256"]
-    (site.campaign / "result.json").unlink()  # as if it had been killed just before its end
-    assert site.accept("--json").data["pack_sha256"] == first
-
-
-@needs_zstd
-def test_a_secret_is_not_in_the_evidence(site: Site, tmp_path: Path) -> None:
-    site.suite(
-        text=SUITE.replace("FIRST", "100")
-        .replace("SECOND", "100", 1)
-        .replace("env: {", "env: {NOTE: 'x=correct-horse-battery', ")
-    )
-    instant.direct("1.1", "FAILED", "RuntimeError: token=correct-horse-battery")
-    site.accept(WANDB_API_KEY="correct-horse-battery")
-    inside = unpacked(site.campaign / "two.tar.zst", tmp_path / "out")
-    assert [name for name, content in inside.items() if b"correct-horse" in content] == []
-    assert any(b"token=****" in content for content in inside.values())

@@ -1,43 +1,106 @@
-"""The suites that come with LLMB: what the recipes document, and each of them can be planned."""
+"""The suites that come with LLMB: made from what is published, each can be planned, and each workload can be judged."""
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from llmb_common import gpus
-from llmb_run.acceptance.shipped import SCALES, suites
-from llmb_run.acceptance.suite import SUITES
+from llmb_run.acceptance.shipped import EXEMPLAR, suites
 from support.cli import Cli
+from support.repository import REPOSITORY
 
-NAMES = sorted(path.stem for path in SUITES.glob("*.yaml"))
+MADE = [name for name in suites() if name != "smoke"]
+JUDGED = [name for name in MADE if not name.startswith("exemplar")]
+DATA = Path(__file__).parents[1] / "data"
+
+OUR_NAMES = {
+    "pretrain_deepseek-v3_671b": "deepseek_v3",
+    "pretrain_gpt_oss_120b": "gpt_oss_120b",
+    "pretrain_kimi-k2_1t": "kimi_k2",
+    "pretrain_llama3.1_405b": "llama31_405b",
+    "pretrain_llama3.1_70b": "llama3_70b",
+    "pretrain_nemotron-h_56b": "nemotronh_56b",
+    "pretrain_nemotron_3_120b": "nemotron_3_super",
+    "pretrain_qwen3_235b": "qwen3_235b_a22b",
+}
 
 
-def test_there_is_one_for_every_gpu_type_and_scale() -> None:
-    documented = gpus.GPUS.keys() - {"r100", "vr200"}  # of which only the catalogue has rows
-    assert [*sorted(f"{gpu}-{scale}" for gpu in documented for scale in SCALES), "smoke"] == sorted(NAMES)
-
-
-def test_they_are_what_the_recipes_document() -> None:
-    made = suites()
-    for name, text in made.items():
-        assert (SUITES / f"{name}.yaml").read_text() == text, "python -m llmb_run.acceptance.shipped --write"
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_one_can_be_planned(cli: Cli, name: str) -> None:
-    done = cli("accept", name, "--dry-run", "--json", CLUSTER_TYPE="local" if name == "smoke" else "slurm")
+def planned(cli: Cli, name: str) -> list[dict[str, Any]]:
+    done = cli("accept", name, "--dry-run", "--json", CLUSTER_TYPE="slurm")
     assert done.status == 0, done.err
-    planned = done.data["workloads"]
-    if name == "smoke":
-        assert [item["plan"]["workload"] for item in planned] == [
-            "pretrain_llama3.1",
-            "pretrain_llama4_maverick",
-            "pretrain_grok1",
-            "pretrain_nemotron4",
-        ]
-        return
-    gpu_type, _, scale = name.rpartition("-")
-    assert {(item["plan"]["gpu_type"], item["plan"]["gpus"]) for item in planned} == {(gpu_type, int(scale))}
-    assert planned[0]["title"].endswith("(pre-screen)")
-    titles = [item["title"] for item in planned]
+    workloads: list[dict[str, Any]] = done.data["workloads"]
+    assert [item["prescreen"] for item in workloads] == [True] + [False] * (len(workloads) - 1)
+    titles = [item["title"] for item in workloads]
     assert len(set(titles)) == len(titles)
+    return workloads[1:]
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_every_workload_has_a_reference(cli: Cli, name: str) -> None:
+    """Of one suite all of the same software or all of another one, and all run in one container."""
+    workloads = planned(cli, name)
+    gpu_type, _, scale = name.partition("-")
+    assert {item["plan"]["gpu_type"] for item in workloads} == {gpu_type}
+    if scale:
+        assert {item["plan"]["gpus"] for item in workloads} == {int(scale)}
+    assert len({item["plan"]["image"] for item in workloads}) == 1
+    assert all(item["reference"] and item["limit_seconds"] for item in workloads)
+    assert len({item["indication"] for item in workloads}) == 1
+    if any("other software" in line for line in suites()[name].splitlines()[:1]):
+        assert workloads[0]["indication"]
+    else:
+        assert [item["limit_performance"] for item in workloads] == [pytest.approx(0.95)] * len(workloads)
+
+
+def test_all_that_is_published_for_our_container_is_in_a_suite(cli: Cli) -> None:
+    rows = json.loads((REPOSITORY / "mbridge" / "published.json").read_text())["rows"]
+    ours = {(row["gpu"], row["gpus"], row["function"]) for row in rows if row["container"] == "26.08"}
+    assert len(ours) > 15
+    found = set()
+    for name in {gpu for gpu, *_ in ours}:
+        for item in planned(cli, name):
+            assert not item["indication"], item["title"]
+            found.add((item["plan"]["gpu_type"], item["plan"]["gpus"], item["plan"]["function"]["name"]))
+    assert found == ours
+
+
+@pytest.mark.parametrize("gpu_type", EXEMPLAR)
+def test_the_exemplar_suites_are_nvidias_list(cli: Cli, gpu_type: str) -> None:
+    original = json.loads((DATA / "exemplar.json").read_text())
+    assert original["workloads"].keys() == EXEMPLAR.keys()
+    found: dict[str, list[str]] = defaultdict(list)
+    for item in planned(cli, f"exemplar-{gpu_type}"):
+        found[item["plan"]["model_size"]].append(item["plan"]["dtype"])
+        assert (item["plan"]["gpu_type"], item["plan"]["gpus"]) == (gpu_type, original["config"]["scale"])
+        assert (item["repeats"], item["plan"]["profile"]) == (original["config"]["repeats"], None)
+    assert found == {OUR_NAMES[name]: dtypes for name, dtypes in original["workloads"][gpu_type].items()}
+    assert "v26.06.01" in suites()[f"exemplar-{gpu_type}"]
+
+
+def test_an_exemplar_suite_says_before_it_starts_that_it_cannot_judge(cli: Cli) -> None:
+    done = cli("accept", "exemplar-h100", "--dry-run", CLUSTER_TYPE="slurm")
+    assert "5 of 5 workloads will be compared with nothing: at best this campaign ends NOT JUDGED" in done.err
+
+
+def test_the_smoke_suite_has_every_recipe_in_its_smallest_size(cli: Cli) -> None:
+    done = cli("accept", "smoke", "--dry-run", "--json", CLUSTER_TYPE="local")
+    assert [item["plan"]["workload"] for item in done.data["workloads"]] == [
+        "pretrain_llama3.1",
+        "pretrain_llama4_maverick",
+        "pretrain_grok1",
+        "pretrain_nemotron4",
+    ]
+
+
+def test_a_suite_can_be_printed_and_changed(cli: Cli, tmp_path: Path) -> None:
+    assert cli("accept", "suites").out.split() == list(suites())
+    text = cli("accept", "suites", "gb300-64").out
+    own = tmp_path / "own.yaml"
+    own.write_text(text.replace("name: gb300-64", "name: own"))
+    done = cli("accept", own, "--dry-run", "--json", CLUSTER_TYPE="slurm")
+    assert (done.status, done.data["suite"], len(done.data["workloads"])) == (0, "own", 4)
+    assert cli("accept", "suites", "gb300-65").status == 2

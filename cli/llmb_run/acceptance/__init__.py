@@ -10,5 +10,6 @@
     conduct    submit, wait, judge, rerun; all that is done is derived from the runs on record
     outcome    the verdicts as table and JSON
     pack       the evidence pack
-    shipped    the suites that come with LLMB, made from the recipes
+    shipped    the suites that come with LLMB, made from the recipes and their published results
+    preview    a dry run: the limits, and how the campaign can end at best
 """

@@ -30,7 +30,7 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool) -> Res
         LLMBError: it cannot be planned, begun or continued
     """
     place = Place()
-    suite = read_suite(find_suite(word), place)
+    suite = read_suite(*find_suite(word), place)
     if dry_run:
         workloads = plan_suite(suite, place, dry_run=True)
         say_warnings([item.asked for item in workloads])

@@ -1,111 +1,194 @@
-"""The suites that come with LLMB: for each GPU type and scale the configurations that the recipes document.
+"""The suites that come with LLMB, made from the recipes when one is asked for: every workload in them can be judged.
 
-    python -m llmb_run.acceptance.shipped --write
+``gb300``      all that is published for the GPU type with the container that a recipe installs, each at its own scale
+``gb300-64``   the same at one scale; where nothing is published for that container, what is for others (an indication)
+``exemplar-gb300``  the list of NVIDIA's Exemplar Clouds, whose references are not published
+``smoke``      the only one that is a file: smallest models, nothing to compare
 
-A model that is documented in two generations is in the one with a published result at that scale, else the newest.
-Where nothing is published, a baseline of the site is used, or it is enough that the runs succeed.
+All workloads of a suite run in one container, so that one release of the software is judged.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from llmb_common import gpus
 from llmb_common.recipes.folders import recipe_folders, recipes_root
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.recipes.rows import Row
-from llmb_run.acceptance.suite import SUITES
+from llmb_common.recipes.releases import container_release, release_order
+from llmb_common.recipes.rows import Result
+from llmb_common.results.references import same_software
 
-SCALES = (64, 128, 512)
+SMOKE = Path(__file__).with_name("smoke.yaml")
 
 PRESCREEN_STEPS = 20
 
+EXEMPLAR_SOURCE = (
+    "NVIDIA DGX Cloud Benchmarking, exemplar.yaml and Exemplar_validation.md of release v26.06.01 (2026-07-29)"
+)
+_MOST = "deepseek_v3 bf16 fp8 nvfp4, gpt_oss_120b bf16, kimi_k2 fp8, llama31_405b fp8:cs nvfp4"
+EXEMPLAR = {
+    "gb300": f"{_MOST}, llama3_70b fp8:cs nvfp4, nemotronh_56b fp8, nemotron_3_super bf16 fp8, qwen3_235b_a22b bf16",
+    "gb200": f"{_MOST}, llama3_70b fp8:cs nvfp4, nemotronh_56b fp8, nemotron_3_super bf16, qwen3_235b_a22b bf16",
+    "b300": f"{_MOST}, llama3_70b fp8:mx nvfp4, nemotronh_56b fp8, nemotron_3_super bf16, qwen3_235b_a22b bf16",
+    "b200": f"{_MOST.replace('bf16 fp8 nvfp4', 'bf16 fp8')}, llama3_70b fp8:mx nvfp4, nemotronh_56b fp8,"
+    " nemotron_3_super bf16 fp8, qwen3_235b_a22b bf16",
+    "h100": "gpt_oss_120b bf16, llama3_70b bf16 fp8, nemotronh_56b fp8, qwen3_235b_a22b bf16",
+}
+"""By GPU type: sizes of ``pretrain_mbridge`` and their dtypes, the FP8 scaling where NVIDIA's launch.sh takes another
+than ours. DeepSeek-V3 671B, GPT-OSS 120B, Kimi-K2 1T, Nemotron-H 56B, Nemotron 3 120B and Qwen3 235B are their names
+there."""
 
+
+@dataclass(frozen=True)
+class _Judged:
+    """A configuration of ``recipe`` and the best result that is published for it."""
+
+    recipe: Recipe
+    result: Result
+
+    @property
+    def same(self) -> bool:
+        return same_software(self.recipe.image, self.recipe.document(self.result))
+
+    @property
+    def container(self) -> tuple[int, ...]:
+        """That it runs in."""
+        return release_order(container_release(self.recipe.image) or "00.00")
+
+    @property
+    def measured(self) -> tuple[int, ...]:
+        """The container that the result is of."""
+        return release_order(self.recipe.document(self.result).container or "00.00")
+
+
+@cache
 def suites() -> dict[str, str]:
-    """Name to content of every suite for GPUs."""
-    recipes = [load_recipe(folder) for folder in recipe_folders(recipes_root())]
-    # A catalogue has hundreds of functions: which of them matter, a suite of the site's own says.
-    recipes = [recipe for recipe in recipes if recipe.catalogue_file is None]
-    found = {}
-    for gpu_type in sorted(gpus.GPUS):
-        for scale in SCALES:
-            rows = [(recipe, row, dtypes) for recipe in recipes for row, dtypes in _rows(recipe, gpu_type, scale)]
-            if rows:
-                found[f"{gpu_type}-{scale}"] = _text(gpu_type, scale, rows)
-    return found
+    """Name to content of every suite, in the order in which they are listed."""
+    found = _published()
+    made = {}
+    for gpu_type in sorted({item.result.gpu for item in found}):
+        of_type = [item for item in found if item.result.gpu == gpu_type]
+        if same := [item for item in of_type if item.same]:
+            made[gpu_type] = _text(gpu_type, same)
+        for scale in sorted({item.result.gpus for item in of_type}):
+            name = f"{gpu_type}-{scale}"
+            made[name] = _text(name, _of_one_container([item for item in of_type if item.result.gpus == scale]))
+    made |= {f"exemplar-{gpu_type}": _exemplar_text(gpu_type) for gpu_type in EXEMPLAR}
+    return {**made, "smoke": SMOKE.read_text()}
 
 
-def _rows(recipe: Recipe, gpu_type: str, scale: int) -> Iterator[tuple[Row, Sequence[str]]]:
-    """The documented rows at ``scale``, each with those of its dtypes that are in no better one."""
-    known = [
-        row
-        for row in recipe.rows_for(gpu_type)
-        if row.gpu != "any" and scale in row.scales and not row.size.endswith("-proxy")
-    ]
-    chosen: dict[tuple[str, str], Row] = {}
-    for row in known:
-        for dtype in row.dtypes:
-            if dtype not in gpus.GPUS[gpu_type].peaks:
-                continue
-            best = chosen.get((row.size, dtype))
-            if best is None or (_published(recipe, row, dtype, scale) and not _published(recipe, best, dtype, scale)):
-                chosen[row.size, dtype] = row
-    for model in recipe.models:
-        for row in known:
-            if row.size == model.size and (dtypes := [d for d in row.dtypes if chosen.get((row.size, d)) is row]):
-                yield row, dtypes
+def _published() -> list[_Judged]:
+    """Every configuration for which something is published, once, in the order of the recipes."""
+    best: dict[tuple[object, ...], _Judged] = {}
+    for folder in recipe_folders(recipes_root()):
+        recipe = load_recipe(folder)
+        for result in recipe.results:
+            item = _Judged(recipe, result)
+            key = (recipe.workload, result.gpu, result.gpus, result.size, result.dtype, _fp8_recipe(item))
+            if _is_wanted(result) and (key not in best or _rank(item) > _rank(best[key])):
+                best[key] = item
+    return list(best.values())
 
 
-def _published(recipe: Recipe, row: Row, dtype: str, scale: int) -> bool:
-    own = (row.variant, row.gpu, row.size, dtype, scale)
-    return any((r.variant, r.gpu, r.size, r.dtype, r.gpus) == own for r in recipe.results)
+def _is_wanted(result: Result) -> bool:
+    known = gpus.GPUS.get(result.gpu)
+    return known is not None and result.dtype in known.peaks and not result.size.endswith("-proxy")
 
 
-def _text(gpu_type: str, scale: int, rows: Sequence[tuple[Recipe, Row, Sequence[str]]]) -> str:
-    smallest = min(rows, key=lambda item: item[0].model(item[1].size).parameters or 0)
-    return "\n".join(
-        [
-            f"# What the recipes document for {scale} GPUs of type {gpu_type}. Generated from the recipes:",
-            "# python -m llmb_run.acceptance.shipped --write",
-            f"name: {gpu_type}-{scale}",
-            "prescreen:  # short, on as many nodes as the tests: what its nodes say is looked at",
-            f"  - {{{_job(smallest[0], smallest[1], smallest[2][:1])}, max_steps: {PRESCREEN_STEPS}}}",
-            "defaults:",
-            f"  gpu_type: {gpu_type}",
-            f"  scale: {scale}",
-            "  reference: optional  # this site's baseline, or what is published; without either a run has to succeed",
-            "tests:",
-            *(f"  - {{{_job(recipe, row, dtypes)}}}" for recipe, row, dtypes in rows),
-            "",
-        ]
+def _rank(item: _Judged) -> tuple[bool, tuple[int, ...]]:
+    return item.same, item.measured
+
+
+def _fp8_recipe(item: _Judged) -> str | None:
+    if item.result.dtype != "fp8":
+        return None
+    return item.result.fp8_recipe or item.recipe.variant(item.result.variant).fp8_recipe
+
+
+def _of_one_container(found: Sequence[_Judged]) -> list[_Judged]:
+    """Those with a reference of the same software, else all that run in the newest container."""
+    groups: dict[tuple[bool, tuple[int, ...]], list[_Judged]] = defaultdict(list)
+    for item in found:
+        groups[item.same, item.container].append(item)
+    return groups[max(groups)]
+
+
+def _text(name: str, found: Sequence[_Judged]) -> str:
+    same = found[0].same
+    container = f"nemo:{container_release(found[0].recipe.image)}"
+    against = "measured in the same container" if same else "of other software: each verdict is an indication"
+    widest = max(item.result.gpus for item in found)
+    smallest = min((item for item in found if item.result.gpus == widest), key=_parameters)
+    return _suite(
+        name,
+        [f"In {container}, compared with published results {against}."],
+        [f"gpu_type: {found[0].result.gpu}"],
+        _job(smallest),
+        [_job(item) for item in found],
     )
 
 
-def _job(recipe: Recipe, row: Row, dtypes: Sequence[str]) -> str:
-    words = [f"workload: {recipe.workload}", f"size: {row.size}", f"dtype: [{', '.join(dtypes)}]"]
-    return ", ".join([*words, *([f"variant: {row.variant}"] if len(recipe.variants) > 1 else [])])
+def _parameters(item: _Judged) -> float:
+    return item.recipe.model(item.result.size).parameters or float("inf")
 
 
-def main() -> None:
-    """Write the files, or say which are not as they should be."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--write", action="store_true")
-    write = parser.parse_args().write
-    made = suites()
-    for path in sorted(SUITES.glob("*-*.yaml")):
-        if path.stem not in made:
-            print(f"no longer documented: {path.name}")
-            if write:
-                path.unlink()
-    for name, text in made.items():
-        path = SUITES / f"{name}.yaml"
-        if not path.exists() or path.read_text() != text:
-            print(f"{'written' if write else 'differs'}: {path.name}")
-            if write:
-                path.write_text(text)
+def _job(item: _Judged) -> str:
+    result, recipe = item.result, item.recipe
+    words = [f"workload: {recipe.workload}", f"size: {result.size}", f"dtype: {result.dtype}", f"scale: {result.gpus}"]
+    if len(recipe.variants) > 1:
+        words.append(f"variant: {result.variant}")
+    if result.dtype == "fp8" and result.fp8_recipe:
+        words.append(_scaling(result.fp8_recipe))
+    return ", ".join(words)
 
 
-if __name__ == "__main__":
-    main()
+def _scaling(fp8_recipe: str) -> str:
+    return f"env: {{FP8_RECIPE: {fp8_recipe}}}"
+
+
+def _exemplar_text(gpu_type: str) -> str:
+    about = [
+        "The workloads of NVIDIA's Exemplar Clouds: 512 GPUs, one run each, more than 95 % of the reference.",
+        f"Source: {EXEMPLAR_SOURCE}.",
+        "NVIDIA publishes no references at this scale: without a baseline of this site, or a stated reference, the",
+        "campaign ends NOT JUDGED. NVIDIA's own certification takes runs of NVIDIA's own recipes.",
+    ]
+    defaults = [
+        f"gpu_type: {gpu_type}",
+        "scale: 512",
+        "repeats: 1",
+        "required: 0.95",
+        "reference: optional",
+        "force: true  # the scale is NVIDIA's, not one that Megatron-Bridge documents",
+    ]
+    jobs = [job for entry in EXEMPLAR[gpu_type].split(", ") for job in _exemplar_jobs(entry.split())]
+    smallest = next(job for job in jobs if "nemotronh_56b" in job)
+    return _suite(f"exemplar-{gpu_type}", about, defaults, smallest, jobs)
+
+
+def _exemplar_jobs(entry: Sequence[str]) -> Iterable[str]:
+    size, *dtypes = entry
+    for word in dtypes:
+        dtype, _, fp8_recipe = word.partition(":")
+        words = ["workload: pretrain_mbridge", f"size: {size}", f"dtype: {dtype}"]
+        yield ", ".join([*words, *([_scaling(fp8_recipe)] if fp8_recipe else [])])
+
+
+def _suite(name: str, about: Sequence[str], defaults: Sequence[str], smallest: str, jobs: Sequence[str]) -> str:
+    lines = [
+        *(f"# {line}" for line in about),
+        f"name: {name}",
+        "prescreen:  # short, on as many nodes as the tests: what its nodes say is looked at",
+        f"  - {{{smallest}, max_steps: {PRESCREEN_STEPS}}}",
+        "defaults:",
+        *(f"  {line}" for line in defaults),
+        "tests:",
+        *(f"  - {{{job}}}" for job in jobs),
+    ]
+    return "\n".join(lines) + "\n"

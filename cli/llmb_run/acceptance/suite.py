@@ -31,14 +31,12 @@ import msgspec
 from llmb_common.errors import ConfigError, LLMBError, did_you_mean
 from llmb_common.results.sequential import REPEATS, REQUIRED, RERUNS
 from llmb_common.strict_yaml import convert, load_text, read_text
+from llmb_run.acceptance.shipped import suites
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask
 from llmb_run.starting.tasks_yaml import Sweep, Task, asks_of_task
 
 T = TypeVar("T")
-
-SUITES = Path(__file__).parent / "suites"
-"""Those that come with LLMB."""
 
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Few = Annotated[int, msgspec.Meta(ge=1, le=100)]
@@ -93,7 +91,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite file, complete. ``path`` is absolute; the pre-screen's tests come first."""
+    """A suite, complete; the pre-screen's tests come first. ``path`` is absolute, or a name of ``shipped.suites``."""
 
     path: Path
     name: str
@@ -105,33 +103,31 @@ class Suite:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
-def find_suite(word: str) -> Path:
-    """The file that ``word`` names: a path, or the name of a suite that comes with LLMB.
+def find_suite(word: str) -> tuple[Path, str]:
+    """The suite that ``word`` names, a path or the name of one that comes with LLMB: its ``Suite.path``, and its text.
 
     Raises:
-        ConfigError: there is none
+        ConfigError: there is none, or it cannot be read
     """
     path = Path(word)
-    shipped = SUITES / f"{word}.yaml"
-    if path.exists() or "/" in word or not shipped.is_file():
-        known = sorted(file.stem for file in SUITES.glob("*.yaml"))
-        if not path.is_file():
-            raise ConfigError(
-                f"there is no suite {word}{did_you_mean(word, known)}",
-                remedy=f"the path of a suite file, or one of {', '.join(known)}",
-                code="unknown-suite",
-            )
-        return path.resolve()
-    return shipped
+    if path.is_file():
+        return path.resolve(), read_text(path)
+    known = suites()
+    if word in known:
+        return path, known[word]
+    raise ConfigError(
+        f"there is no suite {word}{did_you_mean(word, known)}",
+        remedy=f"the path of a suite file, or one of {', '.join(known)}",
+        code="unknown-suite",
+    )
 
 
-def read_suite(path: Path, place: Place) -> Suite:
-    """The suite in ``path``.
+def read_suite(path: Path, text: str, place: Place) -> Suite:
+    """The suite ``text``, which was read from ``path``.
 
     Raises:
         ConfigError: something in it is wrong; with file and line
     """
-    text = read_text(path)
     data, lines = load_text(text, str(path))
     content = convert(data, lines, SuiteFile, str(path))
     if not content.tests:

@@ -8,11 +8,31 @@ import click
 
 from llmb_common.envelope import Result
 from llmb_run import options
-from llmb_run.app import Command
+from llmb_run.app import Command, VerbCommand
 
 
-@click.command(cls=Command)
-@click.argument("suite", metavar="SUITE", help="A suite file, or the name of one that comes with LLMB, such as smoke.")
+@click.command("suites", cls=Command)
+@click.argument("name", default="", metavar="[NAME]", help="Print this one, to start a suite of your own with.")
+@options.json
+def show_suites(name: str) -> Result:
+    """List the suites that come with LLMB, or print one."""
+    from llmb_run.acceptance.shipped import suites
+    from llmb_run.acceptance.suite import find_suite
+
+    if name:
+        _, text = find_suite(name)
+        return Result({"name": name, "text": text}, text, for_programs=True)
+    return Result(
+        {"suites": list(suites())},
+        "".join(f"{known}\n" for known in suites()),
+        hint="next: llmb-run accept suites NAME",
+    )
+
+
+@click.command(cls=VerbCommand, verbs=[show_suites])
+@click.argument(
+    "suite", metavar="SUITE", help="A suite file, or the name of one of llmb-run accept suites, such as smoke."
+)
 @options.flag("--again", help="Start a new campaign, even if one could be resumed or is over.")
 @click.option(
     "--folder",

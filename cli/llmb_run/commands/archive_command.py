@@ -10,7 +10,7 @@ import click
 
 from llmb_common.envelope import Result
 from llmb_run import options
-from llmb_run.app import Command
+from llmb_run.app import Command, VerbCommand
 
 
 @click.command("verify", cls=Command)
@@ -38,18 +38,7 @@ def verify(pack: Path, sha256: str) -> Result:
     return Result(data, "".join(lines), error=error)
 
 
-class ArchiveCommand(Command):
-    """``archive RUN...``, and ``archive verify PACK``: no run is called that."""
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        if args[:1] == [verify.name]:
-            return verify.make_context(f"{info_name} {verify.name}", args[1:], parent, **extra)
-        return super().make_context(info_name, args, parent, **extra)
-
-
-@click.command(cls=ArchiveCommand)
+@click.command(cls=VerbCommand, verbs=[verify])
 @options.runs
 @click.option(
     *("-o", "--output"),

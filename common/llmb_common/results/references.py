@@ -16,7 +16,7 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.published import published_results
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.releases import container_release, same_release
-from llmb_common.recipes.rows import Result
+from llmb_common.recipes.rows import Document, Result
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,13 @@ def by_preference(known: Iterable[Reference]) -> list[Reference]:
     return sorted(known, key=lambda reference: not reference.same_software)
 
 
+def same_software(image: str | None, document: Document) -> bool:
+    """Whether jobs in ``image`` run what ``document`` has measured. Those of LLMB always run Megatron-Bridge."""
+    return document.framework == "Megatron-Bridge" and same_release(container_release(image), document.container)
+
+
 def published_references(plan: JobPlan, recipe: Recipe) -> list[Reference]:
     """What NVIDIA published for exactly the plan's configuration, the nearest software first."""
-    own = container_release(plan.image)
     found = []
     for result in published_results(plan, recipe):
         document = recipe.document(result)
@@ -71,8 +75,7 @@ def published_references(plan: JobPlan, recipe: Recipe) -> list[Reference]:
                 seconds=result.step_seconds,
                 software=document.software,
                 source=f"{document.title}{release}, {document.date}",
-                # Jobs of LLMB run Megatron-Bridge, whatever the published ones ran.
-                same_software=document.framework == "Megatron-Bridge" and same_release(own, document.container),
+                same_software=same_software(plan.image, document),
                 result=result,
                 notes=result.notes,
             )
