@@ -64,6 +64,24 @@ def test_an_untouched_pack_is_as_it_was_written(path: Path) -> None:
     assert (found.ok, found.files) == (True, 3)
 
 
+def test_a_file_that_lies_beside_the_archives_folder_is_named(path: Path) -> None:
+    """Also in an archive of an older release, which does not say what its folder is."""
+    other = member("elsewhere/run/log.out", FILES["run/log.out"])
+    files = {name: content for name, content in FILES.items() if name != "run/log.out"}
+    assert verify_archive(pack(path, files, FILES, other)).moved == ["run/log.out (it lies in elsewhere)"]
+
+
+def test_what_archive_json_says_of_folder_and_modes_counts(path: Path) -> None:
+    about = b'{"folder": "night", "modes": {"run/log.out": "0600"}, "runs": []}'
+    files = {**FILES, "archive.json": about}
+    found = verify_archive(pack(path, files, files))
+    assert [name.partition(" ")[0] for name in found.moved] == [*files, "SHA256SUMS"]
+    assert found.modes == ["run/log.out (0600 -> 0644)"]
+    for odd in (b"[", b'{"modes": 3}', b"[" * 100_000, b"\xff"):
+        files["archive.json"] = odd
+        assert verify_archive(pack(path, files, files)).damaged == ["archive.json is not valid JSON"], odd
+
+
 def test_a_changed_a_missing_and_an_added_file_are_named(path: Path) -> None:
     files = {**FILES, "run/log.out": b"iteration 2\n", "run/extra": b"x"}
     del files["campaign/suite.yaml"]

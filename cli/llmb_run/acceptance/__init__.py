@@ -10,6 +10,8 @@
     conduct    submit, wait, judge, rerun; all that is done is derived from the runs on record
     outcome    the verdicts as table and JSON
     pack       the evidence pack
+    verify     a pack, checked: its files, its signature (signing), and its verdict, judged again from its logs
+               (recompute, differences)
     shipped    the suites that come with LLMB, made from the recipes and their published results
     preview    a dry run: the limits, and how the campaign can end at best
 """

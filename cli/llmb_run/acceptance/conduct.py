@@ -128,7 +128,7 @@ class Conduct:
             reason = again.get((item.number, number))
             self._say(f"{item.workload.title}: run {number}" + (f", a rerun: {reason}" if reason else ""))
             options = submission.Options(key=self._campaign.key(item.number, number))
-            jobs.append(submission.Job(item.workload.plan, item.workload.asked.entry.folder, options))
+            jobs.append(submission.Job(item.workload.plan, item.workload.recipe_folder, options))
         for _, result in submission.submit_many(jobs, say=self._say) if jobs else ():
             # A run that was followed here, and failed, is on record like any other.
             if isinstance(result, LLMBError) and not isinstance(result, CheckFailed):

@@ -54,8 +54,8 @@ class Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 def freeze(suite: Suite, workloads: Sequence[Workload], *, id: str, began: float, user: str) -> Frozen:
     """What is true now."""
     folder = training_code()
-    origins = {item.asked.entry.folder: origin_of(item.asked.entry.folder, folder) for item in workloads}
-    manifests = [make_manifest(item.plan, folder, folder, origins[item.asked.entry.folder]) for item in workloads]
+    origins = {item.recipe_folder: origin_of(item.recipe_folder, folder) for item in workloads}
+    manifests = [make_manifest(item.plan, folder, folder, origins[item.recipe_folder]) for item in workloads]
     return Frozen(
         id=id,
         began=began,
@@ -70,7 +70,7 @@ def freeze(suite: Suite, workloads: Sequence[Workload], *, id: str, began: float
             FrozenWorkload(
                 title=item.title,
                 where=item.entry.where,
-                plan=_important(plan_as_dict(item.plan)),
+                plan=important(plan_as_dict(item.plan)),
                 recipe_sha256=manifest["recipe_sha256"],
                 image=manifest["image"],
                 reference=_reference(item.reference),
@@ -80,7 +80,8 @@ def freeze(suite: Suite, workloads: Sequence[Workload], *, id: str, began: float
     )
 
 
-def _important(plan: dict[str, Any]) -> dict[str, Any]:
+def important(plan: dict[str, Any]) -> dict[str, Any]:
+    """Of a plan as plain values what must not change."""
     # As JSON gives it back: lists, not tuples.
     kept = {name: value for name, value in plan.items() if name not in _UNIMPORTANT}
     found: dict[str, Any] = json.loads(json.dumps(kept))
@@ -113,7 +114,7 @@ def changes(then: Frozen, now: Frozen) -> list[str]:
         about = [
             *_one("recipe.yaml", before.recipe_sha256, after.recipe_sha256),
             *_image(before.image, after.image),
-            *_plan(before.plan, after.plan),
+            *plan_changes(before.plan, after.plan),
         ]
         found += [f"{before.title}: {text}" for text in about]
     return list(dict.fromkeys(found))
@@ -132,7 +133,8 @@ def _image(then: dict[str, Any] | None, now: dict[str, Any] | None) -> Iterator[
             yield from _one(words, before.get(name), after.get(name))
 
 
-def _plan(then: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+def plan_changes(then: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+    """Where two plans differ, a line each."""
     for name in dict.fromkeys([*then, *now]):
         before, after = then.get(name), now.get(name)
         if isinstance(before, dict) and isinstance(after, dict):

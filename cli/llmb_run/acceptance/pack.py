@@ -1,4 +1,4 @@
-"""The evidence pack of a campaign: all that it takes to believe its verdicts, in one file, for ``archive verify``.
+"""The evidence pack of a campaign: all that it takes to believe its verdicts, in one file, for ``accept verify``.
 
 It is an archive of the campaign's runs (records with their plans, scripts, logs, node facts, training code) with the
 suite, what the campaign began with, the verdicts and the report beside them. No secrets, as in every archive.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from llmb_common.errors import ConfigError, EnvironmentLacks, LLMBError, RequestError
 from llmb_common.planning.job_plan import JobPlan
@@ -22,15 +23,18 @@ from llmb_run.starting.requests import Asked, plan_ask, refuse_one_folder_for_ma
 
 @dataclass(frozen=True)
 class Workload:
-    """One test of a suite, ready to start. ``reference`` None: its runs need only succeed."""
+    """One test of a suite. ``reference`` None: its runs need only succeed. ``asked`` None: it is only judged, again."""
 
     entry: Entry
-    asked: Asked
+    plan: JobPlan
     reference: Reference | None
+    asked: Asked | None = None
 
     @property
-    def plan(self) -> JobPlan:
-        return self.asked.plan
+    def recipe_folder(self) -> Path:
+        """Of a workload that is to be started."""
+        assert self.asked is not None
+        return self.asked.entry.folder
 
     @property
     def title(self) -> str:
@@ -111,7 +115,7 @@ def _planned(entry: Entry, place: Place, known: Sequence[Baseline]) -> Workload:
         )
     if not entry.ask.dry_run:
         check(plan)
-    return Workload(entry, asked, reference)
+    return Workload(entry, plan, reference, asked)
 
 
 def _last_step(plan: JobPlan) -> int:

@@ -17,31 +17,34 @@ from llmb_run.acceptance.outcome import STATUS, as_text, outcome, with_conclusio
 from llmb_run.acceptance.pack import write_pack
 from llmb_run.acceptance.planned import Workload, plan_suite
 from llmb_run.acceptance.preview import foreseen, planned, planned_text
+from llmb_run.acceptance.signing import check_key, sign
 from llmb_run.acceptance.suite import Suite, find_suite, read_suite
 from llmb_run.place import Place
 from llmb_run.starting.start import say_warnings
 from llmb_run.terminal import notice
 
 
-def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool) -> Result:
-    """Begin, continue or show the campaign of the suite ``word``.
+def accept(word: str, *, again: bool, folder: Path | None, sign_with: Path | None = None, dry_run: bool) -> Result:
+    """Begin, continue or show the campaign of the suite ``word``; sign its evidence with a key, if one is given.
 
     Raises:
         LLMBError: it cannot be planned, begun or continued
     """
+    if sign_with is not None:
+        check_key(sign_with)  # now, and not after days of runs
     place = Place()
     suite = read_suite(*find_suite(word), place)
     if dry_run:
         workloads = plan_suite(suite, place, dry_run=True)
-        say_warnings([item.asked for item in workloads])
+        say_warnings([item.asked for item in workloads if item.asked])
         return _show_plans(workloads, suite)
     with open_campaign(suite, folder or place.require_install() / "campaigns", again=again) as campaign:
         if (result := campaign.result()) is not None:
             _refuse_other_suite(campaign, suite)
             notice("this campaign is over; --again begins another one")
-            return _shown(campaign, with_conclusion(result))
+            return _shown(campaign, with_conclusion(result), sign_with)
         workloads = plan_suite(suite, place, dry_run=False)
-        say_warnings([item.asked for item in workloads])
+        say_warnings([item.asked for item in workloads if item.asked])
         frozen = begin_or_go_on(campaign, suite, workloads)
         workloads = with_frozen_references(workloads, frozen)
         for text in foreseen(workloads):
@@ -51,7 +54,7 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool) -> Res
         result = outcome(frozen, standings)
         result |= write_pack(campaign, frozen, result, standings, place)
         write_json(campaign.result_file, result)  # last: it says that nothing is left to do
-        return _shown(campaign, result)
+        return _shown(campaign, result, sign_with)
 
 
 def with_frozen_references(workloads: Sequence[Workload], frozen: Frozen) -> list[Workload]:
@@ -71,15 +74,17 @@ def _refuse_other_suite(campaign: Campaign, suite: Suite) -> None:
         )
 
 
-def _shown(campaign: Campaign, result: dict[str, Any]) -> Result:
+def _shown(campaign: Campaign, result: dict[str, Any], sign_with: Path | None) -> Result:
     pack = campaign.folder / result["pack"]
+    signature = str(sign(pack, sign_with)) if sign_with is not None else None
     return Result(
-        {**result, "folder": str(campaign.folder)},
+        {**result, "folder": str(campaign.folder), "signature": signature},
         as_text(result),
         status=STATUS[result["outcome"]],
         remarks=[
             f"evidence: {pack}",
-            f"sha256 {result['pack_sha256']}; keep it apart from the file: llmb-run archive verify --sha256 checks it",
+            f"sha256 {result['pack_sha256']}; keep it apart from the file: llmb-run accept verify --sha256 checks it",
+            f"signature: {signature or 'none (--sign FILE)'}",
         ],
     )
 

@@ -22,7 +22,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, TypeVar
 
@@ -128,39 +128,56 @@ def read_suite(path: Path, text: str, place: Place) -> Suite:
     Raises:
         ConfigError: something in it is wrong; with file and line
     """
-    data, lines = load_text(text, str(path))
-    content = convert(data, lines, SuiteFile, str(path))
-    if not content.tests:
-        raise ConfigError(f"{path}:{lines['$.tests']}: no test", remedy="name at least one workload")
-    tests: list[Entry] = []
-    for section, items in (("prescreen", content.prescreen), ("tests", content.tests)):
-        for number, item in enumerate(items):
-            at = f"{path}:{lines[f'$.{section}[{number}]']}"
-            try:
-                tests += _tests(item, content.defaults, place, at, prescreen=section == "prescreen")
-            except LLMBError as error:
-                raise ConfigError(f"{at}: {error.message}", remedy=error.remedy, code=error.code) from error
+    content, found = _entries(text, str(path))
+    tests = [test for entry, item in found for test in _swept(entry, item, content.defaults, place)]
     return Suite(path, content.name, text, tuple(tests))
 
 
-def _tests(item: SuiteTest, defaults: Defaults, place: Place, where: str, *, prescreen: bool) -> list[Entry]:
-    asks = [ask for ask in asks_of_task(item, defaults, place) if ask.repeat == 1]
-    if any(ask.profile for ask in asks):
-        raise ConfigError("a profiled run is slower, and proves nothing", remedy="leave profile out")
+def terms(text: str, name: str) -> list[Entry]:
+    """What the suite ``text`` demands of each of its tests, one for each, however many workloads it sweeps over.
+
+    Raises:
+        ConfigError: something in it is wrong; with ``name`` and line
+    """
+    return [entry for entry, _ in _entries(text, name)[1]]
+
+
+def _entries(text: str, name: str) -> tuple[SuiteFile, list[tuple[Entry, SuiteTest]]]:
+    data, lines = load_text(text, name)
+    content: SuiteFile = convert(data, lines, SuiteFile, name)
+    if not content.tests:
+        raise ConfigError(f"{name}:{lines['$.tests']}: no test", remedy="name at least one workload")
+    sections = (("prescreen", content.prescreen), ("tests", content.tests))
+    return content, [
+        (_entry(item, content.defaults, f"{name}:{lines[f'$.{section}[{number}]']}", section == "prescreen"), item)
+        for section, items in sections
+        for number, item in enumerate(items)
+    ]
+
+
+def _entry(item: SuiteTest, defaults: Defaults, where: str, prescreen: bool) -> Entry:
     # What the tests must reach is nothing to the pre-screen: it only has to run.
     other = Defaults(repeats=1, reruns=1, reference="none") if prescreen else defaults
-    return [
-        Entry(
-            ask=ask,
-            where=where,
-            repeats=_said(item.repeats, other.repeats, REPEATS),
-            reruns=_said(item.reruns, other.reruns, RERUNS),
-            required=_said(item.required, other.required, REQUIRED),
-            reference=_said(item.reference, other.reference, "required"),
-            prescreen=prescreen,
-        )
-        for ask in asks
-    ]
+    return Entry(
+        ask=Ask(workload=""),
+        where=where,
+        repeats=_said(item.repeats, other.repeats, REPEATS),
+        reruns=_said(item.reruns, other.reruns, RERUNS),
+        required=_said(item.required, other.required, REQUIRED),
+        reference=_said(item.reference, other.reference, "required"),
+        prescreen=prescreen,
+    )
+
+
+def _swept(entry: Entry, item: SuiteTest, defaults: Defaults, place: Place) -> list[Entry]:
+    """Every workload of one test."""
+    try:
+        asks = [ask for ask in asks_of_task(item, defaults, place) if ask.repeat == 1]
+        if any(ask.profile for ask in asks):
+            raise ConfigError("a profiled run is slower, and proves nothing", remedy="leave profile out")
+    except LLMBError as error:
+        raise ConfigError(f"{entry.where}: {error.message}", remedy=error.remedy, code=error.code) from error
+    return [replace(entry, ask=ask) for ask in asks]
 
 
 def _said(own: T | None, default: T | None, otherwise: T) -> T:

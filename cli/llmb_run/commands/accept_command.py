@@ -29,7 +29,38 @@ def show_suites(name: str) -> Result:
     )
 
 
-@click.command(cls=VerbCommand, verbs=[show_suites])
+_PATH = click.Path(path_type=Path)
+
+
+@click.command("verify", cls=Command)
+@click.argument("pack", metavar="PACK", type=_PATH, help="The evidence pack of a campaign.")
+@click.option("--sha256", metavar="DIGEST", default="", help="Also compare the SHA-256 of the whole file.")
+@click.option("--signers", metavar="FILE", type=_PATH, help="Who may have signed: a public key, or allowed signers.")
+@options.json
+def verify(pack: Path, sha256: str, signers: Path | None) -> Result:
+    """Check an evidence pack: its files, its verdicts against its own logs, and its signature.
+
+    Every run is judged again. Exit status 1 where a file is not as it was, the pack says something else than its logs,
+    or the signature is not what --signers asks for.
+    """
+    from llmb_run.acceptance.verify import verify_pack
+
+    return verify_pack(pack, sha256, signers)
+
+
+@click.command("sign", cls=Command)
+@click.argument("pack", metavar="PACK", type=_PATH, help="The evidence pack of a campaign.")
+@click.option("--key", metavar="FILE", type=_PATH, required=True, help="An SSH key; the .pub of one that an agent has.")
+@options.json
+def sign_pack(pack: Path, key: Path) -> Result:
+    """Sign an evidence pack with an SSH key: PACK.sig beside it."""
+    from llmb_run.acceptance.signing import sign
+
+    signature = sign(pack, key)
+    return Result({"path": str(pack.absolute()), "signature": str(signature.absolute())}, f"{signature}\n")
+
+
+@click.command(cls=VerbCommand, verbs=[show_suites, verify, sign_pack])
 @click.argument(
     "suite", metavar="SUITE", help="A suite file, or the name of one of llmb-run accept suites, such as smoke."
 )
@@ -40,15 +71,21 @@ def show_suites(name: str) -> Result:
     type=click.Path(path_type=Path),
     help="Where campaigns are kept. Default: campaigns in the installation.",
 )
+@click.option(
+    "--sign", metavar="FILE", type=_PATH, help="Sign the evidence with this SSH key; the .pub of one that an agent has."
+)
 @options.flag("--dry-run", help="Start nothing: show what would run, and what it would be compared with.")
 @options.json
-def command(suite: str, again: bool, folder: Path | None, dry_run: bool) -> Result:
+def command(suite: str, again: bool, folder: Path | None, sign: Path | None, dry_run: bool) -> Result:
     """Run an acceptance campaign: a suite of workloads, judged, with evidence.
 
     All is planned before anything starts. What is inconclusive, or met a fault of a node, is run again up to the
     suite's limit, and every rerun is listed. Exit status 0: accepted; 1: not accepted; 4: not judged, because some of
     it has no reference. After an interruption, whatever its kind, run the same command again: it goes on.
+
+    llmb-run accept suites [NAME] shows those that come with LLMB, accept verify PACK judges an evidence pack again, and
+    accept sign PACK signs one.
     """
     from llmb_run.acceptance.run import accept
 
-    return accept(suite, again=again, folder=folder, dry_run=dry_run)
+    return accept(suite, again=again, folder=folder, sign_with=sign, dry_run=dry_run)

@@ -18,24 +18,22 @@ from llmb_run.app import Command, VerbCommand
 @click.option("--sha256", metavar="DIGEST", default="", help="Also compare the SHA-256 of the whole file.")
 @options.json
 def verify(pack: Path, sha256: str) -> Result:
-    """Name every file of an archive that was changed, is missing or was added.
+    """Name every file of an archive that was changed, moved, is missing or was added.
 
     Nothing is unpacked. Exit status 1 if there is one.
     """
     from llmb_common.errors import CheckFailed
-    from llmb_run.results.verifying import verify_archive
+    from llmb_run.results.verifying import KINDS, verify_archive
 
     found = verify_archive(pack, sha256)
-    kinds = ("changed", "missing", "added", "damaged")
     data = {"path": str(pack.absolute()), "ok": found.ok, "files": found.files}
-    data |= {kind: getattr(found, kind) for kind in kinds}
-    lines = [f"{kind}: {text}\n" for kind in kinds for text in getattr(found, kind)]
+    data |= {kind: getattr(found, kind) for kind in KINDS}
     if found.ok:
         return Result(data, f"{pack}: {found.files} files, all as they were written\n")
     error = CheckFailed(
         f"{pack} is not as it was written", remedy="ask whoever made it for another copy", code="archive-changed"
     )
-    return Result(data, "".join(lines), error=error)
+    return Result(data, "".join(f"{line}\n" for line in found.lines()), error=error)
 
 
 @click.command(cls=VerbCommand, verbs=[verify])

@@ -61,6 +61,8 @@ class Archive:
     runs: int
     bytes: int = 0
     hashes: dict[str, str] = field(default_factory=dict)
+    modes: dict[str, str] = field(default_factory=dict)
+    """Permissions in octal, by the same paths."""
     masked: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     """Files that are not text, in which no secret could be masked."""
@@ -146,6 +148,8 @@ def _write(
             _add_bytes(tar, f"{top}/{name}", content, archive)
         about = {"schema": 1, "llmb": __version__, "newest": archive.newest, "runs": packing.mask.value(summary)}
         about["left_out"] = [name.split("/", 1)[1] for name in archive.left_out]
+        # Its name and these are what SHA256SUMS does not cover.
+        about |= {"folder": top, "modes": {name.split("/", 1)[1]: mode for name, mode in archive.modes.items()}}
         _add_bytes(tar, f"{top}/archive.json", json.dumps(about, indent=2, allow_nan=False).encode(), archive)
         sums = "".join(f"{digest}  {name.split('/', 1)[1]}\n" for name, digest in archive.hashes.items())
         _add_bytes(tar, f"{top}/SHA256SUMS", sums.encode(), archive)
@@ -234,6 +238,7 @@ def _add_file(tar: tarfile.TarFile, path: Path, name: str, packing: _Packing, *,
         info.size, info.mtime, info.mode = copy.tell(), int(status.st_mtime), stat.S_IMODE(status.st_mode)
         copy.seek(0)
         tar.addfile(info, copy)
+    archive.modes[name] = f"{info.mode:04o}"
     archive.newest = max(archive.newest, int(status.st_mtime))
     archive.hashes[name] = digest.hexdigest()
     if masked:
@@ -245,6 +250,7 @@ def _add_bytes(tar: tarfile.TarFile, name: str, content: bytes, archive: Archive
     info.size, info.mtime, info.mode = len(content), archive.newest, 0o644
     tar.addfile(info, io.BytesIO(content))
     archive.hashes[name] = hashlib.sha256(content).hexdigest()
+    archive.modes[name] = f"{info.mode:04o}"
 
 
 class Mask:

@@ -1,30 +1,36 @@
-"""Is an archive what it was when it was written? Every file against ``SHA256SUMS``, without unpacking anything.
+"""Is an archive what it was when it was written? Every file against ``SHA256SUMS``, its place and mode against
+``archive.json``, without unpacking anything.
 
 An archive comes from somebody else, so nothing in it is believed: it is read as a stream, nothing is written, what is
 not a plain file under the one folder is a problem of its own, and how much is read is bounded. ``SHA256SUMS`` shows
 accidents and careless changes; who changes a file may change it too. Against that helps only the digest of the whole
-file, kept elsewhere (``--sha256``).
+file, kept elsewhere (``--sha256``), or a signature.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import io
 import os
 import re
+import stat
 import subprocess
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, cast
+from typing import IO, Any, TypeAlias, cast
+
+import msgspec
 
 from llmb_common.errors import EnvironmentLacks, RecordError
 from llmb_common.files import open_plain, sha256_of
+from llmb_common.structs import from_json
 
 MOST_BYTES = 1 << 40
 MOST_FILES = 1_000_000
@@ -34,6 +40,9 @@ MOST_SUMS = 256 << 20
 _LONGEST_HEADER = 64 << 10
 _BLOCK = 1 << 20
 _SUMS = "SHA256SUMS"
+_ABOUT = "archive.json"
+_OWN_MODE = "0644"
+"""Of the files that an archive has beside those of the runs."""
 _LINE = re.compile(r"([0-9a-f]{64})  ([^\n\0]+)")
 
 
@@ -45,16 +54,55 @@ class Verified:
     changed: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     added: list[str] = field(default_factory=list)
+    moved: list[str] = field(default_factory=list)
+    """To another top folder than the archive's own."""
+    modes: list[str] = field(default_factory=list)
+    """Files with other permissions than they had."""
     damaged: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
         """Whether everything is as it was."""
-        return not (self.changed or self.missing or self.added or self.damaged)
+        return not any(self.lines())
+
+    def lines(self) -> Iterator[str]:
+        """What is not, a line each."""
+        for kind in KINDS:
+            yield from (f"{'mode' if kind == 'modes' else kind}: {text}" for text in getattr(self, kind))
 
 
-def verify_archive(path: Path, sha256: str = "") -> Verified:
+KINDS = ("changed", "missing", "added", "moved", "modes", "damaged")
+"""The lists of ``Verified``."""
+
+
+class _About(msgspec.Struct):
+    """Of ``archive.json`` what is checked here; an older release has said neither."""
+
+    folder: str | None = None
+    modes: dict[str, str] | None = None
+    """In octal, by name."""
+
+
+@dataclass
+class _Seen:
+    """What an archive holds. ``digests`` by name; ``tops`` and ``modes``: where each lay, and its permissions."""
+
+    digests: dict[str, str] = field(default_factory=dict)
+    tops: dict[str, str] = field(default_factory=dict)
+    modes: dict[str, int] = field(default_factory=dict)
+    folders: dict[str, None] = field(default_factory=dict)
+    sums: dict[str, str] | None = None
+    about: bytes | None = None
+
+
+Keep: TypeAlias = Callable[[str, int], "IO[bytes] | None"]
+"""Where the content of a file goes that has this name and size; None: nowhere."""
+
+
+def verify_archive(path: Path, sha256: str = "", keep: Keep | None = None) -> Verified:
     """Hold every file of the archive ``path`` against its ``SHA256SUMS``, and the whole against ``sha256`` if given.
+
+    ``keep`` is asked about each plain file below the archive's folder, as it comes by.
 
     Raises:
         RecordError: it cannot be opened
@@ -65,7 +113,7 @@ def verify_archive(path: Path, sha256: str = "") -> Verified:
         with open_plain(path) as source:
             whole = sha256_of(path) if sha256 else ""
             with _decompressed(source, found) as stream:
-                _check(stream, found)
+                _check(stream, found, keep or (lambda name, size: None))
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
     if sha256 and whole != sha256.strip().lower():
@@ -134,35 +182,17 @@ class _PlainMember(tarfile.TarInfo):
         return member
 
 
-def _check(stream: IO[bytes], found: Verified) -> None:
+def _check(stream: IO[bytes], found: Verified, keep: Keep) -> None:
     if found.damaged:
         return
-    digests: dict[str, str] = {}
-    folders: dict[str, None] = {}
-    sums: dict[str, str] | None = None
+    seen = _Seen()
     bounded = _Bounded(stream)
     try:
         # An archive is read as a stream: one that leads back to an earlier place could be read for ever.
         with tarfile.open(fileobj=cast(Any, bounded), mode="r|", tarinfo=_PlainMember, errorlevel=2) as tar:
             for member in tar:
                 tar.members = []  # type: ignore[attr-defined]  # tarfile keeps all it has seen
-                if member.isdir():
-                    folders[member.name] = None
-                    continue
-                name = _inside(member, found)
-                if name is None:
-                    continue
-                if name in digests or (name == _SUMS and sums is not None):
-                    found.added.append(f"{name} (a second time)")
-                    continue
-                if len(digests) + len(folders) >= MOST_FILES:
-                    raise tarfile.ReadError(f"more than {MOST_FILES} files")
-                content = tar.extractfile(member)
-                assert content is not None
-                if name == _SUMS:
-                    sums = _sums(content.read(MOST_SUMS + 1), found)
-                else:
-                    digests[name] = _digest(content, member.size)
+                _take(member, tar, seen, found, keep)
             end = tar.offset
         while bounded.read(_BLOCK):
             pass
@@ -178,6 +208,37 @@ def _check(stream: IO[bytes], found: Verified) -> None:
         RecursionError,
     ) as error:
         found.damaged.append(f"it is truncated or damaged: {error}")
+    _compare(seen, found)
+
+
+def _take(member: tarfile.TarInfo, tar: tarfile.TarFile, seen: _Seen, found: Verified, keep: Keep) -> None:
+    """Note one member of the archive."""
+    if member.isdir():
+        seen.folders[member.name] = None
+        return
+    name = _inside(member, found)
+    if name is None:
+        return
+    if name in seen.tops:
+        found.added.append(f"{name} (a second time)")
+        return
+    if len(seen.tops) + len(seen.folders) >= MOST_FILES:
+        raise tarfile.ReadError(f"more than {MOST_FILES} files")
+    content = tar.extractfile(member)
+    assert content is not None
+    seen.tops[name] = member.name.partition("/")[0]
+    seen.modes[name] = stat.S_IMODE(member.mode)
+    if name == _SUMS:
+        seen.sums = _sums(content.read(MOST_SUMS + 1), found)
+        return
+    if name == _ABOUT and member.size <= MOST_SUMS:
+        seen.about = content.read()
+        content = io.BytesIO(seen.about)
+    seen.digests[name] = _digest(content, member.size, keep(name, member.size))
+
+
+def _compare(seen: _Seen, found: Verified) -> None:
+    digests, sums = seen.digests, seen.sums
     found.files = len(digests)
     if sums is None:
         found.damaged.append(f"it has no {_SUMS}, so nothing can be checked")
@@ -187,7 +248,27 @@ def _check(stream: IO[bytes], found: Verified) -> None:
     found.added += [name for name in digests if name not in sums]
     # Whoever unpacked and packed it again has folders in it; those of known files say nothing new.
     around = {parent.as_posix() for name in sums for parent in PurePosixPath(name).parents}
-    found.added += [f"{name} (a folder)" for name in folders if not _is_around(name, around)]
+    found.added += [f"{name} (a folder)" for name in seen.folders if not _is_around(name, around)]
+    about = _about(seen.about, found)
+    # That of SHA256SUMS where an older release has not said it: whatever was moved, it is not that.
+    folder = about.folder or seen.tops[_SUMS]
+    found.moved += [f"{name} (it lies in {top})" for name, top in seen.tops.items() if top != folder]
+    if about.modes is not None:
+        found.modes += _other_modes(seen.modes, {_ABOUT: _OWN_MODE, _SUMS: _OWN_MODE, **about.modes})
+
+
+def _other_modes(modes: dict[str, int], recorded: dict[str, str]) -> Iterator[str]:
+    for name, mode in modes.items():
+        if name in recorded and recorded[name] != f"{mode:04o}":
+            yield f"{name} ({recorded[name]} -> {mode:04o})"
+
+
+def _about(content: bytes | None, found: Verified) -> _About:
+    try:
+        return from_json(content, _About) if content is not None else _About()
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        found.damaged.append(f"{_ABOUT} is not valid JSON")
+        return _About()
 
 
 def _is_around(folder: str, around: set[str]) -> bool:
@@ -208,11 +289,14 @@ def _inside(member: tarfile.TarInfo, found: Verified) -> str | None:
     return None
 
 
-def _digest(content: IO[bytes], size: int) -> str:
+def _digest(content: IO[bytes], size: int, copy: IO[bytes] | None) -> str:
     digest, left = hashlib.sha256(), size
-    while left and (block := content.read(min(_BLOCK, left))):
-        digest.update(block)
-        left -= len(block)
+    with copy or contextlib.nullcontext():
+        while left and (block := content.read(min(_BLOCK, left))):
+            digest.update(block)
+            left -= len(block)
+            if copy is not None:
+                copy.write(block)
     if left:
         raise tarfile.ReadError("a file ends too early")
     return digest.hexdigest()

@@ -1,0 +1,216 @@
+"""The verdict of an evidence pack, once more: from its logs, records and suite, held against what it says.
+
+Whoever can write a pack can write hashes that fit. What is harder to forge is that all parts agree: every run is judged
+again by the code that conducts campaigns, by what the suite demands and with the references that the campaign began
+with, and what comes of it must be what ``campaign/verdicts.json`` and ``verdicts.txt`` say.
+
+The files come from somebody else: they lie unpacked in a folder of ours (``unpacked``), plain files within bounds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+from llmb_common import __version__
+from llmb_common.errors import LLMBError, RecordError
+from llmb_common.files import read_json, read_plain
+from llmb_common.planning.job_plan import JobPlan, plan_as_dict
+from llmb_common.results.references import Reference, published_references
+from llmb_common.runs.record import RunRecord, load_record
+from llmb_common.structs import from_plain
+from llmb_run.acceptance.campaign import Campaign
+from llmb_run.acceptance.conduct import Conduct, Standing
+from llmb_run.acceptance.differences import differences, without_paths
+from llmb_run.acceptance.frozen import Frozen, FrozenWorkload, frozen_reference, important, plan_changes
+from llmb_run.acceptance.outcome import as_text, headline, outcome, with_conclusion
+from llmb_run.acceptance.planned import Workload
+from llmb_run.acceptance.suite import Entry, Stated, terms
+from llmb_run.place import Place
+
+MOST_BYTES = 4 << 30
+MOST_FILES = 200_000
+"""More than the logs and records of a campaign have."""
+
+_LEFT_OUT = (".html", "/code.zip", ".nsys-rep", ".sqlite")
+
+_BEGUN = re.compile(r", begun .*?: (?=[A-Z]{3}|under way)")
+"""A time of day in the time zone of whoever printed it."""
+
+
+class Unpacked:
+    """The files of a pack that a verdict needs, in ``folder``.
+
+    ``campaign`` is the pack's; runs lie as in an installation, ``experiments/<experiment>/<run folder>/``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.campaign = folder / "campaign"
+        self.too_much = False
+        self._bytes = self._files = 0
+
+    @property
+    def runs(self) -> tuple[Path, ...]:
+        return tuple(sorted(self._folder.glob("experiments/*/*")))
+
+    def keep(self, name: str, size: int) -> IO[bytes] | None:
+        """For ``verify_archive``, which has checked the name: no part of it is empty, ``.`` or ``..``."""
+        top, _, below = name.partition("/")
+        if not below or name.endswith(_LEFT_OUT) or self._full(size):
+            return None
+        home = self._folder if top == "campaign" else self._folder / "experiments" / (top.rpartition("_")[0] or "none")
+        path = home / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return path.open("xb")
+        except (NotADirectoryError, FileExistsError, ValueError):
+            return None  # a file where another has its folder, as no campaign has it: what is missing will be said
+
+    def _full(self, size: int) -> bool:
+        self._bytes, self._files = self._bytes + size, self._files + 1
+        self.too_much = self.too_much or self._bytes > MOST_BYTES or self._files > MOST_FILES
+        return self.too_much
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """``problems``: where the pack contradicts itself, a sentence each. ``notes``: what could not be checked.
+
+    ``said`` is the pack's own conclusion, ``outcome`` that of its logs; both empty where there is none.
+    """
+
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    said: str = ""
+    outcome: str = ""
+
+
+def recompute(unpacked: Unpacked) -> Recomputed:
+    """Judge the runs of an unpacked pack again. Whatever is wrong with it is in the answer."""
+    if unpacked.too_much:
+        return Recomputed((f"its logs were not judged again: over {MOST_BYTES >> 30} GiB or {MOST_FILES} files",))
+    if not unpacked.campaign.is_dir():
+        return Recomputed(("it has no campaign/: it is not the evidence of an acceptance campaign",))
+    try:
+        return _Recomputation(unpacked).result()
+    except (LLMBError, OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        # A forged file may have any shape.
+        why = error.message if isinstance(error, LLMBError) else f"{type(error).__name__}: {error}"
+        return Recomputed((f"its runs cannot be judged again: {without_paths(why)}",))
+
+
+@dataclass(frozen=True)
+class _Packed(Campaign):
+    """The runs of an unpacked campaign."""
+
+    runs: tuple[Path, ...] = ()
+
+    def records(self, plans: Sequence[JobPlan]) -> dict[tuple[int, int], RunRecord]:
+        found: dict[tuple[int, int], RunRecord] = {}
+        for folder in self.runs:
+            record = load_record(folder)
+            key = re.fullmatch(rf"{re.escape(self.prefix)}(\d{{1,4}})\.(\d{{1,4}})", record.submission.key)
+            number = (int(key[1]), int(key[2])) if key else (0, 0)
+            if not 1 <= number[0] <= len(plans):
+                raise RecordError(f"{folder.name} is no run of this campaign")
+            if number in found:
+                raise RecordError(f"{folder.name} and {found[number].paths.name} are one and the same run")
+            found[number] = record
+        return found
+
+
+class _Nowhere(Place):
+    """No installation: neither its index nor its baselines have a say in what a pack shows."""
+
+    def __init__(self) -> None:
+        self._install = None
+
+
+class _Recomputation:
+    def __init__(self, unpacked: Unpacked) -> None:
+        self._folder = unpacked.campaign
+        self._problems: list[str] = []
+        self._notes: list[str] = []
+        self._place = _Nowhere()
+        self._frozen: Frozen = from_plain(read_json(self._folder / "campaign.json"), Frozen)
+        self._runs = _Packed(self._folder, self._frozen.id, unpacked.runs)
+
+    def result(self) -> Recomputed:
+        said = with_conclusion(read_json(self._folder / "verdicts.json"))
+        workloads = self._workloads()
+        standings = Conduct(self._runs, workloads, self._place, lambda text: None).look()
+        found = outcome(self._frozen, standings)
+        self._problems += differences(said, found)
+        self._check_plans(standings)
+        self._check_text(said)
+        if self._frozen.llmb != __version__:
+            self._notes.append(f"the pack was made by LLMB {self._frozen.llmb}, and judged again by {__version__}")
+        problems, notes = (tuple(dict.fromkeys(lines)) for lines in (self._problems, self._notes))
+        return Recomputed(problems, notes, f"{headline(said)}: {said['why']}", found["outcome"])
+
+    def _workloads(self) -> list[Workload]:
+        entries = self._entries()
+        return [self._workload(kept, entries) for kept in self._frozen.workloads]
+
+    def _workload(self, kept: FrozenWorkload, entries: dict[int, Entry]) -> Workload:
+        plan: JobPlan = from_plain({**kept.plan, "preflight": {}}, JobPlan)
+        entry, reference = replace(entries[_line(kept.where)], where=kept.where), frozen_reference(kept)
+        workload = Workload(entry, plan, reference)
+        if why := self._other_reference(entry, reference, plan):
+            self._problems.append(f"{workload.title}: {why}")
+        return workload
+
+    def _entries(self) -> dict[int, Entry]:
+        """What the suite demands, by the line of the test."""
+        content = read_plain(self._folder / "suite.yaml")
+        if hashlib.sha256(content).hexdigest() != self._frozen.suite_sha256 and b"****" not in content:
+            self._problems.append("campaign/suite.yaml is not the suite that the campaign began with")
+        entries = {_line(entry.where): entry for entry in terms(content.decode(), "suite.yaml")}
+        if list(entries) != list(dict.fromkeys(_line(kept.where) for kept in self._frozen.workloads)):
+            self._problems.append("campaign/campaign.json and campaign/suite.yaml do not name the same tests")
+        return entries
+
+    def _other_reference(self, entry: Entry, reference: Reference | None, plan: JobPlan) -> str:
+        """Why the reference is none that the suite allows; empty where it is, or nobody can tell."""
+        wanted = entry.reference
+        if isinstance(wanted, Stated):
+            same = reference is not None and (reference.kind, reference.seconds) == ("stated", wanted.seconds)
+            return "" if same else "its reference is not the one that the suite states"
+        if reference is None:
+            return "it has no reference, and the suite requires one" if wanted == "required" else ""
+        if wanted == "none" or reference.kind == "stated":
+            return "it has a reference that the suite does not ask for"
+        if reference.kind == "baseline":
+            self._notes.append(f"a baseline of the site, {reference.seconds:g} s, whose own runs are not in the pack")
+            return ""
+        known = published_references(plan, self._place.workload(plan.workload).recipe)
+        if any((item.seconds, item.same_software) == (reference.seconds, reference.same_software) for item in known):
+            return ""
+        return f"nothing that LLMB {__version__} knows to be published for it says {reference.seconds:g} s"
+
+    def _check_plans(self, standings: Sequence[Standing]) -> None:
+        """Every run has the plan and the training code of its workload."""
+        for kept, item in zip(self._frozen.workloads, standings, strict=True):
+            for run in item.runs:
+                now = important(plan_as_dict(run.record.plan))
+                changed = list(plan_changes(kept.plan, {name: now.get(name) for name in kept.plan}))
+                if run.record.manifest.get("code_sha256") != self._frozen.code_sha256:
+                    changed.append("the training code")
+                if changed:
+                    about = f"{item.workload.title}, run {run.number} ({run.record.paths.run_id})"
+                    self._problems.append(f"{about} is not the job that was planned: {'; '.join(changed[:3])}")
+
+    def _check_text(self, said: dict[str, Any]) -> None:
+        text = read_plain(self._folder / "verdicts.txt").decode(errors="replace")
+        if "****" in text or self._frozen.llmb != __version__:
+            return  # masked, or in another release's words
+        if _BEGUN.sub(" ", text) != _BEGUN.sub(" ", as_text(said)):
+            self._problems.append("campaign/verdicts.txt does not say what campaign/verdicts.json says")
+
+
+def _line(where: str) -> int:
+    return int(where.rpartition(":")[2])

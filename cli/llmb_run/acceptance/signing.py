@@ -1,0 +1,175 @@
+"""Signatures of evidence packs, by OpenSSH's ``ssh-keygen -Y``: a key that the site has, in a file beside the pack.
+
+``night.tar.zst.sig`` is a signature of the whole file, so of every byte, name and mode in it. Anybody can check it
+without LLMB::
+
+    ssh-keygen -Y verify -n llmb-accept -f allowed_signers -I NAME -s night.tar.zst.sig < night.tar.zst
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from llmb_common.errors import EnvironmentLacks, RecordError, RequestError
+from llmb_common.files import open_plain, write_atomic
+from llmb_common.programs import Answer, ask, clean_environment
+
+NAMESPACE = "llmb-accept"
+"""What the signature is for: one made for another purpose does not count."""
+
+_MOST = 64 << 10
+"""Bytes of a signature, a public key, or what ssh-keygen says; a list of signers may be longer."""
+_MOST_SIGNERS = 1 << 20
+_SECONDS = 60
+_BYTES_A_SECOND = 50 << 20
+"""Slower than any disk that holds packs."""
+
+_KEY_TYPES = ("ssh-", "ecdsa-", "sk-")
+
+State: TypeAlias = Literal["none", "valid", "unknown signer", "not checked", "bad"]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """``valid``: by a signer that the site knows. ``unknown signer``: intact, but nobody said whose key counts."""
+
+    state: State
+    text: str
+    """A sentence."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing speaks against it: an unsigned pack is no forged one."""
+        return self.state != "bad"
+
+
+def signature_of(pack: Path) -> Path:
+    return pack.with_name(f"{pack.name}.sig")
+
+
+def sign(pack: Path, key: Path) -> Path:
+    """Sign ``pack`` with ``key``: a private key, or the public one of a key that an agent holds; the signature's file.
+
+    Raises:
+        EnvironmentLacks: there is no ssh-keygen, or it does not answer
+        RequestError: the key cannot be used
+        RecordError: the signature cannot be written
+    """
+    if not pack.is_file():
+        raise RequestError(f"there is no pack {pack}")
+    answer = _signed(key, pack)
+    target = signature_of(pack)
+    try:
+        write_atomic(target, answer.stdout.decode())
+    except OSError as error:
+        raise RecordError(f"cannot write {target}: {error.strerror or error}") from error
+    return target
+
+
+def check_key(key: Path) -> None:
+    """Sign nothing with ``key``, to find out before a campaign whether that works.
+
+    Raises:
+        LLMBError: as ``sign``
+    """
+    _signed(key, Path(os.devnull))
+
+
+def _signed(key: Path, content: Path) -> Answer:
+    if not key.is_file():
+        raise RequestError(f"there is no key {key}", remedy="--key FILE: an SSH key, such as ~/.ssh/id_ed25519")
+    answer = _keygen(content, "-Y", "sign", "-n", NAMESPACE, "-f", str(key))
+    if not answer.ok or not answer.stdout.startswith(b"-----BEGIN SSH SIGNATURE-----"):
+        raise RequestError(
+            f"ssh-keygen cannot sign with {key}: {answer.complaint}",
+            remedy="a key with a passphrase: ssh-add it, and give its .pub file",
+            code="key",
+        )
+    return answer
+
+
+def check(pack: Path, signers: Path | None) -> Signature:
+    """Check the signature beside ``pack``. ``signers``: a public key, or a file of allowed signers (ssh-keygen(1)).
+
+    Raises:
+        EnvironmentLacks: ``signers`` are given, and there is no ssh-keygen, or it does not answer
+        RequestError: ``signers`` cannot be read
+    """
+    source = signature_of(pack)
+    known = _signers(signers) if signers is not None else b""
+    if not os.path.lexists(source):
+        state: State = "none" if signers is None else "bad"
+        return Signature(state, f"there is none ({source.name})")
+    with tempfile.TemporaryDirectory(prefix="llmb-signature-") as folder:
+        copy, allowed = Path(folder, "signature"), Path(folder, "signers")
+        try:
+            copy.write_bytes(_read(source, _MOST))
+        except (OSError, ValueError) as error:
+            return Signature("bad", f"{source.name} cannot be read: {error}")
+        if signers is None:
+            return _of_anybody(pack, copy)
+        allowed.write_bytes(known)
+        return _of_known(pack, copy, allowed, signers)
+
+
+def _of_anybody(pack: Path, signature: Path) -> Signature:
+    try:
+        answer = _keygen(pack, "-Y", "check-novalidate", "-n", NAMESPACE, "-s", str(signature))
+    except EnvironmentLacks as error:
+        return Signature("not checked", f"not checked: {error.message}")
+    if not answer.ok:
+        return Signature("bad", f"it is not one of this pack: {answer.complaint}")
+    return Signature("unknown signer", f"{answer.output.strip()}; whose key that is, --signers FILE would say")
+
+
+def _of_known(pack: Path, signature: Path, allowed: Path, signers: Path) -> Signature:
+    found = _keygen(pack, "-Y", "find-principals", "-s", str(signature), "-f", str(allowed))
+    who = found.output.partition("\n")[0].partition(",")[0].strip()
+    if not found.ok or not who:
+        return Signature("bad", f"its key is none of {signers}")
+    answer = _keygen(pack, "-Y", "verify", "-n", NAMESPACE, "-f", str(allowed), "-I", who, "-s", str(signature))
+    if not answer.ok:
+        return Signature("bad", f"it is not one of this pack by {who}: {answer.complaint}")
+    return Signature("valid", answer.output.strip())
+
+
+def _signers(path: Path) -> bytes:
+    """A file of allowed signers; a public key becomes one, whose only signer has the file's name."""
+    try:
+        content = _read(path, _MOST_SIGNERS)
+    except (OSError, ValueError) as error:
+        raise RequestError(f"cannot read {path}: {error}", remedy="--signers FILE") from error
+    if content.startswith(tuple(kind.encode() for kind in _KEY_TYPES)):
+        return b"signer " + content.strip() + b"\n"
+    return content
+
+
+def _read(path: Path, most: int) -> bytes:
+    with open_plain(path) as stream:
+        content = stream.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"it is longer than {most} bytes")
+    return content
+
+
+def _keygen(content: Path, *arguments: str) -> Answer:
+    """Ask ssh-keygen about ``content``, which it reads from its standard input. It never waits for a person.
+
+    Raises:
+        EnvironmentLacks: there is none, or it does not answer
+    """
+    size = content.stat().st_size
+    # A shell, because programs that are asked have no input; it is replaced by ssh-keygen.
+    script = 'input=$1; shift; exec ssh-keygen "$@" < "$input"'
+    command = ["sh", "-c", script, "sh", str(content.absolute()), *arguments]
+    environment = {**clean_environment(), "SSH_ASKPASS_REQUIRE": "never"}
+    answer = ask(command, _SECONDS + size / _BYTES_A_SECOND, env=environment, most=_MOST)
+    if answer.status in (126, 127) or answer.problem == "no-program":
+        raise EnvironmentLacks("the program ssh-keygen is not on PATH", remedy="install the package openssh-client")
+    if answer.problem:
+        raise EnvironmentLacks(answer.why.replace("sh ", "ssh-keygen ", 1))
+    return answer
