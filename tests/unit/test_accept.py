@@ -122,7 +122,9 @@ def test_a_dry_run_states_the_limit_that_will_be_used(site: Site) -> None:
     done = site("accept", path, "--dry-run", CLUSTER_TYPE="slurm")
     assert "indication: NVIDIA DGX Cloud Benchmarking" in done.out
     assert "1 of 3 workloads will be compared with a reference of other software, with a wider limit" in done.err
-    planned = site("accept", path, "--dry-run", "--json", CLUSTER_TYPE="slurm").data["workloads"]
+    dry = site("accept", path, "--dry-run", "--json", CLUSTER_TYPE="slurm").data
+    assert (dry["at_best"]["outcome"], dry["at_best"]["indication"]) == ("accepted", True)
+    planned = dry["workloads"]
     reference, limit = planned[0]["reference"]["seconds"], planned[0]["limit_seconds"]
     assert limit == pytest.approx(reference / 0.95 * 1.032)
     assert [item["limit_performance"] for item in planned] == [
@@ -192,6 +194,7 @@ JUDGED = {
     "speed_wanted": True,
     "indication": False,
 }
+OWN = {**JUDGED, "reference": {"seconds": 1.0, "kind": "baseline"}}
 UNKNOWN = {**JUDGED, "reference": None}
 ONLY_RAN = {**UNKNOWN, "speed_wanted": False}
 FAILED = {**JUDGED, "verdict": "fail"}
@@ -201,6 +204,7 @@ FAILED = {**JUDGED, "verdict": "fail"}
     ("workloads", "ends", "why"),
     [
         ([JUDGED, JUDGED], "accepted", "all 2 workloads pass"),
+        ([JUDGED, OWN], "accepted", "all 2 workloads pass; 1 of them against this site's own baseline"),
         ([JUDGED, ONLY_RAN], "accepted", "1 workload passes; 1 workload only had to run, as the suite says"),
         ([JUDGED, UNKNOWN], "not judged", "1 workload passes; 1 workload completed without a reference, not judged"),
         ([UNKNOWN], "not judged", "1 workload completed; no speed was judged, because there is no reference"),

@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.request.variables import VARIABLES
 from llmb_run.acceptance import recompute, signing
+from llmb_run.acceptance.frozen import plan_changes
 from llmb_run.main import main
 from support import instant, packs
 from support.campaigns import SUITE, Site
@@ -162,6 +165,13 @@ def test_a_part_that_does_not_agree_with_the_others_is_found(site: Site, pack: P
     assert done.status == 1, done.out
     assert message in done.out
     assert "does not prove what it says" in done.err
+
+
+def test_when_a_job_may_begin_is_no_part_of_its_work(plan: JobPlan) -> None:
+    assert plan.slurm is not None
+    later = plan_as_dict(replace(plan, slurm=replace(plan.slurm, additional=(("begin", "now+1day"),))))
+    assert later != plan_as_dict(plan)
+    assert list(plan_changes(recompute.work_of(plan_as_dict(plan)), recompute.work_of(later))) == []
 
 
 def test_a_run_that_is_left_out_is_missed(site: Site, pack: Path) -> None:

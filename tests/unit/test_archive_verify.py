@@ -68,7 +68,9 @@ def test_a_file_that_lies_beside_the_archives_folder_is_named(path: Path) -> Non
     """Also in an archive of an older release, which does not say what its folder is."""
     other = member("elsewhere/run/log.out", FILES["run/log.out"])
     files = {name: content for name, content in FILES.items() if name != "run/log.out"}
-    assert verify_archive(pack(path, files, FILES, other)).moved == ["run/log.out (it lies in elsewhere)"]
+    found = verify_archive(pack(path, files, FILES, other))
+    assert found.moved == ["run/log.out (it lies in elsewhere)"]
+    assert "does not say what its files' modes were" in found.notes[0]
 
 
 def test_what_archive_json_says_of_folder_and_modes_counts(path: Path) -> None:

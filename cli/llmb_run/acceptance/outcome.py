@@ -162,6 +162,8 @@ def _where_all_ran(main: Sequence[dict[str, Any]]) -> tuple[Outcome, str]:
     words = [_passes(judged, len(main))]
     if others := sum(item["indication"] for item in judged):
         words.append(f"{others} of them as an indication, against a reference measured with other software")
+    if own := sum(item["reference"].get("kind") == "baseline" for item in judged):
+        words.append(f"{own} of them against this site's own baseline")
     if unjudged:
         words.append(f"{counted(len(unjudged), 'workload')} completed without a reference, not judged")
     if only_ran := len(main) - len(judged) - len(unjudged):

@@ -7,6 +7,7 @@ from typing import Any
 
 from llmb_common.planning.job_plan import plan_as_dict
 from llmb_common.printable import counted
+from llmb_run.acceptance.outcome import conclusion
 from llmb_run.acceptance.planned import Workload
 from llmb_run.results.measuring import reference_as_dict
 from llmb_run.terminal import table
@@ -51,12 +52,17 @@ def _planned_row(item: Workload) -> list[str]:
     return [*ahead, f"{reference.seconds:g}", f"{limit:.4g}", share, source]
 
 
+def at_best(workloads: Sequence[Workload]) -> dict[str, Any]:
+    """The conclusion where every workload passes, as ``outcome.conclusion`` gives it."""
+    return conclusion([{**planned(item), "verdict": "pass"} for item in workloads])
+
+
 def foreseen(workloads: Sequence[Workload]) -> list[str]:
     """What the references alone say of how the campaign can end, before anything runs."""
     main = [item for item in workloads if not item.entry.prescreen]
     judged = [item for item in main if item.reference is not None]
-    missing = [item for item in main if item.reference is None and item.entry.reference != "none"]
-    if missing or not judged:
+    best = at_best(workloads)
+    if best["outcome"] == "not judged":
         return [
             f"{len(main) - len(judged)} of {counted(len(main), 'workload')} will be compared with nothing: at best this"
             " campaign ends NOT JUDGED (llmb-run baseline set RUN..., or reference: {seconds: ..., source: ...})"

@@ -26,9 +26,10 @@ from llmb_common.structs import from_plain
 from llmb_run.acceptance.campaign import Campaign
 from llmb_run.acceptance.conduct import Conduct, Standing
 from llmb_run.acceptance.differences import differences, without_paths
-from llmb_run.acceptance.frozen import Frozen, FrozenWorkload, frozen_reference, important, plan_changes
+from llmb_run.acceptance.frozen import Frozen, FrozenWorkload, important, plan_changes
 from llmb_run.acceptance.outcome import as_text, headline, outcome, with_conclusion
 from llmb_run.acceptance.planned import Workload
+from llmb_run.acceptance.run import with_frozen_references
 from llmb_run.acceptance.suite import Entry, Stated, terms
 from llmb_run.place import Place
 
@@ -154,15 +155,12 @@ class _Recomputation:
 
     def _workloads(self) -> list[Workload]:
         entries = self._entries()
-        return [self._workload(kept, entries) for kept in self._frozen.workloads]
-
-    def _workload(self, kept: FrozenWorkload, entries: dict[int, Entry]) -> Workload:
-        plan: JobPlan = from_plain({**kept.plan, "preflight": {}}, JobPlan)
-        entry, reference = replace(entries[_line(kept.where)], where=kept.where), frozen_reference(kept)
-        workload = Workload(entry, plan, reference)
-        if why := self._other_reference(entry, reference, plan):
-            self._problems.append(f"{workload.title}: {why}")
-        return workload
+        planned = [_planned(kept, entries) for kept in self._frozen.workloads]
+        workloads = with_frozen_references(planned, self._frozen)
+        for item in workloads:
+            if why := self._other_reference(item.entry, item.reference, item.plan):
+                self._problems.append(f"{item.title}: {why}")
+        return workloads
 
     def _entries(self) -> dict[int, Entry]:
         """What the suite demands, by the line of the test."""
@@ -196,8 +194,8 @@ class _Recomputation:
         """Every run has the plan and the training code of its workload."""
         for kept, item in zip(self._frozen.workloads, standings, strict=True):
             for run in item.runs:
-                now = important(plan_as_dict(run.record.plan))
-                changed = list(plan_changes(kept.plan, {name: now.get(name) for name in kept.plan}))
+                now = work_of(important(plan_as_dict(run.record.plan)))
+                changed = list(plan_changes(work_of(kept.plan), {name: now.get(name) for name in kept.plan}))
                 if run.record.manifest.get("code_sha256") != self._frozen.code_sha256:
                     changed.append("the training code")
                 if changed:
@@ -210,6 +208,21 @@ class _Recomputation:
             return  # masked, or in another release's words
         if _BEGUN.sub(" ", text) != _BEGUN.sub(" ", as_text(said)):
             self._problems.append("campaign/verdicts.txt does not say what campaign/verdicts.json says")
+
+
+def _planned(kept: FrozenWorkload, entries: dict[int, Entry]) -> Workload:
+    """The workload without its reference. ``entries`` by line."""
+    plan: JobPlan = from_plain({**kept.plan, "preflight": {}}, JobPlan)
+    return Workload(replace(entries[_line(kept.where)], where=kept.where), plan, None)
+
+
+def work_of(plan: dict[str, Any]) -> dict[str, Any]:
+    """A plan without when its job may begin: a rerun may be for another day."""
+    slurm = plan.get("slurm")
+    if not slurm:
+        return plan
+    additional = [item for item in slurm.get("additional", ()) if item[0] != "begin"]
+    return {**plan, "slurm": {**slurm, "additional": additional}}
 
 
 def _line(where: str) -> int:

@@ -16,7 +16,7 @@ from llmb_run.acceptance.frozen import Frozen, frozen_reference
 from llmb_run.acceptance.outcome import STATUS, as_text, outcome, with_conclusion
 from llmb_run.acceptance.pack import write_pack
 from llmb_run.acceptance.planned import Workload, plan_suite
-from llmb_run.acceptance.preview import foreseen, planned, planned_text
+from llmb_run.acceptance.preview import at_best, foreseen, planned, planned_text
 from llmb_run.acceptance.signing import check_key, sign
 from llmb_run.acceptance.suite import Suite, find_suite, read_suite
 from llmb_run.place import Place
@@ -95,6 +95,7 @@ def _show_plans(workloads: Sequence[Workload], suite: Suite) -> Result:
             "dry_run": True,
             "suite": suite.name,
             "suite_sha256": suite.sha256,
+            "at_best": at_best(workloads),
             "workloads": [planned(item) for item in workloads],
         },
         lambda: planned_text(workloads),

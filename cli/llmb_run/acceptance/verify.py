@@ -29,6 +29,7 @@ def verify_pack(pack: Path, sha256: str, signers: Path | None) -> Result:
         "ok": files.ok and signature.ok and not again.problems,
         "files": files.files,
         **{kind: getattr(files, kind) for kind in KINDS},
+        "notes": files.notes,
         "verdict": asdict(again),
         "signature": asdict(signature),
     }
@@ -45,7 +46,8 @@ def verify_pack(pack: Path, sha256: str, signers: Path | None) -> Result:
 
 
 def _about_files(found: Verified) -> list[str]:
-    return [f"files: {found.files}, all as they were written"] if found.ok else list(found.lines())
+    lines = [f"files: {found.files}, all as they were written"] if found.ok else [*found.lines()]
+    return [*lines, *(f"note: {text}" for text in found.notes)]
 
 
 def _about_verdict(again: Recomputed) -> list[str]:

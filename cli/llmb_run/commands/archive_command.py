@@ -27,9 +27,9 @@ def verify(pack: Path, sha256: str) -> Result:
 
     found = verify_archive(pack, sha256)
     data = {"path": str(pack.absolute()), "ok": found.ok, "files": found.files}
-    data |= {kind: getattr(found, kind) for kind in KINDS}
+    data |= {kind: getattr(found, kind) for kind in KINDS} | {"notes": found.notes}
     if found.ok:
-        return Result(data, f"{pack}: {found.files} files, all as they were written\n")
+        return Result(data, f"{pack}: {found.files} files, all as they were written\n", remarks=found.notes)
     error = CheckFailed(
         f"{pack} is not as it was written", remedy="ask whoever made it for another copy", code="archive-changed"
     )

@@ -59,6 +59,8 @@ class Verified:
     modes: list[str] = field(default_factory=list)
     """Files with other permissions than they had."""
     damaged: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What could not be checked; nothing is wrong with it."""
 
     @property
     def ok(self) -> bool:
@@ -255,6 +257,8 @@ def _compare(seen: _Seen, found: Verified) -> None:
     found.moved += [f"{name} (it lies in {top})" for name, top in seen.tops.items() if top != folder]
     if about.modes is not None:
         found.modes += _other_modes(seen.modes, {_ABOUT: _OWN_MODE, _SUMS: _OWN_MODE, **about.modes})
+    else:
+        found.notes.append("it does not say what its files' modes were, as archives of older releases do not")
 
 
 def _other_modes(modes: dict[str, int], recorded: dict[str, str]) -> Iterator[str]:
