@@ -13,9 +13,9 @@ from llmb_common.results.baselines import Baseline, baselines, baselines_for, ti
 from llmb_common.results.configuration import software_of_plan
 from llmb_common.results.decision import Decision
 from llmb_common.results.estimate import StepTime
-from llmb_common.results.references import Reference, by_preference, published_references, widened
+from llmb_common.results.references import Reference, by_preference, published_references
 from llmb_common.results.sequential import error_rate, tolerance_of
-from llmb_common.results.verdict import judge_runs, window_of
+from llmb_common.results.verdict import judge_runs, widened, window_of
 from llmb_run.acceptance.suite import Entry, Stated, Suite
 from llmb_run.place import Place
 from llmb_run.starting.requests import Asked, plan_ask, refuse_one_folder_for_many

@@ -86,11 +86,3 @@ def published_references(plan: JobPlan, recipe: Recipe) -> list[Reference]:
 def release_spread(plan: JobPlan) -> Spread:
     """How far the step time of the plan's kind of model moves between two releases."""
     return RELEASE_SPREAD["MoE" if plan.has_experts else "dense"]
-
-
-def widened(tolerance: float, plan: JobPlan, reference: Reference) -> float:
-    """``tolerance`` (a share of the step time), wider by what releases differ where ``reference`` is only an
-    indication."""
-    if reference.same_software:
-        return tolerance
-    return (1 + tolerance) * (1 + release_spread(plan).slowest) - 1

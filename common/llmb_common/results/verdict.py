@@ -27,7 +27,7 @@ from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.anomalies import anomalies, flops_mismatch, instability, logged_tflop, steady_from
 from llmb_common.results.decision import ERROR_RATE, TOLERANCE, Decision, decide
 from llmb_common.results.estimate import StepTime, estimate
-from llmb_common.results.references import Reference, by_preference, published_references, widened
+from llmb_common.results.references import Reference, by_preference, published_references, release_spread
 from llmb_common.timing.runs import RunTiming
 from llmb_common.timing.statistics import Window
 
@@ -247,3 +247,11 @@ def _apart(ratio: float) -> str:
     """A ratio of step times in words."""
     share = f"{abs(ratio - 1):.1%}"
     return "equal" if share == "0.0%" else f"{share} {'slower' if ratio > 1 else 'faster'}"
+
+
+def widened(tolerance: float, plan: JobPlan, reference: Reference) -> float:
+    """``tolerance`` (a share of the step time), wider by what releases differ where ``reference`` is only an
+    indication."""
+    if reference.same_software:
+        return tolerance
+    return (1 + tolerance) * (1 + release_spread(plan).slowest) - 1
