@@ -14,7 +14,7 @@ from support.programs import needs_zstd
 
 @needs_zstd
 def test_the_evidence_holds_suite_plans_verdicts_report_and_every_run(site: Site, tmp_path: Path) -> None:
-    site.suite()
+    site.suite(80, 80)
     instant.direct("1.2", "NODE_FAIL")
     done = site.accept("--json")
     names = {path.name for path in site.campaign.iterdir()}
@@ -40,7 +40,7 @@ def test_the_evidence_holds_suite_plans_verdicts_report_and_every_run(site: Site
 
 
 def test_the_same_campaign_makes_the_same_evidence(site: Site) -> None:
-    site.suite()
+    site.suite(80, 80)
     first = site.accept("--json").data["pack_sha256"]
     (site.campaign / "result.json").unlink()  # as if it had been killed just before its end
     assert site.accept("--json").data["pack_sha256"] == first

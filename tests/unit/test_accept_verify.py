@@ -40,7 +40,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
         install = RunSite(folder, "instant").install
         patch.setenv("LLMB_INSTALL", str(install))
         suite = folder / "two.yaml"
-        suite.write_text(SUITE.replace("FIRST", "100").replace("SECOND", "100"))
+        suite.write_text(SUITE.replace("FIRST", "80").replace("SECOND", "80"))
         instant.direct("1.2", "NODE_FAIL")
         assert main(["accept", str(suite)]) == 0
     (pack,) = install.glob("campaigns/two-*/1/two.tar.zst")
@@ -72,7 +72,7 @@ def test_a_pack_that_agrees_with_its_logs_is_verified(site: Site, pack: Path) ->
 
 def test_a_pack_without_an_acceptance_is_verified_too(site: Site) -> None:
     """What is checked is whether it says the truth."""
-    site.suite(105, 106, SUITE.replace("reruns: 4", "reruns: 1"))
+    site.suite(105, 130, SUITE.replace("reruns: 4", "reruns: 1"))
     assert site.accept().status == 1
     done = site("accept", "verify", site.campaign / "two.tar.zst", "--json")
     assert (done.status, done.data["verdict"]["outcome"]) == (0, "not accepted"), done.data
@@ -97,7 +97,7 @@ def accept_it(verdicts: dict[str, Any]) -> None:
 
 
 def test_an_acceptance_that_the_logs_do_not_support_is_refuted(site: Site) -> None:
-    site.suite(second=110)
+    site.suite(80, 130)
     assert site.accept().status == 1
     pack = site.campaign / "two.tar.zst"
     packs.edit_json(pack, "campaign/verdicts.json", accept_it)
@@ -130,9 +130,9 @@ def hide_rerun(verdicts: dict[str, Any]) -> None:
 
 
 CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
-    "log": (lambda pack: packs.edit(pack, ".out", slower), "step seconds: it says 0.1"),
+    "log": (lambda pack: packs.edit(pack, ".out", slower), "step seconds: it says 0.0"),
     "text": (
-        lambda pack: packs.edit(pack, "verdicts.txt", lambda text: text.replace(b"0.1", b"0.2", 1)),
+        lambda pack: packs.edit(pack, "verdicts.txt", lambda text: text.replace(b"0.08", b"0.07", 1)),
         "campaign/verdicts.txt does not say what campaign/verdicts.json says",
     ),
     "suite": (lambda pack: packs.edit(pack, "suite.yaml", edit_required), "is not the suite that the campaign began"),
@@ -186,7 +186,7 @@ def test_a_run_that_is_left_out_is_missed(site: Site, pack: Path) -> None:
 
 def test_a_reference_that_nobody_published_is_found(site: Site, pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The suite asks for what is published, and campaign.json has another figure."""
-    text = SUITE.replace("FIRST", "100").replace("SECOND", "100")
+    text = SUITE.replace("FIRST", "80").replace("SECOND", "80")
     suite = text.replace("{seconds: 0.1, source: a contract}", "required")
 
     def edit(frozen: dict[str, Any]) -> None:
@@ -289,7 +289,7 @@ def signature(site: Site, pack: Path, *options: str | Path) -> tuple[int, str]:
 
 @needs_ssh_keygen
 def test_a_campaign_is_signed_at_its_end_and_whoever_knows_the_key_can_check_that(site: Site, key: Path) -> None:
-    site.suite()
+    site.suite(80, 80)
     done = site.accept("--json", "--sign", key)
     assert done.status == 0, done.err
     pack = site.campaign / "two.tar.zst"
