@@ -296,12 +296,15 @@ def test_a_campaign_is_signed_at_its_end_and_whoever_knows_the_key_can_check_tha
     assert done.data["signature"] == f"{pack}.sig"
     assert signature(site, pack, "--signers", key.with_suffix(".pub")) == (0, "valid")
     assert signature(site, pack) == (0, "unknown signer")
+    other = new_key(site.folder / "other")
+    both = site.folder / "both"
+    both.write_text(other.with_suffix(".pub").read_text() + key.with_suffix(".pub").read_text())
+    assert signature(site, pack, "--signers", both) == (0, "valid")
     allowed = site.folder / "allowed"
     allowed.write_text(f'me@here,*@there namespaces="llmb-accept" {key.with_suffix(".pub").read_text()}')
     assert signature(site, pack, "--signers", allowed) == (0, "valid")
     allowed.write_text(f'me@here namespaces="git" {key.with_suffix(".pub").read_text()}')
     assert signature(site, pack, "--signers", allowed) == (1, "bad")
-    other = new_key(site.folder / "other")
     assert signature(site, pack, "--signers", other.with_suffix(".pub")) == (1, "bad")
     assert "its key is none of" in site("accept", "verify", pack, "--signers", other.with_suffix(".pub")).out
     # Without LLMB, as its documentation says.

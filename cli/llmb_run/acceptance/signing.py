@@ -138,13 +138,13 @@ def _of_known(pack: Path, signature: Path, allowed: Path, signers: Path) -> Sign
 
 
 def _signers(path: Path) -> bytes:
-    """A file of allowed signers; a public key becomes one, whose only signer has the file's name."""
+    """A file of allowed signers; public keys, one a line, become one."""
     try:
         content = _read(path, _MOST_SIGNERS)
     except (OSError, ValueError) as error:
         raise RequestError(f"cannot read {path}: {error}", remedy="--signers FILE") from error
     if content.startswith(tuple(kind.encode() for kind in _KEY_TYPES)):
-        return b"signer " + content.strip() + b"\n"
+        return b"".join(b"signer " + line + b"\n" for line in content.splitlines() if line.strip())
     return content
 
 
