@@ -174,6 +174,19 @@ def test_when_a_job_may_begin_is_no_part_of_its_work(plan: JobPlan) -> None:
     assert list(plan_changes(recompute.work_of(plan_as_dict(plan)), recompute.work_of(later))) == []
 
 
+def test_a_replaced_run_that_ended_well_by_its_own_account_is_named(site: Site, pack: Path) -> None:
+    content = packs.members(pack)
+    lost = next(name for name, (_, data) in content.items() if name.endswith("/run.json") and b"NODE_FAIL" in data)
+    events = (
+        '{"event": "start", "job_id": "2", "time": 1}\n{"event": "end", "job_id": "2", "time": 2, "exit_code": 0}\n'
+    )
+    name = f"{lost.removesuffix('run.json')}events.jsonl"
+    packs.write(pack, packs.with_new_hashes({name: (tarfile.TarInfo(name), events.encode()), **content}))
+    done = site("accept", "verify", pack)
+    assert done.status == 0, done.out
+    assert "was replaced (a node failed (NODE_FAIL)), but ended well by its own account" in done.out
+
+
 def test_a_run_that_is_left_out_is_missed(site: Site, pack: Path) -> None:
     content = packs.members(pack)
     last = max(name for name in content if name.endswith("/run.json"))

@@ -23,6 +23,7 @@ from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.results.references import Reference, published_references
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.structs import from_plain
+from llmb_common.timing.job_events import read_events
 from llmb_run.acceptance.campaign import Campaign
 from llmb_run.acceptance.conduct import Conduct, Standing
 from llmb_run.acceptance.differences import differences, without_paths
@@ -147,6 +148,7 @@ class _Recomputation:
         found = outcome(self._frozen, standings)
         self._problems += differences(said, found)
         self._check_plans(standings)
+        self._check_replaced(standings)
         self._check_text(said)
         if self._frozen.llmb != __version__:
             self._notes.append(f"the pack was made by LLMB {self._frozen.llmb}, and judged again by {__version__}")
@@ -201,6 +203,15 @@ class _Recomputation:
                 if changed:
                     about = f"{item.workload.title}, run {run.number} ({run.record.paths.run_id})"
                     self._problems.append(f"{about} is not the job that was planned: {'; '.join(changed[:3])}")
+
+    def _check_replaced(self, standings: Sequence[Standing]) -> None:
+        """A slow run that is made out to be one that a node ended would be replaced by a faster one."""
+        for item in standings:
+            for run in item.runs:
+                ended_well = run.attempt is not None and read_events(run.record.paths.events).exit_code == 0
+                if run.attempt is not None and run.attempt.fault and ended_well:
+                    about = f"{item.workload.title}, run {run.number} ({run.record.paths.run_id})"
+                    self._notes.append(f"{about} was replaced ({run.attempt.fault}), but ended well by its own account")
 
     def _check_text(self, said: dict[str, Any]) -> None:
         text = read_plain(self._folder / "verdicts.txt").decode(errors="replace")
