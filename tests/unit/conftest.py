@@ -13,6 +13,7 @@ from support.campaigns import Site
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
 from support.run_site import RunSite
+from support.site_record import plant
 
 
 @pytest.fixture
@@ -27,6 +28,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Site:
     """llmb-run for acceptance campaigns, on an installation whose jobs are over at once."""
     instant.install_executor(monkeypatch, tmp_path / "instant")
+    plant(monkeypatch)
     here = Site(RunSite(tmp_path, "instant").install, monkeypatch, capsys)
     here.folder = tmp_path
     return here

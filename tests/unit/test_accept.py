@@ -48,15 +48,15 @@ def verdicts(done: Done) -> list[str]:
 # The verdicts
 
 
-def test_three_per_cent_slower_passes_after_reruns_and_six_fails(site: Site) -> None:
-    site.suite(103, 106, SUITE.replace("reruns: 4", "reruns: 25"))
+def test_three_per_cent_slower_passes_after_reruns_and_eight_fails(site: Site) -> None:
+    site.suite(103, 108, SUITE.replace("reruns: 4", "reruns: 25"))
     done = site.accept("--json")
     assert (done.status, verdicts(done)) == (1, ["pass", "fail"])
     assert done.data["why"] == "workloads: 1 of 2 fail"
     passed, failed = done.data["workloads"]
     assert 0.95 < passed["performance_low"] < passed["performance"] == pytest.approx(1 / 1.03, rel=0.005)
     assert failed["performance_high"] < 0.95
-    assert {rerun["reason"] for rerun in passed["reruns"]} == {"inconclusive after 3 runs"}
+    assert {rerun["reason"] for rerun in passed["reruns"]} <= {"inconclusive after 3 runs"}
     text = site.accept().out
     assert "NOT ACCEPTED: workloads: 1 of 2 fail" in text
     for rerun in passed["reruns"] + failed["reruns"]:
@@ -66,8 +66,8 @@ def test_three_per_cent_slower_passes_after_reruns_and_six_fails(site: Site) -> 
 def test_what_stays_inconclusive_is_not_accepted(site: Site) -> None:
     site.suite(105, 100)
     done = site.accept("--json")
-    assert (done.status, verdicts(done), runs_of(done)) == (1, ["inconclusive", "pass"], [7, 3])
-    assert "not decided by 7 runs" in done.data["workloads"][0]["text"]
+    assert (done.status, verdicts(done), runs_of(done)) == (1, ["inconclusive", "pass"], [5, 3])
+    assert "not decided by 5 runs, and only runs on other days would" in done.data["workloads"][0]["text"]
     assert done.envelope["ok"] is False
 
 
@@ -138,12 +138,16 @@ def test_a_dry_run_states_the_limit_that_will_be_used(site: Site) -> None:
     assert rows[2].endswith("only has to complete")
 
 
-def test_a_run_of_spikes_is_replaced(site: Site) -> None:
+def test_a_run_whose_steps_stall_counts_with_what_that_costs(site: Site) -> None:
+    """It was replaced once, as if stalls were an accident; they are the system's speed."""
     site.suite()
     instant.direct("2.3", "spiky")
     done = site.accept("--json")
-    assert (done.status, runs_of(done)) == (0, [3, 4])
-    assert done.data["reruns"][0]["reason"].startswith("run 3: unstable, ")
+    assert (done.status, verdicts(done)[0]) == (1, "pass")
+    stalled = done.data["workloads"][1]
+    assert stalled["verdict"] != "pass"
+    assert stalled["performance"] < 0.95
+    assert not any("unstable" in rerun["reason"] for rerun in done.data["reruns"])
 
 
 def test_references_are_those_that_the_campaign_began_with(site: Site) -> None:

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import random
-import re
 import runpy
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from llmb_common.results import sequential_simulation, simulation
+from llmb_common.results import simulation
+from llmb_common.results.decision import decide
 from llmb_common.results.estimate import StepTime, estimate
-from llmb_common.results.sequential_simulation import campaign, outcomes
-from llmb_common.results.simulation import NOISES, Noise, simulate
+from llmb_common.results.simulation import (
+    CASES,
+    DAYS,
+    NOISES,
+    PARTS,
+    RATIOS,
+    STALLED,
+    Noise,
+    campaign,
+    looks,
+    repeats,
+    simulate,
+    site,
+    verdicts,
+    wrong,
+)
 
 
 class Fixed(random.Random):
@@ -31,27 +46,10 @@ class Fixed(random.Random):
 
 
 def run(seconds: float) -> StepTime:
-    return StepTime(seconds, 0.0, count=10, mean=seconds)
+    return StepTime(seconds, 0.0, count=10, mean=seconds, steps=400)
 
 
 # What is drawn
-
-WORDS = {
-    r"runs (\d+) %": "run",
-    r"steps (\d+) %": "step",
-    r"correlated (0\.\d+)": "correlation",
-    r"(\d+) % fourfold spikes": "spikes",
-    r"drift of (\d+) %": "drift",
-}
-
-
-@pytest.mark.parametrize("noise", NOISES, ids=lambda noise: noise.title)
-def test_a_noise_is_what_its_title_says(noise: Noise) -> None:
-    said = {}
-    for pattern, field in WORDS.items():
-        found = re.search(pattern, noise.title)
-        said[field] = (float(found[1]) / (1 if "." in found[1] else 100)) if found else 0.0
-    assert noise == Noise(noise.title, **said)
 
 
 def test_runs_and_steps_multiply() -> None:
@@ -76,12 +74,32 @@ def test_drift_is_a_line_through_the_windows_centre() -> None:
 
 
 @pytest.mark.parametrize(("share", "seconds"), [(0.4, 1.0), (0.6, 4.0)])
-def test_a_spike_takes_four_times_as_long(share: float, seconds: float) -> None:
-    assert simulate(Noise("", 0.0, 0.0, spikes=share), Fixed(1)).seconds == seconds
+def test_a_stalled_step_takes_four_times_as_long(share: float, seconds: float) -> None:
+    assert simulate(Noise("", 0.0, 0.0, stalls=share), Fixed(1)).seconds == seconds
 
 
 def test_no_step_takes_less_than_a_hundredth() -> None:
     assert simulate(Noise("", 0.0, 2.0), Fixed(-1)).seconds == pytest.approx(0.01)
+
+
+def test_stalls_count_in_the_true_mean() -> None:
+    assert Noise("", stalls=0.05, times=3.0).mean == pytest.approx(1.10)
+    assert Noise("", 0.03).mean == 1.0
+
+
+def test_runs_are_spread_evenly_over_days_that_they_share() -> None:
+    noise = Noise("", 0.0, 0.0, day=0.05)
+    found = repeats(noise, random.Random(1), 6, 3)
+    assert [item.day for item in found] == ["0", "0", "1", "1", "2", "2"]
+    assert found[0].seconds == found[1].seconds != found[2].seconds
+    assert len({item.seconds for item in repeats(noise, random.Random(1), 4)}) == 4, "each on a day of its own"
+
+
+def test_a_record_knows_its_site() -> None:
+    found = site(Noise("", 0.01, 0.0, day=0.02), random.Random(1))
+    assert found.learned
+    assert found.run == pytest.approx(0.01, rel=0.35)
+    assert found.day == pytest.approx(0.02, rel=0.35)
 
 
 # What is counted
@@ -90,76 +108,100 @@ def test_no_step_takes_less_than_a_hundredth() -> None:
 def test_a_campaign_ends_at_the_look_that_decides() -> None:
     assert campaign([run(1.0)] * 15, 1.0, 3, 12) == ("pass", 3)
     assert campaign([run(1.2)] * 15, 1.0, 3, 12) == ("fail", 3)
-    assert campaign([run(1.04)] * 15, 1.0, 3, 12) == ("pass", 15), "9.6 runs more, and then all"
+    assert campaign([run(1.03)] * 15, 1.0, 3, 12) == ("pass", 10), "after looks at 3 and 5"
     assert campaign([run(1.05)] * 15, 1.0, 3, 12) == ("inconclusive", 15)
-    assert campaign([run(1.05)], 1.0, 1, 0) == ("inconclusive", 1)
-    assert campaign([run(0.9923)], 1.0, 1, 0) == ("pass", 1), "the limit is 1 / 0.95, and not 1.05"
+    assert campaign([run(1.0)], 1.0, 1, 0) == ("inconclusive", 1)
+    limit = 1 / 0.95 / decide([run(1.0)], 1.0).high
+    assert campaign([run(limit * 0.9999)], 1.0, 1, 0) == ("pass", 1), "the limit is 1 / 0.95, and not 1.05"
+    assert campaign([run(limit * 1.0001)], 1.0, 1, 0) == ("inconclusive", 1)
 
 
-def test_each_run_is_in_one_campaign_and_what_is_left_in_none() -> None:
-    runs = [run(1.0)] * 3 + [run(1.2)] * 3 + [run(1.0)] * 2
-    counted, mean = outcomes(runs, 1.0, 3, 0)
-    assert counted == {"pass": 1, "fail": 1}
-    assert mean == 3
-    counted, mean = outcomes([run(1.0)] * 15 + [run(1.05)] * 15, 1.0, 3, 12)
-    assert counted == {"pass": 1, "inconclusive": 1}
-    assert mean == (3 + 15) / 2
+def test_somebody_who_repeats_until_there_is_an_answer_stops_there() -> None:
+    calm = Noise("", 0.0, 0.0)
+    assert looks(calm, 1.0, trials=2, source=random.Random(1), known=False) == ({"pass": 2}, 3.0)
+    assert looks(calm, 1.05, trials=2, source=random.Random(1), known=False) == ({"inconclusive": 2}, 20.0)
+    assert looks(calm, 1.5, trials=2, source=random.Random(1), known=False) == ({"fail": 2}, 1.0)
 
 
-def test_performance_is_that_of_the_system_under_test() -> None:
-    """At 93 % of the reference's performance a run takes 1 / 0.93 of its time."""
-    assert outcomes([run(1.0)] * 30, 0.93, 3, 12)[0] == {"fail": 2}
-    assert outcomes([run(1.0)] * 30, 1.00, 3, 12)[0] == {"pass": 2}
+def test_a_wrong_answer_is_a_fail_up_to_the_limit_and_a_pass_from_it_on() -> None:
+    answers: Counter[Any] = Counter({"pass": 1, "fail": 2, "inconclusive": 7})
+    assert (wrong(answers, 1.0), wrong(answers, 1.08), wrong(answers, 1.05)) == (0.2, 0.1, 0.2)
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["stated", "site"])
+@pytest.mark.parametrize(
+    ("noise", "count", "days"),
+    [
+        *((noise, 3, 3) for noise in NOISES[1:7:2]),
+        (STALLED[0], 3, 3),
+        (STALLED[1], 5, 5),
+        (DAYS[1], 5, 1),
+        (DAYS[1], 4, 2),
+        (DAYS[3], 6, 3),
+    ],
+    ids=lambda value: value.title if isinstance(value, Noise) else str(value),
+)
+def test_wrong_answers_stay_below_five_per_cent(noise: Noise, count: int, days: int, known: bool) -> None:
+    """Of 250 trials, with what chance adds to 5 % there."""
+    source = random.Random(f"wrong {noise.title} {known}")
+    answers = verdicts(noise, 1.05, count, trials=250, source=source, known=known, days=days)
+    assert wrong(answers, 1.05) <= 0.08
+    assert verdicts(noise, 1.0, count, trials=60, source=source, known=known, days=days)["fail"] <= 1
 
 
 # The tables
 
 
-def test_the_table_of_campaigns() -> None:
-    header, rule, *rows = sequential_simulation.table(2, 1)
-    assert header == (
-        "| Noise | Repeats + reruns | true performance 100 % | true performance 97 % | true performance 95 %"
-        " | true performance 93 % |"
-    )
-    assert rule == "|---|---:|---:|---:|---:|---:|"
+@pytest.mark.parametrize("part", PARTS)
+def test_a_table_has_a_row_for_each_case_and_cells_that_are_shares(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulation, "_HISTORY", 3)
+    for name in ("NOISES", "STALLED", "DAYS"):
+        monkeypatch.setattr(simulation, name, getattr(simulation, name)[:3])
+    header, rule, *rows = PARTS[part](2, 1)
+    assert header.count("|") == rule.count("|")
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
-    assert [row[0] for row in cells] == [noise.title for noise in NOISES for _ in range(4)]
-    assert [row[1] for row in cells[:4]] == ["1 + 0", "1 + 2", "3 + 4", "3 + 12"]
+    assert {row[1] for row in cells} == {"no", "yes"}
+    last = len(simulation.PERFORMANCE if part == "campaigns" else RATIOS)
     for row in cells:
-        repeats, reruns = map(int, row[1].split(" + "))
-        for cell in row[2:]:
-            shares, _, mean = cell.rstrip(")").partition(" (")
-            assert sum(map(float, shares.split(" / "))) == 100.0
-            assert repeats <= float(mean) <= repeats + reruns
-    assert cells[3][2] == "100.0 / 0.0 / 0.0 (3.0)", "quiet runs at the reference pass at the first look"
-    assert cells[3][5].startswith("0.0 / 100.0 / 0.0 ("), "and at 93 % fail"
+        for cell in row[-last:]:
+            shares = [float(share) for share in cell.partition(" (")[0].split(" / ")]
+            assert 0 <= sum(shares) <= 100
+    if part == "campaigns":
+        assert [row[2] for row in cells[:4]] == [f"{first} + {more}" for first, more in CASES]
 
 
-@pytest.mark.parametrize(("module", "trials"), [(simulation, 3000), (sequential_simulation, 1000)])
-def test_the_documented_commands_print_the_documented_number_of_trials(
-    module: Any, trials: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_same_seed_gives_the_same_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulation, "NOISES", NOISES[:1])
+    first, second, other = (list(PARTS["runs"](5, seed)) for seed in (7, 7, 8))
+    assert first == second
+    assert first != other
+
+
+def test_the_command_prints_the_parts_that_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def lines(trials: int, seed: int) -> Iterator[str]:
         yield f"{trials!r} trials, seed {seed!r}"
 
-    monkeypatch.setattr(module, "table", lines)
+    monkeypatch.setattr(simulation, "PARTS", {"one": lines, "two": lines})
     for arguments, said in (
-        ([], f"{trials} trials, seed 1\n"),
-        (["--trials", "5", "--seed", "9"], "5 trials, seed 9\n"),
+        ([], "1000 trials, seed 1\n\n" * 2),
+        (["one", "--trials", "5", "--seed", "9"], "5 trials, seed 9\n\n"),
     ):
         monkeypatch.setattr("sys.argv", ["simulation", *arguments])
-        module.main()
+        simulation.main()
         assert capsys.readouterr().out == said
+    monkeypatch.setattr("sys.argv", ["simulation", "three"])
+    with pytest.raises(SystemExit):
+        simulation.main()
+    assert "unknown part 'three': one, two" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("module", [simulation, sequential_simulation])
-def test_a_simulation_runs_as_a_program(
-    module: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_simulation_runs_as_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
     def parse_args(self: object, arguments: object = None, namespace: object = None) -> object:
         raise SystemExit("asked")
 
     monkeypatch.setattr("argparse.ArgumentParser.parse_args", parse_args)
     with pytest.raises(SystemExit, match="asked"):
-        runpy.run_path(str(module.__file__), run_name="__main__")
-    runpy.run_path(str(module.__file__), run_name="imported")  # nobody asks for trials
+        runpy.run_path(str(simulation.__file__), run_name="__main__")
+    runpy.run_path(str(simulation.__file__), run_name="imported")  # nobody asks for trials

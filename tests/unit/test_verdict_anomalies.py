@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from llmb_common.results.anomalies import anomalies, flops_mismatch, instability, logged_tflop
+from llmb_common.results.anomalies import anomalies, flops_mismatch, logged_tflop
 from llmb_common.results.estimate import estimate
 from llmb_common.timing.records import Iteration
 from llmb_common.timing.statistics import Window
@@ -41,15 +41,6 @@ def test_spikes_are_named_with_their_price():
 def test_a_fast_step_is_unlike_the_others_too():
     (text,) = said(steps(20.0, i44=14.66))
     assert "is unlike the others (iteration 44, 0.73 times" in text
-
-
-def test_more_than_a_quarter_of_spikes_is_no_accident():
-    def unstable(**changed):
-        iterations = steps(**changed)
-        return bool(instability(estimate([item.seconds for item in WINDOW.select(iterations)])))
-
-    assert not unstable(i36=20.0, i38=20.0)
-    assert unstable(i36=20.0, i38=20.0, i40=20.0)
 
 
 def test_drift_over_the_steady_steps_is_named():

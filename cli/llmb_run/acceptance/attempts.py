@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from llmb_common.results.anomalies import instability
 from llmb_common.results.sequential import Attempt
 from llmb_common.runs.record import CANCELLED, COMPLETED, LOST, RunRecord
 from llmb_common.timing.causes import first_cause
@@ -44,8 +43,7 @@ def attempt_of(item: Measured, record: RunRecord, *, judged: bool, prescreen: bo
     status = item.timing.status
     problems = [finding.text for finding in item.findings if finding.severity == "problem"]
     if judged and status.state == "Success" and item.step_time is not None:
-        unstable = instability(item.step_time)
-        return Attempt(fault=unstable) if unstable else Attempt(item.step_time)
+        return Attempt(item.step_time)
     short = status.state == "Success" or status.reason == "window_not_reached"
     if not judged and record.state == COMPLETED and short:
         return Attempt(failure=f"its nodes: {'; '.join(problems)}") if prescreen and problems else Attempt()

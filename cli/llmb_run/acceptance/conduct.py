@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from llmb_common.errors import CheckFailed, LLMBError
 from llmb_common.observe import Observation, wait
-from llmb_common.results.sequential import Attempt, Progress, follow
+from llmb_common.printable import counted
+from llmb_common.results.sequential import Attempt, Progress, Rerun, follow
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTING, RunRecord
 from llmb_common.slurm.states import is_live
 from llmb_run.acceptance.attempts import attempt_of
@@ -20,6 +21,7 @@ from llmb_run.acceptance.campaign import Campaign
 from llmb_run.acceptance.planned import Workload
 from llmb_run.place import Place
 from llmb_run.results.measuring import Measured, measure_run
+from llmb_run.starting.sweeps import on_another_day
 
 _UNSETTLED = (SUBMITTING, NOT_SUBMITTED)
 
@@ -50,6 +52,11 @@ class Standing:
             return []
         there = {run.number for run in self.runs if run.record.state not in _UNSETTLED}
         return [number for number in range(1, self.progress.attempts + 1) if number not in there]
+
+
+def _reason(rerun: Rerun) -> str:
+    when = f", in {counted(rerun.days, 'day')}: runs of one day share its weather" if rerun.days else ""
+    return f", a rerun: {rerun.reason}{when}"
 
 
 class Conduct:
@@ -96,7 +103,8 @@ class Conduct:
         ended = [runs[n].attempt if n in runs else None for n in range(1, max(runs, default=0) + 1)]
         entry = workload.entry
         judge = workload.decide if workload.reference is not None else None
-        return Standing(number, workload, tuple(runs.values()), follow(ended, entry.repeats, entry.reruns, judge))
+        progress = follow(ended, entry.repeats, entry.reruns, judge, spread=workload.plan.slurm is not None)
+        return Standing(number, workload, tuple(runs.values()), progress)
 
     def _run(self, number: int, record: RunRecord, workload: Workload) -> Run:
         if is_live(record.state) or record.state in _UNSETTLED:
@@ -118,17 +126,20 @@ class Conduct:
     def _submit(self, due: Sequence[tuple[Standing, int]]) -> None:
         from llmb_common import submission
 
-        again = {(item.number, rerun.attempt): rerun.reason for item, _ in due for rerun in item.progress.reruns}
+        again = {(item.number, rerun.attempt): rerun for item, _ in due for rerun in item.progress.reruns}
         jobs = []
         refused: list[LLMBError] = []
         for item, number in due:
             if unsettled := next((run.record for run in item.runs if run.number == number), None):
                 refused += self._settle(unsettled)
                 continue
-            reason = again.get((item.number, number))
-            self._say(f"{item.workload.title}: run {number}" + (f", a rerun: {reason}" if reason else ""))
+            rerun = again.get((item.number, number))
+            self._say(f"{item.workload.title}: run {number}" + (_reason(rerun) if rerun else ""))
+            plan = item.workload.plan
+            if rerun and rerun.days:
+                plan = on_another_day(plan, rerun.days)
             options = submission.Options(key=self._campaign.key(item.number, number))
-            jobs.append(submission.Job(item.workload.plan, item.workload.recipe_folder, options))
+            jobs.append(submission.Job(plan, item.workload.recipe_folder, options))
         for _, result in submission.submit_many(jobs, say=self._say) if jobs else ():
             # A run that was followed here, and failed, is on record like any other.
             if isinstance(result, LLMBError) and not isinstance(result, CheckFailed):

@@ -1,8 +1,8 @@
 """What a campaign began with. None of it may change before its end: all runs are to show one system.
 
 Suite, version of LLMB, recipes, training code, images with their digests, plans (and with them the site's
-configuration and the caller's variables) are compared. References are only kept: a run of the campaign itself may have
-become a baseline since.
+configuration and the caller's variables) are compared. References, and how the site's runs differ, are only kept: a run
+of the campaign itself may have become a baseline since, and its runs would have a say in how much they may scatter.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import Any
 import msgspec
 
 from llmb_common.planning.job_plan import plan_as_dict
+from llmb_common.results.estimate import StepTime
 from llmb_common.results.references import Reference
+from llmb_common.results.scatter import STATED, Scatter
 from llmb_common.runs.manifest import make_manifest, origin_of
 from llmb_common.submission import training_code
 from llmb_run.acceptance.planned import Workload
@@ -33,6 +35,8 @@ class FrozenWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     recipe_sha256: str
     image: dict[str, Any] | None
     reference: dict[str, Any] | None
+    scatter: Scatter = STATED
+    earlier: tuple[StepTime, ...] = ()
 
 
 class Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,6 +78,8 @@ def freeze(suite: Suite, workloads: Sequence[Workload], *, id: str, began: float
                 recipe_sha256=manifest["recipe_sha256"],
                 image=manifest["image"],
                 reference=_reference(item.reference),
+                scatter=item.scatter,
+                earlier=item.earlier,
             )
             for item, manifest in zip(workloads, manifests, strict=True)
         ),

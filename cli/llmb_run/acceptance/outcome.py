@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 from llmb_common.printable import counted
-from llmb_common.results.sequential import error_rate
+from llmb_common.results.decision import CONFIDENCE
 from llmb_run.acceptance.conduct import Run, Standing
 from llmb_run.acceptance.frozen import Frozen
 from llmb_run.results.measuring import as_dict, reference_as_dict
@@ -69,7 +69,7 @@ def _workload(item: Standing) -> dict[str, Any]:
         "performance_low": 1 / decision.high if decision else None,
         "performance_high": 1 / decision.low if decision and decision.low > 0 else None,
         "performance_limit": 1 / decision.limit if decision else None,
-        "confidence": 1 - 2 * error_rate(item.workload.entry.reruns) if decision else None,
+        "confidence": CONFIDENCE if decision else None,
         "runs": [_run(run) for run in item.runs],
         "reruns": [
             {"run": rerun.attempt, "run_id": _run_id(item.runs, rerun.attempt), "reason": rerun.reason}
@@ -108,7 +108,8 @@ def _text(item: Standing) -> str:
         return text
     if progress.decision and progress.decision.reference_too_uncertain:
         return f"{text}, the baseline's own error is too large: make it of more runs"
-    return f"{text}, not decided by {len(item.runs)} runs"
+    days = ", and only runs on other days would" if progress.decision and progress.decision.other_days else ""
+    return f"{text}, not decided by {len(item.runs)} runs{days}"
 
 
 def conclusion(workloads: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -5,30 +5,42 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from llmb_common.errors import ConfigError, EnvironmentLacks, LLMBError, RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.baselines import Baseline, baselines, baselines_for, title_of_plan
-from llmb_common.results.configuration import software_of_plan
+from llmb_common.results.configuration import configuration_key, software_of_plan
 from llmb_common.results.decision import Decision
 from llmb_common.results.estimate import StepTime
+from llmb_common.results.past_runs import PastRuns
 from llmb_common.results.references import Reference, by_preference, published_references
-from llmb_common.results.sequential import error_rate, tolerance_of
+from llmb_common.results.scatter import STATED, Scatter
+from llmb_common.results.sequential import tolerance_of
 from llmb_common.results.verdict import judge_runs, widened, window_of
 from llmb_run.acceptance.suite import Entry, Stated, Suite
 from llmb_run.place import Place
+from llmb_run.results.kept import past_runs
 from llmb_run.starting.requests import Asked, plan_ask, refuse_one_folder_for_many
+
+_EARLIER = 40
+"""Earlier runs of a test's configuration that are asked how they differ: the newest."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One test of a suite. ``reference`` None: its runs need only succeed. ``asked`` None: it is only judged, again."""
+    """One test of a suite. ``reference`` None: its runs need only succeed. ``asked`` None: it is only judged, again.
+
+    ``scatter`` and ``earlier`` are what the site's record says of how its runs differ, as of ``decide``.
+    """
 
     entry: Entry
     plan: JobPlan
     reference: Reference | None
     asked: Asked | None = None
+    scatter: Scatter = STATED
+    earlier: tuple[StepTime, ...] = ()
 
     @property
     def recipe_folder(self) -> Path:
@@ -60,7 +72,8 @@ class Workload:
             times,
             self.reference,
             tolerance=tolerance_of(self.entry.required),
-            error_rate=error_rate(self.entry.reruns),
+            scatter=self.scatter,
+            earlier=self.earlier,
         )
         assert verdict.decision is not None
         return verdict.decision
@@ -72,7 +85,7 @@ def plan_suite(suite: Suite, place: Place, *, dry_run: bool) -> list[Workload]:
     Raises:
         LLMBError: some cannot be run, or would be compared with nothing: all of them, with their lines
     """
-    known = baselines(place.require_install())
+    known = baselines(place.require_install()), PastRuns(past_runs(place.require_install()))
     refuse_one_folder_for_many([entry.ask for entry in suite.tests])
     outcomes = [(entry, _planned_or_error(entry, place, known, dry_run=dry_run)) for entry in suite.tests]
     refused = [(entry, item) for entry, item in outcomes if isinstance(item, LLMBError)]
@@ -91,14 +104,17 @@ def _in_one_line(error: LLMBError) -> str:
     return f"{error.message} ({error.remedy})" if error.remedy else error.message
 
 
-def _planned_or_error(entry: Entry, place: Place, known: Sequence[Baseline], *, dry_run: bool) -> Workload | LLMBError:
+_Known: TypeAlias = tuple[Sequence[Baseline], PastRuns]
+
+
+def _planned_or_error(entry: Entry, place: Place, known: _Known, *, dry_run: bool) -> Workload | LLMBError:
     try:
         return _planned(replace(entry, ask=replace(entry.ask, dry_run=dry_run)), place, known)
     except LLMBError as error:
         return error
 
 
-def _planned(entry: Entry, place: Place, known: Sequence[Baseline]) -> Workload:
+def _planned(entry: Entry, place: Place, known: _Known) -> Workload:
     from llmb_common.submission.preflight import check
 
     asked = plan_ask(entry.ask, place)
@@ -107,7 +123,7 @@ def _planned(entry: Entry, place: Place, known: Sequence[Baseline]) -> Workload:
     plan = asked.plan
     if plan.profile is not None or plan.nccl_trace:
         raise RequestError("a profiled or traced run is slower, and proves nothing", remedy="leave that out")
-    reference = _reference(entry, plan, asked.entry.recipe, known)
+    reference = _reference(entry, plan, asked.entry.recipe, *known)
     if reference is not None and _last_step(plan) < plan.measurement.last:
         raise RequestError(
             f"it ends after step {_last_step(plan)}, and iterations {window_of(plan)} are measured",
@@ -115,14 +131,18 @@ def _planned(entry: Entry, place: Place, known: Sequence[Baseline]) -> Workload:
         )
     if not entry.ask.dry_run:
         check(plan)
-    return Workload(entry, plan, reference, asked)
+    configuration, past = f"{configuration_key(plan)} {software_of_plan(plan)}", known[1]
+    earlier = past.others(configuration, ())[:_EARLIER]
+    return Workload(entry, plan, reference, asked, past.scatter(configuration), tuple(earlier))
 
 
 def _last_step(plan: JobPlan) -> int:
     return min(plan.max_steps, plan.exit_after or plan.max_steps)
 
 
-def _reference(entry: Entry, plan: JobPlan, recipe: Recipe, known: Sequence[Baseline]) -> Reference | None:
+def _reference(
+    entry: Entry, plan: JobPlan, recipe: Recipe, known: Sequence[Baseline], past: PastRuns
+) -> Reference | None:
     """What the runs are compared with.
 
     Raises:
@@ -134,7 +154,7 @@ def _reference(entry: Entry, plan: JobPlan, recipe: Recipe, known: Sequence[Base
     if entry.reference == "none":
         return None
     published = [] if plan.model_size == "smoke" or plan.device == "cpu" else published_references(plan, recipe)
-    candidates = by_preference([*baselines_for(plan, software_of_plan(plan), known), *published])
+    candidates = by_preference([*baselines_for(plan, software_of_plan(plan), known, past), *published])
     if not candidates and entry.reference == "required":
         raise RequestError(
             "nothing to compare it with: no baseline of this site, and nothing published for this configuration",

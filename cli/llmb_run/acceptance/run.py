@@ -60,7 +60,8 @@ def accept(word: str, *, again: bool, folder: Path | None, sign_with: Path | Non
 def with_frozen_references(workloads: Sequence[Workload], frozen: Frozen) -> list[Workload]:
     """The workloads, compared with what the campaign began with."""
     return [
-        replace(item, reference=frozen_reference(kept)) for item, kept in zip(workloads, frozen.workloads, strict=True)
+        replace(item, reference=frozen_reference(kept), scatter=kept.scatter, earlier=kept.earlier)
+        for item, kept in zip(workloads, frozen.workloads, strict=True)
     ]
 
 

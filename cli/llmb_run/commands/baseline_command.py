@@ -11,6 +11,8 @@ from llmb_run import options
 from llmb_run.app import CONTEXT, Command
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from llmb_common.results.baselines import Baseline
 
 
@@ -30,10 +32,11 @@ def list_baselines() -> Result:
     from llmb_run.place import Place
     from llmb_run.terminal import notice
 
-    found = baselines(Place().require_install())
+    install = Place().require_install()
+    found = baselines(install)
     if not found:
         notice("no baseline is set: llmb-run baseline set RUN...")
-    return _shown(found)
+    return _shown(found, install)
 
 
 @command.command("set", cls=Command)
@@ -63,11 +66,11 @@ def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
         if item.record is None or item.good is None:
             raise RequestError(
                 f"{item.timing.files.name} cannot be a baseline: {item.unfit or 'not a run of LLMB'}",
-                remedy="name successful runs with steady steps; llmb-run results shows which are",
+                remedy="name successful runs; llmb-run results shows which are",
             )
         chosen.append((item.record, item.good))
     say_remarks(measured)  # a throttled run is a reference that everything passes
-    return _shown(set_baselines(install, chosen))
+    return _shown(set_baselines(install, chosen), install)
 
 
 @command.command("remove", cls=Command)
@@ -82,25 +85,29 @@ def remove(keys: tuple[str, ...]) -> Result:
     return Result({"removed": [item.key for item in gone]}, "".join(f"removed: {item.title}\n" for item in gone))
 
 
-def _shown(found: list[Baseline]) -> Result:
+def _shown(found: list[Baseline], install: Path) -> Result:
+    from llmb_common.results.past_runs import PastRuns
+    from llmb_run.results.kept import past_runs
     from llmb_run.terminal import table
     from llmb_run.words import clock
 
+    past = PastRuns(past_runs(install))
+    errors = [item.relative_error(past) for item in found]
     heads = ["key", "configuration", "software", "runs", "step s", "± %", "set"]
     rows = [
         [
             *(item.key, item.title, item.software, str(len(item.runs))),
-            *(f"{item.seconds:.3f}", f"{100 * item.relative_error:.1f}", clock(item.added)),
+            *(f"{item.seconds:.3f}", f"{100 * error:.1f}", clock(item.added)),
         ]
-        for item in found
+        for item, error in zip(found, errors, strict=True)
     ]
     data = [
         {
             **{name: getattr(item, name) for name in ("key", "title", "software", "added", "seconds")},
-            "relative_error": item.relative_error,
+            "relative_error": error,
             "setup": item.setup,
             "runs": [{"run_id": run.run_id, "seconds": run.seconds, "error": run.error} for run in item.runs],
         }
-        for item in found
+        for item, error in zip(found, errors, strict=True)
     ]
     return Result({"baselines": data}, table(heads, rows, ("runs", "step s", "± %")) if rows else "")

@@ -26,7 +26,7 @@ _SIDE = "Run id, name, job id or folder; several with commas are repeats."
 def command(first: str, second: str) -> Result:
     """Compare two runs, or repeats of two: step time, loss, and what differs.
 
-    The interval holds the true difference in 95 % of such comparisons. Exit status 1 if a side has no successful run.
+    The interval holds the true difference in 97.7 % of such comparisons. Exit status 1 if a side has no successful run.
     """
     from llmb_common.results.comparison import compare_times, differences, unequal_work
     from llmb_run.place import Place
@@ -36,7 +36,7 @@ def command(first: str, second: str) -> Result:
     one, other = _side(first, place), _side(second, place)
     _refuse_common(one, other)
     times = [[item.good for item in side if item.good is not None] for side in (one, other)]
-    change = compare_times(*times) if all(times) else None
+    change = compare_times(times[0], times[1], one[0].past.scatter(one[0].configuration)) if all(times) else None
     loss = _loss(one, other)
     records = [[item.record for item in side if item.record is not None] for side in (one, other)]
     differing = differences(*records)
@@ -151,7 +151,9 @@ def _change(change: Change | None) -> str:
     """B's step time against A's, in a sentence."""
     if change is None:
         return "a side has no successful run with steady steps, so no times are compared"
-    interval = f"(95% interval: {change.low - 1:+.1%} to {change.high - 1:+.1%})"
+    from llmb_common.results.decision import CONFIDENCE
+
+    interval = f"({CONFIDENCE:.1%} interval: {change.low - 1:+.1%} to {change.high - 1:+.1%})"
     if not change.is_real:
         return f"step time of B against A: {change.ratio - 1:+.1%} {interval}: these runs do not show a difference"
     more = "more" if change.ratio > 1 else "less"

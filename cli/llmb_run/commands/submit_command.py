@@ -21,6 +21,7 @@ _FROM_1 = click.IntRange(min=1)
 @click.option("--min-scale", metavar="GPUS", type=_FROM_1, help="All documented scales from this one up.")
 @click.option("--max-scale", metavar="GPUS", type=_FROM_1, help="All documented scales up to this one.")
 @click.option("--repeats", metavar="N", type=click.IntRange(1, 10000), default=1, help="Runs of each job.")
+@click.option("--spread", metavar="DAYS", type=click.IntRange(1, 365), default=1, help="Days to spread repeats over.")
 @options.job_settings
 @click.option("--nodelist", metavar="HOSTS", help="Run on these nodes.")
 @click.option("--exclude", metavar="HOSTS", help="Avoid these nodes.")
@@ -47,6 +48,7 @@ def command(
     min_scale: int | None,
     max_scale: int | None,
     repeats: int,
+    spread: int,
     after: tuple[str, ...],
     resume_chain: int,
     skip_unsupported: bool,
@@ -85,6 +87,7 @@ def command(
         min_scale=min_scale,
         max_scale=max_scale,
         repeats=repeats,
+        spread=spread,
     )
     return start(
         "submit",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,25 +10,27 @@ from typing import Any
 
 from llmb_common.results.baselines import title_of
 from llmb_common.results.configuration import configuration_key, software_of
-from llmb_common.results.decision import mean_interval
+from llmb_common.results.decision import CONFIDENCE, level, look
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.verdict import Verdict, judge_runs
 from llmb_common.runs.record import RunRecord
 from llmb_run.results.measuring import Measured, reference_as_dict, verdict_as_dict
 from llmb_run.results.view import View
 
-_COLUMNS = ("configuration", "software", "runs", "steady step s", "± % (95%)", "spread %", "reference s", "verdict")
-_RIGHT = ("runs", "steady step s", "± % (95%)", "spread %", "reference s")
+_INTERVAL = f"± % ({CONFIDENCE:.1%})"
+_COLUMNS = ("configuration", "software", "runs", "steady step s", _INTERVAL, "spread %", "reference s", "verdict")
+_RIGHT = ("runs", "steady step s", _INTERVAL, "spread %", "reference s")
 _IN_CSV = (
-    *("title", "key", "software", "runs", "unsuccessful", "step_seconds", "spread", "interval"),
+    *("title", "key", "software", "runs", "unsuccessful", "waiting", "in_reference"),
+    *("step_seconds", "spread", "interval"),
     *("reference_step_seconds", "verdict", "indication", "difference", "difference_low", "difference_high"),
-    *("tolerance", "more_runs"),
+    *("tolerance", "steady_difference", "stall_share", "scatter", "more_runs", "other_days"),
 )
 
 
 @dataclass(frozen=True)
 class Group:
-    """``runs`` are the successful ones, ``others`` counts those without a step time."""
+    """``runs`` are those that every figure and the verdict are of: successful, by date, up to the last look."""
 
     key: str
     title: str
@@ -35,9 +38,14 @@ class Group:
     runs: tuple[RunRecord, ...]
     seconds: tuple[float, ...]
     others: int
+    """Runs without a step time."""
+    waiting: int
+    """Successful runs beyond the last look: they count at the next."""
+    in_reference: int
+    """Successful runs that the reference itself is made of: nothing is compared with itself."""
     verdict: Verdict | None
     interval: float | None = None
-    """Half the 95 % interval of the mean, as a share of it: of the runs' scatter and the prior for few runs."""
+    """Half the interval of the mean, as a share of it."""
 
     @property
     def mean(self) -> float | None:
@@ -52,44 +60,50 @@ class Group:
 
 def group(found: Sequence[Measured]) -> list[Group]:
     """Groups in the order of their first runs; logs without a record are in none."""
-    together: dict[tuple[str, str], list[tuple[Measured, RunRecord]]] = {}
+    together: dict[str, list[tuple[Measured, RunRecord]]] = {}
     for item in found:
         if item.record is not None:
-            key = (configuration_key(item.record.plan), software_of(item.record))
-            together.setdefault(key, []).append((item, item.record))
-    return [_group(key, software, items) for (key, software), items in together.items()]
+            together.setdefault(item.configuration, []).append((item, item.record))
+    return [_group(items) for items in together.values()]
 
 
-def _group(key: str, software: str, items: Sequence[tuple[Measured, RunRecord]]) -> Group:
-    good = [(item, record, item.good) for item, record in items if item.good is not None]
+def _group(items: Sequence[tuple[Measured, RunRecord]]) -> Group:
+    record = items[0][1]
+    good = sorted(
+        ((item, record, item.good) for item, record in items if item.good is not None), key=lambda run: run[1].created
+    )
+    first = _first_verdict(good)
+    reference = first.reference if first else None
+    able = [run for run in good if reference is None or (run[0].verdict and run[0].verdict.reference == reference)]
+    judged = able[: look(len(able))] if reference else able  # what is not judged is not looked at
+    times = [time for *_, time in judged]
+    configuration = items[0][0].configuration
+    scatter = items[0][0].past.scatter(configuration)
+    earlier = items[0][0].earlier([record.paths.run_id for _, record, _ in judged])
+    verdict = first
+    if times and reference:
+        verdict = judge_runs(
+            record.plan, times, reference, scatter=scatter, earlier=earlier, waiting=len(able) - len(judged)
+        )
     return Group(
-        key=key,
-        title=title_of(items[0][1]),
-        software=software,
-        runs=tuple(record for _, record, _ in good),
-        seconds=tuple(measured.seconds for *_, measured in good),
+        key=configuration_key(record.plan),
+        title=title_of(record),
+        software=software_of(record),
+        runs=tuple(record for _, record, _ in judged),
+        seconds=tuple(time.seconds for time in times),
         others=len(items) - len(good),
-        verdict=_verdict(good) if good else _why_none(items),
-        interval=mean_interval([measured for *_, measured in good]) if good else None,
+        waiting=len(able) - len(judged),
+        in_reference=len(good) - len(able),
+        verdict=verdict,
+        interval=math.expm1(level(times, scatter, earlier).half) if times else None,
     )
 
 
-def _why_none(items: Sequence[tuple[Measured, RunRecord]]) -> Verdict | None:
-    """Of runs that succeeded, and that nothing can be said of together: they are unstable."""
-    return next((item.verdict for item, _ in items if item.timing.status.state == "Success"), None)
-
-
-def _verdict(good: Sequence[tuple[Measured, RunRecord, StepTime]]) -> Verdict | None:
-    """One over all runs with a reference. It is the same for all, but for those that a baseline was made of: these are
-    not compared with themselves, and so have another or none."""
+def _first_verdict(good: Sequence[tuple[Measured, RunRecord, StepTime]]) -> Verdict | None:
+    """Whose reference is the group's: a baseline's before a published one's, before a reason why there is none."""
     verdicts = [item.verdict for item, *_ in good if item.verdict is not None]
     baselines = [verdict for verdict in verdicts if verdict.reference and verdict.reference.kind == "baseline"]
-    published = [verdict for verdict in verdicts if verdict.reference]
-    first = next(iter([*baselines, *published, *verdicts]), None)
-    if first is None or first.reference is None:
-        return first
-    runs = [time for item, _, time in good if item.verdict and item.verdict.reference == first.reference]
-    return judge_runs(good[0][1].plan, runs, first.reference)
+    return next(iter([*baselines, *(verdict for verdict in verdicts if verdict.reference), *verdicts]), None)
 
 
 def group_view(items: Sequence[Group]) -> View:
@@ -115,11 +129,14 @@ def group_as_dict(item: Group) -> dict[str, Any]:
         "software": item.software,
         "run_ids": [record.paths.run_id for record in item.runs],
         "unsuccessful": item.others,
+        "waiting": item.waiting,
+        "in_reference": item.in_reference,
         "step_seconds": item.mean,
         "spread": item.spread,
         "interval": item.interval,
         "reference": reference_as_dict(reference) if reference else None,
         **verdict_as_dict(item.verdict),
+        "remarks": list(item.verdict.remarks) if item.verdict else [],
     }
 
 
@@ -130,10 +147,17 @@ def _row(item: Group) -> list[str]:
     return [
         item.title,
         item.software,
-        f"{len(item.runs)}" + (f" of {len(item.runs) + item.others}" if item.others else ""),
+        _runs(item),
         f"{item.mean:.3f}" if item.mean is not None else "",
         f"{100 * item.interval:.1f}" if item.interval is not None else "",
         f"{100 * item.spread:.1f}" if item.spread is not None else "",
         f"{reference.seconds:g}" if reference else "",
         verdict.text if verdict else "no successful run",
     ]
+
+
+def _runs(item: Group) -> str:
+    """How many, and what the others are."""
+    others = [(item.others, "failed"), (item.waiting, "for the next look"), (item.in_reference, "in the baseline")]
+    told = ", ".join(f"{count} {what}" for count, what in others if count)
+    return f"{len(item.runs)}" + (f" ({told})" if told else "")

@@ -12,6 +12,7 @@ import functools
 import os
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,12 @@ import msgspec
 
 from llmb_common import results, timing
 from llmb_common.files import sha256_of_tree
-from llmb_common.index import Kept, keep_figures, kept_figures
-from llmb_common.results.verdict import Steps, steps_of
-from llmb_common.runs.record import RunRecord
+from llmb_common.index import Kept, keep_figures, kept_figures, past_figures
+from llmb_common.results.configuration import configuration_of
+from llmb_common.results.past_runs import PastRun
+from llmb_common.results.verdict import Steps, steps_of, window_of
+from llmb_common.runs.evidence.account import account_of
+from llmb_common.runs.record import RUNNING, RunRecord
 from llmb_common.slurm.states import is_live
 from llmb_common.structs import from_packed
 from llmb_common.timing.iterations import IterationsOnDisk
@@ -71,11 +75,13 @@ class KeptFigures:
             except msgspec.DecodeError:
                 pass
         read = analyse(files, window, state)
-        steps = steps_of(read)
+        steps = _placed(steps_of(read), record)
         # A log that could not be read may be readable for the next who asks.
         if stamp and stamp == _stamp(files, state) and read.status.reason != "unreadable_log":
             packed = msgspec.msgpack.encode(_content(read, steps))
-            self._new.append(Kept(str(files.log), str(window), str(files.folder), stamp, packed))
+            says = steps.time and read.status.state == "Success" and window == window_of(record.plan)
+            repeats = configuration_of(record) if says else ""
+            self._new.append(Kept(str(files.log), str(window), str(files.folder), stamp, packed, repeats))
             if len(self._new) >= _AT_ONCE:
                 self.close()
         return read, steps
@@ -85,6 +91,33 @@ class KeptFigures:
         if self._install is not None and self._new:
             keep_figures(self._install, self._new)
         self._new = []
+
+
+def past_runs(install: Path | None) -> list[PastRun]:
+    """The successful runs that the installation's index knows, the newest of them."""
+    known = ((item, _read(item.content)) for item in (past_figures(install, _code()) if install else ()))
+    return [
+        PastRun(item.configuration, item.run_id, found.steps.time)
+        for item, found in known
+        if found and found.steps.time
+    ]
+
+
+def _read(content: bytes) -> _Content | None:
+    try:
+        found: _Content = from_packed(content, _Content)
+    except msgspec.DecodeError:
+        return None
+    return found
+
+
+def _placed(steps: Steps, record: RunRecord) -> Steps:
+    """With when and where the run was, which its repeats may share."""
+    if steps.time is None:
+        return steps
+    started = next((item.time for item in record.states if item.state == RUNNING), record.created)
+    day = time.strftime("%Y-%m-%d", time.localtime(started))
+    return replace(steps, time=replace(steps.time, day=day, nodes=",".join(account_of(record).hosts)))
 
 
 def _content(read: RunTiming, steps: Steps) -> _Content:

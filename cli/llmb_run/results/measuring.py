@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ from llmb_common.index import row_of
 from llmb_common.observe import observe
 from llmb_common.printable import printable
 from llmb_common.recipes.rows import FIGURES
-from llmb_common.results.anomalies import instability
 from llmb_common.results.baselines import Baseline, baseline_references, baselines, unlike_baselines
-from llmb_common.results.decision import ERROR_RATE
+from llmb_common.results.configuration import configuration_of
+from llmb_common.results.decision import CONFIDENCE
 from llmb_common.results.estimate import StepTime
+from llmb_common.results.past_runs import PastRun, PastRuns
 from llmb_common.results.references import Reference, release_spread
 from llmb_common.results.verdict import (
     Figures,
@@ -41,7 +43,7 @@ from llmb_common.timing.runs import RunFiles, RunTiming, analyse, find_runs
 from llmb_common.timing.statistics import Window
 from llmb_common.timing.tables import STYLES, Style
 from llmb_run.place import Place
-from llmb_run.results.kept import KeptFigures
+from llmb_run.results.kept import KeptFigures, past_runs
 from llmb_run.run_json import run_as_json
 from llmb_run.terminal import notice
 
@@ -59,6 +61,8 @@ class Measured:
     """``steps_of(timing)`` where that is known already."""
     baselines: Sequence[Baseline] = ()
     """The installation's."""
+    past: PastRuns = field(default_factory=PastRuns)
+    """What the site's runs say of how they differ."""
 
     @cached_property
     def step_time(self) -> StepTime | None:
@@ -67,7 +71,7 @@ class Measured:
 
     @property
     def good(self) -> StepTime | None:
-        """``step_time`` of a run that succeeded and is stable: what may be compared, grouped and made a baseline."""
+        """``step_time`` of a run that succeeded: what may be compared, grouped and made a baseline."""
         return None if self.unfit else self.step_time
 
     @property
@@ -76,7 +80,17 @@ class Measured:
         status = self.timing.status
         if status.state != "Success":
             return status.message or status.state
-        return instability(self.step_time) if self.step_time else "the window is incomplete"
+        return "" if self.step_time else "the window is incomplete"
+
+    @cached_property
+    def configuration(self) -> str:
+        """What the run is a repeat of, its software included; empty for a log that LLMB did not make."""
+        return configuration_of(self.record) if self.record else ""
+
+    def earlier(self, judged: Sequence[str]) -> list[StepTime]:
+        """Repeats of the run but these, which say how it scatters; those of baselines may be of another speed."""
+        of_baselines = [run.run_id for item in self.baselines for run in item.runs]
+        return self.past.others(self.configuration, [*judged, *of_baselines])
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -112,12 +126,11 @@ def measure(
         known_baselines = _baselines(place)
         figures = KeptFigures(place.install_or_none, found)
         try:
-            return [
-                _measure_one(files, _record_of(files, records, found), place, window, known_baselines, figures)
-                for files in found
-            ]
+            read = [_read_one(files, _record_of(files, records, found), window, figures) for files in found]
         finally:
             figures.close()
+        past = _past(place, read)
+        return [_judged(item, place, known_baselines, past) for item in read]
 
 
 def measure_run(record: RunRecord, place: Place) -> Measured:
@@ -179,14 +192,8 @@ def _records(folders: Iterable[Path | None]) -> dict[Path | None, RunRecord]:
     return records
 
 
-def _measure_one(
-    files: RunFiles,
-    record: RunRecord | None,
-    place: Place,
-    window: Window | None,
-    known: Sequence[Baseline],
-    kept: KeptFigures,
-) -> Measured:
+def _read_one(files: RunFiles, record: RunRecord | None, window: Window | None, kept: KeptFigures) -> Measured:
+    """What the log says, before it is compared with anything."""
     if record is None:
         # Without a plan the log says which of the two analyses is meant.
         timing = analyse(files, window or STYLES["mbridge"].window)
@@ -194,21 +201,43 @@ def _measure_one(
         return Measured(timing if window else analyse(files, style.window), style)
     style = STYLES["mbridge" if record.plan.measurement.first == STYLES["mbridge"].window.first else "nemo"]
     timing, steps = kept.measure(files, record, window or window_of(record.plan))
+    return Measured(timing, style, record, steps=steps)
+
+
+def _past(place: Place, read: Iterable[Measured]) -> PastRuns:
+    """The runs on record, and those that were just read."""
+    new = (
+        PastRun(item.configuration, item.record.paths.run_id, item.good)
+        for item in read
+        if item.record is not None and item.good and item.timing.window == window_of(item.record.plan)
+    )
+    return PastRuns(itertools.chain(past_runs(place.install_or_none), new))
+
+
+def _judged(item: Measured, place: Place, known: Sequence[Baseline], past: PastRuns) -> Measured:
+    record, timing = item.record, item.timing
+    if record is None:
+        return item
+    item = replace(item, baselines=known, past=past)
     try:
         recipe = place.workload(record.plan.workload).recipe
         seconds = measured_seconds(record.plan, timing) if timing.status.state == "Success" else None
-        return Measured(
-            timing,
-            style,
-            record,
-            figures(record.plan, recipe, timing, seconds) if seconds else None,
-            judge_result(record.plan, recipe, timing, baseline_references(record, known), steps),
-            steps,
-            known,
+        return replace(
+            item,
+            figures=figures(record.plan, recipe, timing, seconds) if seconds else None,
+            verdict=judge_result(
+                record.plan,
+                recipe,
+                timing,
+                baseline_references(record, known, past),
+                item.steps,
+                past.scatter(item.configuration),
+                item.earlier([record.paths.run_id]),
+            ),
         )
     except RequestError as error:
         notice(f"{record.paths.name}: no figures: {error.message}")
-        return Measured(timing, style, record, steps=steps, baselines=known)
+        return item
 
 
 COLUMNS = (
@@ -325,10 +354,14 @@ def verdict_as_dict(verdict: Verdict | None) -> dict[str, Any]:
         "verdict_text": verdict.text if verdict else None,
         "indication": not reference.same_software if reference else None,
         "difference": verdict.difference if verdict else None,
+        "steady_difference": decision.steady - 1 if decision else None,
+        "stall_share": decision.stall_share if decision else None,
+        "scatter": decision.source if decision else None,
         "difference_low": decision.low - 1 if decision else None,
         "difference_high": decision.high - 1 if decision else None,
         "tolerance": decision.limit - 1 if decision else None,
         "more_runs": decision.more_runs if decision else None,
+        "other_days": decision.other_days if decision else None,
         "reference_too_uncertain": decision.reference_too_uncertain if decision else None,
     }
 
@@ -362,8 +395,8 @@ def reference_lines(items: Sequence[Measured]) -> list[str]:
     if not references:
         return []
     reading = (
-        "a verdict compares the steady step time, without spikes, with the reference;"
-        f" ± is the {1 - 2 * ERROR_RATE:.0%} interval of the difference, and up to the limit a run passes"
+        "a verdict compares the mean step time, stalls included, with the reference, and the steady steps alone;"
+        f" ± is the {CONFIDENCE:.1%} interval of the difference, and up to the limit a run passes"
     )
     return [*references, *corrected, *indications, reading]
 

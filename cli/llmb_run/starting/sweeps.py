@@ -8,12 +8,27 @@ from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from llmb_common.cluster_types import LOCAL
 from llmb_common.errors import RequestError
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.slurm.options import begin_in
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask, option_names, variables_for
 
 if TYPE_CHECKING:
     from llmb_common.planning.case import Given
+
+
+def on_another_day(plan: JobPlan, days: int) -> JobPlan:
+    """The plan of a Slurm job that begins so many days from now."""
+    assert plan.slurm is not None
+    additional = ((name, value) for name, value in plan.slurm.additional if name != "begin")
+    begin = begin_in(days).partition("=")[2]
+    return msgspec.structs.replace(
+        plan, slurm=msgspec.structs.replace(plan.slurm, additional=(*additional, ("begin", begin)))
+    )
 
 
 def sweep(
@@ -27,10 +42,12 @@ def sweep(
     min_scale: int | None = None,
     max_scale: int | None = None,
     repeats: int = 1,
+    spread: int = 0,
 ) -> list[Ask]:
     """One ask per combination and repeat; an empty list of values leaves the choice to the recipe.
 
-    Scales are those given, or the documented ones where ``all`` or a bound is given.
+    Scales are those given, or the documented ones where ``all`` or a bound is given. Repeats are spread evenly over
+    ``spread`` days, beginning today.
 
     Raises:
         RequestError: a name or a number is wrong, or no scale is within the bounds
@@ -42,6 +59,11 @@ def sweep(
             raise RequestError(
                 f"--scale {scale} is not a number of GPUs", remedy="llmb-run list shows the scales; or --scale all"
             )
+    if spread > 1 and place.cluster.cluster_type == LOCAL:
+        raise RequestError(
+            "--spread: jobs on this machine start at once",
+            remedy="repeat the command on other days; results counts all repeats",
+        )
     assert place.install  # without one nothing can be planned: say so once
     recipes = [_given(replace(base, workload=name), place).recipe for name in workloads]
     for size in sizes:
@@ -58,7 +80,10 @@ def sweep(
     for recipe, model_size, dtype in product(recipes, all_sizes, all_dtypes):
         ask = replace(base, workload=recipe.workload, size=model_size, dtype=dtype)
         for gpus in _scales(ask, place, scales, min_scale, max_scale):
-            asks += [replace(ask, scale=gpus, repeat=number) for number in range(1, repeats + 1)]
+            for number in range(1, repeats + 1):
+                day = (number - 1) * spread // repeats
+                begin = (*ask.slurm, begin_in(day)) if day else ask.slurm
+                asks.append(replace(ask, scale=gpus, repeat=number, slurm=begin))
     if not asks:
         raise RequestError("no documented scale lies within the bounds", remedy="llmb-run list shows the scales")
     return asks

@@ -10,15 +10,17 @@ version, folders that changed are read again, and runs that have not ended are n
     note(record)                                      after each change of a record; a failure is harmless
     rebuild(install)                   -> int         from the folders
     kept_figures(install, logs), keep_figures(...)    what reading logs gave: read once
+    past_figures(install, stamp)                      of the runs that say how fast a configuration is here
 """
 
-from llmb_common.index.figures import Kept, keep_figures, kept_figures
+from llmb_common.index.figures import Kept, Past, keep_figures, kept_figures, past_figures
 from llmb_common.index.rows import UNREADABLE, RunFilter, RunRow, row_of
 from llmb_common.index.search import find_run, find_runs, note, rebuild
 
 __all__ = [
     "UNREADABLE",
     "Kept",
+    "Past",
     "RunFilter",
     "RunRow",
     "find_run",
@@ -26,6 +28,7 @@ __all__ = [
     "keep_figures",
     "kept_figures",
     "note",
+    "past_figures",
     "rebuild",
     "row_of",
 ]

@@ -76,6 +76,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "DELETE FROM folders",
         _FIGURES_GO_WITH_THEIR_RUN,
     ),
+    (
+        # of successful runs over their documented window: what they repeat
+        "ALTER TABLE figures ADD COLUMN configuration TEXT NOT NULL DEFAULT ''",
+        "DELETE FROM figures",
+        "CREATE INDEX figures_by_configuration ON figures (configuration)",
+    ),
 )
 
 

@@ -15,17 +15,32 @@ from typing import NamedTuple
 
 from llmb_common.index.database import index_file, open_index, read_index
 
+_NEWEST = 2000
+"""Runs that speak for a site: systems change."""
+
 _AT_ONCE = 200
 """Logs that are looked for one by one; for more, all figures are read."""
 
 
 class Kept(NamedTuple):
-    """The figures of one log over one window. Paths are absolute; ``stamp`` is the caller's."""
+    """The figures of one log over one window. Paths are absolute; ``stamp`` is the caller's.
+
+    ``configuration`` names what the run is a repeat of; empty where it says nothing of its speed.
+    """
 
     log: str
     window: str
     folder: str
     stamp: str
+    content: bytes
+    configuration: str = ""
+
+
+class Past(NamedTuple):
+    """The figures of a run that says how fast its configuration is."""
+
+    configuration: str
+    run_id: str
     content: bytes
 
 
@@ -49,13 +64,31 @@ def keep_figures(install: Path, figures: Iterable[Kept]) -> bool:
     try:
         with open_index(install) as connection:
             connection.executemany(
-                "INSERT OR REPLACE INTO figures SELECT :log, :window, :folder, :stamp, :content"
+                "INSERT OR REPLACE INTO figures SELECT :log, :window, :folder, :stamp, :content, :configuration"
                 " WHERE EXISTS (SELECT 1 FROM runs WHERE folder = :folder)",
                 (figure._asdict() for figure in figures),
             )
     except (sqlite3.Error, OSError):
         return False
     return True
+
+
+def past_figures(install: Path, stamp: str) -> list[Past]:
+    """Of the newest runs that have a configuration, and a stamp that begins with ``stamp``.
+
+    Nothing where there is no index, or one that anybody wrote.
+    """
+    query = (
+        "SELECT configuration, run_id, content FROM figures JOIN runs USING (folder) WHERE configuration != ''"
+        " AND substr(stamp, 1, length(?)) = ? ORDER BY created DESC LIMIT ?"
+    )
+    try:
+        if not _is_trusted(install):
+            return []
+        with read_index(install) as connection:
+            return [Past(*row) for row in connection.execute(query, (stamp, stamp, _NEWEST))]
+    except (sqlite3.Error, OSError):
+        return []
 
 
 def _is_trusted(install: Path) -> bool:

@@ -11,9 +11,6 @@ from llmb_common.results.estimate import StepTime
 from llmb_common.timing.records import Iteration
 from llmb_common.timing.statistics import Window
 
-UNSTABLE = 0.25
-"""With more spikes than this share of the window, they are the run and not an accident: no verdict."""
-
 DRIFT = 0.02
 """A change over the steady steps that is worth a word, as a share of the step time."""
 
@@ -43,14 +40,6 @@ def anomalies(iterations: Sequence[Iteration], window: Window, measured: StepTim
         _skipped(iterations),
     ]
     return tuple(text for text in found if text)
-
-
-def instability(measured: StepTime) -> str:
-    """In words, where spikes are so many that the location without them does not describe the run; else empty."""
-    total = measured.count + len(measured.spikes)
-    if len(measured.spikes) <= UNSTABLE * total:
-        return ""
-    return f"unstable, {len(measured.spikes)} of {total} measured steps are unlike the others"
 
 
 def steady_from(window: Window) -> int:

@@ -17,8 +17,9 @@ from llmb_common.errors import RecordError, RequestError
 from llmb_common.kept_lists import read_list, write_list
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.results.configuration import configuration_key, kind_of_job, software_of
-from llmb_common.results.decision import run_variance
+from llmb_common.results.decision import level, steady_error
 from llmb_common.results.estimate import StepTime
+from llmb_common.results.past_runs import PastRuns
 from llmb_common.results.references import Reference, by_preference
 from llmb_common.runs.evidence.account import Account, account_of
 from llmb_common.runs.evidence.expected import held_against, setup_of
@@ -27,11 +28,21 @@ from llmb_common.runs.record import RunRecord
 
 
 class BaselineRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of the runs that a baseline is the mean of; times in seconds."""
+    """One of the runs that a baseline is the mean of: its ``StepTime``, in seconds."""
 
     run_id: str
     seconds: float
     error: float
+    stalls: tuple[float, ...] = ()
+    steps: int = 0
+    day: str = ""
+    nodes: str = ""
+
+    @property
+    def time(self) -> StepTime:
+        """As of the run itself."""
+        known = {"stalls": self.stalls, "steps": self.steps, "day": self.day, "nodes": self.nodes}
+        return StepTime(self.seconds, self.error, 0, **known)  # type: ignore[arg-type]
 
 
 class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,15 +57,21 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the nodes of these runs were."""
 
     @property
-    def seconds(self) -> float:
-        """Mean step time."""
-        return math.fsum(run.seconds for run in self.runs) / len(self.runs)
+    def times(self) -> list[StepTime]:
+        """Of its runs."""
+        return [run.time for run in self.runs]
 
     @property
-    def relative_error(self) -> float:
-        """Standard error of the mean, as a share of it: the runs' scatter pooled with the prior of ``decision``."""
-        variance, _ = run_variance([[StepTime(run.seconds, run.error, count=0) for run in self.runs]])
-        return math.sqrt(variance / len(self.runs))
+    def seconds(self) -> float:
+        """Mean step time, stalls included."""
+        found = level(self.times)
+        return math.exp(found.steady + found.stalls)
+
+    def relative_error(self, past: PastRuns) -> float:
+        """Standard error of the mean, as a share of it, with what the site's ``past`` says of how runs differ."""
+        configuration = f"{self.key} {self.software}"
+        others = past.others(configuration, [run.run_id for run in self.runs])
+        return steady_error(self.times, past.scatter(configuration), others)
 
 
 def baselines(install: Path) -> list[Baseline]:
@@ -78,7 +95,8 @@ def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> 
     for record, measured in runs:
         key = (configuration_key(record.plan), software_of(record))
         before = new[key].runs if key in new else ()
-        run = BaselineRun(record.paths.run_id, measured.seconds, measured.error)
+        where = (measured.stalls, measured.steps, measured.day, measured.nodes)
+        run = BaselineRun(record.paths.run_id, measured.seconds, measured.error, *where)
         accounts.setdefault(key, []).append(account_of(record))
         setup = setup_of(accounts[key])
         new[key] = Baseline(key[0], title_of(record), key[1], round(time.time(), 3), (*before, run), setup)
@@ -102,12 +120,12 @@ def remove_baselines(install: Path, keys: Sequence[str]) -> list[Baseline]:
     return [item for item in found if item.key in keys]
 
 
-def baseline_references(record: RunRecord, known: Sequence[Baseline]) -> list[Reference]:
+def baseline_references(record: RunRecord, known: Sequence[Baseline], past: PastRuns) -> list[Reference]:
     """The baselines of the run's configuration, that of its own software first; none that the run itself is part of."""
     if not known:
         return []  # to say what a run's software is may mean to read its log
     others = [item for item in known if all(run.run_id != record.paths.run_id for run in item.runs)]
-    return baselines_for(record.plan, software_of(record), others)
+    return baselines_for(record.plan, software_of(record), others, past)
 
 
 def unlike_baselines(record: RunRecord, account: Account, known: Sequence[Baseline]) -> list[NodeFinding]:
@@ -120,7 +138,7 @@ def unlike_baselines(record: RunRecord, account: Account, known: Sequence[Baseli
     return held_against(account, item.setup, f"this site's baseline {item.key}", same_job=item.key == key)
 
 
-def baselines_for(plan: JobPlan, software: str, known: Sequence[Baseline]) -> list[Reference]:
+def baselines_for(plan: JobPlan, software: str, known: Sequence[Baseline], past: PastRuns) -> list[Reference]:
     """The baselines of a plan that runs with ``software``, that of the same software first."""
     key = configuration_key(plan)
     found = []
@@ -136,7 +154,7 @@ def baselines_for(plan: JobPlan, software: str, known: Sequence[Baseline]) -> li
                 software=item.software,
                 source=f"this site's baseline of {count}, {day}",
                 same_software=item.software == software,
-                error=item.relative_error,
+                error=item.relative_error(past),
             )
         )
     return by_preference(found)

@@ -6,19 +6,18 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.results.configuration import software_of
-from llmb_common.results.decision import mean_seconds, run_variance, t_quantile
+from llmb_common.results.decision import level
 from llmb_common.results.estimate import StepTime
+from llmb_common.results.scatter import STATED, Scatter
 from llmb_common.runs.evidence.account import account_of
 from llmb_common.runs.manifest import image_receipt
 from llmb_common.runs.record import RunRecord
 from llmb_common.timing.records import Iteration
-
-CONFIDENCE = 0.95
 
 SAME_LOSS = 0.01
 """Losses of one job differ by less, relatively, on other nodes or layouts: sums are rounded in another order."""
@@ -36,7 +35,7 @@ EVIDENCE = (
 
 @dataclass(frozen=True)
 class Change:
-    """How the second side's step time compares with the first's: ``ratio`` 1.02 is 2 % slower; bounds at 95 %."""
+    """How the second side's step time compares with the first's: ``ratio`` 1.02 is 2 % slower, with its interval."""
 
     ratio: float
     low: float
@@ -48,24 +47,30 @@ class Change:
         return not self.low <= 1 <= self.high
 
 
-def compare_times(first: Sequence[StepTime], second: Sequence[StepTime]) -> Change:
-    """The ratio of the mean step times. How much runs differ is pooled over both sides, with the prior of ``decision``.
+def compare_times(first: Sequence[StepTime], second: Sequence[StepTime], scatter: Scatter = STATED) -> Change:
+    """The ratio of the mean step times, stalls included. How much runs differ is pooled over both sides.
 
     Args:
         first: the step time of each run, at least one
         second: likewise
+        scatter: how runs of this site differ
 
     Raises:
         ValueError: a side has no run
     """
     if not first or not second:
         raise ValueError("a side without a successful run cannot be compared")
-    variance, degrees = run_variance([first, second])
-    spread = math.sqrt(variance * (1 / len(first) + 1 / len(second)))
+    days = [{run.day for run in side} for side in (first, second)]
+    stated = STATED
+    if days[0] == days[1] and days[0] != {""}:
+        # What a day does, it does to both.
+        scatter, stated = replace(scatter, day=0.0), replace(stated, day=0.0)
+    one, other = level(first, scatter, second, stated=stated), level(second, scatter, first, stated=stated)
+    before, after = one.steady + one.stalls, other.steady + other.stalls
     # On the logarithm, so that swapping the sides swaps the bounds.
-    reach = t_quantile(1 - (1 - CONFIDENCE) / 2, degrees) * spread
-    ratio = mean_seconds(second) / mean_seconds(first)
-    return Change(ratio, ratio * math.exp(-reach), ratio * math.exp(reach))
+    low = after - before - math.hypot(after - other.low, one.high - before)
+    high = after - before + math.hypot(other.high - after, before - one.low)
+    return Change(math.exp(after - before), math.exp(low), math.exp(high))
 
 
 def loss_difference(first: Iterable[Iteration], second: Iterable[Iteration]) -> tuple[int, float] | None:

@@ -46,6 +46,11 @@ def configuration_key(plan: JobPlan) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def configuration_of(record: RunRecord) -> str:
+    """Of a run's configuration and software: equal for repeats of each other."""
+    return f"{configuration_key(record.plan)} {software_of(record)}"
+
+
 def software_of_plan(plan: JobPlan) -> str:
     """What a run of the plan will train with; empty outside containers, where only the run itself can tell."""
     release = container_release(plan.image)

@@ -1,39 +1,96 @@
 """Is a step time within the tolerance of its reference? Pass, fail, or what it would take to know.
 
-Two one-sided tests at 3.5 % each, over the ratio of step times to the reference: *pass* where even the upper bound is
-within the tolerance, *fail* where even the lower bound is not, *inconclusive* between. The bounds hold two
-uncertainties: that of each run's step time (``StepTime.error``) and that of runs from each other. A single run says
-nothing about the second, which is the larger one: identical jobs on one cluster differ by 1 to 3 %. It enters as a
-stated prior, a standard deviation of ``PRIOR_DEVIATION`` that counts as much as ``PRIOR_RUNS`` earlier runs, and real
-repeats outweigh it as they come in. ``docs/verdicts.md`` has the simulation: wrong answers stay below 5 %.
+Two one-sided tests over the ratio of the *mean* step time to the reference: *pass* where even the upper bound is within
+the tolerance, *fail* where even the lower bound is not, *inconclusive* between. The mean is what a reference is, stalls
+included. It is put together from two parts, each with bounds of its own (MOVER: Zou and Donner, 2008):
+
+* the *steady* steps, whose logarithms scatter by day, by run and inside the run (``scatter`` has how much, stated or
+  learned from this site); the runs' own scatter is pooled with that, and replaces it where the two contradict;
+* the *stalls*: added time, a compound Poisson sum (Fay and Feuer, 1997) over all steps after warm-up of all runs.
+
+A pass holds for the steady steps alone as well: unusually fast (skipped) steps win nothing.
+
+Whoever looks at growing data each time a run ends is wrong more often than one who looks once. So verdicts are given at
+``LOOKS`` runs only, each at a share of the error rate. ``docs/verdicts.md`` has the simulation.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal, TypeAlias
 
+from llmb_common.results.distributions import f_tail, gamma_quantile, t_quantile
 from llmb_common.results.estimate import StepTime
+from llmb_common.results.scatter import STATED, Scatter, Stalls, batches, squares, stalls_of
 
 TOLERANCE = 0.05
 """How much slower than its reference a run may be."""
 
-PRIOR_DEVIATION = 0.027
-"""Standard deviation of identical runs, as a share of the step time, before any repeat was seen."""
+ERROR_RATE = 0.035 / 3
+"""Of either wrong answer at each look, as computed: a third of what all of them may have. They see mostly the same
+runs, so that together they stay below 5 % in the simulation."""
 
-PRIOR_RUNS = 6
-"""Degrees of freedom of the prior. Together the two give 3 % noise its full error at any number of repeats."""
+CONFIDENCE = 1 - 2 * ERROR_RATE
+"""Of every interval that is shown."""
 
-ERROR_RATE = 0.035
-"""Of either wrong answer, as computed; the noise of the simulation that suits the model least still stays below 5 %."""
+LOOKS = (1, 3, 5, 10, 20, 40)
+"""Numbers of runs at which a verdict is given; beyond, at each doubling."""
 
-MOST_RUNS = 30
-"""Beyond this many more runs nobody would wait: the ratio is at the limit."""
+_CONFLICT = 0.10
+"""A prior under which the scatter that is seen is less likely than this is dropped."""
+
+_TRUST = 2
+"""Degrees of freedom of a configuration's own scatter (three runs), below which the site does not speak for it."""
+
+_ACCIDENT = 5
+"""Runs from which on a single stall may have been an accident."""
+
+_STALL_MEMORY = 200
+"""Steps of the history that help to price a single stall."""
 
 Answer: TypeAlias = Literal["pass", "fail", "inconclusive"]
+Source: TypeAlias = Literal["stated", "site", "runs"]
+"""Who says how runs differ: the stated prior, this site's record, or these runs alone, as they contradict it."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """The step time of a configuration: natural logarithms, of seconds for ``steady``, else of factors.
+
+    The mean step time is ``steady + stalls``.
+    """
+
+    steady: float
+    half: float
+    """Half the interval of ``steady``."""
+    stalls: float
+    """What stalls add, at least 0 unless steps were unusually fast."""
+    stalls_low: float
+    stalls_high: float
+    stalls_above: float
+    """The estimate that belongs to ``stalls_high``: higher where the history prices a stall."""
+    degrees: float
+    day_share: float
+    """Of the variance of ``steady``: what the runs' days do, and more runs of the same days do not make smaller."""
+    source: Source
+    scattered: bool = False
+    """The runs scatter more than the site's record says."""
+
+    @property
+    def low(self) -> float:
+        """Lower bound of the mean."""
+        return self.steady + self.stalls - math.hypot(self.half, self.stalls - self.stalls_low)
+
+    @property
+    def high(self) -> float:
+        """Upper bound of the mean, and of the steady steps alone."""
+        above = self.stalls_above + math.hypot(self.half, self.stalls_high - self.stalls_above)
+        return self.steady + max(above, self.half)
 
 
 @dataclass(frozen=True)
@@ -42,21 +99,59 @@ class Decision:
 
     answer: Answer
     ratio: float
+    """Of the mean step time, stalls included."""
     low: float
     high: float
-    """Bounds of the ratio; the truth lies beyond each in 3.5 % of the cases."""
+    """Bounds of the ratio; the truth lies beyond each in ``ERROR_RATE`` of the cases."""
     limit: float
     """The slowest ratio that passes."""
     runs: int
     more_runs: int | None = None
-    """Where inconclusive: about how many more runs like these would decide; None: over ``MOST_RUNS``."""
+    """Where inconclusive: about how many more runs like these would decide, on days of their own; None: over the last
+    look."""
+    other_days: bool = False
+    """Where inconclusive: no number of runs on the same days would decide."""
     reference_too_uncertain: bool = False
     """Where no number of runs would decide: they would against a reference without an error of its own."""
+    steady: float = 0.0
+    """Ratio of the steady step time alone."""
+    steady_half: float = 0.0
+    """Half its interval."""
+    source: Source = "stated"
+    scattered: bool = False
+    days: int = 1
+    """Batches of the runs that share nothing: repeats of one evening are one."""
 
     @property
     def resolution(self) -> float:
         """The smallest difference from the limit that these runs could have shown, as a share of the reference."""
         return (self.high - self.low) / 2
+
+    @property
+    def stall_share(self) -> float:
+        """What stalls cost, as a share of the steady step time."""
+        return self.ratio / self.steady - 1 if self.steady else 0.0
+
+    @property
+    def steady_answer(self) -> Answer:
+        """What the steady steps alone would get."""
+        if self.steady + self.steady_half <= self.limit:
+            return "pass"
+        return "fail" if self.steady - self.steady_half > self.limit else "inconclusive"
+
+
+def look(count: int) -> int:
+    """How many of ``count`` runs, by date, the verdict is over: it does not matter when or how often somebody asks."""
+    return max(itertools.takewhile(lambda size: size <= count, _looks()), default=0)
+
+
+def next_look(count: int) -> int:
+    """The number of runs after ``count`` at which there is another verdict."""
+    return next(size for size in _looks() if size > count)
+
+
+def _looks() -> itertools.chain[int]:
+    return itertools.chain(LOOKS, (LOOKS[-1] * 2**power for power in itertools.count(1)))
 
 
 def decide(
@@ -66,6 +161,8 @@ def decide(
     tolerance: float = TOLERANCE,
     reference_error: float = 0.0,
     error_rate: float = ERROR_RATE,
+    scatter: Scatter = STATED,
+    earlier: Sequence[StepTime] = (),
 ) -> Decision:
     """Compare runs of one configuration with a reference.
 
@@ -74,64 +171,154 @@ def decide(
         reference: seconds
         tolerance: how much slower is still a pass, as a share of the reference
         reference_error: relative standard error of the reference, for one that was itself measured
-        error_rate: of either wrong answer; smaller where several looks at growing data are taken
+        error_rate: of either wrong answer
+        scatter: how runs differ, by what is stated or by the site's record
+        earlier: other runs of the configuration, which say how it scatters and not how fast it is
 
     Raises:
         ValueError: no runs, or a reference that is not positive
     """
     if not runs or not reference > 0:
         raise ValueError("a decision needs at least one run and a positive reference")
-    ratio = mean_seconds(runs) / reference
-    variance, degrees = run_variance([runs])
-
-    def reach(count: int, reference_error: float = reference_error) -> float:
-        spread = ratio * math.sqrt(variance / count + reference_error**2)
-        return t_quantile(1 - error_rate, degrees + count - len(runs)) * spread
-
-    limit, half = 1 + tolerance, reach(len(runs))
-    if ratio + half <= limit:
-        answer: Answer = "pass"
-    elif ratio - half > limit:
-        answer = "fail"
-    else:
-        answer = "inconclusive"
-    more, blurred = None, False
+    found = level(runs, scatter, earlier, error_rate=error_rate, extra_error=reference_error)
+    limit, origin = math.log1p(tolerance), math.log(reference)
+    low, high = found.low - origin, found.high - origin
+    answer: Answer = "pass" if high <= limit else "fail" if low > limit else "inconclusive"
+    middle, groups = found.steady + found.stalls - origin, len(batches(runs))
+    more, blurred, elsewhere = None, False, False
     if answer == "inconclusive":
-        more = next((n for n in range(1, MOST_RUNS + 1) if reach(len(runs) + n) < abs(limit - ratio)), None)
-        blurred = more is None and reach(len(runs) + MOST_RUNS, 0.0) < abs(limit - ratio)
-    return Decision(answer, ratio, ratio - half, ratio + half, limit, len(runs), more, blurred)
+        below, above = middle - low, high - middle
+
+        def decides(count: int, error: float, same_days: bool = False) -> bool:
+            shrunk = _shrink(found, groups, count - len(runs), error_rate, (error, reference_error), same_days)
+            return middle + above * shrunk <= limit or middle - below * shrunk > limit
+
+        more = next((size - len(runs) for size in LOOKS if size > len(runs) and decides(size, reference_error)), None)
+        blurred = more is None and reference_error > 0 and decides(LOOKS[-1], 0.0)
+        elsewhere = more is not None and not decides(LOOKS[-1], reference_error, same_days=True)
+    return Decision(
+        answer=answer,
+        ratio=math.exp(middle),
+        low=math.exp(low),
+        high=math.exp(high),
+        limit=1 + tolerance,
+        runs=len(runs),
+        more_runs=more,
+        other_days=elsewhere,
+        reference_too_uncertain=blurred,
+        steady=math.exp(found.steady - origin),
+        steady_half=math.exp(found.steady - origin) * math.expm1(found.half),
+        source=found.source,
+        scattered=found.scattered,
+        days=groups,
+    )
 
 
-def mean_seconds(runs: Sequence[StepTime]) -> float:
-    """Mean step time of at least one run."""
-    return math.fsum(run.seconds for run in runs) / len(runs)
+def _shrink(
+    found: Level, groups: int, more: int, error_rate: float, errors: tuple[float, float], same_days: bool
+) -> float:
+    """By what the interval shrinks with ``more`` runs, each on a day of its own or all on the same days.
 
-
-def mean_interval(runs: Sequence[StepTime], confidence: float = 0.95) -> float:
-    """Half the interval of the mean step time of at least one run, as a share of it."""
-    variance, degrees = run_variance([runs])
-    return t_quantile((1 + confidence) / 2, degrees) * math.sqrt(variance / len(runs))
-
-
-def run_variance(sides: Sequence[Sequence[StepTime]]) -> tuple[float, int]:
-    """The variance of a single run's step time, as a share of it squared, and its degrees of freedom.
-
-    The scatter of the runs around the mean of their own side is pooled with the prior.
+    ``errors`` of the reference: the one to be, and the one that is in the interval by now.
     """
-    within = scatter = 0.0
-    for side in sides:
-        mean = mean_seconds(side)
-        within += math.fsum((run.error / mean) ** 2 for run in side)
-        scatter += math.fsum((run.seconds / mean - 1) ** 2 for run in side)
-    runs = sum(map(len, sides))
-    degrees = PRIOR_RUNS + runs - len(sides)
-    return (PRIOR_RUNS * (PRIOR_DEVIATION**2 + within / runs) + scatter) / degrees, degrees
+    now, then = (t_quantile(error_rate, found.degrees + extra) for extra in (0, more))
+    own = max((found.half / now) ** 2 - errors[1] ** 2, 0.0)
+    left = found.day_share if same_days else groups / (groups + more)
+    return then * math.sqrt(own * left + errors[0] ** 2) / found.half if found.half else 1.0
 
 
-def t_quantile(probability: float, degrees: int) -> float:
-    """Student's t (Abramowitz and Stegun, 26.7.5): within 0.002 of the tables from five degrees of freedom on."""
-    z = NormalDist().inv_cdf(probability)
-    first = (z**3 + z) / 4
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / degrees + second / degrees**2 + third / degrees**3
+def level(
+    runs: Sequence[StepTime],
+    scatter: Scatter = STATED,
+    earlier: Sequence[StepTime] = (),
+    *,
+    error_rate: float = ERROR_RATE,
+    extra_error: float = 0.0,
+    stated: Scatter = STATED,
+) -> Level:
+    """The step time of a configuration, by at least one run; arguments as of ``decide``.
+
+    ``stated`` is what holds where the site's record does not.
+    """
+    groups = batches(runs)
+    steady = statistics.fmean(statistics.fmean(run.log for run in batch) for batch in groups)
+    variance, degrees, day_share, source, scattered = _variance(runs, groups, scatter, earlier, stated)
+    half = t_quantile(error_rate, degrees) * math.sqrt(variance + extra_error**2)
+    stalls, low, high, above = (math.log1p(share) for share in _stall_shares(runs, scatter, error_rate))
+    return Level(steady, half, stalls, low, high, above, degrees, day_share, source, scattered)
+
+
+def steady_error(runs: Sequence[StepTime], scatter: Scatter = STATED, earlier: Sequence[StepTime] = ()) -> float:
+    """Standard error of the steady step time of at least one run, as a share of it."""
+    return math.sqrt(_variance(runs, batches(runs), scatter, earlier, STATED)[0])
+
+
+def _variance(
+    runs: Sequence[StepTime],
+    groups: Sequence[Sequence[StepTime]],
+    scatter: Scatter,
+    earlier: Sequence[StepTime],
+    stated: Scatter,
+) -> tuple[float, float, float, Source, bool]:
+    """Of the mean of the batches' means: variance, degrees of freedom, the days' share of the variance, who said so,
+    and whether the site was wrong."""
+    inside = statistics.fmean(run.relative_error**2 for run in runs)
+    own, before = squares(groups), squares(batches(earlier))
+    within, free = own.within + before.within, own.within_degrees + before.within_degrees
+    between, days_free = own.between + before.between, own.between_degrees + before.between_degrees
+    trusted = scatter.learned and free + days_free >= _TRUST
+    total, degrees, share, dropped, source = 0.0, 0.0, 0.0, False, "stated"
+    for model in (scatter, stated) if trusted else (stated,):
+        run, run_degrees, odd_run = _pooled(model.run**2 + inside, model.run_degrees, within, free)
+        part = run * own.share
+        prior = (model.day**2 + part) ** 2 / max(
+            model.day**4 / model.day_degrees + part**2 / run_degrees, 1e-300
+        )  # Satterthwaite
+        total, degrees, odd_day = _pooled(model.day**2 + part, prior, between, days_free)
+        share = model.day**2 / max(model.day**2 + part, 1e-300)
+        dropped, source = odd_run or odd_day, "site" if model.learned else "stated"
+        if not dropped:
+            break
+    speaker: Source = "runs" if dropped else "site" if source == "site" else "stated"
+    return total / len(groups), degrees, share, speaker, trusted and speaker != "site"
+
+
+def _pooled(prior: float, prior_degrees: float, squared: float, degrees: int) -> tuple[float, float, bool]:
+    """A variance with its degrees of freedom; True: what was seen is too large for the prior, which is dropped."""
+    if degrees and squared / degrees > prior:
+        ratio = squared / degrees / prior if prior else math.inf
+        if f_tail(ratio, degrees, prior_degrees) < _CONFLICT:
+            return squared / degrees, float(degrees), True
+    together = prior_degrees + degrees
+    return (prior_degrees * prior + squared) / together, together, False
+
+
+def _stall_shares(runs: Sequence[StepTime], scatter: Scatter, rate: float) -> tuple[float, float, float, float]:
+    """Time lost to stalls as a share of the steady time: estimate, lower bound, upper bound, the upper's estimate."""
+    z = NormalDist().inv_cdf(1 - rate)
+    count = sum(len(run.stalls) for run in runs)
+    if count > 1 or (count and len(runs) < _ACCIDENT):
+        share, low, high = _compound(runs, None, z)
+        return share, low, high, share
+    # None, or one that may have been an accident: the history says how rare they are, and it never fails a run.
+    share, _, high = _compound(runs, scatter.stalls, z)
+    return 0.0, 0.0, high, share
+
+
+def _compound(runs: Sequence[StepTime], history: Stalls | None, z: float) -> tuple[float, float, float]:
+    """Share of time, with its bounds. Stalls in bursts, or in some runs only, widen them beyond Poisson's variance."""
+    each = [stalls_of(run) for run in runs]
+    total, squared, steps = (math.fsum(part) for part in zip(*each, strict=True))
+    if len(runs) > 1:
+        seen = len(runs) * (len(runs) - 1) * statistics.variance(item.total for item in each)
+        prior = STATED.run_degrees
+        squared = max(squared, (prior * squared + seen) / (prior + len(runs) - 1))
+    if history:
+        weight = min(1.0, _STALL_MEMORY / history.steps)
+        total, squared, steps = (a + weight * b for a, b in zip((total, squared, steps), history, strict=True))
+    share = total / steps if steps else 0.0
+    if total <= 0:
+        return share, share, share
+    shape = total * total / squared
+    low, high = (share * gamma_quantile(shape, side) / shape for side in (-z, z))
+    return share, low, high

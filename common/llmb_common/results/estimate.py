@@ -2,14 +2,14 @@
 
 Three things make the plain mean and its textbook error wrong for training steps, and each is met here:
 
-* *Spikes.* A checkpoint flush or a network retry multiplies one step by four and moves a mean of ten steps by 30 %.
+* *Stalls.* A checkpoint flush or a network retry multiplies one step by four and moves a mean of ten steps by 30 %.
   Steps far from the median (Hampel's rule: ``SPIKE_DEVIATIONS`` robust standard deviations, and at least
-  ``SPIKE_SHARE``) are set apart, counted and named; the location is the mean of the others. Up to half of the steps
-  may be spikes before the median itself moves.
+  ``SPIKE_SHARE``) are set apart and the location is the mean of the others. Nothing is lost: what they cost is kept as
+  well, of all steps after warm-up, so that location and stalls together are the plain mean.
 * *Autocorrelation.* Clocks, thermals and neighbours change slowly, so that twenty steps hold the information of a few.
   The error of the mean is that of a first-order autoregressive process.
-* *Short windows.* Ten steps (35 to 44) are too few to estimate a variance and an autocorrelation. Both come from all
-  steady steps of the run, the location from the window alone.
+* *Short windows.* Ten steps (35 to 44) are too few to estimate a variance, an autocorrelation or how often steps stall.
+  These come from all steps after warm-up, the location from the window alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 SPIKE_DEVIATIONS = 5.0
 SPIKE_SHARE = 0.05
-"""A step within 5 % of the median is never a spike, however steady its neighbours are."""
+"""A step within 5 % of the median is no stall, however steady its neighbours are."""
 
 _TO_STANDARD_DEVIATION = 1.4826  # of a normal distribution, from its median absolute deviation
 _STRONGEST_CORRELATION = 0.95
@@ -30,7 +30,7 @@ _STRONGEST_CORRELATION = 0.95
 
 @dataclass(frozen=True)
 class StepTime:
-    """``seconds`` is the location of the window's steps without spikes, ``error`` its standard error, both in seconds.
+    """``seconds`` is the location of the window's steps without stalls, ``error`` its standard error, both in seconds.
 
     ``error`` is what the steps of *this* run leave open; it cannot know how runs differ from each other.
     """
@@ -44,7 +44,26 @@ class StepTime:
     correlation: float = 0.0
     """Lag-1 autocorrelation of the steady steps, corrected for its bias; never negative."""
     mean: float = 0.0
-    """Of the whole window, spikes included: what the documents print."""
+    """Of the whole window, stalls included: what the documents print."""
+    stalls: tuple[float, ...] = ()
+    """What each step that was set apart took beyond a steady one, as a share of that: 3.0 is four times the time,
+    negative a faster one. Of all ``steps``."""
+    steps: int = 0
+    """Steps after warm-up, those of the window among them; 0: not known."""
+    day: str = ""
+    """When the run started, to the day; runs of one day share its weather. Empty: shared with no other run."""
+    nodes: str = ""
+    """Where it ran: sorted host names, with commas."""
+
+    @property
+    def log(self) -> float:
+        """Natural logarithm of ``seconds``."""
+        return math.log(self.seconds)
+
+    @property
+    def relative_error(self) -> float:
+        """``error`` as a share of ``seconds``."""
+        return self.error / self.seconds
 
 
 def estimate(window: Sequence[float], steady: Sequence[float] = ()) -> StepTime:
@@ -59,31 +78,37 @@ def estimate(window: Sequence[float], steady: Sequence[float] = ()) -> StepTime:
     """
     if not window:
         raise ValueError("a window without steps has no step time")
-    spikes = spike_positions(window)
-    kept = [seconds for at, seconds in enumerate(window) if at not in spikes]
     reference = steady if len(steady) > len(window) else window
-    aside = spike_positions(reference)
-    noise = [seconds for at, seconds in enumerate(reference) if at not in aside]
+    low, high = _usual(reference)
+    if not low <= statistics.median(window) <= high:
+        # The window is another stretch than the rest: its level is what the source measures, and no stall.
+        reference = window
+        low, high = _usual(window)
+    kept = [seconds for seconds in window if low <= seconds <= high]
+    noise = [seconds for seconds in reference if low <= seconds <= high]
+    level = math.fsum(noise) / len(noise)
     location = math.fsum(kept) / len(kept)
     deviation, correlation = _noise(noise)
     return StepTime(
         seconds=location,
         error=deviation * math.sqrt(_inflation(len(kept), correlation) / len(kept)),
         count=len(kept),
-        spikes=spikes,
+        spikes=tuple(at for at, seconds in enumerate(window) if not low <= seconds <= high),
         correlation=correlation,
         mean=math.fsum(window) / len(window),
+        stalls=tuple(seconds / level - 1 for seconds in reference if not low <= seconds <= high),
+        steps=len(reference),
     )
 
 
-def spike_positions(values: Sequence[float]) -> tuple[int, ...]:
-    """Where ``values`` hold a step that is not of the same kind as the others: far above or below the median."""
-    if len(values) < 3:
-        return ()
+def _usual(values: Sequence[float]) -> tuple[float, float]:
+    """Between what the steps lie that are of one kind: not far above or below the median."""
     median = statistics.median(values)
+    if len(values) < 3:
+        return min(values), max(values)
     spread = _TO_STANDARD_DEVIATION * statistics.median(abs(value - median) for value in values)
     limit = max(SPIKE_DEVIATIONS * spread, SPIKE_SHARE * median)
-    return tuple(at for at, value in enumerate(values) if abs(value - median) > limit)
+    return median - limit, median + limit
 
 
 def _noise(values: Sequence[float]) -> tuple[float, float]:

@@ -1,8 +1,8 @@
 """Verdicts on growing data: an acceptance campaign looks, adds runs where the answer is open, and looks again.
 
-Each look is another chance of a wrong answer, so the error rate of ``decision`` is shared among the looks that a
-campaign may take (Bonferroni). There are at most ``LOOKS``: after the first runs, after as many more as should decide,
-and after all that are allowed. ``sequential_simulation`` shows how often that is wrong.
+Each look is another chance of a wrong answer, so one of several is taken at a share of the error rate, and at numbers
+of runs that are fixed beforehand (``decision.LOOKS``): after the first runs, at those numbers, and after all that are
+allowed. ``simulation`` shows how often that is wrong.
 
 ``follow`` is a pure function of how the runs so far have ended. So a campaign that was killed needs no memory of what
 it meant to do next, and why there was a rerun can be told at any time.
@@ -13,10 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from llmb_common.results.decision import ERROR_RATE, Answer, Decision
+from llmb_common.results.decision import Answer, Decision, next_look
 from llmb_common.results.estimate import StepTime
-
-LOOKS = 3
 
 REQUIRED = 0.95
 """The performance that a system must exceed, as a share of the reference's."""
@@ -30,16 +28,6 @@ of the reference does."""
 def tolerance_of(required: float) -> float:
     """How much slower a step may be where performance must exceed ``required`` of the reference: 0.95 is +5.26 %."""
     return 1 / required - 1
-
-
-def looks_of(reruns: int) -> int:
-    """How often a campaign that may add ``reruns`` runs looks at most."""
-    return min(LOOKS, 1 + reruns)
-
-
-def error_rate(reruns: int) -> float:
-    """Of either wrong answer at one look of a campaign that may add ``reruns`` runs."""
-    return ERROR_RATE / looks_of(reruns)
 
 
 @dataclass(frozen=True)
@@ -56,10 +44,11 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Rerun:
-    """``attempt`` is the run's number, from 1."""
+    """``attempt`` is the run's number, from 1; ``days`` from now it should start."""
 
     attempt: int
     reason: str
+    days: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,6 +70,8 @@ def follow(
     repeats: int,
     reruns: int,
     judge: Callable[[Sequence[StepTime]], Decision] | None,
+    *,
+    spread: bool = True,
 ) -> Progress:
     """What comes next, after runs that have ended (None: not yet) in the order of their numbers.
 
@@ -89,10 +80,10 @@ def follow(
         repeats: runs before the first look
         reruns: how many may be added, for whatever reason
         judge: the decision over step times; None: it is enough that the runs succeed
+        spread: whether runs can start on other days; else none is added that only there would help
     """
     attempts = wanted = repeats
     added: list[Rerun] = []
-    look, decision = 1, None
     while True:
         known = [*ended[:attempts], *[None] * (attempts - len(ended))]
         failed = next((item for item in known if item is not None and item.failure), None)
@@ -118,20 +109,20 @@ def follow(
         if judge is None:
             return Progress(attempts, tuple(added), "pass")
         decision = judge(times)
-        more = _more(decision, look, looks_of(reruns), left)
+        more = 0 if decision.other_days and not spread else _more(decision, len(good), left)
         if not more:
             return Progress(attempts, tuple(added), decision.answer, decision)
         reason = f"inconclusive after {len(times)} run{'s' if len(times) > 1 else ''}"
-        added += [Rerun(attempts + number, reason) for number in range(1, more + 1)]
-        attempts, wanted, look = attempts + more, len(good) + more, look + 1
+        day = 1 if decision.other_days else 0
+        added += [Rerun(attempts + number, reason, number * day) for number in range(1, more + 1)]
+        attempts, wanted = attempts + more, len(good) + more
 
 
-def _more(decision: Decision, look: int, looks: int, left: int) -> int:
-    """How many runs to add after the ``look``-th of ``looks`` looks, at most ``left``; 0: that was the last.
+def _more(decision: Decision, seen: int, left: int) -> int:
+    """How many runs to add after a look at ``seen``, at most ``left``: up to the next look. 0: that was the last.
 
-    All that are left before the last look: a campaign that may rerun does so before it gives up. None where the
-    reference's own error leaves it open: no run of the campaign changes that.
+    None where the reference's own error leaves it open: no run of the campaign changes that.
     """
     if decision.answer != "inconclusive" or decision.reference_too_uncertain:
         return 0
-    return left if look == looks - 1 else min(decision.more_runs or left, left)
+    return min(next_look(seen) - seen, left)

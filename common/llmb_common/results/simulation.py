@@ -1,8 +1,9 @@
 """How often the verdicts are wrong, by simulation: runs of known speed, with the noise that real runs show.
 
-    python -m llmb_common.results.simulation [--trials 3000] [--seed 1]
+    python -m llmb_common.results.simulation [--trials 1000] [--seed 1] [PART...]
 
-prints the table of ``docs/verdicts.md``. Each cell: pass / fail / inconclusive, in per cent of the trials.
+prints the tables of ``docs/verdicts.md`` and ``docs/acceptance.md``. Each cell: pass / fail in per cent of the trials,
+the rest is inconclusive.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ import argparse
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from llmb_common.results.decision import Answer, decide
+from llmb_common.results.decision import LOOKS, Answer, Decision, decide
 from llmb_common.results.estimate import StepTime, estimate
+from llmb_common.results.past_runs import PastRun, PastRuns
+from llmb_common.results.scatter import STATED, Scatter
+from llmb_common.results.sequential import REQUIRED, Attempt, follow, tolerance_of
 
-RATIOS = (1.00, 1.03, 1.05, 1.08)
-"""Of the true step time to the reference. 1.05 is the tolerance itself: either answer may come there, seldom."""
-
-REPEATS = (1, 3, 5, 10)
+RATIOS = (1.00, 1.03, 1.05, 1.065, 1.08)
+"""Of the true mean step time to the reference. 1.05 is the tolerance itself: either answer may come there, seldom."""
 
 _STEPS = 50
 _WARM_UP = 10
@@ -31,79 +33,247 @@ class Noise:
     """What makes runs of one speed differ. Standard deviations and drift as shares of the step time."""
 
     title: str
-    run: float
-    """Between runs."""
-    step: float
+    run: float = 0.0
+    """Between runs of a day."""
+    step: float = 0.01
     """Between the steps of a run."""
+    day: float = 0.0
+    """Between days."""
     correlation: float = 0.0
     """Of neighbouring steps."""
-    spikes: float = 0.0
-    """Share of steps that take four times as long."""
+    stalls: float = 0.0
+    """Share of steps that stall."""
+    times: float = 4.0
+    """As long as another step a stalled one takes."""
     drift: float = 0.0
     """How much slower the last step is than the first; the window's centre has the true speed."""
 
+    @property
+    def mean(self) -> float:
+        """True mean step time of runs whose steady steps take 1 s."""
+        return 1 + self.stalls * (self.times - 1)
+
 
 NOISES = (
-    Noise("runs 1 %, steps 1 %", 0.01, 0.01),
+    Noise("runs 0.2 %", 0.002),
+    Noise("runs 0.5 %", 0.005),
+    Noise("runs 1 %", 0.01),
     Noise("runs 2 %, steps 3 %", 0.02, 0.03),
-    Noise("runs 3 %, steps 1 %", 0.03, 0.01),
-    Noise("runs 3 %, steps 5 %", 0.03, 0.05),
+    Noise("runs 3 %", 0.03),
     Noise("runs 3 %, steps 5 %, correlated 0.7", 0.03, 0.05, correlation=0.7),
     Noise("runs 3 %, steps 3 %, correlated 0.9", 0.03, 0.03, correlation=0.9),
-    Noise("runs 3 %, steps 3 %, 5 % fourfold spikes", 0.03, 0.03, spikes=0.05),
-    Noise("runs 1 %, steps 5 %, 10 % fourfold spikes", 0.01, 0.05, spikes=0.10),
     Noise("runs 3 %, steps 2 %, drift of 5 %", 0.03, 0.02, drift=0.05),
 )
 
+STALLED = (
+    Noise("a fifth of the steps 1.3 times as long", 0.005, stalls=0.2, times=1.3),
+    Noise("5 % of the steps twice as long", 0.005, stalls=0.05, times=2.0),
+    Noise("2.5 % of the steps 3 times as long", 0.005, stalls=0.025, times=3.0),
+    Noise("2.5 % of the steps 3 times as long, runs 2 %", 0.02, stalls=0.025, times=3.0),
+    Noise("1 % of the steps 3 times as long", 0.005, stalls=0.01, times=3.0),
+    Noise("5 % of the steps 4 times as long, runs 3 %, steps 3 %", 0.03, 0.03, stalls=0.05),
+)
 
-def simulate(noise: Noise, source: random.Random) -> StepTime:
-    """One run at a true step time of 1 s, measured as a real one is."""
-    level = 1 + source.gauss(0, noise.run)
+DAYS = (
+    Noise("days 1 %, runs 0.5 %", 0.005, day=0.01),
+    Noise("days 2 %, runs 0.5 %", 0.005, day=0.02),
+    Noise("days 3 %, runs 0.5 %", 0.005, day=0.03),
+    Noise("days 1 %, runs 1 %", 0.01, day=0.01),
+)
+
+_HISTORY = 20
+"""Configurations on record, of four runs on two days each; 20 days are enough to know a site."""
+
+
+def simulate(noise: Noise, source: random.Random, level: float = 1.0, day: str = "") -> StepTime:
+    """One run whose steady steps take ``level`` s, measured as a real one is."""
+    level *= 1 + source.gauss(0, noise.run)
     state = source.gauss(0, 1)
     steps = []
     for index in range(_STEPS):
         state = noise.correlation * state + (1 - noise.correlation**2) ** 0.5 * source.gauss(0, 1)
         seconds = level * (1 + noise.step * state) * (1 + noise.drift * (index - 38.5) / _STEPS)
-        steps.append(max(seconds, 0.01) * (4 if source.random() < noise.spikes else 1))
-    return estimate(steps[_WINDOW], steps[_WARM_UP:])
+        steps.append(max(seconds, 0.01) * (noise.times if source.random() < noise.stalls else 1))
+    return replace(estimate(steps[_WINDOW], steps[_WARM_UP:]), day=day)
 
 
-def answers(runs: Sequence[StepTime], ratio: float, repeats: int) -> Counter[Answer]:
-    """How often ``repeats`` of ``runs`` (each at 1 s, each used once) get each answer where the truth is ``ratio``."""
-    groups = (runs[at : at + repeats] for at in range(0, len(runs) - repeats + 1, repeats))
-    # Noise grows with the step time: a run at `ratio` seconds against 1 s is one at 1 s against 1 / ratio.
-    return Counter(decide(group, 1 / ratio).answer for group in groups)
+def repeats(noise: Noise, source: random.Random, count: int, days: int = 0) -> list[StepTime]:
+    """Runs of one configuration, spread over ``days``; 0: each on a day of its own."""
+    days = days or count
+    levels = [1 + source.gauss(0, noise.day) for _ in range(days)]
+    at = [index * days // count for index in range(count)]
+    return [simulate(noise, source, levels[day], f"{day}") for day in at]
 
 
-def table(trials: int, seed: int) -> Iterator[str]:
-    """The lines of a Markdown table."""
-    yield "| Noise | Runs | " + " | ".join(f"true ratio {ratio:.2f}" for ratio in RATIOS) + " |"
-    yield "|---|---:|" + "---:|" * len(RATIOS)
-    for noise in NOISES:
-        source = random.Random(f"{seed} {noise.title}")
-        runs = [simulate(noise, source) for _ in range(trials * max(REPEATS))]
-        for repeats in REPEATS:
-            cells = []
-            for ratio in RATIOS:
-                counted = answers(runs[: trials * repeats], ratio, repeats)
-                shares = [100 * counted[answer] / trials for answer in ("pass", "fail", "inconclusive")]
-                cells.append(" / ".join(f"{share:.1f}" for share in shares))
-            yield f"| {noise.title} | {repeats} | " + " | ".join(cells) + " |"
+def site(noise: Noise, source: random.Random, configurations: int = _HISTORY) -> Scatter:
+    """What the record of a site with such noise says of it; configurations differ in their scatter."""
+    found = []
+    for at in range(configurations):
+        apart = source.lognormvariate(0, 0.25)
+        own = replace(noise, run=noise.run * apart, day=noise.day * apart)
+        found += [PastRun(f"{at}", f"{at} {n}", run) for n, run in enumerate(repeats(own, source, 4, 2))]
+    return PastRuns(found).scatter("another")
 
 
-def print_table(table: Callable[[int, int], Iterator[str]], description: str, trials: int) -> None:
-    """Print ``table`` of the trials and the seed that the command line names."""
-    parser = argparse.ArgumentParser(description=description.partition("\n")[0])
-    parser.add_argument("--trials", type=int, default=trials)
-    parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
-    for line in table(asked.trials, asked.seed):
-        print(line, flush=True)
+def sites(noise: Noise, source: random.Random, known: bool, trials: int) -> Iterator[Scatter]:
+    """One for each trial, of 25 different ones: to learn a site takes as long as a hundred verdicts."""
+    learned = [site(noise, source) for _ in range(min(25, trials))] if known else [STATED]
+    while True:
+        yield from learned
+
+
+def cell(answers: Counter[Answer], more: str = "") -> str:
+    """Pass and fail in per cent."""
+    trials = answers.total()
+    return " / ".join(f"{100 * answers[answer] / trials:.1f}" for answer in ("pass", "fail")) + more
+
+
+def wrong(answers: Counter[Answer], ratio: float) -> float:
+    """Share of wrong answers: fails up to the limit, passes from it on; at the limit the more frequent of both."""
+    shares = {answer: answers[answer] / answers.total() for answer in ("pass", "fail")}
+    if abs(ratio - 1.05) < 1e-9:
+        return max(shares.values())
+    return shares["fail"] if ratio < 1.05 else shares["pass"]
+
+
+def verdicts(
+    noise: Noise, ratio: float, count: int, *, trials: int, source: random.Random, known: bool, days: int = 0
+) -> Counter[Answer]:
+    """Answers over ``count`` runs whose true mean is ``ratio`` times the reference; ``known``: by the site's record."""
+    scatters = sites(noise, source, known, trials)
+    return Counter(
+        decide(repeats(noise, source, count, days), noise.mean / ratio, scatter=next(scatters)).answer
+        for _ in range(trials)
+    )
+
+
+def looks(
+    noise: Noise, ratio: float, *, trials: int, source: random.Random, known: bool, days: int = 0
+) -> tuple[Counter[Answer], float]:
+    """As ``verdicts`` of somebody who repeats runs until there is an answer, up to 20; with the mean number of runs."""
+    sizes = [size for size in LOOKS if size <= 20]
+    scatters, answers, taken = sites(noise, source, known, trials), Counter[Answer](), 0
+    for _ in range(trials):
+        runs, scatter = repeats(noise, source, sizes[-1], days), next(scatters)
+        for size in sizes:
+            answer = decide(runs[:size], noise.mean / ratio, scatter=scatter).answer
+            if answer != "inconclusive":
+                break
+        answers[answer] += 1
+        taken += size
+    return answers, taken / trials
+
+
+def _table(
+    title: str, noises: Sequence[Noise], counts: Sequence[tuple[int, int]], trials: int, seed: int
+) -> Iterator[str]:
+    """A Markdown table: noise and history, runs over days, and a cell for each ratio."""
+    yield f"| {title} | Record | Runs | Days | " + " | ".join(f"{ratio:g}" for ratio in RATIOS) + " |"
+    yield "|---|---|---:|---:|" + "---:|" * len(RATIOS)
+    for noise in noises:
+        for known in (False, True):
+            for count, days in counts:
+                source = random.Random(f"{seed} {noise.title} {known} {count} {days}")
+                cells = [
+                    cell(verdicts(noise, ratio, count, trials=trials, source=source, known=known, days=days))
+                    for ratio in RATIOS
+                ]
+                yield f"| {noise.title} | {'yes' if known else 'no'} | {count} | {days} | " + " | ".join(cells) + " |"
+
+
+def runs_table(trials: int, seed: int) -> Iterator[str]:
+    """Runs of days of their own."""
+    return _table("Noise", NOISES, [(n, n) for n in (1, 3, 5, 10)], trials, seed)
+
+
+def stalls_table(trials: int, seed: int) -> Iterator[str]:
+    """Stalled steps."""
+    return _table("Stalls", STALLED, [(n, n) for n in (1, 3, 5)], trials, seed)
+
+
+def days_table(trials: int, seed: int) -> Iterator[str]:
+    """Runs that share days."""
+    return _table("Days", DAYS, [(5, 1), (4, 2), (6, 3), (5, 5)], trials, seed)
+
+
+def looks_table(trials: int, seed: int) -> Iterator[str]:
+    """Repeating until there is an answer."""
+    yield "| Noise | Record | " + " | ".join(f"{ratio:g}" for ratio in RATIOS) + " |"
+    yield "|---|---|" + "---:|" * len(RATIOS)
+    for noise in (*NOISES[:5], STALLED[2], DAYS[1]):
+        for known in (False, True):
+            source = random.Random(f"{seed} {noise.title} {known}")
+            found = [looks(noise, ratio, trials=trials, source=source, known=known) for ratio in RATIOS]
+            cells = (cell(answers, f" ({taken:.1f})") for answers, taken in found)
+            yield f"| {noise.title} | {'yes' if known else 'no'} | " + " | ".join(cells) + " |"
+
+
+PERFORMANCE = (1.00, 0.97, 0.95, 0.93)
+"""True performance as a share of the reference's. 0.95 is the limit itself: either answer may come there, seldom."""
+
+CASES = ((1, 0), (1, 2), (3, 4), (3, 12))
+"""Repeats and reruns of a campaign."""
+
+
+def campaign(
+    runs: Sequence[StepTime], reference: float, repeats: int, reruns: int, scatter: Scatter = STATED
+) -> tuple[Answer, int]:
+    """The answer of a campaign whose runs take the times ``runs`` (all that it may ask for), and how many it took."""
+
+    def judge(times: Sequence[StepTime]) -> Decision:
+        return decide(times, reference, tolerance=tolerance_of(REQUIRED), scatter=scatter)
+
+    taken = repeats
+    while True:
+        found = follow([Attempt(time) for time in runs[:taken]], repeats, reruns, judge)
+        if found.answer is not None:
+            return found.answer, found.attempts
+        taken = found.attempts
+
+
+def campaigns_table(trials: int, seed: int) -> Iterator[str]:
+    """Acceptance campaigns, whose runs are of days of their own."""
+    heads = " | ".join(f"{100 * share:.0f} %" for share in PERFORMANCE)
+    yield f"| Noise | Record | Repeats + reruns | {heads} |"
+    yield "|---|---|---:|" + "---:|" * len(PERFORMANCE)
+    for noise in (*NOISES[1:5], STALLED[2]):
+        for known in (False, True):
+            for first, more in CASES:
+                source = random.Random(f"{seed} {noise.title} {known} {first} {more}")
+                scatters = sites(noise, source, known, trials)
+                cells = []
+                for share in PERFORMANCE:
+                    ends = [
+                        campaign(repeats(noise, source, first + more), noise.mean * share, first, more, next(scatters))
+                        for _ in range(trials)
+                    ]
+                    taken = sum(runs for _, runs in ends) / trials
+                    cells.append(cell(Counter(answer for answer, _ in ends), f" ({taken:.1f})"))
+                yield f"| {noise.title} | {'yes' if known else 'no'} | {first} + {more} | " + " | ".join(cells) + " |"
+
+
+PARTS: dict[str, Callable[[int, int], Iterator[str]]] = {
+    "runs": runs_table,
+    "stalls": stalls_table,
+    "days": days_table,
+    "looks": looks_table,
+    "campaigns": campaigns_table,
+}
 
 
 def main() -> None:
-    """Print the table."""
-    print_table(table, __doc__, 3000)
+    """Print the parts that the command line names, or all of them."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--trials", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    if unknown := [name for name in asked.parts if name not in PARTS]:
+        parser.error(f"unknown part {unknown[0]!r}: {', '.join(PARTS)}")
+    for name in asked.parts or PARTS:
+        for line in PARTS[name](asked.trials, asked.seed):
+            print(line, flush=True)
+        print(flush=True)
 
 
 if __name__ == "__main__":

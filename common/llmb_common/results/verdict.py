@@ -6,7 +6,7 @@ documented iterations. Everything else gets a reason instead of a number. ``deci
 ============ ==========================================================
 pass         even the upper bound of the step time is within the tolerance
 fail         even the lower bound is not
-inconclusive more runs are needed, or the run is too unstable
+inconclusive more runs are needed
 ============ ==========================================================
 
 A reference measured with other software makes the verdict an *indication*, with a tolerance that is wider by what
@@ -24,15 +24,22 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.printable import counted
 from llmb_common.recipes import flops
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.results.anomalies import anomalies, flops_mismatch, instability, logged_tflop, steady_from
+from llmb_common.results.anomalies import anomalies, flops_mismatch, logged_tflop, steady_from
+from llmb_common.results.circumstances import remarks_on
 from llmb_common.results.decision import ERROR_RATE, TOLERANCE, Decision, decide
 from llmb_common.results.estimate import StepTime, estimate
 from llmb_common.results.references import Reference, by_preference, published_references, release_spread
+from llmb_common.results.scatter import STATED, Scatter
 from llmb_common.timing.runs import RunTiming
 from llmb_common.timing.statistics import Window
 
 SAME_COUNT = 0.01
 """Share by which two counts of FLOPs may differ and be called the same."""
+
+_SCATTER = {"stated": "stated scatter", "site": "this site's scatter", "runs": "these runs' own scatter"}
+_STEADY = {"pass": "pass", "fail": "fail too", "inconclusive": "alone are inconclusive"}
+_STALLS_SHOWN = 0.001
+"""Of the step time: what less cost is not worth a word."""
 
 Kind: TypeAlias = Literal["pass", "fail", "inconclusive", "no reference", "not judged"]
 
@@ -139,10 +146,12 @@ def judge_result(
     timing: RunTiming,
     baselines: Sequence[Reference] = (),
     steps: Steps | None = None,
+    scatter: Scatter = STATED,
+    earlier: Sequence[StepTime] = (),
 ) -> Verdict:
     """Compare one run with its reference: of the same software if there is one, of ``baselines`` before published.
 
-    ``steps`` is ``steps_of(timing)`` where that is known already.
+    ``steps`` is ``steps_of(timing)`` where that is known already; ``scatter`` and ``earlier`` are as of ``decide``.
     """
     if timing.status.state != "Success":
         return Verdict("not judged", f"{timing.status.state.lower()}: no result to judge")
@@ -164,10 +173,8 @@ def judge_result(
     if plan.measurement.statistic == "last" and timing.last is not None:
         apart = timing.last.seconds / reference.seconds - 1
         remarks += (f"its last step, which the published table states, takes {timing.last.seconds:g} s ({apart:+.1%})",)
-    verdict = judge_runs(plan, [measured], reference)
-    if unstable := instability(measured):
-        return replace(verdict, kind="inconclusive", text=f"inconclusive: {unstable}", remarks=remarks)
-    return replace(verdict, remarks=remarks)
+    verdict = judge_runs(plan, [measured], reference, scatter=scatter, earlier=earlier)
+    return replace(verdict, remarks=(*remarks, *verdict.remarks))
 
 
 def judge_runs(
@@ -177,13 +184,29 @@ def judge_runs(
     *,
     tolerance: float = TOLERANCE,
     error_rate: float = ERROR_RATE,
+    scatter: Scatter = STATED,
+    earlier: Sequence[StepTime] = (),
+    waiting: int = 0,
 ) -> Verdict:
-    """One verdict over repeats of one configuration; a reference measured with other software widens the tolerance."""
+    """One verdict over repeats of one configuration; a reference measured with other software widens the tolerance.
+
+    ``waiting`` runs are there already, and count at the next look.
+    """
     tolerance = widened(tolerance, plan, reference)
     decision = decide(
-        runs, reference.seconds, tolerance=tolerance, reference_error=reference.error, error_rate=error_rate
+        runs,
+        reference.seconds,
+        tolerance=tolerance,
+        reference_error=reference.error,
+        error_rate=error_rate,
+        scatter=scatter,
+        earlier=earlier,
     )
-    return Verdict(decision.answer, _text(decision, reference), decision, reference)
+    if decision.more_runs:
+        decision = replace(decision, more_runs=max(decision.more_runs - waiting, 1))
+    return Verdict(
+        decision.answer, _text(decision, reference), decision, reference, remarks_on(runs, decision, scatter)
+    )
 
 
 def _step_tflop(plan: JobPlan, recipe: Recipe) -> float | None:
@@ -231,8 +254,11 @@ def _refusal(plan: JobPlan, timing: RunTiming, *, has_baseline: bool) -> str:
 def _text(decision: Decision, reference: Reference) -> str:
     """``pass, 1.0% slower ± 5.9% (limit 5.0% slower)``: what it means must be clear without the page about it."""
     mark = "" if reference.same_software else "indication: "
-    limit = f"limit {decision.limit - 1:.1%} slower"
+    limit = f"limit {decision.limit - 1:.1%} slower; {_SCATTER[decision.source]}"
     shown = f"{mark}{decision.answer}, {_apart(decision.ratio)} ± {decision.resolution:.1%} ({limit})"
+    if abs(decision.stall_share) >= _STALLS_SHOWN:
+        alone = f"steady steps {_STEADY[decision.steady_answer]} ({_apart(decision.steady)})"
+        shown += f"; {alone}, stalls cost {decision.stall_share:.1%}"
     shown += "; mind the note on its reference" if reference.notes else ""
     if decision.answer != "inconclusive":
         return shown
@@ -240,7 +266,8 @@ def _text(decision: Decision, reference: Reference) -> str:
         return f"{shown}: the baseline's own error leaves it open, make it of more runs"
     if decision.more_runs is None:
         return f"{shown}: too close to the limit to tell"
-    return f"{shown}: about {counted(decision.more_runs, 'more run')} would decide"
+    days = ", on other days," if decision.other_days else ""
+    return f"{shown}: about {counted(decision.more_runs, 'more run')}{days} would decide"
 
 
 def _apart(ratio: float) -> str:

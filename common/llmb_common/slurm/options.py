@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 from llmb_common.errors import RequestError
 from llmb_common.words import is_slurm_name, line_problem
@@ -98,6 +99,11 @@ def parse_additional(text: str, where: str) -> Options:
             )
         options[key] = said
     return tuple(options.items())
+
+
+def begin_in(days: int) -> str:
+    """``begin=...``, so many days from this hour on; the same within the hour."""
+    return time.strftime("begin=%Y-%m-%dT%H:00:00", time.localtime(time.time() + 86400 * days))
 
 
 def override_additional(given: str, *parts: str) -> str:

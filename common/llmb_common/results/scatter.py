@@ -1,0 +1,183 @@
+"""How runs of one configuration differ from each other: between days, between runs of a day, and by stalls.
+
+The logarithm of a run's steady step time is *configuration + day + run + error inside the run*. The variances of the
+second and the third are stated (``STATED``) until enough groups of runs are on record to learn them here (``learn``):
+then the site speaks, each configuration's own runs added to it.
+
+Variances of groups of few runs scatter widely, and configurations are not all alike. Both are met as in Smyth (2004,
+``limma``): log variances are averaged, what they scatter beyond chance (DerSimonian and Laird, 1986) says how alike
+configurations are, and so for how many degrees of freedom the average counts.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from llmb_common.results.distributions import digamma, trigamma, trigamma_inverse
+from llmb_common.results.estimate import StepTime
+
+_ENOUGH = 8
+"""Degrees of freedom in the history before the site speaks."""
+
+_MOST_DEGREES = 15
+"""A history never counts for more: configurations differ."""
+
+_STATED_DEGREES = 6.0
+_STATED_WEIGHT = 4
+"""Groups that the stated likeness of configurations counts for: a guess from few groups is no better."""
+
+_LEAST_VARIANCE = 1e-10
+
+
+class Stalls(NamedTuple):
+    """Time lost to stalled steps: the sum of what each took beyond a steady step, the sum of its square, and steps."""
+
+    total: float
+    squares: float
+    steps: float
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """Standard deviations as shares of the step time, with the degrees of freedom for which each counts."""
+
+    day: float
+    day_degrees: float
+    run: float
+    run_degrees: float
+    stalls: Stalls
+    learned: bool = False
+    """From this site's runs; else stated."""
+    runs: int = 0
+    """That it was learned from."""
+
+    @property
+    def total(self) -> float:
+        """Standard deviation between single runs of different days."""
+        return math.hypot(self.day, self.run)
+
+
+STATED = Scatter(0.0175, _STATED_DEGREES, 0.0206, _STATED_DEGREES, Stalls(0.6, 1.8, 200))
+"""Identical jobs on one cluster differ by 1 to 3 % (2.7 % in all); one step in a thousand takes four times as long. The
+day's part is as large as ten runs of one evening need to be wrong in at most 5 % of the cases where days differ by 3 %.
+"""
+
+
+class Squares(NamedTuple):
+    """Squared deviations of logarithms and their degrees of freedom: of runs within batches, and of batches' means."""
+
+    within: float
+    within_degrees: int
+    between: float
+    between_degrees: int
+    share: float
+    """Mean of 1 / runs over the batches."""
+
+
+def batches(runs: Sequence[StepTime]) -> list[list[StepTime]]:
+    """Runs that share a day, or the nodes that others did not have: what they have in common is not seen by repeating.
+
+    Where all runs had the same nodes, those are the system, and no accident.
+    """
+    apart = len({run.nodes for run in runs}) > 1
+    found: list[tuple[set[str], list[StepTime]]] = []
+    for at, run in enumerate(runs):
+        marks = {f"day {run.day or f'of run {at}'}"}
+        if apart and run.nodes:
+            marks.add(f"nodes {run.nodes}")
+        joined = [run]
+        others = []
+        for known, members in found:
+            if marks & known:
+                marks |= known
+                joined = members + joined
+            else:
+                others.append((known, members))
+        found = [*others, (marks, joined)]
+    return [members for _, members in found]
+
+
+def squares(groups: Sequence[Sequence[StepTime]]) -> Squares:
+    """Of the ``batches`` of one configuration."""
+    means = [statistics.fmean(run.log for run in batch) for batch in groups]
+    within = math.fsum((run.log - mean) ** 2 for batch, mean in zip(groups, means, strict=True) for run in batch)
+    centre = statistics.fmean(means) if means else 0.0
+    return Squares(
+        within,
+        sum(map(len, groups)) - len(groups),
+        math.fsum((mean - centre) ** 2 for mean in means),
+        max(len(groups) - 1, 0),
+        statistics.fmean(1 / len(batch) for batch in groups) if groups else 0.0,
+    )
+
+
+def learn(history: Iterable[Sequence[StepTime]]) -> Scatter:
+    """What a site's runs say, one sequence for each configuration; ``STATED`` where they are too few."""
+    groups = [(runs, squares(batches(runs))) for runs in history]
+    every = [run for runs, _ in groups for run in runs]
+    stalls = Stalls(*map(math.fsum, zip(STATED.stalls, *map(stalls_of, every), strict=True)))
+    near = [found for _, found in groups if found.within_degrees]
+    apart = [found for _, found in groups if found.between_degrees]
+    within = [(found.within / found.within_degrees, found.within_degrees) for found in near]
+    between = [(found.between / found.between_degrees, found.between_degrees) for found in apart]
+    know_run, know_day = (sum(degrees for _, degrees in side) >= _ENOUGH for side in (within, between))
+    if not (know_run or know_day):
+        return replace(STATED, stalls=stalls, runs=len(every))
+    day, day_degrees, run, run_degrees = STATED.day**2, STATED.day_degrees, STATED.run**2, STATED.run_degrees
+    if know_run:
+        run, run_degrees = _prior(within)
+    if know_day:
+        total, day_degrees = _prior(between)
+        share = sum(found.between_degrees * found.share for found in apart) / sum(degrees for _, degrees in between)
+        if know_run:
+            day = max(total - run * share, 0.0)
+        else:  # one run a day: the two cannot be told apart
+            day, run = (total * part**2 / STATED.total**2 for part in (STATED.day, STATED.run))
+            run_degrees = day_degrees
+    return Scatter(math.sqrt(day), day_degrees, math.sqrt(run), run_degrees, stalls, learned=True, runs=len(every))
+
+
+def stalls_of(run: StepTime) -> Stalls:
+    """What one run lost to stalls."""
+    return Stalls(math.fsum(run.stalls), math.fsum(share * share for share in run.stalls), run.steps or run.count)
+
+
+def _prior(variances: Sequence[tuple[float, int]]) -> tuple[float, float]:
+    """The variance, and the degrees of freedom, of the scaled inverse chi-square behind variances of few values.
+
+    Args:
+        variances: each with its degrees of freedom
+    """
+    logs = [math.log(max(variance, _LEAST_VARIANCE)) - _bias(degrees) for variance, degrees in variances]
+    chance = [trigamma(degrees / 2) for _, degrees in variances]
+    unlike = _unlikeness(logs, chance)
+    weights = [1 / (noise + unlike) for noise in chance]
+    mean = _weighted(logs, weights)
+    degrees = 2 * trigamma_inverse(unlike + 1 / sum(weights))
+    return math.exp(mean + _bias(degrees)), degrees
+
+
+def _unlikeness(logs: Sequence[float], chance: Sequence[float]) -> float:
+    """Variance of the configurations' own log variances, beyond chance; drawn towards what is stated."""
+    weights = [1 / noise for noise in chance]
+    mean, count = _weighted(logs, weights), len(logs)
+    found = 0.0
+    if count > 1:
+        beyond = sum(weight * (log - mean) ** 2 for weight, log in zip(weights, logs, strict=True)) - (count - 1)
+        found = max(0.0, beyond / (sum(weights) - sum(weight * weight for weight in weights) / sum(weights)))
+    stated = trigamma(_STATED_DEGREES / 2)
+    drawn = (_STATED_WEIGHT * stated + (count - 1) * found) / (_STATED_WEIGHT + count - 1)
+    return max(drawn, trigamma(_MOST_DEGREES / 2))
+
+
+def _bias(degrees: float) -> float:
+    """Of the logarithm of a variance with so many degrees of freedom."""
+    return digamma(degrees / 2) - math.log(degrees / 2)
+
+
+def _weighted(values: Sequence[float], weights: Sequence[float]) -> float:
+    return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)

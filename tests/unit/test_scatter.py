@@ -1,0 +1,140 @@
+"""How runs differ: what they share, what a site's record says of it, and whose runs it is learned from."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from llmb_common.results.estimate import StepTime
+from llmb_common.results.past_runs import PastRun, PastRuns
+from llmb_common.results.scatter import STATED, Stalls, batches, learn, squares, stalls_of
+
+
+def run(log: float = 0.0, day: str = "", nodes: str = "", stalls: tuple[float, ...] = (), steps: int = 40) -> StepTime:
+    return StepTime(math.exp(log), 0.0, count=10, day=day, nodes=nodes, stalls=stalls, steps=steps)
+
+
+def sizes(runs: list[StepTime]) -> list[int]:
+    return sorted(map(len, batches(runs)))
+
+
+def record(count: int, day: float, single: float, seed: int = 1, days: int = 3, each: int = 2) -> list[list[StepTime]]:
+    """Configurations of ``days`` days with ``each`` runs."""
+    source = random.Random(seed)
+    groups = []
+    for _ in range(count):
+        levels = [source.gauss(0, day) for _ in range(days)]
+        groups.append(
+            [run(level + source.gauss(0, single), f"{at}") for at, level in enumerate(levels) for _ in range(each)]
+        )
+    return groups
+
+
+def test_runs_of_one_day_are_one_batch_and_runs_of_unknown_days_are_alone() -> None:
+    assert sizes([run(day="1"), run(day="1"), run(day="2")]) == [1, 2]
+    assert sizes([run(), run(), run()]) == [1, 1, 1]
+
+
+def test_runs_on_the_nodes_that_others_did_not_have_are_one_batch() -> None:
+    assert sizes([run(day="1", nodes="a"), run(day="2", nodes="a"), run(day="3", nodes="b")]) == [1, 2]
+    assert sizes([run(day="1", nodes="a"), run(day="2", nodes="a")]) == [1, 1], "the only nodes are the system"
+
+
+def test_what_links_two_batches_joins_them() -> None:
+    apart = [run(day="1", nodes="a"), run(day="2", nodes="b"), run(day="3", nodes="c")]
+    assert sizes(apart) == [1, 1, 1]
+    assert sizes([*apart, run(day="1", nodes="b")]) == [1, 3]
+    assert sizes([*apart, run(day="1", nodes="b"), run(day="2", nodes="c")]) == [5]
+
+
+def test_squares_are_within_batches_and_between_their_means() -> None:
+    found = squares([[run(0.0), run(0.2)], [run(0.5)]])
+    assert found.within == pytest.approx(0.02)
+    assert (found.within_degrees, found.between_degrees) == (1, 1)
+    assert found.between == pytest.approx(2 * 0.2**2)
+    assert found.share == pytest.approx(0.75)
+    assert squares([]) == (0.0, 0, 0.0, 0, 0.0)
+
+
+def test_a_site_without_enough_runs_has_what_is_stated_and_its_own_stalls() -> None:
+    assert learn([]) == STATED
+    few = learn([[run(day="1", stalls=(1.0, 2.0)), run(0.1, day="2")]])
+    assert (few.day, few.run, few.learned) == (STATED.day, STATED.run, False)
+    assert few.stalls == pytest.approx(Stalls(0.6 + 3.0, 1.8 + 5.0, 200 + 80))
+
+
+@pytest.mark.parametrize(("day", "single"), [(0.0, 0.002), (0.0, 0.02), (0.02, 0.005), (0.03, 0.03)])
+def test_a_record_gives_back_the_scatter_of_its_days_and_of_its_runs(day: float, single: float) -> None:
+    found = learn(record(60, day, single))
+    assert found.learned
+    assert found.runs == 360
+    assert found.run == pytest.approx(single, rel=0.15)
+    assert found.day == pytest.approx(day, rel=0.2, abs=0.4 * single)
+    assert 5 < found.run_degrees <= 15.1
+
+
+def test_eight_degrees_of_freedom_are_enough_and_seven_are_not() -> None:
+    def pairs(count: int) -> list[list[StepTime]]:
+        return [[run(0.0, "1"), run(0.01, "1")] for _ in range(count)]
+
+    assert not learn(pairs(7)).learned
+    assert learn(pairs(8)).learned
+
+
+def test_one_run_a_day_is_split_as_stated() -> None:
+    found = learn(record(60, 0.0, 0.01, days=5, each=1))
+    assert found.total == pytest.approx(0.01, rel=0.15)
+    assert found.day / found.run == pytest.approx(STATED.day / STATED.run)
+    assert found.day_degrees == found.run_degrees
+
+
+def test_runs_that_never_differ_leave_a_scatter_above_zero() -> None:
+    found = learn(record(20, 0.0, 0.0))
+    assert 0 < found.run < 1e-4
+
+
+def test_configurations_that_are_unlike_count_for_fewer_degrees_of_freedom() -> None:
+    alike = learn(record(40, 0.0, 0.01))
+    unlike = learn([*record(20, 0.0, 0.002), *record(20, 0.0, 0.05, seed=2)])
+    assert unlike.run_degrees < 0.6 * alike.run_degrees
+
+
+def test_stalls_are_sums_over_the_steps_that_were_seen() -> None:
+    assert stalls_of(run(stalls=(1.0, 3.0))) == (4.0, 10.0, 40)
+    assert stalls_of(StepTime(1.0, 0.0, count=10)).steps == 10, "where nothing else is known, the window"
+
+
+# Past runs
+
+
+def past(groups: list[list[StepTime]]) -> list[PastRun]:
+    return [PastRun(f"c{at}", f"c{at} r{n}", time) for at, runs in enumerate(groups) for n, time in enumerate(runs)]
+
+
+def test_a_configuration_is_judged_by_the_others() -> None:
+    loud = past(record(1, 0.0, 0.10))
+    calm = [item._replace(configuration=f"x{item.configuration}") for item in past(record(9, 0, 0.001))]
+    known = PastRuns([*loud, *calm])
+    assert known.scatter("c0") == PastRuns(calm).scatter("another")
+    assert known.scatter("xc1").run_degrees < 0.2 * known.scatter("c0").run_degrees, "the loud one has a say in others"
+
+
+def test_among_many_configurations_one_more_changes_nothing() -> None:
+    known = PastRuns(past(record(60, 0.0, 0.01)))
+    assert known.scatter("c0") is known.scatter("c1")
+    few = PastRuns(past(record(50, 0.0, 0.01)))
+    assert few.scatter("c0") is few.scatter("c0")
+    assert few.scatter("c0") != few.scatter("c1")
+
+
+def test_other_runs_of_a_configuration_are_those_that_are_not_judged() -> None:
+    known = PastRuns(past([[run(0.1), run(0.2), run(0.3)], [run(0.4)]]))
+    assert [item.log for item in known.others("c0", ["c0 r1"])] == pytest.approx([0.1, 0.3])
+    assert known.others("nothing", []) == []
+
+
+def test_a_run_counts_once() -> None:
+    once = past([[run(0.1)]])
+    assert len(PastRuns([*once, *once]).others("c0", [])) == 1
