@@ -17,8 +17,10 @@ from training_jobs import FUNCTIONS, REPOSITORY, Engine, TrainingRun, make_funct
 
 CATALOGUE = json.loads((REPOSITORY / "mbridge" / "catalogue-0.6.2.json").read_text(encoding="utf-8"))["functions"]
 
-LOSS_TOLERANCE = 3e-4
-"""bf16 sums in a different order: up to 2.2e-4 was observed for TP 2, 1e-6 for the others."""
+LOSS_TOLERANCE = 1e-5
+"""No layout but tensor parallelism changes a loss that is printed with seven digits."""
+SPLIT_LOSS_TOLERANCE = 2e-3
+"""With TP 2, bf16 sums come in a different order: up to 2.2e-4 and 7e-4 (GPT-OSS) were observed on two processors."""
 GRAD_NORM_TOLERANCE = 2e-3
 """Relative: 1.4e-3 was observed for GPT-OSS with TP 2, 5e-4 for the others."""
 
@@ -110,7 +112,8 @@ def test_the_next_step_is_the_same_in_every_layout(
     )
     run = reference.engine.train(tmp_path, job, script="train_weights.py")
     assert list(run.steps) == [3]
-    assert run.steps[3].loss == pytest.approx(expected.steps[3].loss, abs=LOSS_TOLERANCE)
+    tolerance = SPLIT_LOSS_TOLERANCE if "tp" in LAYOUTS[layout] else LOSS_TOLERANCE
+    assert run.steps[3].loss == pytest.approx(expected.steps[3].loss, abs=tolerance)
     assert run.steps[3].grad_norm == pytest.approx(expected.steps[3].grad_norm, rel=GRAD_NORM_TOLERANCE)
 
 
