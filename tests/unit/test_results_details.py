@@ -27,7 +27,7 @@ from llmb_common.results.distributions import t_quantile
 from llmb_common.results.estimate import StepTime, estimate
 from llmb_common.results.past_runs import PastRun, PastRuns
 from llmb_common.results.references import Reference, release_spread
-from llmb_common.results.scatter import STATED
+from llmb_common.results.scatter import STATED, batches, squares
 from llmb_common.results.simulation import Noise, simulate
 from llmb_common.results.verdict import judge_runs
 from llmb_common.runs.record import RunRecord
@@ -217,7 +217,7 @@ def test_a_change_is_real_where_its_interval_leaves_out_one() -> None:
 def test_the_interval_of_a_comparison_is_made_of_the_two_sides() -> None:
     one, other = [run(10.0)], [run(11.0), run(11.0)]
     found = compare_times(one, other)
-    before, after = level(one, earlier=other), level(other, earlier=one)
+    before, after = level(one, earlier=squares(batches(other))), level(other, earlier=squares(batches(one)))
     assert found.ratio == pytest.approx(1.1)
     above = before.high - before.steady  # with the stalls that nobody saw
     assert math.log(found.ratio / found.low) == pytest.approx(math.hypot(above, after.half))

@@ -9,7 +9,7 @@ import pytest
 
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.past_runs import PastRun, PastRuns
-from llmb_common.results.scatter import STATED, Stalls, batches, learn, squares, stalls_of
+from llmb_common.results.scatter import NOTHING_SEEN, STATED, Stalls, batches, learn, squares, stalls_of
 
 
 def run(log: float = 0.0, day: str = "", nodes: str = "", stalls: tuple[float, ...] = (), steps: int = 40) -> StepTime:
@@ -130,11 +130,20 @@ def test_among_many_configurations_one_more_changes_nothing() -> None:
 
 
 def test_other_runs_of_a_configuration_are_those_that_are_not_judged() -> None:
-    known = PastRuns(past([[run(0.1), run(0.2), run(0.3)], [run(0.4)]]))
-    assert [item.log for item in known.others("c0", ["c0 r1"])] == pytest.approx([0.1, 0.3])
-    assert known.others("nothing", []) == []
+    runs = [run(0.1, "1"), run(0.2, "1"), run(0.35, "2"), run(0.3, "2"), run(0.5, "3")]
+    known = PastRuns(past([runs, [run(0.4)]]))
+    for left_out in ([], ["c0 r1"], ["c0 r0", "c0 r1"], ["c0 r4", "c0 r2"], ["another"]):
+        rest = [time for at, time in enumerate(runs) if f"c0 r{at}" not in left_out]
+        assert known.others("c0", left_out) == pytest.approx(squares(batches(rest)))
+    assert known.others("c0", [f"c0 r{at}" for at in range(5)]) == NOTHING_SEEN
+    assert known.others("nothing", []) == NOTHING_SEEN
+
+
+def test_the_forty_newest_runs_say_how_a_configuration_differs() -> None:
+    found = PastRuns(past([[run(0.0)] * 40 + [run(9.0)] * 10])).others("c0", [])
+    assert (found.between_degrees, found.between) == (39, 0.0)
 
 
 def test_a_run_counts_once() -> None:
-    once = past([[run(0.1)]])
-    assert len(PastRuns([*once, *once]).others("c0", [])) == 1
+    once = past([[run(0.1), run(0.2)]])
+    assert PastRuns([*once, *once]).others("c0", []).between_degrees == 1

@@ -20,7 +20,7 @@ from llmb_common.results.decision import (
 )
 from llmb_common.results.distributions import f_tail, t_quantile
 from llmb_common.results.estimate import StepTime, estimate
-from llmb_common.results.scatter import STATED, Scatter, Stalls
+from llmb_common.results.scatter import STATED, Scatter, Stalls, batches, squares
 
 
 def run(
@@ -231,7 +231,7 @@ def test_the_site_speaks_for_a_configuration_that_ran_three_times():
     assert decide([run(10.0)] * 2, 10.0, scatter=QUIET).source == "stated"
     assert decide([run(10.0)] * 3, 10.0, scatter=QUIET).source == "site"
     before = [run(11.0), run(11.01), run(11.02)]
-    known = decide([run(10.0)], 10.0, scatter=QUIET, earlier=before)
+    known = decide([run(10.0)], 10.0, scatter=QUIET, earlier=squares(batches(before)))
     assert (known.source, known.answer) == ("site", "pass"), "a single run equal to its reference"
     assert known.ratio == pytest.approx(1.0), "earlier runs do not say how fast it is"
 

@@ -14,9 +14,8 @@ from typing import Any
 import msgspec
 
 from llmb_common.planning.job_plan import plan_as_dict
-from llmb_common.results.estimate import StepTime
 from llmb_common.results.references import Reference
-from llmb_common.results.scatter import STATED, Scatter
+from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares
 from llmb_common.runs.manifest import make_manifest, origin_of
 from llmb_common.submission import training_code
 from llmb_run.acceptance.planned import Workload
@@ -36,7 +35,7 @@ class FrozenWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     image: dict[str, Any] | None
     reference: dict[str, Any] | None
     scatter: Scatter = STATED
-    earlier: tuple[StepTime, ...] = ()
+    earlier: Squares = NOTHING_SEEN
 
 
 class Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -16,16 +16,13 @@ from llmb_common.results.decision import Decision
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.past_runs import PastRuns
 from llmb_common.results.references import Reference, by_preference, published_references
-from llmb_common.results.scatter import STATED, Scatter
+from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares
 from llmb_common.results.sequential import tolerance_of
 from llmb_common.results.verdict import judge_runs, widened, window_of
 from llmb_run.acceptance.suite import Entry, Stated, Suite
 from llmb_run.place import Place
 from llmb_run.results.kept import past_runs
 from llmb_run.starting.requests import Asked, plan_ask, refuse_one_folder_for_many
-
-_EARLIER = 40
-"""Earlier runs of a test's configuration that are asked how they differ: the newest."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ class Workload:
     reference: Reference | None
     asked: Asked | None = None
     scatter: Scatter = STATED
-    earlier: tuple[StepTime, ...] = ()
+    earlier: Squares = NOTHING_SEEN
 
     @property
     def recipe_folder(self) -> Path:
@@ -132,8 +129,7 @@ def _planned(entry: Entry, place: Place, known: _Known) -> Workload:
     if not entry.ask.dry_run:
         check(plan)
     configuration, past = f"{configuration_key(plan)} {software_of_plan(plan)}", known[1]
-    earlier = past.others(configuration, ())[:_EARLIER]
-    return Workload(entry, plan, reference, asked, past.scatter(configuration), tuple(earlier))
+    return Workload(entry, plan, reference, asked, past.scatter(configuration), past.others(configuration, ()))
 
 
 def _last_step(plan: JobPlan) -> int:

@@ -65,17 +65,18 @@ class KeptFigures:
         self._known = kept_figures(install, logs) if install is not None else {}
         self._new: list[Kept] = []
 
-    def measure(self, files: RunFiles, record: RunRecord, window: Window) -> tuple[RunTiming, Steps]:
-        """As ``analyse`` and ``steps_of``."""
+    def measure(self, files: RunFiles, record: RunRecord, window: Window) -> tuple[RunTiming, Steps, str]:
+        """As ``analyse`` and ``steps_of``, and ``configuration_of`` where that is known already; else empty."""
         state = RecordedState(record.state, record.detail)
         stamp = "" if is_live(record.state) else _stamp(files, state)
         if stamp and (kept := self._known.get((str(files.log), str(window)))) and kept.stamp == stamp:
             try:
-                return _unpacked(kept.content, files, window)
+                return *_unpacked(kept.content, files, window), kept.configuration
             except msgspec.DecodeError:
                 pass
         read = analyse(files, window, state)
         steps = _placed(steps_of(read), record)
+        repeats = ""
         # A log that could not be read may be readable for the next who asks.
         if stamp and stamp == _stamp(files, state) and read.status.reason != "unreadable_log":
             packed = msgspec.msgpack.encode(_content(read, steps))
@@ -84,7 +85,7 @@ class KeptFigures:
             self._new.append(Kept(str(files.log), str(window), str(files.folder), stamp, packed, repeats))
             if len(self._new) >= _AT_ONCE:
                 self.close()
-        return read, steps
+        return read, steps, repeats
 
     def close(self) -> None:
         """Write what is new; where that is not possible, the logs are read again next time."""

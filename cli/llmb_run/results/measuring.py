@@ -24,6 +24,7 @@ from llmb_common.results.decision import CONFIDENCE
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.past_runs import PastRun, PastRuns
 from llmb_common.results.references import Reference, release_spread
+from llmb_common.results.scatter import Squares
 from llmb_common.results.verdict import (
     Figures,
     Steps,
@@ -59,6 +60,8 @@ class Measured:
     verdict: Verdict | None = None
     steps: Steps | None = None
     """``steps_of(timing)`` where that is known already."""
+    repeats: str = ""
+    """``configuration`` where that is known already."""
     baselines: Sequence[Baseline] = ()
     """The installation's."""
     past: PastRuns = field(default_factory=PastRuns)
@@ -85,10 +88,10 @@ class Measured:
     @cached_property
     def configuration(self) -> str:
         """What the run is a repeat of, its software included; empty for a log that LLMB did not make."""
-        return configuration_of(self.record) if self.record else ""
+        return self.repeats or (configuration_of(self.record) if self.record else "")
 
-    def earlier(self, judged: Sequence[str]) -> list[StepTime]:
-        """Repeats of the run but these, which say how it scatters; those of baselines may be of another speed."""
+    def earlier(self, judged: Sequence[str]) -> Squares:
+        """Of the run's repeats but these, which say how it scatters; those of baselines may be of another speed."""
         of_baselines = [run.run_id for item in self.baselines for run in item.runs]
         return self.past.others(self.configuration, [*judged, *of_baselines])
 
@@ -200,8 +203,8 @@ def _read_one(files: RunFiles, record: RunRecord | None, window: Window | None, 
         style = STYLES["nemo" if timing.log_format == "nemo" else "mbridge"]
         return Measured(timing if window else analyse(files, style.window), style)
     style = STYLES["mbridge" if record.plan.measurement.first == STYLES["mbridge"].window.first else "nemo"]
-    timing, steps = kept.measure(files, record, window or window_of(record.plan))
-    return Measured(timing, style, record, steps=steps)
+    timing, steps, repeats = kept.measure(files, record, window or window_of(record.plan))
+    return Measured(timing, style, record, steps=steps, repeats=repeats)
 
 
 def _past(place: Place, read: Iterable[Measured]) -> PastRuns:
@@ -218,7 +221,7 @@ def _judged(item: Measured, place: Place, known: Sequence[Baseline], past: PastR
     record, timing = item.record, item.timing
     if record is None:
         return item
-    item = replace(item, baselines=known, past=past)
+    item = replace(item, baselines=known, past=past, repeats=item.configuration)
     try:
         recipe = place.workload(record.plan.workload).recipe
         seconds = measured_seconds(record.plan, timing) if timing.status.state == "Success" else None

@@ -46,7 +46,7 @@ class Past(NamedTuple):
 
 def kept_figures(install: Path, logs: Collection[str]) -> dict[tuple[str, str], Kept]:
     """What the index has of ``logs``, by log and window; nothing where there is no index, or one that anybody wrote."""
-    query, values = "SELECT log, window, folder, stamp, content FROM figures", tuple(logs)
+    query, values = "SELECT log, window, folder, stamp, content, configuration FROM figures", tuple(logs)
     if len(values) <= _AT_ONCE:
         query += f" WHERE log IN ({', '.join('?' * len(values))})"
     try:

@@ -13,7 +13,7 @@ from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.results.configuration import software_of
 from llmb_common.results.decision import level
 from llmb_common.results.estimate import StepTime
-from llmb_common.results.scatter import STATED, Scatter
+from llmb_common.results.scatter import STATED, Scatter, batches, squares
 from llmb_common.runs.evidence.account import account_of
 from llmb_common.runs.manifest import image_receipt
 from llmb_common.runs.record import RunRecord
@@ -65,7 +65,8 @@ def compare_times(first: Sequence[StepTime], second: Sequence[StepTime], scatter
     if days[0] == days[1] and days[0] != {""}:
         # What a day does, it does to both.
         scatter, stated = replace(scatter, day=0.0), replace(stated, day=0.0)
-    one, other = level(first, scatter, second, stated=stated), level(second, scatter, first, stated=stated)
+    seen = [squares(batches(side)) for side in (first, second)]
+    one, other = level(first, scatter, seen[1], stated=stated), level(second, scatter, seen[0], stated=stated)
     before, after = one.steady + one.stalls, other.steady + other.stalls
     # On the logarithm, so that swapping the sides swaps the bounds.
     low = after - before - math.hypot(after - other.low, one.high - before)

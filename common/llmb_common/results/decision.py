@@ -26,7 +26,7 @@ from typing import Literal, TypeAlias
 
 from llmb_common.results.distributions import f_tail, gamma_quantile, t_quantile
 from llmb_common.results.estimate import StepTime
-from llmb_common.results.scatter import STATED, Scatter, Stalls, batches, squares, stalls_of
+from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares, Stalls, batches, squares, stalls_of
 
 TOLERANCE = 0.05
 """How much slower than its reference a run may be."""
@@ -162,7 +162,7 @@ def decide(
     reference_error: float = 0.0,
     error_rate: float = ERROR_RATE,
     scatter: Scatter = STATED,
-    earlier: Sequence[StepTime] = (),
+    earlier: Squares = NOTHING_SEEN,
 ) -> Decision:
     """Compare runs of one configuration with a reference.
 
@@ -173,7 +173,7 @@ def decide(
         reference_error: relative standard error of the reference, for one that was itself measured
         error_rate: of either wrong answer
         scatter: how runs differ, by what is stated or by the site's record
-        earlier: other runs of the configuration, which say how it scatters and not how fast it is
+        earlier: of other runs of the configuration, which say how it scatters and not how fast it is
 
     Raises:
         ValueError: no runs, or a reference that is not positive
@@ -230,7 +230,7 @@ def _shrink(
 def level(
     runs: Sequence[StepTime],
     scatter: Scatter = STATED,
-    earlier: Sequence[StepTime] = (),
+    earlier: Squares = NOTHING_SEEN,
     *,
     error_rate: float = ERROR_RATE,
     extra_error: float = 0.0,
@@ -248,7 +248,7 @@ def level(
     return Level(steady, half, stalls, low, high, above, degrees, day_share, source, scattered)
 
 
-def steady_error(runs: Sequence[StepTime], scatter: Scatter = STATED, earlier: Sequence[StepTime] = ()) -> float:
+def steady_error(runs: Sequence[StepTime], scatter: Scatter = STATED, earlier: Squares = NOTHING_SEEN) -> float:
     """Standard error of the steady step time of at least one run, as a share of it."""
     return math.sqrt(_variance(runs, batches(runs), scatter, earlier, STATED)[0])
 
@@ -257,15 +257,15 @@ def _variance(
     runs: Sequence[StepTime],
     groups: Sequence[Sequence[StepTime]],
     scatter: Scatter,
-    earlier: Sequence[StepTime],
+    earlier: Squares,
     stated: Scatter,
 ) -> tuple[float, float, float, Source, bool]:
     """Of the mean of the batches' means: variance, degrees of freedom, the days' share of the variance, who said so,
     and whether the site was wrong."""
     inside = statistics.fmean(run.relative_error**2 for run in runs)
-    own, before = squares(groups), squares(batches(earlier))
-    within, free = own.within + before.within, own.within_degrees + before.within_degrees
-    between, days_free = own.between + before.between, own.between_degrees + before.between_degrees
+    own = squares(groups)
+    within, free = own.within + earlier.within, own.within_degrees + earlier.within_degrees
+    between, days_free = own.between + earlier.between, own.between_degrees + earlier.between_degrees
     trusted = scatter.learned and free + days_free >= _TRUST
     total, degrees, share, dropped, source = 0.0, 0.0, 0.0, False, "stated"
     for model in (scatter, stated) if trusted else (stated,):

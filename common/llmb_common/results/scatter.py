@@ -70,12 +70,15 @@ day's part is as large as ten runs of one evening need to be wrong in at most 5 
 class Squares(NamedTuple):
     """Squared deviations of logarithms and their degrees of freedom: of runs within batches, and of batches' means."""
 
-    within: float
-    within_degrees: int
-    between: float
-    between_degrees: int
-    share: float
+    within: float = 0.0
+    within_degrees: int = 0
+    between: float = 0.0
+    between_degrees: int = 0
+    share: float = 0.0
     """Mean of 1 / runs over the batches."""
+
+
+NOTHING_SEEN = Squares()
 
 
 def batches(runs: Sequence[StepTime]) -> list[list[StepTime]]:

@@ -29,7 +29,7 @@ from llmb_common.results.circumstances import remarks_on
 from llmb_common.results.decision import ERROR_RATE, TOLERANCE, Decision, decide
 from llmb_common.results.estimate import StepTime, estimate
 from llmb_common.results.references import Reference, by_preference, published_references, release_spread
-from llmb_common.results.scatter import STATED, Scatter
+from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares
 from llmb_common.timing.runs import RunTiming
 from llmb_common.timing.statistics import Window
 
@@ -147,7 +147,7 @@ def judge_result(
     baselines: Sequence[Reference] = (),
     steps: Steps | None = None,
     scatter: Scatter = STATED,
-    earlier: Sequence[StepTime] = (),
+    earlier: Squares = NOTHING_SEEN,
 ) -> Verdict:
     """Compare one run with its reference: of the same software if there is one, of ``baselines`` before published.
 
@@ -185,7 +185,7 @@ def judge_runs(
     tolerance: float = TOLERANCE,
     error_rate: float = ERROR_RATE,
     scatter: Scatter = STATED,
-    earlier: Sequence[StepTime] = (),
+    earlier: Squares = NOTHING_SEEN,
     waiting: int = 0,
 ) -> Verdict:
     """One verdict over repeats of one configuration; a reference measured with other software widens the tolerance.
