@@ -15,19 +15,24 @@ import pytest
 from llmb_common.observe import observe, wait
 from llmb_common.runs.record import RunRecord
 from llmb_common.submission import submit
+from llmb_common.timing.runs import RecordedState, RunFiles, analyse
+from llmb_common.timing.statistics import Window
 from support.images import PROGRAMS, build_image
+from support.iteration_logs import TOLD_LINE, mbridge_line, saved_line
 from support.processes import PATIENCE, wait_until
 from support.run_site import RECIPE, RunSite
 from support.slurm_cluster import SlurmCluster, what_is_missing
 from support.slurm_config import SMALL, Partition
 
-ENGINE = """#!/usr/bin/env perl
+ENGINE = f"""#!/usr/bin/env perl
 $| = 1;
-$SIG{TERM} = sub { $told = 1 };
-print "LLMB manifest: {}\\n";
+$SIG{{TERM}} = sub {{ $told = 1 }};
+print "LLMB manifest: {{}}\\n";
+print '{mbridge_line(3, 9)}' if $ENV{{SLURM_PROCID}} == 0;
 select(undef, undef, undef, 0.1) until $told;
-for (1 .. 30) { opendir(my $root, "/") or die; select(undef, undef, undef, 0.1) }
-print "saved by $ENV{SLURM_PROCID}\\n";
+for (1 .. 30) {{ opendir(my $root, "/") or die; select(undef, undef, undef, 0.1) }}
+print "saved by $ENV{{SLURM_PROCID}}\\n";
+print '{saved_line(3)}{TOLD_LINE}' if $ENV{{SLURM_PROCID}} == 0;
 """
 """Saves for three seconds once it is told to, using the files of its root. Bash could not heed an ignored signal."""
 
@@ -76,6 +81,12 @@ class Runtimes:
         return record
 
 
+def status_of(record: RunRecord) -> tuple[str, str, int | None]:
+    files = RunFiles(record.paths.name, record.paths.folder, record.paths.log)
+    status = analyse(files, Window(1, 9), RecordedState(record.state, record.detail)).status
+    return status.state, status.reason, status.iteration
+
+
 def _made(folder: Path) -> Path:
     folder.mkdir()
     return folder
@@ -100,6 +111,7 @@ def test_at_its_time_limit_every_runtime_saves(runtimes: Runtimes) -> None:
         log = record.paths.log.read_text()
         assert record.state == "COMPLETED", (record.states, log, record.paths.batch_log.read_text())
         assert {"saved by 0", "saved by 1"} <= set(log.splitlines())
+        assert status_of(record) == ("Incomplete", "told_to_end", 3), "it can go on, and has not failed"
 
 
 def test_preempted_with_grace_it_saves_where_the_site_sends_the_users_signal(runtimes: Runtimes) -> None:
@@ -110,3 +122,4 @@ def test_preempted_with_grace_it_saves_where_the_site_sends_the_users_signal(run
     assert {"saved by 0", "saved by 1"} <= set(log.splitlines()), (log, record.paths.batch_log.read_text())
     (seen,) = observe([record])
     assert seen.record.state == "COMPLETED", "it ended by itself within its grace"
+    assert status_of(seen.record) == ("Incomplete", "told_to_end", 3)

@@ -46,6 +46,15 @@ def mbridge_log(indices: Iterable[int] = range(1, 51), total: int = 50) -> str:
     return head + "".join(step_time() + mbridge_line(index, total) for index in indices) + "done\n"
 
 
+def saved_line(index: int) -> str:
+    """What rank 0 prints when a checkpoint is complete."""
+    return f"  successfully saved checkpoint from iteration {index:7d} to /run/checkpoints [ t 1/2, p 1/1 ]\n"
+
+
+TOLD_LINE = " [2026-11-20 03:40:35] exiting program after receiving SIGTERM.\n"
+"""What Megatron-Bridge prints after the save that a signal asked for."""
+
+
 def nemo_line(index: int, total: int = 49, *, seconds: float = 2.693, tflops: float | None = None) -> str:
     suffix = "" if tflops is None else f" | TFLOPS_per_GPU: {tflops}"
     return (

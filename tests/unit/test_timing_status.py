@@ -10,7 +10,7 @@ import pytest
 
 from llmb_common.timing.runs import RunFiles, analyse
 from llmb_common.timing.statistics import Window, summarize
-from support.iteration_logs import mbridge_line, mbridge_log, nemo_line, nemo_log
+from support.iteration_logs import TOLD_LINE, mbridge_line, mbridge_log, nemo_line, nemo_log, saved_line
 
 WINDOW = Window(35, 44)
 
@@ -188,6 +188,71 @@ def test_how_a_run_ended_is_reported_with_where_its_log_ends(judge):
     assert (
         judge(mbridge_log(range(1, 21)), record=record).status.message == "the log ends at iteration 20 of 50 (TIMEOUT)"
     )
+
+
+SAVED_AT_20 = mbridge_log(range(1, 21)) + saved_line(20) + TOLD_LINE
+
+
+def ended(state: str, detail: str = "") -> dict:
+    return {"state": state, "states": [{"state": state, "detail": detail}]}
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "TIMEOUT", "PREEMPTED", "DEADLINE"])
+def test_a_run_that_saved_and_ended_because_it_was_told_to_has_not_failed(judge, state):
+    """Whoever told it: Slurm's preemption reaches the ranks alone, and only their log knows."""
+    timing = judge(SAVED_AT_20, record=ended(state))
+    assert verdict(timing) == ("Incomplete", "told_to_end", 20)
+    how = "" if state == "COMPLETED" else f" ({state})"
+    on = "saved iteration 20: llmb-run retry --resume goes on from there"
+    assert timing.status.message == f"told to end{how} after iteration 20 of 50, and {on}"
+
+
+def test_a_signal_on_the_jobs_own_record_says_so_too(judge, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "events.jsonl").write_text(events(("start", None), ("signal", None), ("end", 0)))
+    log = SAVED_AT_20.replace(TOLD_LINE, "")
+    for state in ("COMPLETED", "RUNNING"):
+        assert verdict(judge(log, record=ended(state))) == ("Incomplete", "told_to_end", 20)
+    assert verdict(judge(log, record=ended("CANCELLED"))) == ("Failed", "ended_early", 20)
+
+
+def test_the_newest_checkpoint_may_be_older_than_the_last_iteration(judge):
+    log = mbridge_log(range(1, 11)) + saved_line(10) + mbridge_log(range(11, 21))
+    timing = judge(log + "saving checkpoint at iteration      20 to /run/checkpoints\n", record=ended("TIMEOUT"))
+    assert verdict(timing) == ("Incomplete", "told_to_end", 10)
+    assert "after iteration 20 of 50, and saved iteration 10" in timing.status.message
+
+
+@pytest.mark.parametrize(
+    ("log", "state"),
+    [
+        (SAVED_AT_20.replace("successfully", "not"), "TIMEOUT"),  # there is nothing to go on from
+        (SAVED_AT_20, "FAILED"),
+        (SAVED_AT_20, "CANCELLED"),
+        (SAVED_AT_20, "NODE_FAIL"),
+        (mbridge_log(range(1, 21)) + saved_line(20), "COMPLETED"),  # nobody told it
+        (SAVED_AT_20 + mbridge_log(range(21, 31)), "COMPLETED"),  # an earlier start of the same job was told
+    ],
+)
+def test_a_run_that_ended_for_another_reason_or_saved_nothing_has_failed(judge, log, state):
+    assert verdict(judge(log, record=ended(state)))[:2] == ("Failed", "ended_early")
+
+
+def test_told_after_its_last_iteration_a_run_has_nothing_left(judge):
+    whole = mbridge_log() + saved_line(50)
+    assert verdict(judge(whole + TOLD_LINE, record=ended("COMPLETED"))) == ("Success", "", None)
+    timing = judge(whole, record=ended("TIMEOUT"))
+    assert verdict(timing) == ("Incomplete", "told_to_end", 50)
+    assert timing.status.message.endswith("saved iteration 50: nothing is left to train")
+
+
+def test_a_run_that_was_told_to_end_and_is_queued_again_goes_on(judge):
+    assert verdict(judge(SAVED_AT_20, record=ended("PENDING"))) == ("Running", "still_running", 20)
+
+
+def test_a_nan_before_the_save_is_a_failure_all_the_same(judge):
+    log = SAVED_AT_20.replace(mbridge_line(20), mbridge_line(20, grad_norm="nan"))
+    assert verdict(judge(log, record=ended("TIMEOUT"))) == ("Failed", "nan_grad_norm", 20)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,19 @@ _LAST_STEP = b"is from the last step, "
 NOTHING_LEFT = re.compile(_LAST_STEP + rb"\d+: nothing is left to train\b")
 """``llmb_train`` of a job that goes on from a checkpoint and finds it complete (``settings.checkpoint``)."""
 
+_SAVED = b"successfully saved checkpoint from iteration "
+_TOLD = b"exiting program after receiving SIGTERM"
+"""Megatron-Bridge's words (0.3.1 and 0.6.2, training/checkpointing.py and training/train.py)."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What a log says of its end. ``saved`` is the iteration of the newest finished checkpoint; ``told``: after its
+    last iteration Megatron ended because it was told to."""
+
+    saved: int | None = None
+    told: bool = False
+
 
 @dataclass(frozen=True)
 class LogContent:
@@ -107,6 +120,23 @@ def read_log(file: FileIO) -> LogContent:
         damaged,
         not kept and _says_nothing_left(file),
     )
+
+
+def read_ending(file: FileIO) -> Ending:
+    """What a log opened in binary mode, unbuffered, says of its end.
+
+    Raises:
+        OSError: the file cannot be read
+    """
+    file.seek(0)
+    saved, told = None, False
+    for offset, marker in find_markers(file, (_SAVED, _TOLD, *MARKERS), separator=b""):
+        if marker == _SAVED:
+            number = re.match(rb" *(\d{1,9})\b", os.pread(file.fileno(), 40, offset + len(_SAVED)))
+            saved = int(number[1]) if number else saved
+        else:
+            told = marker == _TOLD
+    return Ending(saved, told)
 
 
 def _says_nothing_left(file: FileIO) -> bool:

@@ -17,12 +17,13 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from os.path import basename, isfile, join, split
 from pathlib import Path
 
 from llmb_common.printable import counted
 from llmb_common.slurm.states import ENDED_STATES, LIVE_STATES
-from llmb_common.timing.iterations import LogContent, read_log
+from llmb_common.timing.iterations import LogContent, read_ending, read_log
 from llmb_common.timing.job_events import read_events
 from llmb_common.timing.log_files import is_log_name, log_stem, open_log
 from llmb_common.timing.records import Iteration, LogFormat
@@ -150,10 +151,10 @@ def analyse(files: RunFiles, window: Window, ended_as: RecordedState | None = No
         with open_log(files.log) as file:
             empty = os.fstat(file.fileno()).st_size == 0
             content = read_log(file)
+            status = judge(content, window, planned, partial(read_ending, file))
     except OSError as error:
         reason = f"{files.log}: {error.strerror or error}"
         return RunTiming(files, Status("Failed", "unreadable_log", None, reason), window, notices=notices)
-    status = judge(content, window, planned)
     if empty and status.state == "Failed":
         status = Status("Failed", "empty_log", None, "the log is empty")
     measured = window.select(content.iterations)
@@ -223,8 +224,8 @@ def _planned(folder: Path | None, ended_as: RecordedState | None) -> tuple[Plann
     job, record = documents
     steps = _integers(job.get("steps"), "train", "exit_after")
     (max_steps,) = _integers(record.get("plan"), "max_steps")
-    alive, failure = _end(folder, ended_as or _recorded_state(record))
-    return Planned(steps[0] if steps[0] is not None else max_steps, steps[1], alive, failure), tuple(notices)
+    ended = _end(folder, ended_as or _recorded_state(record))
+    return Planned(steps[0] if steps[0] is not None else max_steps, steps[1], *ended), tuple(notices)
 
 
 def _recorded_state(record: dict[str, object]) -> RecordedState:
@@ -234,18 +235,23 @@ def _recorded_state(record: dict[str, object]) -> RecordedState:
     return RecordedState(str(record.get("state")).upper(), detail if isinstance(detail, str) else "")
 
 
-def _end(folder: Path, recorded: RecordedState) -> tuple[bool, str]:
-    """Whether there is more to come; and how the run ended, in words, if that was not well.
+_TOLD_STATES = ("TIMEOUT", "PREEMPTED", "DEADLINE")
+"""States of a job that its scheduler told to end, before it ended it."""
+
+
+def _end(folder: Path, recorded: RecordedState) -> tuple[bool, str, bool]:
+    """Whether there is more to come; how the run ended, in words, if that was not well; whether it was told to end.
 
     Nobody may have looked since the job ended: then it alone has written so.
     """
-    if recorded.state in ENDED_STATES:
+    if recorded.state in ENDED_STATES - {"COMPLETED"}:
         words = f"{recorded.state}, {recorded.detail}" if recorded.detail else recorded.state
-        return False, "" if recorded.state == "COMPLETED" else words
-    code = read_events(folder / _EVENTS).exit_code
+        return False, words, recorded.state in _TOLD_STATES
+    events = read_events(folder / _EVENTS)
+    code = 0 if recorded.state == "COMPLETED" else events.exit_code
     if code is None:
-        return recorded.state in LIVE_STATES, ""
-    return False, f"exit code {code}" if code else ""
+        return recorded.state in LIVE_STATES, "", False
+    return False, f"exit code {code}" if code else "", events.signalled and not code
 
 
 def _integers(section: object, *names: str) -> tuple[int | None, ...]:

@@ -15,6 +15,7 @@ Failed     nan_iteration           the engine counted a NaN iteration
 Failed     skipped_iteration       the optimizer skipped a step of the window: its time says nothing
 Failed     ended_early             the last attempt stopped before its last step
 Failed     ended_badly             every step is there, but the run failed, was cancelled or ran out of time
+Incomplete told_to_end             it saved and ended early because it was told to: by its time limit, by preemption
 Incomplete nothing_left            a later job of a chain found its checkpoint to be from the last step
 Incomplete window_not_reached      the run was planned shorter than the window
 Incomplete missing_iteration       a record in the window is missing or damaged
@@ -25,10 +26,11 @@ Running    still_running           no end yet, and the run's record says that it
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from llmb_common.timing.iterations import LogContent
+from llmb_common.timing.iterations import Ending, LogContent
 from llmb_common.timing.statistics import Window
 
 State: TypeAlias = Literal["Success", "Failed", "Incomplete", "Running"]
@@ -55,10 +57,14 @@ class Planned:
     """The record says that the run waits or runs, and the job has not written that it ended."""
     failure: str = ""
     """How the run ended, in words, where that was not well: its state, and the exit code where it is known."""
+    told: bool = False
+    """It was told to end: its state says so, or it ended well after a signal."""
 
 
-def judge(content: LogContent, window: Window, planned: Planned) -> Status:
-    """The verdict over a log that could be read and is not empty."""
+def judge(
+    content: LogContent, window: Window, planned: Planned, ending: Callable[[], Ending] = lambda: Ending()
+) -> Status:
+    """The verdict over a log that could be read and is not empty; ``ending`` reads it once more, where it matters."""
     iterations = content.iterations
     if content.nothing_left and not (planned.alive or planned.failure):
         return Status("Incomplete", "nothing_left", None, "an earlier job had trained the last step: nothing was left")
@@ -67,9 +73,12 @@ def judge(content: LogContent, window: Window, planned: Planned) -> Status:
     unhealthy = _first_unhealthy(content, window)
     if unhealthy:
         return unhealthy
-    final = _final_index(content, planned)
-    if iterations[-1].index < final:
-        last = iterations[-1].index
+    final, last = _final_index(content, planned), iterations[-1].index
+    if not planned.alive and (last < final or planned.failure):
+        told = _told_to_end(ending(), planned, last, final)
+        if told:
+            return told
+    if last < final:
         return _unless_alive(planned, "ended_early", last, f"the log ends at iteration {last} of {final}")
     if planned.alive:
         # All steps are there; whether the run ends well is open.
@@ -90,6 +99,17 @@ def judge(content: LogContent, window: Window, planned: Planned) -> Status:
             f"no usable record of iteration {numbers}",
         )
     return Status("Success")
+
+
+def _told_to_end(ending: Ending, planned: Planned, last: int, final: int) -> Status | None:
+    """The verdict over a run that was told to end and has a checkpoint to go on from."""
+    told = planned.told or (ending.told and not planned.failure)
+    if ending.saved is None or not told:
+        return None
+    how = f" ({planned.failure})" if planned.failure else ""
+    on = "llmb-run retry --resume goes on from there" if ending.saved < final else "nothing is left to train"
+    message = f"told to end{how} after iteration {last} of {final}, and saved iteration {ending.saved}: {on}"
+    return Status("Incomplete", "told_to_end", ending.saved, message)
 
 
 def _unless_alive(planned: Planned, reason: str, iteration: int | None, message: str) -> Status:
