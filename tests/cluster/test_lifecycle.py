@@ -232,6 +232,19 @@ def test_chain(site: Lifecycle) -> None:
     assert {row.run_id for row in found} == {record.paths.run_id for record in records}
 
 
+def test_a_chain_whose_first_job_fails_trains_nothing_more(site: Lifecycle) -> None:
+    with site.patch.context() as patch:
+        patch.setenv("STANDIN_EXIT", "7")
+        first, *later = submit_chain(site.plan(ENABLE_CHECKPOINT="true", SBATCH_ACCOUNT="bench"), RECIPE, 3)
+    first, *later = wait([first, *later], timeout=90 * PATIENCE)
+    assert (first.state, first.detail) == ("FAILED", "exit code 7")
+    for record in later:
+        why = "the jobs before it saved no checkpoint to go on from: no rank was started"
+        assert (record.state, record.detail) == ("FAILED", f"exit code 3; {why}")
+        assert f"no earlier job has saved a checkpoint in {first.paths.checkpoints}" in log_of(record)
+        assert "LLMB manifest" not in log_of(record)
+
+
 # A scheduler that forgets, fails or does not answer
 
 

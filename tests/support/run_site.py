@@ -5,7 +5,8 @@ the engine prints. Variables of the job control the rest: ``STANDIN_STEPS`` (a n
 ``STANDIN_SECONDS`` a step, ``STANDIN_MS`` (what its lines say a step took), ``STANDIN_EXIT`` (its exit code),
 ``STANDIN_HANG`` (after which step it hangs), ``STANDIN_LINGER`` (no exit after its last step), ``STANDIN_GATE`` (a
 file: no third step before it exists, so that a test can look as long as it needs), ``STANDIN_OTHERS`` and
-``STANDIN_OTHERS_EXIT`` (seconds and exit code of the other ranks).
+``STANDIN_OTHERS_EXIT`` (seconds and exit code of the other ranks). A job that saves checkpoints has one when it exits
+with 0.
 """
 
 from __future__ import annotations
@@ -47,6 +48,11 @@ for ((step = 1; step <= steps; step++)); do
 done
 if [[ -n ${STANDIN_LINGER:-} ]]; then
   sleep 600 & wait $!
+fi
+saved=$(sed -nE 's/.*"save": ?"([^"]+)".*/\\1/p' "$LLMB_RUN_DIR/job.json")
+if [[ -n $saved && ${STANDIN_EXIT:-0} == 0 ]]; then
+  mkdir -p "$saved"
+  echo "$steps" > "$saved/latest_checkpointed_iteration.txt"
 fi
 exit "${STANDIN_EXIT:-0}"
 """

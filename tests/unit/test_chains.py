@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from llmb_common.errors import EnvironmentLacks, RequestError
+from llmb_common.errors import CheckFailed, EnvironmentLacks, RequestError
 from llmb_common.index import RunFilter, find_runs
 from llmb_common.runs.record import load_record
-from llmb_common.submission import Options, submit, submit_chain
+from llmb_common.submission import Options, resuming, submit, submit_chain
+from support.cli import Cli
 from support.fake_slurm import FakeSlurm
+from support.iteration_logs import mbridge_log, saved_line
 from support.run_site import RECIPE, RunSite
+from support.runs import make_run
 
 SAVING = {"ENABLE_CHECKPOINT": "true"}
 
@@ -96,3 +100,76 @@ def test_what_is_missing_is_said_before_anything_is_on_disk(site: RunSite, links
     with pytest.raises(EnvironmentLacks, match="is missing or not readable"):
         submit(plan, RECIPE) if links == 1 else submit_chain(plan, RECIPE, links)
     assert not (site.install / "workloads").exists()
+
+
+# Going on
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(RunSite(tmp_path, "local").install, monkeypatch, capsys)
+
+
+SAVING_HERE = {"GPU_TYPE": "cpu", "MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": "1", "CLUSTER_TYPE": "local", **SAVING}
+
+
+def told_to_end(cli: Cli, state: str = "TIMEOUT", tracker: str = "20"):
+    """A run of 50 steps that was told to end after 20, and has a checkpoint where ``tracker`` says so."""
+    log = mbridge_log(range(1, 21)) + saved_line(20)
+    record = make_run(cli.install, state=state, job_id=None, log=log, variables=SAVING_HERE)
+    if tracker:
+        record.paths.checkpoints.mkdir()
+        (record.paths.checkpoints / "latest_checkpointed_iteration.txt").write_text(tracker)
+    return record
+
+
+def test_a_run_that_was_told_to_end_goes_on_from_its_checkpoint(here: Cli) -> None:
+    record = told_to_end(here)
+    shown = here("show", record.paths.run_id).out
+    assert "Incomplete: told to end (TIMEOUT) after iteration 20 of 50, and saved iteration 20" in shown
+    assert "log says" not in shown, "nothing went wrong"
+    done = here("retry", "--resume", record.paths.run_id, "--json", STANDIN_STEPS="50")
+    assert done.status == 0, done.err
+    again = load_record(Path(done.data["jobs"][0]["folder"]))
+    checkpoint = again.plan.checkpoint
+    assert (checkpoint.save, checkpoint.load, checkpoint.resume) == (str(record.paths.checkpoints), None, True)
+    assert msgspec.structs.replace(again.plan, checkpoint=record.plan.checkpoint) == record.plan
+    whole = here("retry", "--resume", again.paths.run_id)
+    assert whole.status == 2
+    assert "is from the last step, 50: nothing is left to train" in whole.err
+
+
+def test_where_nothing_was_saved_nothing_goes_on(here: Cli) -> None:
+    done = here("retry", "--resume", told_to_end(here, tracker="").paths.run_id)
+    assert done.status == 2
+    assert "there is no checkpoint to go on from" in done.err
+    plain = make_run(here.install, log=mbridge_log(), variables={**SAVING_HERE, "ENABLE_CHECKPOINT": "false"})
+    done = here("retry", "--resume", plain.paths.run_id)
+    assert (done.status, "the run saves none" in done.err) == (2, True)
+
+
+def test_two_jobs_never_go_on_from_the_same_checkpoint(
+    site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = submit_chain(site.plan(**SAVING), RECIPE, 2)
+    first.paths.checkpoints.mkdir()
+    (first.paths.checkpoints / "latest_checkpointed_iteration.txt").write_text("20")
+    fake.change("1", state="TIMEOUT")
+    done = Cli(site.install, monkeypatch, capsys)("retry", "--resume", first.paths.run_id)
+    assert done.status == 2
+    assert f"{second.paths.run_id} of its chain goes on from there" in done.err
+
+
+def test_a_link_whose_chain_has_saved_nothing_says_so_on_record(here: Cli) -> None:
+    failed = told_to_end(here, tracker="")
+    with pytest.raises(CheckFailed, match="exit code 3"):
+        submit(resuming(failed.plan, failed.paths), RECIPE)
+    (row,) = find_runs(here.install, RunFilter(states=("FAILED",)))
+    record = load_record(row.folder)
+    why = "the jobs before it saved no checkpoint to go on from: no rank was started"
+    assert (record.state, record.detail) == ("FAILED", f"exit code 3; {why}")
+    shown = here("show", row.run_id).out
+    assert f"the run ended before its first iteration (FAILED, exit code 3; {why})" in shown
+    assert f"log says   no earlier job has saved a checkpoint in {failed.paths.checkpoints}" in shown
+    assert "there is nothing to go on from" in here("logs", row.run_id).out
+    assert here("retry", row.run_id).status == 2, "it would only end again"

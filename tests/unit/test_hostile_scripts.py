@@ -318,8 +318,30 @@ def test_a_requeued_job_and_a_link_of_a_chain_resume_from_the_checkpoint(
 ) -> None:
     site = site_of("none")
     plan = site.plan(ENABLE_CHECKPOINT="true")
-    _, rank = site.run(renamed(plan, checkpoint=renamed(plan.checkpoint, resume=again)), SLURM_RESTART_COUNT=restarts)  # type: ignore[arg-type]
+    saved = site.beside("c")
+    saved.mkdir()
+    (saved / "latest_checkpointed_iteration.txt").write_text("20")
+    checkpoint = renamed(plan.checkpoint, resume=again, save=str(saved) if again else None)  # type: ignore[arg-type]
+    _, rank = site.run(renamed(plan, checkpoint=checkpoint), SLURM_RESTART_COUNT=restarts)
     assert rank.env["LLMB_RESUME"] == resume
+
+
+def test_a_link_of_a_chain_that_has_saved_nothing_starts_nothing(site: Site) -> None:
+    plan = site.plan(ENABLE_CHECKPOINT="true", ENABLE_VBOOST="true")
+    saved = site.beside("c")
+    checkpoint = renamed(plan.checkpoint, resume=True, save=str(saved))  # type: ignore[arg-type]
+    paths = site.create(renamed(plan, checkpoint=checkpoint)).paths
+    for _ in range(2):  # also where Slurm starts it again
+        done = site.stubs.run(paths.script, site.tmp)
+        assert done.returncode == 3
+    assert list(site.stubs.records.iterdir()) == [], "no srun, no container, no rank"
+    for text in (done.stderr, paths.log.read_text()):
+        assert f"no earlier job has saved a checkpoint in {saved}: there is nothing to go on from" in text
+    events = [json.loads(line) for line in paths.events.read_text().splitlines()]
+    assert [(event["event"], event["exit_code"]) for event in events[:3]] == [
+        *(("start", None), ("no-checkpoint", None), ("end", 3))
+    ]
+    assert not list(site.tmp.rglob("evil"))
 
 
 def test_without_checkpoints_nothing_is_resumed(site_of: Callable[[str], Site]) -> None:

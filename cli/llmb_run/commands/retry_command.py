@@ -12,6 +12,7 @@ from llmb_run.app import Command
 
 if TYPE_CHECKING:
     from llmb_common.runs.record import RunRecord
+    from llmb_run.place import Place
 
 
 @click.command(cls=Command)
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
 )
 @click.option("--without", metavar="HOSTS", help="Avoid these nodes, such as n[3-5],x7.")
 @options.flag("--without-failed", help="Avoid the nodes of the run that Slurm shows as down or drained.")
+@options.flag("--resume", help="Go on from the run's newest checkpoint, and save beside it.")
 @options.detach
 @options.json
-def command(runs: tuple[str, ...], without: str | None, without_failed: bool, detach: bool) -> Result:
+def command(runs: tuple[str, ...], without: str | None, without_failed: bool, resume: bool, detach: bool) -> Result:
     """Start runs again with the same plan.
 
     It uses today's training code and site settings; repeat insists on the original ones.
@@ -59,11 +61,29 @@ def command(runs: tuple[str, ...], without: str | None, without_failed: bool, de
         if without_failed:
             hosts.append(_failed_nodes(record))
         options_ = submission.Options(exclude=",".join(hosts), detach=detach)
-        jobs.append(submission.Job(record.plan, place.workload(record.plan.workload).folder, options_))
+        plan = submission.resuming(record.plan, record.paths) if resume else record.plan
+        if plan.checkpoint.resume:
+            submission.check_resumable(plan)
+            _require_alone(record, place)
+        jobs.append(submission.Job(plan, place.workload(plan.workload).folder, options_))
     if len(jobs) > 1:
         return start_round("retry", jobs, place)
     started = submission.submit(jobs[0].plan, jobs[0].recipe_folder, jobs[0].options, on_record=announce)
     return report_started([(started.plan.experiment_name, started)])
+
+
+def _require_alone(record: RunRecord, place: Place) -> None:
+    """Raise RequestError where another job of the run's chain goes on from its checkpoints already."""
+    from llmb_common.errors import RequestError
+    from llmb_common.index import RunFilter, find_runs
+
+    chain = record.submission.chain
+    others = find_runs(place.install, RunFilter(chain=chain, live=True)) if chain else []
+    if others:
+        raise RequestError(
+            f"{record.paths.run_id}: {others[0].run_id} of its chain goes on from there ({others[0].state})",
+            remedy="wait for it, or llmb-run cancel",
+        )
 
 
 def _failed_nodes(record: RunRecord) -> str:

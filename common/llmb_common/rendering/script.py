@@ -46,7 +46,7 @@ def render_script(plan: JobPlan, paths: RunPaths) -> str:
     lines += ["unset PYTHONPATH  # the login node's; an image has its own"]
     lines += ["log=$LLMB_RUN_DIR/$LLMB_EXPERIMENT/log-$LLMB_EXPERIMENT.out", 'touch "$log"', ""]
     lines += [*_environment(plan), "", executor.job_script(), *_patience(plan), *_resume(plan), ""]
-    lines += [shell_part(__file__, "supervise.sh"), ""]
+    lines += [shell_part(__file__, "supervise.sh"), "", *_require_checkpoint(plan, paths)]
     lines += ["# What each rank runs.", "IFS= read -r -d '' task << 'TASK' || true", task_script(plan, executor.ranks)]
     lines += ["TASK", "", *executor.launch(plan), 'follow "$!"']
     return "\n".join(lines) + "\n"
@@ -106,6 +106,12 @@ def _environment(plan: JobPlan) -> list[str]:
         # One thread a rank, or ranks on one machine fight for the same cores.
         lines.append("export OMP_NUM_THREADS=1")
     return lines
+
+
+def _require_checkpoint(plan: JobPlan, paths: RunPaths) -> list[str]:
+    if not plan.checkpoint.resume:
+        return []
+    return [f"saved={quote(plan.checkpoint.save or str(paths.checkpoints))}", shell_part(__file__, "resume.sh"), ""]
 
 
 def _resume(plan: JobPlan) -> list[str]:

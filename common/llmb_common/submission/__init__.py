@@ -6,11 +6,22 @@ the job (``sbatch``), the job id goes into ``run.json``, and the run into the in
 never gets a second job. Should the scheduler be wrong, the job script itself ends a second job of the same run.
 """
 
-from llmb_common.submission.chain import submit_chain
+from llmb_common.submission.chain import resuming, submit_chain
 from llmb_common.submission.code import training_code
 from llmb_common.submission.jobs import Job, Options
 from llmb_common.submission.many import submit_many
+from llmb_common.submission.preflight import check_resumable
 from llmb_common.submission.recovery import recover
 from llmb_common.submission.single import submit
 
-__all__ = ["Job", "Options", "recover", "submit", "submit_chain", "submit_many", "training_code"]
+__all__ = [
+    "Job",
+    "Options",
+    "check_resumable",
+    "recover",
+    "resuming",
+    "submit",
+    "submit_chain",
+    "submit_many",
+    "training_code",
+]

@@ -10,6 +10,7 @@ import msgspec
 from llmb_common.errors import RequestError
 from llmb_common.index import note
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.runs.paths import RunPaths
 from llmb_common.runs.record import RunRecord, update_record
 from llmb_common.submission.batch import Batch
 from llmb_common.submission.jobs import Job, Options, submission_of
@@ -45,9 +46,7 @@ def submit_chain(plan: JobPlan, recipe_folder: Path, links: int, options: Option
         chain = ""
         if records:
             chain = records[0].paths.run_id
-            save = plan.checkpoint.save or str(records[0].paths.checkpoints)
-            checkpoint = msgspec.structs.replace(plan.checkpoint, save=save, load=None, resume=True)
-            plan = msgspec.structs.replace(plan, checkpoint=checkpoint)
+            plan = resuming(plan, records[0].paths)
             these = replace(these, after=(records[-1].paths.run_id,))
         job = Job(plan, recipe_folder, these)
         submission = msgspec.structs.replace(submission_of(plan, these), chain=chain, link=link)
@@ -57,6 +56,13 @@ def submit_chain(plan: JobPlan, recipe_folder: Path, links: int, options: Option
         note(record)
         records.append(record)
     return records
+
+
+def resuming(plan: JobPlan, saved: RunPaths) -> JobPlan:
+    """``plan``, going on from the newest checkpoint of the run in ``saved``, and saving where that does."""
+    save = plan.checkpoint.save or str(saved.checkpoints)
+    checkpoint = msgspec.structs.replace(plan.checkpoint, save=save, load=None, resume=True)
+    return msgspec.structs.replace(plan, checkpoint=checkpoint)
 
 
 def _first_of_chain(record: RunRecord) -> RunRecord:

@@ -60,6 +60,27 @@ def check_disk(plan: JobPlan) -> None:
         ) from error
 
 
+def check_resumable(plan: JobPlan) -> None:
+    """Look for the checkpoint from which ``plan``, which resumes, goes on; for a job that starts soon.
+
+    Raises:
+        RequestError: there is none, or it is from the last step.
+    """
+    path = Path(plan.checkpoint.save or "")
+    step = _step(path) if plan.checkpoint.enabled else None
+    if step is None:
+        why = f"{path} has none: {_complaint(path)}" if plan.checkpoint.enabled else "the run saves none"
+        raise RequestError(
+            f"there is no checkpoint to go on from: {why}",
+            remedy="start it from the beginning: llmb-run retry of the first run of its chain, or submit it again",
+        )
+    if plan.exit_after is None and step >= plan.max_steps:
+        raise RequestError(
+            f"the checkpoint in {path} is from the last step, {step}: nothing is left to train",
+            remedy="submit a job with more MAX_STEPS and LOAD_CHECKPOINT_PATH",
+        )
+
+
 def _check_checkpoint(path: Path, last_step: int | None) -> None:
     """Reject what ``llmb_train`` would reject on the nodes: it takes a folder of ``iter_*`` folders, or one of them."""
     found = status_of(path)

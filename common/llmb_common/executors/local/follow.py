@@ -19,6 +19,7 @@ from llmb_common.process import end_processes, identify
 from llmb_common.runs.facts import with_job_facts
 from llmb_common.runs.record import CANCELLED, COMPLETED, FAILED, RUNNING, RunRecord, update_record
 from llmb_common.timing.causes import first_cause
+from llmb_common.timing.job_events import read_events
 from llmb_common.timing.records import Iteration, iterations_in
 
 POLL_SECONDS = 0.25
@@ -48,7 +49,8 @@ def start_and_follow(record: RunRecord, *, detach: bool) -> RunRecord:
             _interrupt(child, record, signals)
     if status == 0:
         return update_record(paths.folder, lambda found: with_job_facts(found.with_state(COMPLETED)))
-    update_record(paths.folder, lambda found: with_job_facts(found.with_state(FAILED, f"exit code {status}")))
+    detail = "; ".join(filter(None, (f"exit code {status}", read_events(paths.events).problem)))
+    update_record(paths.folder, lambda found: with_job_facts(found.with_state(FAILED, detail)))
     raise CheckFailed(
         f"the run failed with exit code {status}: {first_cause([paths.log, paths.batch_log])}",
         remedy=f"the whole log: {paths.log}",
