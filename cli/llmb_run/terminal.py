@@ -1,11 +1,13 @@
-"""What a command says beside its result: notices on stderr, and the columns of its tables."""
+"""What a command says beside its result: notices on stderr, columns of tables, lines that fit a terminal."""
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 
-from llmb_common.printable import printable
+from llmb_common.printable import printable, printable_lines
 
 notices: list[str] = []
 """What this command has said so far; the JSON envelope repeats it."""
@@ -36,4 +38,31 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[
             for title, cell, width in zip(header, line, widths, strict=True)
         ]
         text += "  ".join(cells).rstrip() + "\n"
+    return text
+
+
+_LABEL = 11
+_NARROWEST = 40
+"""Columns; a terminal that says that it has fewer does not know."""
+
+
+def labelled(name: str, lines: Sequence[str]) -> str:
+    """``lines`` beside their ``name``; with a final newline.
+
+    On a terminal they are wrapped at its width, but never within a word: a path can be copied. In a pipe or a file each
+    stays a line.
+    """
+    width = max(_NARROWEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else sys.maxsize
+    text = ""
+    for line in lines:
+        wrapped = textwrap.wrap(
+            printable_lines(line),
+            width - _LABEL,
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for part in wrapped or [""]:
+            text += f"{name:<{_LABEL}}{part}".rstrip() + "\n"
+            name = ""
     return text

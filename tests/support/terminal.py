@@ -42,6 +42,10 @@ class Terminal:
         """What is on the screen now; with ``colours`` the escape sequences too."""
         return self._tmux("capture-pane", "-p", "-t", "t", *(["-e"] if colours else [])).rstrip() + "\n"
 
+    def lines(self) -> list[str]:
+        """What programs printed, without the line breaks of the terminal itself."""
+        return self._tmux("capture-pane", "-p", "-J", "-t", "t").rstrip().splitlines()
+
     def press(self, *keys: str) -> None:
         self._tmux("send-keys", "-t", "t", *keys)
 

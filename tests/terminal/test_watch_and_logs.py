@@ -1,4 +1,4 @@
-"""watch and logs -f as a person sees them, in a real terminal."""
+"""watch, show and logs -f as a person sees them, in a real terminal."""
 
 from __future__ import annotations
 
@@ -75,6 +75,26 @@ def test_watch_fits_a_narrow_terminal(local_site: RunSite, tmp_path: Path) -> No
         assert step_of(screen) > 0
         assert max(len(line) for line in lines) <= 64
     run(env, "cancel", run_id)
+
+
+def test_show_wraps_at_the_width_of_the_terminal(local_site: RunSite) -> None:
+    env = environment(local_site)
+    run_id = start(env, steps="1", exit="7")
+    subprocess.run([*LLMB_RUN, "wait", run_id], env=env, capture_output=True, timeout=120, check=False)
+    piped = run(env, "show", run_id).splitlines()
+    with Terminal([*LLMB_RUN, "show", run_id], env, width=64, height=100) as terminal:
+        terminal.wait_for("[status 0]")
+        lines = [line.rstrip() for line in terminal.lines()]
+    shown = lines[: lines.index(next(line for line in lines if line.startswith("next:")))]
+    whole = [line for line in shown if len(line) > 64]
+    assert all(len(line[11:].split()) == 1 for line in whole), "only a name or a path, which can be copied"
+    assert {line[:11].strip() for line in whole} == {"", "folder", "log"}
+    assert len(shown) > len(piped)
+    # Each line of the pipe is there, with the rest of it behind its label.
+    assert " ".join("\n".join(shown).split()) == " ".join("\n".join(piped).split())
+    assert f"{run_id}  pretrain_llama3.1" in piped[0], "a pipe has no width"
+    assert f"{' ' * 13}exit code 7)" in shown, "what continues a line is further in than the next line"
+    assert all(re.match(r"\S+ {1,10}\S| {11}\S| {13}\S", line) for line in shown)
 
 
 def test_more_runs_than_lines(local_site: RunSite) -> None:

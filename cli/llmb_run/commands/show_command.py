@@ -54,11 +54,9 @@ def command(run: str | None, script: bool) -> Result:
 
 
 def _text(seen: Observation, measured: Measured) -> str:
-    return "".join(
-        f"{name if number == 0 else '':<10} {line}\n"
-        for name, lines in _lines(seen, measured)
-        for number, line in enumerate(lines)
-    )
+    from llmb_run.terminal import labelled
+
+    return "".join(labelled(name, lines) for name, lines in _lines(seen, measured))
 
 
 def _lines(seen: Observation, measured: Measured) -> list[tuple[str, list[str]]]:
