@@ -19,7 +19,9 @@ from llmb_common.errors import RequestError
 from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.index import RunFilter, find_run, find_runs
 from llmb_common.observe import Observation, cancel, observe, refresh, wait
+from llmb_common.runs.finding import attempts_of
 from llmb_common.runs.record import RunRecord, load_record, update_record
+from llmb_common.slurm.hostlist import expand
 from llmb_common.slurm.states import is_live
 from llmb_common.submission import Options, submit, submit_chain
 from support.processes import PATIENCE, wait_until
@@ -175,20 +177,29 @@ def test_node_failure_without_requeue(site: Lifecycle) -> None:
     assert site.end_of(record).state == "NODE_FAIL"
 
 
-def test_node_failure_with_requeue_goes_on_in_the_same_folder(site: Lifecycle) -> None:
-    record = site.submit(STANDIN_SECONDS="5", STANDIN_STEPS="1")
+def test_node_failure_with_requeue_goes_on_in_the_same_folder_and_names_the_node(either_site: Lifecycle) -> None:
+    site = either_site
+    two_nodes = {"JOB_TOTAL_GPUS": "2", "GPUS_PER_NODE": "1"}
+    record = site.submit(plan=two_nodes, STANDIN_SECONDS="5", STANDIN_STEPS="1", STANDIN_OTHERS="5")
     record = site.until(record, "RUNNING").record
     wait_until(record.paths.events.exists, "the start event", timeout=20)
-    site.cluster.set_node_down(str(observe([record])[0].nodes))
+    nodes = observe([record])[0].nodes
+    failed = expand(nodes)[1]
+    site.cluster.set_node_down(failed)
     record = site.until(record, "PENDING").record
     assert is_live(record.state)
     # Slurm holds a requeued job for two minutes before it starts again.
     site.cluster.run(["scontrol", "update", f"JobId={record.job_id}", "StartTime=now"])
     record = site.end_of(record, timeout=120)
     assert record.state == "COMPLETED"
-    assert states_of(record)[-4:] == ["RUNNING", "PENDING", "RUNNING", "COMPLETED"]
+    states = [state for state in states_of(record) if state != "COMPLETING"]  # where the other node takes its time
+    assert states[-4:] == ["RUNNING", "PENDING", "RUNNING", "COMPLETED"]
     assert record.manifest["job"]["restarts"] == 1
     assert "duplicate" not in events_of(record)
+    (attempt,) = attempts_of(record)
+    assert (attempt.nodes, attempt.failed) == (nodes, failed)
+    assert attempt.state == ("NODE_FAIL" if site.cluster.spec.accounting else "")
+    assert failed in next(item.detail for item in record.states if item.state == "PENDING" and "on gpu" in item.detail)
 
 
 def test_hang_is_ended_and_named(site: Lifecycle) -> None:

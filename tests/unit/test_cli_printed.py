@@ -11,8 +11,9 @@ from typing import Any
 import click
 import pytest
 
+from llmb_common.runs.finding import Attempt, Finding
 from llmb_run.terminal import table
-from llmb_run.words import span, split
+from llmb_run.words import clock, span, split
 from support.cli import Cli
 from support.iteration_logs import mbridge_line
 from support.runs import make_run, steady_log
@@ -353,6 +354,15 @@ def test_columns_of_the_csv_that_programs_read(cli: Cli) -> None:
         **{"tflops_per_gpu": "1636.8", "loss": "6.958428", "grad_norm": "1.019"},
         **{"joules_per_gpu": "", "watts_per_gpu": "", "skipped": "false"},
     }
+
+
+def test_show_names_the_node_that_failed_before_a_job_was_queued_again(cli: Cli) -> None:
+    attempts = (Attempt("NODE_FAIL", "n[1-2]", "n2", 100.0, 200.0), Attempt("", "n[1-4]", "", 300.0))
+    record = make_run(cli.install, state="RUNNING")
+    Finding("COMPLETED", attempts=attempts).apply(record).save()
+    shown = cli("show", record.paths.run_id).out
+    assert f"earlier    {clock(200)}  NODE_FAIL on n[1-2], n2 failed\n" in shown
+    assert f"{' ' * 11}{clock(300)}  queued again on n[1-4]\n" in shown
 
 
 # Runs again

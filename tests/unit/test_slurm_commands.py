@@ -14,7 +14,7 @@ import pytest
 from llmb_common.errors import SchedulerError
 from llmb_common.slurm import query
 from llmb_common.slurm.command import run_slurm
-from llmb_common.slurm.query import JobInfo, in_accounting, in_queue
+from llmb_common.slurm.query import JobInfo, in_accounting, in_queue, starts_in_accounting, unfit_nodes
 from llmb_common.slurm.states import ENDED_STATES, LIVE_STATES, base_state, is_live, is_waiting
 
 SHELL = "#!/bin/bash\n"
@@ -148,6 +148,38 @@ def test_accounting_is_asked_from_a_little_before_the_submission(
         *("--allocations", "--parsable2", "--noheader", "--allusers", "--starttime=2001-09-09T01:46:40"),
         *("--name=llmb.a", "--format=JobID,State,Submit,Start,End,NodeList,JobName,ExitCode"),
     ]
+
+
+def test_every_start_of_a_job_with_the_node_that_failed(commands: Commands) -> None:
+    row = "7|NODE_FAIL|100|200|300|n[1-2]|llmb.a|0:0"
+    commands.answer("sacct", f"{row}|n2\n7|RUNNING|300|400|Unknown|n[3-4]|llmb.a|0:0|\n")
+    first, second = starts_in_accounting(["llmb.a"], 0)
+    assert (first.state, first.started, first.ended, first.failed) == ("NODE_FAIL", 200.0, 300.0, "n2")
+    assert (second.state, second.ended, second.failed) == ("RUNNING", None, "")
+    assert {"--duplicates"} < set(commands.calls("sacct")[0])
+    commands.answer("sacct", errors="Slurm accounting storage is disabled", status=1)
+    assert starts_in_accounting(["llmb.a"], 0) == []
+
+
+def test_a_release_that_does_not_name_failed_nodes_is_asked_without_them(commands: Commands) -> None:
+    complaint = 'sacct: error: Invalid field requested: "FailedNode"'  # 22.05
+    program = commands.folder / "sacct"
+    program.write_text(
+        f"{SHELL}[[ $* == *FailedNode* ]] && {{ echo '{complaint}' >&2; exit 1; }}\n"
+        f"echo call >> $0.asked\necho '7|NODE_FAIL|100|200|300|n1|llmb.a|0:0'\n"
+    )
+    program.chmod(0o755)
+    (start,) = starts_in_accounting(["llmb.a"], 0)
+    assert (start.nodes, start.failed) == ("n1", "")
+    assert (commands.folder / "sacct.asked").read_text() == "call\n"
+
+
+def test_nodes_that_are_down_are_named_once(commands: Commands) -> None:
+    commands.answer("sinfo", "n2\nn2\nn3\n")
+    assert unfit_nodes("n[1-4]") == ["n2", "n3"]
+    commands.answer("sinfo", errors="down", status=1)
+    with pytest.raises(SchedulerError, match="sinfo: down"):
+        unfit_nodes("n1")
 
 
 def test_a_site_without_accounting_says_so_once(commands: Commands) -> None:

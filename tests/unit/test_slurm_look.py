@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
 import pytest
 
 from llmb_common.errors import SchedulerError
+from llmb_common.executors.slurm import attempts
 from llmb_common.executors.slurm import look as slurm_look
 from llmb_common.executors.slurm.look import GRACE_SECONDS, LOST_SECONDS, look_at_slurm, may_still_be_born
 from llmb_common.executors.slurm.sbatch import SUBMIT_SECONDS
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.process import ProcessId, identify
-from llmb_common.runs.finding import Finding
+from llmb_common.runs.finding import Attempt, Finding, attempts_of
 from llmb_common.runs.record import ArrayTask, RunRecord, Submission
+from llmb_common.slurm.hostlist import expand
 from llmb_common.slurm.query import JobInfo, Place
 from llmb_common.submission.create import create_run
 
@@ -31,6 +33,11 @@ class Slurm:
     accounting: list[JobInfo] | None = field(default_factory=list)
     asked: list[tuple[list[str], float]] = field(default_factory=list)
     """The names that accounting was asked for, and since when."""
+    starts: list[JobInfo] = field(default_factory=list)
+    """All starts that accounting knows of."""
+    unfit: list[str] = field(default_factory=list)
+    """The nodes that are down or drained."""
+    asked_for_starts: int = 0
 
     def in_queue(self, names: Iterable[str]) -> dict[Place, list[JobInfo]]:
         if self.queue is None:
@@ -42,6 +49,13 @@ class Slurm:
         if self.accounting is None:
             raise SchedulerError("sacct did not answer")
         return by_place(self.accounting, set(self.asked[-1][0]))
+
+    def starts_in_accounting(self, names: Sequence[str], since: float) -> list[JobInfo]:
+        self.asked_for_starts += 1
+        return [start for start in self.starts if start.name in names]
+
+    def unfit_nodes(self, nodes: str) -> list[str]:
+        return sorted({*expand(nodes)} & {*self.unfit})
 
 
 def by_place(jobs: list[JobInfo], names: set[str]) -> dict[Place, list[JobInfo]]:
@@ -57,6 +71,8 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     slurm = Slurm()
     monkeypatch.setattr(slurm_look, "in_queue", slurm.in_queue)
     monkeypatch.setattr(slurm_look, "in_accounting", slurm.in_accounting)
+    monkeypatch.setattr(attempts, "starts_in_accounting", slurm.starts_in_accounting)
+    monkeypatch.setattr(attempts, "unfit_nodes", slurm.unfit_nodes)
     return slurm
 
 
@@ -316,3 +332,95 @@ def test_an_sbatch_that_ends_while_slurm_is_asked_is_not_over(
 def test_one_that_was_given_up_stays_so(record: RunRecord, slurm: Slurm) -> None:
     given_up = replace(record, job_id=None).with_state("NOT_SUBMITTED")
     assert look(given_up) == Finding("NOT_SUBMITTED", "the submission was interrupted and no job came of it")
+
+
+# Queued again
+
+
+AGAIN = {"event": "start", "time": 1210.0, "nodes": "n[3-4]", "restart": 1}
+
+
+def test_a_node_that_failed_before_a_requeue_is_named_at_once_and_kept(record: RunRecord, slurm: Slurm) -> None:
+    running = record.with_state("RUNNING")
+    say(record, START)
+    slurm.queue = [job(record, "PENDING", nodes="", reason="BeginTime", started=None, ended=None)]
+    slurm.starts = [job(record, "NODE_FAIL", nodes="n1", exit_code="0:0"), replace(slurm.queue[0], reason="")]
+    slurm.unfit = ["n2", "n7"]
+    found = look(running)
+    failed = Attempt("NODE_FAIL", "n[1-2]", "n2", 200.0, 300.0)
+    assert found.attempts == (failed,), "on the nodes of its own record: accounting may have lost the one that failed"
+    assert found.detail == "BeginTime; NODE_FAIL on n[1-2], n2 failed"
+    waiting = found.apply(running)
+    assert (waiting.detail, attempts_of(waiting)) == (found.detail, [failed])
+    asked = slurm.asked_for_starts
+    assert look(waiting).apply(waiting) == waiting
+    assert slurm.asked_for_starts == asked, "only where there is news"
+
+
+def test_what_nobody_saw_is_found_out_in_the_end(record: RunRecord, slurm: Slurm) -> None:
+    say(record, START, AGAIN, END)
+    last = job(record, "COMPLETED", nodes="n[3-4]", started=1200.0, ended=1300.0, exit_code="0:0")
+    slurm.accounting = [last]
+    slurm.starts = [last, job(record, "NODE_FAIL", exit_code="0:0", failed="n1")]
+    slurm.unfit = ["n2"]
+    found = look(record.with_state("RUNNING"))
+    assert (found.state, found.detail) == ("COMPLETED", "")
+    assert found.attempts == (Attempt("NODE_FAIL", "n[1-2]", "n1", 200.0, 300.0),), "accounting names the node"
+
+
+def test_what_was_seen_is_kept_when_more_is_known_and_the_node_is_back(record: RunRecord, slurm: Slurm) -> None:
+    say(record, START)
+    slurm.queue = [job(record, "PENDING", nodes="", started=None, ended=None)]
+    slurm.unfit = ["n2"]
+    waiting = look(record.with_state("RUNNING")).apply(record.with_state("RUNNING"))
+    assert attempts_of(waiting) == [Attempt("", "n[1-2]", "n2", 210.0)]
+    say(record, START, AGAIN, END)
+    slurm.queue = [job(record, "COMPLETED", nodes="n[3-4]", started=1200.0, ended=1300.0)]
+    slurm.starts = [job(record, "NODE_FAIL", exit_code="0:0")]
+    slurm.unfit = ["n1"]
+    ended = look(waiting).apply(waiting)
+    assert attempts_of(ended) == [Attempt("NODE_FAIL", "n[1-2]", "n2", 200.0, 300.0)]
+
+
+def test_a_run_that_goes_on_elsewhere_says_where_it_was(record: RunRecord, slurm: Slurm) -> None:
+    """Nobody looked while it waited, and there is no accounting: its own record has the nodes."""
+    say(record, START, AGAIN)
+    slurm.queue = [job(record, "RUNNING", nodes="n[3-4]", started=1200.0, ended=None)]
+    slurm.unfit = ["n2"]
+    running = record.with_state("RUNNING")
+    found = look(running)
+    assert found.attempts == (Attempt("", "n[1-2]", "n2", 210.0),)
+    assert str(found.attempts[0]) == "queued again on n[1-2], n2 is out of service"
+    assert attempts_of(found.apply(running)) == list(found.attempts)
+
+
+def test_a_preempted_job_blames_no_node(record: RunRecord, slurm: Slurm) -> None:
+    say(record, START)
+    slurm.queue = [job(record, "PENDING", nodes="", started=None, ended=None)]
+    slurm.starts = [job(record, "PREEMPTED", exit_code="0:0")]
+    slurm.unfit = ["n2"]
+    assert look(record.with_state("RUNNING")).detail == "PREEMPTED on n[1-2]"
+
+
+def test_the_only_node_of_a_job_is_the_one_that_failed(record: RunRecord, slurm: Slurm) -> None:
+    say(record, {**START, "nodes": "n5"})
+    slurm.queue = [job(record, "PENDING", nodes="", started=None, ended=None)]
+    slurm.starts = [job(record, "NODE_FAIL", nodes="n5", exit_code="0:0")]
+    assert look(record.with_state("RUNNING")).detail == "NODE_FAIL on n5, n5 failed", "though it is back by now"
+
+
+def test_another_runs_starts_and_damaged_records_say_nothing(record: RunRecord, slurm: Slurm) -> None:
+    say(record, START)
+    slurm.queue = [job(record, "PENDING", nodes="", started=None, ended=None)]
+    slurm.starts = [job(record, "NODE_FAIL", job_id="8", exit_code="0:0")]
+    assert look(record.with_state("RUNNING")).attempts == (Attempt("", "n[1-2]", "", 210.0),)
+    assert attempts_of(replace(record, manifest={"attempts": [{"state": 1}]})) == []
+
+
+def test_a_job_that_was_not_queued_again_costs_no_question(record: RunRecord, slurm: Slurm) -> None:
+    slurm.queue = [job(record, "PENDING", nodes="", started=None, ended=None)]
+    look(record)
+    say(record, START, END)
+    slurm.queue = [job(record, "COMPLETED")]
+    assert look(record.with_state("RUNNING")).attempts == ()
+    assert slurm.asked_for_starts == 0

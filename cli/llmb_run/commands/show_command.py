@@ -13,6 +13,7 @@ from llmb_run.app import Command
 
 if TYPE_CHECKING:
     from llmb_common.observe import Observation
+    from llmb_common.runs.finding import Attempt
     from llmb_run.results.measuring import Measured
 
 
@@ -61,6 +62,7 @@ def _text(seen: Observation, measured: Measured) -> str:
 
 def _lines(seen: Observation, measured: Measured) -> list[tuple[str, list[str]]]:
     from llmb_common.printable import printable
+    from llmb_common.runs.finding import attempts_of
     from llmb_common.runs.manifest import image_line
     from llmb_common.slurm.states import is_live
     from llmb_run.results.measuring import reference_lines
@@ -93,6 +95,7 @@ def _lines(seen: Observation, measured: Measured) -> list[tuple[str, list[str]]]
         ("folder", [str(record.paths.folder)]),
         ("log", [str(record.paths.log)]),
         ("history", history),
+        *([("earlier", earlier)] if (earlier := [_attempt(item) for item in attempts_of(record)]) else []),
         ("result", [_result(measured), *_steady(measured), *reference_lines([measured])]),
     ]
     if remarks := [printable(text) for text in measured.remarks]:
@@ -117,6 +120,13 @@ def _job(seen: Observation) -> str:
         )
     where = f" on {seen.nodes}" if seen.nodes else ""
     return f"{record.job_id or 'no job id yet'}{where}"
+
+
+def _attempt(attempt: Attempt) -> str:
+    from llmb_run.words import clock
+
+    when = attempt.ended or attempt.started
+    return f"{clock(when)}  {attempt}" if when is not None else str(attempt)
 
 
 def _made_by(manifest: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ _REACH = 16 << 20
 def with_job_facts(record: RunRecord) -> RunRecord:
     """``record`` whose manifest has ``job``: events.jsonl's account, the log's manifest line as ``software``, and the
     nodes' own account as ``evidence``."""
-    events = asdict(read_events(record.paths.events))
+    events = as_plain(read_events(record.paths.events))
     seen = {"software": read_manifest_line(record.paths.log), KEY: as_plain(make_account(record))}
     return replace(record, manifest={**record.manifest, "job": {**events, **seen}})
 

@@ -5,9 +5,37 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from llmb_common.process import ProcessId
 from llmb_common.runs.record import LOST, NOT_SUBMITTED, RunRecord
 from llmb_common.slurm.states import is_live
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """An earlier start of a job that its scheduler queued again. Times are Unix seconds, None where nobody knows."""
+
+    state: str
+    """How it ended, in the scheduler's word; empty where it does not say."""
+    nodes: str
+    """A host list."""
+    failed: str
+    """Those of them that failed, as a host list; with an unknown ``state`` those that were out of service later."""
+    started: float | None = None
+    ended: float | None = None
+
+    def __str__(self) -> str:
+        where = f" on {self.nodes}" if self.nodes else ""
+        failed = f", {self.failed} {'failed' if self.state else 'is out of service'}" if self.failed else ""
+        return f"{self.state or 'queued again'}{where}{failed}"
+
+
+def attempts_of(record: RunRecord) -> list[Attempt]:
+    """The earlier starts on record, the oldest first; a damaged list has none."""
+    try:
+        return msgspec.convert(record.manifest.get("attempts", []), list[Attempt])
+    except msgspec.ValidationError:
+        return []
 
 
 @dataclass(frozen=True)
@@ -25,6 +53,7 @@ class Finding:
     reason: str = ""
     nodes: str = ""
     start: float | None = None
+    attempts: tuple[Attempt, ...] = ()
 
     def apply(self, record: RunRecord) -> RunRecord:
         """``record`` with this finding. A run that has ended meanwhile stays so: findings can be late."""
@@ -38,6 +67,9 @@ class Finding:
             record = replace(record, job_id=self.job_id)
         if self.process is not None and record.process is None:
             record = replace(record, process=self.process)
+        if self.attempts:
+            plain = [msgspec.to_builtins(attempt) for attempt in self.attempts]
+            record = replace(record, manifest={**record.manifest, "attempts": plain})
         if self.state is not None and self.state != record.state:
             record = record.with_state(self.state, self.detail, self.since)
         return record

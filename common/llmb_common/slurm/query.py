@@ -35,6 +35,9 @@ Place = tuple[str, int | None]
 """A job's name and its array task number. None: not an array task, or the row that stands for all tasks without one of
 their own (those cancelled before they started)."""
 
+_UNKNOWN_FIELD = "Invalid field"
+"""What sacct says of a field that a newer release has."""
+
 _NAMES_AT_ONCE = 400
 _EARLIER = 300
 """Clocks differ, so accounting is queried from this many seconds before the submission."""
@@ -54,6 +57,8 @@ class JobInfo:
     nodes: str
     reason: str = ""
     exit_code: str = ""
+    failed: str = ""
+    """The nodes whose failure ended it, where accounting says so (sacct's FailedNode, which 22.05 does not have)."""
 
     @property
     def place(self) -> Place:
@@ -81,19 +86,40 @@ def in_accounting(names: Iterable[str], since: float) -> dict[Place, list[JobInf
     Raises:
         SchedulerError: accounting cannot be reached.
     """
-    jobs: list[JobInfo] = []
+    try:
+        return _by_place([job for chunk in _chunks(names) for job in _accounting(chunk, since)])
+    except SchedulerError as error:
+        if error.code == "no-program" or "accounting storage is disabled" in error.message:
+            return None
+        raise
+
+
+def starts_in_accounting(names: Sequence[str], since: float, more: str = ",FailedNode") -> list[JobInfo]:
+    """The same with every start of jobs that were queued again, in no order; nothing where accounting does not say."""
+    try:
+        return [job for chunk in _chunks(names) for job in _accounting(chunk, since, "--duplicates", more=more)]
+    except SchedulerError as error:
+        return starts_in_accounting(names, since, "") if more and _UNKNOWN_FIELD in error.message else []
+
+
+def unfit_nodes(nodes: str) -> list[str]:
+    """Those of ``nodes``, a host list, that are down or drained.
+
+    Raises:
+        SchedulerError: the scheduler does not say.
+    """
+    states = "--states=down,drain,fail,no_respond"
+    answer = run_slurm(["sinfo", "--noheader", "--Node", "--nodes", nodes, states, "--format=%N"], ASK_SECONDS)
+    if answer.status != 0:
+        raise SchedulerError(f"sinfo: {answer.complaint}", remedy="name the nodes with --without HOSTS")
+    return list(dict.fromkeys(answer.output.split()))  # one line for each partition
+
+
+def _accounting(names: Sequence[str], since: float, *options: str, more: str = "") -> list[JobInfo]:
     start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since - _EARLIER))
-    for chunk in _chunks(names):
-        command = ["sacct", "--allocations", "--parsable2", "--noheader", "--allusers", f"--starttime={start}"]
-        command += [f"--name={','.join(chunk)}", "--format=JobID,State,Submit,Start,End,NodeList,JobName,ExitCode"]
-        try:
-            answer = _ask(command)
-        except SchedulerError as error:
-            if error.code == "no-program" or "accounting storage is disabled" in error.message:
-                return None
-            raise
-        jobs += [_accounted(fields) for fields in _rows(answer, "sacct", 8)]
-    return _by_place(jobs)
+    command = ["sacct", "--allocations", "--parsable2", "--noheader", "--allusers", f"--starttime={start}", *options]
+    command += [f"--name={','.join(names)}", f"--format=JobID,State,Submit,Start,End,NodeList,JobName,ExitCode{more}"]
+    return [_accounted(fields) for fields in _rows(_ask(command), "sacct", 8 + bool(more))]
 
 
 def _ask(command: Sequence[str]) -> Answer:
@@ -111,7 +137,8 @@ def _ask(command: Sequence[str]) -> Answer:
             problem = AnswerLost(
                 f"{command[0]}: {answer.complaint}", remedy="the jobs are not affected; ask again later"
             )
-            again = "disabled" not in answer.complaint and time.monotonic() - begun < RETRY_SECONDS
+            final = any(word in answer.complaint for word in ("disabled", _UNKNOWN_FIELD))
+            again = not final and time.monotonic() - begun < RETRY_SECONDS
         if not again or attempt == TRIES - 1:
             raise problem
         time.sleep(delay)
@@ -156,7 +183,7 @@ def _queued(row: list[str]) -> JobInfo:
 
 
 def _accounted(row: list[str]) -> JobInfo:
-    job_id, state, submitted, started, ended, nodes, name, exit_code = row
+    job_id, state, submitted, started, ended, nodes, name, exit_code, *failed = row
     nodes = "" if nodes == "None assigned" else nodes
     return JobInfo(
         job_id,
@@ -167,6 +194,7 @@ def _accounted(row: list[str]) -> JobInfo:
         _time(ended),
         nodes,
         exit_code=exit_code,
+        failed="" if failed in ([], ["None"], ["(null)"]) else failed[0],
     )
 
 

@@ -11,6 +11,14 @@ from llmb_common.files import read_plain
 
 
 @dataclass(frozen=True)
+class Start:
+    """A start of the job: where, and when as Unix time."""
+
+    nodes: str
+    time: float | None
+
+
+@dataclass(frozen=True)
 class JobEvents:
     """What the last start of the job recorded. ``exit_code`` None: it has not ended. ``problem``: in words, or empty.
 
@@ -27,15 +35,19 @@ class JobEvents:
     signalled: bool = False
     """Somebody told the job to end."""
     problem: str = ""
+    earlier: tuple[Start, ...] = ()
+    """The starts before the last, of a job that its scheduler queued again."""
 
 
 def read_events(path: Path) -> JobEvents:
     """The job's own account; all None where it has not started."""
     start: dict[str, Any] | None = None
+    starts: list[dict[str, Any]] = []
     later: list[dict[str, Any]] = []
     for event in _events(path):
         if event["event"] == "start":
             start, later = event, []
+            starts.append(event)
         elif start is not None and event.get("job_id") == start.get("job_id"):
             later.append(event)
     if start is None:
@@ -52,7 +64,12 @@ def read_events(path: Path) -> JobEvents:
         restarts=_integer(start.get("restart")) or 0,
         signalled=any(event["event"] == "signal" for event in later),
         problem=_problem(_number(start.get("time")), later),
+        earlier=tuple(_start(one) for one in starts[:-1] if one.get("job_id") == start.get("job_id")),
     )
+
+
+def _start(event: dict[str, Any]) -> Start:
+    return Start(str(event.get("nodes", "")), _number(event.get("time")))
 
 
 def _events(path: Path) -> list[dict[str, Any]]:

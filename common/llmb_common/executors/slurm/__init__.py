@@ -104,14 +104,9 @@ class SlurmExecutor(Executor):
         return look_at_slurm(records)
 
     def failed_nodes(self, nodes: str) -> list[str]:
-        from llmb_common.errors import SchedulerError
-        from llmb_common.slurm.command import run_slurm
+        from llmb_common.slurm.query import unfit_nodes
 
-        states = "--states=down,drain,fail,no_respond"
-        answer = run_slurm(["sinfo", "--noheader", "--Node", "--nodes", nodes, states, "--format=%N"], 30)
-        if answer.status != 0:
-            raise SchedulerError(f"sinfo: {answer.complaint}", remedy="name the nodes with --without HOSTS")
-        return answer.output.split()
+        return unfit_nodes(nodes)
 
     def end(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
         from llmb_common.executors.slurm.scancel import end_jobs

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from llmb_common.errors import SchedulerError
+from llmb_common.executors.slurm.attempts import with_attempts
 from llmb_common.process import identify, is_alive, runs_with
 from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import COMPLETED, FAILED, LOST, NOT_SUBMITTED, RUNNING, SUBMITTED, SUBMITTING, RunRecord
@@ -47,12 +48,13 @@ def look_at_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
     def rows(place: Place) -> list[JobInfo]:
         return queue.get(place, []) + accounting.get(place, [])
 
-    return {
+    findings = {
         (run_id := record.paths.run_id): _judge(
             record, rows(_place(record)), rows((record.job_name, None)), problem, may_come=run_id in unborn
         )
         for record in records
     }
+    return with_attempts(records, findings)
 
 
 def _place(record: RunRecord) -> Place:

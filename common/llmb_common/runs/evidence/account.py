@@ -136,8 +136,8 @@ def account_of(record: RunRecord) -> Account:
     return make_account(record)
 
 
-def as_plain(account: Account) -> dict[str, Any]:
-    """JSON values."""
+def as_plain(account: object) -> dict[str, Any]:
+    """The JSON values of an ``Account``, or of another struct."""
     plain: dict[str, Any] = json.loads(msgspec.json.encode(account))  # lists, as a record that was read has
     return plain
 
