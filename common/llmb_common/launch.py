@@ -67,8 +67,10 @@ def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
     if request.dry_run:
         exact(sys.stdout).write(render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name)))
         return 0
-    from llmb_common.submission import submit
+    from llmb_common.submission import doubts, submit
 
+    for doubt in doubts([plan]):
+        print(f"note: {doubt}", file=sys.stderr)
     record = submit(plan, recipe_folder, on_record=_announce)
     if record.job_id is not None:
         print(f"Submitted batch job {record.job_id}")

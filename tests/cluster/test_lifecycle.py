@@ -23,7 +23,7 @@ from llmb_common.runs.finding import attempts_of
 from llmb_common.runs.record import RunRecord, load_record, update_record
 from llmb_common.slurm.hostlist import expand
 from llmb_common.slurm.states import is_live
-from llmb_common.submission import Options, submit, submit_chain
+from llmb_common.submission import Options, doubts, submit, submit_chain
 from support.processes import PATIENCE, wait_until
 from support.run_site import RECIPE, RunSite
 from support.slurm_cluster import SlurmCluster
@@ -168,6 +168,21 @@ def test_time_limit(site: Lifecycle) -> None:
     site.cluster.end_job_in(int(record.job_id or 0), seconds=1)
     record = site.end_of(record)
     assert record.state == "TIMEOUT", (record.states, batch_log(record))
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_node_that_does_not_see_the_folder_of_runs_is_named_as_the_cause(site: Lifecycle, forgotten: bool) -> None:
+    assert doubts([site.plan()]) == [], "all nodes are this machine"
+    site.cluster.hide(site.install, "gpu2")
+    record = site.submit(plan={"ADDITIONAL_SLURM_PARAMS": "nodelist=gpu2"})
+    site.cluster.wait_for_state(int(record.job_id or 0), "FAILED")
+    if forgotten:
+        site.cluster.forget_finished_jobs()
+    record = site.end_of(record)
+    assert record.state == "FAILED"
+    assert "JobLaunchFailure: the script could not start on gpu2" in record.detail
+    assert f"cannot see or write {record.paths.output}" in record.detail
+    assert not record.paths.log.exists()
 
 
 def test_node_failure_without_requeue(site: Lifecycle) -> None:

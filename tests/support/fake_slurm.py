@@ -1,6 +1,7 @@
 """A scripted Slurm for what a real one does not do on demand: it hangs, lies, loses answers and stops mid-line.
 
-``FakeSlurm`` puts ``sbatch``, ``squeue``, ``sacct``, ``scancel`` and ``scontrol show config`` into a folder for PATH.
+``FakeSlurm`` puts ``sbatch``, ``squeue``, ``sacct``, ``scancel`` and ``scontrol show config`` into a folder for PATH,
+and a ``sinfo`` whose only node is this machine (a file ``nodes`` in the folder names others).
 Jobs are files there, named by id; those of an array share one. It shows arrays as Slurm 22.05 does: waiting tasks are
 one row unless ``squeue`` is asked with ``--array``; a waiting task that is cancelled leaves no trace, the whole array
 one row without a number. ``say(command, how)`` directs the next calls of a command:
@@ -29,12 +30,17 @@ from pathlib import Path
 
 from support.fake_slurm_program import SCONTROL, SEPARATOR, read_jobs, write_jobs
 
-COMMANDS = ("sbatch", "squeue", "sacct", "scancel", "scontrol")
+COMMANDS = ("sbatch", "squeue", "sacct", "scancel", "scontrol", "sinfo")
 
 # Python takes ten times as long to start as sh, which answers what is asked most.
 _PROGRAM = f"""#!/bin/sh
 if [ "$*" = --version ]; then echo 'slurm 22.05.8'; exit; fi
 folder=FOLDER IFS='{SEPARATOR}'
+if [ "${{0##*/}}" = sinfo ]; then
+    printf '%s\\n' "sinfo$IFS$*" >>"$folder/calls"
+    cat "$folder/nodes" 2>/dev/null || echo 'localhost|127.0.0.1'
+    exit
+fi
 if [ "${{0##*/}}" = scontrol ] && [ ! -e "$folder/scontrol.how" ]; then
     printf '%s\\n' "scontrol$IFS$*" >>"$folder/calls"
     echo '{SCONTROL}'

@@ -52,6 +52,9 @@ class Daemons:
                 preexec_fn=_die_with_parent,
             )
 
+    def pid(self, name: str) -> int:
+        return self._running[name].pid
+
     def alive(self, name: str) -> bool:
         process = self._running.get(name)
         return process is not None and process.poll() is None

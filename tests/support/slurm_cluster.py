@@ -194,6 +194,11 @@ class SlurmCluster:
             argv = [*unshare, node, f"{self.root}/etc/hosts", *argv]
         self._daemons.start(f"slurmd-{node}", argv, self.env)
 
+    def hide(self, folder: Path, node: str) -> None:
+        """Let ``node`` see an empty folder in place of ``folder``, as one that does not mount its file system."""
+        enter = ["nsenter", f"--target={self._daemons.pid(f'slurmd-{node}')}", "--mount"]
+        self.run([*enter, "mount", "-t", "tmpfs", "none", folder])
+
     def stop_node(self, node: str) -> None:
         """Stop the slurmd of ``node``, as a crash of the node would."""
         self._daemons.stop(f"slurmd-{node}")

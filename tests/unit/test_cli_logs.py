@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from llmb_run.following.log_lines import follow, last_lines, lines_of, rank_of
 from llmb_run.following.progress import Progress
 from support.cli import Cli
+from support.fake_slurm import FakeSlurm
 from support.iteration_logs import mbridge_line, mbridge_log, nccl_lines, nemo_log, step_time
 from support.runs import make_run
 
@@ -44,11 +45,22 @@ def test_a_line_says_whose_it_is(line: str, rank: int | None) -> None:
     assert rank_of(line) == rank
 
 
-def test_a_run_without_a_log_says_how_to_wait_for_it(cli: Cli) -> None:
-    run = make_run(cli.install).paths.run_id
+def test_a_run_without_a_log_says_how_to_wait_for_it(cli: Cli, fake: FakeSlurm) -> None:
+    run = make_run(cli.install, state="PENDING").paths.run_id
     done = cli("logs", run)
     assert done.status == 3
     assert f"llmb-run logs {run} -f waits for it" in done.err
+
+
+def test_a_run_that_ended_without_a_log_says_how(cli: Cli) -> None:
+    record = make_run(cli.install, state="PENDING").with_state("FAILED", "JobLaunchFailure: the script could not start")
+    record.save()
+    run = record.paths.run_id
+    done = cli("logs", run)
+    assert "does not exist: the run is FAILED, JobLaunchFailure: the script could not start" in done.err
+    assert done.err.rstrip().endswith(f"llmb-run show {run} has more")
+    assert "(FAILED, JobLaunchFailure: the script could not start)" in cli("show", run).out
+    assert "(FAILED, JobLaunchFailure: the script could not start)" in cli("results", run).out
 
 
 def test_following_an_ended_run_prints_its_end_and_returns(cli: Cli) -> None:

@@ -159,6 +159,20 @@ def test_how_a_job_ended(record: RunRecord, slurm: Slurm, state: str, code: str,
     assert look(record) == ended
 
 
+@pytest.mark.parametrize(
+    ("code", "reason"), [("", "JobLaunchFailure"), ("0:53", ""), ("", "RaisedSignal:53(Real-time_signal_19)")]
+)
+def test_a_script_that_a_node_could_not_start_is_explained(
+    record: RunRecord, slurm: Slurm, code: str, reason: str
+) -> None:
+    slurm.queue = [job(record, "FAILED", exit_code=code, reason=reason)]
+    detail = look(record).detail
+    assert detail.startswith("JobLaunchFailure: the script could not start on n[1-2], as where a node cannot see")
+    assert str(record.paths.output) in detail
+    say(record, START, {**END, "exit_code": 5})
+    assert look(record).detail.startswith("exit code 5"), "it did start"
+
+
 def test_the_exit_code_of_the_ranks_is_told_and_not_that_of_the_script(record: RunRecord, slurm: Slurm) -> None:
     say(record, START, {**END, "exit_code": 5})
     slurm.accounting = [job(record, "FAILED", exit_code="1:0")]

@@ -20,7 +20,7 @@ from llmb_run.acceptance.preview import at_best, foreseen, planned, planned_text
 from llmb_run.acceptance.signing import check_key, sign
 from llmb_run.acceptance.suite import Suite, find_suite, read_suite
 from llmb_run.place import Place
-from llmb_run.starting.start import say_warnings
+from llmb_run.starting.start import say_doubts, say_warnings
 from llmb_run.terminal import notice
 
 
@@ -45,6 +45,7 @@ def accept(word: str, *, again: bool, folder: Path | None, sign_with: Path | Non
             return _shown(campaign, with_conclusion(result), sign_with)
         workloads = plan_suite(suite, place, dry_run=False)
         say_warnings([item.asked for item in workloads if item.asked])
+        say_doubts(item.plan for item in workloads)
         frozen = begin_or_go_on(campaign, suite, workloads)
         workloads = with_frozen_references(workloads, frozen)
         for text in foreseen(workloads):

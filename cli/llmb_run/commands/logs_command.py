@@ -16,6 +16,7 @@ from llmb_run.app import Command
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from llmb_common.errors import RecordError
     from llmb_common.runs.record import RunRecord
     from llmb_run.following.log_lines import LineFilter
 
@@ -40,7 +41,6 @@ def command(
 
     Without RUN: the newest one.
     """
-    from llmb_common.errors import RecordError
     from llmb_common.runs.record import load_record
     from llmb_run.place import Place
     from llmb_run.selecting import one_folder
@@ -54,12 +54,22 @@ def command(
         _follow(record, path, wanted, 20 if lines is None else lines, raw=raw)
         return Result()
     if not path.is_file():
-        raise RecordError(
-            f"{path} does not exist: the run is {record.state}",
-            remedy=f"llmb-run logs {record.paths.run_id} -f waits for it; llmb-run show has more",
-        )
+        raise _no_log(record, path)
     _print(path, wanted, lines, raw=raw)
     return Result()
+
+
+def _no_log(record: RunRecord, path: Path) -> RecordError:
+    """Why there is none, as far as it is known now, and what to do."""
+    from llmb_common.errors import RecordError
+    from llmb_common.observe import refresh
+    from llmb_common.slurm.states import is_live
+
+    (record,) = refresh([record])
+    run = record.paths.run_id
+    detail = f", {record.detail}" if record.detail else ""
+    remedy = f"llmb-run logs {run} -f waits for it" if is_live(record.state) else f"llmb-run show {run} has more"
+    return RecordError(f"{path} does not exist: the run is {record.state}{detail}", remedy=remedy)
 
 
 def _filter(grep: str | None, rank: int | None) -> LineFilter:

@@ -28,7 +28,7 @@ def command(run: str, check: bool, anyway: bool, detach: bool) -> Result:
     from llmb_run.place import Place
     from llmb_run.selecting import one_folder, require_own
     from llmb_run.starting.repeating import differences, in_words
-    from llmb_run.starting.start import announce, report_started
+    from llmb_run.starting.start import announce, report_started, say_doubts
 
     place = Place()
     folder = one_folder(place, run)
@@ -51,6 +51,7 @@ def command(run: str, check: bool, anyway: bool, detach: bool) -> Result:
             code="differs",
         )
         return replace(compared, error=error)
+    say_doubts([record.plan])
     started = submission.submit(record.plan, entry.folder, submission.Options(detach=detach), on_record=announce)
     result = report_started([(record.plan.experiment_name, started)])
     return replace(result, remarks=[*in_words(found), *result.remarks])

@@ -42,7 +42,7 @@ def command(runs: tuple[str, ...], without: str | None, without_failed: bool, re
     from llmb_common.slurm.states import is_live
     from llmb_run.place import Place
     from llmb_run.selecting import require_own, select_rows
-    from llmb_run.starting.start import announce, report_started
+    from llmb_run.starting.start import announce, report_started, say_doubts
     from llmb_run.starting.submitting import start_round
 
     place = Place()
@@ -66,6 +66,7 @@ def command(runs: tuple[str, ...], without: str | None, without_failed: bool, re
             submission.check_resumable(plan)
             _require_alone(record, place)
         jobs.append(submission.Job(plan, place.workload(plan.workload).folder, options_))
+    say_doubts(job.plan for job in jobs)
     if len(jobs) > 1:
         return start_round("retry", jobs, place)
     started = submission.submit(jobs[0].plan, jobs[0].recipe_folder, jobs[0].options, on_record=announce)

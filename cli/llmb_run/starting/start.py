@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from llmb_common.envelope import Result
@@ -62,6 +62,14 @@ def say_warnings(asked: Sequence[Asked]) -> None:
     for item in asked:
         for warning in item.plan.preflight.warnings:
             notice(warning if len(asked) == 1 else f"{item.plan.experiment_name}: {warning}")
+
+
+def say_doubts(plans: Iterable[JobPlan]) -> None:
+    """What may go wrong with jobs that are about to be submitted."""
+    from llmb_common.submission import doubts
+
+    for doubt in doubts(plans):
+        notice(doubt)
 
 
 def announce(record: RunRecord) -> None:

@@ -11,7 +11,7 @@ from llmb_common.errors import CheckFailed, LLMBError
 from llmb_common.runs.record import RunRecord
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask, plan_all
-from llmb_run.starting.start import announce, report_started, say_warnings, show_plans
+from llmb_run.starting.start import announce, report_started, say_doubts, say_warnings, show_plans
 from llmb_run.terminal import notice
 from llmb_run.words import clock
 
@@ -51,6 +51,7 @@ def start(
 
     place.require_install()
     say_warnings(asked)
+    say_doubts(item.plan for item in asked)
     jobs = [
         submission.Job(
             item.plan,

@@ -88,6 +88,10 @@ class Executor(ABC):
             EnvironmentLacks: something is missing.
         """
 
+    def doubts(self, plan: JobPlan) -> list[str]:
+        """What ``check`` does not refuse, and the user should know before the job is submitted."""
+        return []
+
     def options(self, plan: JobPlan, after: Sequence[str], excluded: Mapping[str, str]) -> tuple[str, ...]:
         """What is said on submission beyond the script: ids of jobs to start after (only where the traits have
         ``dependencies``), and nodes to avoid, each with the reason. The record keeps it.

@@ -115,6 +115,20 @@ def unfit_nodes(nodes: str) -> list[str]:
     return list(dict.fromkeys(answer.output.split()))  # one line for each partition
 
 
+def nodes_of_jobs(partition: str | None, nodelist: str | None) -> list[tuple[str, str]]:
+    """Host name and address of the nodes of a partition (None: of any), and on a host list.
+
+    Raises:
+        SchedulerError: the scheduler does not say.
+    """
+    only = [*([f"--partition={partition}"] if partition else []), *([f"--nodes={nodelist}"] if nodelist else [])]
+    answer = run_slurm(["sinfo", "--noheader", *only, "--format=%n|%o"], ASK_SECONDS)
+    if answer.status != 0:
+        raise SchedulerError(f"sinfo: {answer.complaint}", remedy="try again later")
+    rows = (line.strip().partition("|") for line in answer.output.splitlines())
+    return [(name, address) for name, _, address in rows if name]
+
+
 def _accounting(names: Sequence[str], since: float, *options: str, more: str = "") -> list[JobInfo]:
     start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since - _EARLIER))
     command = ["sacct", "--allocations", "--parsable2", "--noheader", "--allusers", f"--starttime={start}", *options]

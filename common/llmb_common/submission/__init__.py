@@ -10,7 +10,7 @@ from llmb_common.submission.chain import resuming, submit_chain
 from llmb_common.submission.code import training_code
 from llmb_common.submission.jobs import Job, Options
 from llmb_common.submission.many import submit_many
-from llmb_common.submission.preflight import check_resumable
+from llmb_common.submission.preflight import check_resumable, doubts
 from llmb_common.submission.recovery import recover
 from llmb_common.submission.single import submit
 
@@ -18,6 +18,7 @@ __all__ = [
     "Job",
     "Options",
     "check_resumable",
+    "doubts",
     "recover",
     "resuming",
     "submit",

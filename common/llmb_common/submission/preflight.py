@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks, RequestError
@@ -33,6 +34,15 @@ def check(plan: JobPlan) -> None:
         raise RequestError(
             f"LLMB_INSTALL={plan.install} does not exist", remedy="run ./installer.py, or correct LLMB_INSTALL"
         )
+
+
+def doubts(plans: Iterable[JobPlan]) -> list[str]:
+    """What the user should know before jobs are submitted, each once."""
+    different = {
+        (plan.cluster_type, plan.workload_folder, plan.slurm): plan for plan in plans
+    }  # what executors look at
+    found = [text for plan in different.values() for text in executor_for(plan.cluster_type).doubts(plan)]
+    return list(dict.fromkeys(found))
 
 
 def check_disk(plan: JobPlan) -> None:

@@ -68,6 +68,11 @@ class SlurmExecutor(Executor):
         if plan.image is None:
             check_engine(plan)
 
+    def doubts(self, plan: JobPlan) -> list[str]:
+        from llmb_common.executors.slurm.shared_folder import folder_doubts
+
+        return folder_doubts(plan)
+
     def options(self, plan: JobPlan, after: Sequence[str], excluded: Mapping[str, str]) -> tuple[str, ...]:
         """``--dependency`` and ``--exclude``; the latter includes the plan's own list, which an option on the command
         line replaces.

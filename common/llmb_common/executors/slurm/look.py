@@ -125,7 +125,7 @@ def _is_late(job: JobInfo) -> bool:
 
 def _from_job(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
     live = is_live(job.state)
-    detail = job.reason if live else _end_detail(job, events)
+    detail = job.reason if live else _end_detail(record, job, events)
     if job.state == "PENDING" and record.state in (SUBMITTING, NOT_SUBMITTED, SUBMITTED):
         since = job.submitted
     else:
@@ -141,7 +141,17 @@ def _from_job(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
     )
 
 
-def _end_detail(job: JobInfo, events: JobEvents) -> str:
+_NOT_LAUNCHED = ("JobLaunchFailure", "RaisedSignal:53")
+"""What the queue says of a batch script that a node could not start; accounting has the exit code 0:53."""
+
+
+def _end_detail(record: RunRecord, job: JobInfo, events: JobEvents) -> str:
+    if events.started is None and (job.exit_code == "0:53" or job.reason.startswith(_NOT_LAUNCHED)):
+        where = f" on {job.nodes}" if job.nodes else ""
+        return (
+            f"JobLaunchFailure: the script could not start{where}, as where a node cannot see or write "
+            f"{record.paths.output}; jobs need a folder on a file system that all nodes mount"
+        )
     code = ""
     if events.exit_code:
         code = f"exit code {events.exit_code}"

@@ -1,0 +1,179 @@
+"""A folder of runs that compute nodes may not see: when that is said before a job is submitted, and when not."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from llmb_common.executors.slurm import shared_folder
+from llmb_common.executors.slurm.shared_folder import file_system_of, folder_doubts
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.submission import doubts
+from support.cli import Cli
+from support.fake_slurm import FakeSlurm
+from support.run_site import RunSite
+
+ELSEWHERE = "n1|192.0.2.1\nn2|192.0.2.2\n"
+"""Addresses for documentation (RFC 5737): nobody's."""
+
+MOUNTS = """\
+27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
+31 27 0:25 / /home rw,relatime shared:1 - nfs4 head:/home rw
+32 31 0:26 / /home/local\\040disk rw - xfs /dev/sdb rw
+33 27 0:27 / /lustre rw - lustre 10.0.0.1@o2ib:/scratch rw
+34 27 0:28 / /auto rw - autofs systemd-1 rw
+35 34 0:29 / /auto rw - nfs head:/auto rw
+36 27 0:30 / /tmp rw - tmpfs tmpfs rw
+half a line
+"""
+
+
+class Machine:
+    """A root folder with the mounts and exports of another machine; plans whose workload folder is there."""
+
+    def __init__(self, root: Path, plan: JobPlan, fake: FakeSlurm) -> None:
+        self.root, self._plan, self._fake = root, plan, fake
+        self.write("proc/self/mountinfo", MOUNTS)
+
+    def write(self, path: str, text: str) -> None:
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).write_text(text)
+
+    def doubts(self, folder: str, nodes: str = ELSEWHERE, **slurm: object) -> list[str]:
+        (self._fake.folder / "nodes").write_text(nodes)
+        assert self._plan.slurm is not None
+        settings = msgspec.structs.replace(self._plan.slurm, **slurm)  # type: ignore[arg-type]
+        return folder_doubts(msgspec.structs.replace(self._plan, workload_folder=folder, slurm=settings), self.root)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, plan: JobPlan, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    # Whatever this machine has at these places.
+    monkeypatch.setattr(shared_folder, "_existing", lambda folder: folder)
+    return Machine(tmp_path / "root", plan, fake)
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [
+        ("/home/me/llmb", "nfs4"),
+        ("/home/local disk/llmb", "xfs"),
+        ("/homes", "ext4"),
+        ("/lustre/llmb", "lustre"),
+        ("/auto/llmb", "nfs"),
+        ("/tmp/llmb", "tmpfs"),
+        ("/opt/llmb", "ext4"),
+    ],
+)
+def test_where_a_folder_is(machine: Machine, folder: str, kind: str) -> None:
+    assert file_system_of(Path(folder), machine.root) == kind
+    assert bool(machine.doubts(folder)) == (kind in ("xfs", "ext4", "tmpfs"))
+
+
+def test_this_machine_says_it_too() -> None:
+    assert file_system_of(Path("/proc/self")) == "proc"
+
+
+def test_a_doubt_names_folder_disk_node_and_remedy(machine: Machine) -> None:
+    (doubt,) = machine.doubts("/tmp/llmb")
+    assert doubt.startswith("jobs write to /tmp/llmb, and that is on a disk of this machine (tmpfs): unless n1 and")
+    for word in ("JobLaunchFailure", "LLMB_INSTALL or LLMB_WORKLOAD", "llmb-install doctor"):
+        assert word in doubt
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "localhost|127.0.0.1\n",
+        f"{socket.gethostname()}|192.0.2.1\n",  # an interface that is down now
+        f"{socket.gethostname()}.cluster.example|192.0.2.1\n",
+        "n1|127.0.0.1\nn2|127.0.1.1\n",  # several nodes on one machine
+        "",  # Slurm knows none
+    ],
+)
+def test_where_jobs_can_only_run_here_all_is_visible(machine: Machine, nodes: str) -> None:
+    assert machine.doubts("/tmp/llmb", nodes) == []
+
+
+def test_one_node_elsewhere_is_enough(machine: Machine) -> None:
+    (doubt,) = machine.doubts("/tmp/llmb", f"localhost|127.0.0.1\n{ELSEWHERE}")
+    assert "unless n1 and" in doubt
+
+
+def test_only_the_nodes_that_the_job_may_get_are_asked_for(machine: Machine, fake: FakeSlurm) -> None:
+    machine.doubts("/tmp/llmb", partition="gpu", additional=(("nodelist", "n[1-2]"),))
+    machine.doubts("/tmp/llmb", partition=None, additional=())
+    machine.doubts("/lustre/llmb")
+    assert fake.calls("sinfo") == [
+        ["--noheader", "--partition=gpu", "--nodes=n[1-2]", "--format=%n|%o"],
+        ["--noheader", "--format=%n|%o"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "exported"),
+    [
+        ("etc/exports", "/opt/shared  10.0.0.0/8(rw)", True),
+        ("etc/exports", '"/opt" *(ro)', True),
+        ("etc/exports.d/zfs.exports", "/opt/shared/llmb *(rw)", True),
+        ("var/lib/nfs/etab", "/opt/shared\t10.0.0.0/8(rw,sync)", True),
+        ("etc/exports", "#/opt/shared *(rw)", False),
+        ("etc/exports", "/opt/share *(rw)", False),
+    ],
+)
+def test_an_nfs_server_shares_its_own_disk(machine: Machine, file: str, line: str, exported: bool) -> None:
+    machine.write(file, f"# who mounts what\n\n{line}\n")
+    assert (machine.doubts("/opt/shared/llmb") == []) == exported
+
+
+def test_without_an_answer_nothing_is_claimed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert machine.doubts("/tmp/llmb") == []
+    (machine.root / "proc/self/mountinfo").unlink()
+    assert file_system_of(Path("/tmp"), machine.root) == ""
+
+
+@pytest.fixture
+def site(tmp_path: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> RunSite:
+    monkeypatch.setattr(shared_folder, "file_system_of", lambda folder, root: "ext4")
+    (fake.folder / "nodes").write_text(ELSEWHERE)
+    return RunSite(tmp_path, "slurm")
+
+
+def test_every_command_that_submits_says_so_once(
+    site: RunSite, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli = Cli(site.install, monkeypatch, capsys)
+    smoke = ("-w", "llama3.1", "-s", "smoke")
+    doubt = f"note: jobs write to {site.install}"
+    assert doubt not in cli("single", *smoke, "--scale", "1", "--dry-run").err, "nothing is asked for a dry run"
+    assert cli("submit", *smoke, "--scale", "1,2", "--repeats", "2").err.count(doubt) == 1
+    run = cli("single", *smoke, "--scale", "1", "--json").data["jobs"][0]["run_id"]
+    cli("cancel", run)
+    assert cli("retry", run).err.count(doubt) == 1
+    assert cli("repeat", run, "--anyway").err.count(doubt) == 1
+
+
+def test_two_partitions_are_two_questions_and_one_answer(site: RunSite, fake: FakeSlurm) -> None:
+    plans = [site.plan(SBATCH_PARTITION=name) for name in ("batch", "short", "batch")]
+    assert len(doubts(plans)) == 1
+    assert len(fake.calls("sinfo")) == 2
+
+
+def test_so_does_launch_sh(site: RunSite, capsys: pytest.CaptureFixture[str]) -> None:
+    from llmb_common.launch import run
+    from support.run_site import RECIPE
+
+    assert run(RECIPE, site.variables(DRY_RUN="true")) == 0
+    assert "jobs write to" not in capsys.readouterr().err
+    assert run(RECIPE, site.variables()) == 0
+    assert capsys.readouterr().err.count("note: jobs write to ") == 1
+
+
+def test_folders_that_do_not_exist_yet_and_links(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    assert shared_folder._existing(tmp_path / "link" / "not" / "yet") == (tmp_path / "real").resolve()
