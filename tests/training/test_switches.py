@@ -10,11 +10,14 @@ import signal
 import subprocess
 import sys
 import time
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from training_jobs import REPOSITORY, Engine, TrainingRun, make_job
+
+from llmb_common.timing.iterations import Ending, read_ending
 
 COMMON = REPOSITORY / "common"
 
@@ -70,6 +73,8 @@ def test_sigterm_saves_a_checkpoint_that_a_run_resumes_from(engine: Engine, tmp_
     last = max(TrainingRun(0, (tmp_path / "log.out").read_text(encoding="utf-8")).steps)
     assert saved.name == f"iter_{last:07d}"
     assert_documented_lines((tmp_path / "log.out").read_text(encoding="utf-8"), "save", checkpoints, last)
+    with FileIO(tmp_path / "log.out") as log:
+        assert read_ending(log) == Ending(saved=last, told=True), "by this a run that was told to end is known"
 
     job = make_job(batch={"gbs": 1}, steps={"exit_after": 1}, checkpoint={"load": str(checkpoints)})
     resumed = engine.train(tmp_path / "resumed", job)

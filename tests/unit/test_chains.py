@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import msgspec
@@ -128,6 +129,9 @@ def test_a_run_that_was_told_to_end_goes_on_from_its_checkpoint(here: Cli) -> No
     shown = here("show", record.paths.run_id).out
     assert "Incomplete: told to end (TIMEOUT) after iteration 20 of 50, and saved iteration 20" in shown
     assert "log says" not in shown, "nothing went wrong"
+    with here.patch.context() as patch:
+        patch.setattr(sys.stderr, "isatty", lambda: True)
+        assert f"llmb-run retry --resume {record.paths.run_id}" in here("show", record.paths.run_id).err
     done = here("retry", "--resume", record.paths.run_id, "--json", STANDIN_STEPS="50")
     assert done.status == 0, done.err
     again = load_record(Path(done.data["jobs"][0]["folder"]))

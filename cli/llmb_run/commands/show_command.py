@@ -50,7 +50,8 @@ def command(run: str | None, script: bool) -> Result:
     if is_live(seen.record.state):
         hint = f"next: llmb-run watch {word} | llmb-run logs {word} -f | llmb-run cancel {word}"
     else:
-        hint = f"next: llmb-run logs {word} | llmb-run results {word} | llmb-run retry {word}"
+        again = "retry --resume" if measured.timing.status.reason == "told_to_end" else "retry"
+        hint = f"next: llmb-run logs {word} | llmb-run results {word} | llmb-run {again} {word}"
     return Result({**data, "result": as_dict(measured)}, lambda: _text(seen, measured), hint=hint)
 
 
