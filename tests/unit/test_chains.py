@@ -159,9 +159,15 @@ def test_two_jobs_never_go_on_from_the_same_checkpoint(
     first.paths.checkpoints.mkdir()
     (first.paths.checkpoints / "latest_checkpointed_iteration.txt").write_text("20")
     fake.change("1", state="TIMEOUT")
-    done = Cli(site.install, monkeypatch, capsys)("retry", "--resume", first.paths.run_id)
+    cli = Cli(site.install, monkeypatch, capsys)
+    done = cli("retry", "--resume", first.paths.run_id)
     assert done.status == 2
-    assert f"{second.paths.run_id} of its chain goes on from there" in done.err
+    assert f"{second.paths.run_id} goes on from {first.paths.checkpoints} already (PENDING)" in done.err
+    fake.change("2", state="CANCELLED")  # which nobody has looked at
+    submit(site.plan(**SAVING, CHECKPOINT_DIR=str(site.install / "elsewhere")), RECIPE)
+    again = cli("retry", "--resume", first.paths.run_id, "--json").data["jobs"][0]["run_id"]
+    done = cli("retry", "--resume", second.paths.run_id)
+    assert (done.status, f"{again} goes on from" in done.err) == (2, True)
 
 
 def test_a_link_whose_chain_has_saved_nothing_says_so_on_record(here: Cli) -> None:

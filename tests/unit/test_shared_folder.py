@@ -136,6 +136,14 @@ def test_without_an_answer_nothing_is_claimed(machine: Machine, monkeypatch: pyt
     assert file_system_of(Path("/tmp"), machine.root) == ""
 
 
+def test_a_folder_that_cannot_be_looked_at_is_not_doubted(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: Path) -> Path:
+        raise PermissionError(folder)
+
+    monkeypatch.setattr(shared_folder, "_existing", refuse)
+    assert machine.doubts("/tmp/llmb") == []
+
+
 @pytest.fixture
 def site(tmp_path: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> RunSite:
     monkeypatch.setattr(shared_folder, "file_system_of", lambda folder, root: "ext4")

@@ -11,6 +11,7 @@ from llmb_run import completion, options
 from llmb_run.app import Command
 
 if TYPE_CHECKING:
+    from llmb_common.planning.job_plan import JobPlan
     from llmb_common.runs.record import RunRecord
     from llmb_run.place import Place
 
@@ -64,7 +65,7 @@ def command(runs: tuple[str, ...], without: str | None, without_failed: bool, re
         plan = submission.resuming(record.plan, record.paths) if resume else record.plan
         if plan.checkpoint.resume:
             submission.check_resumable(plan)
-            _require_alone(record, place)
+            _require_alone(plan, place)
         jobs.append(submission.Job(plan, place.workload(plan.workload).folder, options_))
     say_doubts(job.plan for job in jobs)
     if len(jobs) > 1:
@@ -73,18 +74,24 @@ def command(runs: tuple[str, ...], without: str | None, without_failed: bool, re
     return report_started([(started.plan.experiment_name, started)])
 
 
-def _require_alone(record: RunRecord, place: Place) -> None:
-    """Raise RequestError where another job of the run's chain goes on from its checkpoints already."""
+def _require_alone(plan: JobPlan, place: Place) -> None:
+    """Raise RequestError where another run saves in the same folder: the next of a chain, or an earlier retry."""
     from llmb_common.errors import RequestError
     from llmb_common.index import RunFilter, find_runs
+    from llmb_common.observe import refresh
+    from llmb_common.runs.record import load_record
+    from llmb_common.slurm.states import is_live
 
-    chain = record.submission.chain
-    others = find_runs(place.install, RunFilter(chain=chain, live=True)) if chain else []
-    if others:
-        raise RequestError(
-            f"{record.paths.run_id}: {others[0].run_id} of its chain goes on from there ({others[0].state})",
-            remedy="wait for it, or llmb-run cancel",
-        )
+    rows = find_runs(place.install, RunFilter(workloads=(plan.workload,), model_sizes=(plan.model_size,), live=True))
+    others = [
+        record for row in rows if (record := load_record(row.folder)).plan.checkpoint.save == plan.checkpoint.save
+    ]
+    for other in refresh(others):
+        if is_live(other.state):
+            raise RequestError(
+                f"{other.paths.run_id} goes on from {plan.checkpoint.save} already ({other.state})",
+                remedy="wait for it, or llmb-run cancel",
+            )
 
 
 def _failed_nodes(record: RunRecord) -> str:

@@ -29,11 +29,13 @@ def folder_doubts(plan: JobPlan, root: Path = Path("/")) -> list[str]:
 
     ``root`` is where ``proc`` and the list of NFS exports are looked for.
     """
-    folder = _existing(Path(plan.workload_folder))
-    kind = file_system_of(folder, root)
-    if kind not in _OWN_DISKS or _is_exported(folder, root):
-        return []
-    other = _another_node(plan)
+    try:
+        folder = _existing(Path(plan.workload_folder))
+        kind = file_system_of(folder, root)
+        own = kind in _OWN_DISKS and not _is_exported(folder, root)
+    except OSError:
+        return []  # whoever writes there will say so
+    other = _another_node(plan) if own else ""
     if not other:
         return []
     return [
