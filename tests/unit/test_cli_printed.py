@@ -375,7 +375,9 @@ class Slurm:
         folder = tmp_path / "slurm"
         folder.mkdir()
         program = folder / "sinfo"
-        program.write_text(f'#!/bin/sh\necho "$*" > {folder}/asked\nprintf "{text}"\necho refused >&2\nexit {status}\n')
+        program.write_text(
+            f'#!/bin/sh\necho "$*" >> {folder}/asked\nprintf "{text}"\necho refused >&2\nexit {status}\n'
+        )
         program.chmod(0o755)
         cli.patch.setenv("PATH", f"{folder}:/usr/bin:/bin")
         self.asked = folder / "asked"
