@@ -22,10 +22,12 @@ LARGE = "llama3.1 405b mbridge fp8 (cs) on 128 gb200"
 
 
 @contextmanager
-def shown(browser: Browser, file: Path, theme: str = "light", expected: str = "nothing") -> Iterator[Page]:
+def shown(
+    browser: Browser, file: Path, theme: str = "light", expected: str = "nothing", width: int = 1440
+) -> Iterator[Page]:
     """The page, drawn to its end. Any request, dialog, error or message, but the expected one, fails the test."""
     complaints: list[str] = []
-    context = browser.new_context(color_scheme=theme, viewport={"width": 1440, "height": 900})
+    context = browser.new_context(color_scheme=theme, viewport={"width": width, "height": 900})
     context.set_default_timeout(120_000)
     page = context.new_page()
     page.on("request", lambda request: None if request.url == file.as_uri() else complaints.append(request.url))
@@ -106,10 +108,12 @@ def test_no_other_script_runs(browser: Browser, report_file: Path) -> None:
 def test_verdicts_come_first_and_the_worst_is_chosen(page: Page) -> None:
     headings = page.locator("h2").all_inner_texts()
     assert [heading.partition(":")[0] for heading in headings] == [
-        *("Verdicts", "Steps", "Scaling", "Runs", "Nodes", "Differences")
+        *("Verdicts", "Steps", "Scaling", "Runs", "Nodes", "Differences", "Evidence")
     ]
     assert cells(page, "#groups", "verdict")[0].startswith("✗ fail")
-    assert "configuration, 1 as an indication" in page.locator("#tiles").inner_text(), "never counted as one thing"
+    conclusion = page.locator("#conclusion").inner_text()
+    assert conclusion.startswith(f"✗\n1 of 7 configurations fails as an indication: {FAIL}, nemo:26.02.01, 18.")
+    assert "; 3 pass as an indication; 1 of 18 runs did not succeed; runs with node009 are 8." in conclusion
     assert cells(page, "#run-table", "verdict")[0].split() == ["✗", "fail", "indication"]
     assert headings[1] == f"Steps: {FAIL}"
     bar = page.locator("#groups tbody tr").first.locator(".interval")

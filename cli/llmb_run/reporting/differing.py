@@ -1,4 +1,7 @@
-"""What differs between the runs of one job: the facts that ``compare`` compares, of any number of runs."""
+"""What differs between the runs of one job: the facts that ``compare`` compares, of any number of runs.
+
+Their nodes do not count: a scheduler gives each run others, and the report lists them by themselves.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def differing(found: Sequence[Measured]) -> tuple[Differing, ...]:
 
 def _facts(runs: Mapping[str, Mapping[str, str]]) -> tuple[Fact, ...]:
     differ = []
-    for name in dict.fromkeys(name for known in runs.values() for name in known):
+    for name in dict.fromkeys(name for known in runs.values() for name in known if name != "hosts"):
         by_value: dict[str, list[str]] = {}
         for run, known in runs.items():
             by_value.setdefault(known.get(name, "-"), []).append(run)

@@ -1,19 +1,33 @@
-"""What ran on which nodes, and whether runs are slower where one of them takes part."""
+"""What ran on which nodes, and which of them slow the runs down that they take part in."""
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from statistics import NormalDist
+from typing import NamedTuple
 
 import msgspec
 
+from llmb_common.results.comparison import CONFIDENCE, compare_times
 from llmb_common.results.configuration import configuration_key, software_of
+from llmb_common.results.estimate import StepTime
 from llmb_run.results.measuring import Measured
+
+_WORTH = 1.02
+"""A smaller ratio of step times is nobody's slow node."""
 
 
 class HostLine(msgspec.Struct, frozen=True, kw_only=True):
     """One node. ``ratio`` is the median, over the repeats with it, of a run's step time over the mean of all repeats of
-    its configuration; None without repeats."""
+    its configuration; None without repeats.
+
+    ``slower`` is for a slow node, and None for any other: the mean step time of the repeats with it over that of the
+    repeats without it, less 1. Slow is one where that is more than chance for as many nodes as were looked at, and no
+    slower node explains it. ``together``: others that were in just the same repeats, so that it may be any of them.
+    """
 
     host: str
     runs: tuple[str, ...]
@@ -21,28 +35,41 @@ class HostLine(msgspec.Struct, frozen=True, kw_only=True):
     ratio: float | None
     problems: int
     """Runs among them with a problem that their nodes show; which node, the problem's text says."""
+    slower: float | None = None
+    together: tuple[str, ...] = ()
+
+
+class _Repeat(NamedTuple):
+    """A run with repeats, and its step time over their mean."""
+
+    group: tuple[str, str]
+    hosts: frozenset[str]
+    time: StepTime
 
 
 def host_lines(found: Sequence[Measured]) -> tuple[HostLine, ...]:
-    """Every node that a run's account names, by name."""
-    groups: dict[tuple[str, str], list[Measured]] = {}
-    for item in found:
-        if item.record and item.good:
-            groups.setdefault((configuration_key(item.record.plan), software_of(item.record)), []).append(item)
-    ratios: dict[int, float] = {}
-    for items in groups.values():
-        seconds = [item.good.seconds for item in items if item.good]
-        if len(seconds) > 1:
-            ratios |= {id(item): value / statistics.fmean(seconds) for item, value in zip(items, seconds, strict=True)}
+    """Every node that a run's account names: slow ones first, then those with problems, then those in slower runs."""
     on_host: dict[str, list[Measured]] = {}
     for item in found:
         for host in item.account.hosts:
             on_host.setdefault(host, []).append(item)
-    return tuple(_line(host, on_host[host], ratios) for host in sorted(on_host))
+    repeats = _repeats(found)
+    lines = {host: _line(host, on_host[host], repeats) for host in sorted(on_host)}
+    while worst := _slowest(repeats, on_host):
+        hosts, slower = worst
+        for host in hosts:
+            others = tuple(other for other in hosts if other != host)
+            lines[host] = msgspec.structs.replace(lines[host], slower=slower, together=others)
+        repeats = [repeat for repeat in repeats if hosts[0] not in repeat.hosts]
+    return tuple(sorted(lines.values(), key=_order))
 
 
-def _line(host: str, items: Sequence[Measured], ratios: dict[int, float]) -> HostLine:
-    known = [ratios[id(item)] for item in items if id(item) in ratios]
+def _order(line: HostLine) -> tuple[float, bool, float]:
+    return -(line.slower or 0), not line.problems, -(line.ratio or 0)
+
+
+def _line(host: str, items: Sequence[Measured], repeats: Sequence[_Repeat]) -> HostLine:
+    known = [repeat.time.seconds for repeat in repeats if host in repeat.hosts]
     return HostLine(
         host=host,
         runs=tuple(item.record.paths.run_id for item in items if item.record),
@@ -50,3 +77,55 @@ def _line(host: str, items: Sequence[Measured], ratios: dict[int, float]) -> Hos
         ratio=statistics.median(known) if known else None,
         problems=sum(any(finding.severity == "problem" for finding in item.findings) for item in items),
     )
+
+
+def _repeats(found: Sequence[Measured]) -> list[_Repeat]:
+    groups: dict[tuple[str, str], list[tuple[frozenset[str], StepTime]]] = {}
+    for item in found:
+        if item.record and item.good:
+            key = (configuration_key(item.record.plan), software_of(item.record))
+            groups.setdefault(key, []).append((frozenset(item.account.hosts), item.good))
+    return [
+        _Repeat(key, hosts, replace(time, seconds=time.seconds / mean, error=time.error / mean))
+        for key, runs in groups.items()
+        if len(runs) > 1 and (mean := statistics.fmean(time.seconds for _, time in runs))
+        for hosts, time in runs
+    ]
+
+
+def _slowest(repeats: Sequence[_Repeat], known: Collection[str]) -> tuple[tuple[str, ...], float] | None:
+    """The node that is slow with the least doubt, with those that were in the same repeats; how much; None: no node."""
+    sure = {host: _sureness(host, repeats) for host in known}
+    worst = max(sure, key=lambda host: sure[host], default="")
+    if not sure or sure[worst] <= _needed(len(sure)):
+        return None
+    where = [worst in repeat.hosts for repeat in repeats]
+    hosts = tuple(sorted(host for host in known if where == [host in repeat.hosts for repeat in repeats]))
+    return hosts, _ratio(*_sides(worst, repeats)) - 1
+
+
+def _needed(looks: int) -> float:
+    """Each node that is looked at is another chance of a slow one by accident (Bonferroni)."""
+    usual, wanted = (NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2 / count) for count in (1, looks))
+    return wanted / usual
+
+
+def _sureness(host: str, repeats: Sequence[_Repeat]) -> float:
+    """How far beyond "no difference" the ratio lies, in half widths of its interval; 0 where nothing can be said."""
+    inside, outside = _sides(host, repeats)
+    if not inside or _ratio(inside, outside) < _WORTH:
+        return 0.0
+    change = compare_times(outside, inside)
+    return math.log(change.ratio) / math.log(change.high / change.ratio)
+
+
+def _sides(host: str, repeats: Sequence[_Repeat]) -> tuple[list[StepTime], list[StepTime]]:
+    """The repeats with the node and those without it, of configurations that have both; else none."""
+    with_it = {repeat.group for repeat in repeats if host in repeat.hosts}
+    without = {repeat.group for repeat in repeats if host not in repeat.hosts}
+    both = [repeat for repeat in repeats if repeat.group in with_it & without]
+    return [item.time for item in both if host in item.hosts], [item.time for item in both if host not in item.hosts]
+
+
+def _ratio(inside: Sequence[StepTime], outside: Sequence[StepTime]) -> float:
+    return statistics.fmean(item.seconds for item in inside) / statistics.fmean(item.seconds for item in outside)

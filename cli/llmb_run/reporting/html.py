@@ -19,8 +19,8 @@ from llmb_common.errors import EnvironmentLacks
 from llmb_run.reporting.report import Report
 
 _SCRIPTS = (
-    *("dom.js", "theme.js", "sorting.js", "acceptance.js", "verdicts.js", "filters.js", "charts.js"),
-    *("steps.js", "history.js", "scaling.js", "runs.js", "page.js"),
+    *("dom.js", "theme.js", "sorting.js", "head.js", "acceptance.js", "verdicts.js", "filters.js", "charts.js"),
+    *("steps.js", "history.js", "scaling.js", "runs.js", "evidence.js", "page.js"),
 )
 """In the order in which they run."""
 

@@ -22,6 +22,8 @@ def markdown(report: Report) -> str:
 def _lines(report: Report) -> Iterator[str]:
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(report.made))
     yield from (f"# {_text(report.title)}", "", f"{len(report.runs)} runs, {made}, llmb {_text(report.version)}", "")
+    yield from (f"* {_text(name)}: {_text(text)}" for name, text in report.facts)
+    yield from ("", f"**{_text(report.conclusion.text)}**", "")
     yield from _verdicts(report)
     yield from _runs(report)
     yield from _view("Scaling", scaling_view(report.scaling))
@@ -80,11 +82,14 @@ def _view(title: str, view: View) -> Iterator[str]:
 
 def _nodes(report: Report) -> Iterator[str]:
     rows = [
-        [line.host, line.gpus, str(len(line.runs)), _number(_percent(line.ratio), ".1f"), str(line.problems)]
+        [
+            *(line.host, line.gpus, str(len(line.runs)), _number(_percent(line.ratio), ".1f")),
+            *(_number(_percent(line.slower), ".1f"), str(line.problems)),
+        ]
         for line in report.hosts
     ]
     if rows:
-        heads = ("node", "GPUs", "runs", "step time against the mean of repeats, %", "runs with problems")
+        heads = ("node", "GPUs", "runs", "step time against the mean of repeats, %", "slow by, %", "runs with problems")
         yield from _section("Nodes", heads, rows)
 
 

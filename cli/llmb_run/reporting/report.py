@@ -15,6 +15,7 @@ from llmb_common.results.history import History
 from llmb_common.results.scaling import ScalingLine
 from llmb_run.place import Place
 from llmb_run.reporting.differing import Differing, differing
+from llmb_run.reporting.head import Conclusion, conclude, facts
 from llmb_run.reporting.hosts import HostLine, host_lines
 from llmb_run.reporting.steps import Steps, steps_of
 from llmb_run.results.groups import group, group_as_dict
@@ -44,6 +45,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     made: float
     """Unix time."""
     version: str
+    facts: tuple[tuple[str, str], ...]
+    """Cluster, GPUs, software and so on, each with its name."""
+    conclusion: Conclusion
     groups: tuple[dict[str, Any], ...]
     runs: tuple[ReportRun, ...]
     scaling: tuple[ScalingLine, ...]
@@ -63,16 +67,21 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 def build(found: Sequence[Measured], place: Place, title: str = "LLMB report") -> Report:
     """The report on measured runs, in their order."""
     most = max(30, MOST_POINTS // max(1, len(found)))
+    groups = tuple(group_as_dict(item) for item in group(found))
+    runs = tuple(_run(item, most) for item in found)
+    hosts = host_lines(found)
     return Report(
         title=title,
         made=round(time.time()),
         version=__version__,
-        groups=tuple(group_as_dict(item) for item in group(found)),
-        runs=tuple(_run(item, most) for item in found),
+        facts=facts(found, place),
+        conclusion=conclude(groups, [run.result for run in runs], hosts),
+        groups=groups,
+        runs=runs,
         scaling=tuple(scaling_lines(found, place)),
         histories=tuple(history_lines(found)),
         differing=differing(found),
-        hosts=host_lines(found),
+        hosts=hosts,
         references=tuple(reference_lines(found)),
     )
 

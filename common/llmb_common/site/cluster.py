@@ -71,6 +71,10 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """A whole ``cluster_config.yaml``."""
 
     schema: Literal[1] = 1
+    cluster_name: str | None = None
+    """What people call the cluster; reports begin with it."""
+    operator: str | None = None
+    """Who measures here, for reports: a name, a company, an address. Without it: the users whose runs they are."""
     cluster_type: ClusterType | None = None
     repo: str | None = None
     gpu_type: str | None = None

@@ -1,31 +1,31 @@
 "use strict";
 // The verdicts of an acceptance campaign, on the page of its evidence: before everything else, because they decide.
 
-function showAcceptance() {
-  const campaign = report.campaign;
-  if (!known(campaign)) return;
-  const word = campaign.accepted ? mark("pass", "ACCEPTED") : mark("fail", "NOT ACCEPTED");
+function concluded({ accepted, why }) {
+  const [kind, word] = accepted ? ["pass", "ACCEPTED"] : known(accepted) ? ["fail", "NOT ACCEPTED"] : ["not judged", "NOT JUDGED"];
+  return { kind, word, text: `${word}: ${why}` };
+}
+
+function showAcceptance(campaign) {
+  const { kind, word } = concluded(campaign);
   const table = element("table", { id: "workloads" });
-  const lists = [
-    [`Reruns: ${campaign.reruns.length || "none"}`, campaign.reruns.map((rerun) => `${rerun.workload}, run ${rerun.run} (${rerun.run_id || "not started"}): ${rerun.reason}`)],
-    ["Remarks", campaign.remarks],
-    ["What the workloads were held against", campaign.references],
-  ].filter(([title, lines], number) => lines.length || number === 0);
+  const reruns = campaign.reruns.map((rerun) => [`${rerun.workload}, run ${rerun.run} (`, linkTo(runPlaces, rerun.run_id, rerun.run_id || "not started"), `): ${rerun.reason}`]);
+  const lists = [["Reruns", reruns], ["Remarks", campaign.remarks], ["What the workloads were held against", campaign.references]];
   at("verdicts").before(element("section", { id: "acceptance" },
     element("h2", {}, `Acceptance: ${campaign.suite}`),
-    element("p", {}, word, ` ${campaign.why}`),
+    element("p", {}, mark(kind, word), ` ${campaign.why}`),
     element("div", { class: "scroll" }, table),
-    lists.map(([title, lines], number) => (lines.length ? element("details", { open: number === 0 }, element("summary", {}, title), element("ul", {}, lines.map((line) => element("li", {}, line)))) : element("p", { class: "quiet" }, title)))));
+    lists.map(([title, found], number) => (found.length ? folded(title, found, number === 0, number === 2 && "held-against") : element("p", { class: "quiet" }, `${title}: none`)))));
+  const place = (item) => placeOf(report.groups.findIndex((group) => item.title.startsWith(group.title)));
   sortedTable(table, [
-    column("verdict", "short", (item) => Object.keys(VERDICTS).indexOf(item.verdict), (item) => mark(known(item.verdict) ? item.verdict : "not judged", item.text)),
-    column("workload", "short", (item) => item.title),
+    column("workload", "head", (item) => item.title, (item) => linkOr(place(item), item.title)),
+    column("verdict", "medium", (item) => rankOf(item.verdict), (item) => mark(item.verdict || "not judged", item.text)),
     column("GPUs", "number", (item) => item.gpus),
-    column("runs", "number", (item) => item.runs),
-    column("reruns", "number", (item) => item.reruns),
-    column("step time\ns", "number", (item) => item.step_seconds, (item) => fixed(item.step_seconds, 3)),
-    column("reference\ns", "number", (item) => item.reference_seconds, (item) => (known(item.reference_seconds) ? String(Number(item.reference_seconds.toPrecision(5))) : "")),
-    column("performance\n%", "number", (item) => item.performance, (item) => percent(item.performance)),
-    column("interval\n%", "short", (item) => item.performance_low, (item) => (known(item.performance_high) ? `${percent(item.performance_low)} to ${percent(item.performance_high)}` : "")),
+    ...[["runs", "runs"], ["reruns", "reruns"]].map(([title, name]) => column(title, "number", (item) => item[name], (item) => figure(place(item), String(item[name])))),
+    column("step time\ns", "number", (item) => item.step_seconds, (item) => figure(place(item), fixed(item.step_seconds, 3))),
+    column("reference\ns", "number", (item) => item.reference_seconds, (item) => figure("held-against", short(item.reference_seconds))),
+    column("performance\n%", "number", (item) => item.performance, (item) => figure(place(item), percent(item.performance))),
+    column("interval\n%", "number", (item) => item.performance_low, (item) => (known(item.performance_high) ? `${percent(item.performance_low)} to ${percent(item.performance_high)}` : "")),
     column("required\n%", "number", (item) => item.required, (item) => (known(item.required) ? `> ${percent(item.required)}` : "")),
   ], campaign.workloads);
   at("verdicts").querySelector("h2").after(element("p", { class: "quiet" },

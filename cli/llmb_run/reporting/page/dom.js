@@ -10,7 +10,7 @@ function element(name, attributes, ...children) {
     if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
     else if (value !== null && value !== undefined && value !== false) made.setAttribute(key, value === true ? "" : String(value));
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== ""));
+  made.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== ""));
   return made;
 }
 
@@ -21,24 +21,61 @@ const signed = (share, digits = 1) => (known(share) ? (share < 0 ? "\u2212" : "+
 const many = (count, one, more = one + "s") => `${count} ${count === 1 ? one : more}`;
 const moment = (seconds) => (known(seconds) ? new Date(1000 * seconds).toISOString().slice(0, 16).replace("T", " ") : "");
 const whole = (value) => (known(value) ? Math.round(value).toLocaleString("en-US") : "");
+const short = (value) => (known(value) ? String(Number(value.toPrecision(5))) : "");
+const quiet = (...words) => element("div", { class: "quiet" }, ...words);
 
-// A verdict is told by its sign and its word; color only helps.
+// A verdict is told by its sign and its word; color only helps. The worst comes first.
 const VERDICTS = {
   fail: { sign: "\u2717", kind: "fail" },
+  "no success": { sign: "!", kind: "fail" },
   inconclusive: { sign: "?", kind: "open" },
   pass: { sign: "\u2713", kind: "pass" },
   "no reference": { sign: "\u2013", kind: "open" },
   "not judged": { sign: "\u2013", kind: "open" },
   running: { sign: "\u2026", kind: "open" },
-  "no success": { sign: "!", kind: "fail" },
 };
+const lookOf = (verdict) => VERDICTS[verdict] || { sign: "!", kind: "fail" };
+const rankOf = (verdict) => Object.keys(VERDICTS).indexOf(verdict);
 
 function verdictOf(result) {
   if (result.status === "Running") return "running";
   return result.status === "Success" ? result.verdict || "not judged" : "no success";
 }
 
+const groupKind = (group) => group.verdict || (group.run_ids.length ? "not judged" : "no success");
+
 function mark(verdict, words = verdict) {
-  const { sign, kind } = VERDICTS[verdict];
+  const { sign, kind } = lookOf(verdict);
   return element("span", { class: `mark ${kind}` }, `${sign} ${words}`);
 }
+
+// Where on the page the evidence is. Names are anything; ids are not.
+const SLOW = "\u25b2";
+const places = (prefix, names) => new Map(names.map((name, number) => [name, `${prefix}-${/^[\w.-]+$/.test(name) ? name : number}`]));
+const runPlaces = places("run", report.runs.map((run) => run.name));
+const nodePlaces = places("node", report.hosts.map((line) => line.host));
+const slowNodes = new Set(report.hosts.filter((line) => known(line.slower)).map((line) => line.host));
+const isSlow = (run) => run.hosts.some((host) => slowNodes.has(host));
+const slowRuns = new Set(report.runs.filter(isSlow).map((run) => run.name));
+
+function groupOf(run) {
+  const found = report.groups.findIndex((group) => group.run_ids.includes(run.name));
+  return found >= 0 ? found : report.groups.findIndex((group) => group.title === run.title && group.software === run.software);
+}
+
+// A figure that leads to what it was made of. The line has a link that the keyboard reaches, so these are not more stops.
+function figure(place, words) {
+  return known(place) && words !== "" ? element("a", { class: "figure", href: `#${place}`, tabindex: -1 }, words) : words;
+}
+
+const placeOf = (group) => (group >= 0 ? `group-${group}` : null);
+const linkOr = (place, words) => (known(place) ? element("a", { href: `#${place}` }, words) : words);
+const linkTo = (places, name, words = name) => linkOr(places.get(name), words);
+
+function named(runs, most = 12) {
+  const links = runs.slice(0, most).flatMap((run) => [linkTo(runPlaces, run), " "]);
+  return element("span", { class: "code" }, links, runs.length > most ? `and ${runs.length - most} more` : "");
+}
+
+const lines = (found) => element("ul", {}, found.map((line) => element("li", {}, line)));
+const folded = (title, found, open = false, id = null) => element("details", { open, id }, element("summary", {}, title), lines(found));

@@ -9,32 +9,53 @@ function showHistory(runs) {
   const values = shown.flatMap((history) => {
     const base = several ? median(history.moments.map((moment) => moment.seconds)) / 100 : 1;
     return history.moments.map(({ run_id, created, software, seconds, error, changes }) => ({
-      run: run_id, configuration: history.title, key: history.key, created: 1000 * created, software, seconds, error,
-      drawn: seconds / base, low: (seconds - 2 * error) / base, high: (seconds + 2 * error) / base,
-      changed: changes.map((change) => change.name).join(", "),
+      run: run_id, slow: slowRuns.has(run_id), configuration: history.title, key: history.key, created: 1000 * created, software, seconds, error,
+      what: changes.map((change) => change.name).join(", "), drawn: seconds / base, low: (seconds - 2 * error) / base, high: (seconds + 2 * error) / base,
+      changed: changes.map(({ name, before, after }) => `${name}: ${before} \u2192 ${after}`),
     }));
   });
   const scales = legendScales([...new Set(values.map((value) => value.software))], "software");
   const title = several ? "step time (% of the configuration's median)" : "step time (s)";
   const times = values.map((value) => value.created);
-  // Between runs that were submitted together the ticks would be fractions of a second, without the time.
-  const axis = Math.max(...times) - Math.min(...times) < 60000 ? { format: "%H:%M:%S", tickCount: 2 } : {};
-  const x = { field: "created", type: "temporal", title: "date (UTC)", scale: { type: "utc", padding: 24 }, axis };
+  const width = at("history").clientWidth;
+  const x = { field: "created", type: "temporal", title: "date (UTC)", scale: { type: "utc", padding: 24 }, axis: timeAxis(Math.max(...times) - Math.min(...times), width) };
   const y = { field: "drawn", type: "quantitative", title, scale: { zero: false } };
-  const tips = tooltip(["run", "run", null, "nominal"], ["configuration", "configuration", null, "nominal"], ["software", "software", null, "nominal"], ["seconds", "step time (s)", ".4f"], ["error", "standard error (s)", ".4f"], ["changed", "changed since the run before", null, "nominal"]);
-  const changes = several ? [] : values.filter((value) => value.changed).map((value) => ({ ...value, what: value.changed.length > 40 ? value.changed.slice(0, 38) + "\u2026" : value.changed }));
+  const tips = tooltip(["run", "run", null, "nominal"], ["configuration", "configuration", null, "nominal"], ["software", "software", null, "nominal"], ["seconds", "step time (s)", ".4f"], ["error", "standard error (s)", ".4f"], ["what", "changed since the run before", null, "nominal"]);
+  const changed = several ? [] : values.filter((value) => value.changed.length).map((value, number) => ({ ...value, number: number + 1 }));
   const references = several ? [] : referencesOf(runs);
   const layer = [
     { mark: { type: "line", color: "var(--line)" }, encoding: { x, y, detail: { field: "key" } } },
     { mark: { type: "rule" }, encoding: { x, y: { ...y, field: "low" }, y2: { field: "high" }, color: { field: "software", ...scales.color } } },
     { mark: { type: "point", filled: true, size: 70 }, encoding: { x, y, color: { field: "software", ...scales.color }, shape: { field: "software", ...scales.shape }, tooltip: tips } },
   ];
-  if (changes.length) layer.unshift(
-    { data: { values: changes }, mark: { type: "rule", strokeDash: [2, 3], color: "var(--s4)" }, encoding: { x, tooltip: tips } },
-    { data: { values: changes }, mark: { type: "text", angle: 270, align: "left", baseline: "bottom", dx: 4, dy: -3, y: "height", color: "var(--quiet)", fontSize: 10 }, encoding: { x, text: { field: "what" } } },
+  if (values.some((value) => value.slow)) layer.push({ data: { values: values.filter((value) => value.slow) }, mark: { type: "point", shape: "triangle-up", filled: true, size: 45, yOffset: -14, color: "var(--fail)" }, encoding: { x, y } });
+  if (changed.length) layer.unshift(
+    { data: { values: changed }, mark: { type: "rule", strokeDash: [2, 3], color: "var(--s4)" }, encoding: { x, tooltip: tips } },
+    { data: { values: numbered(changed, times, width) }, mark: { type: "text", baseline: "bottom", y: -2, color: "var(--quiet)" }, encoding: { x, text: { field: "words", type: "nominal" } } },
   );
+  at("changes").replaceChildren(...changed.map((value) => element("li", {}, `${moment(value.created / 1000)}, from run `, linkTo(runPlaces, value.run), " on: ", value.changed.join("; "))));
   if (references.length) layer.push({ data: { values: references }, mark: { type: "rule", strokeDash: [5, 4] }, encoding: { y: { ...y, field: "seconds" } } });
-  return draw(at("history"), values.length && { height: 240, data: { values }, layer }, values.length ? "Step time of each run by date; bars are two standard errors, dotted lines say what changed since the run before" : "No successful run.");
+  return draw(at("history"), values.length && { height: 240, padding: { top: 16, left: 5, right: 5, bottom: 5 }, data: { values }, layer }, values.length ? "Step time of each run by date; bars are two standard errors, numbered dotted lines are where something changed, triangles ran with a slow node" : "No successful run.");
+}
+
+// Days and times as they are written elsewhere on the page, and no more of them than there is room for.
+function timeAxis(span, width) {
+  const [format, room] = span < 60000 ? ["%H:%M:%S", 80] : span < 2 * 86400000 ? ["%m-%d %H:%M", 100] : ["%Y-%m-%d", 100];
+  // Between runs that were submitted together the ticks would be fractions of a second.
+  return { format, labelOverlap: "greedy", tickCount: span < 60000 ? 2 : Math.max(2, Math.floor(width / room / 1.5)) };
+}
+
+// Numbers of changes above their lines; those too close to be read beside each other are one label: 3-5.
+function numbered(changed, times, width) {
+  const [from, to] = [Math.min(...times), Math.max(...times)];
+  const place = (value) => ((value.created - from) / Math.max(1, to - from)) * Math.max(1, width - 120);
+  const found = [];
+  for (const value of changed) {
+    const before = found.at(-1);
+    if (before && place(value) - place(before) < 40) before.last = value.number;
+    else found.push({ ...value, first: value.number, last: value.number });
+  }
+  return found.map((value) => ({ ...value, words: value.first === value.last ? `${value.first}` : `${value.first}\u2013${value.last}` }));
 }
 
 function median(values) {

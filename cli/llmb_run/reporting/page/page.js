@@ -1,9 +1,10 @@
 "use strict";
 
-showAcceptance();
+showHead();
+if (known(report.campaign)) showAcceptance(report.campaign);
 const groups = showVerdicts((group) => {
   filters.choose({ title: group.title, software: "" });
-  at("charts").scrollIntoView({ behavior: "smooth" });
+  at("charts").scrollIntoView();
 });
 filters.setUp();
 const table = runTable();
@@ -16,9 +17,25 @@ filters.listeners.push((chosen) => table.show(chosen), redraw);
 at("whole-range").addEventListener("change", () => redraw(filters.runs()));
 showNodes();
 showDifferences();
-const scaled = showScaling();
+showEvidence();
+showContents();
+let scaled = showScaling();
 // A performance engineer wants one configuration at a time, and the worst first.
 filters.choose({ title: groups.length ? groups[0].title : "" });
+// What is drawn for one width is drawn again for another.
+let drawnFor = document.documentElement.clientWidth;
+let resizing;
+window.addEventListener("resize", () => {
+  clearTimeout(resizing);
+  resizing = setTimeout(() => {
+    if (drawnFor === document.documentElement.clientWidth) return;
+    drawnFor = document.documentElement.clientWidth;
+    scaled = showScaling();
+    redraw(filters.runs());
+  }, 150);
+});
+window.addEventListener("hashchange", follow);
+follow();
 // A printer shows what is folded away on a screen.
 window.addEventListener("beforeprint", () => {
   for (const details of document.querySelectorAll("details")) details.open = true;

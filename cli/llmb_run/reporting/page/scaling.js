@@ -5,6 +5,7 @@ function showScaling() {
   at("scaling-note").textContent = report.scaling.length
     ? "Efficiency is tokens/s per GPU against the smallest scale that was run. Weak: the global batch grows with the GPUs. Strong: it stays the same. Published points are of their own software."
     : "No configuration was run at two scales or more.";
+  at("scaling-lines").replaceChildren();
   return Promise.all(report.scaling.map((line) => {
     const speed = element("div", { class: "chart" });
     const share = element("div", { class: "chart" });
@@ -48,14 +49,17 @@ function drawScaling(line, speed, share) {
 }
 
 function scalingTable(table, line) {
+  // The configuration at one scale is the line's with its number of GPUs.
+  const group = (point) => placeOf(report.groups.findIndex(({ title, software }) => software === line.software && title === line.title.replace(/ on (\S+)$/, ` on ${point.gpus} $1`)));
+  const figures = (title, value, words) => column(title, "number", value, (point) => figure(group(point), words(value(point))));
   const columns = [
-    column("GPUs", "number", (point) => point.gpus),
+    column("GPUs", "head", (point) => point.gpus, (point) => linkOr(group(point), `${point.gpus} GPUs`)),
     column("global batch\nsequences", "number", (point) => point.gbs),
-    column("runs", "number", (point) => point.runs),
-    column("step time\ns", "number", (point) => point.seconds, (point) => fixed(point.seconds, 3)),
-    column("tokens/s", "number", (point) => point.tokens_per_second, (point) => whole(point.tokens_per_second)),
-    column("tokens/s\nper GPU", "number", (point) => point.tokens_per_second / point.gpus, (point) => whole(point.tokens_per_second / point.gpus)),
-    column("efficiency\n%", "number", (point) => point.efficiency, (point) => percent(point.efficiency)),
+    figures("runs", (point) => point.runs, String),
+    figures("step time\ns", (point) => point.seconds, (value) => fixed(value, 3)),
+    figures("tokens/s", (point) => point.tokens_per_second, whole),
+    figures("tokens/s\nper GPU", (point) => point.tokens_per_second / point.gpus, whole),
+    figures("efficiency\n%", (point) => point.efficiency, (value) => percent(value)),
     column("published\ntokens/s", "number", (point) => point.published && point.published.tokens_per_second, (point) => (point.published ? whole(point.published.tokens_per_second) : "")),
     column("published\nefficiency %", "number", (point) => point.published && point.published.efficiency, (point) => (point.published ? percent(point.published.efficiency) : "")),
     column("published by", "long", (point) => (point.published ? point.published.source : "")),

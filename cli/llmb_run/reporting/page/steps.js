@@ -4,7 +4,7 @@
 const MOST_LINES = 100;
 const MOST_MARKS = 3000; // beyond, lines only: a browser takes seconds for tens of thousands of marks
 const MOST_BOXES = 40;
-const MOST_NAMED = 7;
+const MOST_NAMED = 20; // lines with a label each; beyond, those of the slowest runs have one
 
 function showSteps(runs) {
   const printed = runs.filter((run) => run.steps.index.length);
@@ -24,19 +24,36 @@ function showSteps(runs) {
   const notes = [`${many(printed.length, "run")} with steps.`];
   if (printed.length > drawn.length) notes.push(`The first ${drawn.length} of them are drawn; filters choose others.`);
   if (thinned) notes.push(`Of ${many(thinned, "run")} not every step is drawn: of each stretch the fastest and the slowest step and the highest loss.`);
-  if (!named) notes.push(`With more than ${MOST_NAMED} runs, colors are ${one ? "software" : "configurations and software"}.`);
-  notes.push("Drag to move, Shift and the wheel to zoom, double-click to go back.");
+  if (!named) notes.push(`With more than ${MOST_NAMED} runs, colors are ${one ? "software" : "configurations and software"}, and the slowest runs are named.`);
+  if (drawn.some(isSlow)) notes.push(`${SLOW} ran with a slow node.`);
+  notes.push("A click on a step leads to its run. Drag to move, Shift and the wheel to zoom, double-click to go back.");
   at("charts-title").textContent = filters.title ? `Steps: ${filters.title}` : "Steps: all configurations";
   at("charts-note").textContent = notes.join(" ");
   return Promise.all([
-    draw(at("steps"), rows.length && stepSpec(rows, view), rows.length ? "Step time in seconds over iterations, a line for each run" : "No step is on record for these runs."),
+    draw(at("steps"), rows.length && stepSpec(rows, view), rows.length ? "Step time over iterations, a line for each run" : "No step is on record for these runs."),
     showDistribution({ ...view, runs: printed }),
-    showLoss(rows.filter((row) => known(row.loss)), drawn, scales),
+    showLoss(rows.filter((row) => known(row.loss)), view),
   ]);
 }
 
+const labelOf = (run) => run.name + (isSlow(run) ? ` ${SLOW}` : "");
+
+// Where the lines end, and of which runs it is said: of all, or of the slowest.
+function endsOf(rows, field, { runs, seriesOf }) {
+  const last = new Map(rows.map((row) => [row.run, row]));
+  const end = rows.reduce((most, row) => Math.max(most, row.iteration), 0);
+  const slowest = runs.length <= MOST_NAMED ? runs : [...runs].sort((one, other) => middleOf(other) - middleOf(one)).slice(0, MOST_NAMED / 2);
+  return slowest.filter((run) => last.has(run.name)).map((run) => {
+    const { iteration, [field]: level } = last.get(run.name);
+    return { run: run.name, label: labelOf(run), series: seriesOf(run), level, iteration, early: iteration < end };
+  });
+}
+
+const middleOf = (run) => run.steps.quantiles[3] || median(run.steps.seconds);
+const heightFor = (ends, least) => Math.max(least, LABEL * ends.length);
+
 function opacityOf(runs) {
-  const usual = runs.length > 60 ? 0.15 : runs.length > 12 ? 0.35 : 0.85;
+  const usual = runs.length > 60 ? 0.15 : runs.length > MOST_NAMED ? 0.35 : 0.85;
   return { condition: { param: "hover", value: 1, empty: false }, value: usual };
 }
 
@@ -45,19 +62,21 @@ const ZOOM = { name: "zoom", select: { type: "interval", encodings: ["x", "y"], 
 
 // Step times of one configuration are in seconds; those of several have no common scale but their own medians.
 function axisOf(runs, one) {
-  const middle = (run) => run.steps.quantiles[3] || median(run.steps.seconds);
   if (one) return { factor: () => 1, title: "step time (s)", references: referencesOf(runs) };
-  return { factor: (run) => 100 / middle(run), title: "step time (% of the run's median)", references: [] };
+  return { factor: (run) => 100 / middleOf(run), title: "step time (% of the run's median)", references: [] };
 }
 
 // The measured differences are a few percent and warm-up is a multiple: what would flatten the rest is drawn at the top.
 function rangeOf({ runs, references, factor }) {
   const measured = runs.filter((run) => run.steps.quantiles.length).map((run) => run.steps.quantiles.map((value) => value * factor(run)));
-  if (!measured.length || at("whole-range").checked) return null;
-  const ends = references.map((reference) => reference.seconds);
-  const low = Math.min(...measured.map((values) => values[1]), ...ends);
-  const high = Math.max(...measured.map((values) => values[5]), ...ends);
-  const margin = Math.max(0.15 * (high - low), 0.01 * high);
+  if (!measured.length || at("whole-range").checked) return extent(runs.flatMap((run) => run.steps.seconds.map((value) => value * factor(run))));
+  return extent([...measured.flatMap((values) => [values[1], values[5]]), ...references.map((reference) => reference.seconds)]);
+}
+
+function extent(values) {
+  const low = values.reduce((one, other) => Math.min(one, other), Infinity);
+  const high = values.reduce((one, other) => Math.max(one, other), -Infinity);
+  const margin = Math.max(0.1 * (high - low), 0.005 * Math.abs(high));
   return [low - margin, high + margin];
 }
 
@@ -68,52 +87,62 @@ function windowOf(runs) {
 
 function referencesOf(runs) {
   const found = new Map();
-  for (const { result, title } of runs) if (result.reference) found.set(`${title} ${result.reference.seconds}`, { seconds: result.reference.seconds, label: `reference ${Number(result.reference.seconds.toPrecision(5))} s` });
+  for (const { result, title } of runs) if (result.reference) found.set(`${title} ${result.reference.seconds}`, { seconds: result.reference.seconds, label: `ref. ${short(result.reference.seconds)} s` });
   return found.size <= 3 ? [...found.values()] : [];
 }
 
-function stepSpec(rows, view) {
-  const { runs, scales, references } = view;
-  const range = rangeOf(view);
-  const top = range ? range[1] : Infinity;
+function lineColors(view) {
+  const plain = view.runs.length <= MOST_NAMED; // then every line has its label
+  return Object.fromEntries(Object.entries(view.scales).map(([channel, scale]) => [channel, { field: "series", ...scale, legend: plain ? null : { symbolType: "stroke", symbolSize: 500 } }]));
+}
+
+// Lines over iterations with their points, where a browser can draw so many.
+function linesOf(rows, x, y, view, tips) {
+  const { color, shape, strokeDash } = lineColors(view);
   const marked = rows.length <= MOST_MARKS;
-  const inside = rows.map((row) => ({ ...row, drawn: Math.min(row.time, top), beyond: row.time > top }));
-  const y = { field: "drawn", type: "quantitative", title: view.title, scale: { zero: false, nice: !range, ...(range && { domain: range }) } };
-  const x = { field: "iteration", type: "quantitative", title: "iteration", axis: { tickMinStep: 1 }, scale: { nice: false } };
-  const tips = tooltip(["run", "run", null, "nominal"], ["series", "series", null, "nominal"], ["iteration", "iteration", "d"], ["seconds", "step time (s)", ".4f"]);
-  const color = { field: "series", ...scales.color, legend: { symbolType: "stroke", symbolSize: 500 } };
-  const measured = windowOf(runs);
+  const opacity = opacityOf(view.runs);
+  const line = { mark: { type: "line", strokeWidth: 1.6, clip: true }, params: marked ? [ZOOM] : [ZOOM, HOVER], encoding: { x, y, detail: { field: "run" }, color, strokeDash, opacity, ...(!marked && { tooltip: tips.slice(0, 2) }) } };
+  const points = { params: [HOVER], mark: { type: "point", filled: true, size: 26, clip: true }, encoding: { x, y, color, shape, opacity, tooltip: tips } };
+  return marked ? [line, points] : [line];
+}
+
+const tipsOf = (...more) => tooltip(["run", "run", null, "nominal"], ["series", "series", null, "nominal"], ["iteration", "iteration", "d"], ...more);
+const ITERATION = { field: "iteration", type: "quantitative", title: "iteration", axis: { tickMinStep: 1 }, scale: { nice: false } };
+
+function stepSpec(rows, view) {
+  const { references } = view;
+  const domain = rangeOf(view);
+  const values = rows.map((row) => ({ ...row, drawn: Math.min(row.time, domain[1]), beyond: row.time > domain[1] }));
+  const y = { field: "drawn", type: "quantitative", title: view.title, scale: { zero: false, nice: false, domain } };
+  const tips = tipsOf(["seconds", "step time (s)", ".4f"]);
+  const ends = endsOf(values, "drawn", view);
+  const height = heightFor([...ends, ...references], 300);
+  const measured = windowOf(view.runs);
   const layer = [];
   if (measured) layer.push({
     data: { values: [{ first: measured.first - 0.5, last: measured.last + 0.5 }] },
     mark: { type: "rect", color: "var(--band)" }, encoding: { x: { field: "first", type: "quantitative" }, x2: { field: "last" } },
   }, {
-    data: { values: [{ first: measured.first }] },
-    mark: { type: "text", align: "left", dx: -4, y: 8, color: "var(--quiet)", text: "measured" }, encoding: { x: { field: "first", type: "quantitative" } },
+    data: { values: [{ middle: (measured.first + measured.last) / 2 }] },
+    mark: { type: "text", align: "center", baseline: "bottom", y: -3, clip: false, color: "var(--quiet)", text: "measured" }, encoding: { x: { field: "middle", type: "quantitative" } },
   });
-  layer.push(
-    { mark: { type: "line", strokeWidth: 1.6, clip: true }, params: marked ? [ZOOM] : [ZOOM, HOVER], encoding: { x, y, detail: { field: "run" }, color, ...(!marked && { tooltip: tips.slice(0, 2) }), ...(scales.strokeDash.scale.domain.length > 1 && { strokeDash: { field: "series", ...scales.strokeDash } }), opacity: opacityOf(runs) } },
-  );
-  if (marked) layer.push({ transform: [{ filter: "!datum.beyond" }], params: [HOVER], mark: { type: "point", filled: true, size: 22, clip: true }, encoding: { x, y, color, opacity: opacityOf(runs), tooltip: tips } });
-  if (inside.some((row) => row.beyond)) layer.push({ transform: [{ filter: "datum.beyond" }], mark: { type: "point", shape: "triangle-up", filled: true, size: 45, yOffset: 4 }, encoding: { x, y, color, tooltip: tips } });
-  if (references.length) layer.push(
-    { data: { values: references }, mark: { type: "rule", strokeDash: [5, 4], clip: true }, encoding: { y: { field: "seconds", type: "quantitative" } } },
-    { data: { values: references }, mark: { type: "text", align: "right", baseline: "bottom", x: "width", dx: -2, dy: -2, color: "var(--quiet)", clip: true }, encoding: { y: { field: "seconds", type: "quantitative" }, text: { field: "label" } } },
-  );
-  return { height: 300, data: { values: inside }, layer };
+  layer.push(...linesOf(values, ITERATION, y, view, tips));
+  if (values.some((row) => row.beyond)) layer.push({ transform: [{ filter: "datum.beyond" }], mark: { type: "point", shape: "triangle-up", filled: true, size: 45, yOffset: 4 }, encoding: { x: ITERATION, y, color: lineColors(view).color, tooltip: tips } });
+  if (references.length) layer.push({ data: { values: references }, mark: { type: "rule", strokeDash: [5, 4], clip: true }, encoding: { y: { field: "seconds", type: "quantitative" } } });
+  const named = references.map(({ seconds, label }) => ({ label, level: seconds, iteration: Infinity, series: null }));
+  return { height, padding: { right: 5, left: 5, top: 18, bottom: 5 }, data: { values }, layer: [...layer, ...endLabels([...ends, ...named], domain, height, lineColors(view))] };
 }
 
 function showDistribution(view) {
   const { seriesOf, scales, references, factor } = view;
-  const all = view.runs.filter((run) => run.steps.quantiles.length);
+  const all = view.runs.filter((run) => run.steps.quantiles.length).sort((one, other) => middleOf(other) * factor(other) - middleOf(one) * factor(one));
   const shown = all.slice(0, MOST_BOXES);
   const names = ["least", "low", "quarter", "middle", "three", "high", "most"];
   const values = shown.map((run) => ({
-    run: run.name, series: seriesOf(run), ...Object.fromEntries(names.map((name, number) => [name, run.steps.quantiles[number] * factor(run)])),
+    run: run.name, label: labelOf(run), series: seriesOf(run), ...Object.fromEntries(names.map((name, number) => [name, run.steps.quantiles[number] * factor(run)])),
   }));
-  const range = rangeOf({ ...view, runs: shown });
-  const y = { field: "run", type: "nominal", sort: null, title: null, axis: { labelLimit: 240 } };
-  const x = (field) => ({ field, type: "quantitative", title: view.title, scale: { zero: false, nice: !range, ...(range && { domain: range }) } });
+  const y = { field: "label", type: "nominal", sort: null, title: null, axis: { labelLimit: 110, labelOverlap: false } };
+  const x = (field) => ({ field, type: "quantitative", title: view.title, scale: { zero: false, nice: false, domain: rangeOf({ ...view, runs: shown }) } });
   const color = { field: "series", ...scales.color, legend: null };
   const titles = ["fastest", "5 %", "25 %", "median", "75 %", "95 %", "slowest"];
   const tips = tooltip(["run", "run", null, "nominal"], ["series", "series", null, "nominal"], ...names.map((name, number) => [name, titles[number], ".4~f"]));
@@ -123,25 +152,18 @@ function showDistribution(view) {
     { mark: { type: "tick", color: "var(--paper)", thickness: 2, size: 12, clip: true }, encoding: { y, x: x("middle"), tooltip: tips } },
   ];
   if (references.length) layer.push({ data: { values: references }, mark: { type: "rule", strokeDash: [5, 4] }, encoding: { x: x("seconds") } });
-  const which = all.length > shown.length ? `The first ${shown.length} of ${all.length} runs. ` : "";
+  const which = all.length > shown.length ? `The slowest ${shown.length} of ${all.length} runs. ` : "";
   const words = `${which}Boxes hold the middle half of a run's steps, lines 90 %; the tick is the median${references.length ? ", the dashed line the reference" : ""}.`;
   at("distribution-note").textContent = values.length ? words : "";
   return draw(at("distribution"), values.length && { height: Math.max(60, 24 * values.length), data: { values }, layer }, values.length ? words : "No step after warm-up.");
 }
 
-function showLoss(rows, runs, scales) {
-  const marked = rows.length <= MOST_MARKS;
-  const tips = tooltip(["run", "run", null, "nominal"], ["series", "series", null, "nominal"], ["iteration", "iteration", "d"], ["loss", "loss (nats per token)", ".5f"]);
-  const line = { mark: { type: "line", strokeWidth: 1.6, clip: true }, params: marked ? [ZOOM] : [ZOOM, HOVER], encoding: { detail: { field: "run" }, opacity: opacityOf(runs), ...(!marked && { tooltip: tips.slice(0, 2) }) } };
-  const points = { mark: { type: "point", filled: true, size: 18, clip: true }, params: [HOVER], encoding: { opacity: opacityOf(runs), tooltip: tips } };
-  const spec = {
-    height: 260, data: { values: rows },
-    layer: marked ? [line, points] : [line],
-    encoding: {
-      x: { field: "iteration", type: "quantitative", title: "iteration", axis: { tickMinStep: 1 }, scale: { nice: false } },
-      y: { field: "loss", type: "quantitative", title: "loss (nats per token)", scale: { zero: false } },
-      color: { field: "series", ...scales.color, legend: null },
-    },
-  };
+function showLoss(rows, view) {
+  const domain = extent(rows.map((row) => row.loss));
+  const y = { field: "loss", type: "quantitative", title: "loss (nats per token)", scale: { zero: false, nice: false, domain } };
+  const ends = endsOf(rows, "loss", view);
+  const height = heightFor(ends, 260);
+  const layer = [...linesOf(rows, ITERATION, y, view, tipsOf(["loss", "loss (nats per token)", ".5f"])), ...endLabels(ends, domain, height, lineColors(view))];
+  const spec = { height, data: { values: rows }, layer };
   return draw(at("loss"), rows.length && spec, rows.length ? "Loss over iterations, a line for each run" : "No loss is on record for these runs.");
 }

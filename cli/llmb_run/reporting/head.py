@@ -1,0 +1,165 @@
+"""What a report begins with: on what was measured, when and by whom, and the conclusion in one sentence."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from llmb_common.printable import counted, printable
+from llmb_common.results.configuration import software_of
+from llmb_common.runs.ownership import user_name
+from llmb_common.runs.record import RunRecord
+from llmb_run.place import Place
+from llmb_run.reporting.hosts import HostLine
+from llmb_run.results.measuring import Measured
+
+_MOST = 4
+"""Values that are named; of the rest there is a count."""
+
+_WORDS = {
+    "fail": ("fails", "fail"),
+    "inconclusive": ("is inconclusive", "are inconclusive"),
+    "pass": ("passes", "pass"),
+    "no reference": ("has no reference", "have no reference"),
+    "no success": ("has no successful run", "have no successful run"),
+}
+"""Of one configuration and of several; any other verdict is its own word."""
+
+_WORST_FIRST = ("fail", "no success", "", "inconclusive", "not judged", "no reference", "pass")
+"""The empty one stands for verdicts that are not listed."""
+
+
+class Conclusion(msgspec.Struct, frozen=True):
+    """``kind`` is the worst verdict among the configurations."""
+
+    kind: str
+    text: str
+
+
+def facts(found: Sequence[Measured], place: Place) -> tuple[tuple[str, str], ...]:
+    """Cluster, GPUs, software, dates, who: what is known of each, with its name."""
+    records = [item.record for item in found if item.record]
+    lines = (
+        ("Cluster", _cluster(records, place)),
+        ("GPUs", _gpus(found)),
+        ("Software", _software(found)),
+        ("Measured", _dates(records)),
+        ("By", place.cluster.operator or _owners(records)),
+    )
+    return tuple((name, printable(text)) for name, text in lines if text)
+
+
+def _cluster(records: Sequence[RunRecord], place: Place) -> str:
+    asked = {slurm.partition for record in records if (slurm := record.plan.slurm) and slurm.partition}
+    hosts = _listed(str(record.manifest.get("host") or "") for record in records)
+    words = [place.cluster.cluster_name, f"partition {_listed(asked)}" if asked else ""]
+    return ", ".join(word for word in (*words, f"submitted from {hosts}" if hosts else "") if word)
+
+
+def _gpus(found: Sequence[Measured]) -> str:
+    nodes: dict[str, set[str]] = {}
+    planned = {
+        f"{item.record.plan.gpus} {item.record.plan.gpu_type.upper()}"
+        for item in found
+        if item.record and not item.account.gpus
+    }
+    for item in found:
+        if item.account.gpus:
+            nodes.setdefault(item.account.gpus, set()).update(item.account.hosts)
+    seen = [f"{counted(len(hosts), 'node')} with {gpus}" for gpus, hosts in nodes.items()]
+    return _listed([*seen, *(f"{text} (planned: no node's account)" for text in sorted(planned))], "; ")
+
+
+def _software(found: Sequence[Measured]) -> str:
+    names = _listed(software_of(item.record) for item in found if item.record)
+    versions = (
+        f"{title} {_listed(getattr(item.account, name) for item in found)}"
+        for title, name in (("driver", "driver"), ("CUDA", "cuda"), ("NCCL", "nccl"))
+        if any(getattr(item.account, name) for item in found)
+    )
+    return "; ".join(text for text in (names, ", ".join(versions)) if text)
+
+
+def _dates(records: Sequence[RunRecord]) -> str:
+    days = sorted(time.strftime("%Y-%m-%d", time.gmtime(record.created)) for record in records)
+    if not days:
+        return ""
+    return days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+
+
+def _owners(records: Sequence[RunRecord]) -> str:
+    folders = {record.paths.folder for record in records}
+    return _listed(user_name(folder.stat().st_uid) for folder in folders if folder.is_dir())
+
+
+def _listed(values: Iterable[str], between: str = ", ") -> str:
+    names = list(dict.fromkeys(value for value in values if value))
+    more = [f"{len(names) - _MOST} more"] if len(names) > _MOST else []
+    return between.join([*names[:_MOST], *more])
+
+
+def conclude(
+    groups: Sequence[dict[str, Any]], results: Sequence[dict[str, Any]], hosts: Sequence[HostLine]
+) -> Conclusion:
+    """One sentence on the configurations (``group_as_dict``), the runs (``as_dict``) and the nodes.
+
+    Verdicts against other software are counted apart from the others.
+    """
+    if not groups:
+        return Conclusion("not judged", f"{counted(len(results), 'run')}, and nothing to judge.")
+    kinds: dict[tuple[str, bool], list[dict[str, Any]]] = {}
+    for group in sorted(groups, key=_order):
+        kinds.setdefault((_kind(group), bool(group["indication"])), []).append(group)
+    (worst, _), found = next(iter(kinds.items()))
+    answers = [_answer(kind, len(some)) for kind, some in kinds.items()]
+    if len(groups) == 1:
+        answers = [f"{_named(found[0])}: {found[0]['verdict_text'] or 'no successful run'}"]
+    else:
+        answers[0] = f"{len(found)} of {len(groups)} configurations {answers[0].partition(' ')[2]}"
+        answers[0] += "" if worst == "pass" else f"{', among them' if len(found) > 1 else ':'} {_said(found[0])}"
+    sentence = "; ".join([*answers, *_broken(results), *_slow(hosts)])
+    return Conclusion(worst, f"{sentence[:1].upper()}{sentence[1:]}.")
+
+
+def _order(group: dict[str, Any]) -> tuple[int, bool, float]:
+    """The worst first: by verdict, and among equal ones by what they take longer than their reference."""
+    kind = _kind(group)
+    rank = _WORST_FIRST.index(kind if kind in _WORST_FIRST else "")
+    return rank, bool(group["indication"]), -(group["difference"] or 0)
+
+
+def _named(group: dict[str, Any]) -> str:
+    return f"{group['title']}, {group['software']}"
+
+
+def _said(group: dict[str, Any]) -> str:
+    """Its name and verdict, without the word that the sentence has said."""
+    text = re.sub(rf"^(indication: )?{re.escape(_kind(group))}[,:] ", "", group["verdict_text"] or "")
+    return f"{_named(group)}{', ' if text else ''}{text}"
+
+
+def _kind(group: dict[str, Any]) -> str:
+    return group["verdict"] or ("not judged" if group["run_ids"] else "no success")
+
+
+def _answer(kind: tuple[str, bool], count: int) -> str:
+    one, several = _WORDS.get(kind[0], (f"is {kind[0]}", f"are {kind[0]}"))
+    return f"{count} {one if count == 1 else several}{' as an indication' if kind[1] else ''}"
+
+
+def _broken(results: Sequence[dict[str, Any]]) -> list[str]:
+    count = sum(result["status"] not in ("Success", "Running") for result in results)
+    return [f"{count} of {counted(len(results), 'run')} did not succeed"] if count else []
+
+
+def _slow(hosts: Sequence[HostLine]) -> list[str]:
+    found = []
+    for line in hosts:
+        if line.slower is not None and line.host < min(line.together, default="\U0010ffff"):
+            names = _listed([line.host, *line.together], " and ")
+            found.append(f"runs with {names} are {line.slower:.1%} slower than those without")
+    return found

@@ -1,0 +1,180 @@
+"""The page that is sent to a customer, with long names, a slow node, more runs than colors: all of it can be read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import pytest
+from layout import WIDTHS, hidden, overlaps, pale
+from playwright.sync_api import Browser, Page
+from test_report_page import THEMES, cells, choose, shown
+
+from llmb_run.place import Place
+from llmb_run.reporting.html import page as html_page
+from llmb_run.reporting.report import Report, build
+from llmb_run.results.selected import selected
+from support.customer_site import OPERATOR, REPEATED, SLOW, make_customer_site
+from support.report_site import HOSTILE
+
+LONG = "Acceptance_of_the_extension_of_" + "W" * 120
+
+
+@pytest.fixture(scope="module")
+def customer_report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    install = tmp_path_factory.mktemp("customer")
+    make_customer_site(install)
+    place = Place(install)
+    return build(selected(place, (), {}), place, f"{LONG} {HOSTILE}")
+
+
+@pytest.fixture(scope="module")
+def file(customer_report: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page, with a verdict that has much to say."""
+    said = "fast, but not training: " + "the loss rises from 5.1 to 54, stalls cost 180 %; " * 8
+    groups = tuple({**group, "verdict": "not training", "verdict_text": said} for group in customer_report.groups[:1])
+    report = msgspec.structs.replace(customer_report, groups=groups + customer_report.groups[1:])
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(html_page(report), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def page(browser: Browser, file: Path) -> Iterator[Page]:
+    with shown(browser, file) as found:
+        choose(found, title=REPEATED)
+        found.wait_for_function("() => document.getElementById('count').value.startsWith('14 of')")
+        found.wait_for_function("() => document.querySelector('#steps svg').textContent.includes('▲')")
+        yield found
+
+
+def test_the_head_says_what_where_when_who_and_what_follows(page: Page) -> None:
+    head = page.locator("header").inner_text()
+    for text in ("Frankfurt 2", "24 nodes with 8 x NVIDIA H100 80GB HBM3", "nemo:26.02.01; driver 580", OPERATOR):
+        assert text in head, text
+    assert re.search(r"2026-09-\d\d to 2026-09-\d\d", head)
+    conclusion = page.locator("#conclusion").inner_text()
+    assert re.search(
+        rf"2 of 18 runs did not succeed; runs with {SLOW} are 8\.\d% slower than those without\.$", conclusion
+    )
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_at_every_width_all_of_it_can_be_read(browser: Browser, file: Path, width: int, theme: str) -> None:
+    with shown(browser, file, theme, width=width) as page:
+        for title in ("", REPEATED):
+            choose(page, title=title)
+            page.evaluate("new Promise((done) => setTimeout(done, 50))")
+            page.evaluate("window.drawn")
+            for run in page.locator("#evidence details").all()[:3]:
+                run.evaluate("(one) => { one.open = true; }")
+            assert hidden(page) == []
+            assert overlaps(page) == []
+            assert pale(page) == []
+
+
+def test_a_window_made_narrower_draws_the_charts_again(page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.wait_for_function("() => document.querySelector('#steps svg').getBoundingClientRect().width < 390")
+    page.evaluate("new Promise((done) => setTimeout(done, 500))")
+    page.evaluate("window.drawn")
+    assert hidden(page) == []
+    assert overlaps(page) == []
+
+
+def test_fourteen_lines_differ_without_color_alone(page: Page) -> None:
+    """Each has its label, and a pair of color and dash that no other has."""
+    style = "(path) => `${getComputedStyle(path).stroke} ${path.getAttribute('stroke-dasharray')}`"
+    lines = page.evaluate(f"[...document.querySelectorAll('#steps .mark-line path')].map({style})")
+    assert len(lines) == len(set(lines)) == 14
+    assert len({line.rpartition(")")[2] for line in lines}) == 7, "dashes"
+    for chart in ("steps", "loss"):
+        labels = page.locator(f"#{chart} svg text").all_text_contents()
+        for run in cells(page, "#run-table", "run, job"):
+            assert any(label.startswith(run[:8]) for label in labels), (chart, run)
+
+
+def test_the_slow_node_comes_first_and_is_marked(page: Page) -> None:
+    first, *others = cells(page, "#node-table", "node")
+    assert first.split() == [SLOW, "▲", "slow"]
+    assert not any("▲" in other for other in others)
+    assert re.fullmatch(r"\+8\.\d", cells(page, "#node-table", "slower than without it %")[0])
+    marked = [run[:8] for run in cells(page, "#run-table", "run, job") if "▲" in run]
+    labels = page.locator("#distribution svg text").all_text_contents()
+    assert len(marked) == 7
+    assert {label[:8] for label in labels if "▲" in label} == set(marked)
+
+
+def test_each_figure_leads_to_its_evidence(page: Page) -> None:
+    targets = page.evaluate("[...document.querySelectorAll('a')].map((link) => link.getAttribute('href'))")
+    assert {target[0] for target in targets} == {"#"}, "nothing leads out of the page"
+    missing = page.evaluate(
+        "(all) => all.filter((one) => !document.getElementById(one.slice(1)))", sorted(set(targets))
+    )
+    assert missing == []
+    for table, columns in (
+        ("#groups", ("runs", "steady step s", "spread %", "reference s", "difference %", "passes up to %")),
+        ("#run-table", ("step time s", "steady step s", "difference %", "tokens/s", "TFLOP/s per GPU", "MFU %")),
+    ):
+        for column in columns:
+            figures = [text for text in cells(page, table, column) if text.strip()]
+            heads = [head.replace("\n", " ") for head in page.locator(f"{table} th").all_inner_texts()]
+            links = page.locator(f"{table} tbody td:nth-child({heads.index(column) + 1}) a")
+            assert links.count() == len(figures) > 0, (table, column)
+    row = page.locator("#run-table tbody tr", has_text="no success").first
+    run = row.locator("a").first.inner_text()
+    row.locator("a").first.click()
+    evidence = page.locator(f"#run-{run}")
+    assert evidence.get_attribute("open") is not None
+    assert evidence.get_by_text("run.json").is_visible()
+    assert re.search(r"log-\S+\.out", evidence.inner_text())
+    evidence.get_by_role("link", name=SLOW).click()
+    assert page.evaluate("document.querySelector(':target td').textContent").startswith(SLOW)
+
+
+def test_a_click_on_a_step_leads_to_its_run(page: Page) -> None:
+    page.locator("#steps .mark-symbol path").nth(200).click(force=True)
+    page.wait_for_function("() => location.hash.startsWith('#run-')")
+    assert page.locator("details:target").get_attribute("open") is not None
+
+
+def test_the_page_works_without_a_mouse(page: Page) -> None:
+    page.locator("#groups tbody button", has_text="llama3.1 8b").focus()
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.getElementById('count').value === '4 of 18 runs'")
+    link = page.locator("#run-table tbody a:not([tabindex])").first
+    link.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.querySelector('details:target')?.open")
+
+
+def test_programs_that_read_the_page_aloud_know_their_way(page: Page) -> None:
+    levels = page.evaluate("[...document.querySelectorAll('h1, h2, h3, h4')].map((one) => Number(one.localName[1]))")
+    assert levels.count(1) == 1
+    assert levels[0] == 1
+    assert all(later - sooner <= 1 for sooner, later in pairwise(levels))
+    assert page.locator("table:not([aria-label])").count() == 0
+    assert page.locator("thead th:not([scope=col])").count() == 0
+    assert page.locator("tbody tr:not(:has([role=rowheader]))").count() == 0
+    for chart in page.locator(".chart:has(svg)").all():
+        assert chart.get_attribute("role") == "img"
+        assert chart.get_attribute("aria-label")
+    assert page.locator("#filters :is(select, input):not(label *)").count() == 0
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_a_printer_gets_all_of_it_in_ink(browser: Browser, file: Path, theme: str) -> None:
+    with shown(browser, file, theme) as page:
+        page.emulate_media(media="print")
+        assert page.pdf(prefer_css_page_size=True).startswith(b"%PDF")
+        page.set_viewport_size({"width": 1032, "height": 700})  # A4 across, less its margins
+        assert page.locator("#evidence details:not([open])").count() == 0
+        assert page.locator("#evidence dt", has_text="record").count() == 18
+        assert hidden(page) == []
+        assert overlaps(page) == []
+        assert pale(page) == []
