@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from layout import WIDTHS, hidden, overlaps, pale
 from playwright.sync_api import Browser, Page
-from test_report_page import THEMES, cells, choose, shown
+from test_report_page import THEMES, cells, choose, drawn, shown
 
 from llmb_run.place import Place
 from llmb_run.reporting.html import page as html_page
@@ -68,8 +68,7 @@ def test_at_every_width_all_of_it_can_be_read(browser: Browser, file: Path, widt
     with shown(browser, file, theme, width=width) as page:
         for title in ("", REPEATED):
             choose(page, title=title)
-            page.evaluate("new Promise((done) => setTimeout(done, 50))")
-            page.evaluate("window.drawn")
+            drawn(page)
             for run in page.locator("#evidence details").all()[:3]:
                 run.evaluate("(one) => { one.open = true; }")
             assert hidden(page) == []
@@ -80,8 +79,8 @@ def test_at_every_width_all_of_it_can_be_read(browser: Browser, file: Path, widt
 def test_a_window_made_narrower_draws_the_charts_again(page: Page) -> None:
     page.set_viewport_size({"width": 390, "height": 800})
     page.wait_for_function("() => document.querySelector('#steps svg').getBoundingClientRect().width < 390")
-    page.evaluate("new Promise((done) => setTimeout(done, 500))")
-    page.evaluate("window.drawn")
+    page.wait_for_timeout(300)  # until the window has kept its width for a while
+    drawn(page)
     assert hidden(page) == []
     assert overlaps(page) == []
 
@@ -128,8 +127,7 @@ def test_each_figure_leads_to_its_evidence(page: Page) -> None:
     row = page.locator("#run-table tbody tr", has_text="no success").first
     run = row.locator("a").first.inner_text()
     row.locator("a").first.click()
-    evidence = page.locator(f"#run-{run}")
-    assert evidence.get_attribute("open") is not None
+    evidence = page.locator(f"#run-{run}[open]")
     assert evidence.get_by_text("run.json").is_visible()
     assert re.search(r"log-\S+\.out", evidence.inner_text())
     evidence.get_by_role("link", name=SLOW).click()
@@ -139,7 +137,7 @@ def test_each_figure_leads_to_its_evidence(page: Page) -> None:
 def test_a_click_on_a_step_leads_to_its_run(page: Page) -> None:
     page.locator("#steps .mark-symbol path").nth(200).click(force=True)
     page.wait_for_function("() => location.hash.startsWith('#run-')")
-    assert page.locator("details:target").get_attribute("open") is not None
+    page.locator("details:target[open]").wait_for()
 
 
 def test_the_page_works_without_a_mouse(page: Page) -> None:

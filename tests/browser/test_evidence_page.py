@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from layout import WIDTHS, hidden, overlaps, pale
 from playwright.sync_api import Browser
 from test_report_page import THEMES, cells, shown, sort
 
@@ -69,3 +70,18 @@ def test_the_campaigns_verdicts_come_first(browser: Browser, evidence: Path, the
         assert page.locator("#run-table tbody tr").count() > 0
         for chart in ("steps", "distribution", "loss"):
             assert page.locator(f"#{chart} svg path").count() > 3, chart
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_it_can_be_read_at_every_width(browser: Browser, evidence: Path, width: int) -> None:
+    with shown(browser, evidence, width=width) as page:
+        conclusion = page.locator("#conclusion").inner_text()
+        assert conclusion == "✗\nNOT ACCEPTED: workloads: 1 of 2 fail."
+        for summary in page.locator("summary").all():
+            summary.evaluate("(one) => { one.parentElement.open = true; }")
+        assert hidden(page) == []
+        assert overlaps(page) == []
+        assert pale(page) == []
+        targets = page.evaluate("[...document.querySelectorAll('a')].map((link) => link.getAttribute('href').slice(1))")
+        assert page.evaluate("(all) => all.filter((one) => !document.getElementById(one))", targets) == []
+        assert page.locator("#workloads tbody tr").first.locator("a").count() > 4, "figures lead to their runs"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from layout import WIDTHS, hidden, overlaps
 from playwright.sync_api import Browser, Page
 
 from llmb_run.reporting.html import page as html_page
@@ -40,6 +41,12 @@ def shown(
     page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
     context.close()
     assert [text for text in complaints if expected not in text] == []
+
+
+def drawn(page: Page) -> None:
+    """Wait for the charts of the newest choice."""
+    page.evaluate("new Promise((done) => setTimeout(done, 50))")
+    page.evaluate("window.drawn")
 
 
 @pytest.fixture
@@ -165,6 +172,17 @@ def test_spikes_and_warm_up_do_not_flatten_the_rest(page: Page) -> None:
     assert page.locator("#steps .mark-symbol path").count() > 500, "beside the steps the marks of those beyond"
     page.locator("#whole-range").check()
     page.wait_for_function("document.querySelector('#steps svg').textContent.includes('20')")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_label_covers_another_whatever_is_chosen(browser: Browser, report_file: Path, width: int) -> None:
+    """Scales, dates, changes, references: of several configurations and of one."""
+    with shown(browser, report_file, width=width) as page:
+        for title in ("", LARGE, FAIL):
+            choose(page, title=title)
+            drawn(page)
+            assert hidden(page) == []
+            assert overlaps(page) == []
 
 
 def luminance(color: str) -> float:

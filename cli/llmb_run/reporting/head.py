@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -111,18 +112,21 @@ def conclude(
     """
     if not groups:
         return Conclusion("not judged", f"{counted(len(results), 'run')}, and nothing to judge.")
-    kinds: dict[tuple[str, bool], list[dict[str, Any]]] = {}
-    for group in sorted(groups, key=_order):
-        kinds.setdefault((_kind(group), bool(group["indication"])), []).append(group)
-    (worst, _), found = next(iter(kinds.items()))
-    answers = [_answer(kind, len(some)) for kind, some in kinds.items()]
-    if len(groups) == 1:
-        answers = [f"{_named(found[0])}: {found[0]['verdict_text'] or 'no successful run'}"]
-    else:
-        answers[0] = f"{len(found)} of {len(groups)} configurations {answers[0].partition(' ')[2]}"
-        answers[0] += "" if worst == "pass" else f"{', among them' if len(found) > 1 else ':'} {_said(found[0])}"
-    sentence = "; ".join([*answers, *_broken(results), *_slow(hosts)])
-    return Conclusion(worst, f"{sentence[:1].upper()}{sentence[1:]}.")
+    ordered = sorted(groups, key=_order)
+    said = _counts(ordered) if len(groups) > 1 else [f"{_named(ordered[0])}: {_text(ordered[0])}"]
+    sentence = "; ".join([*said, *_broken(results), *_slow(hosts)])
+    return Conclusion(_kind(ordered[0]), f"{sentence[:1].upper()}{sentence[1:]}.")
+
+
+def _counts(ordered: Sequence[dict[str, Any]]) -> list[str]:
+    """How many of several configurations have each verdict, and what the worst one's says."""
+    kinds = Counter((_kind(group), bool(group["indication"])) for group in ordered)
+    first, *others = (_answer(kind, indication, count) for (kind, indication), count in kinds.items())
+    count, _, answer = first.partition(" ")
+    first = f"{count} of {len(ordered)} configurations {answer}"
+    if _kind(ordered[0]) != "pass":
+        first += f"{':' if count == '1' else ', among them'} {_said(ordered[0])}"
+    return [first, *others]
 
 
 def _order(group: dict[str, Any]) -> tuple[int, bool, float]:
@@ -138,17 +142,20 @@ def _named(group: dict[str, Any]) -> str:
 
 def _said(group: dict[str, Any]) -> str:
     """Its name and verdict, without the word that the sentence has said."""
-    text = re.sub(rf"^(indication: )?{re.escape(_kind(group))}[,:] ", "", group["verdict_text"] or "")
-    return f"{_named(group)}{', ' if text else ''}{text}"
+    return f"{_named(group)}, " + re.sub(rf"^(indication: )?{re.escape(_kind(group))}[,:] ", "", _text(group))
+
+
+def _text(group: dict[str, Any]) -> str:
+    return group["verdict_text"] or "no successful run"
 
 
 def _kind(group: dict[str, Any]) -> str:
     return group["verdict"] or ("not judged" if group["run_ids"] else "no success")
 
 
-def _answer(kind: tuple[str, bool], count: int) -> str:
-    one, several = _WORDS.get(kind[0], (f"is {kind[0]}", f"are {kind[0]}"))
-    return f"{count} {one if count == 1 else several}{' as an indication' if kind[1] else ''}"
+def _answer(kind: str, indication: bool, count: int) -> str:
+    one, several = _WORDS.get(kind, (f"is {kind}", f"are {kind}"))
+    return f"{count} {one if count == 1 else several}{' as an indication' if indication else ''}"
 
 
 def _broken(results: Sequence[dict[str, Any]]) -> list[str]:

@@ -11,13 +11,19 @@ from typing import NamedTuple
 
 import msgspec
 
-from llmb_common.results.comparison import CONFIDENCE, compare_times
+from llmb_common.results.comparison import compare_times
 from llmb_common.results.configuration import configuration_key, software_of
 from llmb_common.results.estimate import StepTime
 from llmb_run.results.measuring import Measured
 
 _WORTH = 1.02
 """A smaller ratio of step times is nobody's slow node."""
+
+_ALARM = 0.01
+"""How often, about, some healthy node is called slow."""
+
+_BEYOND = 0.025
+"""How often the truth lies beyond one side of the interval of ``compare_times``."""
 
 
 class HostLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,8 +112,7 @@ def _slowest(repeats: Sequence[_Repeat], known: Collection[str]) -> tuple[tuple[
 
 def _needed(looks: int) -> float:
     """Each node that is looked at is another chance of a slow one by accident (Bonferroni)."""
-    usual, wanted = (NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2 / count) for count in (1, looks))
-    return wanted / usual
+    return NormalDist().inv_cdf(1 - _ALARM / looks) / NormalDist().inv_cdf(1 - _BEYOND)
 
 
 def _sureness(host: str, repeats: Sequence[_Repeat]) -> float:

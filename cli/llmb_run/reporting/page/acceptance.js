@@ -1,19 +1,19 @@
 "use strict";
 // The verdicts of an acceptance campaign, on the page of its evidence: before everything else, because they decide.
 
-function concluded({ accepted, why }) {
-  const [kind, word] = accepted ? ["pass", "ACCEPTED"] : known(accepted) ? ["fail", "NOT ACCEPTED"] : ["not judged", "NOT JUDGED"];
-  return { kind, word, text: `${word}: ${why}` };
+function concluded({ accepted, why, outcome = accepted ? "accepted" : known(accepted) ? "not accepted" : "not judged", headline = outcome.toUpperCase() }) {
+  const kind = { accepted: "pass", "not accepted": "fail" }[outcome] || "not judged";
+  return { kind, headline, text: `${headline}: ${why}.` };
 }
 
 function showAcceptance(campaign) {
-  const { kind, word } = concluded(campaign);
+  const { kind, headline } = concluded(campaign);
   const table = element("table", { id: "workloads" });
   const reruns = campaign.reruns.map((rerun) => [`${rerun.workload}, run ${rerun.run} (`, linkTo(runPlaces, rerun.run_id, rerun.run_id || "not started"), `): ${rerun.reason}`]);
   const lists = [["Reruns", reruns], ["Remarks", campaign.remarks], ["What the workloads were held against", campaign.references]];
   at("verdicts").before(element("section", { id: "acceptance" },
     element("h2", {}, `Acceptance: ${campaign.suite}`),
-    element("p", {}, mark(kind, word), ` ${campaign.why}`),
+    element("p", {}, mark(kind, headline), ` ${campaign.why}`),
     element("div", { class: "scroll" }, table),
     lists.map(([title, found], number) => (found.length ? folded(title, found, number === 0, number === 2 && "held-against") : element("p", { class: "quiet" }, `${title}: none`)))));
   const place = (item) => placeOf(report.groups.findIndex((group) => item.title.startsWith(group.title)));
@@ -29,5 +29,6 @@ function showAcceptance(campaign) {
     column("required\n%", "number", (item) => item.required, (item) => (known(item.required) ? `> ${percent(item.required)}` : "")),
   ], campaign.workloads);
   at("verdicts").querySelector("h2").after(element("p", { class: "quiet" },
-    "As llmb-run results gives them: against the site's baseline or published results, for each configuration by itself. The acceptance above decides."));
+    "As llmb-run results gives them: against the site's baseline or published results, for each configuration by itself. The acceptance above decides."),
+    element("p", {}, report.conclusion.text));
 }

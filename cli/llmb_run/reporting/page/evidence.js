@@ -16,6 +16,7 @@ function configurationPart(number, runs) {
     pairs([
       ["verdict", [mark(groupKind(group), group.verdict_text || "no successful run")]],
       ["reference", reference && [`${short(reference.seconds)} s: ${reference.source}; ${reference.software}`, reference.notes.length ? lines(reference.notes) : ""]],
+      ["remarks", group.remarks && group.remarks.length && [lines(group.remarks)]],
     ]), runs.map(runPart));
 }
 
@@ -37,17 +38,18 @@ function runFacts(run) {
   const parts = (...words) => words.filter(Boolean).join(", ");
   return pairs([
     ["verdict", result.status === "Success" ? result.verdict_text : `${result.status}: ${result.message || ""}`],
-    ["step time", known(result.step_seconds_mean) && `${short(result.step_seconds_mean)} s \u00b1 ${short(result.step_seconds_std)} s, mean and standard deviation of iterations ${window.first} to ${window.last}, of ${run.steps.total} in the log`],
-    ["steady step time", known(result.steady_step_seconds) && `${short(result.steady_step_seconds)} s, standard error ${short(result.steady_step_error_seconds)} s`],
+    ["step time", known(result.step_seconds_mean) && `${fixed(result.step_seconds_mean, 4)} s \u00b1 ${fixed(result.step_seconds_std, 4)} s, mean and standard deviation of iterations ${window.first} to ${window.last}, of ${run.steps.total} in the log`],
+    ["steady step time", known(result.steady_step_seconds) && `${fixed(result.steady_step_seconds, 4)} s, standard error ${fixed(result.steady_step_error_seconds, 4)} s`],
     ["against its reference", reference && known(result.difference) && `${signed(result.difference)} % of ${short(reference.seconds)} s (${reference.source}), between ${signed(result.difference_low)} and ${signed(result.difference_high)} %; up to ${signed(result.tolerance)} % passes`],
     ["speed", parts(known(result.tokens_per_second) && `${whole(result.tokens_per_second)} tokens/s`, known(result.tflops_per_gpu) && `${fixed(result.tflops_per_gpu, 1)} TFLOP/s per GPU`, known(result.mfu_percent) && `MFU ${fixed(result.mfu_percent, 1)} %`, known(result.watts_per_gpu_mean) && `${fixed(result.watts_per_gpu_mean, 0)} W per GPU`)],
     ["remarks", remarksOf(run).length && lines(remarksOf(run))],
     ["notes on nodes", notes.length && lines(notes)],
     ["nodes", run.hosts.flatMap((host) => [linkTo(nodePlaces, host), slowNodes.has(host) ? element("span", { class: "fail" }, ` ${SLOW}`) : "", " "])],
     ["job", result.job_id && `${result.job_id} (${result.state})`],
-    ["log", result.log && path(result.log)],
-    ["record", result.run_id && path(`${result.folder}/run.json`)],
-    ["accounts of its nodes", run.hosts.length && path(`${result.folder}/nodes/`)],
+    ["folder", result.folder && path(result.folder)],
+    ["in it, the log", result.log && path(result.log.replace(`${result.folder}/`, ""))],
+    ["the record", result.run_id && path("run.json")],
+    ["accounts of its nodes", run.hosts.length && path("nodes/")],
   ].map(([name, value]) => [name, value && !Array.isArray(value) ? [value] : value]));
 }
 

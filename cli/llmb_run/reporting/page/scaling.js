@@ -60,9 +60,10 @@ function scalingTable(table, line) {
     figures("tokens/s", (point) => point.tokens_per_second, whole),
     figures("tokens/s\nper GPU", (point) => point.tokens_per_second / point.gpus, whole),
     figures("efficiency\n%", (point) => point.efficiency, (value) => percent(value)),
+    column("interval\n%", "number", (point) => point.efficiency_low, (point) => (known(point.efficiency_low) ? `${percent(point.efficiency_low)} to ${percent(point.efficiency_high)}` : "")),
     column("published\ntokens/s", "number", (point) => point.published && point.published.tokens_per_second, (point) => (point.published ? whole(point.published.tokens_per_second) : "")),
     column("published\nefficiency %", "number", (point) => point.published && point.published.efficiency, (point) => (point.published ? percent(point.published.efficiency) : "")),
     column("published by", "long", (point) => (point.published ? point.published.source : "")),
   ];
-  sortedTable(table, columns, line.points);
+  sortedTable(table, columns.filter(({ title }) => title !== "interval\n%" || line.points.some((point) => known(point.efficiency_low))), line.points);
 }

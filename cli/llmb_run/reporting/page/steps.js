@@ -26,9 +26,8 @@ function showSteps(runs) {
   if (thinned) notes.push(`Of ${many(thinned, "run")} not every step is drawn: of each stretch the fastest and the slowest step and the highest loss.`);
   if (!named) notes.push(`With more than ${MOST_NAMED} runs, colors are ${one ? "software" : "configurations and software"}, and the slowest runs are named.`);
   if (drawn.some(isSlow)) notes.push(`${SLOW} ran with a slow node.`);
-  notes.push("A click on a step leads to its run. Drag to move, Shift and the wheel to zoom, double-click to go back.");
   at("charts-title").textContent = filters.title ? `Steps: ${filters.title}` : "Steps: all configurations";
-  at("charts-note").textContent = notes.join(" ");
+  at("charts-note").replaceChildren(notes.join(" "), element("span", { class: "screen" }, " A click on a step leads to its run. Drag to move, Shift and the wheel to zoom, double-click to go back."));
   return Promise.all([
     draw(at("steps"), rows.length && stepSpec(rows, view), rows.length ? "Step time over iterations, a line for each run" : "No step is on record for these runs."),
     showDistribution({ ...view, runs: printed }),

@@ -10,7 +10,7 @@ function showVerdicts(choose) {
     column("verdict", "short", (group) => rankOf(group.kind), (group) => [mark(group.kind), indicated(group)]),
     column("configuration, software", "head", (group) => `${group.title} ${group.software}`, (group) => [element("button", { type: "button", class: "plain", title: "show its runs" }, group.title), quiet(group.software)]),
     column("runs", "number", (group) => group.run_ids.length, (group) => figure(group.place, group.run_ids.length + (group.unsuccessful ? ` of ${group.run_ids.length + group.unsuccessful}` : ""))),
-    column("steady step\ns", "number", (group) => group.step_seconds, (group) => [figure(group.place, fixed(group.step_seconds, 3)), known(group.interval) ? quiet(`\u00b1 ${percent(group.interval)} %`) : ""]),
+    column("steady step\ns", "number", (group) => group.step_seconds, (group) => [figure(group.place, fixed(group.step_seconds, 3)), known(group.interval) ? quiet(`\u00b1\u00a0${percent(group.interval)}\u00a0%`) : ""]),
     column("spread\n%", "number", (group) => group.spread, (group) => figure(group.place, percent(group.spread))),
     column("reference\ns", "number", (group) => group.reference && group.reference.seconds, (group) => (group.reference ? figure(group.place, short(group.reference.seconds)) : "")),
     column("difference\n%", "number", (group) => group.difference, (group) => figure(group.place, signed(group.difference))),
