@@ -81,6 +81,9 @@ def test_a_window_made_narrower_draws_the_charts_again(page: Page) -> None:
     page.wait_for_function("() => document.querySelector('#steps svg').getBoundingClientRect().width < 390")
     page.wait_for_timeout(300)  # until the window has kept its width for a while
     drawn(page)
+    label = page.locator("#steps svg text", has_text="iteration").bounding_box()
+    assert label
+    assert label["height"] > 9, "drawn for this width, not shrunk to it"
     assert hidden(page) == []
     assert overlaps(page) == []
 

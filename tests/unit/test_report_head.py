@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import getpass
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from llmb_run.place import Place
@@ -46,6 +48,12 @@ def test_where_nobody_said_anything_the_runs_do(tmp_path: Path) -> None:
     facts = dict(report_on(tmp_path).facts)
     assert facts["GPUs"] == "128 GB200 (planned: no node's account)"
     assert facts["By"] == getpass.getuser()
+
+
+def test_what_trained_on_a_cpu_had_no_gpu(tmp_path: Path) -> None:
+    record = make_run(tmp_path, variables={"MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": "2"})
+    replace(record, plan=msgspec.structs.replace(record.plan, device="cpu")).save()
+    assert dict(report_on(tmp_path).facts)["GPUs"] == "none, 2 ranks on CPUs"
 
 
 def test_the_slow_node_is_named_and_its_neighbors_are_not(report: Report) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from llmb_common.planning.job_plan import JobPlan
 from llmb_common.printable import counted, printable
 from llmb_common.results.configuration import software_of
 from llmb_common.runs.ownership import user_name
@@ -55,24 +56,26 @@ def facts(found: Sequence[Measured], place: Place) -> tuple[tuple[str, str], ...
 
 
 def _cluster(records: Sequence[RunRecord], place: Place) -> str:
-    asked = {slurm.partition for record in records if (slurm := record.plan.slurm) and slurm.partition}
+    asked = _listed(slurm.partition or "" for record in records if (slurm := record.plan.slurm))
     hosts = _listed(str(record.manifest.get("host") or "") for record in records)
-    words = [place.cluster.cluster_name, f"partition {_listed(asked)}" if asked else ""]
+    words = [place.cluster.cluster_name, f"partition {asked}" if asked else ""]
     return ", ".join(word for word in (*words, f"submitted from {hosts}" if hosts else "") if word)
 
 
 def _gpus(found: Sequence[Measured]) -> str:
     nodes: dict[str, set[str]] = {}
-    planned = {
-        f"{item.record.plan.gpus} {item.record.plan.gpu_type.upper()}"
-        for item in found
-        if item.record and not item.account.gpus
-    }
     for item in found:
         if item.account.gpus:
             nodes.setdefault(item.account.gpus, set()).update(item.account.hosts)
     seen = [f"{counted(len(hosts), 'node')} with {gpus}" for gpus, hosts in nodes.items()]
-    return _listed([*seen, *(f"{text} (planned: no node's account)" for text in sorted(planned))], "; ")
+    planned = (_planned(item.record.plan) for item in found if item.record and not item.account.gpus)
+    return _listed([*seen, *planned], "; ")
+
+
+def _planned(plan: JobPlan) -> str:
+    if plan.device == "cpu":
+        return f"none, {counted(plan.gpus, 'rank')} on CPUs"
+    return f"{plan.gpus} {plan.gpu_type.upper()} (planned: no node's account)"
 
 
 def _software(found: Sequence[Measured]) -> str:
@@ -93,7 +96,7 @@ def _dates(records: Sequence[RunRecord]) -> str:
 
 
 def _owners(records: Sequence[RunRecord]) -> str:
-    folders = {record.paths.folder for record in records}
+    folders = (record.paths.folder for record in records)
     return _listed(user_name(folder.stat().st_uid) for folder in folders if folder.is_dir())
 
 
