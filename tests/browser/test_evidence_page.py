@@ -76,7 +76,7 @@ def test_the_campaigns_verdicts_come_first(browser: Browser, evidence: Path, the
 def test_it_can_be_read_at_every_width(browser: Browser, evidence: Path, width: int) -> None:
     with shown(browser, evidence, width=width) as page:
         conclusion = page.locator("#conclusion").inner_text()
-        assert conclusion == "✗\nNOT ACCEPTED: workloads: 1 of 2 fail."
+        assert conclusion.startswith("✗\nNOT ACCEPTED: workloads: ")
         for summary in page.locator("summary").all():
             summary.evaluate("(one) => { one.parentElement.open = true; }")
         assert hidden(page) == []

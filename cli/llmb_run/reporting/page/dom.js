@@ -35,7 +35,7 @@ const VERDICTS = {
   running: { sign: "\u2026", kind: "open" },
 };
 const lookOf = (verdict) => VERDICTS[verdict] || { sign: "!", kind: "fail" };
-const rankOf = (verdict) => Object.keys(VERDICTS).indexOf(verdict);
+const rankOf = (verdict) => (verdict in VERDICTS ? Object.keys(VERDICTS).indexOf(verdict) : 1.5);
 
 function verdictOf(result) {
   if (result.status === "Running") return "running";

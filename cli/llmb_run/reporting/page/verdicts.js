@@ -9,7 +9,7 @@ function showVerdicts(choose) {
   const columns = [
     column("verdict", "short", (group) => rankOf(group.kind), (group) => [mark(group.kind), indicated(group)]),
     column("configuration, software", "head", (group) => `${group.title} ${group.software}`, (group) => [element("button", { type: "button", class: "plain", title: "show its runs" }, group.title), quiet(group.software)]),
-    column("runs", "number", (group) => group.run_ids.length, (group) => figure(group.place, group.run_ids.length + (group.unsuccessful ? ` of ${group.run_ids.length + group.unsuccessful}` : ""))),
+    column("runs", "number", (group) => group.run_ids.length, (group) => [figure(group.place, String(group.run_ids.length)), ...others(group)]),
     column("steady step\ns", "number", (group) => group.step_seconds, (group) => [figure(group.place, fixed(group.step_seconds, 3)), known(group.interval) ? quiet(`\u00b1\u00a0${percent(group.interval)}\u00a0%`) : ""]),
     column("spread\n%", "number", (group) => group.spread, (group) => figure(group.place, percent(group.spread))),
     column("reference\ns", "number", (group) => group.reference && group.reference.seconds, (group) => (group.reference ? figure(group.place, short(group.reference.seconds)) : "")),
@@ -18,7 +18,7 @@ function showVerdicts(choose) {
     column("passes up to\n%", "number", (group) => group.tolerance, (group) => figure("references", signed(group.tolerance))),
     column("in words", "long", (group) => group.more_runs, (group) => group.verdict_text || "no successful run"),
   ];
-  const rows = groups.sort((one, other) => rankOf(one.kind) - rankOf(other.kind));
+  const rows = groups.sort((one, other) => rankOf(one.kind) - rankOf(other.kind) || (other.difference || 0) - (one.difference || 0));
   sortedTable(at("groups"), columns, rows, {
     decorate: (line, group) => {
       line.className = "choice";
@@ -27,6 +27,12 @@ function showVerdicts(choose) {
     },
   });
   return rows;
+}
+
+// The runs of a configuration that its figures are not of.
+function others({ unsuccessful, waiting, in_reference: within }) {
+  const counts = [[unsuccessful, "failed"], [waiting, "for the next look"], [within, "in the baseline"]];
+  return counts.filter(([count]) => count).map(([count, what]) => quiet(`${count} ${what}`));
 }
 
 // A reference of other software than the runs'.
