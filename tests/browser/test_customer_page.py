@@ -105,6 +105,9 @@ def test_the_slow_node_comes_first_and_is_marked(page: Page) -> None:
     assert first.split() == [SLOW, "▲", "slow"]
     assert not any("▲" in other for other in others)
     assert re.fullmatch(r"\+8\.\d", cells(page, "#node-table", "slower than without it %")[0])
+    assert cells(page, "#node-table", "runs with problems")[:2] == ["5", "0"], "of runs that had both"
+    page.locator("#node-table summary").first.click()
+    assert f"clocks held down: {SLOW} GPU 3" in page.locator("#node-table li").first.inner_text()
     marked = [run[:8] for run in cells(page, "#run-table", "run, job") if "▲" in run]
     labels = page.locator("#distribution svg text").all_text_contents()
     assert len(marked) == 7

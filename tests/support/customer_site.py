@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from llmb_common.runs.facts import with_job_facts
+from support.gpu_nodes import smi_answer, snapshot, write_node
 from support.report_site import DAY, HOSTILE, START, dated, noisy_log
 from support.runs import make_run
 
@@ -35,7 +37,11 @@ def make_customer_site(install: Path) -> None:
             hosts[0] = SLOW
         seconds = 9.95 + 0.02 * (number % 5) + (0.9 if SLOW in hosts else 0)
         log = noisy_log(seconds, seed=number, work=7353.0, spikes=(38, 41) if number == 4 else ())
-        dated(make_run(install, variables=LARGE, log=log, job_id=f"48{number:05}"), START + number * DAY / 6, hosts)
+        record = make_run(install, variables=LARGE, log=log, job_id=f"48{number:05}")
+        record = dated(record, START + number * DAY / 6, hosts)
+        if SLOW in hosts:
+            write_node(record.paths.folder, SLOW, load=snapshot(1100.0, smi_answer(changes={3: {"thermal": "Active"}})))
+            with_job_facts(record).save()
     for number, text in enumerate(("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB", HOSTILE)):
         log = noisy_log(10.9, seed=50 + number, printed=17) + f"[rank3]: {text}\n"
         dated(make_run(install, variables=LARGE, state="FAILED", log=log), START + 3 * DAY + number * DAY, NODES[:8])

@@ -65,6 +65,13 @@ def test_the_slow_node_is_named_and_its_neighbors_are_not(report: Report) -> Non
     assert f"; runs with {SLOW} are 8.7% slower than those without." in report.conclusion.text
 
 
+def test_a_problem_is_that_of_the_node_that_it_names(report: Report) -> None:
+    assert [line.problems for line in report.hosts[:2]] == [5, 0]
+    (text,) = report.hosts[0].findings
+    assert text.startswith(f"clocks held down: {SLOW} GPU 3")
+    assert {line.findings for line in report.hosts[1:]} == {()}
+
+
 def repeats(install: Path, runs: list[tuple[float, list[str]]]) -> tuple[HostLine, ...]:
     """The nodes of runs of one configuration, each with its step time in ms and its nodes."""
     for number, (milliseconds, hosts) in enumerate(runs):

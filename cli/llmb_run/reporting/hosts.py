@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -40,7 +41,9 @@ class HostLine(msgspec.Struct, frozen=True, kw_only=True):
     gpus: str
     ratio: float | None
     problems: int
-    """Runs among them with a problem that their nodes show; which node, the problem's text says."""
+    """Runs among them with a problem of this node, or of no node in particular."""
+    findings: tuple[str, ...] = ()
+    """What these problems are."""
     slower: float | None = None
     together: tuple[str, ...] = ()
 
@@ -76,13 +79,22 @@ def _order(line: HostLine) -> tuple[float, bool, float]:
 
 def _line(host: str, items: Sequence[Measured], repeats: Sequence[_Repeat]) -> HostLine:
     known = [repeat.time.seconds for repeat in repeats if host in repeat.hosts]
+    problems = [found for item in items if (found := _problems(host, item))]
     return HostLine(
         host=host,
         runs=tuple(item.record.paths.run_id for item in items if item.record),
         gpus=items[-1].account.gpus,
         ratio=statistics.median(known) if known else None,
-        problems=sum(any(finding.severity == "problem" for finding in item.findings) for item in items),
+        problems=len(problems),
+        findings=tuple(dict.fromkeys(text for found in problems for text in found)),
     )
+
+
+def _problems(host: str, item: Measured) -> list[str]:
+    """Texts of those that name the node, or none of the run's."""
+    texts = [finding.text for finding in item.findings if finding.severity == "problem"]
+    named = [(text, {word.strip(".") for word in re.findall(r"[\w.-]+", text)}) for text in texts]
+    return [text for text, words in named if host in words or words.isdisjoint(item.account.hosts)]
 
 
 def _repeats(found: Sequence[Measured]) -> list[_Repeat]:

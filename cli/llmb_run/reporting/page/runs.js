@@ -34,15 +34,13 @@ function showNodes() {
   at("nodes-note").textContent = report.hosts.length
     ? `Relative step time: the median over the node's runs of a run's step time against the mean of all repeats of its configuration. Above 100 %, runs with this node are slower. ${SLOW} is a slow node: runs with it are slower than runs without it, by more than chance, and no slower node explains it.`
     : "The nodes of these runs left no account of themselves.";
-  const runs = new Map(report.runs.map((run) => [run.name, run]));
-  const problems = (line) => [...new Set(line.runs.flatMap((name) => (runs.has(name) ? problemsOf(runs.get(name)) : [])))];
   if (report.hosts.length) sortedTable(at("node-table"), [
     column("node", "head", (line) => line.host, (line) => [line.host, known(line.slower) ? element("div", { class: "mark fail" }, `${SLOW} slow`) : ""]),
     column("GPUs", "medium", (line) => line.gpus),
     column("slower than without it\n%", "number", (line) => line.slower, (line) => [signed(line.slower), line.together.length ? quiet(`or ${line.together.join(" or ")}: always together`) : ""]),
     column("relative step time\n%", "number", (line) => line.ratio, (line) => percent(line.ratio)),
     column("runs", "number", (line) => line.runs.length),
-    column("runs with problems", "number", (line) => line.problems, (line) => (line.problems ? folded(String(line.problems), problems(line)) : "0")),
+    column("runs with problems", "medium", (line) => line.problems, (line) => (line.problems ? folded(String(line.problems), line.findings) : "0")),
     column("which", "long", (line) => line.runs.length, (line) => named(line.runs)),
   ], report.hosts, { decorate: (row, line) => { row.id = nodePlaces.get(line.host); row.classList.toggle("slow", known(line.slower)); } });
 }
