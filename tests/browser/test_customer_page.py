@@ -134,7 +134,7 @@ def test_each_figure_leads_to_its_evidence(page: Page) -> None:
     run = row.locator("a").first.inner_text()
     row.locator("a").first.click()
     evidence = page.locator(f"#run-{run}[open]")
-    assert evidence.get_by_text("run.json").is_visible()
+    evidence.get_by_text("run.json", exact=True).wait_for()
     assert re.search(r"log-\S+\.out", evidence.inner_text())
     evidence.get_by_role("link", name=SLOW).click()
     assert page.evaluate("document.querySelector(':target td').textContent").startswith(SLOW)

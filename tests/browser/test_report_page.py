@@ -268,6 +268,9 @@ def test_five_hundred_runs(browser: Browser, report: Report, tmp_path: Path) -> 
         page.wait_for_function("document.getElementById('count').value === '500 of 500 runs'")
         assert page.locator("#run-table tbody tr").count() == 500
         assert "not every step is drawn" in page.locator("#charts-note").inner_text()
+        drawn(page)
+        assert len(page.locator("#steps svg text", has_text=re.compile(r"^[0-9a-f]{8}")).all()) == 10, "the slowest"
+        assert overlaps(page) == []
         sort(page, "#run-table", "run, job")
         assert cells(page, "#run-table", "run, job")[0].startswith("00000000")
 

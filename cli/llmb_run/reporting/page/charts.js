@@ -46,7 +46,7 @@ async function drawNewest(place) {
 
 async function embed(place, spec, words) {
   const width = place.clientWidth;
-  const config = { ...CONFIG, legend: { ...CONFIG.legend, columns: Math.max(1, Math.floor(width / 330)), labelLimit: Math.min(300, width - 60) } };
+  const config = { ...CONFIG, legend: { ...CONFIG.legend, columns: Math.max(1, Math.floor((width - 150) / 360)), labelLimit: Math.min(300, width - 110) } };
   const whole = { $schema: "https://vega.github.io/schema/vega-lite/v6.json", width, autosize: { type: "fit-x", contains: "padding" }, padding: { left: 5, right: 16, top: 5, bottom: 5 }, ...spec };
   // Expressions are interpreted: the page's policy forbids making code of text.
   const result = await vegaEmbed(place, whole, { actions: false, renderer: "svg", ast: true, tooltip: { disableDefaultStyle: true }, config });

@@ -12,7 +12,7 @@ function showSteps(runs) {
   const named = drawn.length <= MOST_NAMED;
   const one = new Set(drawn.map((run) => run.title)).size === 1;
   const software = (run) => run.software || "unknown software";
-  const seriesOf = named ? (run) => run.name : one ? software : (run) => `${run.title || "other logs"}, ${software(run)}`;
+  const seriesOf = named ? (run) => run.name : one ? software : (run) => `${run.title || "other logs"}\n${software(run)}`;
   const names = [...new Set(drawn.map(seriesOf))];
   const shownTitle = named ? "run" : one ? "software" : "configuration, software";
   const scales = legendScales(names, shownTitle);
@@ -92,7 +92,7 @@ function referencesOf(runs) {
 
 function lineColors(view) {
   const plain = view.runs.length <= MOST_NAMED; // then every line has its label
-  return Object.fromEntries(Object.entries(view.scales).map(([channel, scale]) => [channel, { field: "series", ...scale, legend: plain ? null : { symbolType: "stroke", symbolSize: 500 } }]));
+  return Object.fromEntries(Object.entries(view.scales).map(([channel, scale]) => [channel, { field: "series", ...scale, legend: plain ? null : { symbolSize: 120, labelExpr: "split(datum.label, '\\n')" } }]));
 }
 
 // Lines over iterations with their points, where a browser can draw so many.
