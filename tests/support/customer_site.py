@@ -28,6 +28,7 @@ OPERATOR = "Jane Doe, Example Systems GmbH <jane.doe@example.com>"
 
 def make_customer_site(install: Path) -> None:
     """Put the runs into the installation ``install``."""
+    install.mkdir(parents=True, exist_ok=True)
     (install / "cluster_config.yaml").write_text(
         f"schema: 1\ncluster_name: Frankfurt 2 (DGX SuperPOD)\noperator: {OPERATOR}\n"
     )
