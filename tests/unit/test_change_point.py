@@ -1,0 +1,180 @@
+"""Changes of level in a series of day means: found where they are, sized, and not seen where there is none."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+
+from llmb_common.results import change_point
+from llmb_common.results.change_point import (
+    ALARM_RATE,
+    LEAST_DAYS,
+    LevelChange,
+    Prior,
+    day_prior,
+    level_changes,
+    standing,
+)
+from llmb_common.results.decision import ERROR_RATE
+from llmb_common.results.distributions import t_quantile
+from llmb_common.results.scatter import STATED
+
+PRIOR = Prior(0.01, 14.0)
+
+
+def series(source: random.Random, *levels: tuple[int, float], deviation: float = 0.01) -> list[float]:
+    """So many days at each level."""
+    return [level + source.gauss(0, deviation) for count, level in levels for _ in range(count)]
+
+
+def places(days: list[float], prior: Prior = PRIOR, rate: float = 0.01) -> list[int]:
+    return [change.at for change in level_changes(days, prior, rate)]
+
+
+def test_a_change_to_the_digit() -> None:
+    """Two levels of five days: the two-sample t with a prior of 14 degrees of freedom."""
+    calm = [0.0, 0.002, -0.002, 0.001, -0.001]
+    days = [*calm, *(0.05 + value for value in calm)]
+    (found,) = level_changes(days, PRIOR)
+    squares = 2 * sum(value**2 for value in calm)
+    error = math.sqrt((14 * 0.01**2 + squares) / 22 * (1 / 5 + 1 / 5))
+    # The days alternate, so nothing widens the interval.
+    assert (found.at, found.shift) == (5, pytest.approx(0.05))
+    assert found.reach == pytest.approx(t_quantile(ERROR_RATE, 22) * error)
+    assert (found.earliest, found.latest) == (5, 5)
+
+
+def test_the_prior_of_days_is_of_their_own_scatter_and_of_their_runs() -> None:
+    scatter = replace(STATED, day=0.02, day_degrees=6.0, run=0.01, run_degrees=12.0)
+    alone, many = day_prior(scatter, [1, 1]), day_prior(scatter, [1000])
+    assert alone.deviation == pytest.approx(math.hypot(0.02, 0.01))
+    assert alone.degrees == pytest.approx((0.02**2 + 0.01**2) ** 2 / (0.02**4 / 6 + 0.01**4 / 12))
+    assert many.deviation == pytest.approx(0.02, abs=1e-5)
+    assert many.degrees == pytest.approx(6.0, rel=1e-2)
+    assert day_prior(scatter, [1, 2]).deviation == pytest.approx(math.hypot(0.02, 0.01 * math.sqrt(0.75)))
+
+
+def test_four_days_are_the_fewest() -> None:
+    assert LEAST_DAYS == 4
+    assert places([0.0, 0.0, 0.2, 0.2]) == [2]
+    assert places([0.0, 0.2, 0.2]) == []
+    assert places([]) == []
+
+
+def test_the_scatter_of_the_days_counts_where_it_is_more_than_the_prior_says() -> None:
+    loud = [0.0, 0.1, 0.0, 0.1, 0.0, 0.1, 0.1, 0.2, 0.1, 0.2, 0.1, 0.2]
+    assert places(loud, Prior(0.0001, 1000.0)) == [], "a prior cannot make loud days quiet"
+    quiet = [value / 100 for value in loud[:4]] + [0.05 + value / 100 for value in loud[:4]]
+    assert places(quiet, Prior(0.05, 6.0)) == [], "nor few quiet days a loud site"
+    assert places(quiet, Prior(0.002, 6.0)) == [4]
+
+
+def test_one_bad_day_is_no_change_of_level() -> None:
+    assert places([0.0] * 20 + [0.3, 0.0], Prior(0.01, 6.0)) == []
+    assert places([0.0] * 20 + [0.3], Prior(0.01, 6.0)) == []
+    assert places([0.0] * 20 + [0.3, 0.3], Prior(0.01, 6.0)) == [20]
+    assert places([0.3, 0.0] + [0.0] * 20, Prior(0.01, 6.0)) == []
+    assert places([0.0] * 20 + [0.3, 0.10, 0.3], Prior(0.01, 6.0)) == [], "a day within half of the change"
+    assert places([0.0] * 20 + [-0.3, -0.3], Prior(0.01, 6.0)) == [20]
+
+
+def test_days_that_follow_each_other_show_less() -> None:
+    drifting = [0.01 * math.sin(day / 5) for day in range(30)]
+    moved = [value + 0.008 * (day >= 15) for day, value in enumerate(drifting)]
+    assert places(moved, Prior(0.005, 14.0)) == []
+    source = random.Random(1)
+    shuffled = drifting[:]
+    source.shuffle(shuffled)
+    moved = [value + 0.016 * (day >= 15) for day, value in enumerate(shuffled)]
+    assert len(places(moved, Prior(0.005, 14.0))) == 1
+
+
+def test_a_level_that_rose_and_fell_again_is_two_changes() -> None:
+    source = random.Random(2)
+    assert places(series(source, (10, 0.0), (10, 0.05), (10, 0.0), deviation=0.005)) == [10, 20]
+    assert places(series(source, (10, 0.0), (7, 0.05), (10, 0.0), (3, 0.05), deviation=0.005)) == [10, 17, 27]
+
+
+def test_the_days_between_which_a_change_may_lie() -> None:
+    quiet = [0.004 * (-1) ** day for day in range(20)]
+    sharp = [value + 0.05 * (day >= 10) for day, value in enumerate(quiet)]
+    soft = [value + 0.02 * min(max((day - 7) / 4, 0), 1) for day, value in enumerate(quiet)]
+    (one,), (other,) = (level_changes(days, PRIOR) for days in (sharp, soft))
+    assert (one.earliest, one.at, one.latest) == (10, 10, 10)
+    assert other.earliest < other.at < other.latest
+
+
+def change(at: int, shift: float) -> LevelChange:
+    return LevelChange(at, shift, 0.01, at, at)
+
+
+@pytest.mark.parametrize(
+    ("levels", "expected"),
+    [
+        ((0.0, 0.04), 4),
+        ((0.0, -0.04), None),
+        ((0.0, 0.04, 0.0), None),
+        ((0.0, 0.04, 0.019), None),
+        ((0.0, 0.04, 0.021), 4),  # more than half of it is left
+        ((0.0, 0.04, 0.06), 8),
+        ((0.0, -0.04, 0.0), 8),
+        ((0.0, 0.04, 0.06, 0.05), 8),
+        ((0.0, 0.04, 0.06, 0.03), 4),
+    ],
+)
+def test_what_stands_of_changes_to_the_worse(levels: tuple[float, ...], expected: int | None) -> None:
+    days = [level for level in levels for _ in range(4)]
+    changes = [change(4 * place, level - levels[place - 1]) for place, level in enumerate(levels) if place]
+    found = standing(days, changes)
+    assert (found.at if found else None) == expected
+
+
+def test_nothing_stands_where_nothing_changed() -> None:
+    assert standing([0.0, 0.1], []) is None
+    assert standing([], []) is None
+
+
+def test_false_alarms_are_rare() -> None:
+    """2,000 looks at 12 to 30 days without a change: 0.2 % of them may be wrong, 1 % of the reports."""
+    source = random.Random(3)
+    looks = [series(source, (source.randint(12, 30), 0.0)) for _ in range(2000)]
+    assert sum(bool(places(days, rate=ALARM_RATE)) for days in looks) <= 4
+    assert sum(bool(places(days)) for days in looks) <= 20
+
+
+def test_changes_of_four_standard_deviations_are_found() -> None:
+    source = random.Random(4)
+    late = [series(source, (27, 0.0), (3, 0.04)) for _ in range(100)]
+    assert sum(places(days) == [27] for days in late) >= 85
+    undone = [series(source, (10, 0.0), (10, 0.04), (10, 0.0)) for _ in range(100)]
+    assert sum(len(places(days)) == 2 for days in undone) >= 90
+
+
+def test_intervals_hold_the_truth() -> None:
+    """Of changes that were found: as often as the intervals of all other tables, or more."""
+    source = random.Random(5)
+    found = [item for _ in range(300) for item in level_changes(series(source, (15, 0.0), (15, 0.03)), PRIOR)]
+    assert len(found) >= 290
+    assert sum(abs(item.shift - 0.03) <= item.reach for item in found) >= 0.92 * len(found)
+    assert sum(item.earliest <= 15 <= item.latest for item in found) >= 0.92 * len(found)
+
+
+def test_a_year_of_days_is_no_burden() -> None:
+    """One look is linear in the days."""
+    source, counted = random.Random(6), []
+    splits = change_point._splits
+
+    def counting(values: list[float]) -> list[object]:
+        found = list(splits(values))
+        counted.append(len(found))
+        return found
+
+    change_point._splits = counting  # type: ignore[assignment]
+    try:
+        assert places(series(source, (365, 0.0))) == []
+    finally:
+        change_point._splits = splits
+    assert sum(counted) <= 3 * 365
