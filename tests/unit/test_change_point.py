@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from dataclasses import replace
 
 import pytest
 
 from llmb_common.results import change_point
+from llmb_common.results import change_point_simulation as simulated
 from llmb_common.results.change_point import (
     ALARM_RATE,
     LEAST_DAYS,
@@ -178,3 +180,39 @@ def test_a_year_of_days_is_no_burden() -> None:
     finally:
         change_point._splits = splits
     assert sum(counted) <= 3 * 365
+
+
+# The simulation behind the page
+
+
+def test_the_tables_of_changes_over_time() -> None:
+    lines = list(simulated.table(2, 1))
+    gap = lines.index("")
+    false, power = lines[2:gap], lines[gap + 3 :]
+    assert (len(false), len(power)) == (4 * 4 * 2, 4 * 2 * 3)
+    assert {line.count("|") for line in lines[:gap]} == {7}
+    assert {line.count("|") for line in lines[gap + 1 :]} == {9}
+    assert power[5] == "| 0.5 % | site | 6 % | 100 | 100 | 100 | 100 | 2 days |"
+
+
+@pytest.mark.parametrize("noise", simulated.NOISES)
+def test_days_scatter_as_much_as_is_said(noise: str) -> None:
+    source = random.Random(1)
+    days = [day for _ in range(400) for day in simulated.NOISES[noise](source, 0.02)]
+    assert statistics.fmean(days) == pytest.approx(0, abs=0.002)
+    expected = 0.02 * (math.sqrt(0.75) if noise == "two runs a day" else 1)  # a mean of two
+    assert statistics.stdev(days) == pytest.approx(expected, rel=0.2)
+
+
+def test_an_alarm_counts_its_days_from_the_change() -> None:
+    assert simulated.delays(0.5, "site", 0.001, 3, random.Random(1)) == [2, 2, 2]
+    assert simulated.delays(0.0, "stated", 0.001, 3, random.Random(1)) == [math.inf] * 3
+    assert simulated.found([0] * 10 + [1] * 20, 0.5, "site", 0.001, 3, random.Random(1)) == 1.0
+
+
+def test_the_command_prints_the_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(simulated, "table", lambda trials, seed: iter([f"{trials} trials, seed {seed}"]))
+    for arguments, said in (([], "1000 trials, seed 1\n"), (["--trials", "5", "--seed", "9"], "5 trials, seed 9\n")):
+        monkeypatch.setattr("sys.argv", ["simulation", *arguments])
+        simulated.main()
+        assert capsys.readouterr().out == said

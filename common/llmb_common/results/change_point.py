@@ -37,6 +37,9 @@ _FEW = 4  # days of a side, up to which each must agree
 _SHORTEST = 8  # days of a part of the series; and below which autocorrelation cannot be told
 _SHARE = 2 / 3  # of a part that the next one has
 _STRONGEST_CORRELATION = 0.8
+_DOUBT = (
+    0.5  # standard errors of the correlation that are added: it halves the false alarms of days that are correlated
+)
 _AS_GOOD = 6.0  # in variances: splits whose squares are that close may as well be the true one
 
 
@@ -184,8 +187,9 @@ def _widening(values: Sequence[float], at: int) -> float:
     levels = fmean(values[:at]), fmean(values[at:])
     rest = [value - levels[place >= at] for place, value in enumerate(values)]
     raw = math.fsum(a * b for a, b in itertools.pairwise(rest)) / max(math.fsum(x * x for x in rest), 1e-24)
-    # Kendall: around estimated means, raw falls short of the truth by (1 + 4 rho) / n.
-    correlation = min(max(raw + (1 + 4 * raw) / count, 0.0), _STRONGEST_CORRELATION)
+    # Kendall: around estimated means, raw falls short of the truth by (1 + 4 rho) / n. Its own error is 1 / sqrt(n).
+    likely = raw + (1 + 4 * raw) / count + _DOUBT / math.sqrt(count)
+    correlation = min(max(likely, 0.0), _STRONGEST_CORRELATION)
     return math.sqrt((1 + correlation) / (1 - correlation))
 
 

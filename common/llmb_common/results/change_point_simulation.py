@@ -1,0 +1,157 @@
+"""How often changes of level are seen where there are none, and how often those that there are, by simulation.
+
+    python -m llmb_common.results.change_point_simulation [--trials 1000] [--seed 1]
+
+prints the tables of ``docs/verdicts.md``, in per cent of the trials.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean, median
+
+from llmb_common.results.change_point import ALARM_RATE, LEAST_DAYS, Prior, day_prior, level_changes, standing
+from llmb_common.results.scatter import STATED
+
+DAYS = 30
+DEVIATIONS = (0.005, 0.01, 0.02, 0.03)
+SHIFTS = (0.02, 0.04, 0.06)
+PRIORS = ("stated", "site")
+"""What is stated, or what a site's history says: the truth to within 15 %, worth 14 runs."""
+
+_CHANGED = 20  # the day of the change that alarms wait for
+_PATIENCE = 10  # days after it
+
+
+def _normal(source: random.Random, deviation: float) -> list[float]:
+    return [source.gauss(0, deviation) for _ in range(DAYS)]
+
+
+def _heavy(source: random.Random, deviation: float) -> list[float]:
+    """Student's t with three degrees of freedom, scaled to the standard deviation."""
+    chi = [math.sqrt(math.fsum(source.gauss(0, 1) ** 2 for _ in range(3)) / 3) for _ in range(DAYS)]
+    return [deviation / math.sqrt(3) * source.gauss(0, 1) / value for value in chi]
+
+
+def _shared(source: random.Random, deviation: float) -> list[float]:
+    """Two runs a day, which share half of their variance."""
+    half = deviation * math.sqrt(0.5)
+    return [source.gauss(0, half) + fmean(source.gauss(0, half) for _ in range(2)) for _ in range(DAYS)]
+
+
+def _correlated(source: random.Random, deviation: float) -> list[float]:
+    """A first-order autoregressive process of 0.5 from day to day."""
+    state, found = source.gauss(0, 1), []
+    for _ in range(DAYS):
+        state = 0.5 * state + math.sqrt(0.75) * source.gauss(0, 1)
+        found.append(deviation * state)
+    return found
+
+
+NOISES: dict[str, Callable[[random.Random, float], list[float]]] = {
+    "normal": _normal,
+    "t(3)": _heavy,
+    "two runs a day": _shared,
+    "correlated 0.5": _correlated,
+}
+
+
+def prior_of(name: str, deviation: float, source: random.Random) -> Prior:
+    """One of ``PRIORS``."""
+    return day_prior(STATED, [1]) if name == "stated" else Prior(deviation * math.exp(source.gauss(0, 0.15)), 14.0)
+
+
+def false_alarms(
+    noise: str, prior: str, deviation: float, trials: int, source: random.Random
+) -> tuple[float, float, float]:
+    """Shares of series without a change: reported at the end; alarmed on any day; of the days that were looked at."""
+    reported = alarmed = looks = 0
+    for _ in range(trials):
+        days, known = NOISES[noise](source, deviation), prior_of(prior, deviation, source)
+        reported += bool(level_changes(days, known))
+        rung = [_rings(days[:count], known) for count in range(LEAST_DAYS, DAYS + 1)]
+        alarmed += any(rung)
+        looks += sum(rung)
+    return reported / trials, alarmed / trials, looks / trials / (DAYS + 1 - LEAST_DAYS)
+
+
+def _rings(days: Sequence[float], prior: Prior) -> bool:
+    return standing(days, level_changes(days, prior, ALARM_RATE)) is not None
+
+
+def found(
+    profile: Sequence[int], shift: float, prior: str, deviation: float, trials: int, source: random.Random
+) -> float:
+    """The share of series in which as many changes are seen as ``profile`` (the level of each day, in shifts) has."""
+    edges = sum(a != b for a, b in itertools.pairwise(profile))
+    seen = 0
+    for _ in range(trials):
+        days = [noise + shift * level for noise, level in zip(_normal(source, deviation), profile, strict=True)]
+        seen += len(level_changes(days, prior_of(prior, deviation, source))) == edges
+    return seen / trials
+
+
+def delays(shift: float, prior: str, deviation: float, trials: int, source: random.Random) -> list[float]:
+    """Days from the change to the alarm, of each series in which it did not ring before; infinite: not within ten."""
+    waited = []
+    for _ in range(trials):
+        days, known = _normal(source, deviation), prior_of(prior, deviation, source)
+        days = [noise + shift * (day >= _CHANGED) for day, noise in enumerate(days)]
+        if _rings(days[:_CHANGED], known):
+            continue
+        rung = (day for day in range(1, _PATIENCE + 1) if _rings(days[: _CHANGED + day], known))
+        waited.append(next(rung, math.inf))
+    return waited
+
+
+def table(trials: int, seed: int) -> Iterator[str]:
+    """The lines of two Markdown tables."""
+    yield from _false(trials, seed)
+    yield ""
+    yield from _power(max(1, trials // 2), seed)
+
+
+def _false(trials: int, seed: int) -> Iterator[str]:
+    yield "| Days without a change | Scatter | Prior | reported after 30 | alarm on any of 27 | of all looks |"
+    yield "|---|---:|---|---:|---:|---:|"
+    for noise, deviation, prior in itertools.product(NOISES, DEVIATIONS, PRIORS):
+        source = random.Random(f"{seed} {noise} {deviation} {prior}")
+        shares = false_alarms(noise, prior, deviation, trials, source)
+        cells = " | ".join(f"{100 * share:.{places}f}" for share, places in zip(shares, (1, 1, 2), strict=True))
+        yield f"| {noise} | {deviation:.1%} | {prior} | {cells} |".replace("%", " %")
+
+
+PROFILES = ([0] * 15 + [1] * 15, [0] * 27 + [1] * 3, [0] * 10 + [1] * 10 + [0] * 10)
+"""The level of each day: half of them, the last three, ten in the middle."""
+
+
+def _power(trials: int, seed: int) -> Iterator[str]:
+    yield "| Scatter | Prior | Change | 15 of 30 days | the last 3 | 10 in the middle | alarm within 10 days | median |"
+    yield "|---:|---|---:|---:|---:|---:|---:|---:|"
+    for deviation, prior, shift in itertools.product(DEVIATIONS, PRIORS, SHIFTS):
+        source = random.Random(f"{seed} {deviation} {prior} {shift}")
+        shares = [found(profile, shift, prior, deviation, trials, source) for profile in PROFILES]
+        waited = delays(shift, prior, deviation, trials, source) or [math.inf]
+        shares.append(sum(math.isfinite(days) for days in waited) / len(waited))
+        cells = " | ".join(f"{100 * share:.0f}" for share in shares)
+        typical = median(waited)
+        days = f"{typical:g} days" if math.isfinite(typical) else "more"
+        yield f"| {deviation:.1%} | {prior} | {shift:.0%} | {cells} | {days} |".replace("%", " %")
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--trials", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    for line in table(asked.trials, asked.seed):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
