@@ -78,6 +78,8 @@ def _runs(report: Report) -> Iterator[str]:
 def _view(title: str, view: View) -> Iterator[str]:
     if view.rows:
         yield from _section(title, view.columns, view.rows)
+        yield from (f"* {_text(text)}" for text in view.conclusions)
+        yield from [""] if view.conclusions else []
 
 
 def _nodes(report: Report) -> Iterator[str]:

@@ -21,3 +21,5 @@ class View:
     rows: Sequence[list[str]]
     empty: str = ""
     """What to say where there is nothing."""
+    conclusions: Sequence[str] = ()
+    """Sentences above the table."""

@@ -1,14 +1,22 @@
-"""One configuration over time: every run by date, and what of software, image or machines changed in between."""
+"""One configuration over time: each run by date, what of software, image or machines changed before it, and since when
+steps take more or less time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
+from typing import TypeAlias
 
 from llmb_common.results.baselines import title_of
+from llmb_common.results.change_point import REPORT_RATE, LevelChange, day_prior, level_changes, standing
 from llmb_common.results.comparison import EVIDENCE, facts
 from llmb_common.results.configuration import configuration_key, software_of
 from llmb_common.results.estimate import StepTime
+from llmb_common.results.scatter import STATED, Scatter
 from llmb_common.runs.record import RunRecord
 
 _EVERY_RUN_DIFFERS = {"hosts"}
@@ -37,35 +45,75 @@ class Moment:
 
 
 @dataclass(frozen=True)
+class Shift:
+    """From the run ``run_id`` on, created at ``since``, steps take ``ratio`` times as long; bounds as of a verdict.
+
+    The change may as well lie between the days of ``earliest`` and ``latest`` (Unix time).
+    """
+
+    run_id: str
+    since: float
+    ratio: float
+    low: float
+    high: float
+    earliest: float
+    latest: float
+    stands: bool
+    """Whether it is the last change to the worse of which no more than half has been undone since."""
+    changed: tuple[Changed, ...]
+    """What changed then, or in the days in which it may lie, and stayed."""
+
+
+@dataclass(frozen=True)
 class History:
-    """``moments`` by date, at least one."""
+    """``moments`` by date, at least one; ``shifts`` are the changes of level, in order."""
 
     key: str
     title: str
     moments: tuple[Moment, ...]
+    shifts: tuple[Shift, ...] = ()
+
+    @property
+    def days(self) -> int:
+        """On which there are runs."""
+        return len(_days(self.moments))
 
 
-def histories(runs: Iterable[tuple[RunRecord, StepTime]]) -> list[History]:
-    """One for each configuration, in the order of the first runs."""
+def histories(
+    runs: Iterable[tuple[RunRecord, StepTime]],
+    rate: float = REPORT_RATE,
+    scatter_of: Callable[[RunRecord], Scatter] = lambda _: STATED,
+) -> list[History]:
+    """One for each configuration, in the order of the first runs.
+
+    ``rate`` is how often there may be a shift where nothing changed; ``scatter_of`` says how repeats of a run differ.
+    """
     together: dict[str, list[tuple[RunRecord, StepTime]]] = {}
     for record, measured in runs:
         together.setdefault(configuration_key(record.plan), []).append((record, measured))
     found = []
     for key, items in together.items():
         items.sort(key=lambda item: item[0].created)
-        found.append(History(key, title_of(items[0][0]), tuple(_moments(items))))
+        moments, seen = zip(*_moments(items), strict=True)
+        found.append(
+            History(key, title_of(items[0][0]), moments, _shifts(moments, seen, rate, scatter_of(items[-1][0])))
+        )
     return found
 
 
-def _moments(items: Iterable[tuple[RunRecord, StepTime]]) -> Iterable[Moment]:
-    before: Mapping[str, str] | None = None
+def _moments(items: Iterable[tuple[RunRecord, StepTime]]) -> Iterable[tuple[Moment, tuple[Changed, ...]]]:
+    """Each with what changed since whichever run knew: what a run's nodes do not tell is as the last one knew it."""
+    before: dict[str, str] | None = None
+    known: dict[str, str] = {}
     for record, measured in items:
         now = facts(record)
-        changes = () if before is None else _changes(before, now)
-        yield Moment(
-            record.paths.run_id, record.created, software_of(record), measured.seconds, measured.error, changes
+        changes, seen = ((), ()) if before is None else (_changes(before, now), _changes(known, now))
+        yield (
+            Moment(record.paths.run_id, record.created, software_of(record), measured.seconds, measured.error, changes),
+            seen,
         )
         before = now
+        known = {name: value for name, value in known.items() if name in EVIDENCE} | now
 
 
 def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[Changed, ...]:
@@ -76,3 +124,69 @@ def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[Changed
         and name not in _EVERY_RUN_DIFFERS
         and not (name in EVIDENCE and (name not in before or name not in now))
     )
+
+
+def _days(moments: Sequence[Moment]) -> list[int]:
+    """Where in ``moments`` each day (UTC) with runs begins."""
+    days = [moment.created // 86400 for moment in moments]
+    return [at for at, day in enumerate(days) if at == 0 or day != days[at - 1]]
+
+
+_Seen: TypeAlias = Sequence[tuple[Changed, ...]]
+"""What changed with each moment."""
+
+
+def _shifts(moments: Sequence[Moment], seen: _Seen, rate: float, scatter: Scatter) -> tuple[Shift, ...]:
+    starts = _days(moments)
+    edges = [*starts, len(moments)]
+    means = [fmean(math.log(moment.seconds) for moment in moments[a:b]) for a, b in itertools.pairwise(edges)]
+    changes = level_changes(means, day_prior(scatter, [b - a for a, b in itertools.pairwise(edges)]), rate)
+    last = standing(means, changes)
+    found = []
+    for place, change in enumerate(changes):
+        # What the change before or after this one undid was another value for as long as this level lasted.
+        start = min(changes[place - 1].latest, change.at - 1) if place else 0
+        end = max(changes[place + 1].earliest, change.at + 1) if place + 1 < len(changes) else len(starts)
+        level = range(edges[start] + 1, edges[end])
+        found.append(_shift(moments, edges, change, _coinciding(seen, edges, change, level), stands=change is last))
+    return tuple(found)
+
+
+def _shift(
+    moments: Sequence[Moment], edges: Sequence[int], change: LevelChange, changed: tuple[Changed, ...], *, stands: bool
+) -> Shift:
+    """``edges`` are where the days begin, and the end."""
+    first = moments[edges[change.at]]
+    return Shift(
+        run_id=first.run_id,
+        since=first.created,
+        ratio=math.exp(change.shift),
+        low=math.exp(change.shift - change.reach),
+        high=math.exp(change.shift + change.reach),
+        earliest=moments[edges[change.earliest]].created,
+        latest=moments[edges[change.latest]].created,
+        stands=stands,
+        changed=changed,
+    )
+
+
+def _coinciding(seen: _Seen, edges: Sequence[int], change: LevelChange, level: range) -> tuple[Changed, ...]:
+    """What changed with the first run after the change, else in the days in which it may lie, and stayed so."""
+    around = range(edges[change.earliest - 1] + 1, edges[change.latest + 1])
+    for places in (range(edges[change.at], edges[change.at] + 1), around):
+        found = [item for at in places for item in seen[at] if _stayed(seen, level, at, item)]
+        if found:
+            return tuple(found)
+    return ()
+
+
+def _stayed(seen: _Seen, level: range, at: int, change: Changed) -> bool:
+    """Whether all runs of ``level`` before ``at`` lack the new value, all later ones the old one.
+
+    What changed with the runs before and after too is another in every run, and explains nothing.
+    """
+    named = [(place, item) for place in level for item in seen[place] if item.name == change.name]
+    before = {value for place, item in named if place < at for value in (item.before, item.after)}
+    after = {value for place, item in named if place > at for value in (item.before, item.after)}
+    restless = {at - 1, at + 1} <= {place for place, _ in named}
+    return not restless and change.after not in before and change.before not in after

@@ -2,14 +2,15 @@
 
 Efficiency is tokens/s per GPU over that of the line's smallest scale. That holds for weak scaling, where the global
 batch grows with the GPUs as the recipes document it, and for strong scaling, where it stays the same
-(``STRONG_SCALING``); the two are never one line.
+(``STRONG_SCALING``); the two are never one line. Its interval is that of the ratio of the step times at the two scales
+(``comparison``): of the runs' scatter at both, on logarithms, by Student's t.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -21,7 +22,10 @@ from llmb_common.recipes import flops
 from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.releases import container_release
 from llmb_common.recipes.rows import Result
+from llmb_common.results.comparison import compare_times
 from llmb_common.results.configuration import kind_of_job
+from llmb_common.results.estimate import StepTime
+from llmb_common.results.scatter import STATED, Scatter
 
 Kind: TypeAlias = Literal["weak", "strong"]
 
@@ -32,12 +36,22 @@ _SAME = (
 
 
 class ScaledRun(NamedTuple):
-    """One successful run: its plan, what it trained with, and its step time in seconds."""
+    """One successful run: its plan, what it trained with, and its step time in seconds, with what is known of it.
+
+    ``scatter`` is how repeats differ at this site.
+    """
 
     plan: JobPlan
     recipe: Recipe
     software: str
     seconds: float
+    time: StepTime | None = None
+    scatter: Scatter = STATED
+
+    @property
+    def steady(self) -> StepTime:
+        """Its step time without stalls."""
+        return replace(self.time, stalls=()) if self.time else StepTime(self.seconds, 0.0, count=0)
 
 
 @dataclass(frozen=True)
@@ -52,7 +66,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Point:
-    """One scale: the mean of ``runs`` runs."""
+    """One scale: the mean of ``runs`` runs. The efficiency's bounds are a verdict's; the smallest scale's has none."""
 
     gpus: int
     gbs: int
@@ -61,6 +75,8 @@ class Point:
     tokens_per_second: float
     efficiency: float
     published: Published | None = None
+    efficiency_low: float | None = None
+    efficiency_high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -108,18 +124,23 @@ def _line(kind: Kind, scales: Sequence[Sequence[ScaledRun]]) -> ScalingLine:
     base = first.plan.gpus
     published = _published(first, base) if kind == "weak" else ()
     by_scale = {item.gpus: item for item in published}
-    points: list[Point] = []
-    for runs in scales:
-        plan = runs[0].plan
-        seconds = math.fsum(run.seconds for run in runs) / len(runs)
-        rate = flops.tokens_per_second(plan.seq_len, plan.gbs, seconds)
-        per_gpu = points[0].tokens_per_second / base if points else rate / plan.gpus
-        efficiency = rate / plan.gpus / per_gpu
-        points.append(
-            Point(plan.gpus, plan.gbs, len(runs), seconds, rate, efficiency, by_scale.get(plan.gpus)),
-        )
+    points = tuple(_point(runs, scales[0], by_scale.get(runs[0].plan.gpus)) for runs in scales)
     plan = first.plan
-    return ScalingLine(f"{kind_of_job(plan)} on {plan.gpu_type}", first.software, kind, tuple(points), published)
+    return ScalingLine(f"{kind_of_job(plan)} on {plan.gpu_type}", first.software, kind, points, published)
+
+
+def _point(runs: Sequence[ScaledRun], base: Sequence[ScaledRun], published: Published | None) -> Point:
+    """The scale of ``runs`` against that of ``base``."""
+    plan, seconds = runs[0].plan, fmean(run.seconds for run in runs)
+    rate = flops.tokens_per_second(plan.seq_len, plan.gbs, seconds)
+    if runs is base:
+        return Point(plan.gpus, plan.gbs, len(runs), seconds, rate, 1.0, published)
+    smallest = base[0].plan
+    work = plan.gbs / plan.gpus / (smallest.gbs / smallest.gpus)
+    efficiency = work * fmean(run.seconds for run in base) / seconds
+    change = compare_times([run.steady for run in runs], [run.steady for run in base], runs[0].scatter)
+    bounds = (efficiency * bound / change.ratio for bound in (change.low, change.high))
+    return Point(plan.gpus, plan.gbs, len(runs), seconds, rate, efficiency, published, *bounds)
 
 
 def _published(run: ScaledRun, base: int) -> tuple[Published, ...]:
