@@ -29,6 +29,8 @@ from support.cli import Cli
 from support.report_site import HOSTILE, make_site
 from support.runs import make_run, steady_log
 
+TITLE = "llama3.1 405b mbridge fp8 (cs) on 128 gb200"
+
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
@@ -219,7 +221,11 @@ def test_results_over_scales(cli: Cli) -> None:
     (line,) = cli("results", "--scaling", "--json").data["scaling"]
     assert [round(point["efficiency"], 4) for point in line["points"]] == [1.0, 0.976]
     text = cli("results", "--scaling").out.splitlines()
-    assert text[2].split()[-4:] == ["10486", "97.6", "99.8", "170500"]
+    assert " ".join(text[0].split()).endswith("efficiency % interval % (97.7%) published % published tokens/s")
+    assert text[1].split()[-3:] == ["100.0", "100.0", "85459"], "the smallest scale is what the others are held against"
+    efficiency, low, _, high, *published = text[2].split()[-6:]
+    assert [efficiency, *published] == ["97.6", "99.8", "170500"]
+    assert float(low) < 97.6 < float(high)
     header, *rows = cli("results", "--scaling", "--format", "csv").out.splitlines()
     assert header.startswith("configuration,software,scaling,gpus,gbs,runs,step_seconds,tokens_per_second,")
     assert len(rows) == 2
@@ -229,8 +235,10 @@ def test_results_over_scales(cli: Cli) -> None:
 def test_results_over_time(cli: Cli) -> None:
     for milliseconds in (6000, 5700):
         make_run(cli.install, log=steady_log(milliseconds))
-    text = cli("results", "--history").out.splitlines()
-    assert [line.split()[-1] for line in text[1:]] == ["6.000", "-5.0"]
+    said, empty, _, *text = cli("results", "--history").out.splitlines()
+    assert said == f"{TITLE}: 2 runs on 1 day, and a change of level shows from 4 days on"
+    assert not empty
+    assert [line.split()[-1] for line in text] == ["6.000", "-5.0"]
     (history,) = cli("results", "--history", "--json").data["history"]
     assert [moment["seconds"] for moment in history["moments"]] == [6.0, 5.7]
     rows = cli("results", "--history", "--format", "csv").out.splitlines()

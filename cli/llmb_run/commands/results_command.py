@@ -14,6 +14,7 @@ from llmb_run.app import Command
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from llmb_common.timing.statistics import Window
     from llmb_run.place import Place
     from llmb_run.results.measuring import Measured
 
@@ -22,34 +23,40 @@ if TYPE_CHECKING:
 @options.runs
 @options.filters
 @click.option("--format", "output", metavar="FORMAT", default="table", help="table, csv or json.")
-@options.flag("--full-names", help="Do not shorten long names in the table.")
+@options.flag("--full-names", help="Do not shorten long names in the tables.")
+@click.option("--last", metavar="N", type=click.IntRange(min=1), help="List the N newest runs, not 50.")
+@options.flag("--all", "everything", help="List every run.")
 @click.option("--window", metavar="FIRST-LAST", help="Measure these iterations instead of the documented ones.")
 @options.flag("--iterations", help="Every step of every run instead, as CSV.")
 @options.flag("--group", help="One line and one verdict for all repeats of a configuration.")
 @options.flag("--scaling", help="Efficiency against the smallest scale, and the published one beside it.")
-@options.flag("--history", help="Each configuration over time: software, step time, and what changed.")
+@options.flag("--history", help="Each configuration over time: since when it is slower, and what changed.")
+@options.flag("--alarm", help="For cron: silent, or a line and exit status 1 where one became slower.")
 @options.json
 def command(
     runs: tuple[str, ...],
     output: str,
     full_names: bool,
+    last: int | None,
+    everything: bool,
     window: str | None,
     iterations: bool,
     group: bool,
     scaling: bool,
     history: bool,
+    alarm: bool,
     **filters: Any,
 ) -> Result:
     """Print step times, TFLOPS, tokens/s, MFU and the published values beside them.
 
-    RUNS are run ids, names, job ids or folders; without any, all runs of the installation that match the options.
+    RUNS are run ids, names, job ids or folders; without any, all runs of the installation that match the options. First
+    the verdict over the repeats of each configuration, then the 50 newest runs, then what to do next.
     Exit status 1 if a run did not succeed.
     """
     from llmb_common.errors import RequestError, did_you_mean
     from llmb_common.timing.statistics import read_window
     from llmb_run.place import Place
-    from llmb_run.results.csv_text import runs_csv, steps_csv
-    from llmb_run.results.measuring import as_dict
+    from llmb_run.results.listing import MOST
     from llmb_run.results.selected import selected
 
     if output not in ("table", "csv", "json"):
@@ -57,21 +64,52 @@ def command(
             f"--format {output} is unknown{did_you_mean(output, ('table', 'csv', 'json'))}",
             remedy="table, csv or json",
         )
-    if iterations + group + scaling + history > 1:
-        raise RequestError("--iterations, --group, --scaling and --history exclude each other", remedy="choose one")
+    if iterations + group + scaling + (history or alarm) > 1:
+        raise RequestError(
+            "--iterations, --group, --scaling and --history or --alarm exclude each other", remedy="choose one"
+        )
     if iterations and output == "json":
         raise RequestError("--iterations is CSV of single runs", remedy="without --format json")
-    place = Place()
-    found = selected(place, runs, filters, read_window(window) if window else None)
+    if alarm and output == "csv":
+        raise RequestError("--alarm is a line of text", remedy="without --format csv, or with --json")
+    place, measured = Place(), read_window(window) if window else None
+    if alarm:
+        return _alarm(output, place, runs, filters, measured)
+    found = selected(place, runs, filters, measured)
     if group or scaling or history:
         return _in_form(output, *_view(found, place, group=group, scaling=scaling), _status(found))
+    most = None if everything else last or filters["limit"] or MOST
+    return _plain("csv" if iterations else output, found, most, iterations=iterations, full_names=full_names)
+
+
+def _plain(output: str, found: list[Measured], most: int | None, *, iterations: bool, full_names: bool) -> Result:
+    """Runs, their groups, and what to do next."""
+    from llmb_run.results.csv_text import runs_csv, steps_csv
+    from llmb_run.results.listing import listing, listing_as_dict
+
     return _in_form(
-        "csv" if iterations else output,
-        lambda: {"runs": [as_dict(item) for item in found]},
-        lambda: _tables(found, full_names=full_names),
+        output,
+        lambda: listing_as_dict(found),
+        lambda: listing(found, most, full_names=full_names),
         lambda: steps_csv(found) if iterations else runs_csv(found),
         _status(found),
     )
+
+
+def _alarm(output: str, place: Place, runs: tuple[str, ...], filters: dict[str, Any], window: Window | None) -> Result:
+    """Nothing, or a line for each configuration that became slower: cron mails whatever is printed."""
+    import contextlib
+    import io
+
+    from llmb_common.results.change_point import ALARM_RATE
+    from llmb_run.results.selected import selected
+    from llmb_run.results.series import alarms, history_lines
+
+    with contextlib.redirect_stderr(io.StringIO()):
+        found = selected(place, runs, filters, window)
+        lines = alarms(history_lines(found, ALARM_RATE))
+    text = "".join(f"{line}\n" for line in lines)
+    return _in_form(output, lambda: {"alarms": lines}, lambda: text, lambda: text, 1 if lines else 0)
 
 
 def _status(found: list[Measured]) -> int:
@@ -109,25 +147,9 @@ def _view(
     def table() -> str:
         for line in reference_lines(found) if group else ():
             terminal.notice(line)
-        return terminal.table(view.columns, view.rows, view.right) if view.rows else f"{view.empty}\n"
+        if not view.rows:
+            return f"{view.empty}\n"
+        said = "".join(f"{line}\n" for line in view.conclusions) + ("\n" if view.conclusions else "")
+        return said + terminal.table(view.columns, view.rows, view.right)
 
     return lambda: {view.name: view.data}, table, lambda: lines_csv(view.names, view.lines)
-
-
-def _tables(found: list[Measured], *, full_names: bool) -> str:
-    """One documented table per analysis and window, then the figures of all."""
-    from llmb_common.timing.tables import render
-    from llmb_run.results.measuring import COLUMNS, RIGHT, figure_row, reference_lines, say_remarks
-    from llmb_run.terminal import notice, table
-
-    groups: dict[tuple[str, str], list[Measured]] = {}
-    for item in found:
-        groups.setdefault((item.style.heading, str(item.timing.window)), []).append(item)
-    text = ""
-    for items in groups.values():
-        timings = [item.timing for item in items]
-        text += render(timings, items[0].style, items[0].timing.window, "table", full_names=full_names) + "\n"
-    say_remarks(found)
-    for line in reference_lines(found):
-        notice(line)
-    return text + table(COLUMNS, [figure_row(item) for item in found], RIGHT)

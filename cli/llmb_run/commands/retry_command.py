@@ -26,11 +26,14 @@ if TYPE_CHECKING:
     shell_complete=completion.runs,
 )
 @click.option("--without", metavar="HOSTS", help="Avoid these nodes, such as n[3-5],x7.")
+@click.option("--repeats", metavar="N", type=click.IntRange(1, 10000), default=1, help="Runs of each.")
 @options.flag("--without-failed", help="Avoid the nodes of the run that Slurm shows as down or drained.")
 @options.flag("--resume", help="Go on from the run's newest checkpoint, and save beside it.")
 @options.detach
 @options.json
-def command(runs: tuple[str, ...], without: str | None, without_failed: bool, resume: bool, detach: bool) -> Result:
+def command(
+    runs: tuple[str, ...], without: str | None, repeats: int, without_failed: bool, resume: bool, detach: bool
+) -> Result:
     """Start runs again with the same plan.
 
     It uses today's training code and site settings; repeat insists on the original ones.
@@ -56,7 +59,7 @@ def command(runs: tuple[str, ...], without: str | None, without_failed: bool, re
             f"{', '.join(record.paths.run_id for record in alive)}: not yet ended ({alive[0].state})",
             remedy="wait, or llmb-run cancel",
         )
-    jobs = []
+    jobs: list[submission.Job] = []
     for record in records:
         hosts = [without] if without else []
         if without_failed:
@@ -64,9 +67,14 @@ def command(runs: tuple[str, ...], without: str | None, without_failed: bool, re
         options_ = submission.Options(exclude=",".join(hosts), detach=detach)
         plan = submission.resuming(record.plan, record.paths) if resume else record.plan
         if plan.checkpoint.resume:
+            if repeats > 1:
+                raise RequestError(
+                    f"{record.paths.run_id} goes on from a checkpoint: one job can save there",
+                    remedy="leave out --repeats",
+                )
             submission.check_resumable(plan)
             _require_alone(plan, place)
-        jobs.append(submission.Job(plan, place.workload(plan.workload).folder, options_))
+        jobs += [submission.Job(plan, place.workload(plan.workload).folder, options_)] * repeats
     say_doubts(job.plan for job in jobs)
     if len(jobs) > 1:
         return start_round("retry", jobs, place)

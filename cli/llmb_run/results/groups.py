@@ -46,6 +46,8 @@ class Group:
     verdict: Verdict | None
     interval: float | None = None
     """Half the interval of the mean, as a share of it."""
+    members: tuple[Measured, ...] = ()
+    """All runs, whatever became of them."""
 
     @property
     def mean(self) -> float | None:
@@ -96,6 +98,7 @@ def _group(items: Sequence[tuple[Measured, RunRecord]]) -> Group:
         in_reference=len(good) - len(able),
         verdict=verdict,
         interval=math.expm1(level(times, scatter, earlier).half) if times else None,
+        members=tuple(item for item, _ in items),
     )
 
 

@@ -245,15 +245,15 @@ def _judged(item: Measured, place: Place, known: Sequence[Baseline], past: PastR
 
 COLUMNS = (
     *("run", "GPUs", "step s", "tokens/s", "TFLOPS/GPU", "MFU %", "log MFU %", "days/1T", "steady step s"),
-    *("reference s", "verdict"),
+    "vs. reference %",
 )
-RIGHT = COLUMNS[1:-1]
+RIGHT = COLUMNS[1:]
 
 
 def figure_row(item: Measured) -> list[str]:
     """One line of the table below the documented one."""
-    record, values, verdict = item.record, item.figures, item.verdict
-    reference = verdict.reference if verdict else None
+    record, values = item.record, item.figures
+    apart = item.verdict.difference if item.verdict else None
     return [
         record.paths.run_id if record else printable(item.timing.files.name),
         str(record.plan.gpus) if record else "",
@@ -264,16 +264,8 @@ def figure_row(item: Measured) -> list[str]:
         f"{values.log_mfu * 100:.2f}" if values and values.log_mfu is not None else "",
         f"{values.days_1t:.2f}" if values else "",
         f"{item.step_time.seconds:.3f}" if values and item.step_time else "",
-        f"{reference.seconds:g}" if reference else "",
-        _verdict_text(item),
+        f"{round(100 * apart, 1) + 0.0:+.1f}" if apart is not None else "",  # never -0.0
     ]
-
-
-def _verdict_text(item: Measured) -> str:
-    status = item.timing.status
-    if status.state != "Success":
-        return f"{status.state}: {printable(status.message)}"
-    return item.verdict.text if item.verdict else "not an LLMB run: no figures"
 
 
 def as_dict(item: Measured) -> dict[str, Any]:

@@ -1,0 +1,147 @@
+"""What plain ``results`` prints: the verdict of each group, then its runs, and what to do next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from llmb_common.printable import counted
+from llmb_common.results.comparison import EVIDENCE, facts
+from llmb_common.timing.tables import render, shorten
+from llmb_run.results.groups import Group, group, group_as_dict, group_view
+from llmb_run.results.measuring import COLUMNS, RIGHT, Measured, as_dict, figure_row, reference_lines, say_remarks
+from llmb_run.results.next_step import next_step
+from llmb_run.terminal import notice, table
+
+MOST = 50
+"""Runs and groups that are listed unless more are asked for."""
+
+_NAME_WIDTH = 44
+_LONGEST = 48
+_MOST_NAMED = 3
+
+
+def listing(found: Sequence[Measured], most: int | None, *, full_names: bool) -> str:
+    """The verdicts over all runs, the ``most`` newest of these (None: all), and the next step."""
+    groups = group(found)
+    shown = _by_group(_newest(found, most), groups)
+    text = _verdicts(groups[:most]) + _documented(shown, full_names=full_names)
+    text += _runs(shown, groups, full_names=full_names)
+    text += _not_listed(len(found) - len(shown), len(groups) - len(groups[:most]))
+    say_remarks(shown)
+    for line in reference_lines(found):
+        notice(line)
+    return f"{text}\nnext: {next_step(groups[:most])}\n"
+
+
+def listing_as_dict(found: Sequence[Measured]) -> dict[str, Any]:
+    """All runs as JSON, with the verdicts over them and the next step."""
+    groups = group(found)
+    step = next_step(groups)
+    return {
+        "runs": [as_dict(item) for item in found],
+        "groups": [group_as_dict(item) for item in groups],
+        "next": {"command": step.command, "why": step.why},
+    }
+
+
+def _newest(found: Sequence[Measured], most: int | None) -> Sequence[Measured]:
+    if most is None or len(found) <= most:
+        return found
+    return sorted(found, key=lambda item: item.record.created if item.record else 0.0, reverse=True)[:most]
+
+
+def _by_group(found: Iterable[Measured], groups: Sequence[Group]) -> list[Measured]:
+    """Runs of one group together, in the order of the groups."""
+    order = {id(member): place for place, item in enumerate(groups) for member in item.members}
+    return sorted(found, key=lambda item: order.get(id(item), len(groups)))
+
+
+def _verdicts(groups: Sequence[Group]) -> str:
+    view = group_view(groups)
+    return table(view.columns, view.rows, view.right) + "\n" if view.rows else ""
+
+
+def _documented(found: Iterable[Measured], *, full_names: bool) -> str:
+    """One table for each analysis and window."""
+    tables: dict[tuple[str, str], list[Measured]] = {}
+    for item in found:
+        tables.setdefault((item.style.heading, str(item.timing.window)), []).append(item)
+    text = ""
+    for items in tables.values():
+        timings = [item.timing for item in items]
+        text += render(timings, items[0].style, items[0].timing.window, "table", full_names=full_names) + "\n"
+    return text
+
+
+def _runs(found: Sequence[Measured], groups: Sequence[Group], *, full_names: bool) -> str:
+    in_baseline = {run.run_id for item in found[:1] for known in item.baselines for run in known.runs}
+    differing = what_differs(found, groups)
+    rows = []
+    for item in found:
+        name = item.record.paths.name if item.record else item.timing.files.name
+        marks = [_trouble(item), differing.get(id(item), "")]
+        marks += ["in the baseline"] if item.record and item.record.paths.run_id in in_baseline else []
+        rows.append(
+            [*figure_row(item), name if full_names else shorten(name, _NAME_WIDTH), "; ".join(filter(None, marks))]
+        )
+    return table((*COLUMNS, "name", "what differs"), rows, RIGHT)
+
+
+def _trouble(item: Measured) -> str:
+    """Why the run counts in no verdict; empty where it does."""
+    status = item.timing.status
+    if status.state != "Success":
+        return f"{status.state}: {status.message}"
+    return item.unfit if item.record else "not an LLMB run: no figures"
+
+
+def _not_listed(runs: int, groups: int) -> str:
+    parts = [counted(count, noun) for count, noun in ((runs, "run"), (groups, "group")) if count > 0]
+    return f"{' and '.join(parts)} not listed: --all lists everything\n" if parts else ""
+
+
+def what_differs(listed: Iterable[Measured], groups: Iterable[Group]) -> dict[int, str]:
+    """What of each run, by its ``id()``, is not as in most others of its group: of the facts that ``compare`` knows."""
+    wanted = {id(item) for item in listed}
+    found: dict[int, str] = {}
+    for item in groups:
+        known = {id(run): facts(run.record) for run in item.members if run.record and id(run) in wanted}
+        found |= _unusual(known)
+    return found
+
+
+def _unusual(known: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
+    if len(known) < 2:
+        return {}
+    names = dict.fromkeys(name for of_run in known.values() for name in of_run if name != "hosts")
+    usual = {name: _usual(name, list(known.values())) for name in names}
+    counts = Counter(host for of_run in known.values() for host in _hosts(of_run))
+    often = {host for host, count in counts.items() if 2 * count > sum("hosts" in of_run for of_run in known.values())}
+    found = {}
+    for run, of_run in known.items():
+        told = [f"{name} {of_run.get(name, '-')}" for name in names if not _is_usual(name, of_run, usual[name])]
+        nodes = ", ".join(sorted(_hosts(of_run) - often))
+        found[run] = _named([*told, *([f"on {nodes}"] if nodes else [])])
+    return found
+
+
+def _is_usual(name: str, of_run: Mapping[str, str], usual: str | None) -> bool:
+    return of_run.get(name, "-") == usual or (name in EVIDENCE and name not in of_run)
+
+
+def _usual(name: str, known: Sequence[Mapping[str, str]]) -> str | None:
+    """What more runs have than any other value; None where there is no such value."""
+    told = [of_run for of_run in known if name in of_run or name not in EVIDENCE]
+    (value, count), *others = Counter(of_run.get(name, "-") for of_run in told).most_common(2)
+    return None if others and others[0][1] == count else value
+
+
+def _hosts(of_run: Mapping[str, str]) -> set[str]:
+    return set(filter(None, of_run.get("hosts", "").split(", ")))
+
+
+def _named(told: Sequence[str]) -> str:
+    shown = [text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..." for text in told[:_MOST_NAMED]]
+    return "; ".join([*shown, *([f"{len(told) - len(shown)} more"] if len(told) > len(shown) else [])])

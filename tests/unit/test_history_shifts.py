@@ -1,0 +1,177 @@
+"""Since when a configuration is slower, what changed then, and the alarm for cron."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmb_common.index import rebuild
+from llmb_common.results.estimate import StepTime
+from llmb_common.results.history import Changed, Shift, histories
+from llmb_common.runs.record import RunRecord, State
+from llmb_run.results.series import shift_text
+from support.cli import Cli
+from support.runs import PUBLISHED, make_run, steady_log
+
+DAY = 86400
+START = 1793318400.0
+"""2026-10-30, midnight (UTC)."""
+TITLE = "llama3.1 405b mbridge fp8 (cs) on 128 gb200"
+NOISE = (0.001, -0.002, 0.002, 0.0, -0.001, 0.001, -0.002, 0.001)
+"""Of one day after the other."""
+
+
+def told(record: RunRecord, when: float, **evidence: Any) -> RunRecord:
+    manifest = {**record.manifest, "job": {"evidence": {"nodes": 1, **evidence}}}
+    return replace(record, states=(State("COMPLETED", when, ""),), manifest=manifest)
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
+    return make_run(tmp_path_factory.mktemp("site"), variables={**PUBLISHED, "RUN_CONF_IMAGE": "nvcr.io#nvidia/nemo:1"})
+
+
+def days_of(record: RunRecord, *levels: tuple[int, float, dict[str, Any]]) -> list[tuple[RunRecord, StepTime]]:
+    """A run a day: so many at a step time, with what their nodes tell."""
+    runs: list[tuple[RunRecord, StepTime]] = []
+    for count, seconds, evidence in levels:
+        for _ in range(count):
+            noise = NOISE[len(runs) % len(NOISE)]
+            own = {name: value(len(runs)) if callable(value) else value for name, value in evidence.items()}
+            runs.append((told(record, START + DAY * len(runs), **own), StepTime(seconds * (1 + noise), 0.0, 10)))
+    return runs
+
+
+def shifts(runs: list[tuple[RunRecord, StepTime]]) -> tuple[Shift, ...]:
+    (history,) = histories(runs)
+    return history.shifts
+
+
+def test_a_change_is_dated_sized_and_explained(record: RunRecord) -> None:
+    (found,) = shifts(days_of(record, (13, 5.0, {"driver": "580.82"}), (10, 5.25, {"driver": "580.95"})))
+    assert found.ratio == pytest.approx(1.05, abs=0.001)
+    assert 1.0 < found.low < 1.05 < found.high
+    assert found.since == START + 13 * DAY
+    assert found.changed == (Changed("driver", "580.82", "580.95"),)
+    assert found.stands
+    size = f"{100 * (found.ratio - 1):.1f} ± {50 * (found.high - found.low):.1f}%"
+    assert shift_text(found) == f"slower by {size} since 12 November 2026: driver 580.82 to 580.95"
+
+
+def test_what_did_not_stay_or_changes_all_the_time_explains_nothing(record: RunRecord) -> None:
+    before = {"driver": "a", "kernel": lambda day: str(day), "cuda": lambda day: "13" if day % 4 else "12"}
+    after = {**before, "driver": lambda day: "b" if day < 15 else "a"}
+    (found,) = shifts(days_of(record, (12, 5.0, before), (10, 5.25, after)))
+    assert found.changed == ()
+    assert shift_text(found).endswith(" since 11 November 2026: nothing on record changed")
+
+
+def test_what_was_undone_with_the_change_explains_both(record: RunRecord) -> None:
+    old, new = {"driver": "a"}, {"driver": "b"}
+    first, second = shifts(days_of(record, (10, 5.0, old), (8, 5.4, new), (9, 5.0, old)))
+    assert (first.changed, second.changed) == ((Changed("driver", "a", "b"),), (Changed("driver", "b", "a"),))
+    assert (first.stands, second.stands) == (False, False)
+    assert shift_text(second).startswith("faster by 7.")
+
+
+def test_what_nodes_did_not_tell_for_a_while_is_as_they_last_told(record: RunRecord) -> None:
+    runs = days_of(record, (9, 5.0, {"driver": "a"}), (1, 5.0, {}), (10, 5.25, {"driver": "b"}))
+    assert shifts(runs)[0].changed == (Changed("driver", "a", "b"),)
+    (history,) = histories(runs)
+    assert all(not moment.changes for moment in history.moments), "which run brought it, nobody knows"
+
+
+def test_a_change_on_a_day_that_may_as_well_be_the_one_is_named(record: RunRecord) -> None:
+    """The second run of a day is the first with the new driver: that day's mean is between the levels."""
+    runs = days_of(record, (10, 5.0, {"driver": "a"}), (10, 5.25, {"driver": "b"}))
+    first = told(record, START + 9.5 * DAY, driver="b"), StepTime(5.25, 0.0, 10)
+    (found,) = shifts([*runs[:10], first, *runs[10:]])
+    assert found.changed == (Changed("driver", "a", "b"),)
+
+
+def test_days_count_and_not_runs(record: RunRecord) -> None:
+    """Twenty runs of two evenings share what the evenings were like."""
+    evenings = [
+        (told(record, START + DAY * (at // 10) + at), StepTime(5.0 + 0.3 * (at // 10), 0.0, 10)) for at in range(20)
+    ]
+    (history,) = histories(evenings)
+    assert (history.shifts, history.days) == ((), 2)
+
+
+def site(cli: Cli, *levels: tuple[int, float, str]) -> None:
+    """A run a day on record: so many at so many milliseconds, with a driver."""
+    count = 0
+    for days, milliseconds, driver in levels:
+        for _ in range(days):
+            noise = NOISE[count % len(NOISE)]
+            run = make_run(cli.install, log=steady_log(milliseconds * (1 + noise)), job_id=str(100 + count))
+            told(run, START + DAY * count, driver=driver).save()
+            count += 1
+    rebuild(cli.install)
+
+
+def test_the_alarm_is_one_line_and_a_status(cli: Cli) -> None:
+    site(cli, (10, 5000, "580.82"), (8, 5300, "580.95"))
+    done = cli("results", "--history", "--alarm")
+    assert done.status == 1
+    (line,) = done.out.splitlines()
+    assert line.startswith(f"{TITLE}: slower by 6.0 ± ")
+    assert line.endswith("% since 9 November 2026: driver 580.82 to 580.95")
+    assert done.err == ""
+    assert cli("results", "--alarm").out == done.out
+    assert cli("results", "--alarm", "--json").data == {"alarms": [line]}
+    said = cli("results", "--history")
+    assert said.status == 0, "a change alone fails no run"
+    assert said.out.startswith(f"{line}\n\nconfiguration ")
+    assert len(said.out.splitlines()) == 21
+    (history,) = cli("results", "--history", "--json").data["history"]
+    assert [shift["stands"] for shift in history["shifts"]] == [True]
+    rows = cli("results", "--history", "--format", "csv").out.splitlines()
+    cells = [row.rpartition(",")[0].rpartition(",")[0].rpartition(",")[2] for row in rows[1:]]
+    assert [place for place, cell in enumerate(cells) if cell] == [10]
+    assert float(cells[10]) == pytest.approx(0.06, abs=0.002)
+
+
+@pytest.mark.parametrize(
+    "levels",
+    [
+        ((12, 5000.0, "580.82"),),
+        ((10, 5300.0, "580.82"), (8, 5000.0, "580.95")),
+        ((10, 5000.0, "580.82"), (7, 5300.0, "580.95"), (7, 5000.0, "580.95")),
+        ((3, 5000.0, "580.82"),),
+    ],
+    ids=["nothing changed", "faster", "undone", "too few days"],
+)
+def test_the_alarm_is_silent(cli: Cli, levels: tuple[tuple[int, float, str], ...]) -> None:
+    site(cli, *levels)
+    failed = make_run(cli.install, state="FAILED", log=steady_log(5000)[:3000], job_id="900")
+    (failed.paths.folder / "run.json").chmod(0o644)
+    done = cli("results", "--history", "--alarm")
+    assert (done.status, done.out, done.err) == (0, "", "")
+
+
+def test_the_alarm_says_nothing_of_records_that_cannot_be_read(cli: Cli) -> None:
+    site(cli, (4, 5000, "580.82"))
+    damaged = make_run(cli.install, log=steady_log(5000), job_id="900").paths.record
+    damaged.write_text("{")
+    assert cli("results", "--history").err
+    done = cli("results", "--alarm")
+    assert (done.status, done.out, done.err) == (0, "", "")
+
+
+def test_the_alarm_refuses_what_it_is_not(cli: Cli, tmp_path: Path) -> None:
+    assert cli("results", "--alarm", "--group").status == 2
+    assert "--alarm is a line of text" in cli("results", "--alarm", "--format", "csv").err
+    assert cli("results", "--alarm").status == 2, "of nothing there is no alarm"
+
+
+def test_a_sentence_names_three_facts_and_shortens_their_values() -> None:
+    changed = tuple(Changed(name, "x" * 50, "y") for name in "abcde")
+    text = shift_text(Shift("r", START, 0.95, 0.94, 0.96, START - DAY, START + DAY, stands=False, changed=changed))
+    assert text == (
+        "faster by 5.0 ± 1.0% since 30 October 2026 (between 29 October 2026 and 31 October 2026):"
+        f" a {'x' * 37}... to y, b {'x' * 37}... to y, c {'x' * 37}... to y and 2 more"
+    )
