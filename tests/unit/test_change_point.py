@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
@@ -92,6 +93,28 @@ def test_days_that_follow_each_other_show_less() -> None:
     source.shuffle(shuffled)
     moved = [value + 0.016 * (day >= 15) for day, value in enumerate(shuffled)]
     assert len(places(moved, Prior(0.005, 14.0))) == 1
+
+
+def test_an_interval_is_wider_by_the_correlation_of_the_days() -> None:
+    waves = [0.001, 0.001, -0.001, -0.001, -0.001, 0.001] * 2
+    days = [value + 0.08 * (at >= 6) for at, value in enumerate(waves)]
+    (found,) = level_changes(days, PRIOR)
+    squares = sum(value**2 for value in waves)
+    raw = sum(one * other for one, other in itertools.pairwise(waves)) / squares
+    correlation = raw + (1 + 4 * raw) / 12 + 0.5 / math.sqrt(12)
+    error = math.sqrt((14 * 0.01**2 + squares) / 24 * (1 / 6 + 1 / 6))
+    assert 0 < correlation < 0.8
+    expected = t_quantile(ERROR_RATE, 24) * error * math.sqrt((1 + correlation) / (1 - correlation))
+    assert found.reach == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("count", [4, 11, 12, 30, 365])
+def test_the_searches_of_one_series_share_one_error_rate(count: int) -> None:
+    parts = change_point._parts(count)
+    assert parts[0][0] == count
+    assert sum(share for _, share in parts) == pytest.approx(1)
+    assert all(8 <= size < count for size, _ in parts[1:])
+    assert len(parts) == {4: 1, 11: 1, 12: 2, 30: 4, 365: 10}[count]
 
 
 def test_a_level_that_rose_and_fell_again_is_two_changes() -> None:

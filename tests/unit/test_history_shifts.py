@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from llmb_common.index import rebuild
+from llmb_common.results.change_point import ALARM_RATE, REPORT_RATE
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.history import Changed, Shift, histories
 from llmb_common.runs.record import RunRecord, State
+from llmb_run.results import series
 from llmb_run.results.series import shift_text
 from support.cli import Cli
 from support.runs import PUBLISHED, make_run, steady_log
@@ -69,6 +71,12 @@ def test_what_did_not_stay_or_changes_all_the_time_explains_nothing(record: RunR
     assert shift_text(found).endswith(" since 11 November 2026: nothing on record changed")
 
 
+def test_a_value_that_did_no_harm_before_explains_nothing(record: RunRecord) -> None:
+    before = {"driver": lambda day: "b" if day == 5 else "a"}
+    (found,) = shifts(days_of(record, (12, 5.0, before), (10, 5.25, {"driver": "b"})))
+    assert found.changed == ()
+
+
 def test_what_was_undone_with_the_change_explains_both(record: RunRecord) -> None:
     old, new = {"driver": "a"}, {"driver": "b"}
     first, second = shifts(days_of(record, (10, 5.0, old), (8, 5.4, new), (9, 5.0, old)))
@@ -95,7 +103,8 @@ def test_a_change_on_a_day_that_may_as_well_be_the_one_is_named(record: RunRecor
 def test_days_count_and_not_runs(record: RunRecord) -> None:
     """Twenty runs of two evenings share what the evenings were like."""
     evenings = [
-        (told(record, START + DAY * (at // 10) + at), StepTime(5.0 + 0.3 * (at // 10), 0.0, 10)) for at in range(20)
+        (told(record, START + DAY * (at // 10) + 7200 * (at % 10)), StepTime(5.0 + 0.3 * (at // 10), 0.0, 10))
+        for at in range(20)
     ]
     (history,) = histories(evenings)
     assert (history.shifts, history.days) == ((), 2)
@@ -151,6 +160,15 @@ def test_the_alarm_is_silent(cli: Cli, levels: tuple[tuple[int, float, str], ...
     (failed.paths.folder / "run.json").chmod(0o644)
     done = cli("results", "--history", "--alarm")
     assert (done.status, done.out, done.err) == (0, "", "")
+
+
+def test_an_alarm_is_surer_than_a_report(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    site(cli, (4, 5000, "580.82"))
+    rates: list[float] = []
+    monkeypatch.setattr(series, "history_lines", lambda found, rate=REPORT_RATE: rates.append(rate) or [])
+    cli("results", "--history")
+    cli("results", "--alarm")
+    assert rates == [REPORT_RATE, ALARM_RATE] == [0.01, 0.002]
 
 
 def test_the_alarm_says_nothing_of_records_that_cannot_be_read(cli: Cli) -> None:
