@@ -298,3 +298,10 @@ def test_no_page_states_another_confidence(page: str) -> None:
     """All intervals are a verdict's: ``CONFIDENCE``."""
     stated = re.findall(r"([0-9.]+) % interval", " ".join((ROOT / page).read_text().split()))
     assert set(stated) <= {f"{100 * CONFIDENCE:.1f}"}
+
+
+def test_a_new_failure_of_what_passes_is_looked_at(cli: Cli) -> None:
+    for at in range(3):
+        run_of(cli, 4900, 102 + at)
+    bad = make_run(cli.install, state="FAILED", log=steady_log(5741.47)[:3000], variables=PUBLISHED | OWN)
+    assert next_of(cli) == f"llmb-run show {bad.paths.run_id}"

@@ -23,6 +23,7 @@ from llmb_common.runs.manifest import make_manifest
 from llmb_common.runs.record import ArrayTask, RunRecord, Submission, load_record, update_record
 from llmb_common.submission.create import create_run
 from support.run_site import RECIPE, RunSite
+from support.runs import make_run
 
 
 @pytest.fixture
@@ -239,3 +240,14 @@ def test_a_record_from_before_there_were_two_engines_is_still_one(tmp_path: Path
     (folder / "run.json").write_text(stored.read_text())
     record = load_record(folder)
     assert (record.state, record.plan.engine, record.plan.model_size) == ("COMPLETED", "0.3", "smoke")
+
+
+def test_repeats_have_one_plan(tmp_path: Path) -> None:
+    """It is most of a record, and thousands of runs are looked at together."""
+    one, other = (load_record(make_run(tmp_path).paths.folder) for _ in range(2))
+    assert one.plan is other.plan
+    assert one.paths.run_id != other.paths.run_id
+    file = other.paths.record
+    file.write_text(file.read_text().replace('"gpus": 128', '"gpus": "128"', 1))
+    with pytest.raises(RecordError, match=r"at `\$\.plan\.gpus`"):
+        load_record(other.paths.folder)

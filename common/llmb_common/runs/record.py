@@ -166,11 +166,30 @@ class _Version(msgspec.Struct):
 
 
 @functools.cache
-def _file_type() -> Any:
+def _file_type(plan: Any = JobPlan) -> Any:
     """What ``run.json`` must hold. Derived names are not believed, and not read but for those that say whose it is."""
-    hints = get_type_hints(RunRecord, include_extras=True)
+    hints = get_type_hints(RunRecord, include_extras=True) | {"plan": plan}
     own = [("schema", int), ("run_id", RunId), ("experiment_name", str)]
     return msgspec.defstruct("RunFile", [*own, *((name, hints[name]) for name in _KEPT)], frozen=True)
+
+
+def _read(content: bytes) -> Any:
+    """The content of ``run.json``. Repeats have one plan, which is read and kept once: it is most of a record.
+
+    Raises:
+        ValueError: it is not a record (msgspec.DecodeError: nor JSON)
+    """
+    found = from_json(content, _file_type(msgspec.Raw))
+    try:
+        return msgspec.structs.replace(found, plan=_plan(bytes(found.plan)))
+    except ValueError:
+        return from_json(content, _file_type())  # says where in the file
+
+
+@functools.lru_cache(maxsize=1024)
+def _plan(content: bytes) -> JobPlan:
+    plan: JobPlan = from_json(content, JobPlan)
+    return plan
 
 
 def load_record(folder: Path, content: bytes | None = None) -> RunRecord:
@@ -186,7 +205,7 @@ def load_record(folder: Path, content: bytes | None = None) -> RunRecord:
     try:
         content = read_plain(file) if content is None else content
         try:
-            found = from_json(content, _file_type())
+            found = _read(content)
         except (msgspec.DecodeError, ValueError):
             _check_version(file, from_json(content, _Version).schema)  # says more than what else is wrong
             raise
