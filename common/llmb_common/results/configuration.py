@@ -40,10 +40,19 @@ def kind_of_job(plan: JobPlan) -> str:
     return f"{plan.recipe} {plan.model_size} {plan.variant} {plan.precision}"
 
 
+_MANY = 1024
+_keys: dict[int, tuple[JobPlan, str]] = {}
+"""By the identity of plans, which are kept with them: thousands of repeats share one (``runs.record``)."""
+
+
 def configuration_key(plan: JobPlan) -> str:
     """The same for equal configurations, and else not: twelve hexadecimal digits."""
-    text = json.dumps(configuration(plan), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    if id(plan) not in _keys:
+        text = json.dumps(configuration(plan), sort_keys=True)
+        if len(_keys) >= _MANY:
+            _keys.clear()
+        _keys[id(plan)] = plan, hashlib.sha256(text.encode()).hexdigest()[:12]
+    return _keys[id(plan)][1]
 
 
 def configuration_of(record: RunRecord) -> str:
