@@ -26,7 +26,7 @@ from llmb_common.observe import cancel, observe, wait
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.process import identify, is_alive
 from llmb_common.runs.finding import Finding
-from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTED, SUBMITTING, RunRecord, load_record, update_record
+from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTED, SUBMITTING, RunRecord, _plan, load_record, update_record
 from llmb_common.site.cluster import load_cluster_config
 from llmb_common.submission import Job, Options, recover, submit, submit_many
 from llmb_common.timing.job_events import read_events
@@ -299,6 +299,7 @@ def test_who_has_not_registered_it_is_told_so(site: RunSite, monkeypatch: pytest
         submit(site.plan(), RECIPE)
     (folder,) = run_folders(site)
     monkeypatch.setattr(cluster_types, "_REGISTERED", {"slurm": cluster_types.traits_of("slurm")})
+    _plan.cache_clear()  # of this process, which knew it
     with pytest.raises(ConfigError, match=r"cluster_config.yaml:2: cluster_type 'spool' is unknown\n  -> one of slurm"):
         load_cluster_config(site.install)
     with pytest.raises(RecordError, match="cluster_type 'spool' is not one of slurm"):

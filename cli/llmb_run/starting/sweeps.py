@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from llmb_common.cluster_types import LOCAL
+from llmb_common.cluster_types import traits_of
 from llmb_common.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.slurm.options import begin_in
@@ -59,7 +59,8 @@ def sweep(
             raise RequestError(
                 f"--scale {scale} is not a number of GPUs", remedy="llmb-run list shows the scales; or --scale all"
             )
-    if spread > 1 and place.cluster.cluster_type == LOCAL:
+    kind = place.cluster.cluster_type
+    if spread > 1 and kind is not None and not traits_of(kind).queued:
         raise RequestError(
             "--spread: jobs on this machine start at once",
             remedy="repeat the command on other days; results counts all repeats",

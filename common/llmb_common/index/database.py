@@ -79,7 +79,6 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         # of successful runs over their documented window: what they repeat
         "ALTER TABLE figures ADD COLUMN configuration TEXT NOT NULL DEFAULT ''",
-        "DELETE FROM figures",
         "CREATE INDEX figures_by_configuration ON figures (configuration)",
     ),
 )

@@ -10,6 +10,7 @@ import msgspec
 from llmb_common.process import ProcessId
 from llmb_common.runs.record import LOST, NOT_SUBMITTED, RunRecord
 from llmb_common.slurm.states import is_live
+from llmb_common.structs import from_plain
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -33,7 +34,8 @@ class Attempt(msgspec.Struct, frozen=True):
 def attempts_of(record: RunRecord) -> list[Attempt]:
     """The earlier starts on record, the oldest first; a damaged list has none."""
     try:
-        return msgspec.convert(record.manifest.get("attempts", []), list[Attempt])
+        found: list[Attempt] = from_plain(record.manifest.get("attempts", []), list[Attempt])
+        return found
     except msgspec.ValidationError:
         return []
 
