@@ -21,7 +21,10 @@ from llmb_common.index import rebuild
 from llmb_common.index.database import index_file, open_index
 from llmb_common.index.figures import Kept, keep_figures
 from llmb_common.runs.record import RunRecord, update_record
+from llmb_common.timing.iterations import IterationsOnDisk
+from llmb_run.place import Place
 from llmb_run.results import kept
+from llmb_run.results.measuring import measure
 from support.cli import Cli, Done
 from support.iteration_logs import mbridge_line, nemo_log
 from support.runs import make_run, steady_log
@@ -278,3 +281,12 @@ def test_a_log_that_goes_between_is_said(cli: Cli) -> None:
     record.paths.log.unlink()
     done: Done = cli("results", "--format", "json")
     assert done.data["runs"][0]["reason"] == "no_log"
+
+
+def test_the_steps_of_many_runs_are_not_held_in_memory(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [make_run(cli.install, log=steady_log(5000 + at)) for at in range(3)]
+    monkeypatch.setattr(kept, "_AT_ONCE", 2)
+    found = measure([run.paths.folder for run in runs], Place(cli.install))
+    assert all(isinstance(item.timing.iterations, IterationsOnDisk) for item in found)
+    assert [len(list(item.timing.iterations)) for item in found] == [50, 50, 50]
+    assert cli("results", "--iterations").out.count("\n") == 151

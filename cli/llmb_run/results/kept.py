@@ -62,6 +62,7 @@ class KeptFigures:
     def __init__(self, install: Path | None, found: Iterable[RunFiles]) -> None:
         self._install = install
         logs = {str(files.log) for files in found if files.log is not None and files.folder is not None}
+        self._many = len(logs) > _AT_ONCE
         self._known = kept_figures(install, logs) if install is not None else {}
         self._new: list[Kept] = []
 
@@ -69,7 +70,7 @@ class KeptFigures:
         """As ``analyse`` and ``steps_of``, and ``configuration_of`` where that is known already; else empty."""
         state = RecordedState(record.state, record.detail)
         stamp = "" if is_live(record.state) else _stamp(files, state)
-        if stamp and (kept := self._known.get((str(files.log), str(window)))) and kept.stamp == stamp:
+        if stamp and (kept := self._known.pop((str(files.log), str(window)), None)) and kept.stamp == stamp:
             try:
                 return *_unpacked(kept.content, files, window), kept.configuration
             except msgspec.DecodeError:
@@ -85,6 +86,9 @@ class KeptFigures:
             self._new.append(Kept(str(files.log), str(window), str(files.folder), stamp, packed, repeats))
             if len(self._new) >= _AT_ONCE:
                 self.close()
+            if self._many and read.last and files.log:
+                # The steps of thousands of runs would fill the memory, and hardly anybody asks for them.
+                read = replace(read, iterations=IterationsOnDisk(files.log, len(read.iterations), read.last))
         return read, steps, repeats
 
     def close(self) -> None:
