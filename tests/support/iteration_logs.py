@@ -10,14 +10,21 @@ def mbridge_line(
     total: int = 50,
     *,
     milliseconds: float | str = 5741.5,
-    tflops: float | str | None = 1636.8,
-    loss: str | None = "6.958428E+00",
+    tflops: float | str | None = "of the time",
+    loss: str | None = "falling",
     grad_norm: str = "1.019",
     nan: int = 0,
     skipped: int = 0,
     extra: str = "",
 ) -> str:
-    """What the last rank prints. ``loss`` None leaves it out, as Megatron does for NaN."""
+    """What the last rank prints. ``loss`` None leaves it out, as Megatron does for NaN; "falling": from 6.958428 on.
+
+    ``tflops`` "of the time": for the same work whatever ``milliseconds`` says.
+    """
+    if loss == "falling":
+        loss = f"{6.958428 * 0.999 ** (index - 1):.6E}"
+    if tflops == "of the time":
+        tflops = round(1636.8 * 5741.5 / milliseconds, 1) if isinstance(milliseconds, float | int) else 1636.8
     parts = [
         f" [2026-11-20 03:40:35] iteration {index:8d}/{total:8d}",
         f"consumed samples: {8 * index:12d}",

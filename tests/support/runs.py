@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from llmb_common.launch import plan_from_variables
 from llmb_common.planning.job_plan import JobPlan
@@ -48,6 +49,6 @@ def make_run(
     return record
 
 
-def steady_log(milliseconds: float, steps: int = 50) -> str:
-    """A healthy Megatron-Bridge log whose steps all take the same time."""
-    return "".join(mbridge_line(index, steps, milliseconds=milliseconds) for index in range(1, steps + 1))
+def steady_log(milliseconds: float, steps: int = 50, **fields: Any) -> str:
+    """A healthy Megatron-Bridge log whose steps all take the same time, of the work that PUBLISHED is."""
+    return "".join(mbridge_line(index, steps, milliseconds=milliseconds, **fields) for index in range(1, steps + 1))

@@ -113,7 +113,7 @@ def checked(cli: Cli, performance: float, runs: int, image: str = "") -> dict[st
     """The group of that many runs of DeepSeek-V3 at ``performance`` of what is published for nemo:26.08."""
     chosen = DEEPSEEK | ({"RUN_CONF_IMAGE": image} | UNCHECKED if image else {})
     for _ in range(runs):
-        make_run(cli.install, "mbridge", log=steady_log(10422 / performance), variables=chosen)
+        make_run(cli.install, "mbridge", log=steady_log(10422 / performance, tflops=None), variables=chosen)
     (group,) = cli("results", "--group", "--json").data["groups"]
     return dict(group)
 
@@ -162,7 +162,7 @@ def test_a_container_without_a_row_of_its_own_gets_an_indication(
 
 
 def test_a_row_whose_tflops_bridge_counts_otherwise_says_so(cli: Cli) -> None:
-    make_run(cli.install, "mbridge", log=steady_log(4267), variables=GPT_OSS)
+    make_run(cli.install, "mbridge", log=steady_log(4267, tflops=None), variables=GPT_OSS)
     odd = "corrected here: Megatron-Bridge 0.6.2 counts +19.8% TFLOP/s at the printed tokens/s"
     assert f"published result of performance-summary-archive.md:234, {odd}" in cli("results").err
     (run,) = cli("results", "--json").data["runs"]
@@ -173,7 +173,7 @@ def test_a_row_whose_tflops_bridge_counts_otherwise_says_so(cli: Cli) -> None:
 
 
 def test_show_names_the_function_and_what_the_verdict_is_held_against(cli: Cli) -> None:
-    run = make_run(cli.install, "mbridge", log=steady_log(4267), variables=GPT_OSS).paths.run_id
+    run = make_run(cli.install, "mbridge", log=steady_log(4267, tflops=None), variables=GPT_OSS).paths.run_id
     shown = " ".join(cli("show", run).out.split())
     assert "gpt_oss_120b_pretrain_64gpu_gb300_bf16_config of Megatron-Bridge 0.6.0" in shown
     assert "indication: pass, equal ± 7.4% (limit 7.9% slower; stated scatter)" in shown
@@ -195,7 +195,7 @@ TWINS = [
 def test_jobs_of_another_scaling_or_variant_have_another_title(cli: Cli) -> None:
     for chosen in TWINS:
         common = {"MODEL_SIZE": "llama3_70b", "GPU_TYPE": "gb200", "DTYPE": "fp8"}
-        make_run(cli.install, "mbridge", log=steady_log(8000), variables=common | chosen)
+        make_run(cli.install, "mbridge", log=steady_log(8000, tflops=None), variables=common | chosen)
     wanted = [
         *(f"mbridge llama3_70b pretrain fp8 ({scaling}) on 64 gb200" for scaling in ("cs", "mx")),
         *(f"mbridge llama3_70b {variant} fp8 (cs) on 32 gb200" for variant in ("pretrain", "sft")),
@@ -219,7 +219,7 @@ UNKNOWN = [
 
 
 def test_what_is_not_known_of_a_model_is_left_empty_everywhere(cli: Cli) -> None:
-    runs = [make_run(cli.install, "mbridge", log=steady_log(9000), variables=chosen) for chosen in UNKNOWN]
+    runs = [make_run(cli.install, "mbridge", log=steady_log(9000, tflops=None), variables=chosen) for chosen in UNKNOWN]
     ids = [run.paths.run_id for run in runs]
     lines = {line["model_size"]: line for line in csv.DictReader(io.StringIO(cli("results", "--format", "csv").out))}
     assert (lines["wan_14b"]["tflops_per_gpu"], lines["wan_14b"]["mfu_percent"]) == ("", "")

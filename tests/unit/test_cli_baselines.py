@@ -79,7 +79,8 @@ def test_another_configuration_has_another_baseline(cli: Cli) -> None:
 
 def test_smoke_runs_can_have_a_baseline_and_nothing_else(cli: Cli) -> None:
     first, second = (
-        make_run(cli.install, log=steady_log(100), variables=SMOKE, job_id=None).paths.run_id for _ in range(2)
+        make_run(cli.install, log=steady_log(100, tflops=None), variables=SMOKE, job_id=None).paths.run_id
+        for _ in range(2)
     )
     assert verdict_of(cli, second)["verdict"] == "not judged"
     cli("baseline", "set", first)
@@ -153,7 +154,7 @@ USING = "n1:1:1 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO];
 
 def on_nodes(cli: Cli, number: int, mhz: int = 1755, rate: float = 400.0, path: str = "/GDRDMA", **more: str) -> str:
     """A successful run on two nodes that are alike; its id."""
-    record = make_run(cli.install, log=steady_log(5000), variables={**H100, **more}, job_id=str(number))
+    record = make_run(cli.install, log=steady_log(5000, tflops=None), variables={**H100, **more}, job_id=str(number))
     log = f"{USING}n1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0{path}\n"
     load = snapshot(1100.0, smi_answer(changes={index: {"sm": f"{mhz} MHz"} for index in range(8)}))
     machine = {"adapters": [adapter(name, rate_gbps=rate) for name in ("mlx5_0", "mlx5_1")]}
@@ -275,7 +276,9 @@ def test_repeats_share_a_line_and_a_verdict(cli: Cli) -> None:
 
 
 def test_runs_of_a_baseline_do_not_count_against_it(cli: Cli) -> None:
-    smoke = [make_run(cli.install, log=steady_log(t), variables=SMOKE, job_id=None) for t in (100, 150, 151)]
+    smoke = [
+        make_run(cli.install, log=steady_log(t, tflops=None), variables=SMOKE, job_id=None) for t in (100, 150, 151)
+    ]
     cli("baseline", "set", smoke[0].paths.run_id)
     (group,) = cli("results", "--group", "--json").data["groups"]
     assert (len(group["run_ids"]), group["waiting"], group["in_reference"]) == (1, 1, 1)
@@ -342,7 +345,7 @@ def test_a_baseline_of_one_run_says_that_it_decides_little(cli: Cli) -> None:
 
 def test_a_group_without_a_reference_has_an_interval_too(cli: Cli) -> None:
     for number in range(3):
-        make_run(cli.install, log=steady_log(100 + number), variables=SMOKE, job_id=str(101 + number))
+        make_run(cli.install, log=steady_log(100 + number, tflops=None), variables=SMOKE, job_id=str(101 + number))
     (group,) = cli("results", "--group", "--json").data["groups"]
     assert (group["verdict"], len(group["run_ids"])) == ("not judged", 3)
     assert group["interval"] == pytest.approx(0.0562, abs=1e-4), "three runs that differ by 1 %, and the prior"

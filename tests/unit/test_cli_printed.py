@@ -104,7 +104,7 @@ def test_the_table_of_results(cli: Cli) -> None:
 
 def test_a_result_as_json(cli: Cli) -> None:
     extra = "energy per GPU (J/iter/GPU): 4000.0 | power per GPU (W/GPU): 697.0"
-    log = "".join(mbridge_line(i, milliseconds=5741.5 + i - 39.5, extra=extra) for i in range(1, 51))
+    log = "".join(mbridge_line(i, milliseconds=5741.5 + i - 39.5, tflops=1636.8, extra=extra) for i in range(1, 51))
     record = make_run(cli.install, log=log)
     (run,) = cli("results", "--json").data["runs"]
     plain = {
@@ -115,6 +115,7 @@ def test_a_result_as_json(cli: Cli) -> None:
         **{"status": "Success", "reason": None, "iteration": None, "message": None},
         **{"window": {"first": 35, "last": 44}, "joules_per_gpu_step_mean": 4000.0, "watts_per_gpu_mean": 697.0},
         **{"log_tflops_per_gpu_std": 0.0, "verdict": "pass", "more_runs": None, "remarks": [], "notices": []},
+        "not_training": [],
         "findings": [],
     }
     assert plain.items() <= run.items()

@@ -30,6 +30,13 @@ def indices(content: LogContent) -> list[int]:
     return [item.index for item in content.iterations]
 
 
+MBRIDGE_FIGURES = (
+    *("consumed samples", "elapsed time per iteration (ms)", "throughput per GPU (TFLOP/s/GPU)", "learning rate"),
+    *("global batch size", "lm loss", "loss scale", "grad norm"),
+    *("number of skipped iterations", "number of nan iterations"),
+)
+
+
 def test_a_real_log_of_two_ranks():
     with FileIO(DATA / "mbridge_2ranks_cpu.out") as file:
         content = read_log(file)
@@ -37,22 +44,33 @@ def test_a_real_log_of_two_ranks():
     assert indices(content) == list(range(1, 51))
     assert (content.damaged, content.replaced) == (0, 0)
     # This one shares its physical line with the other rank's print.
-    assert content.iterations[42] == Iteration(43, 50, 262.4 / 1000, tflops=0.0, loss=6.44914, grad_norm=0.626)
+    expected = Iteration(43, 50, 262.4 / 1000, tflops=0.0, loss=6.44914, grad_norm=0.626)
+    printed = {"learning_rate": 4.392218e-05, "loss_scale": 1.0, "figures": MBRIDGE_FIGURES}
+    assert content.iterations[42] == expected._replace(**printed)
 
 
 def test_every_field_of_a_megatron_bridge_line(read):
-    content = read(mbridge_line(7, extra="load_balancing_loss: 1.003633E+00", skipped=1, nan=1) + mbridge_line(8))
-    expected = Iteration(7, 50, 5.7415, tflops=1636.8, loss=6.958428, grad_norm=1.019, skipped=True, nan=True)
-    assert content.iterations[0] == expected
-    assert content.iterations[1] == Iteration(8, 50, 5.7415, tflops=1636.8, loss=6.958428, grad_norm=1.019)
+    extra = "load_balancing_loss: 1.003633E+00 | mtp_1 loss: 7.1E+00"
+    content = read(mbridge_line(7, loss="6.5", extra=extra, skipped=1, nan=1) + mbridge_line(8, loss="6.4"))
+    expected = Iteration(7, 50, 5.7415, tflops=1636.8, loss=6.5, grad_norm=1.019, skipped=True, nan=True)
+    printed = {"learning_rate": 1.5e-4, "loss_scale": 1.0}
+    further = (*MBRIDGE_FIGURES[:6], "load_balancing_loss", "mtp_1 loss", *MBRIDGE_FIGURES[6:])
+    assert content.iterations[0] == expected._replace(**printed, mtp_loss=7.1, figures=further)
+    expected = Iteration(8, 50, 5.7415, tflops=1636.8, loss=6.4, grad_norm=1.019)
+    assert content.iterations[1] == expected._replace(**printed, figures=MBRIDGE_FIGURES)
 
 
 def test_every_field_of_a_nemo_line(read):
     content = read(nemo_line(48) + nemo_line(49, tflops=527.8))
     assert content.log_format == "nemo"
+    names = (
+        *("lr", "global_batch_size", "global_step", "peak_memory_usage", "memory_allocated", "reduced_train_loss"),
+        *("train_step_timing in s", "consumed_samples"),
+    )
+    printed = {"learning_rate": 4.491e-6, "zero_based": True}
     assert content.iterations == (
-        Iteration(48, 49, 2.693, loss=12.81, zero_based=True),
-        Iteration(49, 49, 2.693, loss=12.81, tflops=527.8, zero_based=True),
+        Iteration(48, 49, 2.693, loss=12.81, **printed, figures=names),
+        Iteration(49, 49, 2.693, loss=12.81, tflops=527.8, **printed, figures=(*names, "TFLOPS_per_GPU")),
     )
 
 

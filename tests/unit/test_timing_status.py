@@ -38,6 +38,41 @@ def replaced_line(index: int, **fields) -> str:
     return mbridge_log().replace(mbridge_line(index), mbridge_line(index, **fields))
 
 
+def mtp_log(without: dict[int, str], **fields) -> str:
+    """A log whose records have ``mtp_1 loss``, but for those that ``without`` says what else to have."""
+    usual = "load_balancing_loss: 1.0E+00 | mtp_1 loss: 7.1E+00"
+    lines = [mbridge_line(index, extra=without.get(index, usual), **fields) for index in range(1, 51)]
+    return "".join(lines)
+
+
+def test_a_figure_that_vanishes_is_a_nan(judge):
+    gone = "load_balancing_loss: 1.0E+00"
+    assert verdict(judge(mtp_log({}))) == ("Success", "", None)
+    for first, last in ((7, 8), (7, 51), (2, 51), (50, 51), (1, 2)):
+        timing = judge(mtp_log(dict.fromkeys(range(first, last), gone)))
+        assert verdict(timing) == ("Failed", "nan_figure", first)
+        assert timing.status.message == f"no 'mtp_1 loss' is printed at iteration {first}, as Megatron does for NaN"
+
+
+def test_what_may_come_and_go_is_no_nan(judge):
+    counts = dict.fromkeys(range(20, 51), "skipped samples: 8 | mtp_1 loss: 7.1 | load_balancing_loss: 1.0")
+    assert verdict(judge(mtp_log(counts))) == ("Success", "", None)
+    others = {7: "load_balancing_loss: 1.0 | mtp_1 loss: 7.1 | another rank's loss: 1.0"}
+    assert verdict(judge(mtp_log(others))) == ("Success", "", None)
+    lines = mtp_log({}).splitlines(keepends=True)
+    lines[6] = mbridge_line(7, loss=None, skipped=1).replace("grad norm: 1.019 | ", "")
+    timing = judge("".join(lines))
+    assert verdict(timing) == ("Success", "", None), "a skipped step has no averages"
+    assert [item.skipped for item in timing.iterations].count(True) == 1
+
+
+@pytest.mark.parametrize("value", ["nan", "-inf", "1e999"])
+def test_a_figure_that_is_not_finite_fails_the_run(judge, value):
+    timing = judge(mtp_log({33: f"load_balancing_loss: 1.0 | mtp_1 loss: {value}"}))
+    assert verdict(timing) == ("Failed", "nan_figure", 33)
+    assert timing.status.message == "'mtp_1 loss' is not a finite number at iteration 33"
+
+
 def test_a_complete_healthy_run_is_a_success(judge):
     assert verdict(judge(mbridge_log())) == ("Success", "", None)
     assert verdict(judge(nemo_log(), Window(11, 44))) == ("Success", "", None)

@@ -41,6 +41,8 @@ def attempt_of(item: Measured, record: RunRecord, *, judged: bool, prescreen: bo
         prescreen: what its nodes have found is a failure
     """
     status = item.timing.status
+    if status.state == "Success" and item.not_training:
+        return Attempt(failure=item.unfit)
     problems = [finding.text for finding in item.findings if finding.severity == "problem"]
     if judged and status.state == "Success" and item.step_time is not None:
         return Attempt(item.step_time)

@@ -8,7 +8,7 @@ that is killed at any point leaves a campaign that the next one continues in the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmb_common.errors import CheckFailed, LLMBError
 from llmb_common.observe import Observation, wait
@@ -20,7 +20,7 @@ from llmb_run.acceptance.attempts import attempt_of
 from llmb_run.acceptance.campaign import Campaign
 from llmb_run.acceptance.planned import Workload
 from llmb_run.place import Place
-from llmb_run.results.measuring import Measured, measure_run
+from llmb_run.results.measuring import Measured, beside_repeats, measure_run
 from llmb_run.starting.sweeps import on_another_day
 
 _UNSETTLED = (SUBMITTING, NOT_SUBMITTED)
@@ -34,6 +34,15 @@ class Run:
     record: RunRecord
     measured: Measured | None = None
     attempt: Attempt | None = None
+
+
+def _held(runs: dict[int, Run]) -> dict[int, Run]:
+    """``runs``; one whose training is unlike that of its repeats has failed."""
+    measured = [(run, run.measured) for run in runs.values() if run.measured]
+    for (run, before), item in zip(measured, beside_repeats([item for _, item in measured]), strict=True):
+        if item is not before:
+            runs[run.number] = replace(run, measured=item, attempt=Attempt(failure=item.unfit))
+    return runs
 
 
 @dataclass(frozen=True)
@@ -99,7 +108,7 @@ class Conduct:
         ]
 
     def _standing(self, number: int, workload: Workload, records: dict[int, RunRecord]) -> Standing:
-        runs = {attempt: self._run(attempt, record, workload) for attempt, record in sorted(records.items())}
+        runs = _held({attempt: self._run(attempt, record, workload) for attempt, record in sorted(records.items())})
         ended = [runs[n].attempt if n in runs else None for n in range(1, max(runs, default=0) + 1)]
         entry = workload.entry
         judge = workload.decide if workload.reference is not None else None

@@ -39,7 +39,7 @@ _RUN_COLUMNS = {
         name: name
         for name in (
             *("verdict", "indication", "difference", "difference_low", "difference_high", "tolerance", "more_runs"),
-            *("reason", "iteration", "own_tflops_per_gpu"),
+            *("reason", "iteration", "own_tflops_per_gpu", "not_training"),
         )
     },
 }
@@ -100,5 +100,11 @@ def _csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     writer.writerow(header)
     for row in rows:
         # Numbers in full: the shortest text that reads back as the same number.
-        writer.writerow([str(value).lower() if isinstance(value, bool) else csv_cell(value) for value in row])
+        writer.writerow([_cell(value) for value in row])
     return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return csv_cell("; ".join(value) if isinstance(value, list) else value)

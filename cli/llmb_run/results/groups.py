@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from llmb_common.printable import counted
 from llmb_common.results.baselines import title_of
 from llmb_common.results.configuration import configuration_key, software_of
 from llmb_common.results.decision import CONFIDENCE, level, look
 from llmb_common.results.estimate import StepTime
-from llmb_common.results.verdict import Verdict, judge_runs
+from llmb_common.results.verdict import Verdict, judge_runs, with_training
 from llmb_common.runs.record import RunRecord
 from llmb_run.results.measuring import Measured, reference_as_dict, verdict_as_dict
 from llmb_run.results.view import View
@@ -24,7 +25,7 @@ _IN_CSV = (
     *("title", "key", "software", "runs", "unsuccessful", "waiting", "in_reference"),
     *("step_seconds", "spread", "interval"),
     *("reference_step_seconds", "verdict", "indication", "difference", "difference_low", "difference_high"),
-    *("tolerance", "steady_difference", "stall_share", "scatter", "more_runs", "other_days"),
+    *("tolerance", "steady_difference", "stall_share", "scatter", "more_runs", "other_days", "not_training"),
 )
 
 
@@ -82,7 +83,7 @@ def _group(items: Sequence[tuple[Measured, RunRecord]]) -> Group:
     configuration = items[0][0].configuration
     scatter = items[0][0].past.scatter(configuration)
     earlier = items[0][0].earlier([record.paths.run_id for _, record, _ in judged])
-    verdict = first
+    verdict = first if good else _why_none(items)
     if times and reference:
         verdict = judge_runs(
             record.plan, times, reference, scatter=scatter, earlier=earlier, waiting=len(able) - len(judged)
@@ -96,10 +97,23 @@ def _group(items: Sequence[tuple[Measured, RunRecord]]) -> Group:
         others=len(items) - len(good),
         waiting=len(able) - len(judged),
         in_reference=len(good) - len(able),
-        verdict=verdict,
+        verdict=_with_training(verdict, [item for item, _ in items]),
         interval=math.expm1(level(times, scatter, earlier).half) if times else None,
         members=tuple(item for item, _ in items),
     )
+
+
+def _with_training(verdict: Verdict | None, items: Sequence[Measured]) -> Verdict | None:
+    """A configuration passes only if every successful run of it trained."""
+    odd = [item.not_training for item in items if item.not_training]
+    if verdict is None or not odd or len(odd) == len(items):
+        return verdict
+    return with_training(verdict, (f"{len(odd)} of {counted(len(items), 'run')}: {'; '.join(odd[0])}",))
+
+
+def _why_none(items: Sequence[tuple[Measured, RunRecord]]) -> Verdict | None:
+    """Of runs that succeeded, and that nothing can be said of together: none of them trained."""
+    return next((item.verdict for item, _ in items if item.timing.status.state == "Success"), None)
 
 
 def _first_verdict(good: Sequence[tuple[Measured, RunRecord, StepTime]]) -> Verdict | None:

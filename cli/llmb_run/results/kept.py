@@ -86,8 +86,8 @@ class KeptFigures:
             self._new.append(Kept(str(files.log), str(window), str(files.folder), stamp, packed, repeats))
             if len(self._new) >= _AT_ONCE:
                 self.close()
-            if self._many and read.last and files.log:
-                # The steps of thousands of runs would fill the memory, and hardly anybody asks for them.
+            # The steps of thousands of runs take more memory than all the rest, and hardly anybody asks for them.
+            if self._many and files.log is not None and read.last is not None:
                 read = replace(read, iterations=IterationsOnDisk(files.log, len(read.iterations), read.last))
         return read, steps, repeats
 
@@ -127,7 +127,8 @@ def _placed(steps: Steps, record: RunRecord) -> Steps:
 
 def _content(read: RunTiming, steps: Steps) -> _Content:
     figures = (read.seconds, read.tflops, read.joules, read.watts)
-    return _Content(read.status, read.log_format, len(read.iterations), read.last, *figures, read.notices, steps)
+    last = read.last._replace(figures=()) if read.last else None
+    return _Content(read.status, read.log_format, len(read.iterations), last, *figures, read.notices, steps)
 
 
 def _unpacked(content: bytes, files: RunFiles, window: Window) -> tuple[RunTiming, Steps]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +23,7 @@ from llmb_common.results.estimate import StepTime
 from llmb_common.results.past_runs import PastRun, PastRuns
 from llmb_common.results.references import Reference, release_spread
 from llmb_common.results.scatter import Squares
+from llmb_common.results.training import unlike_repeats
 from llmb_common.results.verdict import (
     Figures,
     Steps,
@@ -34,13 +33,14 @@ from llmb_common.results.verdict import (
     measured_seconds,
     step_time,
     window_of,
+    with_training,
 )
 from llmb_common.runs.evidence.account import Account, account_of
 from llmb_common.runs.evidence.findings import NodeFinding
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.slurm.states import is_live
 from llmb_common.timing.log_files import log_stem
-from llmb_common.timing.runs import RunFiles, RunTiming, analyse, find_runs
+from llmb_common.timing.runs import RunFiles, RunTiming, analyse, find_runs, no_garbage
 from llmb_common.timing.statistics import Window
 from llmb_common.timing.tables import STYLES, Style
 from llmb_run.place import Place
@@ -74,7 +74,7 @@ class Measured:
 
     @property
     def good(self) -> StepTime | None:
-        """``step_time`` of a run that succeeded: what may be compared, grouped and made a baseline."""
+        """``step_time`` of a run that succeeded and trained: what may be compared, grouped and made a baseline."""
         return None if self.unfit else self.step_time
 
     @property
@@ -83,6 +83,8 @@ class Measured:
         status = self.timing.status
         if status.state != "Success":
             return status.message or status.state
+        if self.not_training:
+            return f"not training: {'; '.join(self.not_training)}"
         return "" if self.step_time else "the window is incomplete"
 
     @cached_property
@@ -94,6 +96,11 @@ class Measured:
         """Of the run's repeats but these, which say how it scatters; those of baselines may be of another speed."""
         of_baselines = [run.run_id for item in self.baselines for run in item.runs]
         return self.past.others(self.configuration, [*judged, *of_baselines])
+
+    @property
+    def not_training(self) -> tuple[str, ...]:
+        """What no training of the planned work does, in words."""
+        return self.verdict.not_training if self.verdict else ()
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -122,7 +129,7 @@ def measure(
 
     ``known`` are up-to-date records by folder: the scheduler is not asked about them.
     """
-    with _no_garbage():
+    with no_garbage():
         found = [files for folder in folders for files in find_runs(folder)]
         known = known or {}
         records = {**_records(files.folder for files in found if files.folder not in known), **known}
@@ -133,7 +140,7 @@ def measure(
         finally:
             figures.close()
         past = _past(place, read)
-        return [_judged(item, place, known_baselines, past) for item in read]
+        return beside_repeats([_judged(item, place, known_baselines, past) for item in read])
 
 
 def measure_run(record: RunRecord, place: Place) -> Measured:
@@ -152,19 +159,6 @@ def _record_of(
         return record
     beside = [other for other in found if other.folder == files.folder]
     return record if len(beside) == 1 else None
-
-
-@contextlib.contextmanager
-def _no_garbage() -> Iterator[None]:
-    """Nothing here goes in circles; looking for some among thousands of runs takes as long as all the rest."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.freeze()  # nor later
-            gc.enable()
 
 
 def _baselines(place: Place) -> list[Baseline]:
@@ -241,6 +235,22 @@ def _judged(item: Measured, place: Place, known: Sequence[Baseline], past: PastR
     except RequestError as error:
         notice(f"{record.paths.name}: no figures: {error.message}")
         return item
+
+
+def beside_repeats(items: Sequence[Measured]) -> list[Measured]:
+    """``items``, each that is unlike its repeats among them judged so."""
+    held = list(items)
+    repeats: dict[str, list[tuple[int, Steps, Verdict]]] = {}
+    for at, item in enumerate(items):
+        if item.record and item.steps and item.verdict and item.timing.status.state == "Success":
+            repeats.setdefault(item.configuration, []).append((at, item.steps, item.verdict))
+    for same in repeats.values():
+        found = unlike_repeats([steps.training for _, steps, _ in same])
+        for (at, _, verdict), odd in zip(same, found, strict=True):
+            if odd and not verdict.not_training:
+                judged = replace(with_training(verdict, odd), remarks=verdict.remarks + odd)
+                held[at] = replace(items[at], verdict=judged)
+    return held
 
 
 COLUMNS = (
@@ -347,6 +357,7 @@ def verdict_as_dict(verdict: Verdict | None) -> dict[str, Any]:
     return {
         "verdict": verdict.kind if verdict else None,
         "verdict_text": verdict.text if verdict else None,
+        "not_training": [printable(text) for text in verdict.not_training] if verdict else None,
         "indication": not reference.same_software if reference else None,
         "difference": verdict.difference if verdict else None,
         "steady_difference": decision.steady - 1 if decision else None,

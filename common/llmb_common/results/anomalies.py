@@ -20,6 +20,9 @@ WARM_UP = 0.05
 FLOPS_MISMATCH = 0.15
 """Engines count attention, embeddings and routing differently, by less than this; beyond, plan and log disagree."""
 
+OTHER_WORK = 0.25
+"""Beyond this it is not a matter of counting."""
+
 _NAMED = 5
 
 
@@ -98,13 +101,14 @@ def _skipped(iterations: Sequence[Iteration]) -> str:
 
 def logged_tflop(inside: Sequence[Iteration]) -> float | None:
     """TFLOP (10^12 operations) of one GPU in one step, as the log's own TFLOPS and times make them; None: unknown."""
-    rates = [item.tflops * item.seconds for item in inside if item.tflops and math.isfinite(item.tflops)]
+    # Small models on CPUs and the like make less than 1, of which a single decimal is printed.
+    rates = [item.tflops * item.seconds for item in inside if item.tflops and 1 <= item.tflops < math.inf]
     return statistics.median(rates) if rates else None
 
 
-def flops_mismatch(logged: float | None, planned: float | None) -> tuple[str, ...]:
+def flops_mismatch(logged: float | None, planned: float | None, allowed: float = FLOPS_MISMATCH) -> tuple[str, ...]:
     """Where the work of a step, as the log counts it, is not the plan's; both in TFLOP of one GPU, None: unknown."""
-    if logged is None or planned is None or abs(logged / planned - 1) <= FLOPS_MISMATCH:
+    if logged is None or planned is None or abs(logged / planned - 1) <= allowed:
         return ()
     return (
         f"TFLOPS and step time of the log make {logged / planned:.2f} times the work that the plan says a step is:"

@@ -15,8 +15,9 @@ releases differ.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, TypeAlias
 
 from llmb_common.gpus import peak_tflops
@@ -24,12 +25,13 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.printable import counted
 from llmb_common.recipes import flops
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.results.anomalies import anomalies, flops_mismatch, logged_tflop, steady_from
+from llmb_common.results.anomalies import OTHER_WORK, anomalies, flops_mismatch, logged_tflop, steady_from
 from llmb_common.results.circumstances import remarks_on
 from llmb_common.results.decision import ERROR_RATE, TOLERANCE, Decision, decide
 from llmb_common.results.estimate import StepTime, estimate
 from llmb_common.results.references import Reference, by_preference, published_references, release_spread
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares
+from llmb_common.results.training import NOTHING, Training, training_of, training_sense
 from llmb_common.timing.runs import RunTiming
 from llmb_common.timing.statistics import Window
 
@@ -71,17 +73,22 @@ class Steps:
     """What is odd about them."""
     tflop: float | None = None
     """10^12 operations of one GPU in one step, by the log's own count."""
+    training: Training = NOTHING
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """``decision`` None: nothing was compared. ``remarks`` are what a reader must know of the run, in words."""
+    """``decision`` None: nothing was compared. ``remarks`` are what a reader must know of the run, in words.
+
+    ``not_training``: what no training of the planned work does; with any of it, a verdict is never a pass.
+    """
 
     kind: Kind
     text: str
     decision: Decision | None = None
     reference: Reference | None = None
     remarks: tuple[str, ...] = ()
+    not_training: tuple[str, ...] = ()
 
     @property
     def difference(self) -> float | None:
@@ -116,7 +123,8 @@ def steps_of(timing: RunTiming) -> Steps:
     if measured is None:
         return Steps()
     inside = timing.window.select(timing.iterations)
-    return Steps(measured, anomalies(timing.iterations, timing.window, measured), logged_tflop(inside))
+    odd = anomalies(timing.iterations, timing.window, measured)
+    return Steps(measured, odd, logged_tflop(inside), training_of(timing.iterations))
 
 
 def figures(plan: JobPlan, recipe: Recipe, timing: RunTiming, step_seconds: float) -> Figures:
@@ -149,7 +157,8 @@ def judge_result(
     scatter: Scatter = STATED,
     earlier: Squares = NOTHING_SEEN,
 ) -> Verdict:
-    """Compare one run with its reference: of the same software if there is one, of ``baselines`` before published.
+    """Whether a run trained, and how fast: against a reference of the same software if there is one, of ``baselines``
+    before published.
 
     ``steps`` is ``steps_of(timing)`` where that is known already; ``scatter`` and ``earlier`` are as of ``decide``.
     """
@@ -159,7 +168,30 @@ def judge_result(
     measured = steps.time
     if measured is None:
         return Verdict("not judged", "the window is incomplete")
-    remarks = steps.remarks + flops_mismatch(steps.tflop, _step_tflop(plan, recipe)) + _counted_otherwise(plan)
+    sense, planned = training_sense(steps.training, plan), _step_tflop(plan, recipe)
+    remarks = steps.remarks + sense + flops_mismatch(steps.tflop, planned)
+    judge = partial(judge_runs, plan, [measured], scatter=scatter, earlier=earlier)
+    speed = _speed(plan, recipe, timing, baselines, remarks, judge)
+    return with_training(speed, sense + flops_mismatch(steps.tflop, planned, OTHER_WORK))
+
+
+def with_training(verdict: Verdict, odd: tuple[str, ...]) -> Verdict:
+    """``verdict`` is over the speed of one run or several; ``odd``: why one did not train, in words, empty: all did."""
+    if not odd or verdict.kind == "not judged":
+        return replace(verdict, not_training=odd)
+    speed = "fast, but not training" if verdict.kind == "pass" else "not training"
+    return replace(verdict, kind="fail", text=f"{speed}: {'; '.join(odd)}", not_training=odd)
+
+
+def _speed(
+    plan: JobPlan,
+    recipe: Recipe,
+    timing: RunTiming,
+    baselines: Sequence[Reference],
+    remarks: tuple[str, ...],
+    judge: Callable[[Reference], Verdict],
+) -> Verdict:
+    remarks += _counted_otherwise(plan)
     refused = _refusal(plan, timing, has_baseline=bool(baselines))
     if refused:
         return Verdict("not judged", refused, remarks=remarks)
@@ -173,7 +205,7 @@ def judge_result(
     if plan.measurement.statistic == "last" and timing.last is not None:
         apart = timing.last.seconds / reference.seconds - 1
         remarks += (f"its last step, which the published table states, takes {timing.last.seconds:g} s ({apart:+.1%})",)
-    verdict = judge_runs(plan, [measured], reference, scatter=scatter, earlier=earlier)
+    verdict = judge(reference)
     return replace(verdict, remarks=(*remarks, *verdict.remarks))
 
 

@@ -10,7 +10,7 @@ from typing import NoReturn, TextIO
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.guard import guarded
 from llmb_common.printable import printable
-from llmb_common.timing.runs import RunTiming, analyse, find_runs
+from llmb_common.timing.runs import RunTiming, analyse, find_runs, no_garbage
 from llmb_common.timing.statistics import read_window
 from llmb_common.timing.tables import STYLES, Style, render
 
@@ -88,7 +88,8 @@ def _run(arguments: list[str]) -> int:
             f"no run under {_folder(asked.folder)}",
             remedy="name the folder that holds <experiment>/<experiment>_<timestamp>/ or log-*.out files",
         )
-    timings = [analyse(files, asked.window) for files in runs]
+    with no_garbage():
+        timings = [analyse(files, asked.window) for files in runs]
     sys.stdout.write(render(timings, style, asked.window, asked.format, full_names=asked.full_names))
     sys.stdout.flush()
     _explain(timings, sys.stderr)

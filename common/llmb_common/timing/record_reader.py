@@ -21,12 +21,15 @@ from llmb_common.timing.records import (
     MARKERS,
     NUMBER,
     RECORD_BYTES,
+    SCALE,
     SECONDS,
+    USUALLY_ZERO,
     WANTED,
     Iteration,
     LogFormat,
     iteration,
     parse_record,
+    readable,
 )
 from llmb_common.timing.scan import REACH
 
@@ -35,15 +38,22 @@ _PIECE = 1 << 16
 
 _HEADER = rb"iteration +(\d{1,12})/ *(\d{1,12}) *\|"
 _NUMBER = b"(?i:%s)" % NUMBER.pattern
-_VALUE = rb"[-+.\w]*"
-"""Of a figure that is not wanted. Neither a header nor another rank's print can be made of it."""
+_FINITE = rb"[-+]?\d{1,30}(?:\.\d{0,30})?(?:[eE][-+]?\d\d?)?"
+"""Of any other figure: NaN, infinity and words go the thorough way. Neither a header nor another rank's print can be
+made of it."""
 
-_SPELT = re.compile(rb"([^|]*?): [^|]*")
+_SPELT = re.compile(rb"([^|]*?): ([^|]*)")
 
 
 class _Layout(NamedTuple):
-    """``numbers`` takes what ``iteration`` wants from a match's groups, as numbers, and a None after them."""
+    """``numbers`` takes what ``iteration`` wants from a match's groups, as numbers, and None and ``scale`` after them.
 
+    What hardly ever changes is spelt out in the pattern, because turning text into numbers takes time: the counts of
+    skipped and of NaN steps are 0, and the loss scale is that of the record before.
+    """
+
+    figures: tuple[str, ...]
+    scale: float | None
     pattern: re.Pattern[bytes]
     numbers: Callable[[tuple[float | None, ...]], tuple[float | None, ...]]
 
@@ -76,7 +86,9 @@ class RecordReader:
             match = layout.pattern.match(text, header, marker + RECORD_BYTES)
             # An escape sequence may take letters of what follows it.
             if match and match.end() > marker and text.find(b"\x1b", first, header) < 0:
-                return iteration(layout.numbers((*map(float, match.groups()), None)), kind)
+                return iteration(
+                    layout.numbers((*map(float, match.groups()), None, layout.scale)), kind, layout.figures
+                )
         record = parse_record(text[first : marker + RECORD_BYTES], marker - first, kind)
         if record is not None:
             RecordReader._layout = _layout_of(text[header : text.find(b"\n", marker)])
@@ -96,17 +108,24 @@ def _layout_of(line: bytes) -> _Layout | None:
     if len(names) < len(spelt) or not all(names) or len({*names}) < len(names) or b"\x1b" in line:
         return None
     kinds = [kind for marker, kind in MARKERS.items() for name in names for _ in range(name.count(marker))]
-    return _layout(names, kinds[0], barred=barred) if len(kinds) == 1 and SECONDS[kinds[0]][0] in names else None
+    if len(kinds) != 1 or SECONDS[kinds[0]][0] not in names:
+        return None
+    scale = next((match[2].strip() for match in spelt if match and match[1].strip() == SCALE), None)
+    if scale is not None and not re.fullmatch(_FINITE, scale):
+        return None
+    return _layout(names, kinds[0], scale, barred=barred)
 
 
 @functools.lru_cache(maxsize=64)
-def _layout(names: tuple[bytes, ...], kind: LogFormat, *, barred: bool) -> _Layout:
+def _layout(names: tuple[bytes, ...], kind: LogFormat, scale: bytes | None, *, barred: bool) -> _Layout:
+    spelt = dict.fromkeys(USUALLY_ZERO, b"0") | ({} if scale is None else {SCALE: re.escape(scale)})
     wanted = [next((name for name in figure if name in names), None) for figure in (SECONDS[kind][:1], *FIGURES)]
-    captured = [name for name in names if name in wanted]
+    captured = [name for name in names if name in wanted and name not in spelt]
     fields = []
     for name in names:
-        value = _NUMBER if name in WANTED else _VALUE
+        value = spelt.get(name) or (_NUMBER if name in WANTED else _FINITE)
         fields.append(rb" *%s: +%s *" % (re.escape(name), b"(%s)" % value if name in captured else value))
     pattern = _HEADER + rb"\|".join(fields) + (rb"\|" if barred else b"") + rb"[ \r]*\n"
-    places = (-1 if name is None else 2 + captured.index(name) for name in wanted)
-    return _Layout(re.compile(pattern), itemgetter(0, 1, *places))
+    places = [2 + captured.index(name) if name in captured else -2 for name in wanted[:-1]]
+    scaled = None if scale is None else float(scale)
+    return _Layout(tuple(map(readable, names)), scaled, re.compile(pattern), itemgetter(0, 1, *places, -1))

@@ -12,6 +12,9 @@ NeMo 2 counts from 0::
     Training epoch 0, iteration 49/49 | lr: ... | reduced_train_loss: 12.81 | train_step_timing in s: 2.693 | ...
 
 A record counts only when its number, its time and its end are there: half a number is not a number.
+
+Every named figure is read: those of ``FIGURES`` by value, of the others whether they are finite. Megatron-Bridge prints
+no average that is NaN (its test is ``average >= 0``), so ``figures`` keeps which were there.
 """
 
 from __future__ import annotations
@@ -33,13 +36,24 @@ SECONDS: dict[LogFormat, tuple[bytes, int]] = {
 _TFLOPS = (b"throughput per GPU (TFLOP/s/GPU)", b"TFLOPS_per_GPU")
 _LOSS = (b"lm loss", b"reduced_train_loss")
 _GRAD_NORM = (b"grad norm", b"grad_norm")
+_RATE = (b"learning rate", b"lr")
+SCALE = b"loss scale"
+_MTP_LOSS = b"mtp_1 loss"
 _JOULES = b"energy per GPU (J/iter/GPU)"
 _WATTS = b"power per GPU (W/GPU)"
 _SKIPPED = b"number of skipped iterations"
 _LAST_FIELD = b"number of nan iterations"  # Megatron-Bridge ends each record with it
-FIGURES = (_TFLOPS, _LOSS, _GRAD_NORM, (_JOULES,), (_WATTS,), (_SKIPPED,), (_LAST_FIELD,))
+USUALLY_ZERO = {_SKIPPED, _LAST_FIELD}
+_NEEDED = (_TFLOPS, _LOSS, _GRAD_NORM, (_JOULES,), (_WATTS,), (_SKIPPED,), (_LAST_FIELD,))
+_HELPFUL = (_RATE, (_MTP_LOSS,), (SCALE,))
+FIGURES = (*_NEEDED, *_HELPFUL)
 """The names of each figure, in the order of ``iteration``'s; the first that a record has counts."""
-WANTED = {*(name for name, _ in SECONDS.values()), *(name for names in FIGURES for name in names)}
+WANTED = {*(name for name, _ in SECONDS.values()), *(name for names in _NEEDED for name in names)}
+"""Without a number for one of these that it has, a record is damaged."""
+_BY_VALUE = WANTED | {name for names in _HELPFUL for name in names}
+
+OF_SPEED = ("TFLOPS", "energy", "power")
+"""What ``not_finite`` calls the figures that say nothing of the training."""
 
 _LONGEST = 1e7  # seconds, four months: nobody has waited for a longer step
 
@@ -76,7 +90,14 @@ class Iteration(NamedTuple):
     zero_based: bool = False
     """The first iteration is 0, as NeMo counts."""
     not_finite: tuple[str, ...] = ()
-    """Figures that the engine printed as NaN or infinite; they are None here."""
+    """Figures that the engine printed as NaN or infinite, but for loss and gradient norm; they are None here."""
+    learning_rate: float | None = None
+    loss_scale: float | None = None
+    """1 where the loss is not scaled: in every precision but FP16."""
+    mtp_loss: float | None = None
+    """Of the first module that predicts further tokens."""
+    figures: tuple[str, ...] = ()
+    """The names of everything that the record has, as printed and in that order."""
 
     @property
     def step(self) -> int:
@@ -108,33 +129,39 @@ def parse_record(text: bytes, marker: int, kind: LogFormat) -> Iteration | None:
     ended_whole = newline and line.rstrip().endswith(b"|")
     if kind == "mbridge" and _LAST_FIELD not in fields and not ended_whole:
         return None
-    numbers = {name: float(value) for name, value in fields.items() if name in WANTED and NUMBER.fullmatch(value)}
-    if len(numbers) < len(WANTED & fields.keys()):
+    numbers = {name: float(value) for name, value in fields.items() if name in _BY_VALUE and NUMBER.fullmatch(value)}
+    if not numbers.keys() >= WANTED & fields.keys():
         return None
-    figures = (numbers.get(SECONDS[kind][0]), *(_first(numbers, names) for names in FIGURES))
-    return iteration((float(headers[-1][1]), float(headers[-1][2]), *figures), kind)
+    found = (numbers.get(SECONDS[kind][0]), *(_first(numbers, names) for names in FIGURES))
+    return iteration(
+        (float(headers[-1][1]), float(headers[-1][2]), *found), kind, tuple(map(readable, fields)), _not_finite(fields)
+    )
 
 
-def iteration(numbers: Sequence[float | None], kind: LogFormat) -> Iteration | None:
+def iteration(
+    numbers: Sequence[float | None], kind: LogFormat, figures: tuple[str, ...], odd: tuple[str, ...] = ()
+) -> Iteration | None:
     """The record that has these numbers as printed: index, total, time, and those of ``FIGURES``.
 
-    None for a time that cannot be.
+    None for a time that cannot be. ``figures`` names everything that it has, ``odd`` what of it is not finite and not
+    among the figures of speed, the loss and the gradient norm.
     """
-    index, total, seconds, tflops, loss, grad_norm, joules, watts, skipped, nan = numbers
+    index, total, seconds, tflops, loss, grad_norm, joules, watts, skipped, nan, rate, mtp_loss, scale = numbers
     seconds = (seconds or math.nan) / SECONDS[kind][1]
     if index is None or total is None or not 0 < seconds < _LONGEST:
         return None
-    odd: tuple[str, ...] = ()
     if not math.isfinite((tflops or 0.0) + (joules or 0.0) + (watts or 0.0)):
-        named = {"TFLOPS": tflops, "energy": joules, "power": watts}
-        odd = tuple(name for name, value in named.items() if not math.isfinite(value or 0.0))
+        named = dict(zip(OF_SPEED, (tflops, joules, watts), strict=True))
+        odd = (*(name for name, value in named.items() if not math.isfinite(value or 0.0)), *odd)
         tflops, joules, watts = _finite(tflops), _finite(joules), _finite(watts)
+    if odd:
+        rate, scale, mtp_loss = _finite(rate), _finite(scale), _finite(mtp_loss)
     joules, watts = joules or None, watts or None
     # A tuple straight away: the class's own constructor takes half as long again, by name three times as long.
     # fmt: off
     return tuple.__new__(Iteration, (
         int(index), int(total), seconds, tflops, loss, grad_norm, joules, watts,
-        bool(skipped), bool(nan), kind == "nemo", odd,
+        bool(skipped), bool(nan), kind == "nemo", odd, rate, scale, mtp_loss, figures,
     ))
     # fmt: on
 
@@ -148,6 +175,17 @@ def _fields(text: bytes, *, ended: bool) -> dict[bytes, bytes]:
         if colon:
             found.setdefault(name.strip(), value.strip())
     return found
+
+
+def readable(name: bytes) -> str:
+    """The name of a figure."""
+    return name.decode("utf-8", "replace")
+
+
+def _not_finite(fields: dict[bytes, bytes]) -> tuple[str, ...]:
+    """The figures that are NaN or infinite, but for ``WANTED``, which are judged by value."""
+    odd = [name for name, value in fields.items() if NUMBER.fullmatch(value) and not math.isfinite(float(value))]
+    return tuple(readable(name) for name in odd if name not in WANTED)
 
 
 def _finite(value: float | None) -> float | None:

@@ -11,6 +11,7 @@ Failed     no_iterations           the run died before its first iteration
 Failed     nan_loss, inf_loss      the loss is not finite, or (what Megatron prints for NaN) not there
 Failed     nan_grad_norm,          the gradient norm is not finite
            inf_grad_norm
+Failed     nan_figure              another named figure (MTP, balancing, parameter norm) is not finite, or not there
 Failed     nan_iteration           the engine counted a NaN iteration
 Failed     skipped_iteration       the optimizer skipped a step of the window: its time says nothing
 Failed     ended_early             the last attempt stopped before its last step
@@ -26,14 +27,23 @@ Running    still_running           no end yet, and the run's record says that it
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal, TypeAlias
 
 from llmb_common.timing.iterations import Ending, LogContent
+from llmb_common.timing.records import OF_SPEED, Iteration
 from llmb_common.timing.statistics import Window
 
 State: TypeAlias = Literal["Success", "Failed", "Incomplete", "Running"]
+
+
+_AVERAGE = re.compile("loss|norm|logit")
+_SCALE = "loss scale"
+_FIGURES = attrgetter("figures")
 
 
 @dataclass(frozen=True)
@@ -123,24 +133,49 @@ def _first_unhealthy(content: LogContent, window: Window) -> Status | None:
     # prints it, but a version that prints none at all is no reason to fail.
     loss_expected = content.log_format == "mbridge" or any(item.loss is not None for item in content.iterations)
     isfinite = math.isfinite
+    expected = _may_vanish(content)
     for item in content.iterations:
         loss, norm = item.loss, item.grad_norm
         # Nearly all are, and there may be millions.
-        sound = loss is not None and isfinite(loss) and (norm is None or isfinite(norm)) and not item.nan
-        if sound and not item.skipped:
+        sound = loss is not None and isfinite(loss + (norm or 0.0)) and not (item.nan or item.skipped)
+        if sound and not item.not_finite and (not expected or expected <= {*item.figures}):
             continue
         where = f"at iteration {item.index}"
         for value, name in ((loss, "loss"), (norm, "grad_norm")):
             if value is not None and not isfinite(value):
                 kind = "nan" if math.isnan(value) else "inf"
                 return Status("Failed", f"{kind}_{name}", item.index, f"the {name.replace('_', ' ')} is {kind} {where}")
-        if loss is None and loss_expected:
+        if loss is None and loss_expected and not item.skipped:
             return Status("Failed", "nan_loss", item.index, f"no loss is printed {where}, as Megatron does for NaN")
+        if odd := [name for name in item.not_finite if name not in OF_SPEED]:
+            return Status("Failed", "nan_figure", item.index, f"{odd[0]!r} is not a finite number {where}")
+        if gone := _vanished(item, expected):
+            message = f"no {gone!r} is printed {where}, as Megatron does for NaN"
+            return Status("Failed", "nan_figure", item.index, message)
         if item.nan:
             return Status("Failed", "nan_iteration", item.index, f"the engine counts a NaN {where}")
         if item.skipped and item.index in window:
             return Status("Failed", "skipped_iteration", item.index, f"the optimizer skipped its step {where}")
     return None
+
+
+def _may_vanish(content: LogContent) -> frozenset[str]:
+    """The averages and norms that some records have and others lack; of NeMo's none: it prints NaN as such.
+
+    What a single record has may be another rank's print, unless it is the first.
+    """
+    # Nearly all share one tuple, and comparing what it holds takes longer.
+    alike = len({*map(id, map(_FIGURES, content.iterations))}) == 1
+    if content.log_format != "mbridge" or alike or len({*map(_FIGURES, content.iterations)}) == 1:
+        return frozenset()
+    counts = Counter(name for item in content.iterations for name in item.figures)
+    counts.update(content.iterations[0].figures)
+    return frozenset(name for name, count in counts.items() if count > 1 and _AVERAGE.search(name)) - {_SCALE}
+
+
+def _vanished(item: Iteration, expected: frozenset[str]) -> str:
+    """The first of the ``expected`` figures that a record lacks; empty where it lacks none. Skipped steps have none."""
+    return "" if item.skipped else min(expected.difference(item.figures), default="")
 
 
 def _final_index(content: LogContent, planned: Planned) -> int:

@@ -1,0 +1,245 @@
+"""Does it train? What the figures of a log say of the work itself, however fast it was.
+
+A benchmark that computes nonsense can be fast, so a *pass* needs both. Every rule asks for something that no training
+does, beyond the noise of neighbouring steps; none knows a loss that is right. ``docs/verdicts.md`` has how often they
+are wrong, on published curves and on made-up ones.
+
+The yardsticks: the run's own first steps, an untrained model (its loss is at least the logarithm of the vocabulary's
+size), and repeats. NVIDIA holds its releases against the curve of the last one, with 10 % where the loss is above 2
+(``scripts/performance/utils/evaluate.py`` of Megatron-Bridge, also for how many steps may be outside): ``MATERIAL``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.timing.records import Iteration
+
+MATERIAL = 0.10
+"""A change of the loss that matters, as a share of it."""
+
+CERTAIN = 6.0
+"""Standard errors by which a loss must have risen."""
+
+FALLS = 3.0
+"""Standard errors by which it must have fallen to be called falling."""
+
+_FLAT = 0.02  # of the loss: a fall below it, and below FALLS, is none
+_ENOUGH = 15  # losses, below which noise and trend cannot be told apart
+_FROZEN = 10  # steps in a row with the same seven digits; two in a row come once in 50 steps
+_ACCIDENTS = 0.05  # share of the steps that may be odd
+_PRINTED = 0.1  # below this loss a gradient norm may be too small for its three decimals
+_OPPORTUNITY = 1e-3  # sum of the learning rates; with 6e-5 (50 steps of a long warm-up) models already learn measurably
+_UNSCALING = 24  # steps that FP16 skips at first, while its loss scale comes down from 2^32 to 2^10
+
+
+class Training(NamedTuple):
+    """What a log alone says of its training. Losses in nats; None where it has too few.
+
+    A tuple, because one is kept for each run, and those are the fastest to read.
+    """
+
+    faults: tuple[str, ...] = ()
+    """What no training does, in words."""
+    steps: int = 0
+    start: float | None = None
+    """Median loss of the first three steps."""
+    end: float | None = None
+    """Of the last fifth."""
+    falls: bool = True
+    """False: the loss has not fallen, beyond doubt."""
+    begins: bool = False
+    """The log has the first step of the run."""
+    learned: float = 0.0
+    """Sum of the learning rates; 0 where the log does not say."""
+    losses: tuple[str, ...] = ()
+    """The names of the losses that every step prints."""
+
+
+NOTHING = Training()
+"""Of a log that says nothing."""
+
+
+@dataclass(frozen=True)
+class _Course:
+    start: float
+    lowest: float
+    end: float
+    error: float
+    """Standard error of ``start - end``, from the differences of neighbouring steps."""
+    falls: bool
+
+
+def training_of(iterations: Sequence[Iteration]) -> Training:
+    """What all steps of a log say."""
+    taken = [item for item in iterations if not item.skipped]
+    losses = [item.loss for item in taken if item.loss is not None]
+    course = _course(losses)
+    further = [item.mtp_loss for item in taken if item.mtp_loss is not None]
+    faults = (
+        *_curve_faults("loss", losses, course, taken),
+        *_curve_faults("MTP loss", further, _course(further), taken),
+        *_still(taken),
+        *_skips(iterations),
+    )
+    names = taken[-1].figures if taken else ()
+    common = tuple(name for name in names if name.endswith("loss"))
+    if course is None:
+        return Training(faults, len(iterations), losses=common)
+    begins = iterations[0].step <= iterations[1].step - iterations[0].step
+    return Training(faults, len(iterations), course.start, course.end, course.falls, begins, _learned(taken), common)
+
+
+def training_sense(training: Training, plan: JobPlan) -> tuple[str, ...]:
+    """Why a run of ``plan`` did not train, in words; empty where nothing speaks against it."""
+    start, end = training.start, training.end
+    if training.faults or training.falls or start is None or end is None:
+        return training.faults
+    if not (training.begins and _from_scratch(plan)):
+        return ()
+    known = f"{start:.4g} at first, {end:.4g} at the end"
+    if training.learned >= _OPPORTUNITY:
+        return (f"the loss does not fall ({known})",)
+    guess = math.log(plan.architecture.vocabulary) if plan.architecture else None
+    if guess is None or 0.9 * guess <= start <= 1.25 * guess:
+        return ()
+    return (f"the loss does not fall ({known}), and an untrained model's is about {guess:.3g}",)
+
+
+def _from_scratch(plan: JobPlan) -> bool:
+    loads = plan.checkpoint.load is not None or plan.checkpoint.resume
+    return not loads and (plan.function is None or "_pretrain_" in plan.function.name)
+
+
+def unlike_repeats(runs: Sequence[Training]) -> list[tuple[str, ...]]:
+    """For each of several runs of one configuration and software: in what it is unlike the others, in words.
+
+    With fewer than three of one length nobody knows which of them is wrong.
+    """
+    alike: dict[int, list[Training]] = {}
+    for run in runs:
+        alike.setdefault(run.steps, []).append(run)
+    usual = {steps: _usual(same) for steps, same in alike.items() if len(same) > 2}
+    return [_unlike(run, usual[run.steps]) if run.steps in usual else () for run in runs]
+
+
+@dataclass(frozen=True)
+class _Usual:
+    """Of repeats."""
+
+    end: float
+    """Median of the losses at the end."""
+    apart: float
+    """How far from it a run's own may be."""
+    losses: frozenset[str]
+    """The losses that most print."""
+
+
+def _usual(runs: Sequence[Training]) -> _Usual:
+    ends = [run.end for run in runs if run.end is not None]
+    if len(ends) < 3:
+        return _Usual(0.0, math.inf, frozenset())
+    end = statistics.median(ends)
+    spread = 1.4826 * statistics.median(abs(other - end) for other in ends)
+    # Where a loss is memorized to nearly nothing, a tenth of it means nothing: hence of the first loss.
+    start = statistics.median(run.start for run in runs if run.start is not None)
+    counts = Counter(name for run in runs for name in run.losses)
+    common = frozenset(name for name, count in counts.items() if count > len(runs) / 2)
+    return _Usual(end, max(MATERIAL * start, MATERIAL * end, 3 * spread), common)
+
+
+def _unlike(run: Training, usual: _Usual) -> tuple[str, ...]:
+    if run.end is None:
+        return ()
+    if abs(run.end - usual.end) > usual.apart:
+        return (f"the loss ends at {run.end:.4g}, that of its repeats at {usual.end:.4g}",)
+    lacking = usual.losses.difference(run.losses)
+    return (f"no {min(lacking)!r} is printed, as by its repeats",) if lacking else ()
+
+
+def _course(losses: Sequence[float]) -> _Course | None:
+    count = len(losses)
+    if count < _ENOUGH:
+        return None
+    fifth = count // 5
+    levels = [statistics.median(losses[at : at + fifth]) for at in range(count - 5 * fifth, count, fifth)]
+    changes = [after - before for before, after in itertools.pairwise(losses)]
+    middle = statistics.median(changes)
+    noise = 1.4826 * statistics.median(abs(change - middle) for change in changes) / math.sqrt(2)
+    start, end = statistics.median(losses[:3]), levels[-1]
+    error, later = (1.2533 * noise * math.sqrt(1 / size + 1 / fifth) for size in (3, fifth))
+    # A steep fall is over within the first fifth, a slow one shows from that on.
+    falls = start - end > min(FALLS * error, _FLAT * start) or levels[0] - end > min(FALLS * later, _FLAT * start)
+    return _Course(start, min(levels), end, error, falls)
+
+
+def _curve_faults(
+    name: str, losses: Sequence[float], course: _Course | None, steps: Sequence[Iteration]
+) -> tuple[str, ...]:
+    """What no curve of a loss does."""
+    zeros = losses.count(0.0)
+    if zeros > _accidents(losses):
+        return (f"the {name} is 0 in {zeros} of {len(losses)} steps",)
+    length, value = _longest_row(losses)
+    # NeMo prints four digits, of random tokens: there a loss that stands still is what a healthy log shows.
+    if length >= _FROZEN and value > 1e-4 and not steps[0].zero_based:
+        return (f"the {name} is {value:.7g} in {length} steps in a row, to the last digit",)
+    return _rise(name, course) if course else ()
+
+
+def _longest_row(values: Sequence[float]) -> tuple[int, float]:
+    """How often one value comes in a row at most, and which."""
+    if not any(map(operator.eq, values, itertools.islice(values, 1, None))):
+        return 0, 0.0
+    return max((sum(1 for _ in same), value) for value, same in itertools.groupby(values))
+
+
+def _rise(name: str, course: _Course) -> tuple[str, ...]:
+    start, lowest, end = course.start, course.lowest, course.end
+    if end - start > max(MATERIAL * start, CERTAIN * course.error):
+        return (f"the {name} rises from {start:.4g} to {end:.4g}",)
+    learned = start - lowest
+    if learned > MATERIAL * start and end - lowest > max(learned / 3, MATERIAL * lowest, CERTAIN * course.error):
+        return (f"the {name} falls from {start:.4g} to {lowest:.4g}, and rises again to {end:.4g}",)
+    return ()
+
+
+def _still(steps: Sequence[Iteration]) -> tuple[str, ...]:
+    """Steps that cannot have changed the model."""
+    found = []
+    flat = [item for item in steps if item.grad_norm == 0 and (item.loss is None or item.loss > _PRINTED)]
+    if len(flat) > _accidents(steps):
+        found.append(f"the gradient norm is 0 in {len(flat)} of {len(steps)} steps")
+    idle = sum(item.learning_rate == 0 for item in steps)
+    if idle > len(steps) / 2:
+        found.append(f"the learning rate is 0 in {idle} of {len(steps)} steps")
+    return tuple(found)
+
+
+def _skips(iterations: Sequence[Iteration]) -> tuple[str, ...]:
+    """Only FP16 scales its loss, and so skips its first steps until the scale fits; later ones are rare."""
+    skipped = sum(item.skipped for item in iterations)
+    if not skipped:
+        return ()
+    first = next((at for at, item in enumerate(iterations) if not item.skipped), len(iterations))
+    fitting = first if iterations[0].loss_scale != 1 else 0
+    if fitting <= _UNSCALING and skipped - fitting <= _accidents(iterations):
+        return ()
+    return (f"the optimizer skipped {skipped} of {len(iterations)} steps",)
+
+
+def _learned(steps: Sequence[Iteration]) -> float:
+    # NeMo's synthetic tokens are random: there is nothing to learn but that.
+    return 0.0 if steps[0].zero_based else math.fsum(item.learning_rate or 0.0 for item in steps)
+
+
+def _accidents(steps: Sequence[object]) -> float:
+    return max(1.0, _ACCIDENTS * len(steps))

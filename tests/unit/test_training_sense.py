@@ -1,0 +1,337 @@
+"""A pass needs a training: what no training does is found, and what healthy ones do is left alone."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import random
+from collections.abc import Callable, Sequence
+from io import FileIO
+from pathlib import Path
+
+import pytest
+
+from llmb_common.results.anomalies import logged_tflop
+from llmb_common.results.training import Training, training_of, training_sense, unlike_repeats
+from llmb_common.timing.iterations import read_log
+from llmb_common.timing.records import Iteration
+from support import instant
+from support.cli import Cli
+from support.iteration_logs import mbridge_line, nemo_line, nemo_log
+from support.run_site import RunSite
+from support.runs import PUBLISHED, make_run, plan_for, steady_log
+
+DATA = Path(__file__).resolve().parents[1] / "data" / "logs"
+FAST = 5741.47 * 0.9
+"""Milliseconds; PUBLISHED takes a tenth longer."""
+
+PLAN = plan_for(Path("/install"), **PUBLISHED)
+
+
+def run_of(losses: Sequence[float | None], **fields: object) -> list[Iteration]:
+    """A run with these losses, whose other figures are healthy."""
+    healthy = {"grad_norm": 1.0, "learning_rate": 1e-4, "loss_scale": 1.0} | fields
+    return [Iteration(index, len(losses), 1.0, loss=loss, **healthy) for index, loss in enumerate(losses, 1)]  # type: ignore[arg-type]
+
+
+def sense(iterations: Sequence[Iteration]) -> tuple[str, ...]:
+    return training_sense(training_of(iterations), PLAN)
+
+
+def falling(noise: float = 0.01, end: float = 6.0, seed: int = 1) -> list[float]:
+    """As mock data do: from an untrained model's loss towards ``end``, after a warm-up of the learning rate."""
+    source = random.Random(seed)
+    level = [end + (11.9 - end) * math.exp(-max(0, step - 4) / 12) for step in range(50)]
+    return [value + source.gauss(0, noise) for value in level]
+
+
+def noisy(level: float, noise: float, seed: int = 1) -> list[float]:
+    source = random.Random(seed)
+    return [level + source.gauss(0, noise) for _ in range(50)]
+
+
+def with_figures(iterations: Sequence[Iteration], change: Callable[[int], dict[str, object]]) -> list[Iteration]:
+    return [item._replace(**change(item.index)) for item in iterations]
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        falling(),
+        falling(noise=0.3, end=0.05),
+        falling(end=11.2),
+        [11.89, 11.90, 6.21, 12.44, 10.99, 9.05, 8.51, 8.45, 8.59, 8.24] + [8.2 - step / 100 for step in range(40)],
+        noisy(0.45, 0.05) and [0.8 - step / 100 + value / 10 for step, value in enumerate(noisy(0.4, 0.3))],
+        [value if step not in (20, 21) else 3 * value for step, value in enumerate(falling(end=2.0))],
+    ],
+    ids=["falling", "memorized, noisy", "slow", "chaotic start", "fine-tuning", "a spike of two steps"],
+)
+def test_a_healthy_training_has_sense(losses: list[float]) -> None:
+    assert sense(run_of(losses)) == ()
+
+
+def test_a_real_log_has_sense() -> None:
+    with FileIO(DATA / "mbridge_2ranks_cpu.out") as file:
+        assert sense(read_log(file).iterations) == ()
+
+
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        ([5 + step for step in range(50)], "the loss rises from 6 to 49.5"),
+        (noisy(11.9, 0.01)[:20] + [11.9 + step for step in range(30)], "the loss rises from 11.91 to 36.4"),
+        ([6.958428] * 50, "the loss is 6.958428 in 50 steps in a row, to the last digit"),
+        ([*falling()[:38], *[7.0] * 12], "the loss is 7 in 12 steps in a row, to the last digit"),
+        ([0.0] * 50, "the loss is 0 in 50 of 50 steps"),
+        ([12 - step / 5 for step in range(30)] + [9.0 + step / 100 for step in range(20)], "rises again to 9."),
+        (noisy(11.9, 0.01), "the loss does not fall (11.91 at first, 11.9 at the end)"),
+    ],
+    ids=["rising", "late rise", "flat", "frozen at the end", "zero", "learns and forgets", "flat with noise"],
+)
+def test_what_no_loss_does_is_said(losses: list[float], said: str) -> None:
+    (text,) = sense(run_of(losses))
+    assert said in text
+
+
+def test_rules_of_the_loss_are_those_of_mtp_too() -> None:
+    iterations = with_figures(run_of(falling()), lambda index: {"mtp_loss": 5.0 + index})
+    assert sense(iterations) == ("the MTP loss rises from 7 to 50.5",)
+
+
+def test_a_gradient_of_zero_moves_nothing() -> None:
+    assert sense(run_of(falling(), grad_norm=0.0)) == ("the gradient norm is 0 in 50 of 50 steps",)
+    once = with_figures(run_of(falling()), lambda index: {"grad_norm": 0.0 if index == 7 else 0.6})
+    assert sense(once) == ()
+    tiny = run_of([0.04 * 0.99**step for step in range(50)], grad_norm=0.0)
+    assert sense(tiny) == (), "three decimals are too few for what is left to learn"
+
+
+def test_a_learning_rate_of_zero_moves_nothing() -> None:
+    assert sense(run_of(falling(), learning_rate=0.0)) == ("the learning rate is 0 in 50 of 50 steps",)
+    first = with_figures(run_of(falling()), lambda index: {"learning_rate": 0.0 if index < 3 else 1e-4})
+    assert sense(first) == ()
+
+
+def skipping(steps: range, scale: float) -> list[Iteration]:
+    return with_figures(
+        run_of(falling()), lambda index: {"skipped": True, "loss_scale": scale} if index in steps else {}
+    )
+
+
+def test_skipped_steps_are_counted_but_for_the_first_of_a_scaled_loss() -> None:
+    assert sense(skipping(range(1, 34), 2.0**20)) == ("the optimizer skipped 33 of 50 steps",)
+    assert sense(skipping(range(1, 17), 2.0**20)) == (), "as FP16 does until its scale fits"
+    assert sense(skipping(range(1, 17), 1.0)) == ("the optimizer skipped 16 of 50 steps",)
+    assert sense(skipping(range(25, 35), 2.0**20)) == ("the optimizer skipped 10 of 50 steps",)
+    assert sense(skipping(range(25, 26), 2.0**20)) == (), "one now and then is usual"
+
+
+def test_a_loss_that_stands_still_is_usual_where_nothing_can_be_learned() -> None:
+    """NeMo's synthetic tokens are random, and it prints four digits: published logs show 11.87 in every step."""
+    items = with_figures(run_of([11.87] * 50, zero_based=True, learning_rate=1e-5), lambda index: {"index": index - 1})
+    assert sense(items) == ()
+    (text,) = sense([item._replace(loss=5.0) for item in items])
+    assert text == "the loss does not fall (5 at first, 5 at the end), and an untrained model's is about 11.8"
+
+
+def test_a_long_warm_up_is_nearly_flat() -> None:
+    losses = [12.9 + value for value in noisy(0, 0.01)]
+    warming = [item._replace(learning_rate=1e-8 * item.index) for item in run_of(losses)]
+    assert sense(warming) == ()
+
+
+def test_a_model_that_was_trained_before_need_not_improve() -> None:
+    steady = [2.1 + step / 1000 for step in range(50)]
+    assert sense(run_of(steady)) != (), "from scratch it would not do"
+    assert sense([item._replace(index=item.index + 100) for item in run_of(steady)]) == ()
+    loads = plan_for(Path("/install"), **PUBLISHED, LOAD_CHECKPOINT_PATH="/checkpoints/a")
+    assert training_sense(training_of(run_of(steady)), loads) == ()
+
+
+def test_noise_is_no_trend() -> None:
+    tuned = [run_of([max(0.05, value) for value in noisy(1.2, 0.5, seed)]) for seed in range(100)]
+    assert not any(training_of(run).faults for run in tuned)
+    loud = [[8.0 - 1.5 * (step > 10) + value for step, value in enumerate(noisy(0, 1.0, seed))] for seed in range(100)]
+    assert sum(training_of(run_of(losses)).falls for losses in loud) >= 98
+
+
+def test_few_steps_say_nothing_of_a_trend() -> None:
+    assert sense(run_of([5.0, 6.0, 9.0])) == ()
+    assert training_of(()) == Training()
+
+
+def test_false_alarms_and_misses_stay_rare() -> None:
+    """Of 300 runs each; ``docs/verdicts.md`` has more."""
+    trials = range(300)
+    healthy = [sense(run_of(falling(noise, end, seed))) for seed in trials for noise, end in [(0.2, 6.0), (0.02, 11.6)]]
+    assert sum(map(bool, healthy)) == 0
+    random_tokens = [sense(run_of(noisy(11.77, 0.003, seed), learning_rate=1e-6)) for seed in trials]
+    assert sum(map(bool, random_tokens)) == 0
+    flat = [sense(run_of(noisy(11.9, 0.05, seed))) for seed in trials]
+    assert sum(map(bool, flat)) >= 0.98 * len(trials)
+    rising = [sense(run_of([value + step / 25 for step, value in enumerate(noisy(11, 0.2, seed))])) for seed in trials]
+    assert sum(map(bool, rising)) == len(trials)
+
+
+def trained(end: float | None, steps: int = 50, losses: tuple[str, ...] = ("lm loss",)) -> Training:
+    return Training(steps=steps, start=11.9, end=end, losses=losses)
+
+
+def test_a_run_unlike_its_repeats_is_named() -> None:
+    found = unlike_repeats([trained(6.2), trained(6.3), trained(9.8), trained(6.25)])
+    assert found == [(), (), ("the loss ends at 9.8, that of its repeats at 6.275",), ()]
+    assert unlike_repeats([trained(6.2), trained(9.8)]) == [(), ()], "of two nobody knows which is wrong"
+    assert not any(unlike_repeats([trained(0.02), trained(0.05), trained(0.4)])), "memorized, all of them"
+    assert not any(unlike_repeats([trained(6.2), trained(6.3), trained(9.8, steps=20)])), "a shorter run"
+    assert not any(unlike_repeats([trained(None)] * 3))
+    assert not any(unlike_repeats([trained(4.0), trained(6.0), trained(8.0), trained(9.5)])), "none is like another"
+
+
+def test_less_than_one_tflops_is_too_coarse_for_a_count() -> None:
+    """A single decimal is printed: 0.2 may be 0.15 to 0.25."""
+    assert logged_tflop(run_of([6.0], tflops=0.2)) is None
+    assert logged_tflop(run_of([6.0], tflops=1.0)) == 1.0
+
+
+def test_a_loss_that_repeats_print_is_missing() -> None:
+    both = ("lm loss", "mtp_1 loss")
+    found = unlike_repeats([trained(6.2, losses=both), trained(6.2), trained(6.3, losses=both)])
+    assert found == [(), ("no 'mtp_1 loss' is printed, as by its repeats",), ()]
+
+
+def flat_log() -> str:
+    return steady_log(FAST, loss="6.958428E+00")
+
+
+NONSENSE = {
+    "rising": "".join(mbridge_line(index, milliseconds=FAST, loss=f"{4 + index}") for index in range(1, 51)),
+    "flat": flat_log(),
+    "no gradient": steady_log(FAST, grad_norm="0.000"),
+    "skipped": "".join(mbridge_line(index, milliseconds=FAST, skipped=int(index < 34)) for index in range(1, 51)),
+    "other work": steady_log(FAST, tflops=0.44 * 1636.8 / 0.9),
+}
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+def test_a_fast_run_that_does_not_train_is_no_pass(cli: Cli, name: str) -> None:
+    make_run(cli.install, log=NONSENSE[name])
+    (run,) = cli("results", "--json").data["runs"]
+    assert (run["status"], run["verdict"]) == ("Success", "fail")
+    assert run["verdict_text"].startswith("fast, but not training: ")
+    assert run["not_training"]
+    assert run["difference"] == pytest.approx(-0.1, abs=1e-3), "its speed is there all the same"
+    (group,) = cli("results", "--group", "--json").data["groups"]
+    assert (group["verdict"], group["verdict_text"]) == (run["verdict"], run["verdict_text"])
+    (row,) = csv.DictReader(io.StringIO(cli("results", "--format", "csv").out))
+    assert (row["verdict"], row["not_training"]) == ("fail", "; ".join(run["not_training"]))
+    report = cli.install / "report.xml"
+    assert cli("report", "--junit", str(report)).status == 0
+    assert '<failure message="fast, but not training' in report.read_text()
+    assert "fast, but not training" in cli("results").out
+
+
+def test_the_same_run_with_a_falling_loss_passes(cli: Cli) -> None:
+    make_run(cli.install, log=steady_log(FAST))
+    (run,) = cli("results", "--json").data["runs"]
+    assert (run["verdict"], run["not_training"]) == ("pass", [])
+
+
+def test_one_run_of_several_that_does_not_train_spoils_the_pass(cli: Cli) -> None:
+    for number, log in enumerate((steady_log(FAST), flat_log(), steady_log(FAST), steady_log(FAST))):
+        make_run(cli.install, log=log, job_id=str(101 + number))
+    (group,) = cli("results", "--group", "--json").data["groups"]
+    assert group["verdict"] == "fail"
+    flat = "the loss is 6.958428 in 50 steps in a row, to the last digit"
+    assert group["verdict_text"] == f"fast, but not training: 1 of 4 runs: {flat}"
+    assert (len(group["run_ids"]), group["unsuccessful"]) == (3, 1)
+
+
+def test_repeats_show_which_run_is_wrong(cli: Cli) -> None:
+    """Each alone falls."""
+    for number, rate in enumerate((0.98, 0.98, 0.998, 0.98)):
+        log = "".join(mbridge_line(n, milliseconds=FAST, loss=f"{12 * rate**n:.6E}") for n in range(1, 51))
+        make_run(cli.install, log=log, job_id=str(101 + number))
+    runs = cli("results", "--json").data["runs"]
+    assert [run["verdict"] for run in sorted(runs, key=lambda run: run["job_id"])] == ["pass", "pass", "fail", "pass"]
+
+
+def test_a_run_that_does_not_train_is_no_baseline(cli: Cli) -> None:
+    record = make_run(cli.install, log=flat_log())
+    done = cli("baseline", "set", record.paths.run_id)
+    assert done.status == 2
+    assert "cannot be a baseline: not training: the loss is 6.958428" in done.err
+
+
+def test_what_was_kept_says_so_without_the_log(cli: Cli) -> None:
+    make_run(cli.install, log=flat_log())
+    first, second = (cli("results", "--json").data["runs"] for _ in range(2))
+    assert [run["not_training"] for run in first] == [run["not_training"] for run in second] != [[]]
+
+
+@pytest.mark.parametrize("figure", ["mtp_1 loss", "load_balancing_loss", "params norm"])
+@pytest.mark.parametrize("value", ["nan", "inf", None])
+def test_any_figure_that_is_not_finite_fails(cli: Cli, figure: str, value: str | None) -> None:
+    """Megatron-Bridge prints averages that are NaN not at all."""
+    extra = {True: "" if value is None else f"{figure}: {value}", False: f"{figure}: 1.0E+00"}
+    lines = [mbridge_line(index, milliseconds=FAST, extra=extra[index > 20]) for index in range(1, 51)]
+    make_run(cli.install, log="".join(lines))
+    (run,) = cli("results", "--json").data["runs"]
+    assert (run["status"], run["reason"], run["iteration"]) == ("Failed", "nan_figure", 21)
+    assert figure in run["message"]
+
+
+def test_a_figure_that_nemo_prints_as_nan_fails(tmp_path: Path) -> None:
+    log = nemo_log().replace(
+        nemo_line(40, tflops=527.8), nemo_line(40, tflops=527.8).replace("lr: 4.491e-06", "lr: nan")
+    )
+    (tmp_path / "log-x.out").write_text(log)
+    with FileIO(tmp_path / "log-x.out") as file:
+        (odd,) = [item for item in read_log(file).iterations if item.not_finite]
+    assert (odd.index, odd.not_finite, odd.learning_rate) == (40, ("lr",), None)
+
+
+SUITE = """\
+name: one
+defaults: {size: smoke, dtype: bf16, scale: 1, repeats: 3, reruns: 4}
+tests:
+  - {workload: pretrain_llama3.1, reference: {seconds: 0.1, source: a contract}, env: {STEP_MS: "50"}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("directed", "said"),
+    [
+        (None, ""),
+        ("diverging", "not training: the loss rises from 7 to"),
+        ("unlike", "not training: the loss ends at 2.776, that of its repeats at 6.655"),
+    ],
+)
+def test_a_campaign_fails_where_a_run_does_not_train(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    directed: str | None,
+    said: str,
+) -> None:
+    instant.install_executor(monkeypatch, tmp_path / "instant")
+    here = Cli(RunSite(tmp_path, "instant").install, monkeypatch, capsys)
+    suite = tmp_path / "one.yaml"
+    suite.write_text(SUITE)
+    if directed:
+        instant.direct("1.2", directed)
+    done = here("accept", suite, "--json")
+    (item,) = done.data["workloads"]
+    assert (done.status, item["verdict"], len(item["runs"])) == ((1, "fail", 3) if directed else (0, "pass", 3))
+    assert said in item["text"]
+
+
+def test_without_a_reference_it_fails_all_the_same(cli: Cli, tmp_path: Path) -> None:
+    make_run(cli.install, log=flat_log(), variables=PUBLISHED | {"JOB_TOTAL_GPUS": "1024", "FORCE": "true"})
+    (run,) = cli("results", "--json").data["runs"]
+    assert (run["verdict"], run["reference"]) == ("fail", None)
+    assert run["verdict_text"].startswith("not training: ")
+    asked = [word for form in ("html", "markdown", "junit") for word in (f"--{form}", str(tmp_path / form))]
+    assert cli("report", *asked).status == 0
+    assert all("not training: " in (tmp_path / form).read_text() for form in ("html", "markdown", "junit"))
+    assert cli("results", "--group").status == cli("results", "--history").status == 0
