@@ -301,7 +301,7 @@ def test_a_dry_run_shows_everything_and_writes_nothing(site: Site) -> None:
 
 @pytest.mark.parametrize("at", [1, 4, 7, 11, 18, 27, 40, 70, 110, 150])
 def test_killed_at_any_step_and_run_again(site: Site, at: int) -> None:
-    path = site.suite(103, 100)
+    path = site.suite(104, 100)
     instant.direct("2.1", "NODE_FAIL")
     assert run_and_crash(lambda: main(["accept", str(path)]), at, site.folder), "it was to be killed"
     done = site.accept("--json")

@@ -14,7 +14,7 @@ import pytest
 from llmb_common.runs.finding import Attempt, Finding
 from llmb_common.timing.tables import shorten
 from llmb_run.terminal import table
-from llmb_run.words import clock, span, split
+from llmb_run.words import clock
 from support.cli import Cli
 from support.iteration_logs import mbridge_line
 from support.runs import make_run, steady_log
@@ -34,21 +34,6 @@ def test_a_table_aligns_its_columns_and_keeps_each_cell_on_its_line() -> None:
         "a        8  x\\ny",
         "bcde  1024",
     ]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        *((0, "0 s"), (99, "99 s"), (119, "1 min"), (120, "2 min"), (6000, "1 h 40 min"), (172799, "47 h 59 min")),
-        *((172800, "2 d 0 h"), (176400, "2 d 1 h")),
-    ],
-)
-def test_where_spans_change_their_unit(seconds: float, text: str) -> None:
-    assert span(seconds) == text
-
-
-def test_an_option_may_be_repeated_and_hold_commas() -> None:
-    assert split(["a,b", " c ,", "a"]) == ["a", "b", "c"]
 
 
 # Plans
