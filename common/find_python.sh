@@ -69,7 +69,5 @@ is_python() {
 # Whether a Python has LLMB installed, judging by its site-packages: starting it to find out would take longer than
 # planning.
 has_llmb() {
-  local found
-  found=$(compgen -G "$(dirname -- "$1")/../lib/python3*/site-packages/llmb-*.dist-info" || true)
-  [[ -n $found ]]
+  compgen -G "$(dirname -- "$1")/../lib/python3*/site-packages/llmb-*.dist-info" > /dev/null
 }

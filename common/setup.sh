@@ -34,10 +34,7 @@ setup_failed() {
 }
 
 require_install_folder() {
-  if [[ -n ${LLMB_INSTALL:-} ]]; then
-    export LLMB_INSTALL
-    return
-  fi
+  if [[ -n ${LLMB_INSTALL:-} ]]; then return; fi
   if [[ -n ${STAGE_PATH:-} ]]; then
     setup_failed "STAGE_PATH is the old name of the installation folder" \
       "export LLMB_INSTALL=\"\$STAGE_PATH\"; unset STAGE_PATH" 2

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mutation.mutants import Mutant
+from mutation.shell import is_shell
 from mutation.trees import SOURCES, Call, Trees, tracked_files
 
 SECONDS = 1800.0
@@ -63,9 +64,10 @@ class Coverage:
                     if text[:1].isspace() and wanted.search(text):
                         found |= self._tests[file].get(number, set())
             found |= {test for test in self.seconds.keys() - self.failed if wanted.search(self._text_of(test))}
-        if mutant.file.endswith(".sh"):
-            name = "/".join(Path(mutant.file).parts[-2:])
-            found = {test for test in self.seconds.keys() - self.failed if name in self._naming[_file(test)]}
+        if is_shell(mutant.file):
+            names = ["/".join(Path(file).parts[-2:]) for file in mutant.files]
+            naming = {file for file, text in self._naming.items() if any(name in text for name in names)}
+            found = {test for test in self.seconds.keys() - self.failed if _file(test) in naming}
         elif not found and not mutant.lines:
             found.update(*self._tests[mutant.file].values())
         return sorted(found, key=lambda test: (self.seconds.get(test, 0.0), test))
@@ -160,8 +162,19 @@ class _Recorder:
 
 
 def _cpu_seconds() -> float:
-    """Of this process and the programs that it has waited for: how long a test takes says how busy the machine is."""
-    return sum(os.times()[:4])
+    """Of this process, the programs that it has waited for, and those that go on (training engines): how long a test
+    takes says how busy the machine is."""
+    running = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return sum(os.times()[:4]) + sum(map(_spent_by, running))
+
+
+def _spent_by(pid: str) -> float:
+    """With its own children that have ended; 0 where it has ended itself."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager

@@ -74,6 +74,12 @@ class Mutant:
     names: tuple[str, ...] = ()
     nth: int = 0
     """Which of several equal changes in the same function, so that each has a name that no other line changes."""
+    copies: tuple[str, ...] = ()
+    """Other files of the same text, which are changed with it."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (self.file, *self.copies)
 
     @property
     def place(self) -> str:

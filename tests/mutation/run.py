@@ -19,11 +19,17 @@ from pathlib import Path
 from mutation.excused import Excuses
 from mutation.mapping import Coverage, map_tests
 from mutation.mutants import Mutant, mutants_of
-from mutation.shell import shell_mutants_of
-from mutation.trees import SOURCES, TIMED_OUT, Call, Trees, tracked_files
+from mutation.shell import is_shell, shell_files, shell_mutants_of
+from mutation.trees import SOURCES, TIMED_OUT, Call, Trees
 
 SHELL = "shell"
-"""The shell files of the library, as if they were a package."""
+"""All shell files, as if they were a package."""
+
+TRAINING = "llmb_train"
+ENGINES = ("LLMB_TEST_ENGINE", "LLMB_TEST_ENGINE_0_6")
+"""With these, ``llmb_train`` is asked of the training tests too: much of it runs in an engine's Python only."""
+LONG = ("layouts", "smoke_recipes", "launched_smoke", "layout_rules", "llama_documented_rows", "documented_jobs")
+"""Training tests that take a minute or more, of code that the others run as well."""
 
 WHOLE = ("llmb_train", "llmb_run", "llmb_install")
 """Packages that are counted as one; of the library each folder is one, and its own modules are another."""
@@ -40,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     excuses = Excuses(root / "tests" / "mutation" / "excused.yaml")
     table = []
     with Trees(root, asked.jobs) as trees:
-        coverage = map_tests(trees, asked.tests or ["tests/unit"], _say)
+        coverage = map_tests(trees, asked.tests or default_tests(root, packages), _say)
         for package in packages:
             started = time.monotonic()
             mutants = [mutant for file in _files(root, package) for mutant in _mutants(root, file)]
@@ -86,6 +92,18 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def default_tests(root: Path, packages: Sequence[str]) -> list[str]:
+    """The unit tests; of the training code, where both engines are named, the quicker training tests too."""
+    if not any(package.partition(".")[0] == TRAINING for package in packages):
+        return ["tests/unit"]
+    if not all(name in os.environ for name in ENGINES):
+        _say(f"{TRAINING}: unit tests only, as not both of {' and '.join(ENGINES)} are set")
+        return ["tests/unit"]
+    long = {f"test_{name}.py" for name in LONG}
+    files = sorted((root / "tests" / "training").glob("test_*.py"))
+    return ["tests/unit", *(str(path.relative_to(root)) for path in files if path.name not in long)]
+
+
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -97,7 +115,7 @@ def _rooms(root: Path, top: str) -> list[str]:
 
 
 def _mutants(root: Path, file: str) -> list[Mutant]:
-    return shell_mutants_of(root, file) if file.endswith(".sh") else mutants_of(root, file)
+    return shell_mutants_of(root, file) if is_shell(file) else mutants_of(root, file)
 
 
 def _place(root: Path, dotted: str) -> Path:
@@ -112,7 +130,7 @@ def _place(root: Path, dotted: str) -> Path:
 def _files(root: Path, dotted: str) -> list[str]:
     """The files of a module, or of a package with all that is in it (the library itself: only its own modules)."""
     if dotted == SHELL:
-        return [name for name in tracked_files(root) if name.startswith("common/") and name.endswith(".sh")]
+        return shell_files(root)
     if (root / dotted).is_file():
         return [dotted]
     place = _place(root, dotted)
@@ -182,7 +200,7 @@ def _rounds(coverage: Coverage, tests: list[str], budget: float) -> list[list[st
 
 def _call(coverage: Coverage, mutant: Mutant, tests: list[str]) -> Call:
     seconds = sum(coverage.seconds.get(test, 10.0) for test in tests)
-    return Call(["-x", *tests], 180 + 12 * seconds, mutant.file, mutant.text)
+    return Call(["-x", *tests], 180 + 12 * seconds, mutant.files, mutant.text)
 
 
 def _within(coverage: Coverage, tests: list[str], budget: float) -> list[str]:

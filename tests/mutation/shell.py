@@ -3,7 +3,8 @@ a number plus one, a line left out. Quoted text, comments and declarations are l
 none.
 
 Nothing records which lines of a shell file a test executes: its tests are those in the files that name it, by its
-folder and name (``rendering/numa.sh``). Those that only compare the text of scripts do not.
+folder and name (``rendering/numa.sh``), or a copy of it (each recipe's ``launch.sh``). Those that only compare the text
+of scripts do not.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mutation.mutants import Mutant
+from mutation.trees import tracked_files
 
 _ANYWHERE = {" && ": " || ", " || ": " && ", " == ": " != ", " != ": " == ", " ! ": " ", " || true": ""}
 _ANYWHERE |= {"[[ -n ": "[[ -z ", "[[ -z ": "[[ -n "}
@@ -35,6 +37,27 @@ _LEFT_OUT = re.compile(r"\s*(?!(local|done|fi|esac|then|else|elif|do|set|exec)\b
 _FUNCTION = re.compile(r"(\w+)\(\) \{")
 
 
+def is_shell(file: str) -> bool:
+    """Whether ``file``, of this project, is one: all but the suite's own have the suffix."""
+    return file.endswith(".sh") or file == "tests/run"
+
+
+def shell_files(root: Path) -> list[str]:
+    """Those of the working tree; of equal ones, which are changed together, the first."""
+    found: list[str] = []
+    for file in filter(is_shell, tracked_files(root)):
+        if not set(_copies(root, file)) & set(found):
+            found.append(file)
+    return found
+
+
+def _copies(root: Path, file: str) -> Iterator[str]:
+    """Scripts of other recipes with the same name and text."""
+    for path in sorted(root.glob(f"*/{Path(file).name}")):
+        if path != root / file and path.read_bytes() == (root / file).read_bytes():
+            yield str(path.relative_to(root))
+
+
 def shell_mutants_of(root: Path, file: str) -> list[Mutant]:
     """All mutants of ``file``, in the order of its text."""
     text = (root / file).read_text(encoding="utf-8")
@@ -42,6 +65,7 @@ def shell_mutants_of(root: Path, file: str) -> list[Mutant]:
     lines = text.splitlines(keepends=True)
     seen: dict[tuple[str, str, str], int] = {}
     found = []
+    copies = tuple(_copies(root, file))
     function, start = "", 0
     for number, line in enumerate(lines, 1):
         if named := _FUNCTION.match(line):
@@ -53,7 +77,7 @@ def shell_mutants_of(root: Path, file: str) -> list[Mutant]:
             key = (function, shown.strip(), new if new != ":" else "(left out)")
             seen[key] = seen.get(key, 0) + 1
             if _parses(changed):
-                found.append(Mutant(file, number, *key, changed, nth=seen[key]))
+                found.append(Mutant(file, number, *key, changed, nth=seen[key], copies=copies))
         if line.startswith("}"):
             function = ""
         start += len(line)

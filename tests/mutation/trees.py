@@ -32,11 +32,11 @@ _WARM += ("_pytest.assertion.rewrite", "_hypothesis_pytestplugin", "xdist.schedu
 
 @dataclass(frozen=True)
 class Call:
-    """pytest with ``arguments`` in a tree whose ``file`` reads ``text`` meanwhile."""
+    """pytest with ``arguments`` in a tree whose ``files`` read ``text`` meanwhile."""
 
     arguments: Sequence[str]
     limit: float
-    file: str = ""
+    files: Sequence[str] = ()
     text: str = ""
     around: Callable[[Path], contextlib.AbstractContextManager[list[Any]]] | None = None
     """Entered in the new process before pytest starts; what it gives are pytest's plugins."""
@@ -90,8 +90,8 @@ class Trees:
                         if status == BROKEN:
                             raise SystemExit(f"pytest did not start:\n{(self.folder / f'{tree.name}.out').read_text()}")
                         del running[pid]
-                        if call.file:
-                            shutil.copy2(self.root / call.file, tree / call.file)
+                        for name in call.files:
+                            shutil.copy2(self.root / name, tree / name)
                         free.append(tree)
                         yield number, status
                 time.sleep(0.02)
@@ -137,8 +137,8 @@ def _pytest(tree: Path, call: Call) -> int:
     os.environ["PYTHONPATH"] = os.pathsep.join(sources)
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     sys.dont_write_bytecode = True
-    if call.file:
-        (tree / call.file).write_text(call.text, encoding="utf-8")
+    for name in call.files:
+        (tree / name).write_text(call.text, encoding="utf-8")
     import pytest
 
     warm = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"

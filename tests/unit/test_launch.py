@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -175,18 +174,6 @@ def test_something_that_is_not_a_checkpoint_is_refused_before_anything_is_writte
     assert "LOAD_CHECKPOINT_PATH=" in done.stderr
     assert "give the folder that holds the iter_* folders" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
-
-
-def test_a_python_without_llmb_is_not_taken(tmp_path: Path) -> None:
-    clone = tmp_path / "clone"  # the repository itself may hold the quickstart's installation
-    for file in ("llama3.1/launch.sh", "common/find_python.sh"):
-        (clone / file).parent.mkdir(parents=True)
-        shutil.copy(ROOT / file, clone / file)
-    command = f"cd {clone}/llama3.1; unset LLMB_PYTHON; PATH=/usr/bin:/bin ./launch.sh"
-    done = launch("llama3.1", command, LLMB_INSTALL=str(tmp_path))
-    assert done.returncode == 3, done.stderr
-    assert f"{clone}/llmb_install/venvs/llmb/bin/python" in done.stderr
-    assert "run ./installer.py --quickstart" in done.stderr
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

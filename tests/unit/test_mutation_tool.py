@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from mutation.excused import Excuses
-from mutation.mapping import map_tests
+from mutation.mapping import Coverage, map_tests
 from mutation.mutants import Mutant, mutants_of
-from mutation.shell import shell_mutants_of
+from mutation.run import ENGINES, LONG, default_tests
+from mutation.shell import shell_files, shell_mutants_of
 from mutation.trees import Trees
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -103,6 +104,35 @@ def test_a_mutant_of_a_shell_file_is_one_too(tmp_path: Path, code: str, expected
 def test_what_is_no_code_of_a_shell_file_is_left_alone(tmp_path: Path, code: str) -> None:
     (tmp_path / "m.sh").write_text(f"{code}\n")
     assert [mutant.after for mutant in shell_mutants_of(tmp_path, "m.sh")] in ([], ["(left out)"])
+
+
+def test_equal_scripts_of_recipes_are_changed_together_and_asked_of_the_tests_of_any(tmp_path: Path) -> None:
+    texts = {"a/launch.sh": "run x\n", "b/launch.sh": "run x\n", "c/launch.sh": "run y\n"}
+    tests = {"test_a.py": "a/launch.sh", "test_b.py": "b/launch.sh", "test_c.py": "c/launch.sh"}
+    for name, text in (texts | tests).items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"# {text}" if name in tests else text)
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    assert shell_files(tmp_path) == ["a/launch.sh", "c/launch.sh"]
+    (mutant,) = shell_mutants_of(tmp_path, "a/launch.sh")
+    assert mutant.files == ("a/launch.sh", "b/launch.sh")
+    coverage = Coverage()
+    coverage.add({"seconds": {f"{name}::t": 0.0 for name in tests}, "failed": [], "lines": {}}, tmp_path)
+    assert coverage.tests_of(mutant) == ["test_a.py::t", "test_b.py::t"]
+
+
+def test_training_code_is_asked_of_training_tests_where_the_engines_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ENGINES:
+        monkeypatch.setenv(name, sys.executable)
+    root = TESTS.parent
+    assert default_tests(root, ["shell", "llmb_common.files"]) == ["tests/unit"]
+    first, *training = default_tests(root, ["shell", "llmb_train.settings"])
+    assert first == "tests/unit"
+    assert "tests/training/test_switches.py" in training
+    assert not {f"tests/training/test_{name}.py" for name in LONG} & set(training)
+    assert all((root / "tests" / "training" / f"test_{name}.py").is_file() for name in LONG)
+    monkeypatch.delenv(ENGINES[1])
+    assert default_tests(root, ["llmb_train"]) == ["tests/unit"]
 
 
 CODE = """LIMIT = 3

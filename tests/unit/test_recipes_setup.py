@@ -1,4 +1,5 @@
-"""A recipe's setup.sh, with common/setup.sh, installs without asking questions: the installer command it becomes."""
+"""A recipe's ``llama3.1/setup.sh``, with ``common/setup.sh``, installs without asking questions: the installer command
+that it becomes."""
 
 from __future__ import annotations
 
@@ -51,6 +52,7 @@ def test_an_empty_folder_becomes_an_installation_for_the_recipe(install: Path, r
 
 def test_a_job_gives_the_account_and_the_partition_that_it_runs_in(install: Path):
     variables = {"SLURM_JOB_ID": "7", "SLURM_JOB_ACCOUNT": "bench", "SLURM_JOB_PARTITION": "batch"}
+    variables["SLURM_SUBMIT_DIR"] = "/"  # a step of the job runs the script where it is
     words = run(ROOT / "grok1" / "setup.sh", install, "--gpu-type", "h100", **variables).stdout.splitlines()
     assert words[5:] == [
         *("--cluster-type", "slurm", "--account", "bench", "--gpu-partition", "batch", "--gpu-type", "h100")
@@ -93,6 +95,10 @@ def test_a_spool_copy_finds_the_recipe_where_sbatch_was_called(install: Path, tm
     elsewhere = run(script, install, **{**variables, "SLURM_SUBMIT_DIR": str(tmp_path)})
     assert elsewhere.returncode == 2
     assert f"{tmp_path} is not a recipe folder in a clone" in elsewhere.stderr
+    (spool / "recipe.yaml").write_text("workload: pretrain_llama4_maverick\n")
+    alone = run(script, install)
+    assert (alone.returncode, alone.stdout) == (2, "")
+    assert f"{spool} is not a recipe folder in a clone" in alone.stderr
 
 
 def test_an_old_python_is_good_enough_to_start(install: Path):

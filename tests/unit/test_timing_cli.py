@@ -1,13 +1,9 @@
-"""The two parser scripts as users call them: options, exit statuses, messages, and the Python they find.
-
-``common/parse_train_timing.sh``, ``common/parse_train_timing_mbridge.sh`` and ``common/find_python.sh``.
-"""
+"""The two parser scripts as users call them: options, exit statuses, messages."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -157,39 +153,6 @@ def stand_in(path: Path, body: str) -> Path:
     return path
 
 
-def announcing(path: Path) -> Path:
-    """A Python that prints where it is, then does its work."""
-    return stand_in(path, f'echo "from {path}" >&2\nexec {sys.executable} "$@"')
-
-
-def test_the_first_suitable_python_wins(experiments, tmp_path):
-    places = {
-        "VIRTUAL_ENV": tmp_path / "venv",
-        "CONDA_PREFIX": tmp_path / "conda",
-        "LLMB_INSTALL": tmp_path / "install",
-    }
-    expected = [announcing(places["VIRTUAL_ENV"] / "bin" / "python"), announcing(places["CONDA_PREFIX"] / "bin/python")]
-    expected.append(announcing(places["LLMB_INSTALL"] / "venvs" / "llmb" / "bin" / "python"))
-    named = announcing(tmp_path / "named" / "python")
-    environment = {name: str(path) for name, path in places.items()}
-
-    def found(**changes: str) -> str:
-        done = run(MBRIDGE, cwd=experiments.parent, **(environment | changes))
-        assert done.returncode == 0
-        return done.stderr
-
-    assert found(LLMB_PYTHON=str(named)) == f"from {named}\n"
-    assert found(LLMB_PYTHON="") == f"from {expected[0]}\n"
-    assert found(LLMB_PYTHON="", VIRTUAL_ENV="") == f"from {expected[1]}\n"
-    assert found(LLMB_PYTHON="", VIRTUAL_ENV="", CONDA_PREFIX="") == f"from {expected[2]}\n"
-    # One that is too old, broken or missing is skipped.
-    stand_in(expected[0], "exit 75")
-    stand_in(expected[1], "exit 127")
-    assert found(LLMB_PYTHON="") == f"from {expected[2]}\n"
-    expected[2].unlink()
-    assert found(LLMB_PYTHON="", PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}") == ""
-
-
 def test_an_old_python_is_recognised_by_the_script_itself(experiments, tmp_path):
     # The script's own check runs in a Python that claims to be 3.9.
     claim = "exec " + sys.executable + ' "$1" "$2" "$3" "${4/sys.version_info/(3, 9)}" "${@:5}"'
@@ -197,35 +160,3 @@ def test_an_old_python_is_recognised_by_the_script_itself(experiments, tmp_path)
     done = run(MBRIDGE, cwd=experiments.parent, LLMB_PYTHON=str(python))
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith(f"error: LLMB_PYTHON={python} is not Python 3.10 or newer\n  -> ")
-
-
-def test_without_any_python_it_says_what_to_do(experiments, tmp_path):
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name in ("bash", "dirname", "readlink", "env"):
-        (programs / name).symlink_to(shutil.which(name) or "")
-    # The repository's own installation must not help either: use a copy of the scripts.
-    copy = tmp_path / "clone" / "common"
-    copy.mkdir(parents=True)
-    for name in (MBRIDGE.name, "find_python.sh"):
-        shutil.copy(COMMON / name, copy)
-    done = run(copy / MBRIDGE.name, cwd=experiments.parent, LLMB_PYTHON="", PATH=str(programs))
-    assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr.startswith("error: no Python 3.10 or newer found")
-    assert "set LLMB_PYTHON" in done.stderr
-
-
-def test_the_quickstarts_python_is_found_in_the_clone(tmp_path: Path) -> None:
-    tools, common = tmp_path / "tools", tmp_path / "clone" / "common"
-    python = tmp_path / "clone" / "llmb_install" / "venvs" / "llmb" / "bin" / "python"
-    for folder in (tools, common, python.parent):
-        folder.mkdir(parents=True)
-    for name in ("bash", "dirname", "readlink", "env"):
-        (tools / name).symlink_to(shutil.which(name) or "")
-    for name in ("find_python.sh", "parse_train_timing.sh"):
-        shutil.copy(COMMON / name, common)
-    python.write_text('#!/bin/sh\n[ "$3" = -c ] && [ $# = 4 ] || echo "the quickstart\'s: $6 $7"\n')
-    python.chmod(0o755)
-    command = [str(common / "parse_train_timing.sh"), "a b"]
-    done = subprocess.run(command, env={"PATH": str(tools)}, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("the quickstart's: llmb_common.timing.cli ")
