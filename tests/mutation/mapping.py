@@ -70,6 +70,9 @@ class Coverage:
             found = {test for test in self.seconds.keys() - self.failed if _file(test) in naming}
         elif not found and not mutant.lines:
             found.update(*self._tests[mutant.file].values())
+        # What a fixture executes for all tests of its file, the first of them has executed.
+        sharing = {_file(test) for test in found if 'scope="module"' in self._naming[_file(test)]}
+        found |= {test for test in self.seconds.keys() - self.failed if _file(test) in sharing}
         return sorted(found, key=lambda test: (self.seconds.get(test, 0.0), test))
 
     def _text_of(self, test: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training_jobs import make_job
+from training_jobs import make_function_job, make_job
 
 from llmb_train.engine import Engine
 from llmb_train.errors import JobError
@@ -17,7 +17,10 @@ from llmb_train.settings import capabilities, fusions, refusals
 from llmb_train.versions import says
 
 GPU = Engine(device="cuda", transformer_engine=True)
+GPU_ALONE = Engine(device="cuda", transformer_engine=False)
+CPU = Engine(device="cpu", transformer_engine=False)
 ON_GPU = {"device": "cuda", "gpu_type": "h100"}
+FP8 = {"dtype": "fp8", "fp8_recipe": "cs"}
 
 
 def refusal(name: str = "llama3", **changes: Any) -> str:
@@ -128,6 +131,185 @@ def test_fields_have_the_names_that_the_source_has(
 def test_attention_chunks_must_not_be_cut() -> None:
     """Those of this Llama 4 have 64 tokens."""
     assert "sequence_length 100 is not a multiple of attention_chunk 64" in refusal("llama4", sequence_length=100)
+    refusals.check(parse_job(make_job("llama4", **ON_GPU, sequence_length=128)), GPU)
     cut = {"world_size": 2, "parallelism": {"cp": 2}, "sequence_length": 128}
     assert "context parallelism would cut the attention chunks of 64 tokens" in refusal("llama4", **cut)
     refusals.check(parse_job(make_job("llama4", **ON_GPU, **{**cut, "sequence_length": 64})), GPU)
+
+
+OFFLOAD, GRAPHS = {"offload_layers": 1}, {"cuda_graph": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other", "words"),
+    [
+        ("llama3", {"performance": OFFLOAD}, {"parallelism": {"pp": 2}}, ("offload needs PP=1", "OFFLOAD_LAYERS=0 or")),
+        (
+            "llama3",
+            {"performance": OFFLOAD},
+            {"performance": {**OFFLOAD, "recompute_layers": 1}},
+            ("offload and recomputation cannot be combined", "set OFFLOAD_LAYERS=0 or RECOMPUTE_LAYERS=0"),
+        ),
+        (
+            "llama3",
+            {"performance": OFFLOAD},
+            {"performance": {**OFFLOAD, **GRAPHS}},
+            ("CUDA graphs and activation offload cannot be combined", "set CUDA_GRAPH=false"),
+        ),
+        (
+            "grok1",
+            {"performance": {"moe_routing": "balanced"}},
+            {"performance": {"moe_routing": "balanced", **GRAPHS}},
+            ("CUDA graphs need a fixed number of tokens per expert", "set MOE_ROUTING=drop or CUDA_GRAPH=false"),
+        ),
+        (
+            "llama3",
+            {"parallelism": {"fsdp": True}},
+            {"parallelism": {"fsdp": True, "pp": 2}},
+            ("Megatron-FSDP and pipeline stages cannot be combined", "set FSDP=false or PP=1"),
+        ),
+    ],
+)
+def test_what_cannot_be_combined_is_refused_and_each_alone_is_not(
+    name: str, one: dict[str, Any], other: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    message = refusal(name, **{"world_size": 2, **one, **other})
+    assert all(word in message for word in words), message
+    for alone in (one, {} if "performance" in other or "fsdp" in str(other) else other):
+        refusals.check(parse_job(make_job(name, **ON_GPU, world_size=2, **alone)), GPU)
+
+
+@pytest.mark.parametrize(("engine", "where"), [(CPU, "a CPU"), (GPU_ALONE, "a GPU without Transformer Engine")])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"precision": FP8}, ("fp8 is not available on {}: the run would silently use bf16", "set DTYPE=bf16")),
+        ({"performance": GRAPHS}, ("CUDA graphs are not available on {}", "set CUDA_GRAPH=false")),
+        ({"performance": OFFLOAD}, ("activation offload is not available on {}", "set OFFLOAD_LAYERS=0")),
+        (
+            {"parallelism": {"fsdp": True}, "checkpoint": {"save": "/c"}},
+            ("Megatron-FSDP cannot save or load a checkpoint on {}", "set FSDP=false, or run without checkpoints"),
+        ),
+    ],
+)
+def test_what_needs_transformer_engine_is_refused_without_it(
+    engine: Engine, where: str, changes: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    device = ON_GPU if engine.device == "cuda" else {}
+    with pytest.raises(JobError) as caught:
+        refusals.check(parse_job(make_job(**device, **changes)), engine)
+    assert all(word.format(where) in str(caught.value) for word in words), caught.value
+    refusals.check(parse_job(make_job(**ON_GPU, **changes)), GPU)
+    for alone in ({}, {"parallelism": {"fsdp": True}}, {"checkpoint": {"save": "/c"}}):
+        refusals.check(parse_job(make_job(**device, **alone)), engine)
+
+
+def named(family: str, of: str, **changes: Any) -> Any:
+    function = {"name": f"{family}_{of}_8gpu_h100_bf16_config", **changes.pop("function", {})}
+    return parse_job(make_function_job(function=function, **changes) | {"family": family})
+
+
+@pytest.mark.parametrize(
+    ("job", "engine", "words"),
+    [
+        (named("llama3_8b", "peft"), GPU, ("names none", "set LOAD_CHECKPOINT_PATH to a Megatron checkpoint")),
+        (named("llama3_8b", "peft", checkpoint={"load": "/nowhere"}), GPU, ("there is no checkpoint in /nowhere",)),
+        (named("nemotronh_56b", "pretrain"), CPU, ("has Mamba layers", "on a CPU", "train it in the recipe's cont")),
+        (named("wan_14b", "pretrain"), GPU_ALONE, ("has a video diffusion model", "on a GPU without Transformer")),
+        (
+            named("llama3_8b", "pretrain", function={"reduced": None}),
+            CPU,
+            ("is too large for a CPU", "set MODEL_SIZE to a smoke size"),
+        ),
+        (
+            named("llama3_8b", "pretrain", **ON_GPU, parallelism={"fsdp": True}),
+            GPU_ALONE,
+            ("has not been tried with reduced copies on a GPU without", "set FSDP=false"),
+        ),
+    ],
+)
+def test_a_function_that_this_engine_cannot_train_is_refused(job: Any, engine: Engine, words: tuple[str, ...]) -> None:
+    with pytest.raises(JobError) as caught:
+        refusals.check(job, engine)
+    assert all(word in str(caught.value) for word in words), caught.value
+    if job.checkpoint.load is None and not job.adapters:
+        refusals.check(job, GPU)
+
+
+def test_adapters_are_for_transformer_engines_layers_only(tmp_path: Any) -> None:
+    (tmp_path / "iter_0000007").mkdir()
+    (tmp_path / "iter_0000007" / "__0_0.distcp").touch()
+    job = named("llama3_8b", "peft", checkpoint={"load": str(tmp_path / "iter_0000007")})
+    refusals.check(job, GPU)
+    with pytest.raises(
+        JobError, match="which Megatron-Bridge puts on Transformer Engine's layers only\n  -> train it in"
+    ):
+        refusals.check(job, CPU)
+
+
+def test_reduced_copies_train_on_cpus_sharded_or_not() -> None:
+    for fsdp in (True, False):
+        refusals.check(named("llama3_8b", "pretrain", parallelism={"fsdp": fsdp}), CPU)
+    refusals.check(named("llama3_8b", "pretrain", **ON_GPU), GPU_ALONE)
+
+
+def test_a_profile_ends_with_the_run_or_before() -> None:
+    profile = {"tool": "nsys", "start": 3, "ranks": None}
+    refusals.check(parse_job(make_job(**ON_GPU, profile={**profile, "stop": 5})), GPU)
+    message = refusal(profile={**profile, "stop": 6})
+    assert "the profile stops at step 6, but the run ends at step 5" in message
+    assert "set PROFILE_STOP_STEP to the last step or an earlier one" in message
+
+
+@pytest.fixture
+def tested_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that the settings are written for."""
+    monkeypatch.setattr(refusals, "is_configured", lambda name, version, release: True)
+
+
+NSYS = {"profile": {"tool": "nsys", "start": 1, "stop": 2, "ranks": None}}
+TORCH = {"profile": {"tool": "torch", "start": 1, "stop": 2, "ranks": None}}
+
+
+@pytest.mark.parametrize(
+    ("job", "engine", "beginnings"),
+    [
+        (make_job(**ON_GPU), GPU, []),
+        (make_job(**ON_GPU, **NSYS), GPU, []),
+        (make_job(**ON_GPU), GPU_ALONE, ["no Transformer Engine: megatron-core's local layers, bf16 only"]),
+        (make_job(), CPU, ["trained on a CPU"]),
+        (make_job(**TORCH), CPU, ["trained on a CPU"]),
+        (make_job(**NSYS), CPU, ["trained on a CPU", "nsys starts its capture on a CUDA call"]),
+        (
+            make_job("grok1", **ON_GPU, performance={"moe_routing": "balanced"}),
+            GPU,
+            ["MoE routing is dropless and force-balanced"],
+        ),
+        (make_function_job(**ON_GPU, function={"reduced": None}), GPU, []),
+        (make_function_job(**ON_GPU), GPU, ["a reduced copy of {}: 4 layers, hidden size 128; its structure"]),
+        (
+            make_function_job("deepseek_v3"),
+            CPU,
+            [
+                "trained on a CPU",
+                "a reduced copy of {}: 4 layers, hidden size 128, 4 experts; its",
+                "trained with torch",
+            ],
+        ),
+    ],
+)
+@pytest.mark.usefixtures("tested_versions")
+def test_the_log_says_what_its_reader_must_know(job: dict[str, Any], engine: Engine, beginnings: list[str]) -> None:
+    said = refusals.notices(parse_job(job), engine)
+    name = job["function"]["name"] if "function" in job else ""
+    assert [line.startswith(words.format(name)) for line, words in zip(said, beginnings, strict=True)] == [True] * len(
+        beginnings
+    )
+
+
+def test_untested_versions_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"megatron-bridge": "0.3.1", "megatron-core": None}
+    monkeypatch.setattr(refusals, "package_version", versions.get)
+    (line,) = refusals.notices(parse_job(make_job(**ON_GPU)), GPU)
+    assert line.startswith("megatron-core (of unknown version): LLMB's settings are not tested with it")
+    assert RELEASES[0].bridge == "0.3"

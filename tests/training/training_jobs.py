@@ -154,7 +154,8 @@ class Warm:
 
     def __init__(self, python: Path, device: str, environment: dict[str, str]) -> None:
         self._command = [str(python), str(Path(__file__).with_name("warm_engine.py")), device]
-        self._environment = environment
+        # It is told with each request for which test it runs.
+        self._environment = {k: v for k, v in environment.items() if k != "PYTEST_CURRENT_TEST"}
         self._process: subprocess.Popen[str] | None = None
 
     def run(self, argv: Sequence[str], folder: Path, ranks: int | None = None) -> tuple[int, str, str]:
@@ -248,6 +249,9 @@ def training_environment() -> dict[str, str]:
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "MASTER_", "PYTEST_"))}
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         inherited.pop(name, None)
-    recording = [os.environ["LLMB_TEST_RECORDING"]] if "LLMB_TEST_RECORDING" in os.environ else []
+    recording = []
+    if "LLMB_TEST_RECORDING" in os.environ:
+        recording = [os.environ["LLMB_TEST_RECORDING"]]
+        inherited["PYTEST_CURRENT_TEST"] = os.environ.get("PYTEST_CURRENT_TEST", "")
     path = os.pathsep.join([str(REPOSITORY / "common"), *recording])  # what tests/mutate.py adds
     return {**inherited, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}

@@ -1,4 +1,5 @@
-"""What doctor's job says on a node, with programs of the test's own; and limits as Slurm prints them."""
+"""What doctor's job (``doctor/probe.sh``) says on a node, with programs of the test's own; and limits as Slurm prints
+them."""
 
 from __future__ import annotations
 
@@ -47,6 +48,53 @@ def test_a_folder_that_the_node_does_not_see(tmp_path: Path) -> None:
     )
     assert {"install", "images", "workloads", "data", "hung"}.isdisjoint(said)
     assert said["python"] == [sys.executable]
+
+
+SMI = """case $1 in
+  --query*) echo 'NVIDIA H100, 575.51, 81559 MiB'; echo 'NVIDIA H100, 575.51, 81559 MiB' ;;
+  -L) exit 1 ;;
+  *) echo '| NVIDIA-SMI 575.51  Driver Version: 575.51  CUDA Version: 12.9 |' ;;
+esac"""
+NODE = {
+    **{"hostname": "echo n7", "uname": "echo x86_64:$1", "date": "echo clock:$1", "stat": 'echo "$3 of $4"'},
+    "nvidia-smi": SMI,
+}
+
+
+def test_a_healthy_node_says_what_it_is(tmp_path: Path) -> None:
+    said = probed(tmp_path, NODE, "node", str(tmp_path), str(tmp_path), "", "pyxis", "false", "true")
+    limit = said.pop("memlock")
+    assert len(limit) == 1
+    said.pop("infiniband", None)
+    said.pop("peermem", None)
+    assert said == {
+        "host": ["n7"],
+        "arch": ["x86_64:-m"],
+        "install": ["yes"],
+        "images": ["yes"],
+        "data": [str(tmp_path)],
+        "data_free": [f"%a %S of {tmp_path}"],
+        "gpu": ["NVIDIA H100, 575.51, 81559 MiB"] * 2,
+        "cuda": ["12.9"],
+        "python": ["true"],
+        "clock": ["clock:+%s.%N"],
+    }
+
+
+def test_a_tool_that_fails_has_not_hung(tmp_path: Path) -> None:
+    where = ("node", str(tmp_path), str(tmp_path), "", "enroot")
+    said = probed(tmp_path, {"nvidia-smi": "echo no driver; exit 9"}, *where)
+    assert said["gpu"] == ["no driver"]
+    assert "hung" not in said
+    assert "data" not in said, "only Pyxis unpacks where Enroot's own settings say"
+    for status in ("sleep 60", "exit 124", "exit 137"):
+        assert probed(tmp_path, {"nvidia-smi": status}, *where)["hung"] == ["nvidia-smi"] * 2
+
+
+def test_the_container_says_whether_it_sees_the_runs(tmp_path: Path) -> None:
+    said = probed(tmp_path, {"stat": NODE["stat"], "nvidia-smi": "exit 124"}, "image", str(tmp_path))
+    assert said == {"started": ["yes"], "root": ["%T of /"], "workloads": ["seen", "written"], "hung": ["nvidia-smi"]}
+    assert (tmp_path / "image").read_bytes() == b""
 
 
 def test_gpus_are_counted_in_the_container(tmp_path: Path) -> None:

@@ -99,7 +99,17 @@ def test_a_mutant_of_a_shell_file_is_one_too(tmp_path: Path, code: str, expected
 
 @pytest.mark.parametrize(
     "code",
-    ["# a 1 && b", "local a b", "sed -E 's,a && 1,b,'", 'a "1 < 2"', "else", "echo [0-9]* $1 ${!2} 2>&1", "a < 'b c'"],
+    [
+        "# a 1 && b",
+        "local a b",
+        "readonly a",
+        "sleep 3",
+        "sed -E 's,a && 1,b,'",
+        'a "1 < 2"',
+        "else",
+        "echo [0-9]* $1 ${!2} 2>&1",
+        "a < 'b c'",
+    ],
 )
 def test_what_is_no_code_of_a_shell_file_is_left_alone(tmp_path: Path, code: str) -> None:
     (tmp_path / "m.sh").write_text(f"{code}\n")

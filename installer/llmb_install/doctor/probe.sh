@@ -4,10 +4,7 @@
 
 # A tool that hangs in the driver must not hold up the others.
 bounded() {  # program, arguments
-  local status=0
-  command -v "$1" > /dev/null || return 0
-  timeout -k 2 "$patience" "$@" 2> /dev/null || status=$?
-  if ((status == 124 || status == 137)); then echo "hung=$1"; fi
+  timeout -k 2 "$patience" "$@" 2> /dev/null || case $? in 124 | 137) echo "hung=$1" ;; esac
 }
 
 room() {  # name, folder that exists: free bytes as two factors
