@@ -25,6 +25,10 @@ SECONDS = 1800.0
 """How long one file of tests may take."""
 
 
+BEFORE = "*"
+"""In place of tests: executed before the first of the file, by importing, or by an engine that serves all of them."""
+
+
 class Coverage:
     """Tests by line, the CPU seconds of each, and which fail without any mutant."""
 
@@ -46,7 +50,8 @@ class Coverage:
             if file not in self._texts and (root / file).is_file():
                 self._texts[file] = (root / file).read_text(encoding="utf-8").splitlines()
             for line, tests in lines.items():
-                self._tests[file][int(line)].update(test for test in tests if test not in self.failed)
+                executing = recorded["seconds"] if tests == [BEFORE] else tests
+                self._tests[file][int(line)].update(test for test in executing if test not in self.failed)
 
     def tests_of(self, mutant: Mutant) -> list[str]:
         """The tests that execute the mutant, the quickest first; of a shell file those in files that name it.
@@ -207,11 +212,10 @@ def _recorded(root: Path, tree: Path, to: Path) -> Iterator[list[Any]]:
     lines: dict[str, dict[int, list[str]]] = {}
     found = recording.get_data()
     for file in found.measured_files():
-        contexts = {
-            line: sorted({_test(name) for name in names if name} & recorder.seconds.keys())
+        lines[str(Path(file).relative_to(tree))] = {
+            line: sorted({_test(name) for name in names} & recorder.seconds.keys()) or [BEFORE]
             for line, names in found.contexts_by_lineno(file).items()
         }
-        lines[str(Path(file).relative_to(tree))] = {line: tests for line, tests in contexts.items() if tests}
     value = {"seconds": recorder.seconds, "failed": sorted(recorder.failed), "lines": lines}
     temporary = to.with_suffix(f".{time.time_ns()}")
     temporary.write_text(json.dumps(value))

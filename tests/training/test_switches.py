@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training_jobs import REPOSITORY, Engine, TrainingRun, make_job
+from training_jobs import REPOSITORY, Engine, TrainingRun, make_job, recording
 
 from llmb_common.timing.iterations import Ending, read_ending
 
@@ -182,7 +182,7 @@ def test_without_megatron_bridge_the_remedy_is_named(tmp_path: Path) -> None:
     job_file.write_text(json.dumps(make_job()), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "llmb_train", str(job_file)],
-        env={"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "PYTHONPATH": str(COMMON)},
+        env={"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "PYTHONPATH": str(COMMON), **recording()},
         capture_output=True,
         text=True,
         timeout=1500,
@@ -200,7 +200,10 @@ def test_a_wrong_job_is_reported_by_one_rank(tmp_path: Path) -> None:
     for rank in ("0", "1"):
         done = subprocess.run(
             [sys.executable, "-m", "llmb_train", str(job_file)],
-            env={"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_NTASKS": "2", "PYTHONPATH": str(COMMON)},
+            env={
+                **{"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_NTASKS": "2"},
+                **{"PYTHONPATH": str(COMMON), **recording()},
+            },
             capture_output=True,
             text=True,
             timeout=1500,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training_jobs import REPOSITORY, Engine, make_function_job, make_job
+from training_jobs import REPOSITORY, Engine, make_function_job, make_job, recording
 
 from llmb_common.recipes.folders import recipe_folders
 from llmb_common.recipes.loading import load_recipe
@@ -53,7 +53,7 @@ def start(
     own |= {"MASTER_PORT": "29400", "PYTHONPATH": f"{tree}:{REPOSITORY / 'common'}", "PATH": os.environ["PATH"]}
     return subprocess.run(
         [sys.executable, "-m", "llmb_train", str(job_file)],
-        env=own | environment,
+        env=own | recording() | environment,
         capture_output=True,
         text=True,
         check=False,

@@ -244,14 +244,17 @@ class Engine:
         return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 
 
+def recording() -> dict[str, str]:
+    """What a program in an environment of its own must be told for tests/mutate.py to know what it executes."""
+    names = ("COVERAGE_PROCESS_START", "PYTEST_CURRENT_TEST") if "LLMB_TEST_RECORDING" in os.environ else ()
+    return {name: os.environ[name] for name in names}
+
+
 def training_environment() -> dict[str, str]:
     """This process's environment, with the training code and without another job's ranks."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "MASTER_", "PYTEST_"))}
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         inherited.pop(name, None)
-    recording = []
-    if "LLMB_TEST_RECORDING" in os.environ:
-        recording = [os.environ["LLMB_TEST_RECORDING"]]
-        inherited["PYTEST_CURRENT_TEST"] = os.environ.get("PYTEST_CURRENT_TEST", "")
-    path = os.pathsep.join([str(REPOSITORY / "common"), *recording])  # what tests/mutate.py adds
-    return {**inherited, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    recorder = [os.environ["LLMB_TEST_RECORDING"]] if "LLMB_TEST_RECORDING" in os.environ else []
+    path = os.pathsep.join([str(REPOSITORY / "common"), *recorder])
+    return {**inherited, **recording(), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}

@@ -17,7 +17,7 @@ LOCKS = ("tool.txt", "uv.txt", "engine-cpu.txt", "engine-cpu-0.6.txt")
 UV = """#!/bin/bash
 if [[ $2 == compile ]]; then
   echo "$*" >> "$LOG"
-  while [[ $1 != --output-file ]]; do shift; done
+  while [[ $# -gt 2 && $1 != --output-file ]]; do shift; done
   echo "locked $2" > "$2"
 else
   asked=$(sed 's/^/ /' | tr -d '\\n')
