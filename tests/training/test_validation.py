@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from training_jobs import Engine
 
+from support.golden import check_golden
+
 MBRIDGE = Path(__file__).resolve().parents[2] / "mbridge"
 SHIPPED = json.loads((MBRIDGE / "validation-0.6.2.json").read_text(encoding="utf-8"))["functions"]
 CATALOGUE = json.loads((MBRIDGE / "catalogue-0.6.2.json").read_text(encoding="utf-8"))["functions"]
@@ -50,6 +52,17 @@ def test_the_shipped_results_are_what_megatron_says(lines: dict[str, dict[str, A
 def test_a_job_that_saves_is_as_valid(lines: dict[str, dict[str, Any]], name: str) -> None:
     """It has the plain optimizer, and so it needs other packages."""
     assert lines[name]["saving"]["refused"] == SHIPPED[name]["refused"]
+
+
+def test_models_are_what_their_vendors_published(functions_engine: Engine) -> None:
+    """The first function of each model whose ``config.json`` LLMB ships the numbers of: every field that is set."""
+    first = {row["hugging_face"]: name for name, row in reversed(CATALOGUE.items()) if row["hugging_face"]}
+    said = functions_engine.json_lines("published_models.py", *sorted(first.values()))
+    text = ""
+    for line in said:
+        text += f"{line['name']}\n"
+        text += "".join(f"  {name}: {json.dumps(value)}\n" for name, value in sorted(line["fields"].items()))
+    check_golden("models-0.6.2.txt", text)
 
 
 @pytest.mark.parametrize("name", COUNTED)
