@@ -48,7 +48,7 @@ def test_a_token_sees_half_of_the_sequence_on_average() -> None:
     ],
 )
 def test_a_window_is_of_the_layers_that_have_one(window: Any, every: Any, seen: list[float]) -> None:
-    """Of 16 tokens the first three see 1, 2 and 3, the others four: 3.625 on average, by halves as in half a sequence."""
+    """Of 16 tokens the first three see 1, 2 and 3, the others four: 3.625 on average."""
     assert counted(3, window_size=window, window_attn_skip_freq=every) == 3 * WEIGHTS + keys(*seen)
 
 

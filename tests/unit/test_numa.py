@@ -1,5 +1,5 @@
-"""rendering/numa.sh: which NUMA node each rank is bound to, on made-up trees of /sys. The text is the real one, with
-another folder in the place of /sys; one bash binds all ranks of a tree."""
+"""rendering/numa.sh and rendering/cores.sh: which NUMA node, and which cores, each rank is bound to, on made-up trees of
+/sys. The text is the real one, with another folder in the place of /sys; one bash binds all ranks of a tree."""
 
 from __future__ import annotations
 
