@@ -88,7 +88,7 @@ def test_a_node_that_cannot_be_read_is_none(tmp_path: Path) -> None:
     ("cores", "before", "expected"),
     [
         (128, "numactl --cpunodebind=1", "numactl --cpunodebind=1 --physcpubind=112-113"),
-        (128, "", "numactl --physcpubind=112-113"),
+        (114, "", "numactl --physcpubind=112-113"),
         (113, "numactl --cpunodebind=1", "numactl --cpunodebind=1"),  # the last rank's second core does not exist
         (113, "", ""),
     ],
