@@ -1,4 +1,4 @@
-"""rendering/numa.sh and rendering/cores.sh: which NUMA node, and which cores, each rank is bound to, on made-up trees of
+"""rendering/numa.sh and rendering/cores.sh: the NUMA node and the cores that each rank is bound to, on made-up trees of
 /sys. The text is the real one, with another folder in the place of /sys; one bash binds all ranks of a tree."""
 
 from __future__ import annotations
