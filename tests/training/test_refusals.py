@@ -215,6 +215,15 @@ def named(family: str, of: str, **changes: Any) -> Any:
         (named("llama3_8b", "peft"), GPU, ("names none", "set LOAD_CHECKPOINT_PATH to a Megatron checkpoint")),
         (named("llama3_8b", "peft", checkpoint={"load": "/nowhere"}), GPU, ("there is no checkpoint in /nowhere",)),
         (named("nemotronh_56b", "pretrain"), CPU, ("has Mamba layers", "on a CPU", "train it in the recipe's cont")),
+        (named("qwen3_next_80b_a3b", "pretrain"), CPU, ("has gated delta nets, whose kernels",)),
+        (
+            named("qwen35_vl_35b_a3b", "pretrain"),
+            CPU,
+            ("has gated delta nets, whose kernels are for GPUs, and a vision",),
+        ),
+        (named("qwen3_vl_30b_a3b", "pretrain"), CPU, ("has a vision encoder and image data",)),
+        (named("glm51", "sft"), CPU, ("has sparse attention",)),
+        (named("deepseek_v4_pro", "pretrain"), CPU, ("has sparse attention",)),
         (named("wan_14b", "pretrain"), GPU_ALONE, ("has a video diffusion model", "on a GPU without Transformer")),
         (
             named("llama3_8b", "pretrain", function={"reduced": None}),
