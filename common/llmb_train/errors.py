@@ -21,7 +21,7 @@ from typing import ClassVar
 class TrainError(Exception):
     """The root. ``str()`` gives the message and the remedy, ready for a job log."""
 
-    exit_status: ClassVar[int] = 1
+    exit_status: ClassVar[int]
 
     def __init__(self, message: str, *, remedy: str = "") -> None:
         super().__init__(message)

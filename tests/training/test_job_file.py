@@ -10,6 +10,7 @@ import pytest
 from training_jobs import ARCHITECTURES, make_function_job, make_job
 
 from llmb_common.timing.iterations import NOTHING_LEFT
+from llmb_train.__main__ import main
 from llmb_train.errors import JobError, NothingLeft
 from llmb_train.job import load_job, parse_job
 from llmb_train.settings.checkpoint import Loaded, find_checkpoint, loaded, span
@@ -146,3 +147,25 @@ def test_a_job_that_goes_on_may_find_nothing_left(tmp_path: Path, monkeypatch: p
         loaded(job)
     assert caught.value.exit_status == 0
     assert NOTHING_LEFT.search(str(caught.value).encode()), "results know the run by these words"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [([], 2), (["-h"], 0), (["--help"], 0), (["-x"], 2), (["-h", "job.json"], 2), (["a", "b"], 2)],
+)
+def test_other_words_are_answered_with_how_it_is_called(
+    arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == status
+    assert capsys.readouterr() == ("", "usage: python -m llmb_train job.json\n")
+
+
+@pytest.mark.parametrize(("rank", "lines"), [("0", 2), ("1", 0)])
+def test_the_first_rank_says_what_is_wrong_with_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rank: str, lines: int
+) -> None:
+    (tmp_path / "job.json").write_text("{}", encoding="utf-8")
+    monkeypatch.setenv("RANK", rank)
+    assert main([str(tmp_path / "job.json")]) == 2
+    said = capsys.readouterr().err
+    assert (said.count("\n"), said.startswith("llmb_train: error: ")) == (lines, lines > 0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmb_train.catalogue import flops
+from llmb_train.catalogue import flops, parameters
 
 HIDDEN, HEADS, GROUPS, WIDTH, LENGTH, FFN, VOCABULARY = 8, 4, 2, 2, 16, 32, 100
 WEIGHTS = HIDDEN * WIDTH * 2 * (HEADS + GROUPS) + 2 * HIDDEN * FFN
@@ -56,3 +56,16 @@ def test_adapters_and_diffusion_models_are_not_counted() -> None:
     model = SimpleNamespace(vocab_size=VOCABULARY)
     assert flops.per_token(SimpleNamespace(model=model, peft=object())) is None
     assert flops.per_token(SimpleNamespace(model=SimpleNamespace(), peft=None)) is None
+
+
+@pytest.mark.parametrize(
+    ("more", "sharing"),
+    [
+        ({}, []),
+        ({"dsa_indexer_topk_freq": 4}, [1, 2, 3, 5, 6, 7]),
+        ({"dsa_indexer_topk_freq": 4, "dsa_indexer_skip_topk_offset": 3}, [3, 4, 5, 7]),
+        ({"dsa_indexer_topk_freq": 2, "dsa_indexer_skip_topk_offset": 0}, [1, 3, 5, 7]),
+    ],
+)
+def test_layers_that_take_the_tokens_of_one_before(more: dict[str, int], sharing: list[int]) -> None:
+    assert [layer for layer in range(8) if parameters.shares_index(SimpleNamespace(**more), layer)] == sharing

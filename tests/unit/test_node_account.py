@@ -114,6 +114,7 @@ def test_nccl_writes_its_own_log(tmp_path: Path) -> None:
     environ = job()
     Node(tmp_path, FIRST, environ).start(uses_nccl=True)
     assert environ["NCCL_DEBUG"] == "INFO"
+    assert set(environ["NCCL_DEBUG_SUBSYS"].split(",")) == {"INIT", "ENV"}, "nothing that each collective prints"
     assert environ["NCCL_DEBUG_FILE"] == f"{tmp_path}/nodes/n2.nccl.log"
 
 
