@@ -30,7 +30,9 @@ _ARITHMETIC = {
     " / ": " * ",
     " % ": " / ",
 }
-_NUMBER = re.compile(r"(?<![\w.$&<>\\{,^*!\[-])(?<!sleep )(?<!-k )[0-9]+(?![\w.>,}\]-])|(?<=[-+*/] )[0-9]+(?=\])")
+_NUMBER = re.compile(
+    r"(?<![\w.$&<>\\{,^*!\[-])(?<!sleep )(?<!-k )(?<!timeout )[0-9]+(?![\w.>,}\]-])|(?<=[-+*/] )[0-9]+(?=\])"
+)
 _TOKEN = re.compile(f"(?=({'|'.join(map(re.escape, sorted({**_ANYWHERE, **_ARITHMETIC}, key=len, reverse=True)))}))")
 """Looked ahead for, because two may share a blank."""
 _LEFT_OUT = re.compile(r"\s*(?!readonly \w+\s*$)(?!(local|done|fi|esac|then|else|elif|do|set|exec)\b|#|\}|\)|;;|')\S")

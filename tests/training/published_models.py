@@ -2,7 +2,8 @@
 
     ENGINE_PYTHON tests/training/published_models.py NAME ...     (PYTHONPATH=common)
 
-One JSON line for each function: ``fields``, the model provider's that are not the defaults of its class.
+One JSON line for each function: ``fields``, the model provider's that are not the defaults of its class. The last one
+has ``unknown``: what the numbers name and transformers' classes do not.
 """
 
 from __future__ import annotations
@@ -37,6 +38,20 @@ def fields(model: Any) -> dict[str, Any]:
     return {name: plain(value) for name, value in found.items() if value is not None and value != defaults[name]}
 
 
+def unknown() -> set[str]:
+    import transformers
+
+    from llmb_train.hugging_face.numbers import PUBLISHED
+
+    found: set[str] = set()
+    for model in PUBLISHED.values():
+        empty = getattr(transformers, model.kind)()
+        parts = {name: value for name, value in model.numbers.items() if name in ("text_config", "vision_config")}
+        for config, numbers in ((empty, model.numbers), *((getattr(empty, name), parts[name]) for name in parts)):
+            found |= numbers.keys() - config.to_dict().keys() - config.attribute_map.keys()
+    return found
+
+
 def main(names: list[str]) -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
@@ -45,6 +60,7 @@ def main(names: list[str]) -> None:
 
     for name in names:
         print(json.dumps({"name": name, "fields": fields(functions.find(name)().model)}), flush=True)
+    print(json.dumps({"unknown": sorted(unknown())}))
 
 
 if __name__ == "__main__":
