@@ -43,9 +43,10 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 _SAME = {"O_CLOEXEC"}
 """Attributes without effect: Python opens files close-on-exec in any case."""
 
-_TIMES = {"timeout", "seconds", "patience", "encoding", "help", "frozen", "default_factory", "kw_only", "strict"}
-"""Keyword arguments that are how long to wait, or that are there for readers and type checkers (``zip``'s ``strict``
-asserts what is always so)."""
+_TIMES = {"timeout", "seconds", "patience", "flush", "encoding", "help", "frozen", "default_factory", "kw_only"}
+_TIMES |= {"strict"}
+"""Keyword arguments that are how long to wait or when a line appears, or that are there for readers and type checkers
+(``zip``'s ``strict`` asserts what is always so)."""
 
 _WAITING = {"sleep", "cast", "TypeVar", "wait", "ThreadPoolExecutor", "token_hex"}
 """Calls whose arguments are how long to wait, types, how many threads there are, or the length of a random name."""

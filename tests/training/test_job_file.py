@@ -169,3 +169,46 @@ def test_the_first_rank_says_what_is_wrong_with_the_job(
     assert main([str(tmp_path / "job.json")]) == 2
     said = capsys.readouterr().err
     assert (said.count("\n"), said.startswith("llmb_train: error: ")) == (lines, lines > 0)
+
+
+@pytest.mark.parametrize("name", ["tp", "pp", "cp", "vp", "ep", "etp"])
+def test_no_part_of_a_layout_is_nothing(name: str) -> None:
+    with pytest.raises(JobError, match=rf"parallelism\.{name} is 0, it must be at least 1"):
+        parse_job(make_job(parallelism={name: 0}))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"profile": {"tool": "nsys", "start": 0, "stop": 1, "ranks": [0]}},
+        {"steps": {"train": 1, "exit_after": 1}},
+        {"parallelism": {"vp": 1}},
+        {"world_size": 2, "parallelism": {"cp": 2}, "sequence_length": 132},
+        {"world_size": 4, "parallelism": {"tp": 2, "cp": 2}},
+        {"batch": {"mbs": 8}},
+    ],
+    ids=str,
+)
+def test_the_smallest_numbers_are_enough(changes: dict[str, Any]) -> None:
+    parse_job(make_job(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"parallelism": {"vp": 2}}, "virtual pipeline stages need pp > 1"),
+        ({"schema": 2}, "submit the run again with one version of LLMB"),
+        ({"engine": "0.5"}, "plan the job again"),
+        ({"world_size": 3, "parallelism": {"tp": 2}}, "use a number of ranks that is a multiple of TP * PP * CP"),
+        ({"steps": {"exit_after": 0}}, "steps.train and steps.exit_after must be at least 1"),
+        ({"profile": {"tool": "nsys", "start": -1, "stop": 5, "ranks": [0]}}, "profile.start -1 is not before"),
+        ({"world_size": 2, "parallelism": {"cp": 2}, "sequence_length": 130}, "is not a multiple of 2 * cp = 4"),
+    ],
+    ids=str,
+)
+def test_the_file_and_the_remedy_are_named(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    (tmp_path / "job.json").write_text(json.dumps(make_job(**changes)), encoding="utf-8")
+    with pytest.raises(JobError) as caught:
+        load_job(tmp_path / "job.json")
+    assert str(caught.value).startswith(f"{tmp_path / 'job.json'}: ")
+    assert words in str(caught.value)
