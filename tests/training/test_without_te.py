@@ -1,6 +1,7 @@
-"""A function's configuration on a CPU: what needs a kernel that is not there is off, and a small copy keeps its structure.
+"""A function's configuration on a CPU: what needs a kernel that is not there is off, a small copy keeps its structure.
 
-Needs no engine: torch and Megatron have stand-ins here."""
+Needs no engine: torch and Megatron have stand-ins here.
+"""
 
 from __future__ import annotations
 
