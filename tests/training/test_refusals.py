@@ -52,7 +52,7 @@ def test_experts_that_are_gathered_late_are_named_in_the_log() -> None:
 def test_fsdp_with_cuda_graphs_is_refused_with_what_the_engine_lacks(
     monkeypatch: pytest.MonkeyPatch, core: str | None, why: str
 ) -> None:
-    monkeypatch.setattr(refusals, "package_version", lambda name: core)
+    monkeypatch.setattr(refusals, "package_version", {"megatron-core": core}.get)
     message = refusal(parallelism={"fsdp": True}, performance={"cuda_graph": True})
     assert "Megatron-FSDP and CUDA graphs cannot be combined" in message
     assert why in message

@@ -75,18 +75,20 @@ def reduced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         sys.modules[name] = before
 
 
-def copy(reduced: Any, **more: Any) -> Any:
-    """The model of a small copy: 4 layers, hidden size 128, 4 experts, 64 tokens."""
+def copy_of(reduced: Any, layout: dict[str, Any] | None = None, **more: Any) -> Any:
+    """The configuration of a small copy: 4 layers, hidden size 128, 4 experts, 64 tokens."""
     base = {"num_query_groups": 8, "window_size": None, "num_moe_experts": None, "moe_router_num_groups": None}
     experts = {"moe_router_topk": 8, "moe_shared_expert_intermediate_size": 2048, "moe_layer_freq": 1}
     config = SimpleNamespace(model=SimpleNamespace(**base | experts | more))
     for name in ("train", "scheduler", "optimizer", "ddp"):
         setattr(config, name, SimpleNamespace())
-    reduced.reduce(
-        parse_job(make_function_job("deepseek_v3", parallelism={"tp": 2, "pp": 2, "vp": 2, "ep": 2}, world_size=4)),
-        config,
-    )
-    return config.model
+    layout = {"tp": 2, "pp": 2, "vp": 2, "ep": 2} if layout is None else layout
+    reduced.reduce(parse_job(make_function_job("deepseek_v3", parallelism=layout, world_size=4)), config)
+    return config
+
+
+def copy(reduced: Any, layout: dict[str, Any] | None = None, **more: Any) -> Any:
+    return copy_of(reduced, layout, **more).model
 
 
 @pytest.mark.parametrize(
@@ -121,6 +123,19 @@ def test_a_small_copy_is_laid_out_as_planned(reduced: Any) -> None:
     assert (model.pipeline_dtype, model.pipeline_model_parallel_layout) == ("bf16", None)
     assert (model.num_layers_in_first_pipeline_stage, model.num_layers_in_last_pipeline_stage) == (None, None)
     assert (model.expert_tensor_parallel_size, model.account_for_loss_in_pipeline_split) == (None, False)
+    flat = copy(reduced, {"ep": None})
+    assert (flat.sequence_parallel, flat.expert_model_parallel_size) == (False, 1)
+    assert flat.virtual_pipeline_model_parallel_size is None
+    assert (flat.num_query_groups, hasattr(flat, "q_lora_rank")) == (4, False)
+
+
+def test_a_small_copy_learns_within_a_few_steps(reduced: Any) -> None:
+    config = copy_of(reduced)
+    assert (config.train.micro_batch_size, config.train.global_batch_size) == (1, 8)
+    assert (config.scheduler.lr_decay_iters, config.scheduler.lr_warmup_iters) == (5, 1)
+    assert (config.optimizer.lr, config.optimizer.min_lr, config.ddp.use_megatron_fsdp) == (3e-3, 3e-4, False)
+    vocabulary = ("vocab_size", "make_vocab_size_divisible_by", "should_pad_vocab")
+    assert [getattr(config.model, name) for name in vocabulary] == [1024, 128, True]
 
 
 @pytest.mark.parametrize("engine", [CPU, GPU], ids=str)

@@ -285,6 +285,30 @@ def test_llama_has_a_graph_of_the_whole_iteration_and_others_one_for_each_layer(
     assert of_graphs(made) == {"cuda_graph_impl": "none", second: [], "use_te_rng_tracker": False}
 
 
+@pytest.mark.parametrize(
+    ("family", "hidden", "gpu", "dtype", "preset"),
+    [
+        ("llama3", 8192, "h100", "bf16", "bf16_h100_h8192_tp4_mbs1_seqlen8192"),
+        ("llama3", 16384, "h100", "fp8", "fp8_h100_h16384_tp8_cp2_mbs1_seqlen8192"),
+        ("llama3", 16384, "gb200", "bf16", "bf16_b200_h16384_tp4_cp2_mbs1_seqlen8192"),
+        ("nemotron4", 6144, "b200", "fp8", "bf16_b200_h6144_tp2_mbs1_seqlen4096"),
+        ("nemotron4", 18432, "b200", "fp8", "fp8_b200_h18432_tp8_mbs1_seqlen4096"),
+        ("nemotron4", 18432, "h100", "fp8", None),
+        ("grok1", 6144, "h100", "bf16", "fp8_b200_h16384_tp4_cp2_mbs1_seqlen8192"),
+        ("grok1", 6144, "gb200", "bf16", "fp8_b200_h16384_tp4_cp2_mbs1_seqlen8192"),
+    ],
+)
+def test_the_overlap_is_the_one_that_each_models_scripts_name(
+    tmp_path: Path, family: Any, hidden: int, gpu: str, dtype: Any, preset: str | None
+) -> None:
+    """Where each was read: ``settings/overlap.py``."""
+    made = job(tmp_path)
+    generation: Any = "hopper" if gpu == "h100" else "blackwell"
+    made = replace(made, family=family, gpu_generation=generation, precision=replace(made.precision, dtype=dtype))
+    made = replace(made, architecture=replace(made.architecture, hidden=hidden))
+    assert overlap.preset_name(made) == (f"userbuffers_{preset}" if preset else None)
+
+
 def test_adam_is_the_published_one(tmp_path: Path) -> None:
     """Its numbers cost nothing; they decide the losses that runs are compared by."""
     made = optimizer.optimizer_config(job(tmp_path), GPU)
