@@ -362,6 +362,7 @@ def verdict_as_dict(verdict: Verdict | None) -> dict[str, Any]:
         "difference": verdict.difference if verdict else None,
         "steady_difference": decision.steady - 1 if decision else None,
         "stall_share": decision.stall_share if decision else None,
+        "rarest_stall_steps": decision.rarest_stall if decision else None,
         "scatter": decision.source if decision else None,
         "difference_low": decision.low - 1 if decision else None,
         "difference_high": decision.high - 1 if decision else None,

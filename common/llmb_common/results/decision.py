@@ -121,6 +121,8 @@ class Decision:
     scattered: bool = False
     days: int = 1
     """Batches of the runs that share nothing: repeats of one evening are one."""
+    steps: int = 0
+    """After warm-up, of all runs."""
 
     @property
     def resolution(self) -> float:
@@ -131,6 +133,11 @@ class Decision:
     def stall_share(self) -> float:
         """What stalls cost, as a share of the steady step time."""
         return self.ratio / self.steady - 1 if self.steady else 0.0
+
+    @property
+    def rarest_stall(self) -> int:
+        """Steps of which one stalls, where these runs see one in 19 cases of 20: rarer ones are not looked for."""
+        return max(self.steps // 3, 1)
 
     @property
     def steady_answer(self) -> Answer:
@@ -211,6 +218,7 @@ def decide(
         source=found.source,
         scattered=found.scattered,
         days=groups,
+        steps=sum(run.steps or run.count for run in runs),
     )
 
 

@@ -287,6 +287,8 @@ def _text(decision: Decision, reference: Reference) -> str:
     """``pass, 1.0% slower ± 5.9% (limit 5.0% slower)``: what it means must be clear without the page about it."""
     mark = "" if reference.same_software else "indication: "
     limit = f"limit {decision.limit - 1:.1%} slower; {_SCATTER[decision.source]}"
+    if decision.answer == "pass":
+        limit += f"; stalls rarer than 1 step in {decision.rarest_stall} not looked for"
     shown = f"{mark}{decision.answer}, {_apart(decision.ratio)} ± {decision.resolution:.1%} ({limit})"
     if abs(decision.stall_share) >= _STALLS_SHOWN:
         alone = f"steady steps {_STEADY[decision.steady_answer]} ({_apart(decision.steady)})"
