@@ -14,6 +14,7 @@ from llmb_common.request.variables import VARIABLES
 from llmb_run.main import main
 from support import instant
 from support.run_site import RunSite
+from support.site_record import plant
 
 SUITE = """\
 name: night
@@ -35,6 +36,7 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("campaign")
     with pytest.MonkeyPatch.context() as patch:
         instant.install_executor(patch, folder / "instant")
+        plant(patch)
         for name in VARIABLES:
             patch.delenv(name, raising=False)
         patch.setenv("LLMB_INSTALL", str(RunSite(folder, "instant").install))

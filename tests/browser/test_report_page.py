@@ -121,7 +121,7 @@ def test_verdicts_come_first_and_the_worst_is_chosen(page: Page) -> None:
     conclusion = page.locator("#conclusion").inner_text()
     assert conclusion.startswith(f"✗\n1 of 7 configurations fails as an indication: {FAIL}, nemo:26.02.01, 18.")
     assert re.search(r"; \d pass(es)? as an indication; ", conclusion), "never counted with other verdicts"
-    assert "; 1 of 18 runs did not succeed; runs with node009 are 8." in conclusion
+    assert conclusion.endswith("; 1 of 18 runs did not succeed.")
     assert cells(page, "#run-table", "verdict")[0].split() == ["✗", "fail", "indication"]
     assert headings[1] == f"Steps: {FAIL}"
     bar = page.locator("#groups tbody tr").first.locator(".interval")

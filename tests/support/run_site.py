@@ -40,7 +40,7 @@ for ((step = 1; step <= steps; step++)); do
   sleep "${STANDIN_SECONDS:-0}" & wait $!
   printf ' [2026-11-20 03:40:35] iteration %8d/%8d | consumed samples: %d | elapsed time per iteration (ms): %s |' \\
     "$step" "$steps" "$step" "${STANDIN_MS:-100.5}"
-  printf ' throughput per GPU (TFLOP/s/GPU): 500.0 | lm loss: 6.%04dE+00 | grad norm: 1.0 |\\n' $((9900 - 10 * step))
+  printf ' throughput per GPU (TFLOP/s/GPU): 0.0 | lm loss: 6.%04dE+00 | grad norm: 1.0 |\\n' $((9900 - 10 * step))
   if [[ ${STANDIN_HANG:-} == "$step" ]]; then
     trap '' TERM
     sleep 600 & wait $!

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import io
 import os
@@ -124,6 +125,7 @@ def pip_config(env: dict[str, str]) -> str:
 NAME = "uv-0.13.9-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
 
 
+@functools.cache  # an archive holds the time of day
 def wheel() -> bytes:
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:

@@ -98,7 +98,7 @@ def test_junit_as_a_server_reads_it(report: Report) -> None:
     assert (failed.name, failed.classname) == ("llama3.1 70b mbridge fp8 (cs) on 64 h100", "llmb.nemo:26_02_01")
     assert failed.result[0].message.startswith("indication: fail, 18.")
     assert failed.system_out is not None
-    assert "s a step, mean of 3 runs; reference 10.227 s (NVIDIA Megatron-Bridge" in failed.system_out
+    assert "s a steady step, mean of 3 runs; reference 10.227 s (NVIDIA Megatron-Bridge" in failed.system_out
     assert all(str(case.system_out).startswith("indication: pass, ") for case in cases if not case.result)
     assert "iteration 17 of 50" in cases[kinds.index(Error)].result[0].message
 

@@ -267,7 +267,6 @@ def test_a_profile_is_of_the_steps_and_ranks_that_were_asked_for(tmp_path: Path,
     [
         ("llama3", "0.3", {"cuda_graph_impl": "local", "cuda_graph_scope": ["full_iteration"]}),
         ("grok1", "0.3", {"cuda_graph_impl": "local", "cuda_graph_scope": []}),
-        ("llama3", "0.6", {"cuda_graph_impl": "full_iteration", "cuda_graph_modules": []}),
     ],
 )
 def test_llama_has_a_graph_of_the_whole_iteration_and_others_one_for_each_layer(

@@ -137,15 +137,16 @@ def _view(
     from llmb_run.results.csv_text import lines_csv
     from llmb_run.results.measuring import reference_lines
 
+    together = groups.group(found) if group else []
     if group:
-        view = groups.group_view(groups.group(found))
+        view = groups.group_view(together)
     elif scaling:
         view = series.scaling_view(series.scaling_lines(found, place))
     else:
         view = series.history_view(series.history_lines(found))
 
     def table() -> str:
-        for line in reference_lines(found) if group else ():
+        for line in (*groups.group_remarks(together), *reference_lines(found)) if group else ():
             terminal.notice(line)
         if not view.rows:
             return f"{view.empty}\n"

@@ -14,6 +14,7 @@ import msgspec
 
 from llmb_common.results.comparison import compare_times
 from llmb_common.results.configuration import configuration_key, software_of
+from llmb_common.results.decision import ERROR_RATE
 from llmb_common.results.estimate import StepTime
 from llmb_run.results.measuring import Measured
 
@@ -23,8 +24,8 @@ _WORTH = 1.02
 _ALARM = 0.01
 """How often, about, some healthy node is called slow."""
 
-_BEYOND = 0.025
-"""How often the truth lies beyond one side of the interval of ``compare_times``."""
+_ENDLESS = 10**9
+"""Steps of a run of which it is known that none stalls."""
 
 
 class HostLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,11 +105,16 @@ def _repeats(found: Sequence[Measured]) -> list[_Repeat]:
             key = (configuration_key(item.record.plan), software_of(item.record))
             groups.setdefault(key, []).append((frozenset(item.account.hosts), item.good))
     return [
-        _Repeat(key, hosts, replace(time, seconds=time.seconds / mean, error=time.error / mean))
+        _Repeat(key, hosts, _steady(time, mean))
         for key, runs in groups.items()
         if len(runs) > 1 and (mean := statistics.fmean(time.seconds for _, time in runs))
         for hosts, time in runs
     ]
+
+
+def _steady(time: StepTime, mean: float) -> StepTime:
+    """Over the mean of all repeats, without stalls: a node that is slow is slow in each step."""
+    return replace(time, seconds=time.seconds / mean, error=time.error / mean, stalls=(), steps=_ENDLESS)
 
 
 def _slowest(repeats: Sequence[_Repeat], known: Collection[str]) -> tuple[tuple[str, ...], float] | None:
@@ -124,7 +130,7 @@ def _slowest(repeats: Sequence[_Repeat], known: Collection[str]) -> tuple[tuple[
 
 def _needed(looks: int) -> float:
     """Each node that is looked at is another chance of a slow one by accident (Bonferroni)."""
-    return NormalDist().inv_cdf(1 - _ALARM / looks) / NormalDist().inv_cdf(1 - _BEYOND)
+    return NormalDist().inv_cdf(1 - _ALARM / looks) / NormalDist().inv_cdf(1 - ERROR_RATE)
 
 
 def _sureness(host: str, repeats: Sequence[_Repeat]) -> float:

@@ -62,7 +62,7 @@ def _held_against(group: dict[str, Any]) -> list[str]:
         return []
     count = counted(len(group["run_ids"]), "run")
     reference = f"{known['seconds']:g} s ({known['source']}; {known['software']})"
-    held = f"{group['step_seconds']:.3f} s a step, mean of {count}; reference {_text(reference)}"
+    held = f"{group['step_seconds']:.3f} s a steady step, mean of {count}; reference {_text(reference)}"
     return [held, *(_text(note) for note in known["notes"])]
 
 

@@ -86,7 +86,12 @@ def _group(items: Sequence[tuple[Measured, RunRecord]]) -> Group:
     verdict = first if good else _why_none(items)
     if times and reference:
         verdict = judge_runs(
-            record.plan, times, reference, scatter=scatter, earlier=earlier, waiting=len(able) - len(judged)
+            record.plan,
+            times,
+            reference,
+            scatter=scatter,
+            earlier=earlier,
+            waiting=[time for *_, time in able[len(judged) :]],
         )
     return Group(
         key=configuration_key(record.plan),
@@ -135,6 +140,16 @@ def group_view(items: Sequence[Group]) -> View:
         for found in data
     ]
     return View("groups", data, _IN_CSV, lines, _COLUMNS, _RIGHT, [_row(item) for item in items])
+
+
+def group_remarks(items: Sequence[Group]) -> list[str]:
+    """What a reader must know of runs that were judged together."""
+    return [
+        f"{item.title}: {text}"
+        for item in items
+        if item.verdict and item.verdict.decision
+        for text in item.verdict.remarks
+    ]
 
 
 def group_as_dict(item: Group) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from llmb_common.printable import counted
 from llmb_common.results.comparison import EVIDENCE, facts
 from llmb_common.timing.tables import render, shorten
-from llmb_run.results.groups import Group, group, group_as_dict, group_view
+from llmb_run.results.groups import Group, group, group_as_dict, group_remarks, group_view
 from llmb_run.results.measuring import COLUMNS, RIGHT, Measured, as_dict, figure_row, reference_lines, say_remarks
 from llmb_run.results.next_step import next_step
 from llmb_run.terminal import notice, table
@@ -30,7 +30,7 @@ def listing(found: Sequence[Measured], most: int | None, *, full_names: bool) ->
     text += _runs(shown, groups, full_names=full_names)
     text += _not_listed(len(found) - len(shown), len(groups) - len(groups[:most]))
     say_remarks(shown)
-    for line in reference_lines(found):
+    for line in (*group_remarks(groups[:most]), *reference_lines(found)):
         notice(line)
     return f"{text}\nnext: {next_step(groups[:most])}\n"
 

@@ -67,7 +67,8 @@ def _more(item: Group, verdict: Verdict) -> Step:
     """Where the answer is open."""
     decision = verdict.decision
     if decision and decision.more_runs:
-        return _repeat(3, item, decision.more_runs, f"{item.title} is inconclusive")
+        days = ", on other days" if decision.other_days else ""
+        return _repeat(3, item, decision.more_runs, f"{item.title} is inconclusive: more runs{days}")
     if decision and decision.reference_too_uncertain:
         return Step(3, ("baseline", "list"), f"{item.title}: its baseline is of too few runs to decide")
     return Step(6, ("report", "--html", "report.html"), f"{item.title}: {verdict.text}")

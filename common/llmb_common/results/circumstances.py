@@ -32,9 +32,12 @@ _WORK = 1_000_000
 """Runs times their nodes times trials that are worth a word: half a second."""
 
 
-def remarks_on(runs: Sequence[StepTime], decision: Decision, scatter: Scatter) -> tuple[str, ...]:
-    """In words; empty where there is nothing to say."""
-    found = [_shared(runs, decision), _scattered(runs, decision, scatter), unlike(runs) or slow_node(runs)]
+def remarks_on(
+    runs: Sequence[StepTime], decision: Decision, scatter: Scatter, waiting: Sequence[StepTime] = ()
+) -> tuple[str, ...]:
+    """In words; empty where there is nothing to say. ``waiting``: further runs, which count at the next look."""
+    every = [*runs, *waiting]
+    found = [_shared(runs, decision), _scattered(runs, decision, scatter), unlike(every) or slow_node(every)]
     return tuple(text for text in found if text)
 
 
@@ -50,11 +53,11 @@ def _shared(runs: Sequence[StepTime], decision: Decision) -> str:
 
 
 def _scattered(runs: Sequence[StepTime], decision: Decision, scatter: Scatter) -> str:
-    if not decision.scattered and decision.source != "runs":
+    if len(runs) < 2 or (not decision.scattered and decision.source != "runs"):
         return ""
-    spread = statistics.stdev(run.log for run in runs) if len(runs) > 1 else 0.0
+    spread = statistics.stdev(run.log for run in runs)
     known = f"this site's record says ({scatter.total:.1%})" if scatter.learned else "runs of one cluster should"
-    return f"these runs scatter more than {known}{f': by {spread:.1%}' if spread else ''}; the interval is theirs"
+    return f"these runs scatter more than {known}: by {spread:.1%}; the interval is theirs"
 
 
 def unlike(runs: Sequence[StepTime]) -> str:

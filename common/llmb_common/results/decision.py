@@ -110,7 +110,7 @@ class Decision:
     """Where inconclusive: about how many more runs like these would decide, on days of their own; None: over the last
     look."""
     other_days: bool = False
-    """Where inconclusive: no number of runs on the same days would decide."""
+    """Where inconclusive: ``more_runs`` would not decide on the same days."""
     reference_too_uncertain: bool = False
     """Where no number of runs would decide: they would against a reference without an error of its own."""
     steady: float = 0.0
@@ -197,12 +197,15 @@ def decide(
         below, above = middle - low, high - middle
 
         def decides(count: int, error: float, same_days: bool = False) -> bool:
-            shrunk = _shrink(found, groups, count - len(runs), error_rate, (error, reference_error), same_days)
+            left = groups / (groups + count - len(runs))
+            if same_days:
+                left = found.day_share + (1 - found.day_share) * len(runs) / count
+            shrunk = _shrink(found, left, count - len(runs), error_rate, (error, reference_error))
             return middle + above * shrunk <= limit or middle - below * shrunk > limit
 
         more = next((size - len(runs) for size in LOOKS if size > len(runs) and decides(size, reference_error)), None)
         blurred = more is None and reference_error > 0 and decides(LOOKS[-1], 0.0)
-        elsewhere = more is not None and not decides(LOOKS[-1], reference_error, same_days=True)
+        elsewhere = more is not None and not decides(len(runs) + more, reference_error, same_days=True)
     return Decision(
         answer=answer,
         ratio=math.exp(middle),
@@ -222,16 +225,13 @@ def decide(
     )
 
 
-def _shrink(
-    found: Level, groups: int, more: int, error_rate: float, errors: tuple[float, float], same_days: bool
-) -> float:
-    """By what the interval shrinks with ``more`` runs, each on a day of its own or all on the same days.
+def _shrink(found: Level, left: float, more: int, error_rate: float, errors: tuple[float, float]) -> float:
+    """By what the interval shrinks with ``more`` runs, where ``left`` of the runs' own variance is left.
 
     ``errors`` of the reference: the one to be, and the one that is in the interval by now.
     """
     now, then = (t_quantile(error_rate, found.degrees + extra) for extra in (0, more))
     own = max((found.half / now) ** 2 - errors[1] ** 2, 0.0)
-    left = found.day_share if same_days else groups / (groups + more)
     return then * math.sqrt(own * left + errors[0] ** 2) / found.half if found.half else 1.0
 
 

@@ -218,7 +218,7 @@ def judge_runs(
     error_rate: float = ERROR_RATE,
     scatter: Scatter = STATED,
     earlier: Squares = NOTHING_SEEN,
-    waiting: int = 0,
+    waiting: Sequence[StepTime] = (),
 ) -> Verdict:
     """One verdict over repeats of one configuration; a reference measured with other software widens the tolerance.
 
@@ -235,9 +235,9 @@ def judge_runs(
         earlier=earlier,
     )
     if decision.more_runs:
-        decision = replace(decision, more_runs=max(decision.more_runs - waiting, 1))
+        decision = replace(decision, more_runs=max(decision.more_runs - len(waiting), 1))
     return Verdict(
-        decision.answer, _text(decision, reference), decision, reference, remarks_on(runs, decision, scatter)
+        decision.answer, _text(decision, reference), decision, reference, remarks_on(runs, decision, scatter, waiting)
     )
 
 
