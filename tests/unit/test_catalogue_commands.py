@@ -121,7 +121,12 @@ def checked(cli: Cli, performance: float, runs: int, image: str = "") -> dict[st
 @pytest.mark.parametrize(
     ("performance", "runs", "text"),
     [
-        (1.00, 1, "inconclusive, equal ± 7.4% (limit 5.0% slower; stated scatter): about 2 more runs would decide"),
+        (
+            1.00,
+            1,
+            "inconclusive, equal ± 7.4% (limit 5.0% slower; stated scatter)"
+            ": about 2 more runs, on other days, would decide",
+        ),
         (
             1.03,
             3,

@@ -51,7 +51,8 @@ def judged(record: RunRecord, recipe: Recipe = LLAMA) -> Verdict:
         (
             1.00,
             "inconclusive",
-            "inconclusive, equal ± 7.4% (limit 5.0% slower; stated scatter): about 2 more runs would decide",
+            "inconclusive, equal ± 7.4% (limit 5.0% slower; stated scatter)"
+            ": about 2 more runs, on other days, would decide",
         ),
         (
             1.04,
@@ -91,7 +92,7 @@ def test_a_run_is_compared_with_the_published_step_time(tmp_path: Path, ratio: f
         (
             1.13,
             "indication: inconclusive, 13.0% slower ± 8.3% "
-            "(limit 8.4% slower; stated scatter): about 2 more runs would decide",
+            "(limit 8.4% slower; stated scatter): about 2 more runs, on other days, would decide",
         ),
         (1.17, "indication: fail, 17.0% slower ± 8.6% (limit 8.4% slower; stated scatter)"),
     ],
