@@ -146,10 +146,11 @@ def test_where_one_day_cannot_tell_reruns_begin_on_the_next_days(slurm: SlurmClu
     """A new site does not know what a day does to all of its runs; the third job waits for tomorrow."""
     campaign = Campaign(slurm, tmp_path, ONE)
     campaign.killed_at("1.", 3)
-    waiting = {row.job_id for row in find_runs(campaign.install) if row.state == "PENDING"}
+    # The queue says what waits: a record that was killed with its command has no state of the queue's yet.
+    ours = {row.job_id for row in find_runs(campaign.install) if row.job_id}
     show = ["squeue", "--noheader", "--states=PENDING", "--format=%i %S"]
-    begins = [line.split() for line in slurm.run(show).stdout.splitlines()]
-    days = [date.fromisoformat(when[:10]) for job, when in begins if job in waiting]
+    begins = dict(line.split() for line in slurm.run(show).stdout.splitlines())
+    days = [date.fromisoformat(begins[job][:10]) for job in begins if job in ours]
     assert days
-    assert days == [date.today() + timedelta(days=number) for number in range(1, len(days) + 1)]
-    slurm.run(["scancel", *filter(None, waiting)])
+    assert sorted(days) == [date.today() + timedelta(days=number) for number in range(1, len(days) + 1)]
+    slurm.run(["scancel", *(ours & set(begins))])

@@ -103,7 +103,7 @@ def test_each_run_has_its_name_its_id_and_what_differs(cli: Cli) -> None:
     assert lines[odd.paths.run_id].split()[10:] == [odd.paths.name, "driver", "580.95;", "on", "n7"]
     for run in old:
         assert lines[run.paths.run_id].split()[10:] == [run.paths.name]
-    assert f"{bad.paths.name}  Failed: " in lines[bad.paths.run_id]
+    assert re.search(rf" {re.escape(bad.paths.name)} +Failed: ", lines[bad.paths.run_id])
     assert [lines[run.paths.run_id].split()[9] for run in (*old, odd)] == ["+0.0", "+0.0", "+2.8"]
 
 
