@@ -61,6 +61,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in list(os.environ):
         if name.startswith(_HIDDEN) and not name.startswith("LLMB_TEST_"):
             _ENVIRONMENT.delenv(name)
+    # Outside the clusters of the tests, Slurm refuses at once: without a file it looks for one in the network.
+    _ENVIRONMENT.setenv("SLURM_CONF", os.devnull)
     if hasattr(config, "workerinput"):
         return  # a worker inherits the rest, and shares the empty HOME, of the process that started it
     # What machines need to install packages at all may be set up under the real HOME.

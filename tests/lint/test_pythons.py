@@ -20,7 +20,6 @@ def test_the_unit_tests_pass(version: str) -> None:
     hidden = ("PYTEST_", "LLMB_TEST_")
     env = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     if parts := os.environ.get("LLMB_TEST_PYTHONS_SHARE"):
-        # Each imports them all.
         env["LLMB_TEST_SHARE"] = f"{int(version.partition('.')[2]) % int(parts)}/{parts}"
     python = REPOSITORY / ".test" / "pythons" / version / "bin" / "python"
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/unit"]

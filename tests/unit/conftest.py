@@ -16,6 +16,12 @@ from support.run_site import RunSite
 from support.site_record import plant
 
 
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler that does not answer is asked again at once."""
+    monkeypatch.setattr("llmb_common.slurm.query.FIRST_DELAY", 0.01)
+
+
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
     """llmb-run on an empty installation under ``tmp_path``."""
@@ -39,8 +45,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     """A scripted Slurm at the front of PATH, which answers immediately."""
     fake = FakeSlurm(tmp_path / "fake")
     monkeypatch.setenv("PATH", fake.path())
-    monkeypatch.setattr("llmb_common.slurm.query.FIRST_DELAY", 0.01)
-    # Short delays: sbatch takes no time here, and its process is still looked for.
+    # A short delay: sbatch takes no time here, and its process is still looked for.
     monkeypatch.setattr(slurm_runs, "LOCAL_GRACE_SECONDS", 0.1)
     return fake
 
