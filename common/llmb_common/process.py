@@ -75,6 +75,18 @@ def runs_with(argument: str) -> bool:
     return False
 
 
+def uses(folder: Path) -> bool:
+    """Whether a process of this machine was started with something in ``folder``, or, where we may see that, has loaded
+    code from there, by whatever link (needs /proc)."""
+    wanted = os.fsencode(f"{os.path.realpath(folder)}/")
+    for entry in Path("/proc").glob("[0-9]*"):
+        for name in ("cmdline", "maps"):
+            with contextlib.suppress(OSError):
+                if wanted in (entry / name).read_bytes():
+                    return True
+    return False
+
+
 def with_variable(name: str, value: str) -> list[ProcessId]:
     """The caller's own processes on this machine that were started with ``name=value`` in their environment (needs
     /proc).

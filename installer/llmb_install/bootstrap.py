@@ -56,7 +56,7 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     if not usable:
         with Reporter(home / ".llmb" / "logs", verbose=asked.verbose) as reporter, install_lock(home, reporter):
             reporter.note(f"creating LLMB's own environment in {environment.link.parent} first (once)")
-            environment.ensure(reporter, must_import=True)
+            environment.ensure_usable(reporter)
     os.environ["LLMB_REPO"] = str(clone)
     # Not through the link: another clone's bootstrap may move that one at any moment.
     interpreter = str(environment.folder / "bin" / "python")

@@ -88,10 +88,10 @@ def test_a_package_without_its_modules_is_rebuilt_if_imports_matter(tmp_path: Pa
     shutil.rmtree(next(damaged.glob("lib/python3.*/site-packages/tiny")))
     assert made.is_complete()
     assert not made.is_usable()
-    assert made.ensure(Reporter(None), must_import=True)
+    assert made.ensure_usable(Reporter(None))
     assert made.is_usable()
     assert made.folder != damaged
-    assert not damaged.exists()
+    assert made.prune() == [damaged]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount what cannot be removed")
@@ -101,12 +101,12 @@ def test_leftovers_of_a_killed_build_do_no_harm(built: Environment, tmp_path: Pa
     (left / "lib").mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "none", str(left / "lib")], check=True)
     try:
-        environments._discard_others(built, built.folder)
+        environments._discard_unfinished(built)
         assert left.exists()
         assert built.is_complete()
     finally:
         subprocess.run(["umount", str(left / "lib")], check=True)
-    environments._discard_others(built, built.folder)
+    environments._discard_unfinished(built)
     assert not left.exists()
 
 

@@ -55,8 +55,7 @@ class Tool:
     def is_usable(self) -> bool:
         return (self.home / "usable").exists()
 
-    def ensure(self, reporter: Reporter, *, must_import: bool) -> bool:
-        assert must_import
+    def ensure_usable(self, reporter: Reporter) -> bool:
         assert (self.home / ".llmb" / "lock.owner").exists(), "under the lock"
         reporter.log("pip says something")
         self.made.append(self.home)

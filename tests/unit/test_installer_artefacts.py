@@ -153,7 +153,7 @@ class _Noted(Artefact):
     def is_complete(self) -> bool:
         return self._id in self._made
 
-    def ensure(self, reporter: Reporter) -> bool:
+    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         if self._fails:
             raise EnvironmentLacks(f"{self._id} fails")
         self._made.append(self._id)

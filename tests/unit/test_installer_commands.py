@@ -16,7 +16,7 @@ from llmb_install.answers.stored import ANSWERS_FILE, load_recipes
 from llmb_install.installation import Installation
 from llmb_install.main import main
 from llmb_install.parts.folders import AnswersFile
-from llmb_install.working.artefact import Artefact, Replaceable
+from llmb_install.working.artefact import Artefact
 from llmb_install.working.reporter import Reporter
 
 CLONE = Path(__file__).resolve().parents[2]
@@ -200,7 +200,7 @@ def test_a_long_path_stays_on_its_line(tmp_path: Path) -> None:
 # What is made
 
 
-class Thing(Replaceable):
+class Thing(Artefact):
     """An artefact that is a file, and says what it was made with."""
 
     def __init__(self, path: Path, says: str = "") -> None:
@@ -213,8 +213,8 @@ class Thing(Replaceable):
     def is_complete(self) -> bool:
         return self.path.exists()
 
-    def ensure(self, reporter: Reporter) -> bool:
-        if self.is_complete():
+    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
+        if not anew and self.is_complete():
             return False
         reporter.note(f"making {self.id} {self.says}")
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -226,9 +226,6 @@ class Thing(Replaceable):
 
     def show(self) -> str:
         return f"make {self.id}"
-
-    def discard(self) -> None:
-        self.path.unlink()
 
 
 @pytest.fixture
@@ -268,7 +265,7 @@ def test_what_is_missing_is_made_once_and_secrets_are_hidden(
 def test_a_failure_says_where_its_log_is(
     installer: Installer, install: Path, things: list[Thing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ensure(reporter: Reporter) -> bool:
+    def ensure(reporter: Reporter, *, anew: bool) -> bool:
         raise EnvironmentLacks("no room", remedy="make some")
 
     monkeypatch.setattr(things[1], "ensure", ensure)
@@ -286,9 +283,33 @@ def test_update_makes_what_is_damaged_again(installer: Installer, install: Path,
     assert things[0].path.read_text() == "bad"
     status, out, err = installer("update")
     assert (status, out) == (0, f"installed in {install}: {', '.join(ALL)}\n")
-    assert "one is damaged: making it again" in err
+    assert "failed  checking one: one is damaged" in err
     assert "two is damaged" not in err
     assert things[0].path.read_text() == "good"
+
+
+def test_an_update_that_cannot_make_another_leaves_what_is_damaged(
+    installer: Installer, install: Path, things: list[Thing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert installer(*LOCAL)[0] == 0
+    for thing in things:
+        thing.path.write_text("bad")
+    monkeypatch.setattr(things[1], "lacks", lambda: [EnvironmentLacks("no network")])
+    status, _, err = installer("update")
+    assert (status, "error: no network" in err) == (3, True)
+    assert [thing.path.read_text() for thing in things] == ["bad", "bad"]
+
+
+def test_an_update_names_what_it_does_not_make(
+    installer: Installer, install: Path, things: list[Thing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert installer(*LOCAL)[0] == 0
+    for thing in things:
+        thing.path.write_text("bad")
+    monkeypatch.setattr(things[0], "ensure", lambda reporter, *, anew: False)
+    status, _, err = installer("update")
+    assert (status, things[1].path.read_text()) == (1, "good")
+    assert "    one: one is damaged\n  -> correct that by hand" in err
 
 
 def test_the_thorough_check_reads_every_part(installer: Installer, install: Path, things: list[Thing]) -> None:

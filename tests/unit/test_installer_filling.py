@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from llmb_install.parts.receipts import read_receipt
 from llmb_install.parts.uv_lines import Progress
 from llmb_install.working.command import Finished
 from llmb_install.working.leftovers import remove_leftovers
+from llmb_install.working.readiness import require_ready
 from llmb_install.working.reporter import Reporter, Step
 
 HASH = "--hash=sha256:" + 64 * "0"
@@ -248,7 +250,7 @@ def test_a_build_that_is_damaged_is_replaced(environment: Environment, damage: s
     assert not environment.is_complete()
     assert ensure(environment)[0]
     assert environment.is_complete()
-    assert not old.exists()
+    assert environment.prune() == [old]
     assert environment.prune() == []
 
 
@@ -263,9 +265,10 @@ def test_what_does_not_import_is_replaced_where_that_matters(
     assert not environment.is_usable()
     assert environment.is_complete()
     assert ensure(environment) == (False, "")
-    assert ensure(environment, must_import=True)[0]
+    assert environment.ensure_usable(Reporter(None))
+    assert not environment.ensure_usable(Reporter(None))
     assert environment.folder != old
-    assert not old.exists()
+    assert old.exists(), "somebody may run in it"
     monkeypatch.setattr(environment_build, "smoke_problem", lambda *_: "bent")
     assert environment.verify() == "bent"
 
@@ -284,12 +287,37 @@ def test_earlier_builds_stay_for_those_who_run_in_them(environment: Environment)
     assert (old.exists(), environment.is_complete(), mine.exists()) == (False, True, True)
 
 
-def test_a_folder_in_the_place_of_the_link_makes_room(environment: Environment) -> None:
-    (environment.link / "bin").mkdir(parents=True)
+def test_what_somebody_has_in_the_place_of_the_link_stays_and_is_named(
+    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Environment, "_index_problem", lambda self: None)
+    require_ready([environment])
+    environment.link.mkdir(parents=True)
+    (environment.link / "thesis").touch()
+    with pytest.raises(EnvironmentLacks, match=f"{environment.link} was not made by the installer"):
+        require_ready([environment])
+    with pytest.raises(OSError, match="directory"):
+        ensure(environment)
+    assert (environment.link / "thesis").exists()
+    environment.link.rename(tmp_path / "theirs")
+    environment.link.symlink_to(tmp_path / "theirs")
+    with pytest.raises(EnvironmentLacks, match="belongs there\n  -> move it away"):
+        require_ready([environment])
+    environment.link.unlink()
     (environment.link.parent / f".engine.{os.getpid()}").touch()
     assert ensure(environment)[0]
-    assert environment.link.is_symlink()
-    assert environment.is_complete()
+    require_ready([environment])
+
+
+def test_what_a_process_runs_in_stays(environment: Environment) -> None:
+    ensure(environment)
+    old = environment.folder
+    with subprocess.Popen([str(old / "bin" / "python"), "600"], executable="/usr/bin/sleep") as running:
+        assert ensure(environment, anew=True)[0]
+        assert environment.prune() == []
+        assert environment.folder != old
+        running.kill()
+    assert environment.prune() == [old]
 
 
 def test_a_link_that_a_killed_installer_was_about_to_move_is_a_leftover(
@@ -327,7 +355,7 @@ def test_a_python_that_others_cannot_reach_is_told(
     said = ensure(environment)[1]
     assert f"        note: only you can run this installation, because its Python is in {tmp_path};" in said
     monkeypatch.setattr(environments, "_closed_to_others", lambda folder: None)
-    environment.discard()
+    environments.discard(environment.folder)
     assert "note:" not in ensure(environment)[1]
 
 
@@ -340,7 +368,7 @@ def test_what_cannot_be_removed_is_named(environment: Environment, monkeypatch: 
     monkeypatch.setattr("shutil.rmtree", refuse)
     folder = environment.folder
     with pytest.raises(EnvironmentLacks, match=f"unfinished environment {folder}: Permission denied") as caught:
-        environment.discard()
+        environments.discard(folder)
     assert "remove it by hand" in caught.value.remedy
     assert not (folder / RECEIPT).exists(), "nothing that looks complete"
     environments.discard(environment.link)

@@ -20,7 +20,7 @@ from llmb_install.detect import Site
 from llmb_install.installation import Installation
 from llmb_install.main import main
 from llmb_install.parts.credentials import KEPT, Secrets
-from llmb_install.working.artefact import Artefact, Replaceable
+from llmb_install.working.artefact import Artefact
 from llmb_install.working.reporter import Reporter
 
 CLONE = Path(__file__).resolve().parents[2]
@@ -29,7 +29,7 @@ LOCAL = ("--cluster-type", "local", "--gpu-type", "cpu", "--workloads", "grok1")
 SLURM = ("--cluster-type", "slurm", "--gpu-type", "h100", "--account", "a", "--gpu-partition", "g")
 
 
-class Part(Replaceable):
+class Part(Artefact):
     """A file; ``says`` is what the thorough check finds."""
 
     def __init__(self, path: Path, download: int = 0, disk: int = 0) -> None:
@@ -52,10 +52,11 @@ class Part(Replaceable):
     def is_complete(self) -> bool:
         return self.path.exists()
 
-    def ensure(self, reporter: Reporter) -> bool:
+    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         reporter.log(f"details of {self.id}")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.touch()
+        self.says = None
         return True
 
     def verify(self) -> str | None:
@@ -63,10 +64,6 @@ class Part(Replaceable):
 
     def show(self) -> str:
         return f"make {self.id}"
-
-    def discard(self) -> None:
-        self.path.unlink()
-        self.says = None
 
 
 @pytest.fixture

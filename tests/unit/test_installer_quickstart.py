@@ -231,7 +231,7 @@ def test_files_are_fetched_once_and_then_found_without_network(hub: Hub, tmp_pat
     fetch, look = hub.asked
     assert fetch == {
         **{"repository": "meta/llama", "revision": "0123", "cache_dir": tmp_path / "hugging_face"},
-        **{"allow_patterns": list(PATTERNS), "token": "hf_x"},
+        **{"allow_patterns": list(PATTERNS), "token": "hf_x", "force_download": False},
     }
     assert (look["local_files_only"], look["revision"], look["allow_patterns"]) == (True, "0123", list(PATTERNS))
     receipt = json.loads((tmp_path / ".llmb" / "receipts" / "hugging_face+meta+llama.json").read_text())

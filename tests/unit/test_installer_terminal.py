@@ -205,7 +205,7 @@ class Part(Artefact):
     def is_complete(self) -> bool:
         return False
 
-    def ensure(self, reporter: Reporter) -> bool:
+    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         if self._fails:
             raise self._fails
         self.made = True
@@ -268,7 +268,7 @@ def test_the_thorough_look_goes_on_after_what_it_finds() -> None:
         "    ok  checking good (0 s)",
         "failed  checking gone: it is gone (0 s)",
     ]
-    error = steps.problem_in(found)
+    error = steps.problem_in(found, "repair it")
     assert isinstance(error, CheckFailed)
     assert error.message.splitlines() == [
         "3 of 4 parts of the installation are damaged or missing:",
@@ -276,7 +276,7 @@ def test_the_thorough_look_goes_on_after_what_it_finds() -> None:
         "    closed: [Errno 13] denied",
         "    gone: it is gone",
     ]
-    assert steps.problem_in({"good": None}) is None
+    assert steps.problem_in({"good": None}, "") is None
 
 
 # What is missing

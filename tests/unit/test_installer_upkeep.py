@@ -33,6 +33,9 @@ def test_an_update_makes_damaged_parts_again_under_the_lock(
     pruned: list[str] = []
 
     class Environment:
+        def earlier_builds(self) -> list[Path]:
+            return [Path("/old")]
+
         def prune(self) -> list[Path]:
             assert (install / ".llmb" / "lock.owner").exists()
             pruned.append("yes")
@@ -41,7 +44,7 @@ def test_an_update_makes_damaged_parts_again_under_the_lock(
     monkeypatch.setattr(Installation, "environments", lambda self: [Environment()])
     status, out, err = run("update")
     assert (status, out) == (0, f"installed in {install}: pretrain_grok1\n")
-    assert "part is bent: making it again\n" in err
+    assert "failed  checking part: part is bent" in err
     assert "removed /old\n" in err
     assert pruned == ["yes"]
     assert run("update", "--dry-run")[1] == f"nothing to do: {install} is complete\n"
@@ -162,7 +165,7 @@ def test_both_secrets_are_hidden_whatever_prints_them(run: Run, part: Part, monk
     monkeypatch.setenv("HF_TOKEN", "hf_x")
     monkeypatch.setenv("NGC_CLI_API_KEY", "nvapi")
 
-    def ensure(reporter: Reporter) -> bool:
+    def ensure(reporter: Reporter, *, anew: bool) -> bool:
         reporter.note("hf_x and nvapi")
         raise EnvironmentLacks("it failed", remedy="try")
 

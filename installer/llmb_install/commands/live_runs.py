@@ -9,28 +9,36 @@ from llmb_common.errors import EnvironmentLacks, RecordError
 from llmb_common.index import RunFilter, find_runs
 from llmb_common.observe import refresh
 from llmb_common.printable import printable_lines
-from llmb_common.runs.record import load_record
+from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.slurm.states import is_live
 from llmb_install.arguments import DESPITE_RUNS
 
 _SHOWN = 5
 
 
-def require_none(install: Path, doing: str, workloads: tuple[str, ...] = ()) -> None:
-    """Refuse while runs of ``workloads`` (empty: of the installation) wait or train.
+def live_runs(install: Path, workloads: tuple[str, ...] = ()) -> list[RunRecord]:
+    """Runs of ``workloads`` (empty: of the installation) that wait or train.
 
     A run is asked about where it is; one that nobody can tell of counts as live.
+
+    Raises:
+        RecordError: the installation is damaged.
+    """
+    rows = find_runs(install, RunFilter(workloads=workloads, live=True))
+    return [record for record in refresh(load_record(row.folder) for row in rows) if is_live(record.state)]
+
+
+def require_none(install: Path, doing: str, workloads: tuple[str, ...] = ()) -> None:
+    """Refuse while there are ``live_runs``.
 
     Raises:
         EnvironmentLacks: there are such runs.
     """
     try:
-        rows = find_runs(install, RunFilter(workloads=workloads, live=True))
-        found = refresh(load_record(row.folder) for row in rows)
+        live = live_runs(install, workloads)
     except RecordError as error:  # a damaged installation can be removed too
         print(printable_lines(f"note: not known whether runs use it: {error.message}"), file=sys.stderr)
         return
-    live = [record for record in found if is_live(record.state)]
     if not live:
         return
     names = [f"{record.paths.run_id} ({record.plan.workload}, {record.state})" for record in live[:_SHOWN]]

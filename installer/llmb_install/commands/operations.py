@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from llmb_common.envelope import Result
-from llmb_common.errors import RequestError
+from llmb_common.errors import EnvironmentLacks, RequestError
 from llmb_common.files import write_output
 from llmb_common.recipes.recipe import Recipe
 from llmb_install import arguments
@@ -24,13 +24,12 @@ from llmb_install.answers.checks import check_paths, listed_engines
 from llmb_install.answers.questions import QUESTIONS, Given, expand_workloads, merged, missing, on_slurm, plain
 from llmb_install.answers.stored import load_recipes, required_answers, stored_answers
 from llmb_install.commands import live_runs, removal
+from llmb_install.commands.transaction import transaction
 from llmb_install.installation import Installation
 from llmb_install.parts import credentials
 from llmb_install.parts.credentials import Secrets
 from llmb_install.working import steps
-from llmb_install.working.artefact import Artefact, Replaceable
-from llmb_install.working.install_lock import install_lock
-from llmb_install.working.leftovers import remove_leftovers
+from llmb_install.working.artefact import Artefact
 from llmb_install.working.readiness import free_bytes
 from llmb_install.working.reporter import Reporter, size
 
@@ -43,7 +42,7 @@ def install(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
     """The default command: answers from a play file, flags, the installation itself, or the user; then the steps."""
     if asked.list_workloads:
         return list_workloads(clone)
-    answers, secrets = _gather(asked, clone, path)
+    answers, secrets, by_hand = _gather(asked, clone, path)
     if asked.record:
         write_output(Path(asked.record), answers_module.to_yaml(answers))
         told = f"recorded in {asked.record}; install with: ./installer.py --play {asked.record}"
@@ -52,71 +51,73 @@ def install(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
     if not asked.no_site_check:
         _check_site(answers, clone, path, asked)
     used_folder.require_free(Path(answers.install_path), agreed=asked.into_used_folder or asked.dry_run)
-    return carry_out(asked, Installation(clone, answers, secrets))
+    found = stored_answers(Path(answers.install_path))
+
+    def decide() -> Installation:
+        now = stored_answers(Path(answers.install_path))
+        if asked.play or now == found:
+            return Installation(clone, answers, secrets)
+        if by_hand:
+            raise EnvironmentLacks(
+                f"another command has changed the installation in {answers.install_path} meanwhile",
+                remedy="run the same command again",
+            )
+        return Installation(clone, *_gather(asked, clone, path)[:2])
+
+    return carry_out(asked, decide)
 
 
 def add(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Add workloads to the installation."""
-    old = required_answers(path)
     recipes = load_recipes(clone)
     new = expand_workloads(asked.workloads, recipes)
     engines = listed_engines(asked.engines)
     answers_module.require_engines(engines, [recipes[name] for name in new])
-    workloads = tuple(sorted({*old.workloads, *new}))
-    return _with(
-        asked, clone, old, workloads=workloads, engines=tuple(sorted({*(old.engines or ()), *engines})) or None
-    )
+
+    def decide() -> Installation:
+        old = required_answers(path)
+        workloads = tuple(sorted({*old.workloads, *new}))
+        all_engines = tuple(sorted({*(old.engines or ()), *engines})) or None
+        changed = msgspec.structs.replace(old, workloads=workloads, engines=all_engines)
+        return Installation(clone, _checked(asked, changed), credentials.from_environment())
+
+    return carry_out(asked, decide)
 
 
 def remove(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Take workloads out of the installation: images and engines that nothing else needs go, results stay."""
-    old = required_answers(path)
-    known = {*load_recipes(clone), *old.workloads}
-    removed = old.workloads if asked.workloads == ["all"] else expand_workloads(asked.workloads, known)
-    unfinished = removal.is_pending(path)
-    for name in removed:
-        if name not in old.workloads and not unfinished:
+    required_answers(path)
+    with transaction(path, verbose=asked.verbose) as reporter:
+        old = required_answers(path)
+        known = {*load_recipes(clone), *old.workloads}
+        removed = old.workloads if asked.workloads == ["all"] else expand_workloads(asked.workloads, known)
+        installed = tuple(name for name in removed if name in old.workloads)
+        absent = [name for name in removed if name not in installed]
+        if absent and not removal.is_pending(path):
             raise RequestError(
-                f"{name} is not installed",
-                remedy=f"installed: {', '.join(old.workloads) or 'nothing'}",
+                f"{absent[0]} is not installed", remedy=f"installed: {', '.join(old.workloads) or 'nothing'}"
             )
-    installed = tuple(name for name in removed if name in old.workloads)
-    if installed and not asked.despite_runs:
-        live_runs.require_none(path, f"cannot remove {', '.join(installed)}", installed)
-    before = Installation(clone, old)
-    after = Installation(
-        clone,
-        msgspec.structs.replace(old, workloads=tuple(name for name in old.workloads if name not in removed)),
-    )
-    needed = {image.path for image in after.images()}
-    # A shared folder is not ours to tidy up.
-    images = [] if old.image_folder else [image for image in before.images() if image.path not in needed]
-    engines = sorted(before.engine_names() - after.engine_names())
-    with Reporter(path / ".llmb" / "logs", verbose=asked.verbose) as reporter, install_lock(path, reporter):
-        if unfinished:
-            removal.finish(before, reporter)
-        removal.begin(path, images, engines)
+        if installed and not asked.despite_runs:
+            live_runs.require_none(path, f"cannot remove {', '.join(installed)}", installed)
+        left = tuple(name for name in old.workloads if name not in removed)
+        before, after = Installation(clone, old), Installation(clone, msgspec.structs.replace(old, workloads=left))
+        removal.finish(before, reporter)
+        removal.begin(before, after)
         # Only what records the choice: something else that is missing is not this command's business.
         steps.make_missing([part for part in after.artefacts() if part.id in ("answers", "site-config")], reporter)
         removal.finish(after, reporter)
         for name in removed:
             reporter.note(f"removed {name}; its results remain in {before.workload_folder(name)}")
-    return Result({"install_path": str(path), "workloads": list(after.answers.workloads)})
+    return Result({"install_path": str(path), "workloads": list(left)})
 
 
 def update(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Repair what is damaged, build what the clone asks for now, remove what that leaves over."""
-    installation = Installation(clone, _checked(asked, required_answers(path)), credentials.from_environment())
-    if asked.dry_run:
-        return carry_out(asked, installation)
-    with Reporter(path / ".llmb" / "logs", verbose=asked.verbose) as reporter, install_lock(path, reporter):
-        _discard_damaged(installation, reporter)
-    result = carry_out(asked, installation)
-    with Reporter(path / ".llmb" / "logs", verbose=asked.verbose) as reporter, install_lock(path, reporter):
-        for environment in installation.environments():
-            for folder in environment.prune():
-                reporter.note(f"removed {folder}")
-    return result
+
+    def decide() -> Installation:
+        return Installation(clone, _checked(asked, required_answers(path)), credentials.from_environment())
+
+    return carry_out(asked, decide, repair=True)
 
 
 def list_workloads(clone: Path) -> Result:
@@ -135,28 +136,29 @@ def list_workloads(clone: Path) -> Result:
     return Result({"workloads": rows}, text)
 
 
-def carry_out(asked: argparse.Namespace, installation: Installation) -> Result:
-    """Run what is missing, or print it with ``--dry-run``. If there is nothing to do, nothing is written."""
-    artefacts = installation.artefacts()
-    todo = steps.missing(artefacts)
+def carry_out(asked: argparse.Namespace, decide: Callable[[], Installation], *, repair: bool = False) -> Result:
+    """Run what is missing, or print it with ``--dry-run``. If there is nothing to do, nothing is written.
+
+    ``decide`` says what there should be. It is asked twice: before anything is written, for refusals, and as the lock's
+    holder, because another command may have come first. ``repair``: also what only the thorough check finds damaged.
+    """
+    installation = decide()
+    todo = steps.missing(installation.artefacts())
     data: dict[str, Any] = {"install_path": str(installation.path)}
     if asked.dry_run:
         rows = [{"step": a.id, "does": a.show(), "download": a.download, "disk": a.disk} for a in todo]
         return Result({**data, "dry_run": True, "todo": rows}, _dry_run_text(installation, todo))
     ran: list[str] = []
-    if todo or removal.is_pending(installation.path):
-        reporter = Reporter(installation.path / ".llmb" / "logs", verbose=asked.verbose)
-        for secret in (installation.secrets.hf_token, installation.secrets.ngc_api_key):
-            if secret is not None:
-                reporter.hide(secret.reveal())  # whatever a child process prints of it
-        with reporter, install_lock(installation.path, reporter):
-            try:
-                remove_leftovers(installation.path)
-                removal.finish(installation, reporter)
-                ran = steps.make_missing(artefacts, reporter)
-            except BaseException:
-                reporter.say_where_the_log_is()
-                raise
+    if repair or todo or removal.is_pending(installation.path):
+        secrets = (installation.secrets.hf_token, installation.secrets.ngc_api_key)
+        hidden = tuple(secret.reveal() for secret in secrets if secret is not None)
+        new = asked.command == "install"
+        with transaction(installation.path, verbose=asked.verbose, hidden=hidden, new=new) as reporter:
+            installation = decide()
+            removal.finish(installation, reporter)
+            artefacts = installation.artefacts()
+            ran = steps.make_missing(artefacts, reporter, _damaged(artefacts, reporter) if repair else None)
+            removal.prune(installation, reporter)
     text = f"nothing to do: {installation.path} is complete\n" if not ran else _done_text(installation)
     remarks = [
         f"{image} ({size(image.stat().st_size)}) is from an earlier release, and no workload needs it any more: "
@@ -205,7 +207,8 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, Path, Path], Result]] = {
 }
 
 
-def _gather(asked: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers, Secrets]:
+def _gather(asked: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers, Secrets, bool]:
+    """Answers, secrets, and whether somebody was asked."""
     recipes = load_recipes(clone)
     flags = arguments.given_by_flags(asked)
     found = credentials.from_environment()
@@ -215,7 +218,7 @@ def _gather(asked: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers
         # The file's own folder counts before LLMB_INSTALL and the default, which are for when nobody says.
         given.setdefault("install_path", str(path))
         given = {**_found_on(given), **given}
-        return answers_module.complete(given, recipes, where=asked.play, lines=lines), found.updated(secrets)
+        return answers_module.complete(given, recipes, where=asked.play, lines=lines), found.updated(secrets), False
     stored = stored_answers(path)
     defaults: Given = _as_given(stored) if stored else {}
     if stored is None:
@@ -229,12 +232,12 @@ def _gather(asked: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers
         dialogue = Dialogue(detect_site(), recipes, flags, {"install_path": str(path), **merged(defaults, flags)})
         result = dialogue.run(found, lambda a, s: describe(Installation(clone, a, s)))
         asked.into_used_folder = True  # where there was a reason to ask, it was asked
-        return result
+        return *result, True
     given = {**merged(defaults, flags), "install_path": str(path)}
     answers = answers_module.complete(given, recipes)
     if stored:
         _say_what_is_kept(answers, flags, recipes)
-    return answers, found
+    return answers, found, False
 
 
 def _check_site(answers: Answers, clone: Path, path: Path, asked: argparse.Namespace) -> None:
@@ -277,21 +280,14 @@ def _as_given(answers: Answers) -> Given:
     return data
 
 
-def _with(asked: argparse.Namespace, clone: Path, old: Answers, **changes: Any) -> Result:
-    new = _checked(asked, msgspec.structs.replace(old, **changes))
-    return carry_out(asked, Installation(clone, new, credentials.from_environment()))
-
-
 def _checked(asked: argparse.Namespace, answers: Answers) -> Answers:
     return msgspec.structs.replace(answers, space_check=False) if asked.no_space_check else answers
 
 
-def _discard_damaged(installation: Installation, reporter: Reporter) -> None:
-    """Remove what the thorough check finds damaged, so that it is made again."""
-    for part in installation.artefacts():
-        if isinstance(part, Replaceable) and part.is_complete() and (problem := part.verify()):
-            reporter.note(f"{problem}: making it again")
-            part.discard()
+def _damaged(artefacts: list[Artefact], reporter: Reporter) -> dict[str, str | None]:
+    """What the thorough check finds damaged, with the problem. It stays as it is until there is another."""
+    found = steps.verify_all([part for part in artefacts if part.is_complete()], reporter)
+    return {name: problem for name, problem in found.items() if problem}
 
 
 def _dry_run_text(installation: Installation, todo: list[Artefact]) -> str:

@@ -41,13 +41,13 @@ def quickstart(asked: argparse.Namespace, clone: Path, install: Path) -> Result:
         EnvironmentLacks: what the machine lacks.
         CheckFailed: the run left no results.
     """
-    answers = stored_answers(install) or _answers(clone, install)
-    installation = Installation(clone, msgspec.structs.replace(answers, space_check=not asked.no_space_check))
     with Reporter(install / ".llmb" / "logs", verbose=asked.verbose) as reporter:
         reporter.note(f"LLMB quickstart in {install}")
         try:
             with install_lock(install, reporter):
-                _install(installation, reporter)
+                answers = stored_answers(install) or _answers(clone, install)
+                checked = msgspec.structs.replace(answers, space_check=not asked.no_space_check)
+                _install(Installation(clone, checked), reporter)
             run_folder = _train(clone, install, reporter)
             table = _table(clone, install, run_folder)
         except BaseException:

@@ -5,11 +5,13 @@ What is to go is noted before the answers forget it; whatever command comes next
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from llmb_common.errors import RecordError
 from llmb_common.files import write_json
+from llmb_install.commands.live_runs import live_runs
 from llmb_install.installation import Installation
 from llmb_install.parts.belongings import environment_paths
 from llmb_install.parts.engine import ENGINE_NAMES
@@ -26,12 +28,14 @@ def is_pending(install: Path) -> bool:
     return (install / _NOTE).exists()
 
 
-def begin(install: Path, images: Sequence[Image], engines: Sequence[str]) -> None:
+def begin(before: Installation, after: Installation) -> None:
     """Note what is to go, engines by their names. Under the installation's lock, as ``finish``."""
+    needed = {image.path for image in after.images()}
+    # A shared folder is not ours to tidy up.
+    images = [] if before.answers.image_folder else [i.path.name for i in before.images() if i.path not in needed]
+    engines = sorted(before.engine_names() - after.engine_names())
     if images or engines:
-        write_json(
-            install / _NOTE, {"schema": 1, "images": [image.path.name for image in images], "engines": [*engines]}
-        )
+        write_json(before.path / _NOTE, {"schema": 1, "images": images, "engines": engines})
 
 
 def finish(installation: Installation, reporter: Reporter) -> None:
@@ -50,6 +54,22 @@ def finish(installation: Installation, reporter: Reporter) -> None:
             discard(path)
             reporter.note(f"removed {path}")
     note.unlink(missing_ok=True)
+
+
+def prune(installation: Installation, reporter: Reporter) -> None:
+    """Remove builds of environments that others have replaced, where neither a run nor a process may be using them."""
+    old = [folder for environment in installation.environments() for folder in environment.earlier_builds()]
+    if not old:
+        return
+    try:
+        if live_runs(installation.path):
+            return
+    except RecordError as error:
+        reporter.log(f"earlier environments stay, because runs may use them: {error.message}")
+        return
+    for environment in installation.environments():
+        for folder in environment.prune():
+            reporter.note(f"removed {folder}")
 
 
 def _names(noted: Mapping[str, Any], key: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shutil
 import sys
 from pathlib import Path
@@ -13,12 +14,11 @@ from llmb_common.errors import RequestError
 from llmb_install.answers.keyboard import forget_keys
 from llmb_install.answers.stored import ANSWERS_FILE, load_recipes, required_answers, stored_answers
 from llmb_install.commands import live_runs
+from llmb_install.commands.transaction import transaction
 from llmb_install.installation import Installation
 from llmb_install.parts import credentials
 from llmb_install.parts.belongings import belongings, remove_if_empty
 from llmb_install.working import steps
-from llmb_install.working.install_lock import install_lock
-from llmb_install.working.leftovers import remove_leftovers
 from llmb_install.working.reporter import Reporter
 
 
@@ -54,7 +54,7 @@ def verify(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
     installation = Installation(clone, required_answers(path))
     reporter = Reporter(None, verbose=asked.verbose)
     found = steps.verify_all(installation.artefacts(), reporter)
-    error = steps.problem_in(found)
+    error = steps.problem_in(found, "run llmb-install update, which repairs what is missing or damaged")
     text = "" if error else f"{path}: all {len(found)} parts are intact\n"
     return Result({"install_path": str(path), "parts": found}, text, error=error)
 
@@ -64,29 +64,46 @@ def uninstall(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
     others have put beside it stays in any case."""
     if not (path / ANSWERS_FILE).is_file():  # readable or not: a damaged installation can be removed too
         required_answers(path)
-    if not asked.despite_runs:
-        live_runs.require_none(path, f"cannot uninstall {path}")
-    targets = belongings(path)
-    results = path / "workloads"
-    targets += [results] if asked.results_too and results.exists() else []
     if not asked.yes:
-        _confirm(path, targets)
-    with Reporter(None, verbose=asked.verbose) as reporter:
-        with install_lock(path, reporter):
-            remove_leftovers(path)
-            for target in targets:
-                with reporter.step(f"removing {target}"):
-                    _remove(target)
-            if file := credentials.remove_ngc_key(path):
-                reporter.note(f"removed the NGC key from {file}")
-            remove_if_empty(path)
-        # The answers go last: while they are there, uninstall can be repeated.
-        _remove(path / ".llmb")
-        if not any(path.iterdir()):
-            path.rmdir()
+        _require_no_runs(asked, path)
+        _confirm(path, _targets(asked, path))  # without the lock: somebody may think for long
+    with transaction(path, verbose=asked.verbose, log=False) as reporter:
+        _require_no_runs(asked, path)
+        targets = _targets(asked, path)
+        for target in targets:
+            with reporter.step(f"removing {target}"):
+                _remove(target)
+        if file := credentials.remove_ngc_key(path):
+            reporter.note(f"removed the NGC key from {file}")
+        remove_if_empty(path)
+        _remove_own(path)
+    for folder in (path / ".llmb", path):
+        with contextlib.suppress(OSError):  # somebody else's things, or another installer's
+            folder.rmdir()
     stays = sorted(entry.name for entry in path.iterdir()) if path.exists() else []
     data = {"install_path": str(path), "removed": [str(target) for target in targets], "stays": stays}
     return Result(data, f"removed; still in {path}: {', '.join(stays)}\n" if stays else "")
+
+
+def _require_no_runs(asked: argparse.Namespace, path: Path) -> None:
+    if not asked.despite_runs:
+        live_runs.require_none(path, f"cannot uninstall {path}")
+
+
+def _targets(asked: argparse.Namespace, path: Path) -> list[Path]:
+    results = path / "workloads"
+    return [*belongings(path), *([results] if asked.results_too and results.exists() else [])]
+
+
+def _remove_own(path: Path) -> None:
+    """Remove what is in ``.llmb``: near the end the answers, because while they are there, uninstall can be repeated,
+    and then the lock, which tells those who wait for it."""
+    folder = path / ".llmb"
+    last = [folder / ANSWERS_FILE.name, folder / "lock"]
+    for entry in [entry for entry in folder.iterdir() if entry not in last and entry.name != "lock.owner"]:
+        _remove(entry)
+    for entry in last:
+        entry.unlink()
 
 
 def _remove(target: Path) -> None:

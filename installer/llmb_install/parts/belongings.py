@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from llmb_common.site.cluster import FILE_NAME
+from llmb_install.parts import wrappers
 from llmb_install.parts.engine import ENGINE_NAMES
-from llmb_install.parts.environment_content import build_names, cache_name
+from llmb_install.parts.environment_content import build_names, cache_name, is_ours
 from llmb_install.parts.receipts import read_receipt
 from llmb_install.parts.tool import TOOL
-from llmb_install.parts.wrappers import COMMANDS, is_ours
 
 RECEIPT_SUFFIX = ".receipt.json"
 _PART = re.compile(r"\..+\.sqsh\.\d+\.[0-9a-f]{8}\.part\Z")
@@ -41,7 +41,7 @@ def environment_paths(install: Path, name: str) -> list[Path]:
 
     def is_its(path: Path) -> bool:
         if path.is_symlink():
-            return path.name == name and build.match(str(path.readlink())) is not None
+            return path.name == name and is_ours(path)
         return path.is_dir() and (build.match(path.name) is not None or path.name == cache_name(name))
 
     return sorted(filter(is_its, folder.iterdir())) if folder.is_dir() else []
@@ -56,7 +56,7 @@ def remove_if_empty(install: Path) -> None:
 
 
 def _commands(install: Path) -> Iterator[Path]:
-    return (path for name in COMMANDS if is_ours(path := install / "bin" / name))
+    return (path for name in wrappers.COMMANDS if wrappers.is_ours(path := install / "bin" / name))
 
 
 def _images(folder: Path) -> Iterator[Path]:

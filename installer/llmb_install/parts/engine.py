@@ -82,10 +82,10 @@ class Engine(Environment):
         problems = (_no_builds, self._no_python, self._no_torch)
         return [*super().lacks(), *(lack for problem in problems if (lack := problem()))]
 
-    def ensure(self, reporter: Reporter, *, must_import: bool = False) -> bool:
+    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         if not self.python and (python := _python_for(self.release)):
-            return replace(self, python=python).ensure(reporter, must_import=must_import)
-        return super().ensure(reporter, must_import=must_import)
+            return replace(self, python=python).ensure(reporter, anew=anew)
+        return super().ensure(reporter, anew=anew)
 
     def _no_python(self) -> EnvironmentLacks | None:
         """None where there is one, or where uv has just fetched one."""
@@ -138,7 +138,7 @@ class OwnEngine(Artefact):
     def is_complete(self) -> bool:
         return self.verify() is None
 
-    def ensure(self, reporter: Reporter) -> bool:
+    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         """Nothing: it is not ours to make.
 
         Raises:

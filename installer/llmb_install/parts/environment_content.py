@@ -111,6 +111,11 @@ def build_names(environment: str, content: str = "[0-9a-f]{8}") -> re.Pattern[st
     return re.compile(rf"{re.escape(environment)}-{content}(-[0-9a-f]{{6}})?\Z")
 
 
+def is_ours(link: Path) -> bool:
+    """Whether ``link`` is one that leads to an environment of its name."""
+    return link.is_symlink() and build_names(link.name).match(str(link.readlink())) is not None
+
+
 def child_environment() -> dict[str, str]:
     """The caller's variables without those that would send uv or Python elsewhere."""
     drop = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "UV_PYTHON", "UV_SYSTEM_PYTHON", "UV_TARGET", "UV_PREFIX")

@@ -23,19 +23,20 @@ from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks, LLMBError
 from llmb_common.files import write_json
+from llmb_common.process import uses
 from llmb_common.programs import ask
 from llmb_install.parts import environment_build, package_records, uv
-from llmb_install.parts.environment_content import Content, build_names, cache_name, child_environment, no_uv
+from llmb_install.parts.environment_content import Content, build_names, cache_name, child_environment, is_ours, no_uv
 from llmb_install.parts.package_index import Sources, Unavailable, settings
 from llmb_install.parts.receipts import read_receipt
-from llmb_install.working.artefact import Replaceable, Room
+from llmb_install.working.artefact import Artefact, Room
 from llmb_install.working.reporter import Reporter, Step, size
 
 RECEIPT = ".llmb-receipt.json"
 
 
 @dataclass(frozen=True)
-class Environment(Content, Replaceable):
+class Environment(Content, Artefact):
     """An environment of an installation."""
 
     @property
@@ -49,8 +50,17 @@ class Environment(Content, Replaceable):
         return [Room(self.link.parent, self.disk, f"environment {self.name}")]
 
     def lacks(self) -> list[EnvironmentLacks]:
-        """conda, where it was asked for, and the places that packages come from."""
-        return [lack for problem in (self._conda_problem, self._index_problem) if (lack := problem())]
+        """A free place, conda, where it was asked for, and the places that packages come from."""
+        problems = (self._place_problem, self._conda_problem, self._index_problem)
+        return [lack for problem in problems if (lack := problem())]
+
+    def _place_problem(self) -> EnvironmentLacks | None:
+        if is_ours(self.link) or not os.path.lexists(self.link):
+            return None
+        return EnvironmentLacks(
+            f"{self.link} was not made by the installer, and the environment {self.name} belongs there",
+            remedy="move it away, or choose another directory (--install-path)",
+        )
 
     def _conda_problem(self) -> EnvironmentLacks | None:
         try:
@@ -112,23 +122,25 @@ class Environment(Content, Replaceable):
         """Whether it is complete and what it is for imports: a second's work, for those who rely on it now."""
         return self.is_complete() and self._smoke_problem() is None
 
-    def ensure(self, reporter: Reporter, *, must_import: bool = False) -> bool:
-        """Build or link it unless it is complete. ``must_import``: the receipt does not suffice.
+    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
+        """Build or link it unless it is complete. What was linked before stays: see ``prune``.
 
         Raises:
             EnvironmentLacks: it could not be built; the message ends with the last lines of pip.
         """
-        imports = not must_import or self._smoke_problem() is None
-        if imports and self.is_complete():
+        if not anew and self.is_complete():
             return False
-        if imports and self._is_built():
+        if not anew and self._is_built():
             folder = self.folder
         else:
             with reporter.step(f"environment {self.name}") as step:
                 folder = _build(self, reporter, step)
         _point(self.link, folder.name)
-        _discard_others(self, folder)
         return True
+
+    def ensure_usable(self, reporter: Reporter) -> bool:
+        """As ``ensure``, for those who rely on it now: what does not import is built anew."""
+        return self.ensure(reporter, anew=self._smoke_problem() is not None)
 
     def verify(self) -> str | None:
         """The receipt's check, every file's hash, and a real import; what is wrong, or None."""
@@ -138,12 +150,13 @@ class Environment(Content, Replaceable):
             return f"{self.link} is damaged: {damage}"
         return self._smoke_problem()
 
-    def discard(self) -> None:
-        discard(self.folder)
+    def earlier_builds(self) -> list[Path]:
+        """Those that the link has left behind, also unfinished and damaged ones."""
+        return [folder for folder in _builds(self) if folder != self.folder]
 
     def prune(self) -> list[Path]:
-        """Remove earlier builds that the link has left behind; returns them."""
-        old = [folder for folder in _builds(self) if folder != self.folder]
+        """Remove earlier builds that no process of this machine uses; returns them."""
+        old = [folder for folder in self.earlier_builds() if not uses(folder)]
         for folder in old:
             discard(folder)
         return old
@@ -165,11 +178,10 @@ class Environment(Content, Replaceable):
         return bool(receipt.get("packages") == installed_packages(folder))
 
 
-def _discard_others(environment: Environment, kept: Path) -> None:
-    """Remove builds that were never finished, and damaged ones of the same content."""
-    same = _builds(environment, environment.inputs()[:8])
-    for folder in _builds(environment):
-        if folder != kept and (folder in same or not (folder / RECEIPT).exists()):
+def _discard_unfinished(environment: Environment) -> None:
+    """Remove builds that were never finished: the next one needs the room."""
+    for folder in environment.earlier_builds():
+        if not (folder / RECEIPT).exists() and not uses(folder):
             # What resists, because somebody still writes there, is removed another time.
             with contextlib.suppress(EnvironmentLacks):
                 discard(folder)
@@ -186,7 +198,7 @@ def _builds(environment: Environment, content: str = "[0-9a-f]{8}") -> list[Path
 
 def _build(environment: Environment, reporter: Reporter, step: Step) -> Path:
     """Build in a new folder; returns it."""
-    _discard_others(environment, environment.folder)
+    _discard_unfinished(environment)
     folder = environment.new_folder()
     try:
         environment_build.build(environment, folder, reporter, step)
@@ -224,9 +236,7 @@ def _closed_to_others(built: Path) -> Path | None:
 
 
 def _point(link: Path, target: str) -> None:
-    """Make ``link`` lead to ``target`` in one move."""
-    if link.is_dir() and not link.is_symlink():
-        discard(link)
+    """Make ``link`` lead to ``target`` in one move, which a folder in its place does not let happen."""
     fresh = link.with_name(f".{link.name}.{os.getpid()}")
     fresh.unlink(missing_ok=True)
     fresh.symlink_to(target)

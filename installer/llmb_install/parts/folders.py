@@ -28,7 +28,7 @@ class AnswersFile(Artefact):
         except (FileNotFoundError, UnicodeDecodeError):
             return False
 
-    def ensure(self, reporter: Reporter) -> bool:
+    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         if self.is_complete():
             return False
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ class WorkloadFolders(Artefact):
     def is_complete(self) -> bool:
         return all(folder.is_dir() for folder in self.folders)
 
-    def ensure(self, reporter: Reporter) -> bool:
+    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         if self.is_complete():
             return False
         for folder in self.folders:

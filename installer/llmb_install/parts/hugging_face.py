@@ -74,16 +74,16 @@ class ModelFiles(Artefact):
             p.is_file() and p.stat().st_size == n for p, n in zip(found, files.values(), strict=True)
         )
 
-    def ensure(self, reporter: Reporter) -> bool:
+    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         """Download, then look at the result without the network.
 
         Raises:
             EnvironmentLacks: the files are not available; the remedy names the page to visit.
         """
-        if self.is_complete():
+        if not anew and self.is_complete():
             return False
         with reporter.step(f"files of {self.repository}") as step:
-            snapshot = Path(self._download())
+            snapshot = Path(self._download(anew))
             self._offline()
             files = {
                 str(p.relative_to(self.cache)): p.stat().st_size for p in sorted(snapshot.rglob("*")) if p.is_file()
@@ -127,7 +127,7 @@ class ModelFiles(Artefact):
                 remedy="run llmb-install update, which fetches them again",
             ) from error
 
-    def _download(self) -> str:
+    def _download(self, anew: bool) -> str:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
         from huggingface_hub.utils.tqdm import disable_progress_bars
@@ -145,6 +145,7 @@ class ModelFiles(Artefact):
                             cache_dir=self.cache,
                             allow_patterns=list(PATTERNS),
                             token=token.reveal() if token else False,
+                            force_download=anew,
                         )
                     )
         except GatedRepoError as error:

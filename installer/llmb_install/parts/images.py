@@ -24,7 +24,7 @@ from llmb_install.parts import enroot_errors, enroot_settings
 from llmb_install.parts.receipts import read_receipt
 from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock
 from llmb_install.working import command
-from llmb_install.working.artefact import Replaceable, Room
+from llmb_install.working.artefact import Artefact, Room
 from llmb_install.working.install_lock import install_lock
 from llmb_install.working.readiness import free_bytes
 from llmb_install.working.reporter import Reporter, Step, size
@@ -38,7 +38,7 @@ _IMPORT_SECONDS = 7200.0
 
 
 @dataclass(frozen=True)
-class Image(Replaceable):
+class Image(Artefact):
     """One image of an installation.
 
     ``source``: ``nvcr.io#nvidia/nemo:26.02.01``. ``prefix``: put before commands that should run on a compute node.
@@ -111,22 +111,22 @@ class Image(Replaceable):
             return f"{self.path} does not match its receipt"
         return None if sha256_of(self.path) == receipt.get("sha256") else f"{self.path} has changed since its import"
 
-    def ensure(self, reporter: Reporter) -> bool:
+    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         """Import it unless it is complete; a whole image without a receipt is adopted.
 
         Raises:
             EnvironmentLacks: it could not be imported, with the cause, which Enroot does not always say.
         """
-        if self.is_complete():
+        if not anew and self.is_complete():
             return False
         with reporter.step(f"image {self.path.name}") as step:
-            if _adopt(self, reporter, step):
+            if not anew and _adopt(self, reporter, step):
                 return True
             _require_writable(self)
             shared = install_lock(self.path.parent, reporter, patience=_IMPORT_SECONDS)
             with nullcontext() if self.is_private else shared:
                 # Another installation may have imported it while we waited.
-                if not self.is_complete():
+                if anew or not self.is_complete():
                     if self.space_check:
                         _require_space(self)
                     _import(self, reporter, step)

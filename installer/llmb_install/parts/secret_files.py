@@ -40,7 +40,7 @@ class HuggingFaceToken(Artefact):
     def is_complete(self) -> bool:
         return credentials.hf_token_is_stored(self.token, self.install)
 
-    def ensure(self, reporter: Reporter) -> bool:
+    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         return credentials.store_hf_token(self.token, self.install)
 
     def verify(self) -> str | None:
@@ -64,7 +64,7 @@ class RegistryKey(Artefact):
     def is_complete(self) -> bool:
         return credentials.ngc_key_is_stored(self.key, os.environ)
 
-    def ensure(self, reporter: Reporter) -> bool:
+    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         return credentials.store_ngc_key(self.key, os.environ, self.install)
 
     def verify(self) -> str | None:
@@ -89,7 +89,7 @@ class RegistryReference(Artefact):
     def is_complete(self) -> bool:
         return credentials.has_ngc_credentials(os.environ)
 
-    def ensure(self, reporter: Reporter) -> bool:
+    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         return credentials.refer_to_ngc_key(self.variable, os.environ, self.install)
 
     def verify(self) -> str | None:
@@ -113,7 +113,7 @@ class ClosedFiles(Artefact):
     def is_complete(self) -> bool:
         return self.verify() is None
 
-    def ensure(self, reporter: Reporter) -> bool:
+    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         return credentials.close_secret_files(self.install, os.environ)
 
     def verify(self) -> str | None:

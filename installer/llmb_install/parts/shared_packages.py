@@ -27,6 +27,7 @@ def link_packages(source: Path, target: Path, wanted: Collection[str]) -> list[s
     Nothing happens where the Pythons differ, where the file system has no hard links, or where a file of ``source`` is
     damaged. Returns what was linked.
     """
+    source = source.resolve()  # its link may move while we read
     place, there = _site_packages(source), _site_packages(target)
     if place is None or there is None or place.parent.name != there.parent.name or not _can_link(place, there):
         return []

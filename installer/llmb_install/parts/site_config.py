@@ -83,7 +83,7 @@ class SiteConfig(Artefact):
     def is_complete(self) -> bool:
         return site_values_are_applied(self.install, self.values)
 
-    def ensure(self, reporter: Reporter) -> bool:
+    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         if self.is_complete():
             return False
         apply_site_values(self.install, self.values)

@@ -26,7 +26,8 @@ while [ -L "$self" ]; do
 done
 home=$(cd "$(dirname "$self")/.." && pwd -P)
 {which}export LLMB_INSTALL
-python=$home/venvs/llmb/bin/python
+# Where the link leads now: an update may move it while this runs.
+python=$(cd "$home/venvs/llmb" 2>/dev/null && pwd -P || echo "$home/venvs/llmb")/bin/python
 if ! [ -x "$python" ]; then
   echo "error: $python is missing, or you may not run it" >&2
   echo "  -> its owner repairs that: run ./installer.py in the clone again, with a Python that everybody may run" >&2
@@ -97,7 +98,7 @@ class Commands(Artefact):
     def is_complete(self) -> bool:
         return all(is_current(self.folder / name) for name in COMMANDS)
 
-    def ensure(self, reporter: Reporter) -> bool:
+    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         """Write whichever are missing or differ."""
         wanted = [name for name in COMMANDS if not is_current(self.folder / name)]
         for name in wanted:

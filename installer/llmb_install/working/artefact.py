@@ -59,8 +59,12 @@ class Artefact(ABC):
         """A quick look, without writing, network or lock."""
 
     @abstractmethod
-    def ensure(self, reporter: Reporter) -> bool:
-        """Make it unless it is complete. Returns whether anything changed."""
+    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
+        """Make it unless it is complete. Returns whether anything changed.
+
+        ``anew``: it is damaged where the quick look sees nothing. What is large is made and checked beside the old one,
+        which stays as it is until a rename puts the new one into its place.
+        """
 
     @abstractmethod
     def verify(self) -> str | None:
@@ -69,11 +73,3 @@ class Artefact(ABC):
     @abstractmethod
     def show(self) -> str:
         """What ``ensure`` would do, for a dry run."""
-
-
-class Replaceable(Artefact):
-    """An artefact that is removed when it is damaged, because ``ensure`` believes what is complete."""
-
-    @abstractmethod
-    def discard(self) -> None:
-        """Remove it: its receipt first, so that a kill in between leaves nothing that looks complete."""

@@ -34,18 +34,22 @@ Owner = dict[str, str | int]
 
 
 @contextmanager
-def install_lock(install: Path, reporter: Reporter, *, patience: float = 600.0) -> Iterator[None]:
+def install_lock(install: Path, reporter: Reporter, *, patience: float = 600.0, create: bool = True) -> Iterator[None]:
     """Hold the installation's lock; wait up to ``patience`` seconds for another installer, saying so.
 
+    ``create``: make the folder where there is none. Who removes the installation removes the lock's file as its holder.
+
     Raises:
-        EnvironmentLacks: it is still held (the message names the owner), or the folder is not writable.
+        EnvironmentLacks: it is still held (the message names the owner), or the folder is not writable, or was removed.
     """
     folder = install / ".llmb"
-    descriptor = _open(folder)
+    descriptor = _open(folder, create)
     lease = _Lease(folder / "lock.owner")
     try:
         _wait(descriptor, lease, install, reporter, patience)
         try:
+            if not _is_still(folder / "lock", descriptor):
+                raise _gone(install)
             with lease.kept_alive():
                 yield
         finally:
@@ -54,15 +58,18 @@ def install_lock(install: Path, reporter: Reporter, *, patience: float = 600.0) 
         os.close(descriptor)
 
 
-def _open(folder: Path) -> int:
+def _open(folder: Path, create: bool) -> int:
     """The lock file.
 
     Raises:
-        EnvironmentLacks: the folder is read-only, or somebody else's (the message names the owner).
+        EnvironmentLacks: the folder is read-only, or somebody else's (the message names the owner), or was removed.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if create:
+            folder.mkdir(parents=True, exist_ok=True)
         return os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except FileNotFoundError as error:
+        raise _gone(folder.parent) from error
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
@@ -70,6 +77,21 @@ def _open(folder: Path) -> int:
             f"you cannot write to {folder.parent}: {os.strerror(error.errno)}{_whose(folder.parent)}",
             remedy="run this as its owner, or choose a folder of your own with --install-path",
         ) from error
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _gone(install: Path) -> EnvironmentLacks:
+    return EnvironmentLacks(
+        f"another command has removed the installation in {install} meanwhile",
+        remedy="make one again with ./installer.py, if you still want it",
+        code="installation-gone",
+    )
 
 
 def _whose(folder: Path) -> str:
@@ -87,8 +109,13 @@ def _wait(descriptor: int, lease: _Lease, install: Path, reporter: Reporter, pat
     deadline = time.monotonic() + patience
     said = False
     while True:
-        if _flock(descriptor) and lease.acquire():
-            return
+        try:
+            if _flock(descriptor) and lease.acquire():
+                return
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ESTALE):
+                raise
+            raise _gone(install) from error
         if not said:
             reporter.note(f"waiting: another installer is working in {install} ({lease.describe_owner()})")
             said = True

@@ -42,6 +42,10 @@ class Reporter:
         self._live_line = False
         self.log_path: Path | None = None
 
+    def log_into(self, folder: Path) -> None:
+        """Log to a file in ``folder`` from now on."""
+        self._folder = folder
+
     def hide(self, secret: str) -> None:
         """Replace ``secret`` by ``****`` in everything that is printed or logged from now on."""
         if secret:
