@@ -159,6 +159,20 @@ def test_one_that_is_not_whole_is_imported_again(image: Image, world: Path, dama
     assert image.is_complete()
 
 
+def test_what_is_no_file_is_never_opened(image: Image, world: Path) -> None:
+    image.path.parent.mkdir(parents=True)
+    os.mkfifo(image.path)
+    assert not image.is_complete()
+    assert ensure(image), "a FIFO is replaced"
+    assert image.is_complete()
+    image.discard()
+    image.path.mkdir()
+    with pytest.raises(EnvironmentLacks, match="is a folder") as caught:
+        ensure(image)
+    assert caught.value.remedy.startswith("move it away")
+    assert len(calls(world)) == 1
+
+
 def test_a_copy_with_another_time_is_still_what_its_receipt_says(image: Image, world: Path) -> None:
     ensure(image)
     os.utime(image.path, ns=(1, 1))

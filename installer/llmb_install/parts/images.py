@@ -147,7 +147,7 @@ class Image(Artefact):
     def _superblock_is_fine(self) -> bool:
         try:
             check_superblock(self.path)
-        except (BadImage, OSError):
+        except BadImage:
             return False
         return True
 
@@ -260,6 +260,8 @@ def _require_writable(image: Image) -> None:
             f"the image folder {folder} cannot be created: {error.strerror or error}",
             remedy="choose another --image-folder",
         ) from error
+    if image.path.is_dir():
+        raise EnvironmentLacks(f"{image.path} is a folder", remedy="move it away: an image is to have this name")
     if not os.access(folder, os.W_OK):
         state = "unusable" if image.path.exists() else "missing"
         raise EnvironmentLacks(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
+from llmb_common.files import open_plain
 from llmb_common.programs import MOST_BYTES, Answer, ask
 
 _SUPERBLOCK = struct.Struct("<4sIIIIHHHHHHQQ")
@@ -29,11 +31,14 @@ def check_superblock(path: Path) -> int:
     ``mksquashfs`` writes it last, so that a file from a killed run has none.
 
     Raises:
-        BadImage: it is not a whole squashfs image.
+        BadImage: it is not a whole squashfs image, or no regular file: opening a FIFO would wait for ever.
     """
-    size = path.stat().st_size
-    with path.open("rb") as stream:
-        block = stream.read(_SUPERBLOCK.size)
+    try:
+        with open_plain(path) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            block = stream.read(_SUPERBLOCK.size)
+    except OSError as error:
+        raise BadImage(f"it cannot be read: {error.strerror or error}") from error
     if len(block) < _SUPERBLOCK.size:
         raise BadImage(f"it has only {size} bytes")
     magic, inodes, _, block_size, _, _, _, _, _, major, minor, _, used = _SUPERBLOCK.unpack(block)
