@@ -6,7 +6,6 @@ and the local executor start those. Standard library only: the installer's first
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import selectors
@@ -18,14 +17,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Literal
 
+from llmb_common.sessions import end_session
+
 MOST_BYTES = 256 << 20
 """More than any program that is asked has to say: the listing of a container image has 40 MB."""
 
 _PATIENCE = 1.0
 """Seconds between SIGTERM and SIGKILL: srun uses them to cancel its job."""
-_KILL_SECONDS = 5.0
-"""How long processes may take to go after SIGKILL; one that hangs in the kernel does not."""
-
 _SLURM_VARIABLES = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_", "SCONTROL_")
 _SLURM_KEPT = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS"}
 
@@ -94,10 +92,10 @@ def ask(argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = 
             held.release()
             problem = _listen(process, said, time.monotonic() + seconds, most)
         except BaseException:
-            end_group(process, _PATIENCE)
+            end_session(process.pid, _PATIENCE, process.poll)
             raise
         if problem:
-            end_group(process, _PATIENCE)
+            end_session(process.pid, _PATIENCE, process.poll)
         output, errors = (bytes(said[stream]) for stream in (process.stdout, process.stderr))
         if problem == "no-answer":
             return Answer(None, output, errors, "no-answer", f"{argv[0]} did not answer in {seconds:g} s")
@@ -148,27 +146,6 @@ def clean_environment() -> dict[str, str]:
         if name in _SLURM_KEPT or not name.startswith(_SLURM_VARIABLES)
     }
     return kept | {"LC_ALL": "C"}
-
-
-def end_group(process: subprocess.Popen[Any], patience: float) -> None:
-    """End the process group that ``process`` leads: SIGTERM, and SIGKILL after ``patience`` seconds."""
-    for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, _KILL_SECONDS)):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            process.poll()
-            if not _group_exists(process.pid):
-                return
-            time.sleep(0.05)
-
-
-def _group_exists(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def _listen(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +19,7 @@ from llmb_install.parts.site_config import absent_keys, apply_site_values, site_
 from llmb_install.parts.wrappers import Commands
 from llmb_install.working.leftovers import remove_leftovers
 from llmb_install.working.reporter import Reporter
+from support.processes import wait_until
 
 
 @pytest.fixture
@@ -110,6 +113,35 @@ def test_leftovers_are_only_what_the_installer_writes(tmp_path: Path) -> None:
     removed = remove_leftovers(tmp_path)
     assert sorted(str(path.relative_to(tmp_path)) for path in removed) == sorted(ours)
     assert all((tmp_path / name).exists() for name in (*theirs, ".cluster_config.yaml.13.deadbeef"))
+
+
+def test_a_killed_import_is_ended_and_what_it_unpacked_is_removed(tmp_path: Path) -> None:
+    """Of this host alone: ``/tmp`` of another is another."""
+    state, scratch = tmp_path / ".llmb", tmp_path / "scratch"
+    scratch.mkdir()
+    kept = scratch / "llmb-import.1"
+    kept.mkdir()
+    program = (
+        "from llmb_install.working.leftovers import import_folder; from pathlib import Path; import os, sys, time\n"
+    )
+    program += (
+        "with import_folder(*map(Path, sys.argv[1:])) as env: os.execvpe('sleep', ['sleep', '1000'], os.environ | env)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path), str(scratch)]) as killed:
+        wait_until(lambda: Path(f"/proc/{killed.pid}/comm").read_text() == "sleep\n", "the start of the import", 20)
+        (link,) = state.iterdir()
+        layer = link.readlink() / "enroot.x" / "layer"
+        layer.mkdir(parents=True)
+        (layer / "file").touch()
+        layer.chmod(0o500)
+        elsewhere = state / f"{link.name}.example"
+        elsewhere.symlink_to(link.readlink())
+        misleading = state / f"llmb-import.2@{platform.node()}"
+        misleading.symlink_to(kept)
+        remove_leftovers(tmp_path)
+        assert killed.wait(100) == -signal.SIGTERM
+    assert list(scratch.iterdir()) == [kept]
+    assert sorted(state.iterdir()) == sorted([elsewhere, misleading])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

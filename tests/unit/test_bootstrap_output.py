@@ -79,8 +79,9 @@ def test_a_command_gives_its_status_and_last_lines() -> None:
     assert done.tail[-2:] == ("100", "oops")
 
 
-_FAMILY = '(trap \'\' TERM HUP; echo $$BASHPID > "$0.a"; while :; do sleep 0.1; done) & echo $$ > "$0"; wait'
-"""A program whose child ignores SIGTERM, as ensurepip under ``python -m venv`` may."""
+_FAMILY = 'set -m; (trap \'\' TERM HUP; echo $$BASHPID > "$0.a"; while :; do sleep 0.1; done) & echo $$ > "$0"; wait'
+"""A program whose child ignores SIGTERM, as ensurepip under ``python -m venv`` may, and has a process group of its
+own, as what GNU parallel starts."""
 
 
 def is_gone(note: Path) -> bool:

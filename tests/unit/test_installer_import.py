@@ -24,6 +24,7 @@ ENROOT = """#!/bin/sh
 echo "$@" >> {folder}/calls
 [ -e {folder}/fails ] && {{ cat {folder}/fails; exit 1; }}
 [ -e {folder}/nothing ] && exit 0
+[ -z "$(ls -A "$ENROOT_TEMP_PATH")" ] && touch "$ENROOT_TEMP_PATH/layer" && echo "$ENROOT_TEMP_PATH" > {folder}/unpacked
 cp {folder}/image "$3"
 """
 UNSQUASHFS = """#!/bin/sh
@@ -93,6 +94,16 @@ def test_an_image_is_imported_once_and_has_a_receipt(image: Image, world: Path) 
     (line,) = calls(world)
     assert line.startswith(f"import --output {image.path.parent}/.nemo.sqsh.{os.getpid()}.")
     assert line.endswith(f".part --arch x86_64 docker://{SOURCE}")
+    unpacked = Path((world / "unpacked").read_text().strip())
+    assert unpacked.parent == world.parent
+    assert not unpacked.exists(), "a folder of the import's own, gone with its end"
+    assert [path.name for path in image.receipts.parent.iterdir()] == []
+
+
+def test_without_room_for_layers_the_variable_is_named(image: Image, world: Path) -> None:
+    with pytest.raises(EnvironmentLacks, match="images cannot be unpacked in /nowhere: No such file") as caught:
+        ensure(replace(image, env=dict(os.environ) | {"ENROOT_TEMP_PATH": "/nowhere"}))
+    assert "ENROOT_TEMP_PATH" in caught.value.remedy
 
 
 def test_what_an_import_would_run(image: Image) -> None:
@@ -221,17 +232,19 @@ def test_without_enroot_it_says_what_else_can_be_done(image: Image, world: Path)
 def test_room_is_asked_for_before_the_import(image: Image, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     room = {"images": 24_000_000_000}
     monkeypatch.setattr("llmb_install.parts.images.free_bytes", lambda folder: room.get(folder.name, 10**12))
-    careful = replace(image, space_check=True, env={"TMPDIR": "/scratch"})
+    scratch = world.parent / "scratch"
+    scratch.mkdir()
+    careful = replace(image, space_check=True, env=dict(os.environ) | {"TMPDIR": str(scratch)})
     with pytest.raises(EnvironmentLacks, match=r"needs about 25.0 GB in .*/images, and 24.0 GB are free") as caught:
         ensure(careful)
     assert caught.value.remedy == "choose another --image-folder, or skip this check with --no-space-check"
     room.update(images=10**12, scratch=59_000_000_000)
-    with pytest.raises(EnvironmentLacks, match=r"needs about 60\.0 GB in /scratch, and 59\.0 GB are free") as caught:
+    with pytest.raises(EnvironmentLacks, match=r"needs about 60\.0 GB in .*/scratch, and 59\.0 GB are free") as caught:
         ensure(careful)
     assert caught.value.remedy.startswith("set ENROOT_TEMP_PATH")
     room["scratch"] = 60_000_000_000
     assert calls(world) == []
-    assert ensure(replace(careful, env=dict(os.environ) | {"TMPDIR": "/scratch"}))
+    assert ensure(careful)
 
 
 def test_room_on_the_compute_node_is_what_df_says_there(image: Image, world: Path) -> None:

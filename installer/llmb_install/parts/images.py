@@ -12,7 +12,7 @@ import os
 import secrets
 import shlex
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -26,6 +26,7 @@ from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock
 from llmb_install.working import command
 from llmb_install.working.artefact import Artefact, Room
 from llmb_install.working.install_lock import install_lock
+from llmb_install.working.leftovers import import_folder
 from llmb_install.working.readiness import free_bytes
 from llmb_install.working.reporter import Reporter, Step, size
 
@@ -198,7 +199,8 @@ def _import(image: Image, reporter: Reporter, step: Step) -> None:
     fresh = folder / f".{image.path.name}.{os.getpid()}.{secrets.token_hex(4)}.part"
     watch = enroot_errors.Watch(step, fresh, enroot_settings.cache_folder(env))
     try:
-        done = command.run(image.import_command(fresh), reporter, env=env, on_line=watch)
+        with _unpacked(image) as place:
+            done = command.run(image.import_command(fresh), reporter, env={**env, **place}, on_line=watch)
         if done.status != 0:
             raise enroot_errors.explain(image.source, done, watch, env, remote=bool(image.prefix))
         if not fresh.is_file():
@@ -225,6 +227,13 @@ def _import(image: Image, reporter: Reporter, step: Step) -> None:
     finally:
         with contextlib.suppress(OSError):
             fresh.unlink()
+
+
+def _unpacked(image: Image) -> AbstractContextManager[Mapping[str, str]]:
+    """Where this import unpacks its layers; on a compute node Enroot chooses, and Slurm ends what it has started."""
+    if image.prefix:
+        return nullcontext({})
+    return import_folder(image.receipts.parent.parent, enroot_settings.temporary_folder(image.env))
 
 
 def _write_receipt(image: Image, path: Path, *, adopted: bool) -> None:

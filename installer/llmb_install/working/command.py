@@ -14,33 +14,42 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import llmb_common
 from llmb_common.errors import Interrupted
-from llmb_common.programs import end_group
+from llmb_common.sessions import end_session
 from llmb_install.working.reporter import Reporter
 
 _TAIL = 15
 
-# Stands between us and the program, in one process group with everything that the program starts. When our end of the
-# pipe closes, because we were killed, it ends that whole group: a forgotten ensurepip must not go on writing beside the
-# next installer. (PR_SET_PDEATHSIG would reach the program alone, and at the end of the thread that started it.)
+# Stands between us and the program, and leads the session of everything that the program starts. When our end of the
+# pipe closes, because we were killed, it ends that session: no download may go on writing beside the next installer.
+# (PR_SET_PDEATHSIG would reach the program alone, and at the end of the thread that started it.)
 _LAUNCHER = """
 import os, signal, sys, threading
+sys.path.append(sys.argv[2])
+from llmb_common.sessions import end_session
 pipe = int(sys.argv[1])
 child = os.fork()
 if child == 0:
     os.close(pipe)
     try:
-        os.execvp(sys.argv[2], sys.argv[2:])
+        os.execvp(sys.argv[3], sys.argv[3:])
     except OSError as error:
-        os.write(2, ("%s: %s\\n" % (sys.argv[2], error.strerror)).encode())
+        os.write(2, ("%s: %s\\n" % (sys.argv[3], error.strerror)).encode())
         os._exit(127)
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
+ending = threading.Event()
 def watch():
     os.read(pipe, 1)
-    os.killpg(os.getpgrp(), signal.SIGKILL)
-threading.Thread(target=watch, daemon=True).start()
+    ending.set()
+    end_session(os.getpid(), 1.0)
+    os._exit(1)
+watcher = threading.Thread(target=watch, daemon=True)
+watcher.start()
 status = os.waitpid(child, 0)[1]
+if ending.is_set():
+    watcher.join()
 if os.WIFSIGNALED(status):
     number = os.WTERMSIG(status)
     if number != signal.SIGKILL:
@@ -48,6 +57,7 @@ if os.WIFSIGNALED(status):
     os.kill(os.getpid(), number)
 os._exit(os.WEXITSTATUS(status))
 """
+_LIBRARY = str(Path(llmb_common.__file__).parents[1])
 
 _running: dict[subprocess.Popen[str], int] = {}
 _guard = threading.Lock()
@@ -92,7 +102,7 @@ def run(
                 on_line(text)
         status = process.wait()
     except BaseException:
-        end_group(process, patience)
+        end_session(process.pid, patience, process.poll)
         raise
     finally:
         if process.stdout is not None:
@@ -111,7 +121,7 @@ def stop_all() -> None:
     with _guard:
         processes = list(_running)
     for process in processes:
-        end_group(process, 5.0)
+        end_session(process.pid, 5.0, process.poll)
 
 
 def _start(argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None) -> subprocess.Popen[str]:
@@ -124,7 +134,7 @@ def _start(argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None)
         theirs, ours = os.pipe()
         try:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(theirs), *argv],
+                [sys.executable, "-I", "-S", "-B", "-c", _LAUNCHER, str(theirs), _LIBRARY, *argv],
                 env=dict(env) if env is not None else None,
                 cwd=cwd,
                 stdin=subprocess.DEVNULL,
