@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llmb_common.engines import DEFAULT_ENGINE, image_file_name
+from llmb_common.trust import require_trusted
 from llmb_install import arguments
 from llmb_install.answers import checks as answer_checks
 from llmb_install.answers import questions, used_folder
 from llmb_install.guard import guarded
 from llmb_install.parts.engine import cpu_engine
+from llmb_install.parts.folders import ANSWERS_FILE
 from llmb_install.parts.images import Image
 from llmb_install.parts.tool import tool_environment
 from llmb_install.working import steps
@@ -40,6 +42,7 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     os.environ.update(secrets)
     asked = arguments.parse(words)
     install = arguments.install_path(asked, clone)
+    require_trusted(install / ANSWERS_FILE, install)  # before a program of the installation is started
     if asked.command == "install":
         _check_answers(asked, clone, install)
         if _builds_in_place(asked, install):
@@ -89,7 +92,7 @@ def _planned(asked: argparse.Namespace, clone: Path, install: Path) -> list[Arte
 
 def _check_answers(asked: argparse.Namespace, clone: Path, install: Path) -> None:
     """Report mistakes in the flags, and missing answers where there is no terminal, before anything is built."""
-    if asked.quickstart or asked.play or asked.list_workloads or (install / ".llmb" / "answers.yaml").exists():
+    if asked.quickstart or asked.play or asked.list_workloads or (install / ANSWERS_FILE).exists():
         return
     given = arguments.given_by_flags(asked)
     terminal = sys.stdin.isatty() and sys.stderr.isatty()

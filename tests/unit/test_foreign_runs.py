@@ -45,14 +45,14 @@ def slurm_site(shared: Path, monkeypatch: pytest.MonkeyPatch) -> RunSite:
     monkeypatch.setenv("PATH", fake.path())
     site = RunSite(shared, "slurm")
     for path in (site.install, shared / "slurm"):
-        path.chmod(0o777)
+        path.chmod(0o1777)
     return site
 
 
 def let_everybody_write(site: RunSite) -> None:
     for path in [site.install, *site.install.rglob("*")]:
         if path.is_dir() and path.name != ".llmb":
-            path.chmod(0o777)
+            path.chmod(0o1777)
 
 
 def plant(site: RunSite, loot: Path, key: str = "") -> None:

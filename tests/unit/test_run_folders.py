@@ -20,10 +20,11 @@ from llmb_common.runs.code import hash_of_packed, pack_code
 from llmb_common.runs.facts import read_manifest_line
 from llmb_common.runs.folders import remove_run, reserve, write_new
 from llmb_common.runs.manifest import image_line, image_receipt
-from llmb_common.runs.ownership import close_to_others, is_ours, own_run, refusal, user_name, why_not_trusted
+from llmb_common.runs.ownership import close_to_others, is_ours, own_run, refusal
 from llmb_common.runs.paths import RunPaths, dry_run_paths, numbered
 from llmb_common.runs.record import RunRecord
 from llmb_common.submission.create import create_run
+from llmb_common.trust import user_name
 from support.documented_jobs import documented_rows, plan_of
 
 DAY = 86400
@@ -193,33 +194,6 @@ def test_a_folder_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(ownership, "me", lambda: os.geteuid() + 1)
     close_to_others(tmp_path)
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o777
-
-
-@pytest.mark.parametrize(
-    ("folder_mode", "file_mode", "why"),
-    [
-        (0o755, 0o644, ""),
-        (0o775, 0o664, ""),
-        (0o757, 0o644, "the folder is world-writable"),
-        (0o755, 0o646, "it is world-writable"),
-    ],
-)
-def test_what_anybody_may_write_is_not_trusted(tmp_path: Path, folder_mode: int, file_mode: int, why: str) -> None:
-    (tmp_path / "file").touch()
-    (tmp_path / "file").chmod(file_mode)
-    tmp_path.chmod(folder_mode)
-    assert why_not_trusted(tmp_path, "file") == why
-
-
-def test_nor_is_what_belongs_to_another_user_or_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "folder").mkdir()
-    assert why_not_trusted(tmp_path, "folder") == "it is not a regular file"
-    assert why_not_trusted(tmp_path, "none") == "it cannot be opened: No such file or directory"
-    if os.geteuid() == 0:
-        os.chown(tmp_path / "folder", 4_000_001, -1)
-        assert why_not_trusted(tmp_path, "folder") == "it belongs to user 4000001"
-        monkeypatch.setattr(ownership, "me", lambda: 4_000_001)
-        assert why_not_trusted(tmp_path, "folder") == "it is not a regular file", "root is trusted"
 
 
 # One change at a time

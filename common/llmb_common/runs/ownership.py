@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,14 +16,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from llmb_common.errors import RecordError
+from llmb_common.trust import me, user_name
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # O_NONBLOCK: opening a FIFO would wait for ever
-
-
-def me() -> int:
-    """The user whose runs are ours."""
-    return os.geteuid()
 
 
 @dataclass(frozen=True)
@@ -157,35 +152,3 @@ def close_to_others(folder: Path) -> None:
                 os.fchmod(descriptor, stat.S_IMODE(status.st_mode) | stat.S_ISVTX)
         finally:
             os.close(descriptor)
-
-
-def why_not_trusted(folder: Path, name: str) -> str:
-    """Why the file ``name`` in ``folder`` may come from anybody, or an empty string.
-
-    Files of ours and of root are trusted, in folders of ours and of root that others cannot write to.
-    """
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            statuses = {"the folder": os.fstat(descriptor)}
-            file = os.open(name, _FILE, dir_fd=descriptor)
-            statuses["it"] = os.fstat(file)
-            os.close(file)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        return f"it cannot be opened: {error.strerror or error}"
-    for what, status in statuses.items():
-        if status.st_uid not in (me(), 0):
-            return f"{what} belongs to {user_name(status.st_uid)}"
-        if status.st_mode & 0o002:
-            return f"{what} is world-writable"
-    return "" if stat.S_ISREG(statuses["it"].st_mode) else "it is not a regular file"
-
-
-def user_name(user: int) -> str:
-    """``alice`` or ``user 4711``."""
-    try:
-        return pwd.getpwuid(user).pw_name
-    except KeyError:
-        return f"user {user}"

@@ -18,6 +18,7 @@ from llmb_common.request.values import is_mount
 from llmb_common.secrets import is_secret_name
 from llmb_common.site import FILE_NAME as FILE_NAME
 from llmb_common.strict_yaml import Lines, convert, load_text, read_text
+from llmb_common.trust import require_trusted
 from llmb_common.words import is_slurm_name, job_variable_problem, line_problem
 
 Runtime = Literal["pyxis", "enroot", "none"]
@@ -98,7 +99,7 @@ def load_cluster_config(install: Path | None) -> ClusterConfig:
     """The configuration of the installation ``install``, or the defaults where it has none.
 
     Raises:
-        ConfigError: it is wrong, or cannot be read; with file and line.
+        ConfigError: it is wrong, cannot be read or comes from somebody who has no say here; with file and line.
     """
     if install is None:
         return ClusterConfig()
@@ -110,6 +111,7 @@ def load_cluster_config(install: Path | None) -> ClusterConfig:
         raise ConfigError(
             f"cannot look for {path}: {error.strerror or error}", remedy="correct LLMB_INSTALL, or its permissions"
         ) from error
+    require_trusted(path, install)
     return parse_cluster_config(read_text(path), path)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from llmb_common.errors import RecordError
 from llmb_common.site import FILE_NAME
+from llmb_common.trust import require_trusted
 
 if TYPE_CHECKING:
     from llmb_common.site.cluster import ClusterConfig
@@ -48,6 +49,7 @@ def read_facts(install: Path | None) -> SiteFacts:
         from llmb_common.site.cluster import load_cluster_config
 
         return _facts(load_cluster_config(install))  # which says what is wrong
+    require_trusted(install / FILE_NAME, install)
     kept = _kept()
     if text in kept:
         return kept[text]

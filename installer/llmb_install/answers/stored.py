@@ -9,9 +9,9 @@ from llmb_common.recipes.folders import recipe_folders
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.strict_yaml import convert, load_text, read_text
+from llmb_common.trust import require_trusted
 from llmb_install.answers.answers import Answers
-
-ANSWERS_FILE = Path(".llmb") / "answers.yaml"
+from llmb_install.parts.folders import ANSWERS_FILE as ANSWERS_FILE
 
 
 def load_recipes(clone: Path) -> dict[str, Recipe]:
@@ -33,6 +33,7 @@ def stored_answers(install: Path) -> Answers | None:
     path = install / ANSWERS_FILE
     if not path.is_file():
         return None
+    require_trusted(path, install)
     data, lines = load_text(read_text(path, ConfigError), str(path), ConfigError)
     if isinstance(data, dict):
         data["install_path"] = str(install)

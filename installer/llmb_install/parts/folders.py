@@ -10,6 +10,8 @@ from llmb_common.files import write_atomic
 from llmb_install.working.artefact import Artefact
 from llmb_install.working.reporter import Reporter
 
+ANSWERS_FILE = Path(".llmb") / "answers.yaml"
+
 
 @dataclass(frozen=True)
 class AnswersFile(Artefact):

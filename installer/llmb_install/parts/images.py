@@ -20,6 +20,7 @@ from pathlib import Path
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.files import fsync_folder, sha256_of, write_json
 from llmb_common.programs import ask
+from llmb_common.trust import require_trusted
 from llmb_install.parts import enroot_errors, enroot_settings
 from llmb_install.parts.receipts import read_receipt
 from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock
@@ -89,6 +90,7 @@ class Image(Artefact):
 
     def is_complete(self) -> bool:
         """Whether the file is the one that the receipt describes, by size, time and superblock. Reads 96 bytes."""
+        require_trusted(self.path, self.receipts.parent.parent, None if self.is_private else self.path.parent)
         receipt = read_receipt(self.receipt_path())
         if receipt is None or not self.path.is_file():
             return False

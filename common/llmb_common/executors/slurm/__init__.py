@@ -16,6 +16,7 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.paths import RunPaths
 from llmb_common.shell_text import shell_part
 from llmb_common.slurm.options import output_pattern
+from llmb_common.trust import require_trusted
 
 if TYPE_CHECKING:
     from llmb_common.errors import LLMBError
@@ -67,6 +68,9 @@ class SlurmExecutor(Executor):
             )
         if plan.image is None:
             check_engine(plan)
+        elif plan.image.startswith("/"):
+            image, install = Path(plan.image), Path(plan.install)
+            require_trusted(image, install, None if image.is_relative_to(install) else image.parent)
 
     def doubts(self, plan: JobPlan) -> list[str]:
         from llmb_common.executors.slurm.shared_folder import folder_doubts

@@ -1,0 +1,147 @@
+"""Whose files are believed: a planted answers.yaml, a foreign cluster_config.yaml, images in somebody's home."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from llmb_common import trust
+from llmb_common.errors import ConfigError
+from llmb_common.site.cluster import load_cluster_config
+from llmb_common.site.facts import read_facts
+from llmb_common.trust import require_trusted, why_not_trusted
+from llmb_install.answers.stored import ANSWERS_FILE, stored_answers
+from llmb_install.bootstrap import bootstrap
+from llmb_install.parts.images import Image
+from support.other_user import OTHER
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give away files: run tests/run as root")
+
+
+@pytest.mark.parametrize(
+    ("folder_mode", "file_mode", "why"),
+    [
+        (0o755, 0o644, ""),
+        (0o775, 0o664, ""),
+        (0o757, 0o644, "the folder is world-writable"),
+        (0o1777, 0o644, ""),
+        (0o755, 0o646, "it is world-writable"),
+    ],
+)
+def test_what_anybody_may_write_is_not_trusted(tmp_path: Path, folder_mode: int, file_mode: int, why: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "file").chmod(file_mode)
+    tmp_path.chmod(folder_mode)
+    assert why_not_trusted(tmp_path, "file") == why
+
+
+def test_nor_is_what_belongs_to_another_user_or_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "folder").mkdir()
+    assert why_not_trusted(tmp_path, "folder") == "it is not a regular file"
+    assert why_not_trusted(tmp_path, "none") == "it cannot be opened: No such file or directory"
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "folder", 4_000_001, -1)
+        assert why_not_trusted(tmp_path, "folder") == "it belongs to user 4000001"
+        monkeypatch.setattr(trust, "me", lambda: 4_000_001)
+        assert why_not_trusted(tmp_path, "folder") == "it is not a regular file", "root is trusted"
+
+
+@pytest.fixture
+def install(tmp_path: Path) -> Path:
+    install = tmp_path / "install"
+    (install / ".llmb").mkdir(parents=True)
+    (install / "cluster_config.yaml").write_text("environment: {LD_PRELOAD: /home/mallory/evil.so}\n")
+    (install / ANSWERS_FILE).write_text("engine_python: /home/mallory/python\n")
+    return install
+
+
+@as_root
+@pytest.mark.parametrize("read", [load_cluster_config, read_facts])
+def test_a_foreign_configuration_decides_nothing(install: Path, read: object) -> None:
+    os.chown(install / "cluster_config.yaml", OTHER, -1)
+    with pytest.raises(ConfigError, match=f"cluster_config.yaml is not read: it belongs to user {OTHER}") as caught:
+        read(install)  # type: ignore[operator]
+    assert caught.value.remedy.startswith("trusted here is what belongs to root, where not everybody can write")
+    assert caught.value.code == "not-trusted"
+
+
+@as_root
+@pytest.mark.parametrize(("what", "said"), [(ANSWERS_FILE, "it"), (Path(".llmb"), "the folder")])
+def test_planted_answers_are_refused_before_anything_is_started(
+    install: Path, what: Path, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.chown(install / what, OTHER, -1)
+    with pytest.raises(ConfigError, match=f"answers.yaml is not read: {said} belongs to user {OTHER}"):
+        stored_answers(install)
+    clone = Path(__file__).resolve().parents[2]
+    assert bootstrap(clone, ["update", "--install-path", str(install)]) == 2
+    assert f"{said} belongs to user {OTHER}" in capsys.readouterr().err
+
+
+@as_root
+def test_the_administrator_who_owns_the_installation_has_the_say_there(
+    install: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trust, "me", lambda: OTHER + 1)
+    for path in (install, install / ".llmb", install / "cluster_config.yaml", install / ANSWERS_FILE):
+        os.chown(path, OTHER, -1)
+    assert load_cluster_config(install).environment
+    with pytest.raises(ConfigError, match="schema"):
+        stored_answers(install)
+    os.chown(install / "cluster_config.yaml", OTHER + 2, -1)
+    with pytest.raises(ConfigError, match="not read"):
+        load_cluster_config(install)
+
+
+def test_what_everybody_can_write_is_refused_and_what_a_group_can_is_not(install: Path) -> None:
+    config = install / "cluster_config.yaml"
+    config.chmod(0o664)
+    assert load_cluster_config(install).environment
+    config.chmod(0o666)
+    with pytest.raises(ConfigError, match="it is world-writable") as caught:
+        load_cluster_config(install)
+    assert "chmod o-w" in caught.value.remedy
+
+
+def image(install: Path, folder: Path) -> Image:
+    return Image("nvcr.io#a:1", folder / "a.sqsh", "x86_64", install / ".llmb" / "receipts")
+
+
+@as_root
+def test_images_are_not_taken_from_somebodys_home(install: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "a.sqsh").touch()
+    (install / "images").symlink_to(home)
+    assert not image(install, install / "images").is_complete(), "our own home: there is no receipt"
+    os.chown(home, OTHER, -1)
+    with pytest.raises(ConfigError, match=f"a.sqsh.*{home}.*: the folder belongs to user {OTHER}") as caught:
+        image(install, install / "images").is_complete()
+    assert "--image-folder" in caught.value.remedy
+    assert not image(install, home).is_complete(), "a folder that the settings name"
+
+
+@as_root
+def test_a_named_image_folder_is_its_groups_where_the_group_may_write(
+    install: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, file = tmp_path / "shared", tmp_path / "shared" / "a.sqsh"
+    shared.mkdir()
+    file.touch()
+    os.chown(shared, 0, 4_000_007)
+    os.chown(file, OTHER, -1)
+    shared.chmod(0o2775)
+    with pytest.raises(ConfigError, match="it belongs to"):
+        require_trusted(file, install, shared)
+    monkeypatch.setattr(trust, "_groups_of", lambda user: [4_000_007])
+    require_trusted(file, install, shared)
+    shared.chmod(0o2755)
+    with pytest.raises(ConfigError, match="it belongs to"):
+        require_trusted(file, install, shared)
+
+
+def test_what_is_missing_or_no_file_is_for_the_reader_to_say(install: Path) -> None:
+    require_trusted(install / "none", install)
+    require_trusted(install / ".llmb", install)
