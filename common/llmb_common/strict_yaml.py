@@ -149,9 +149,14 @@ def read_text(path: Path, error: type[LLMBError] = ConfigError) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as problem:
-        raise error(f"cannot read {path}: {problem.strerror or problem}") from problem
+        raise error(
+            f"cannot read {path}: {problem.strerror or problem}", remedy="it must be a file that you can read"
+        ) from problem
     except UnicodeDecodeError as problem:
-        raise error(f"{path} is not UTF-8 text: {problem.reason} at byte {problem.start}") from problem
+        line = problem.object.count(b"\n", 0, problem.start) + 1
+        raise error(
+            f"{path}:{line}: not UTF-8 text: {problem.reason} at byte {problem.start}", remedy="save the file as UTF-8"
+        ) from problem
 
 
 def load_struct(path: Path, kind: type[T], error: type[LLMBError] = ConfigError) -> T:

@@ -84,9 +84,8 @@ def test_a_secret_in_a_play_file_is_set_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("schema: 2", r"play.yaml:1: schema 2 is unknown; this release knows 1"),
-        ("schema: '1'", r"play.yaml:1: schema '1' is unknown"),
-        ("# none", r"play.yaml:1: the key 'schema' is missing"),
+        ("schema: 2", r"play.yaml:1: schema 2 is from a newer release"),
+        ("schema: '1'", r"play.yaml:1: schema '1' is not a valid schema number"),
     ],
 )
 def test_a_play_file_with_another_schema_is_refused(tmp_path: Path, line: str, message: str) -> None:

@@ -11,6 +11,8 @@ from ruamel.yaml import YAML
 
 from llmb_common.errors import ConfigError
 from llmb_common.site.cluster import FILE_NAME, load_cluster_config
+from llmb_install.answers.answers import read_play
+from llmb_install.answers.stored import ANSWERS_FILE, stored_answers
 from llmb_install.parts import migrations
 from llmb_install.parts.migrations import Migration
 from llmb_install.parts.site_config import apply_site_values, site_values_are_applied, update_site_config
@@ -119,3 +121,75 @@ def test_what_cannot_be_brought_up_to_date_is_said(tmp_path: Path, text: str, me
     assert remedy in caught.value.remedy
     if "schema" in text:
         assert path.read_text() == text
+
+
+ANSWERED = """\
+# ours
+schema: 1
+install_path: /elsewhere
+cluster_type: local
+gpu_type: cpu
+workloads: [pretrain_grok1]
+arch: x86_64
+install_method: local
+runtime: none
+env_type: venv
+"""
+
+
+@pytest.fixture
+def answered(tmp_path: Path) -> Path:
+    (tmp_path / ANSWERS_FILE).parent.mkdir()
+    (tmp_path / ANSWERS_FILE).write_text(ANSWERED)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message", "remedy"),
+    [
+        ("schema: 1", "schema: 7", ":2: schema 7 is from a newer release; this one knows up to 1", "git pull"),
+        ("schema: 1", "schema: one", ":2: schema 'one' is not a valid schema number", "schema: 1"),
+        ("env_type", "envtype", ":10: unknown key 'envtype' (did you mean 'env_type'?)", "git pull"),
+        ("gpu_type: cpu\n", "", ":2: the key 'gpu_type' is missing", "add it"),
+        ("cpu", "[cpu]", ":5: gpu_type is a list, but text is expected", "write one value"),
+        (ANSWERED, "", ":1: the file is empty", "installer.py"),
+        (ANSWERED, "# nothing\n", ":1: the file is empty", "remove it"),
+        (ANSWERED, "- a\n", ":1: not a mapping of keys", "KEY: VALUE"),
+        (ANSWERED, "a: b\nc: [\n", ":3: not valid YAML", "correct that line"),
+    ],
+)
+def test_answers_of_another_version_are_one_sentence_with_line_and_remedy(
+    answered: Path, old: str, new: str, message: str, remedy: str
+) -> None:
+    (answered / ANSWERS_FILE).write_text(ANSWERED.replace(old, new))
+    with pytest.raises(ConfigError) as caught:
+        stored_answers(answered)
+    assert caught.value.message.startswith(f"{answered / ANSWERS_FILE}{message}")
+    assert remedy in caught.value.remedy
+
+
+def test_answers_that_are_no_text_are_no_missing_installation(answered: Path) -> None:
+    file = answered / ANSWERS_FILE
+    file.write_bytes(b"schema: 1\naccount: \xff\n")
+    with pytest.raises(ConfigError, match=r"answers.yaml:2: not UTF-8 text: .* at byte 19") as caught:
+        stored_answers(answered)
+    assert caught.value.remedy == "save the file as UTF-8"
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(ConfigError, match=r"cannot read .*answers.yaml: Is a directory") as caught:
+        stored_answers(answered)
+    assert "a file" in caught.value.remedy
+
+
+def test_old_answers_are_brought_to_the_newest_schema(answered: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (answered / ANSWERS_FILE).write_text(ANSWERED.replace("schema: 1\n", "").replace("env_type", "kind"))
+
+    def rename(document: Any) -> None:
+        document["env_type"] = document.pop("kind")
+
+    monkeypatch.setattr(migrations, "ANSWERS", (Migration(0, rename),))
+    found = stored_answers(answered)
+    assert found is not None
+    assert (found.schema, found.env_type, found.install_path) == (1, "venv", str(answered))
+    play, _, _ = read_play(answered / ANSWERS_FILE)
+    assert (play["schema"], play["env_type"]) == (1, "venv")

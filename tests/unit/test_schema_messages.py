@@ -215,7 +215,7 @@ def test_a_file_is_named_with_its_line_and_byte(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"cannot read {file}: No such file or directory"):
         load_struct(file, Site)
     file.write_bytes(b"text: \xe9\n")
-    with pytest.raises(RecipeError, match=f"{file} is not UTF-8 text: invalid continuation byte at byte 6"):
+    with pytest.raises(RecipeError, match=f"{file}:1: not UTF-8 text: invalid continuation byte at byte 6"):
         load_struct(file, Site, RecipeError)
     file.write_text("flag: true\ncount: x\n")
     with pytest.raises(RecipeError, match=f"{file}:2: count is text"):

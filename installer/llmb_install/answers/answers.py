@@ -16,9 +16,10 @@ from llmb_common.cluster_types import ClusterType, traits_of
 from llmb_common.errors import ConfigError, RequestError, did_you_mean
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.secrets import Secret
-from llmb_common.strict_yaml import Lines, convert, load_text, read_text
+from llmb_common.strict_yaml import Lines, convert
 from llmb_install.answers.checks import check, listed_engines
 from llmb_install.answers.questions import PATHS, QUESTIONS, Given, default_architecture, expand_workloads, on_slurm
+from llmb_install.parts import migrations
 from llmb_install.parts.credentials import Secrets
 
 _SECRETS = ("hf_token", "ngc_api_key")
@@ -68,30 +69,25 @@ def read_play(path: Path) -> tuple[Given, Secrets, Lines]:
     Raises:
         ConfigError: it cannot be read (with file and line).
     """
-    where = str(path)
-    data, lines = load_text(read_text(path, ConfigError), where, ConfigError)
-    if not isinstance(data, dict):
-        raise ConfigError(f"{where}:1: a play file must be a mapping of answers", remedy="write one with --record FILE")
-    secrets = _take_secrets(data, where, lines)
-    known = Answers.__struct_fields__
+    data, lines = read_given(path, _SECRETS)
+    return data, _take_secrets(data, str(path), lines), lines
+
+
+def read_given(path: Path, also: Collection[str] = ()) -> tuple[Given, Lines]:
+    """The answers in a file of this or an earlier release; ``also`` are keys that are no answers.
+
+    Raises:
+        ConfigError: it cannot be read, is of a newer release, or has an unknown key (with file and line).
+    """
+    data, lines = migrations.read_newest(path, migrations.ANSWERS)
+    known = {*Answers.__struct_fields__, *also}
     for key in data:
         if key not in known:
             raise ConfigError(
-                f"{where}:{lines[f'$.{key}']}: unknown key {key!r}{did_you_mean(key.lower(), {*known, *_SECRETS})}",
-                remedy="remove the key or correct its name",
+                f"{path}:{lines[f'$.{key}']}: unknown key {key!r}{did_you_mean(key.lower(), known)}",
+                remedy="remove the key or correct its name; git pull in the clone if a newer release wrote the file",
             )
-    _check_schema(data, where, lines)
-    return data, secrets, lines
-
-
-def _check_schema(data: dict[str, Any], where: str, lines: Lines) -> None:
-    if "schema" not in data:
-        raise ConfigError(f"{where}:1: the key 'schema' is missing", remedy="add: schema: 1")
-    if data["schema"] != 1:
-        raise ConfigError(
-            f"{where}:{lines['$.schema']}: schema {data['schema']!r} is unknown; this release knows 1",
-            remedy="write schema: 1, or git pull in the clone if the file is of a newer release",
-        )
+    return data, lines
 
 
 def _take_secrets(data: dict[str, Any], where: str, lines: Lines) -> Secrets:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from llmb_common.errors import ConfigError, EnvironmentLacks
 from llmb_common.recipes.folders import recipe_folders
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.strict_yaml import convert, load_text, read_text
+from llmb_common.strict_yaml import convert
 from llmb_common.trust import require_trusted
-from llmb_install.answers.answers import Answers
+from llmb_install.answers.answers import Answers, read_given
 from llmb_install.parts.folders import ANSWERS_FILE as ANSWERS_FILE
 
 
@@ -28,16 +29,14 @@ def stored_answers(install: Path) -> Answers | None:
     """The answers that the installation was made with, with its present path; None where there is none.
 
     Raises:
-        ConfigError: the file was damaged by hand (with file and line).
+        ConfigError: the file was damaged by hand, is of a newer release (with file and line), or not to be trusted.
     """
     path = install / ANSWERS_FILE
-    if not path.is_file():
+    if not os.path.lexists(path):
         return None
     require_trusted(path, install)
-    data, lines = load_text(read_text(path, ConfigError), str(path), ConfigError)
-    if isinstance(data, dict):
-        data["install_path"] = str(install)
-    return convert(data, lines, Answers, str(path), ConfigError)
+    data, lines = read_given(path)
+    return convert({**data, "install_path": str(install)}, lines, Answers, str(path), ConfigError)
 
 
 def required_answers(install: Path) -> Answers:

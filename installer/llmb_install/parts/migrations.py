@@ -1,7 +1,7 @@
-"""``cluster_config.yaml`` from earlier releases: a numbered list of changes, each from one schema to the next.
+"""``cluster_config.yaml`` and answers of earlier releases: for each a list of changes, from one schema to the next.
 
-A change to the file's format raises the number in ``llmb_common.site.cluster`` and adds a ``Migration`` here. It edits
-the document in place, so that comments stay.
+A change to a format raises the number in its struct (``llmb_common.site.cluster``, ``answers.answers``) and adds a
+``Migration`` here. It edits the document in place, so that comments stay.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.errors import ConfigError
-from llmb_common.strict_yaml import load_text, read_text
+from llmb_common.strict_yaml import Lines, load_text, read_text
+from llmb_common.trust import require_trusted
 
 
 @dataclass(frozen=True)
 class Migration:
-    """From schema ``old`` to ``old + 1``. ``apply`` gets the document, a mapping of ruamel.yaml."""
+    """From schema ``old`` to ``old + 1``. ``apply`` gets the document, a mapping: ruamel.yaml's, or a dictionary."""
 
     old: int
     apply: Callable[[Any], None]
@@ -28,22 +29,47 @@ def _number_it(document: Any) -> None:
 
 
 MIGRATIONS: Sequence[Migration] = (Migration(0, _number_it),)
+"""Of ``cluster_config.yaml``."""
+
+ANSWERS: Sequence[Migration] = (Migration(0, _number_it),)
+"""Of ``answers.yaml`` and of play files."""
 
 
 def schema_of(path: Path) -> int:
-    """The schema of the file, 0 where it names none or is empty.
+    """The schema of ``cluster_config.yaml``, 0 where it names none or is empty.
 
     Raises:
-        ConfigError: the number is not known here, or the file is not YAML (with the line).
+        ConfigError: the number is not known here, the file is not YAML (with the line), or nobody's who has a say here.
+    """
+    require_trusted(path, path.parent)
+    text = read_text(path, ConfigError)
+    return 0 if is_blank(text) else _mapping(text, path, MIGRATIONS)[2]
+
+
+def read_newest(path: Path, migrations: Sequence[Migration]) -> tuple[dict[str, Any], Lines]:
+    """The mapping in a file, brought to its newest schema, and its lines.
+
+    Raises:
+        ConfigError: as ``schema_of``, and for a file that says nothing.
     """
     text = read_text(path, ConfigError)
     if is_blank(text):
-        return 0
+        raise ConfigError(
+            f"{path}:1: the file is empty",
+            remedy="restore it, or remove it and run ./installer.py with the answers again",
+        )
+    data, lines, schema = _mapping(text, path, migrations)
+    migrate(data, schema, migrations)
+    return data, lines
+
+
+def _mapping(text: str, path: Path, migrations: Sequence[Migration]) -> tuple[dict[str, Any], Lines, int]:
+    """What ``text`` says, its lines and its schema."""
     data, lines = load_text(text, str(path), ConfigError)
     if not isinstance(data, dict):
         raise ConfigError(f"{path}:1: not a mapping of keys", remedy="write KEY: VALUE, one on a line")
     schema = data.get("schema", 0)
-    newest = len(MIGRATIONS)
+    newest = len(migrations)
     place = f"{path}:{lines.get('$.schema', 1)}"
     if isinstance(schema, bool) or not isinstance(schema, int) or schema < 0:
         raise ConfigError(
@@ -54,7 +80,7 @@ def schema_of(path: Path) -> int:
             f"{place}: schema {schema} is from a newer release; this one knows up to {newest}",
             remedy="git pull in the clone, then run the same command again",
         )
-    return schema
+    return data, lines, schema
 
 
 def is_blank(text: str) -> bool:
@@ -71,8 +97,8 @@ def is_current(path: Path) -> bool:
     return schema_of(path) == len(MIGRATIONS)
 
 
-def migrate(document: Any, schema: int) -> None:
+def migrate(document: Any, schema: int, migrations: Sequence[Migration] | None = None) -> None:
     """Bring ``document`` from ``schema`` to the newest one."""
-    for migration in MIGRATIONS[schema:]:
+    for migration in (MIGRATIONS if migrations is None else migrations)[schema:]:
         migration.apply(document)
         document["schema"] = migration.old + 1
