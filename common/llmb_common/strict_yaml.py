@@ -70,6 +70,54 @@ def load_text(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
     return _plain(node, "$", where, lines, error, frozenset()), lines
 
 
+class NotFlatError(Exception):
+    """A text that only a YAML parser can read."""
+
+
+_FLAT_LINE = re.compile(r"(?P<key>[A-Za-z_]\w*):(?: +(?P<value>.*))?\Z| *- +(?P<item>.*)\Z")
+_FLAT_LIST = re.compile(r"\[(.*)\](?: +#.*)?\Z")
+_FLAT_VALUE = re.compile(
+    r"""'(?P<single>[^'\\]*)'|"(?P<double>[^"\\]*)"|(?P<plain>(?:[\w/.~](?:(?!: |:\Z| +#)[^\[\]{}])*)?)"""
+)
+_COMMENT = re.compile(r"(?: +#.*)?\Z")
+
+
+def load_flat(text: str, where: str, error: type[LLMBError] = ConfigError) -> tuple[dict[str, Any], Lines]:
+    """As ``load_text``, without a YAML parser: lines of ``KEY: VALUE``, and lists of plain values.
+
+    Raises:
+        NotFlatError: it holds anything else, perhaps a mistake: then ``load_text`` says which.
+    """
+    result: dict[str, Any] = {}
+    lines: Lines = {}
+    key, listed = "", False
+    for number, line in enumerate(map(str.rstrip, text.split("\n")), start=1):
+        if not line or line.lstrip().startswith("#"):
+            continue
+        found = _FLAT_LINE.match(line)
+        if found is None or found["key"] in result or (found["key"] is None and not listed):
+            raise NotFlatError(where)
+        if found["key"] is None:
+            result[key] = [*(result[key] or []), _flat_value(found["item"])]
+            continue
+        key, value = found["key"], (found["value"] or "").lstrip()
+        value = "" if value.startswith("#") else value
+        inside = _FLAT_LIST.match(value)
+        items = inside[1].split(",") if inside and inside[1].strip() else []
+        result[key] = [_flat_value(item.strip()) for item in items] if inside else _flat_value(value)
+        lines[f"$.{key}"] = number
+        listed = not value
+    return result, lines
+
+
+def _flat_value(text: str) -> Any:
+    found = _FLAT_VALUE.match(text)
+    if found is None or not _COMMENT.match(text, found.end()):
+        raise NotFlatError(text)
+    quoted = found["double"] if found["single"] is None else found["single"]
+    return _scalar(found["plain"]) if quoted is None else quoted
+
+
 def _refuse_explosion(root: yaml.Node, where: str, error: type[LLMBError]) -> None:
     """Count the values that aliases expand to, without expanding them."""
     sizes: dict[int, int] = {}

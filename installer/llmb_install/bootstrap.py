@@ -12,10 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llmb_common.engines import DEFAULT_ENGINE, image_file_name
+from llmb_common.errors import RequestError
+from llmb_common.recipes.folders import recipe_folders
+from llmb_common.recipes.shipped import read_summary
+from llmb_common.recipes.summary import Summary
+from llmb_common.strict_yaml import Lines, NotFlatError, load_flat
 from llmb_common.trust import require_trusted
 from llmb_install import arguments
-from llmb_install.answers import checks as answer_checks
-from llmb_install.answers import questions, used_folder
+from llmb_install.answers import checks, draft, questions, site_checks, used_folder
+from llmb_install.answers.questions import Given
 from llmb_install.guard import guarded
 from llmb_install.parts.engine import cpu_engine
 from llmb_install.parts.folders import ANSWERS_FILE
@@ -24,7 +29,7 @@ from llmb_install.parts.tool import tool_environment
 from llmb_install.working import steps
 from llmb_install.working.artefact import Artefact
 from llmb_install.working.install_lock import install_lock
-from llmb_install.working.readiness import require_ready
+from llmb_install.working.readiness import lacking, raise_all
 from llmb_install.working.reporter import Reporter
 
 
@@ -43,10 +48,10 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     asked = arguments.parse(words)
     install = arguments.install_path(asked, clone)
     require_trusted(install / ANSWERS_FILE, install)  # before a program of the installation is started
-    if asked.command == "install":
-        _check_answers(asked, clone, install)
-        if _builds_in_place(asked, install):
-            used_folder.require_free(install, agreed=asked.into_used_folder)
+    given, lines = _known_answers(asked, install)
+    wrong = _wrong(asked, clone, given, lines) if given else []
+    if asked.command == "install" and asked.quickstart:
+        used_folder.require_free(install, agreed=asked.into_used_folder)
     home = install
     environment = tool_environment(clone, home)
     usable = environment.is_usable()
@@ -55,7 +60,8 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
         environment = tool_environment(clone, home)
         usable = environment.is_usable()
     missing = [] if usable else [environment]
-    require_ready([*missing, *steps.missing(_planned(asked, clone, install))])
+    lacks = lacking([*missing, *steps.missing(_planned(asked, given, clone, install))])
+    draft.refuse([*wrong, *lacks], given if wrong and not asked.play else {})
     if not usable:
         with Reporter(home / ".llmb" / "logs", verbose=asked.verbose) as reporter, install_lock(home, reporter):
             reporter.note(f"creating LLMB's own environment in {environment.link.parent} first (once)")
@@ -67,18 +73,64 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     os.execv(interpreter, [interpreter, "-I", "-m", "llmb_install", *words])
 
 
-def _planned(asked: argparse.Namespace, clone: Path, install: Path) -> list[Artefact]:
-    """What the answers on the command line make large: engines, images. What a file answers is known later."""
-    if asked.command != "install" or not _builds_in_place(asked, install):
+def _known_answers(asked: argparse.Namespace, install: Path) -> tuple[Given, Lines]:
+    """The answers of the command line and of a play file, with its lines; none where they come from elsewhere: from a
+    dialogue, an installation, a file that only a YAML parser can read."""
+    if asked.command != "install" or asked.quickstart or asked.list_workloads:
+        return {}, {}
+    flags = arguments.given_by_flags(asked)
+    if asked.play:
+        try:
+            play, lines = checks.read_given(Path(asked.play), checks.SECRETS, load_flat)
+        except NotFlatError:
+            return {}, {}
+        answers = {key: value for key, value in play.items() if key not in checks.SECRETS}
+        return {"install_path": str(install), **answers, **flags}, lines
+    terminal = sys.stdin.isatty() and sys.stderr.isatty()
+    if (install / ANSWERS_FILE).exists() or (terminal and questions.missing(flags)):
+        return {}, {}
+    return {"install_path": str(install), **flags}, {}
+
+
+def _wrong(asked: argparse.Namespace, clone: Path, given: Given, lines: Lines) -> list[RequestError]:
+    """What the site contradicts in answers that are possible.
+
+    Raises:
+        RequestError: some are not, or none of this machine.
+    """
+    checks.check(given, questions.recipe_heads(clone), asked.play or "", lines)
+    if asked.record:
         return []
-    given, heads = arguments.given_by_flags(asked), questions.recipe_heads(clone)
-    kind, check = given.get("env_type") or "venv", given.get("space_check", True)
+    install = Path(given["install_path"]).expanduser().absolute()
+    used = used_folder.problems(install, agreed=asked.into_used_folder or asked.dry_run)
+    raise_all([*checks.path_problems(given), *used])
+    if asked.no_site_check or (install / ANSWERS_FILE).exists():
+        return []
+    return [*site_checks.row_problems(given, _summaries(clone)), *site_checks.slurm_problems(given)]
+
+
+def _summaries(clone: Path) -> dict[str, Summary]:
+    """The recipes by workload; none where one was edited, which takes a YAML parser to read."""
+    try:
+        return {summary.workload: summary for summary in map(read_summary, recipe_folders(clone))}
+    except ModuleNotFoundError:
+        return {}
+
+
+def _planned(asked: argparse.Namespace, given: Given, clone: Path, install: Path) -> list[Artefact]:
+    """What the answers make large: engines, images. Those that are not known yet are asked for later."""
+    if asked.command != "install" or asked.dry_run or asked.record:
+        return []
+    heads, check = questions.recipe_heads(clone), not asked.no_space_check
     if asked.quickstart:
         return [cpu_engine(clone, install, space_check=check)]
+    if not given:
+        return []
+    install, check = Path(given["install_path"]).expanduser().absolute(), given.get("space_check", check)
     chosen = [heads[name] for name in questions.expand_workloads(given["workloads"], heads)]
     if str(given["gpu_type"]).lower() == "cpu":
-        releases = sorted({head.get("engine", DEFAULT_ENGINE) for head in chosen})
-        return [cpu_engine(clone, install, kind, release=release, space_check=check) for release in releases]
+        kind, releases = given.get("env_type") or "venv", {head.get("engine", DEFAULT_ENGINE) for head in chosen}
+        return [cpu_engine(clone, install, kind, release=release, space_check=check) for release in sorted(releases)]
     if not questions.uses_images(given):
         return []
     folder = Path(given.get("image_folder") or install / "images").expanduser()
@@ -88,19 +140,6 @@ def _planned(asked: argparse.Namespace, clone: Path, install: Path) -> list[Arte
         Image(source, folder / image_file_name(source), architecture, install / ".llmb" / "receipts", prefix, check)
         for source in sorted({head["image"] for head in chosen})
     ]
-
-
-def _check_answers(asked: argparse.Namespace, clone: Path, install: Path) -> None:
-    """Report mistakes in the flags, and missing answers where there is no terminal, before anything is built."""
-    if asked.quickstart or asked.play or asked.list_workloads or (install / ANSWERS_FILE).exists():
-        return
-    given = arguments.given_by_flags(asked)
-    terminal = sys.stdin.isatty() and sys.stderr.isatty()
-    if not (terminal and questions.missing(given)):
-        given = {"install_path": str(install), **given}
-        answer_checks.check(given, questions.recipe_heads(clone))
-        if not asked.record:
-            answer_checks.check_paths(given)
 
 
 def _builds_in_place(asked: argparse.Namespace, install: Path) -> bool:

@@ -12,8 +12,10 @@ import pytest
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_install import bootstrap as module
+from llmb_install.answers import draft, site_checks
 from llmb_install.arguments import KEPT
 from llmb_install.bootstrap import bootstrap, scratch_home
+from llmb_install.detect import parse_sinfo
 from llmb_install.parts.engine import Engine
 from llmb_install.parts.tool import TOOL_BYTES
 from llmb_install.working.artefact import Room
@@ -85,6 +87,9 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.setattr(Engine, "lacks", lambda self: [])
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10**12))
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "play.yaml").write_text("cluster_type: local\ngpu_type: cpu\nworkloads:\n- pretrain_grok1\n")
 
     def stage(*words: str) -> Stage:
         found = Stage(install, tmp_path / "cache" / "llmb", made)
@@ -149,7 +154,7 @@ def test_one_in_the_cache_serves_where_none_may_be_built(stage: Callable[..., St
         ([*LOCAL, "--dry-run"], False),
         ([*LOCAL, "--record", "/x/play.yaml"], False),
         (["--list-workloads"], False),
-        (["--play", "/x/play.yaml"], False),
+        (["--play", "play.yaml"], False),
         (["list"], False),
         (["doctor"], False),
         (["uninstall", "--yes"], False),
@@ -213,7 +218,7 @@ def test_a_folder_with_other_things_is_refused_unless_that_was_agreed(
     assert stage(*LOCAL, "--dry-run").made == [done.cache], "which writes nothing there"
 
 
-@pytest.mark.parametrize("words", [["--quickstart"], ["--play", "/x"], ["--list-workloads"]])
+@pytest.mark.parametrize("words", [["--quickstart"], ["--play", "play.yaml"], ["--list-workloads"]])
 def test_answers_are_not_missed_where_they_come_from_elsewhere(stage: Callable[..., Stage], words: list[str]) -> None:
     assert stage(*words).became
 
@@ -250,7 +255,7 @@ def test_secrets_travel_in_the_environment(stage: Callable[..., Stage]) -> None:
 def test_room_is_needed_where_it_is_built(stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llmb_install.working.readiness.free_bytes", lambda folder: TOOL_BYTES - 1)
     done = stage("list")
-    assert (done.status, done.made) == (3, [])
+    assert (done.status, done.made) == (3, []), done.err
     assert (
         f"245 MB of space are needed in {done.cache}/venvs (environment llmb 245 MB), and 245 MB are free" in done.err
     )
@@ -285,7 +290,7 @@ def test_all_that_will_be_made_is_counted_before_the_first_byte(
     monkeypatch.setattr("llmb_install.working.readiness.free_bytes", lambda folder: 10**8)
     monkeypatch.setenv("ENROOT_TEMP_PATH", str(tmp_path))
     done = stage(*words)
-    assert (done.status, done.made) == (3, [])
+    assert (done.status, done.made) == (3, []), done.err
     counted = done.err[done.err.index("(environment llmb") + 1 : done.err.index("), and ")].split(", ")
     said = [part for part in counted if not part.endswith(" 0 B") or "srun" in words]
     assert len(said) == len(parts)
@@ -298,3 +303,90 @@ def test_the_cache_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert scratch_home() == tmp_path / ".cache" / "llmb"
+
+
+# What the site decides, before the first byte
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster with one partition and one account, and a machine without Enroot."""
+    monkeypatch.setattr("shutil.which", lambda name, path=None: None if name == "enroot" else f"/bin/{name}")
+    monkeypatch.setattr(site_checks, "all_partitions", lambda: parse_sinfo("gpu|up|1:00|8|gpu:8"))
+    monkeypatch.setattr(site_checks, "accounts_of_user", lambda: ("bench",))
+
+
+CLUSTER = {"cluster_type": "slurm", "gpu_type": "h100", "account": "bench", "gpu_partition": "gpu", "workloads": "all"}
+
+
+def flags(**changes: str) -> list[str]:
+    return [f"--{key.replace('_', '-')}={value}" for key, value in {**CLUSTER, **changes}.items()]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "cannot read nosuch.yaml: No such file or directory"),
+        ("schema: 2\n", "nosuch.yaml:1: schema 2 is from a newer release"),
+        ("gpu_tpye: h100\n", "nosuch.yaml:1: unknown key 'gpu_tpye' (did you mean 'gpu_type'?)"),
+        ("hf_token: x\n", "nosuch.yaml: more answers are needed to install; missing:\n    cluster_type "),
+        ("cluster_type: local\ngpu_type: h1000\nworkloads: all\n", "nosuch.yaml:2: gpu_type 'h1000' is unknown"),
+        ("cluster_type: local\ngpu_type: cpu\nworkloads: [grok2]\n", "nosuch.yaml:3: there is no workload 'grok2'"),
+    ],
+)
+def test_a_play_file_is_read_before_anything_is_built(
+    stage: Callable[..., Stage], tmp_path: Path, text: str | None, said: str
+) -> None:
+    if text is not None:
+        (tmp_path / "nosuch.yaml").write_text(text)
+    done = stage("--play", "nosuch.yaml")
+    assert (done.status, done.made, done.became) == (2, [], [])
+    assert done.err.startswith(f"error: {said}")
+
+
+def test_a_play_file_that_only_a_yaml_parser_can_read_is_for_the_next_stage(
+    stage: Callable[..., Stage], tmp_path: Path
+) -> None:
+    (tmp_path / "play.yaml").write_text("{cluster_type: nonsense}\n")
+    assert stage("--play", "play.yaml").became
+
+
+@pytest.mark.usefixtures("slurm")
+def test_all_that_the_site_contradicts_is_one_table_and_the_answers_are_kept(
+    stage: Callable[..., Stage], tmp_path: Path
+) -> None:
+    done = stage(*flags(account="bnech", gpu_partition="gpus", gpu_type="b200", workloads="grok1"))
+    assert (done.status, done.made, done.became) == (2, [], [])
+    assert [line[6:40] for line in done.err.splitlines() if line.startswith("    - ")] == [
+        "pretrain_grok1 has no configuratio",
+        "gpu_partition: Slurm has no partit",
+        "account: 'bnech' is not one of you",
+        "container images cannot be importe",
+    ]
+    assert done.err.startswith("error: 4 things are wrong:\n")
+    assert "the answers are kept: ./installer.py without any goes on with them in a terminal" in done.err
+    assert draft.read()["account"] == "bnech"
+
+
+@pytest.mark.usefixtures("slurm")
+def test_of_a_play_file_too_and_it_is_kept_already(stage: Callable[..., Stage], tmp_path: Path) -> None:
+    (tmp_path / "play.yaml").write_text("".join(f"{key}: {value}\n" for key, value in CLUSTER.items()))
+    done = stage("--play", "play.yaml", "--account", "bnech", "--install-method", "srun")
+    assert done.err.startswith(
+        "error: account: 'bnech' is not one of your accounts\n  -> yours are bench; or give --no-"
+    )
+    assert (done.status, done.made, draft.read()) == (2, [], {})
+    assert stage("--play", "play.yaml").status == 3, "Enroot alone: the machine lacks it"
+    assert stage("--play", "play.yaml", "--install-method", "srun").became
+    assert stage("--play", "play.yaml", "--account", "bnech", "--record", "other.yaml").became, "for another site"
+
+
+@pytest.mark.usefixtures("slurm")
+def test_an_image_folder_must_be_writable_where_an_image_is_to_come(
+    stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.access
+    monkeypatch.setattr("os.access", lambda path, mode: mode != os.W_OK | os.X_OK and real(path, mode))
+    done = stage(*flags(image_folder="/shared/images", install_method="srun"))
+    assert (done.status, done.made) == (3, []), done.err
+    assert "/shared/images cannot be written: / is read-only for you" in done.err

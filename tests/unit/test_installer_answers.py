@@ -117,7 +117,7 @@ def test_a_play_file_with_another_schema_is_refused(tmp_path: Path, line: str, m
             "install_path: it contains a comma or a colon, which container mounts cannot express",
         ),
         ({"image_folder": "/a\tb"}, "image_folder: it contains a line break or a control character"),
-        ({"cluster_type": "local"}, "account does not matter here"),
+        ({"cluster_type": "local", "gpu_partition": None}, "account does not matter here"),
         ({"cluster_type": "local", "runtime": "pyxis"}, "the local executor uses no container"),
     ],
 )
@@ -127,12 +127,13 @@ def test_answers_that_cannot_be_meant(change: dict[str, object], message: str) -
         given["gpu_type"] = "cpu"
     with pytest.raises(RequestError) as caught:
         complete(given, RECIPES)
-    assert caught.value.message.startswith(message)
+    # Several are a table.
+    assert caught.value.message.replace("3 things are wrong:\n    - ", "").startswith(message)
     assert caught.value.remedy
     lines = dict.fromkeys((f"$.{field}" for field in given), 7)
     with pytest.raises(RequestError) as caught:
         complete(given, RECIPES, where="play.yaml", lines=lines)
-    assert caught.value.message.startswith(f"play.yaml:7: {message}")
+    assert f"play.yaml:7: {message}" in caught.value.message
 
 
 def test_what_a_play_file_lacks_is_named_by_its_keys() -> None:

@@ -12,7 +12,7 @@ import pytest
 from llmb_common.errors import ConfigError, EnvironmentLacks, RequestError
 from llmb_install.answers import site_checks, suggestions
 from llmb_install.answers.answers import Answers, complete, has_rows, read_play, to_yaml
-from llmb_install.answers.checks import check_paths, engine_problem, folder_problem, path_problem
+from llmb_install.answers.checks import engine_problem, folder_problem, path_problem, path_problems
 from llmb_install.answers.questions import QUESTIONS, expand_workloads, merged, missing, on_slurm, plain, uses_images
 from llmb_install.answers.stored import ANSWERS_FILE, load_recipes, required_answers, stored_answers
 from llmb_install.detect import Site, parse_sinfo
@@ -210,18 +210,18 @@ def test_an_engine_is_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     python.chmod(0o755)
     assert engine_problem("~/python") == ""
     assert engine_problem(str(tmp_path)) == f"{tmp_path} is not a program"
-    with pytest.raises(RequestError, match=r"engine_python: .* is not a program") as caught:
-        check_paths({"engine_python": str(tmp_path)})
-    assert "torch and Megatron-Bridge" in caught.value.remedy
-    check_paths({"engine_python": str(python), "install_path": str(tmp_path), "image_folder": None})
+    (found,) = path_problems({"engine_python": str(tmp_path)})
+    assert found.message == f"engine_python: {tmp_path} is not a program"
+    assert "torch and Megatron-Bridge" in found.remedy
+    assert not path_problems({"engine_python": str(python), "install_path": str(tmp_path), "image_folder": None})
 
 
 @pytest.mark.parametrize("field", ["install_path", "image_folder"])
 def test_a_folder_that_cannot_be_made_is_named_by_its_answer(field: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(RequestError, match=f"{field}: .*file is not a directory") as caught:
-        check_paths({field: str(tmp_path / "file" / "x")})
-    assert caught.value.remedy == "choose another folder"
+    (found,) = path_problems({field: str(tmp_path / "file" / "x")})
+    assert found.message == f"{field}: {tmp_path / 'file'} is not a directory"
+    assert found.remedy == "choose another folder"
 
 
 # Slurm
@@ -252,35 +252,43 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     ],
 )  # fmt: skip
 def test_what_slurm_does_not_have_is_refused(slurm: Slurm, change: dict[str, Any], message: str, remedy: str) -> None:
-    with pytest.raises(RequestError) as caught:
-        site_checks.require_known_to_slurm(answers(**change))
-    assert caught.value.message.startswith(message)
-    assert caught.value.remedy.startswith(remedy)
+    (found,) = site_checks.slurm_problems({**SLURM, **change})
+    assert found.message.startswith(message)
+    assert found.remedy.startswith(remedy)
+
+
+def test_all_that_slurm_does_not_have_is_said_at_once(slurm: Slurm) -> None:
+    wrong = {"account": "mine", "gpu_partition": "gpus", "cpu_partition": "night"}
+    fields = [found.message.partition(":")[0] for found in site_checks.slurm_problems({**SLURM, **wrong})]
+    assert fields == ["gpu_partition", "cpu_partition", "account"]
 
 
 def test_what_slurm_has_or_does_not_say_is_accepted(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    def problems(**change: Any) -> list[RequestError]:
+        return list(site_checks.slurm_problems({**SLURM, **change}))
+
     for change in ({"gres": True}, {"cpu_partition": "cpu", "account": "other"}, {"gpu_partition": "cpu"}):
-        site_checks.require_known_to_slurm(answers(**change))
+        assert not problems(**change)
     slurm(accounts="")
-    site_checks.require_known_to_slurm(answers(account="mine"))
+    assert not problems(account="mine")
     slurm(partitions="")
-    site_checks.require_known_to_slurm(answers(gpu_partition="gone"))
+    assert not problems(gpu_partition="gone")
     slurm()
     monkeypatch.setattr("shutil.which", lambda name: None)
-    site_checks.require_known_to_slurm(answers(gpu_partition="gone"))
+    assert not problems(gpu_partition="gone")
 
 
 def test_a_single_machine_is_not_compared_with_slurm(slurm: Slurm) -> None:
-    site_checks.require_known_to_slurm(complete(LOCAL, RECIPES))
+    assert not list(site_checks.slurm_problems(LOCAL))
 
 
 def test_workloads_that_the_gpus_cannot_run_are_refused() -> None:
-    site_checks.require_rows(answers(), RECIPES)
-    with pytest.raises(RequestError) as caught:
-        site_checks.require_rows(answers(gpu_type="b200"), RECIPES)
+    assert not list(site_checks.row_problems(SLURM, RECIPES))
+    assert not list(site_checks.row_problems({**SLURM, "gpu_type": "b200", "workloads": "all"}, RECIPES))
+    (found,) = site_checks.row_problems({**SLURM, "gpu_type": "B200", "workloads": "grok1"}, RECIPES)
     known = sorted({row.gpu for row in RECIPES["pretrain_grok1"].configurations} - {"any"})
-    assert caught.value.message == f"pretrain_grok1 has no configuration for b200; it has some for {', '.join(known)}"
-    assert caught.value.remedy.startswith("leave it out, or correct gpu_type, or give --no-site-check")
+    assert found.message == f"pretrain_grok1 has no configuration for b200; it has some for {', '.join(known)}"
+    assert found.remedy.startswith("leave it out, or correct gpu_type, or give --no-site-check")
     assert site_checks.without_rows(["pretrain_grok1", "gone"], RECIPES, "b200") == ["pretrain_grok1"]
 
 

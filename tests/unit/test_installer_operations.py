@@ -11,8 +11,10 @@ from typing import Any, ClassVar
 
 import pytest
 
+from llmb_common.errors import Interrupted, RequestError
 from llmb_common.secrets import Secret
 from llmb_install.answers.answers import Answers, complete, to_yaml
+from llmb_install.answers.questions import Given
 from llmb_install.answers.stored import ANSWERS_FILE, load_recipes
 from llmb_install.commands import operations
 from llmb_install.commands.operations import describe
@@ -191,22 +193,22 @@ def test_what_an_installation_keeps_is_said(run: Run, part: Part, install: Path,
 def test_scripted_answers_are_compared_with_slurm_and_recipes_unless_told_not_to(
     run: Run, part: Part, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Answers] = []
-    monkeypatch.setattr("llmb_install.answers.site_checks.require_known_to_slurm", asked.append)
+    asked: list[Given] = []
+    monkeypatch.setattr("llmb_install.answers.site_checks.slurm_problems", lambda given: asked.append(given) or [])
     b200 = [*SLURM[:2], "--gpu-type", "b200", *SLURM[4:], "--workloads", "grok1"]
     status, _, err = run(*b200)
-    assert (status, "pretrain_grok1 has no configuration for b200" in err, asked) == (2, True, [])
+    assert (status, "pretrain_grok1 has no configuration for b200" in err, len(asked)) == (2, True, 1)
     assert run(*b200, "--no-site-check", "--dry-run")[0] == 0
-    assert asked == []
+    assert len(asked) == 1
     assert run(*SLURM, "--workloads", "grok1", "--dry-run")[0] == 0
-    assert [answers.account for answers in asked] == ["a"]
+    assert [given["account"] for given in asked] == ["a", "a"]
 
 
 def test_an_installation_is_not_questioned_again(
     run: Run, part: Part, install: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Answers] = []
-    monkeypatch.setattr("llmb_install.answers.site_checks.require_known_to_slurm", asked.append)
+    asked: list[Given] = []
+    monkeypatch.setattr("llmb_install.answers.site_checks.slurm_problems", lambda given: asked.append(given) or [])
     stored(install, cluster_type="slurm", account="a", gpu_partition="g", gpu_type="h100", mpi="pmix")
     run("--dry-run", "--no-space-check")
     assert asked == []
@@ -360,6 +362,21 @@ def test_in_a_terminal_what_is_missing_is_asked(
     assert len(terminal.begun) == 1, "nothing is missing"
     monkeypatch.setattr("sys.stderr.isatty", lambda: False, raising=False)
     assert run("--cluster-type", "local")[0] == 2
+
+
+def test_what_slurm_does_not_have_is_said_while_it_can_be_corrected(
+    run: Run, part: Part, terminal: type[Asking], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sit_at_a_terminal(monkeypatch)
+    monkeypatch.setattr("llmb_install.answers.site_checks.slurm_problems", lambda given: [RequestError("no account x")])
+
+    def confirm(self: Asking, secrets: Secrets, summary: Callable[..., str]) -> tuple[Answers, Secrets]:
+        with pytest.raises(RequestError, match="no account x"):
+            summary(self._answers, secrets)
+        raise Interrupted("the user leaves")
+
+    monkeypatch.setattr(Asking, "run", confirm)
+    assert run("--cluster-type", "local", "--gpu-type", "cpu")[0] == 130
 
 
 def test_an_installation_is_asked_about_again_where_no_flag_says_anything(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmb_common.errors import ConfigError, RecipeError
-from llmb_common.strict_yaml import convert, load_struct, load_text
+from llmb_common.strict_yaml import NotFlatError, convert, load_flat, load_struct, load_text
 
 
 class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -128,3 +128,46 @@ def test_ordinary_aliases_and_long_files_are_read() -> None:
     assert data == {"a": {"x": 1}, "b": {"x": 1}, "c": {"x": 1}}
     data, _ = load_text("".join(f"- {{n: {number}}}\n" for number in range(20_000)), "file")
     assert len(data) == 20_000
+
+
+FLAT = """\
+# comment
+a: 1
+b: x y  # who # pays
+c: 'q # r'
+d: "z"   # k
+e: [a, 'b', 0.6]  # k
+f:
+- a
+- "b"
+g: # a list
+  - c
+h: a,b
+i: /a:b
+j: true
+k: null
+l: ~/x
+m:
+n: []
+o: a#b
+"""
+
+
+def test_a_flat_file_is_the_same_without_a_yaml_parser() -> None:
+    data, lines = load_flat(FLAT, "x")
+    full, all_lines = load_text(FLAT, "x")
+    assert data == full
+    assert lines == {path: line for path, line in all_lines.items() if path in lines}
+    assert set(lines) == {f"$.{key}" for key in full}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("a: b: c", "a: *x", "a: {b: 1}", "a: |\n  x", "a: 1\na: 2", "- a", "a: b\n c", "a: b\n- c", "a: 'it''s'"),
+        *("a:\n  b: c", "a: x:", "a: [b", "a: '\\x41'", "a: [[b]]", "{a: b}", "a: !!str b", "? a", "a: 'b' c", "--- "),
+    ],
+)
+def test_any_other_text_is_left_to_the_parser(text: str) -> None:
+    with pytest.raises(NotFlatError):
+        load_flat(text, "x")

@@ -11,18 +11,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from llmb_common import gpus
 from llmb_common.cluster_types import ClusterType, traits_of
-from llmb_common.errors import ConfigError, RequestError, did_you_mean
+from llmb_common.errors import ConfigError, RequestError
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.secrets import Secret
 from llmb_common.strict_yaml import Lines, convert
-from llmb_install.answers.checks import check, listed_engines
+from llmb_install.answers.checks import SECRETS, check, listed_engines, read_given
 from llmb_install.answers.questions import PATHS, QUESTIONS, Given, default_architecture, expand_workloads, on_slurm
-from llmb_install.parts import migrations
+from llmb_install.answers.site_checks import has_rows
 from llmb_install.parts.credentials import Secrets
-
-_SECRETS = ("hf_token", "ngc_api_key")
 
 Architecture = Literal["x86_64", "aarch64"]
 Method = Literal["local", "srun"]
@@ -69,30 +66,13 @@ def read_play(path: Path) -> tuple[Given, Secrets, Lines]:
     Raises:
         ConfigError: it cannot be read (with file and line).
     """
-    data, lines = read_given(path, _SECRETS)
+    data, lines = read_given(path, SECRETS)
     return data, _take_secrets(data, str(path), lines), lines
-
-
-def read_given(path: Path, also: Collection[str] = ()) -> tuple[Given, Lines]:
-    """The answers in a file of this or an earlier release; ``also`` are keys that are no answers.
-
-    Raises:
-        ConfigError: it cannot be read, is of a newer release, or has an unknown key (with file and line).
-    """
-    data, lines = migrations.read_newest(path, migrations.ANSWERS)
-    known = {*Answers.__struct_fields__, *also}
-    for key in data:
-        if key not in known:
-            raise ConfigError(
-                f"{path}:{lines[f'$.{key}']}: unknown key {key!r}{did_you_mean(key.lower(), known)}",
-                remedy="remove the key or correct its name; git pull in the clone if a newer release wrote the file",
-            )
-    return data, lines
 
 
 def _take_secrets(data: dict[str, Any], where: str, lines: Lines) -> Secrets:
     found: dict[str, Secret] = {}
-    for key in _SECRETS:
+    for key in SECRETS:
         value = data.pop(key, None)
         if value is not None and not isinstance(value, str):
             raise ConfigError(f"{where}:{lines[f'$.{key}']}: {key} must be text", remedy="put the value in quotes")
@@ -158,13 +138,6 @@ def require_engines(releases: Collection[str], recipes: Collection[Recipe], at: 
                 remedy=f"the releases are {', '.join(known)}; a newer one is the site's own: releases and "
                 "engine.releases in cluster_config.yaml",
             )
-
-
-def has_rows(recipe: Recipe, gpu_type: str) -> bool:
-    """Whether the recipe has a configuration for these GPUs; on CPUs each has its smoke size."""
-    return gpu_type == "cpu" or any(
-        known.gpu != "any" and known.gpu in gpus.row_types(gpu_type) for known in recipe.configurations
-    )
 
 
 def to_yaml(answers: Answers) -> str:

@@ -6,11 +6,12 @@ Standard library only: the bootstrap reports it before anything is installed.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from llmb_common.cluster_types import names, traits_of
-from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.cluster_types import traits_of
+from llmb_common.errors import ConfigError, RequestError, did_you_mean
+from llmb_common.strict_yaml import Lines, load_text
 from llmb_common.words import is_slurm_name, line_problem, mount_problem
 from llmb_install.answers.questions import (
     PATHS,
@@ -22,10 +23,42 @@ from llmb_install.answers.questions import (
     missing,
     uses_images,
 )
+from llmb_install.parts import migrations
+from llmb_install.parts.migrations import Loader
+from llmb_install.working.readiness import raise_all
+
+FIELDS = frozenset({"schema", "space_check", *(question.field for question in QUESTIONS)})
+"""The keys of a file of answers."""
+SECRETS = ("hf_token", "ngc_api_key")
+"""Keys of a play file that are no answers."""
+
+
+def read_given(path: Path, also: Collection[str] = (), load: Loader = load_text) -> tuple[Given, Lines]:
+    """The answers in a file of this or an earlier release; ``also`` are keys that are no answers.
+
+    Raises:
+        ConfigError: it cannot be read, is of a newer release, or has an unknown key (with file and line).
+    """
+    data, lines = migrations.read_newest(path, migrations.ANSWERS, load)
+    known = {*FIELDS, *also}
+    for key in data:
+        if key not in known:
+            raise ConfigError(
+                f"{path}:{lines[f'$.{key}']}: unknown key {key!r}{did_you_mean(key.lower(), known)}",
+                remedy="remove the key or correct its name; git pull in the clone if a newer release wrote the file",
+            )
+    return data, lines
 
 
 def check(given: Given, workloads: Iterable[str], where: str = "", lines: Mapping[str, int] | None = None) -> None:
-    """Raise RequestError for what is missing in ``given``, contradicts itself or is unknown.
+    """Raise RequestError with all that ``problems`` finds."""
+    raise_all(problems(given, workloads, where, lines))
+
+
+def problems(
+    given: Given, workloads: Iterable[str], where: str = "", lines: Mapping[str, int] | None = None
+) -> list[RequestError]:
+    """What is missing in ``given``, contradicts itself or is unknown.
 
     ``workloads`` are those that exist; ``where`` is the play file's name, ``lines`` its lines by ``$.field``.
     """
@@ -34,34 +67,45 @@ def check(given: Given, workloads: Iterable[str], where: str = "", lines: Mappin
         line = (lines or {}).get(f"$.{field}")
         return f"{where}:{line}: " if line else f"{where}: " if where else ""
 
-    for question in QUESTIONS:
-        _check_value(question, given.get(question.field), at(question.field))
-    name = str(given.get("cluster_type")).lower()
-    if name in names() and not traits_of(name).containers and given.get("runtime") not in (None, "none"):
-        raise RequestError(
+    asked = {q.field: _value_problem(q, given.get(q.field), at(q.field)) for q in QUESTIONS}
+    found = [problem for problem in asked.values() if problem]
+    possible = {field: value for field, value in given.items() if not asked.get(field)}
+    if lacking := [question for question in missing(possible) if not asked[question.field]]:
+        found.append(_not_enough(lacking, where))
+    return found or [*_contradictions(given, workloads, at)]
+
+
+def _contradictions(given: Given, workloads: Iterable[str], at: Callable[[str], str]) -> Iterator[RequestError]:
+    """Between answers that are all there, each of them possible."""
+    name = str(given["cluster_type"]).lower()
+    without = not traits_of(name).containers and given.get("runtime") not in (None, "none")
+    if without:
+        yield RequestError(
             f"{at('runtime')}the {name} executor uses no container, and runtime is {given['runtime']}",
             remedy="choose runtime none, or cluster_type slurm",
         )
-    if lacking := missing(given):
-        raise _not_enough(lacking, where)
     for question in QUESTIONS:
         value = given.get(question.field)
-        if not question.matters(given) and value not in (None, "", False, "none", "local"):
+        idle = not question.matters(given) and value not in (None, "", False, "none", "local")
+        if idle and not (without and question.field == "runtime"):
             # An answer to a question that does not arise is a mistake, not something to ignore in silence.
-            raise RequestError(
+            yield RequestError(
                 f"{at(question.field)}{question.field} does not matter here: cluster_type is "
                 f"{given.get('cluster_type')}, runtime {given.get('runtime') or 'the default'}",
                 remedy=f"leave {question.field} out, or correct the other answer",
             )
     if uses_images(given) and given["gpu_type"].lower() == "cpu":
-        raise RequestError(
+        yield RequestError(
             f"{at('gpu_type')}the container images are for GPUs, and gpu_type is cpu",
             remedy="choose runtime none for CPU jobs under Slurm, or the GPU type of the cluster",
         )
     for field in PATHS:
         if problem := path_problem(field, str(given.get(field) or ""), given):
-            raise RequestError(f"{at(field)}{field}: {problem}", remedy="choose another path")
-    expand_workloads(given["workloads"], workloads, at("workloads"))
+            yield RequestError(f"{at(field)}{field}: {problem}", remedy="choose another path")
+    try:
+        expand_workloads(given["workloads"], workloads, at("workloads"))
+    except RequestError as problem:
+        yield problem
 
 
 _LISTS = {"workloads": "all, or a list of names", "engines": 'a list of releases in quotes, such as ["0.6"]'}
@@ -74,29 +118,28 @@ def listed_engines(value: object) -> list[str]:
     return sorted({str(name).strip() for name in names if str(name).strip()})
 
 
-def _check_value(question: Question, value: object, at: str) -> None:
-    """Type and choice of one answer."""
-    field = question.field
+def _value_problem(question: Question, value: object, at: str) -> RequestError | None:
+    """What is wrong with the type and choice of one answer."""
+    field, problem, remedy = question.field, "", ""
     if value is None:
-        return
+        return None
     if question.is_switch:
         if not isinstance(value, bool):
-            raise RequestError(f"{at}{field} is {value!r}", remedy="true or false, without quotes")
+            problem, remedy = f" is {value!r}", "true or false, without quotes"
     elif question.choices:
         if str(value).lower() not in question.choices:
             near = did_you_mean(str(value).lower(), question.choices)
-            raise RequestError(
-                f"{at}{field} {value!r} is unknown{near}", remedy=f"one of {', '.join(question.choices)}"
-            )
+            problem, remedy = f" {value!r} is unknown{near}", f"one of {', '.join(question.choices)}"
     elif field in _LISTS:
         if not isinstance(value, str) and not (
             isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value)
         ):
-            raise RequestError(f"{at}{field} is {value!r}", remedy=_LISTS[field])
+            problem, remedy = f" is {value!r}", _LISTS[field]
     elif not isinstance(value, str):
-        raise RequestError(f"{at}{field} is {value!r}, which is not text", remedy="put the value in quotes")
+        problem, remedy = f" is {value!r}, which is not text", "put the value in quotes"
     elif value and field in SLURM_NAMES and not is_slurm_name(value):
-        raise RequestError(f"{at}{field} is {value!r}, which is not a valid name in Slurm", remedy=f"correct {field}")
+        problem, remedy = f" is {value!r}, which is not a valid name in Slurm", f"correct {field}"
+    return RequestError(f"{at}{field}{problem}", remedy=remedy) if problem else None
 
 
 def _not_enough(lacking: list[Question], where: str) -> RequestError:
@@ -114,16 +157,19 @@ def _not_enough(lacking: list[Question], where: str) -> RequestError:
     return RequestError(message, remedy=remedy, code="missing-answers")
 
 
-def check_paths(given: Given) -> None:
-    """Raise RequestError if a path is unusable on this machine, before anything is built."""
+def path_problems(given: Given) -> list[RequestError]:
+    """Paths that are unusable on this machine, asked before anything is built."""
     engine = given.get("engine_python")
-    if engine and (problem := engine_problem(engine)):
-        raise RequestError(
-            f"engine_python: {problem}", remedy="give the Python of an environment with torch and Megatron-Bridge"
-        )
-    for field in ("install_path", "image_folder"):
-        if given.get(field) and (problem := folder_problem(str(given[field]))):
-            raise RequestError(f"{field}: {problem}", remedy="choose another folder")
+    found = [("engine_python", engine_problem(engine))] if engine else []
+    found += [
+        (field, folder_problem(str(given[field]))) for field in ("install_path", "image_folder") if given.get(field)
+    ]
+    remedies = {"engine_python": "give the Python of an environment with torch and Megatron-Bridge"}
+    return [
+        RequestError(f"{field}: {problem}", remedy=remedies.get(field, "choose another folder"))
+        for field, problem in found
+        if problem
+    ]
 
 
 def folder_problem(text: str) -> str:

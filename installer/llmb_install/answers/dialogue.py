@@ -19,6 +19,7 @@ from llmb_install.answers.answers import Answers
 from llmb_install.answers.checks import engine_problem, folder_problem, path_problem
 from llmb_install.answers.keyboard import Back, forget_keys, with_way_back
 from llmb_install.answers.questions import PATHS, QUESTIONS, Given, Question, merged, plain, uses_images
+from llmb_install.answers.site_checks import has_rows
 from llmb_install.answers.suggestions import OTHER, choices_of, suggestions
 from llmb_install.detect import Site
 from llmb_install.parts.credentials import Secrets
@@ -170,7 +171,7 @@ class Dialogue:
     def _ask_workloads(self) -> list[str]:
         q = _questionary()
         gpu_type = str(self._given.get("gpu_type"))
-        fitting = [name for name, recipe in self._recipes.items() if answers_module.has_rows(recipe, gpu_type)]
+        fitting = [name for name, recipe in self._recipes.items() if has_rows(recipe, gpu_type)]
         chosen = self._defaults.get("workloads") or fitting
         choices = [
             q.Choice(

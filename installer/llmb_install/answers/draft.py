@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
-from llmb_common.errors import RecordError
+from llmb_common.errors import LLMBError, RecordError
 from llmb_common.files import read_json, write_atomic
 from llmb_install.answers.questions import QUESTIONS, Given
+from llmb_install.working.readiness import raise_all
 
 
 def keep(given: Given) -> None:
     path = _path()
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, json.dumps(given, indent=2), mode=0o600)
+
+
+def refuse(found: Iterable[LLMBError], given: Given) -> None:
+    """Raise what was found. The answers ``given`` on the command line are kept for a dialogue."""
+    problems = list(found)
+    more = ""
+    if problems and given:
+        with contextlib.suppress(RecordError, OSError):
+            keep(given)
+            more = "; the answers are kept: ./installer.py without any goes on with them in a terminal"
+    raise_all(problems, more)
 
 
 def forget() -> None:

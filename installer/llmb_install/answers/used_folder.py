@@ -30,9 +30,18 @@ def described(names: list[str]) -> str:
 
 def require_free(install: Path, *, agreed: bool) -> None:
     """Raise RequestError if ``install`` holds other things and the user has not ``agreed`` to that."""
-    names = other_things(install)
-    if names and not agreed:
-        raise RequestError(
+    for problem in problems(install, agreed=agreed):
+        raise problem
+
+
+def problems(install: Path, *, agreed: bool) -> list[RequestError]:
+    """What ``require_free`` raises."""
+    names = [] if agreed else other_things(install)
+    if not names:
+        return []
+    return [
+        RequestError(
             f"install_path: {install} is not empty: it contains {described(names)}",
             remedy=f"choose a new or empty directory, or give {FLAG} to install there anyway",
         )
+    ]

@@ -20,7 +20,7 @@ from llmb_install import arguments
 from llmb_install.answers import answers as answers_module
 from llmb_install.answers import site_checks, used_folder
 from llmb_install.answers.answers import Answers
-from llmb_install.answers.checks import check_paths, listed_engines
+from llmb_install.answers.checks import listed_engines, path_problems
 from llmb_install.answers.questions import QUESTIONS, Given, expand_workloads, merged, missing, on_slurm, plain
 from llmb_install.answers.stored import load_recipes, required_answers, stored_answers
 from llmb_install.commands import live_runs, removal
@@ -30,7 +30,7 @@ from llmb_install.parts import credentials
 from llmb_install.parts.credentials import Secrets
 from llmb_install.working import steps
 from llmb_install.working.artefact import Artefact
-from llmb_install.working.readiness import free_bytes
+from llmb_install.working.readiness import free_bytes, raise_all
 from llmb_install.working.reporter import Reporter, size
 
 _WELCOME = """\
@@ -47,9 +47,7 @@ def install(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
         write_output(Path(asked.record), answers_module.to_yaml(answers))
         told = f"recorded in {asked.record}; install with: ./installer.py --play {asked.record}"
         return Result({"recorded": asked.record}, remarks=[told])
-    check_paths(_as_given(answers))
-    if not asked.no_site_check:
-        _check_site(answers, clone, path, asked)
+    raise_all(_site_problems(asked, answers, clone, path))
     used_folder.require_free(Path(answers.install_path), agreed=asked.into_used_folder or asked.dry_run)
     found = stored_answers(Path(answers.install_path))
 
@@ -230,7 +228,12 @@ def _gather(asked: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers
 
         print(_WELCOME, file=sys.stderr)
         dialogue = Dialogue(detect_site(), recipes, flags, {"install_path": str(path), **merged(defaults, flags)})
-        result = dialogue.run(found, lambda a, s: describe(Installation(clone, a, s)))
+
+        def summary(answers: Answers, secrets: Secrets) -> str:
+            raise_all(_site_problems(asked, answers, clone, path))  # while they can still be corrected
+            return describe(Installation(clone, answers, secrets))
+
+        result = dialogue.run(found, summary)
         asked.into_used_folder = True  # where there was a reason to ask, it was asked
         return *result, True
     given = {**merged(defaults, flags), "install_path": str(path)}
@@ -240,17 +243,19 @@ def _gather(asked: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers
     return answers, found, False
 
 
-def _check_site(answers: Answers, clone: Path, path: Path, asked: argparse.Namespace) -> None:
-    """Refuse scripted answers that Slurm or the recipes contradict; what is installed like that already may stay."""
+def _site_problems(asked: argparse.Namespace, answers: Answers, clone: Path, path: Path) -> list[RequestError]:
+    """What this machine, Slurm or the recipes contradict; what is installed like that already may stay."""
+    given = _as_given(answers)
+    found = path_problems(given)
     stored = stored_answers(path)
-    if stored == msgspec.structs.replace(answers, space_check=True):
-        return
+    if asked.no_site_check or stored == msgspec.structs.replace(answers, space_check=True):
+        return found
     recipes = load_recipes(clone)
     if asked.workloads or asked.play or stored is None:
-        site_checks.require_rows(answers, recipes)
+        found += site_checks.row_problems(given, recipes)
     elif names := site_checks.without_rows(answers.workloads, recipes, answers.gpu_type):
         print(f"note: no configuration for {answers.gpu_type}: {', '.join(names)}", file=sys.stderr)
-    site_checks.require_known_to_slurm(answers)
+    return [*found, *site_checks.slurm_problems(given)]
 
 
 def _found_on(given: Given) -> Given:

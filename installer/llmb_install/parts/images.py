@@ -11,6 +11,7 @@ import contextlib
 import os
 import secrets
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -87,6 +88,11 @@ class Image(Artefact):
             return [Room(self.path.parent, 0, self.id)]
         unpacked = Room(enroot_settings.temporary_folder(self.env), UNPACKED_BYTES, f"unpacking {self.path.name}")
         return [Room(self.path.parent, IMAGE_BYTES, self.id), unpacked]
+
+    def lacks(self) -> list[EnvironmentLacks]:
+        """Enroot; a compute node is asked for its own when it imports."""
+        here = self.prefix or self.path.is_file() or shutil.which("enroot", path=self.env.get("PATH"))
+        return [] if here else [_not_found("enroot")]
 
     def is_complete(self) -> bool:
         """Whether the file is the one that the receipt describes, by size, time and superblock. Reads 96 bytes."""
@@ -221,11 +227,7 @@ def _import(image: Image, reporter: Reporter, step: Step) -> None:
         fsync_folder(folder)
         step.update(size(image.path.stat().st_size))
     except FileNotFoundError as error:
-        raise EnvironmentLacks(
-            f"image {image.path.name}: {error.filename} was not found",
-            remedy="install Enroot here, import on a compute node with --install-method srun, or point --image-folder "
-            "at a folder that has the images",
-        ) from error
+        raise _not_found(str(error.filename)) from error
     finally:
         with contextlib.suppress(OSError):
             fresh.unlink()
@@ -236,6 +238,14 @@ def _unpacked(image: Image) -> AbstractContextManager[Mapping[str, str]]:
     if image.prefix:
         return nullcontext({})
     return import_folder(image.receipts.parent.parent, enroot_settings.temporary_folder(image.env))
+
+
+def _not_found(program: str) -> EnvironmentLacks:
+    return EnvironmentLacks(
+        f"container images cannot be imported: {program} was not found",
+        remedy="install Enroot here, import on a compute node with --install-method srun, or point --image-folder "
+        "at a folder that has the images",
+    )
 
 
 def _write_receipt(image: Image, path: Path, *, adopted: bool) -> None:

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmb_common.errors import ConfigError
+from llmb_common.errors import ConfigError, LLMBError
 from llmb_common.strict_yaml import Lines, load_text, read_text
 from llmb_common.trust import require_trusted
+
+Loader = Callable[[str, str, type[LLMBError]], tuple[Any, Lines]]
+"""``strict_yaml.load_text``, or ``load_flat`` where there is no YAML parser."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ def schema_of(path: Path) -> int:
     return 0 if is_blank(text) else _mapping(text, path, MIGRATIONS)[2]
 
 
-def read_newest(path: Path, migrations: Sequence[Migration]) -> tuple[dict[str, Any], Lines]:
+def read_newest(path: Path, migrations: Sequence[Migration], load: Loader = load_text) -> tuple[dict[str, Any], Lines]:
     """The mapping in a file, brought to its newest schema, and its lines.
 
     Raises:
@@ -58,14 +61,16 @@ def read_newest(path: Path, migrations: Sequence[Migration]) -> tuple[dict[str, 
             f"{path}:1: the file is empty",
             remedy="restore it, or remove it and run ./installer.py with the answers again",
         )
-    data, lines, schema = _mapping(text, path, migrations)
+    data, lines, schema = _mapping(text, path, migrations, load)
     migrate(data, schema, migrations)
     return data, lines
 
 
-def _mapping(text: str, path: Path, migrations: Sequence[Migration]) -> tuple[dict[str, Any], Lines, int]:
+def _mapping(
+    text: str, path: Path, migrations: Sequence[Migration], load: Loader = load_text
+) -> tuple[dict[str, Any], Lines, int]:
     """What ``text`` says, its lines and its schema."""
-    data, lines = load_text(text, str(path), ConfigError)
+    data, lines = load(text, str(path), ConfigError)
     if not isinstance(data, dict):
         raise ConfigError(f"{path}:1: not a mapping of keys", remedy="write KEY: VALUE, one on a line")
     schema = data.get("schema", 0)

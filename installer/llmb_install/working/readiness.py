@@ -10,28 +10,45 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from llmb_common.errors import EnvironmentLacks
+from llmb_common.errors import EnvironmentLacks, LLMBError, RequestError
 from llmb_install.working.artefact import Artefact, Room
 from llmb_install.working.reporter import size
 
 
 def require_ready(artefacts: Iterable[Artefact]) -> None:
     """Raise EnvironmentLacks with everything that is missing here to make ``artefacts``."""
+    raise_all(lacking(artefacts))
+
+
+def lacking(artefacts: Iterable[Artefact]) -> list[EnvironmentLacks]:
+    """Everything that is missing here to make ``artefacts``."""
     wanted = list(artefacts)
     rooms = [room for artefact in wanted for room in artefact.room()]
     folders = dict.fromkeys(room.folder for room in rooms)
     found = [*_space(rooms), *filter(None, map(_unwritable, folders))]
-    found += [lack for artefact in wanted for lack in artefact.lacks()]
-    distinct = list({lack.message: lack for lack in found}.values())
+    return found + [lack for artefact in wanted for lack in artefact.lacks()]
+
+
+def raise_all(found: Iterable[LLMBError], more: str = "") -> None:
+    """Raise what was found before anything was begun as one error, a table where there are several.
+
+    ``more`` is added to its remedy. What the user can correct decides the exit status.
+    """
+    distinct = list({problem.message: problem for problem in found}.values())
+    if not distinct:
+        return
+    requests = [problem for problem in distinct if problem.exit_status == RequestError.exit_status]
     if len(distinct) == 1:
+        distinct[0].remedy += more
         raise distinct[0]
-    if distinct:
-        lines = "\n".join(f"- {lack.message}\n-> {lack.remedy}" for lack in distinct).splitlines()
-        listed = [f"    {line}" if line.startswith("- ") else f"      {line}" for line in lines]
-        raise EnvironmentLacks(
-            "\n".join([f"{len(distinct)} things are missing on this machine:", *listed]),
-            remedy="supply them, then run the same command again; nothing has been installed yet",
-        )
+    lines = "\n".join(f"- {problem.message}\n-> {problem.remedy}" for problem in distinct).splitlines()
+    listed = "\n".join(f"    {line}" if line.startswith("- ") else f"      {line}" for line in lines)
+    kind, what = (RequestError, "wrong") if requests else (EnvironmentLacks, "missing on this machine")
+    raise kind(
+        f"{len(distinct)} things are {what}:\n{listed}",
+        remedy=f"{'correct' if requests else 'supply'} them, then run the same command again; nothing has been "
+        f"installed yet{more}",
+    )
 
 
 def free_bytes(folder: Path) -> int:
