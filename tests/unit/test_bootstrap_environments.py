@@ -123,12 +123,11 @@ def test_an_unreachable_index_is_named_as_the_cause(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     monkeypatch.setattr(uv, "on_path", lambda: None)
     made = Environment(tmp_path / "venv", sys.executable, lock, ())
-    with pytest.raises(EnvironmentLacks, match="http://localhost:1/simple/no-such-package-here/: Connection refused"):
+    reason = "the package index http://localhost:1/simple cannot be reached: Connection refused"
+    with pytest.raises(EnvironmentLacks, match=reason):
         require_ready([made])
-    with pytest.raises(
-        EnvironmentLacks, match=r"(?s)packages could not be installed.*http://localhost:1/simple/no-such"
-    ):
-        made.ensure(Reporter(None))
+    with Reporter(None) as reporter, pytest.raises(EnvironmentLacks, match=reason):
+        made.ensure(reporter)
     assert not list(tmp_path.glob("venv-*")), "a failed build leaves nothing"
 
 

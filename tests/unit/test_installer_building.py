@@ -29,7 +29,7 @@ echo "$(basename "$0") $*" | tr '\n' ' ' >> {folder}/calls
 echo >> {folder}/calls
 env > {folder}/environment
 while IFS='|' read -r words status text; do
-  case "$(basename "$0") $*" in *"$words"*) [ -n "$text" ] && echo "$text"; exit "$status";; esac
+  case "$(basename "$0") $*" in *"$words"*) [ -n "$text" ] && printf '%b\n' "$text"; exit "$status";; esac
 done < {folder}/does
 case "$*" in
   "venv "*|"create "*)
@@ -208,6 +208,17 @@ def test_without_uv_on_this_machine_it_comes_from_the_index(world: World, monkey
     monkeypatch.setattr(uv, "fetched", nowhere)
     with pytest.raises(EnvironmentLacks, match=r"uv, which installs .*, cannot be fetched:\n    no route\n    to it"):
         world.build()
+
+
+def test_an_index_that_uv_does_not_reach_is_all_that_is_said(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "https://me:secret@pypi.example/simple")
+    said = "error: Failed to fetch: `https://pypi.example/simple/six/`\n  Caused by: error sending request\n"
+    world.does("--no-build-isolation", 2, said.replace("\n", "\\n") + "  Caused by: no route")
+    with pytest.raises(EnvironmentLacks) as caught:
+        world.build()
+    problem, remedy = str(caught.value).splitlines()
+    assert problem == "the package index https://pypi.example/simple cannot be reached: no route"
+    assert "UV_DEFAULT_INDEX" in remedy
 
 
 def test_a_password_in_an_address_is_for_nobody_elses_eyes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -288,8 +288,12 @@ def test_what_does_not_answer_is_named(index: Index, monkeypatch: pytest.MonkeyP
             Sources(told(index, **more)).links("uv", uv.is_for_here)
         return str(caught.value)
 
-    assert problem("http://127.0.0.1:1/simple") == "http://127.0.0.1:1/simple/uv/: Connection refused"
-    assert problem("http://no-such-host.invalid/s").startswith("http://no-such-host.invalid/s/uv/: ")
+    refused = "http://127.0.0.1:1/simple cannot be reached: Connection refused"
+    assert problem("http://me:secret@127.0.0.1:1/simple") == f"the package index {refused}"
+    assert problem("http://127.0.0.1:1/simple", UV_INDEX="internal=http://127.0.0.1:1/two") == (
+        f"the package index http://127.0.0.1:1/two cannot be reached: Connection refused; {refused}"
+    )
+    assert problem("http://no-such-host.invalid/s").startswith("the package index http://no-such-host.invalid/s cannot")
     assert problem(f"{index.url}/nothing") == f"no build for this machine is there ({index.url}/nothing/uv/)"
     index.files["/simple/uv/"] = b"<a href='x'>"
     assert problem(f"{index.url}/simple") == f"no build for this machine is there ({index.url}/simple/uv/)"
@@ -299,7 +303,11 @@ def test_what_does_not_answer_is_named(index: Index, monkeypatch: pytest.MonkeyP
         f"no build for this machine is there ({tmp_path / 'wheels'})"
     )
     monkeypatch.setattr(package_index, "_ANSWER_SECONDS", 0.2)
-    assert problem(f"{index.url}/hangs").startswith(f"{index.url}/hangs/uv/: no answer")
+    assert problem(f"{index.url}/hangs").endswith(f"{index.url}/hangs cannot be reached: no answer in 0 s")
+    # Another index that is asked in addition is none of the user's.
+    with pytest.raises(Unavailable) as caught:
+        Sources(told("http://127.0.0.1:1/simple")).links("uv", uv.is_for_here, ["http://127.0.0.1:1/more"])
+    assert str(caught.value) == f"the package index {refused}"
 
 
 @pytest.mark.usefixtures("locked")
@@ -379,7 +387,7 @@ def test_uv_itself_may_be_called(tmp_path: Path, stand_in: Callable[[str], Path]
     done = called()
     assert (done.returncode, done.stderr) == (
         1,
-        "error: uv could not be fetched: http://127.0.0.1:1/uv/: Connection refused\n",
+        "error: uv could not be fetched: the package index http://127.0.0.1:1 cannot be reached: Connection refused\n",
     )
     kept = tmp_path / "cache" / "llmb" / "uv"
     kept.parent.mkdir(parents=True)
@@ -422,4 +430,4 @@ def test_why_uv_could_not_fetch_a_python(
     monkeypatch.setattr(uv, "BESIDE", tmp_path)
     monkeypatch.setattr(uv, "on_path", lambda: None)
     problem = uv.fetch_python("3.12", tmp_path / "none", {**NONE, "PIP_INDEX_URL": "http://127.0.0.1:1"})
-    assert problem == "http://127.0.0.1:1/uv/: Connection refused"
+    assert problem == "the package index http://127.0.0.1:1 cannot be reached: Connection refused"

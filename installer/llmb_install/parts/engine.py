@@ -12,7 +12,7 @@ from pathlib import Path
 from llmb_common.engines import DEFAULT_ENGINE
 from llmb_common.errors import EnvironmentLacks
 from llmb_install.parts import pythons, uv
-from llmb_install.parts.environment_content import cache_name, child_environment, indented
+from llmb_install.parts.environment_content import cache_name, child_environment, not_had
 from llmb_install.parts.environment_packages import CPU_TORCH_INDEX, cpu_torch_remedy
 from llmb_install.parts.environments import Environment
 from llmb_install.parts.package_index import Sources, Unavailable, settings
@@ -118,10 +118,8 @@ class Engine(Environment):
             more = () if told.options else (CPU_TORCH_INDEX,)
             Sources(told).links("torch", lambda name: build.fullmatch(name) is not None, more)
         except Unavailable as problem:
-            return EnvironmentLacks(
-                f"PyTorch {pinned[1]} for Python {pythons.spelt(version)} cannot be had:\n{indented(problem)}",
-                remedy=cpu_torch_remedy(),
-            )
+            what = f"PyTorch {pinned[1]} for Python {pythons.spelt(version)} cannot be had"
+            return not_had(what, problem, cpu_torch_remedy())
         return None
 
 

@@ -14,9 +14,14 @@ from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_install.parts import uv
-from llmb_install.parts.package_index import Settings, Unavailable, settings
+from llmb_install.parts.package_index import Settings, Sources, Unavailable, settings, unreached
 from llmb_install.working import command
 from llmb_install.working.reporter import Reporter, Step
+
+_REACH = (
+    "check the network and the proxy, or name an index that this machine reaches, as pip and uv are told "
+    "(PIP_INDEX_URL, UV_DEFAULT_INDEX)"
+)
 
 
 @dataclass(frozen=True)
@@ -88,13 +93,18 @@ class Build:
         return command.run(argv, self.reporter, env=env, on_line=on_line, cwd=cwd)
 
 
+def not_had(what: str, problem: Unavailable, remedy: str) -> EnvironmentLacks:
+    """What to say where ``what`` cannot be had; an index that cannot be reached is reason enough, whatever it has."""
+    if problem.silent:
+        return EnvironmentLacks(str(problem), remedy=_REACH)
+    return EnvironmentLacks(f"{what}:\n{indented(problem)}", remedy=remedy)
+
+
 def no_uv(problem: Unavailable) -> EnvironmentLacks:
     """What to say where uv, without which nothing is installed, cannot be had."""
-    return EnvironmentLacks(
-        f"uv, which installs everything else, cannot be fetched:\n{indented(problem)}",
-        remedy="check the network, the proxy and the index settings of pip or uv (PIP_INDEX_URL, UV_DEFAULT_INDEX), or "
-        "put a uv on PATH",
-    )
+    what = "uv, which installs everything else, cannot be fetched"
+    remedy = "check the index settings of pip or uv (PIP_INDEX_URL, UV_DEFAULT_INDEX), or put a uv on PATH"
+    return not_had(what, problem, remedy)
 
 
 def indented(text: object) -> str:
@@ -127,7 +137,12 @@ def disk_is_full(done: command.Finished) -> bool:
 
 
 def failure(build: Build, what: str, done: command.Finished, remedy: str) -> EnvironmentLacks:
-    """``what``, with the last lines of the program that failed."""
+    """``what``, with the last lines of the program that failed; where uv reached no index, that alone."""
+    told = "\n".join(done.tail)
+    place = re.search(r"Failed to fetch: `?([^\s`]+)", told)
+    if place and "error sending request" in told:
+        why = re.sub(r"^\s*(cause|Caused by): ", "", done.tail[-1])
+        return not_had(what, unreached({Sources(build.settings).configured(place[1]): why}), remedy)
     if disk_is_full(done):
         remedy = f"free space under {build.folder.parent}, then run the same command again"
     cause = indented("\n".join(done.tail[-8:])) or f"    (no output, exit status {done.status})"

@@ -57,11 +57,17 @@ class Settings(NamedTuple):
 
 
 class Unavailable(Exception):
-    """A file could not be had; the text is the cause, and names the place."""
+    """A file could not be had; the text is the cause, and names the place. ``silent``: why its host does not answer."""
 
-    def __init__(self, text: str, *, host_answers: bool = True) -> None:
+    def __init__(self, text: str, *, silent: str = "") -> None:
         super().__init__(text)
-        self.host_answers = host_answers
+        self.silent = silent
+
+
+def unreached(silent: Mapping[str, str]) -> Unavailable:
+    """For the indexes that do not answer, each with the reason."""
+    told = "the package index " + "; ".join([f"{index} cannot be reached: {why}" for index, why in silent.items()])
+    return Unavailable(told, silent=told)
 
 
 def settings(env: Mapping[str, str]) -> Settings:
@@ -142,6 +148,12 @@ class Sources:
         more = [re.sub(r"\A[\w.-]+=", "", index) for index in given.get("UV_INDEX", "").split()]
         return [*more, given.get("UV_DEFAULT_INDEX") or PUBLIC_INDEX]
 
+    def configured(self, place: str) -> str:
+        """The index or page of links that ``place`` is of, as it may be shown; ``place`` itself where it is of none."""
+        shown = without_password(place)
+        known = [without_password(source) for source in (*self._indexes, *self._pages)]
+        return next((source for source in known if shown.startswith(source)), shown)
+
     def links(self, package: str, accepts: Callable[[str], bool] = bool, more: Collection[str] = ()) -> List[Link]:
         """The files of ``package`` whose names ``accepts`` likes; ``more``: further indexes to ask.
 
@@ -150,18 +162,20 @@ class Sources:
         """
         package = _normal(package)
         found: List[Link] = []
-        problems: List[Unavailable] = []
+        silent: Dict[str, str] = {}
         pages = [*self._pages, *(f"{index.rstrip('/')}/{package}/" for index in (*self._indexes, *more))]
         for page in pages:
             try:
                 found += [link for link in self._page(page) if _normal(link.name).startswith(f"{package}-")]
             except Unavailable as problem:  # noqa: PERF203
-                problems.append(problem)
+                if problem.silent and not (silent and page.startswith(tuple(more))):
+                    silent[self.configured(page)] = problem.silent
         found = [link for link in found if accepts(link.name)]
+        if not found and silent:
+            raise unreached(silent)
         if not found:
-            silent = [str(problem) for problem in problems if not problem.host_answers]
             asked = ", ".join(without_password(page) for page in pages) or "nowhere: pip is told to use no index"
-            raise Unavailable("\n".join(silent) or f"no build for this machine is there ({asked})")
+            raise Unavailable(f"no build for this machine is there ({asked})")
         return found
 
     def fetch(self, package: str, accepts: Callable[[str], bool], hashes: Collection[str]) -> bytes:
@@ -197,7 +211,7 @@ class Sources:
         try:
             text = _bounded(_ANSWER_SECONDS, page, lambda: self._read(page, _ANSWER_SECONDS)).decode("utf-8", "replace")
         except Unavailable as problem:
-            if host and not problem.host_answers:
+            if host and problem.silent:
                 self._failed[host] = problem
             raise
         base = without_fragment(page)
@@ -218,7 +232,8 @@ class Sources:
             error.close()
             raise Unavailable(f"{without_password(place)}: {error.code} {error.reason}") from error
         except (OSError, ValueError, EOFError, http.client.HTTPException) as error:
-            raise Unavailable(f"{without_password(place)}: {_reason(error)}", host_answers=False) from error
+            why = _reason(error)
+            raise Unavailable(f"{without_password(place)}: {why}", silent=why) from error
 
     def _request(self, place: str) -> urllib.request.Request:
         parts = urllib.parse.urlsplit(place)
@@ -312,9 +327,8 @@ def _reason(error: Exception) -> str:
 
 def _bounded(seconds: float, place: str, work: Callable[[], bytes]) -> bytes:
     """What ``work`` returns. Looking a name up, and each address of a host, has a patience of its own."""
-    ended: List[Union[bytes, Unavailable]] = [
-        Unavailable(f"{without_password(place)}: no answer in {seconds:.0f} s", host_answers=False)
-    ]
+    why = f"no answer in {seconds:.0f} s"
+    ended: List[Union[bytes, Unavailable]] = [Unavailable(f"{without_password(place)}: {why}", silent=why)]
 
     def run() -> None:
         try:
