@@ -118,6 +118,15 @@ def test_a_second_run_reuses_everything_but_trains_again(world: World, quickstar
     assert not [line for line in command_lines() if str(quickstart.runs()[-1]) in line], "it trains on"
 
 
+def test_the_tool_is_small_and_reports_without_what_makes_its_charts(world: World, quickstart: Quickstart) -> None:
+    tool = quickstart.install / "venvs" / "llmb"
+    assert sum(path.lstat().st_blocks for path in tool.resolve().rglob("*")) * 512 < 90_000_000
+    page = world.root / "report.html"
+    argv = [str(quickstart.install / "bin" / "llmb-run"), "report", "--html", str(page)]
+    subprocess.run(argv, env=world.env, cwd="/", check=False)
+    assert "window.vegaEmbed=" in page.read_text().replace(" ", "")
+
+
 def test_what_was_installed_works_from_anywhere(world: World, quickstart: Quickstart) -> None:
     commands = quickstart.install / "bin"
     done = subprocess.run([str(commands / "llmb-run"), "list"], env=world.env, cwd="/", capture_output=True, text=True)

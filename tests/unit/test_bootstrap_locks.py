@@ -50,7 +50,7 @@ def test_one_package_of_a_lock() -> None:
 def test_every_package_is_pinned_and_hashed_and_no_index_is_named(name: str) -> None:
     text = (LOCKS / name).read_text()
     requirements = lock_requirements(text)
-    assert len(requirements) > 40
+    assert len(requirements) > 30
     for requirement in requirements:
         package = requirement.partition("==")[0]
         assert "==" in requirement
@@ -58,7 +58,7 @@ def test_every_package_is_pinned_and_hashed_and_no_index_is_named(name: str) -> 
     assert not re.search(r"https?:|--index|--find-links|--trusted", text)
 
 
-def test_the_tool_lock_covers_the_project_and_its_build_backend() -> None:
+def test_the_tools_locks_cover_the_project_and_its_build_backend() -> None:
     """A dependency added only to pyproject.toml would be missing from every installation."""
     project = (ROOT / "pyproject.toml").read_text()
     runtime = re.search(r"^dependencies = \[(.*?)^\]", project, re.MULTILINE | re.DOTALL)
@@ -69,11 +69,11 @@ def test_the_tool_lock_covers_the_project_and_its_build_backend() -> None:
     assert install
     assert report
     assert backend
-    wanted = re.findall(r'"([A-Za-z0-9_.-]+?)[><=]', runtime[1] + install[1] + report[1] + backend[1])
-    assert "msgspec" in wanted
-    assert "hatchling" in wanted
-    locked = {requirement.partition("==")[0] for requirement in lock_requirements((LOCKS / "tool.txt").read_text())}
-    assert {re.sub(r"[-_.]+", "-", name).lower() for name in wanted} - locked == set()
+    for lock, parts in {"tool.txt": runtime[1] + install[1], "tool-build.txt": report[1] + backend[1]}.items():
+        wanted = re.findall(r'"([A-Za-z0-9_.-]+?)[><=]', parts)
+        assert "msgspec" in wanted or "hatchling" in wanted
+        locked = {requirement.partition("==")[0] for requirement in lock_requirements((LOCKS / lock).read_text())}
+        assert {re.sub(r"[-_.]+", "-", name).lower() for name in wanted} - locked == set()
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)

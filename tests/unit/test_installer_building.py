@@ -106,14 +106,19 @@ def test_an_engine_gets_torch_then_its_build_backend_then_the_rest(world: World)
     assert text == f"torch==2.9.1 \\\n    {HASH}\n"
 
 
-def test_the_tool_is_the_clone_with_what_its_lock_says_and_uv(world: World, tmp_path: Path) -> None:
-    """uv from the package index, with its hash, never built from source; it serves the other environments."""
-    world.build(replace(world.content, editable=tmp_path / "clone"))
-    _, own, packages, clone, _ = world.calls()
-    assert own == [*install(world), *HASHED, "--only-binary", ":all:", "-r", str(uv.LOCK)]
+def test_the_tool_is_the_clone_with_what_its_lock_says_and_what_made_it_goes(world: World, tmp_path: Path) -> None:
+    beside = world.made / ".llmb-build"
+    build_lock = tmp_path / "build.txt"
+    world.build(replace(world.content, editable=tmp_path / "clone", build_lock=build_lock))
+    _, packages, builders, clone, charts, _ = world.calls()
     assert packages == [*install(world), *HASHED, "-r", f"{world.folder}/lock.txt"]
+    assert builders == [*install(world), *HASHED, "--target", str(beside), "-r", str(build_lock)]
     offline = ["--no-deps", "--no-index", "--no-build-isolation", "-e", str(tmp_path / "clone")]
     assert clone == [*install(world), *offline]
+    assert charts == ["python", "-m", "llmb_run.reporting.charts_library"]
+    world.does("charts_library", 1, "no room")
+    with pytest.raises(EnvironmentLacks, match="the script that draws charts could not be made\n    no room"):
+        world.build(replace(world.content, editable=tmp_path / "clone", build_lock=build_lock))
 
 
 def test_a_lock_without_torch_or_a_backend_is_installed_at_once(world: World) -> None:

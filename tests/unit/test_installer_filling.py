@@ -200,7 +200,7 @@ def test_a_build_has_a_name_of_its_own_and_a_receipt(environment: Environment) -
     "change",
     [
         {"kind": "uv"},
-        {"extras": "report"},
+        {"build_lock": "other"},
         {"lock": "other"},
         {"link": "elsewhere"},
         {"editable": "clone"},
@@ -213,7 +213,10 @@ def test_what_decides_the_content_decides_the_build(
     (tmp_path / "other").write_text("six==2\n")
     (tmp_path / "clone").mkdir()
     (tmp_path / "clone" / "pyproject.toml").write_text("[project]\n")
-    values = {key: tmp_path / value if key in ("lock", "link", "editable") else value for key, value in change.items()}
+    values = {
+        key: tmp_path / value if key in ("lock", "build_lock", "link", "editable") else value
+        for key, value in change.items()
+    }
     changed = replace(environment, **values)
     assert changed.inputs() != environment.inputs()
     if "editable" in change:

@@ -18,7 +18,9 @@ from junitparser import Error, Failure, JUnitXml, Skipped
 from markdown_it import MarkdownIt
 
 from llmb_common.errors import EnvironmentLacks
+from llmb_install.parts.package_records import damaged_files
 from llmb_run.place import Place
+from llmb_run.reporting import charts_library
 from llmb_run.reporting import html as html_form
 from llmb_run.reporting.html import page
 from llmb_run.reporting.junit import junit
@@ -167,12 +169,24 @@ def test_the_page_is_small_enough_to_send(made: str) -> None:
     assert len(made) < 1_200_000, "of which the library is 900,000"
 
 
-def test_without_the_library_the_command_says_what_to_install(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    html_form._charts_library.cache_clear()
+def test_the_page_needs_the_script_alone_and_not_what_makes_it(
+    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without either, the command says what to install."""
+    script = charts_library.charts_library()
+    charts_library.install(tmp_path)
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    with pytest.raises(EnvironmentLacks, match="vl-convert-python, which is not installed") as caught:
+    charts_library.charts_library.cache_clear()
+    with pytest.raises(EnvironmentLacks, match="the script that draws charts, which is not installed") as caught:
         page(report)
     assert "pip install 'llmb[report]'" in caught.value.remedy
+    monkeypatch.syspath_prepend(tmp_path)
+    assert script in page(report)
+    site = tmp_path / "lib" / "python3.11" / "site-packages"
+    charts_library.install(site)
+    assert not list(damaged_files(tmp_path))
+    (site / "llmb_charts" / "vega.js").write_text("other")
+    assert list(damaged_files(tmp_path)) == ["llmb_charts/vega.js has changed"]
 
 
 @pytest.fixture

@@ -10,12 +10,11 @@ import base64
 import hashlib
 import html
 import json
-from functools import cache
 from importlib.resources import files
 
 import msgspec
 
-from llmb_common.errors import EnvironmentLacks
+from llmb_run.reporting.charts_library import charts_library
 from llmb_run.reporting.report import Report
 
 _SCRIPTS = (
@@ -29,11 +28,11 @@ def page(report: Report) -> str:
     """The page.
 
     Raises:
-        EnvironmentLacks: the library that draws the charts is not installed
+        EnvironmentLacks: the script that draws the charts is not installed
     """
     # In a function of their own: the library, minified, has taken most short names of the page.
     own = "\n".join(_resource(name) for name in _SCRIPTS)
-    scripts = [_charts_library(), f"(() => {{\n{own}\n}})();"]
+    scripts = [charts_library(), f"(() => {{\n{own}\n}})();"]
     hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
     policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'"
     parts = {
@@ -55,19 +54,6 @@ def _embedded(report: Report) -> str:
     """JSON in which nothing can end the element that holds it, and no character may surprise an editor or a browser."""
     plain = json.dumps(msgspec.to_builtins(report), allow_nan=False, separators=(",", ":"))
     return plain.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-
-
-@cache
-def _charts_library() -> str:
-    try:
-        import vl_convert
-    except ImportError as error:
-        raise EnvironmentLacks(
-            "the HTML report needs vl-convert-python, which is not installed",
-            remedy="run ./installer.py update, or: pip install 'llmb[report]'; --markdown needs nothing",
-        ) from error
-    # Vega, Vega-Lite and their embedding as one script, made without a network.
-    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace("</script", "<\\/script")
 
 
 def _resource(name: str) -> str:

@@ -29,7 +29,8 @@ class Content:
     """What an environment is made of.
 
     ``lock``: pinned requirements with their hashes. Exactly those are installed and nothing else; then, where there is
-    one, the project folder ``editable``, whose dependencies (with ``extras``) and build backend the lock has.
+    one, the project folder ``editable``, whose dependencies the lock has. ``build_lock``: what making it needs beside
+    that, the project's build backend for instance, and what does not stay.
     ``smoke``: modules that must import at the end. ``of_newer_python``: packages of the lock that are installed as if
     for Python 3.12. ``shares``: environments whose packages may be linked instead of installed. ``link`` leads to the
     environment once it is complete.
@@ -42,7 +43,7 @@ class Content:
     of_newer_python: tuple[str, ...] = ()
     shares: tuple[Path, ...] = ()
     editable: Path | None = None
-    extras: str = ""
+    build_lock: Path | None = None
     kind: str = "venv"
     """Who makes it: ``conda``, or uv (``uv`` and ``venv``, which earlier releases told apart)."""
 
@@ -86,8 +87,9 @@ class Build:
         except Unavailable as problem:
             raise no_uv(problem) from problem
 
-    def run(self, argv: list[str], on_line: Callable[[str], None] | None = None) -> command.Finished:
-        env = {**child_environment(), **self.settings.variables}
+    def run(self, argv: list[str], on_line: Callable[[str], None] | None = None, **more: str) -> command.Finished:
+        """``more``: variables for the program."""
+        env = {**child_environment(), **self.settings.variables, **more}
         # uv reads the settings of a project in the current folder, whoever's that is.
         cwd = self.folder if self.folder.is_dir() else self.folder.parent
         return command.run(argv, self.reporter, env=env, on_line=on_line, cwd=cwd)

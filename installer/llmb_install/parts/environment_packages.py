@@ -5,6 +5,7 @@ Standard library only, as ``environment_build``.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from llmb_install.parts import uv
@@ -28,12 +29,8 @@ def install(build: Build) -> None:
     pinned = lock_requirements(lock.read_text(encoding="utf-8"))
     total = count_for_here(pinned)
     if build.environment.editable is not None:
-        # From the tool's environment uv serves the others.
-        _add(build, [*HASHED, "--only-binary", ":all:", "-r", str(uv.LOCK)], "uv")
         _add(build, [*HASHED, "-r", str(lock)], "the tool", total)
-        # Its build backend is among them: nothing is fetched here, so nothing unchecked.
-        clone = ["--no-deps", "--no-index", "--no-build-isolation", "-e", str(build.environment.editable)]
-        _add(build, clone, "the clone")
+        _install_clone(build, build.environment.editable)
         return
     for other in build.environment.shares:
         build.step.update(f"linking what {other.name} has")
@@ -50,6 +47,19 @@ def install(build: Build) -> None:
         rest = _install_as_if_newer(build, lock.read_text(encoding="utf-8"))
         arguments = [str(rest) if part == str(lock) else part for part in arguments]
     _add(build, arguments, "packages", total)
+
+
+def _install_clone(build: Build, clone: Path) -> None:
+    """The clone as it is, and the script of its charts; what makes them lies beside and goes again."""
+    beside = build.folder / ".llmb-build"
+    _add(build, [*HASHED, "--target", str(beside), "-r", str(build.environment.build_lock)], "what makes the rest")
+    # Its build backend is among that: nothing is fetched here, so nothing unchecked.
+    arguments = ["--no-deps", "--no-index", "--no-build-isolation", "-e", str(clone)]
+    _add(build, arguments, "the clone", PYTHONPATH=str(beside))
+    done = build.run([build.python, "-m", "llmb_run.reporting.charts_library"], PYTHONPATH=str(beside))
+    if done.status != 0:
+        raise failure(build, "the script that draws charts could not be made", done, "run the same command again")
+    shutil.rmtree(beside, ignore_errors=True)
 
 
 def _install_as_if_newer(build: Build, lock: str) -> Path:
@@ -87,10 +97,10 @@ def cpu_torch_remedy() -> str:
     )
 
 
-def _add(build: Build, arguments: list[str], what: str, total: int = 0) -> None:
+def _add(build: Build, arguments: list[str], what: str, total: int = 0, **env: str) -> None:
     """Install what ``arguments`` name."""
     build.step.update(f"installing {what}")
-    done = _run(build, arguments, what, total)
+    done = _run(build, arguments, what, total, **env)
     if done.status != 0:
         raise failure(
             build,
@@ -101,6 +111,6 @@ def _add(build: Build, arguments: list[str], what: str, total: int = 0) -> None:
         )
 
 
-def _run(build: Build, arguments: list[str], what: str, total: int = 0) -> command.Finished:
+def _run(build: Build, arguments: list[str], what: str, total: int = 0, **env: str) -> command.Finished:
     argv = uv.install_argv(build.uv, build.python, build.cache, build.settings, arguments)
-    return build.run(argv, Progress(build.step, what, total))
+    return build.run(argv, Progress(build.step, what, total), **env)

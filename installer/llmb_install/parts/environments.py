@@ -109,7 +109,8 @@ class Environment(Content, Artefact):
         """A hash of everything that decides what this environment contains."""
         # However the path is spelt: a folder that is reached through a link is the same one.
         place = str(Path(os.path.realpath(self.link.parent)) / self.link.name)
-        parts = ["1", place, self.kind, self.lock.read_text(encoding="utf-8"), self.extras]
+        locks = [lock.read_text(encoding="utf-8") for lock in (self.lock, self.build_lock) if lock]
+        parts = ["1", place, self.kind, *locks]
         if self.editable is not None:
             parts += [str(self.editable), (self.editable / "pyproject.toml").read_text(encoding="utf-8")]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()

@@ -7,17 +7,17 @@ from pathlib import Path
 
 from llmb_install.parts import pythons
 from llmb_install.parts.environments import Environment
+from llmb_install.working.artefact import Room
 
 TOOL = "llmb"
 """The name of the environment in ``venvs``."""
 
 TOOL_BYTES = 245_000_000
-"""What the tool's environment takes, with some room."""
+"""Free space to ask for: what is left of it, and what makes that."""
 
 TOOL_IMPORTS = (
     *("msgspec", "yaml", "click", "rich"),
     *("questionary", "ruamel.yaml", "requests", "huggingface_hub", "stamina"),
-    "vl_convert",
 )
 """The modules of every dependency in pyproject.toml: one that is missing must show before a command needs it."""
 
@@ -36,7 +36,10 @@ class Tool(Environment):
 
     @property
     def disk(self) -> int:
-        return TOOL_BYTES
+        return 66_000_000
+
+    def room(self) -> list[Room]:
+        return [Room(self.link.parent, TOOL_BYTES, f"environment {self.name}")]
 
     def show(self) -> str:
         return f"environment {self.link} with LLMB from {self.editable}"
@@ -49,7 +52,7 @@ def tool_environment(clone: Path, install: Path) -> Tool:
         link=install / "venvs" / TOOL,
         python=python,
         lock=clone / "installer" / "locks" / "tool.txt",
-        smoke=("llmb_common", "llmb_install", "llmb_run", *TOOL_IMPORTS),
+        build_lock=clone / "installer" / "locks" / "tool-build.txt",
+        smoke=("llmb_common", "llmb_install", "llmb_run", "llmb_charts", *TOOL_IMPORTS),
         editable=clone,
-        extras="install,report",
     )
