@@ -135,7 +135,7 @@ def test_the_yaml_form(tmp_path: Path, place: Place) -> None:
     assert brief(changed) == [("llama3.1", "70b", dtype, "128") for dtype in ("fp8", "fp8", "bf16", "bf16")]
     assert changed[0].time_limit == "150"
     assert changed[0].columns == {"gbs": "512", "fsdp": "false"}
-    assert changed[0].slurm == ("qos=high", "exclusive")
+    assert changed[0].slurm == {"qos=high": "slurm", "exclusive": "slurm"}
     assert brief(asks[-2:]) == [("grok1", None, None, "512"), ("nemotron4", None, None, "512")]
     assert asks[-1].profile
 

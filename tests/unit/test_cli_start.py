@@ -81,7 +81,7 @@ MISTAKES = {
     "variable": (["--env", "ENABLE_VBOST=true"], "the variable ENABLE_VBOST is unknown (did you mean ENABLE_VBOOST?)"),
     "no pair": (["--env", "NCCL_DEBUG"], "--env 'NCCL_DEBUG' is not NAME=VALUE"),
     "secret": (["--env", "HF_TOKEN=hf_x"], "--env: HF_TOKEN looks like a secret"),
-    "script's own": (["--slurm-arg", "nodes=4"], "--nodes is set by the job script"),
+    "script's own": (["--slurm-arg", "nodes=4"], "error: --slurm-arg: --nodes is set by the job script"),
     "line break": (["--env", "A=b\nc"], "A contains a line break"),
 }
 
@@ -102,6 +102,25 @@ def test_fields_are_called_as_the_user_wrote_them(cli: Cli) -> None:
     assert "--gpu-type h10 is unknown (did you mean 'h100'?)" in cli(*arguments, "--gpu-type", "h10").err
     assert "GPU_TYPE=h10 is unknown (did you mean 'h100'?)" in cli(*arguments, GPU_TYPE="h10").err
     assert "SBATCH_ACCOUNT='DTYPE ;' is not" in cli(*arguments, SBATCH_ACCOUNT="DTYPE ;").err
+
+
+def test_a_message_names_what_the_value_came_from(cli: Cli) -> None:
+    """The option that was given also where a variable is set, and never a variable that nobody set."""
+    job = (*DOCUMENTED, "--gpu-type", "gb200", "--dry-run")
+    given = "ADDITIONAL_SLURM_PARAMS"
+    two = cli(*job, "--slurm-arg", "nodelist=n1,constraint=gpu", **{given: "qos=high"}).err
+    assert "error: --slurm-arg: 'nodelist=n1,constraint=gpu' contains a second option" in two
+    assert "-> separate them: --slurm-arg nodelist=n1 --slurm-arg constraint=gpu" in two
+    assert "error: --exclude: " in cli("submit", *job[1:], "--exclude", "n1,constraint=gpu").err
+    assert "-> separate them: nodelist=n1;constraint=gpu" in cli(*job, **{given: "nodelist=n1,constraint=gpu"}).err
+    broken = cli(*job, "--slurm-arg", "qos=high", **{given: "nodelist"}).err
+    assert f"error: {given}: --nodelist needs a value" in broken
+    assert "use --slurm-arg, for example --slurm-arg qos=high" in cli(*job, SBATCH_QOS="high").err
+    here = ("single", "-w", "grok1", "--gpu-type", "cpu", "--dry-run", "--time-limit", "60")
+    local = cli(*here, "--slurm-arg", "exclusive", CLUSTER_TYPE="local")
+    assert "--slurm-arg, --time-limit: no effect on the local executor" in local.err
+    assert "--scale 100 is not" in cli(*job, "--scale", "100", JOB_TOTAL_GPUS="64").err
+    assert "JOB_TOTAL_GPUS=100 is not" in cli("single", *job[1:5], "--dry-run", "--env", "JOB_TOTAL_GPUS=100").err
 
 
 def test_an_error_names_its_field_to_programs(cli: Cli) -> None:

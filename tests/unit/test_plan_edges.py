@@ -181,7 +181,7 @@ def test_a_slurm_variable_that_is_not_passed_on_is_said_with_what_to_use() -> No
     said = notes(SBATCH_TIMELIMIT="10", SBATCH_GRES="gpu:8", SBATCH_QOS="high", SBATCH_RESERVATION="r", **BIG)
     assert "SBATCH_TIMELIMIT: not passed to sbatch; use TIME_LIMIT" in said
     assert "SBATCH_GRES: not passed to sbatch; use JOB_TOTAL_GPUS and SBATCH_GPUS_PER_NODE" in said
-    assert "SBATCH_QOS, SBATCH_RESERVATION: not passed to sbatch; say it in ADDITIONAL_SLURM_PARAMS" in said
+    assert "SBATCH_QOS, SBATCH_RESERVATION: not passed to sbatch; use ADDITIONAL_SLURM_PARAMS" in said
 
 
 def test_a_variable_of_nearly_a_documented_name_is_remarked_on() -> None:

@@ -13,16 +13,9 @@ from llmb_common.request.fields import FieldNames
 from llmb_common.request.read import Request
 from llmb_common.request.variables import COLUMNS, VARIABLES
 from llmb_common.secrets import is_secret_name
-from llmb_common.slurm.options import override_additional
+from llmb_common.slurm.options import override_additional, parse_additional
 from llmb_common.words import is_variable_name, job_variable_problem
 from llmb_run.place import CatalogEntry, Place
-
-
-def option_names() -> FieldNames:
-    """Options for the fields in messages, but for variables that are set: whoever set one looks for it."""
-    return FieldNames(
-        {name: known.option for name, known in VARIABLES.items() if known.option and name not in os.environ}
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +34,8 @@ class Ask:
     time_limit: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
-    slurm: tuple[str, ...] = ()
+    slurm: Mapping[str, str] = field(default_factory=dict)
+    """Parts of ADDITIONAL_SLURM_PARAMS, and the option that each was given with."""
     force: bool = False
     dry_run: bool = False
     repeat: int = 1
@@ -89,8 +83,18 @@ class Asked:
 
 def variables_for(ask: Ask, place: Place, *, base: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The variables of ``launch.sh`` that ask for ``ask``: the caller's environment, then the options."""
-    variables = dict(base)
-    variables["LLMB_INSTALL"] = str(place.install)
+    variables = {**base, "LLMB_INSTALL": str(place.install), **ask.environment, **_said(ask)}
+    if ask.dry_run:  # a dry run for many GPUs plans for Slurm even on a laptop
+        variables["DRY_RUN"] = base.get("DRY_RUN") or "true"
+    variables |= {name.upper(): value for name, value in ask.columns.items()}
+    if ask.slurm:
+        given = variables.get("ADDITIONAL_SLURM_PARAMS", "")
+        variables["ADDITIONAL_SLURM_PARAMS"] = override_additional(given, *ask.slurm)
+    return variables
+
+
+def _said(ask: Ask) -> dict[str, str]:
+    """The variables that ``ask`` sets by options of their own, which win over all others."""
     said = {
         "MODEL_SIZE": ask.size,
         "DTYPE": ask.dtype,
@@ -102,16 +106,17 @@ def variables_for(ask: Ask, place: Place, *, base: Mapping[str, str] = os.enviro
         "TIME_LIMIT": ask.time_limit,
         "ENABLE_PROFILE": "true" if ask.profile else None,
         "FORCE": "true" if ask.force else None,
-        # A dry run for many GPUs plans for Slurm even on a laptop.
-        "DRY_RUN": (base.get("DRY_RUN") or "true") if ask.dry_run else None,
     }
-    variables |= ask.environment
-    variables |= {name: value for name, value in said.items() if value is not None}
-    variables |= {name.upper(): value for name, value in ask.columns.items()}
-    if ask.slurm:
-        given = variables.get("ADDITIONAL_SLURM_PARAMS", "")
-        variables["ADDITIONAL_SLURM_PARAMS"] = override_additional(given, *ask.slurm)
-    return variables
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def names_for(ask: Ask) -> FieldNames:
+    """What messages call the fields: the options given, the variables set, and options for what nobody has said."""
+    said = _said(ask)
+    options = {name: known.option for name, known in VARIABLES.items() if known.option}
+    options["ADDITIONAL_SLURM_PARAMS"] = ", ".join(dict.fromkeys(ask.slurm.values())) or "--slurm-arg"
+    variables = {**os.environ, **ask.environment}
+    return FieldNames({name: option for name, option in options.items() if name in said or not variables.get(name)})
 
 
 def plan_ask(ask: Ask, place: Place) -> Asked:
@@ -124,7 +129,7 @@ def plan_ask(ask: Ask, place: Place) -> Asked:
 
     entry = place.workload(ask.workload)
     job_variables = {name: value for name, value in ask.environment.items() if name not in VARIABLES}
-    request, plan = plan_from_variables(entry.folder, variables_for(ask, place), job_variables, option_names())
+    request, plan = plan_from_variables(entry.folder, variables_for(ask, place), job_variables, names_for(ask))
     return Asked(ask, entry, request, plan)
 
 
@@ -245,17 +250,24 @@ def columns_of(values: Sequence[str]) -> dict[str, str]:
     return result
 
 
-def slurm_of(values: Sequence[str], **named: str | None) -> tuple[str, ...]:
-    """``--slurm-arg`` options and the named ones (nodelist, exclude, ...) as parts of ADDITIONAL_SLURM_PARAMS."""
-    parts = []
+def slurm_of(values: Sequence[str], said: str = "--slurm-arg", **named: str | None) -> dict[str, str]:
+    """What ``said`` gives, and the options with a name (nodelist, exclude, ...), as ``Ask.slurm``.
+
+    Raises:
+        RequestError: one is not an option for Slurm, or given twice
+    """
+    parts: dict[str, str] = {}
     for text in values:
         if ";" in text:
-            raise RequestError(f"--slurm-arg {text!r} contains a semicolon", remedy="one option at a time")
-        parts.append(text)
+            raise RequestError(f"{said} {text!r} contains a semicolon", remedy="one option at a time")
+        parts[text] = said
     for name, value in named.items():
         if value is None:
             continue
         if not value.strip() or ";" in value:
             raise RequestError(f"--{name} {value!r} is not a valid value", remedy=f"for example --{name} n1,n2")
-        parts.append(f"{name}={value}")
-    return tuple(parts)
+        parts[f"{name}={value}"] = f"--{name}"
+    for part, option in parts.items():
+        parse_additional(part, option)
+    parse_additional(";".join(parts), said)
+    return parts

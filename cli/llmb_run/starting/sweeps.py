@@ -15,7 +15,7 @@ from llmb_common.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.slurm.options import begin_in
 from llmb_run.place import Place
-from llmb_run.starting.requests import Ask, option_names, variables_for
+from llmb_run.starting.requests import Ask, names_for, variables_for
 
 if TYPE_CHECKING:
     from llmb_common.planning.case import Given
@@ -83,7 +83,7 @@ def sweep(
         for gpus in _scales(ask, place, scales, min_scale, max_scale):
             for number in range(1, repeats + 1):
                 day = (number - 1) * spread // repeats
-                begin = (*ask.slurm, begin_in(day)) if day else ask.slurm
+                begin = {**ask.slurm, begin_in(day): "--spread"} if day else ask.slurm
                 asks.append(replace(ask, scale=gpus, repeat=number, slurm=begin))
     if not asks:
         raise RequestError("no documented scale lies within the bounds", remedy="llmb-run list shows the scales")
@@ -124,6 +124,6 @@ def _given(ask: Ask, place: Place) -> Given:
     from llmb_common.site.machine import look_at_machine
 
     recipe = place.workload(ask.workload).recipe
-    request = read_request(variables_for(replace(ask, scale=None), place), option_names())
+    request = read_request(variables_for(replace(ask, scale=None), place), names_for(ask))
     machine = look_at_machine(place.cluster, request)
     return choose_functions(Given(recipe=recipe, cluster=place.cluster, request=request, machine=machine))

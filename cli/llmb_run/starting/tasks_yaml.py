@@ -161,7 +161,10 @@ def _with(ask: Ask, settings: Settings) -> Ask:
         time_limit=ask.time_limit if settings.time_limit is None else str(settings.time_limit),
         environment={**ask.environment, **{name: str(value) for name, value in settings.env.items()}},
         columns={**ask.columns, **columns_of([f"{key}={_word(value)}" for key, value in settings.set.items()])},
-        slurm=ask.slurm + slurm_of([k if v is None else f"{k}={v}" for k, v in settings.slurm.items()]),
+        slurm={
+            **ask.slurm,
+            **slurm_of([k if v is None else f"{k}={v}" for k, v in settings.slurm.items()], "slurm"),
+        },
     )
 
 

@@ -239,12 +239,14 @@ def _slurm(case: Case, nodes: int, gpus_per_node: int) -> tuple[SlurmPlan | None
     if not machine.traits.slurm_options:
         return None, []
     site = parse_additional(cluster.slurm.additional_params, "cluster_config.yaml: slurm.additional_params")
-    asked = parse_additional(request.additional_slurm_params, "ADDITIONAL_SLURM_PARAMS")
+    asked = parse_additional(request.additional_slurm_params, request.say("ADDITIONAL_SLURM_PARAMS"))
     asked_keys = {key for key, _ in asked}
     additional = (*((key, value) for key, value in site if key not in asked_keys), *asked)
     segment = Segment()
     if "segment" not in dict(additional):  # the last word of the site or the user
-        segment = choose_segment(case.gpu_type, nodes, gpus_per_node, slurm_segments=machine.slurm_segments)
+        segment = choose_segment(
+            case.gpu_type, nodes, gpus_per_node, slurm_segments=machine.slurm_segments, say=request.say
+        )
     slurm = SlurmPlan(
         account=request.account or cluster.slurm.account,
         partition=request.partition or cluster.slurm.gpu_partition,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from llmb_common import gpus
+from llmb_common.request.fields import VARIABLE_NAMES, FieldNames
 
 
 def best_segment(nodes: int, rack: int) -> int:
@@ -25,7 +26,9 @@ class Segment(NamedTuple):
     notice: str = ""
 
 
-def choose_segment(gpu_type: str, nodes: int, gpus_per_node: int, *, slurm_segments: bool) -> Segment:
+def choose_segment(
+    gpu_type: str, nodes: int, gpus_per_node: int, *, slurm_segments: bool, say: FieldNames = VARIABLE_NAMES
+) -> Segment:
     """The segment of a job of so many nodes. ``slurm_segments``: this Slurm has the option."""
     gpu = gpus.GPUS.get(gpu_type)
     if gpu is None or gpu.nvlink_nodes == 1:
@@ -33,7 +36,7 @@ def choose_segment(gpu_type: str, nodes: int, gpus_per_node: int, *, slurm_segme
     if gpus_per_node > gpu.per_node:  # a job may use fewer of them; the rack has as many nodes all the same
         return Segment(
             notice=f"nodes of {gpus_per_node} GPUs are not those of an NVL72 rack: no --segment; "
-            "ADDITIONAL_SLURM_PARAMS=segment=N asks for one"
+            f"{say('ADDITIONAL_SLURM_PARAMS', 'segment=N')} asks for one"
         )
     if not slurm_segments:
         if nodes == 1:

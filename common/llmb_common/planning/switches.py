@@ -299,8 +299,8 @@ def ineffective(case: Case) -> list[str]:
         notices += [f"{name}: not passed to sbatch; use {_INSTEAD[name]}" for name in ours]
         if others := [name for name in request.ignored if name not in ours]:
             notices.append(
-                f"{', '.join(others)}: not passed to sbatch; say it in ADDITIONAL_SLURM_PARAMS, "
-                "for example qos=high;reservation=name"
+                f"{', '.join(others)}: not passed to sbatch; use {request.say('ADDITIONAL_SLURM_PARAMS')}, "
+                f"for example {request.say('ADDITIONAL_SLURM_PARAMS', 'qos=high')}"
             )
     if traits.containers and request.mounts and cluster.slurm.runtime == "none":
         notices.append("RUN_CONF_MOUNTS has no effect: this site runs without containers")
@@ -315,5 +315,5 @@ def ineffective(case: Case) -> list[str]:
         "TIME_LIMIT": request.time_limit,
     }
     if names := [name for name in traits.unheeded if asked.get(name)]:
-        notices.append(f"{', '.join(names)}: no effect on the {traits.name} executor")
+        notices.append(f"{', '.join(map(request.say, names))}: no effect on the {traits.name} executor")
     return notices

@@ -72,7 +72,7 @@ def parse_additional(text: str, where: str) -> Options:
         if not re.fullmatch(r"[a-z][a-z0-9-]*", key):
             raise RequestError(
                 f"{where}: {part!r} is not a Slurm option",
-                remedy='for example "nodelist=n1,n2;constraint=gpu;exclusive": semicolons separate options',
+                remedy=f"for example {_apart(where, 'nodelist=n1,n2', 'constraint=gpu', 'exclusive')}",
             )
         # sbatch accepts abbreviated options.
         if owned := next((name for name in _OURS if name.startswith(key)), None):
@@ -85,7 +85,7 @@ def parse_additional(text: str, where: str) -> Options:
         if key not in _WITH_COMMAS and (second := _SECOND_OPTION.search(value)):
             raise RequestError(
                 f"{where}: {part!r} contains a second option, {second[1]!r}",
-                remedy=f"separate options with semicolons: {key}={value[: second.start()]};{value[second.start(1) :]}",
+                remedy=f"separate them: {_apart(where, f'{key}={value[: second.start()]}', value[second.start(1) :])}",
             )
         if key in ("account", "partition") and not is_slurm_name(value.strip()):
             raise RequestError(f"{where}: {part!r} is not a valid Slurm name", remedy="correct it")
@@ -99,6 +99,11 @@ def parse_additional(text: str, where: str) -> Options:
             )
         options[key] = said
     return tuple(options.items())
+
+
+def _apart(where: str, *options: str) -> str:
+    """Several options as ``where`` takes them: each with an option of llmb-run, or one text with semicolons."""
+    return " ".join(f"--slurm-arg {text}" for text in options) if where.startswith("-") else ";".join(options)
 
 
 def begin_in(days: int) -> str:

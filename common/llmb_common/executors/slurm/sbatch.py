@@ -68,7 +68,7 @@ _ADVICE = (
     (r"unrecognized option|invalid option", "this Slurm or its container plugin does not know that option"),
     (r"invalid node name", "is it in --nodelist, or on the list of llmb-run exclude?"),
     (r"dependency problem", "the job that this one should follow is no longer known; leave out --after"),
-    (r"invalid qos", "set qos=... in ADDITIONAL_SLURM_PARAMS; sacctmgr show qos lists them"),
+    (r"invalid qos", "set qos=... in ADDITIONAL_SLURM_PARAMS or with --slurm-arg; sacctmgr show qos lists them"),
     (r"unable to contact|socket timed out|connection refused", "the controller is busy or down: try again later"),
 )
 
