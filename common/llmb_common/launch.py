@@ -13,17 +13,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace as replaced
+
+from llmb_common.cluster_types import SLURM
 from llmb_common.errors import RequestError
+from llmb_common.gpus import CPU
 from llmb_common.guard import guarded
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.plan import make_plan
 from llmb_common.printable import exact
 from llmb_common.recipes.loading import load_recipe
+from llmb_common.recipes.recipe import Recipe
 from llmb_common.rendering.script import render_script
 from llmb_common.request.fields import VARIABLE_NAMES, FieldNames
 from llmb_common.request.read import Request, read_request
 from llmb_common.runs.paths import dry_run_paths
-from llmb_common.site.cluster import load_cluster_config
+from llmb_common.site.cluster import ClusterConfig, load_cluster_config
 from llmb_common.site.machine import look_at_machine
 
 if TYPE_CHECKING:  # a dry run does not need runs/, and starts faster without it
@@ -49,7 +54,36 @@ def plan_from_variables(
         request = replace(request, tuning={**request.tuning, **job_variables})
     cluster = load_cluster_config(request.install)
     recipe = load_recipe(recipe_folder)
-    return request, make_plan(recipe, cluster, request, look_at_machine(cluster, request))
+    return request, _plan(recipe, cluster, request)
+
+
+def _plan(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
+    """The plan for this site; of a dry run for GPUs where there are none, for a cluster that has them."""
+    machine = look_at_machine(cluster, request)
+    if machine.gpu_type != CPU or request.cluster_type or request.gpu_type == CPU:
+        return make_plan(recipe, cluster, request, machine)
+    if request.gpu_type and request.dry_run:
+        return _plan_elsewhere(recipe, cluster, request)
+    try:
+        return make_plan(recipe, cluster, request, machine)
+    except RequestError as error:
+        if request.gpu_type:
+            raise
+        try:
+            plan = _plan_elsewhere(recipe, cluster, request)
+        except RequestError:
+            raise error from None
+        if request.dry_run:
+            return plan
+        error.remedy += f"; DRY_RUN=true (llmb-run: --dry-run) plans it for {plan.gpu_type} on a cluster"
+        raise
+
+
+def _plan_elsewhere(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
+    cluster = replaced(cluster, cluster_type=SLURM, gpu_type=None)
+    plan = make_plan(recipe, cluster, request, look_at_machine(cluster, request))
+    said = f"there are no GPUs here: planned for {plan.gpu_type} on a Slurm cluster"
+    return replaced(plan, preflight=replaced(plan.preflight, warnings=(said, *plan.preflight.warnings)))
 
 
 def _announce(record: RunRecord) -> None:

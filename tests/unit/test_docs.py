@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common import launch
 from llmb_common.recipes import flops
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.request.read import read_request
@@ -17,6 +18,9 @@ from llmb_common.results.decision import CONFIDENCE, ERROR_RATE, LOOKS, TOLERANC
 from llmb_common.results.references import RELEASE_SPREAD
 from llmb_common.results.scatter import STATED
 from llmb_common.results.simulation import DAYS, NOISES, STALLED
+from llmb_install.commands.quickstart import _answers as quickstart_answers
+from llmb_install.installation import Installation
+from llmb_install.parts.site_config import update_site_config
 from support.repository import our_files
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -147,7 +151,27 @@ def documented_launches() -> list[tuple[str, str]]:
     return found
 
 
+@pytest.fixture(scope="module")
+def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An installation that knows of its site what ``./installer.py --quickstart`` writes."""
+    install = tmp_path_factory.mktemp("quickstart")
+    installation = Installation(ROOT, quickstart_answers(ROOT, install))
+    update_site_config(install, installation.site_values())
+    return install
+
+
 @pytest.mark.parametrize(("where", "command"), documented_launches())
-def test_no_documented_command_sets_a_variable_that_is_not_read(where: str, command: str) -> None:
-    words = [word for word in shlex.split(command) if "=" in word]
-    assert read_request({"LLMB_INSTALL": "/x", **dict(word.split("=", 1) for word in words)}).unread == {}
+def test_every_documented_command_plans_after_the_quickstart(
+    where: str, command: str, quickstart: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a dry run, also for GPUs that the machine lacks; and each variable is one that is read."""
+    said = dict(word.split("=", 1) for word in shlex.split(command) if "=" in word)
+    variables = {"LLMB_INSTALL": str(quickstart), "DRY_RUN": "true", **said}
+    assert read_request(variables).unread == {}
+    folder = Path(where).parent.name
+    recipe = ROOT / (folder if folder in (*RECIPES, "mbridge") else "llama3.1")
+    assert launch.run(recipe, variables) == 0
+    printed = capsys.readouterr()
+    smoke = said.get("MODEL_SIZE", "").endswith("smoke")
+    assert ("#SBATCH --nodes=" in printed.out or '"cluster_type": "slurm"' in printed.out) is not smoke
+    assert ("there are no GPUs here: planned for " in printed.err) is not smoke

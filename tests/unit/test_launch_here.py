@@ -75,6 +75,26 @@ def test_what_to_know_of_a_plan_goes_to_stderr(start: Any) -> None:
     assert err.splitlines() == [f"note: {warning}" for warning in warnings]
 
 
+def test_what_a_machine_without_gpus_cannot_run_is_refused_with_the_dry_run_that_plans_it(
+    start: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "cluster_config.yaml").write_text("schema: 1\ncluster_type: local\ngpu_type: cpu\n")
+    status, out, err = start(JOB_TOTAL_GPUS="1024")
+    assert (status, out) == (2, "")
+    assert "JOB_TOTAL_GPUS=1024 is not a documented scale of llama3.1 smoke bf16 on cpu (gpu_type in cluster_" in err
+    assert "; DRY_RUN=true (llmb-run: --dry-run) plans it for h100 on a cluster\n" in err
+    assert "DRY_RUN" not in start(JOB_TOTAL_GPUS="1025")[2], "nobody has such a job"
+    for number, said, gpu_type in (("1024", {}, "h100"), ("128", {"GPU_TYPE": "gb200"}, "gb200")):
+        status, out, err = start(JOB_TOTAL_GPUS=number, DRY_RUN="json", **said)
+        plan = json.loads(out)
+        assert (status, plan["gpu_type"], plan["cluster_type"], plan["model_size"]) == (0, gpu_type, "slurm", "405b")
+        assert f"note: there are no GPUs here: planned for {gpu_type} on a Slurm cluster\n" in err
+    assert json.loads(start(JOB_TOTAL_GPUS="2", DRY_RUN="json")[1])["model_size"] == "smoke", (
+        "what it can run, it plans"
+    )
+    assert "1024 is not a documented scale" in start(JOB_TOTAL_GPUS="1024", DRY_RUN="true", GPU_TYPE="cpu")[2]
+
+
 @pytest.mark.parametrize(
     ("words", "status"),
     [(["a", "b"], 2), ([str(RECIPE), "-h"], 0), ([str(RECIPE), "--help"], 0), (["-h", "-h", "x"], 2)],
