@@ -170,7 +170,7 @@ def test_a_function_with_other_columns_than_the_catalogue_is_not_trained(
             {"name": "llama3_70b_peft_8gpu_h100_bf16_config"},
             "and checkpoint.load names none\n  -> set LOAD",
         ),
-        ("llama3_8b", {"reduced": None}, "is too large for a CPU\n  -> set MODEL_SIZE to a smoke size"),
+        ("llama3_8b", {"reduced": None}, "is too large for a CPU\n  -> set MODEL_SIZE to the model's smoke size"),
     ],
 )
 def test_what_a_cpu_cannot_train_is_refused_before_torch_is_imported(

@@ -48,8 +48,8 @@ def _next_step(data: list[dict[str, Any]], wanted: str | None, site: str | None)
     if not data or not data[0]["configurations"]:
         return ""
     first = data[0]["configurations"][0]
-    gpu_type = wanted or first["gpu_type"]
-    other = f"--gpu-type {gpu_type} " if gpu_type not in ("any", site) else ""
+    gpu_type = wanted or (first["gpu_type"] if first["gpu_type"] != "any" else site or gpus.CPU)
+    other = f"--gpu-type {gpu_type} " if gpu_type != site else ""
     named = f"--variant {first['variant']} " if len(data[0]["variants"]) > 1 else ""
     return (
         f"next: llmb-run single -w {data[0]['workload']} -s {first['size']} {other}--dtype {first['dtype']} {named}"

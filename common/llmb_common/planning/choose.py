@@ -11,7 +11,7 @@ from llmb_common.gpus import CPU, gpu_types, row_types
 from llmb_common.planning.case import Case, Given, gpu_said
 from llmb_common.planning.launcher import base
 from llmb_common.recipes.model import Model
-from llmb_common.recipes.recipe import Recipe
+from llmb_common.recipes.recipe import NO_COPY, Recipe
 from llmb_common.recipes.rows import Row
 
 
@@ -34,7 +34,7 @@ def choose(given: Given) -> Case:
             f"{recipe.name} {model.size} has no configuration for {said}",
             field="GPU_TYPE",
             remedy=f"it has configurations for {', '.join(_gpu_types(recipe, model.size))}"
-            + _smoke_hint(given, gpu_type),
+            + (f"; {_without_gpus(given, model.size)}" if gpu_type == CPU else ""),
         )
     if request.variant:
         name = recipe.variant(request.variant, among=(row.variant for row in rows)).name
@@ -126,7 +126,7 @@ def choice_notices(case: Case) -> list[str]:
     recipe, request = case.recipe, case.request
     notices = _gpu_notices(case)
     if case.on_cpu and request.model_size is None:
-        notices.append("no GPU: MODEL_SIZE is smoke, a tiny model of the same architecture")
+        notices.append(f"no GPU: MODEL_SIZE is smoke, a tiny model ({case.model.title})")
     if (relative := case.row.gpu) not in (case.gpu_type, "any"):
         notices.append(
             f"no configuration is documented for {case.gpu_type}: it runs those of {relative}, and there is no "
@@ -189,10 +189,9 @@ def _size(given: Given, gpu_type: str) -> str:
     return given.request.model_size or ("smoke" if gpu_type == CPU else given.recipe.defaults.model_size)
 
 
-def _smoke_hint(given: Given, gpu_type: str) -> str:
-    has_smoke = "smoke" in given.recipe.sizes
-    runs = f"; {given.request.say('MODEL_SIZE', 'smoke')} runs without GPUs"
-    return runs if gpu_type == CPU and has_smoke else ""
+def _without_gpus(given: Given, size: str) -> str:
+    own = given.recipe.smoke_of(size)
+    return f"{given.request.say('MODEL_SIZE', own)} runs without GPUs" if own else NO_COPY.format(size)
 
 
 def _dtype(given: Given, gpu_type: str, model: Model, rows: Sequence[Row]) -> str:

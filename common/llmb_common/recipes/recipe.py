@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # read where a recipe has one
 
 EngineRelease = Annotated[str, msgspec.Meta(pattern=r"^[0-9]+\.[0-9]+\Z")]
 BridgeRelease = Annotated[str, msgspec.Meta(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+\Z")]
+NO_COPY = "no copy of {} runs without GPUs, but a dry run plans it"
+"""What can be done with a model that has no smoke size, for messages."""
 
 
 class Defaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -191,6 +193,14 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 return model
         if self.catalogue is not None and size.lower() in self.catalogue.sizes:
             return self.catalogue.model(size.lower())
+        whole = size.lower().removesuffix("-smoke")
+        if whole != size.lower() and whole in self.sizes:
+            own = self.smoke_of(whole)
+            raise RequestError(
+                f"{self.name} has no model size {size!r}" + (f" (did you mean {own!r}?)" if own else ""),
+                remedy=f"{own} is the small copy of {whole}" if own else NO_COPY.format(whole),
+                field="MODEL_SIZE",
+            )
         wanted = set(among)
         sizes = [name for name in self.sizes if not wanted or name in wanted]
         raise RequestError(
@@ -198,6 +208,13 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             remedy=f"the sizes are {', '.join(sizes)}",
             field="MODEL_SIZE",
         )
+
+    def smoke_of(self, size: str) -> str | None:
+        """The size that is a small copy of the model ``size`` for machines without GPUs; None where there is none."""
+        for row in self.listed_rows:
+            if row.gpu == "any" and (row.function is None or row.function.startswith(f"{size}_pretrain_")):
+                return row.size
+        return None
 
     @cached_property
     def _validated(self) -> dict[str, Validated]:

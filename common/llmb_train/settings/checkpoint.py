@@ -129,6 +129,7 @@ def fields(job: AnyJob, start: Loaded | None) -> dict[str, Any]:
         "save": job.checkpoint.save,
         "save_interval": job.checkpoint.interval,
         "load": str(start.folder) if start else None,
+        "load_optim": True,  # functions of GPT-OSS 20B say no: whoever goes on then would begin with an empty Adam
         "load_rng": start is None or has_random_state(job, start),
         "ckpt_step": start.step if start else None,
         "ckpt_format": "fsdp_dtensor" if job.parallelism.fsdp else "torch_dist",

@@ -66,7 +66,7 @@ def _check_function(job: FunctionJob, engine: Engine) -> None:
     if job.function.reduced is None:
         raise JobError(
             f"{job.function.name} is too large for {where}",
-            remedy="set MODEL_SIZE to a smoke size of the recipe for a small copy, or run it in the recipe's container",
+            remedy="set MODEL_SIZE to the model's smoke size for a small copy, or run it in the recipe's container",
         )
     if job.parallelism.fsdp and engine.device != "cpu":
         raise JobError(f"Megatron-FSDP has not been tried with reduced copies on {where}", remedy="set FSDP=false")

@@ -34,7 +34,7 @@ class LocalExecutor(Executor):
             if present < plan.gpus:
                 raise EnvironmentLacks(
                     f"{plan.gpus} GPUs requested, but this machine has {present}",
-                    remedy="lower JOB_TOTAL_GPUS, run where sbatch is available, or try GPU_TYPE=cpu MODEL_SIZE=smoke",
+                    remedy="lower JOB_TOTAL_GPUS, run where sbatch is available, or try GPU_TYPE=cpu with a smoke size",
                 )
         check_engine(plan)
 
