@@ -49,6 +49,15 @@ def counted(number: int, noun: str) -> str:
 _NUMBER = re.compile(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?\Z")
 
 
+def size(number: float) -> str:
+    """A number of bytes for people: ``1.8 GB``."""
+    for unit in ("B", "kB", "MB"):
+        if number < 1000:
+            return f"{number:.0f} {unit}"
+        number /= 1000
+    return f"{number:.1f} GB" if number < 1000 else f"{number / 1000:.1f} TB"
+
+
 def csv_cell(value: object) -> object:
     """``value`` for a CSV file: text that a spreadsheet would read as a formula is prefixed with an apostrophe."""
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") and not _NUMBER.match(value):

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import Interrupted
+from llmb_common.printable import size
 from llmb_install.guard import guarded
 from llmb_install.working import command
 from llmb_install.working import reporter as module
-from llmb_install.working.reporter import Reporter, size
+from llmb_install.working.reporter import Reporter
 
 
 def test_steps_are_plain_lines_without_a_terminal(tmp_path: Path) -> None:

@@ -220,18 +220,6 @@ def test_a_reduced_copy_is_planned_on_a_cpu(size: str) -> None:
     assert set(p.env) == {"TOKENIZERS_PARALLELISM", "TRANSFORMERS_OFFLINE"}
 
 
-@pytest.mark.parametrize("model", CATALOGUE.sizes)
-def test_without_gpus_a_model_is_answered_with_its_own_small_copy_or_what_is_possible(model: str) -> None:
-    own = RECIPE.smoke_of(model)
-    assert own in (f"{model}-smoke", "smoke" if model == "llama3_8b" else None, None)
-    said = [refusal(LAPTOP, MODEL_SIZE=model)]
-    if own != f"{model}-smoke":
-        said.append(refusal(LAPTOP, MODEL_SIZE=f"{model}-smoke"))
-    for text in said:
-        assert (own in text) if own else f"no copy of {model} runs without GPUs, but a dry run plans it" in text
-        assert not [other for other in CATALOGUE.sizes if other in text.replace(model, "")]
-
-
 def test_a_cpu_without_a_size_trains_the_smallest() -> None:
     assert plan(LAPTOP).model_size == "smoke"
 

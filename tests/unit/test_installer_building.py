@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import EnvironmentLacks
+from llmb_common.printable import size
 from llmb_common.site.cluster import ClusterConfig, SlurmSettings
 from llmb_install.doctor.node import ask_one_node, parse_node
 from llmb_install.parts import environment_build, uv
@@ -17,7 +18,7 @@ from llmb_install.parts.environment_build import smoke_problem
 from llmb_install.parts.environment_content import Content
 from llmb_install.parts.environment_packages import CPU_TORCH_INDEX
 from llmb_install.parts.package_index import Settings, Unavailable
-from llmb_install.working.reporter import Reporter, Step, size
+from llmb_install.working.reporter import Reporter, Step
 
 HASH = "--hash=sha256:" + 64 * "0"
 LOCK = f"six==1.17.0 \\\n    {HASH}\ntorch==2.9.1 \\\n    {HASH}\nsetuptools==80.9.0 \\\n    {HASH}\n"

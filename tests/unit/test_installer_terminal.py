@@ -14,10 +14,11 @@ from types import SimpleNamespace
 import pytest
 
 from llmb_common.errors import CheckFailed, EnvironmentLacks
+from llmb_common.printable import size
 from llmb_install.working import readiness, steps
 from llmb_install.working import reporter as module
 from llmb_install.working.artefact import Artefact, Room
-from llmb_install.working.reporter import Reporter, Step, size
+from llmb_install.working.reporter import Reporter, Step
 
 CLEAR = "\r\033[K"
 

@@ -44,9 +44,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The logs that are really read."""
     found: list[str] = []
 
-    def analyse(files: Any, *rest: Any) -> Any:
+    def analyse(files: Any, *rest: Any, **how: Any) -> Any:
         found.append(files.log.name)
-        return real(files, *rest)
+        return real(files, *rest, **how)
 
     real = kept.analyse
     monkeypatch.setattr(kept, "analyse", analyse)

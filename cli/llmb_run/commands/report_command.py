@@ -31,12 +31,13 @@ def command(
     """Report on runs: verdicts, charts, scaling, history, nodes and differences.
 
     RUNS are run ids, names, job ids or folders; without any, all runs of the installation that match the options. FILE
-    may be - for standard output. Exit status 1 if a run did not succeed.
+    may be - for standard output. Exit status 1 if a run that RUNS or options choose did not succeed.
     """
     import msgspec
 
     from llmb_common.errors import RequestError
     from llmb_common.files import write_output
+    from llmb_common.printable import counted, size
     from llmb_run.place import Place
     from llmb_run.reporting.report import build
     from llmb_run.results.selected import selected
@@ -47,19 +48,22 @@ def command(
         raise RequestError("only one form can go to standard output", remedy="name a file for the others")
     place = Place()
     report = build(selected(place, runs, filters), place, title)
-    text = ""
+    text, said = "", []
     for form, file in wanted.items():
         written = _writer(form)(report)
         if file == "-":
             text = written
         else:
             write_output(Path(file), written)
+            said.append(f"wrote {file}: {counted(len(report.runs), 'run')}, {size(len(written.encode()))}")
     files = {form: file for form, file in wanted.items() if file != "-"}
+    chosen = runs or any(filters.values())
     return Result(
         lambda: {"files": files, "report": msgspec.to_builtins(report)},
-        text,
-        status=0 if report.ok else 1,
-        for_programs=True,
+        text or "".join(f"{line}\n" for line in said),
+        status=0 if report.ok or not chosen else 1,
+        remarks=said if text else [],
+        for_programs=bool(text),
     )
 
 

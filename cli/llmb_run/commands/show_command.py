@@ -99,6 +99,8 @@ def _lines(seen: Observation, measured: Measured) -> list[tuple[str, list[str]]]
         *([("earlier", earlier)] if (earlier := [_attempt(item) for item in attempts_of(record)]) else []),
         ("result", [_result(measured), *_steady(measured), *reference_lines([measured])]),
     ]
+    if extras := measured.extras.lines():
+        lines.append(("besides", extras))
     if remarks := [printable(text) for text in measured.remarks]:
         lines.append(("remarks", remarks))
     if measured.findings:

@@ -26,6 +26,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield from ("", f"**{_text(report.conclusion.text)}**", "")
     yield from _verdicts(report)
     yield from _runs(report)
+    yield from _extras(report)
     yield from _view("Scaling", scaling_view(report.scaling))
     yield from _view("History", history_view([item for item in report.histories if len(item.moments) > 1]))
     yield from _nodes(report)
@@ -73,6 +74,12 @@ def _runs(report: Report) -> Iterator[str]:
     remarks = [[run.name, text] for run in report.runs for text in remarks_of(run.result)]
     if remarks:
         yield from _section("Remarks", ("run", "what a reader must know of it"), remarks)
+
+
+def _extras(report: Report) -> Iterator[str]:
+    rows = [[run.name, text] for run in report.runs for text in run.result["extras"]["lines"]]
+    if rows:
+        yield from _section("Checkpoints and profiles", ("run", "what it loaded, saved and profiled"), rows)
 
 
 def _view(title: str, view: View) -> Iterator[str]:

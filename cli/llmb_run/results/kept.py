@@ -45,6 +45,7 @@ class _Content(msgspec.Struct, frozen=True, array_like=True):
     """A ``RunTiming`` and its ``Steps``; of the iterations only what is needed without the log."""
 
     status: Status
+    window: Window
     log_format: LogFormat | None
     count: int
     last: Iteration | None
@@ -66,24 +67,29 @@ class KeptFigures:
         self._known = kept_figures(install, logs) if install is not None else {}
         self._new: list[Kept] = []
 
-    def measure(self, files: RunFiles, record: RunRecord, window: Window) -> tuple[RunTiming, Steps, str]:
-        """As ``analyse`` and ``steps_of``, and ``configuration_of`` where that is known already; else empty."""
+    def measure(self, files: RunFiles, record: RunRecord, wanted: Window | None) -> tuple[RunTiming, Steps, str]:
+        """As ``analyse`` and ``steps_of``, and ``configuration_of`` where that is known already; else empty.
+
+        Without a window that is ``wanted``: over the documented one, of a resumed run's own steps.
+        """
+        window = wanted or window_of(record.plan)
+        key = f"{window}" if wanted else ""
         state = RecordedState(record.state, record.detail)
         stamp = "" if is_live(record.state) else _stamp(files, state)
-        if stamp and (kept := self._known.pop((str(files.log), str(window)), None)) and kept.stamp == stamp:
+        if stamp and (kept := self._known.pop((str(files.log), key), None)) and kept.stamp == stamp:
             try:
-                return *_unpacked(kept.content, files, window), kept.configuration
+                return *_unpacked(kept.content, files), kept.configuration
             except msgspec.DecodeError:
                 pass
-        read = analyse(files, window, state)
+        read = analyse(files, window, state, own_steps=wanted is None)
         steps = _placed(steps_of(read), record)
         repeats = ""
         # A log that could not be read may be readable for the next who asks.
         if stamp and stamp == _stamp(files, state) and read.status.reason != "unreadable_log":
             packed = msgspec.msgpack.encode(_content(read, steps))
-            says = steps.time and read.status.state == "Success" and window == window_of(record.plan)
+            says = steps.time and read.status.state == "Success" and read.window == window_of(record.plan)
             repeats = configuration_of(record) if says else ""
-            self._new.append(Kept(str(files.log), str(window), str(files.folder), stamp, packed, repeats))
+            self._new.append(Kept(str(files.log), key, str(files.folder), stamp, packed, repeats))
             if len(self._new) >= _AT_ONCE:
                 self.close()
             # The steps of thousands of runs take more memory than all the rest, and hardly anybody asks for them.
@@ -128,15 +134,17 @@ def _placed(steps: Steps, record: RunRecord) -> Steps:
 def _content(read: RunTiming, steps: Steps) -> _Content:
     figures = (read.seconds, read.tflops, read.joules, read.watts)
     last = read.last._replace(figures=()) if read.last else None
-    return _Content(read.status, read.log_format, len(read.iterations), last, *figures, read.notices, steps)
+    return _Content(
+        read.status, read.window, read.log_format, len(read.iterations), last, *figures, read.notices, steps
+    )
 
 
-def _unpacked(content: bytes, files: RunFiles, window: Window) -> tuple[RunTiming, Steps]:
+def _unpacked(content: bytes, files: RunFiles) -> tuple[RunTiming, Steps]:
     found: _Content = from_packed(content, _Content)
     known = found.last is not None and files.log is not None
     steps: Any = IterationsOnDisk(files.log, found.count, found.last) if known and files.log and found.last else ()
     figures = (found.seconds, found.tflops, found.joules, found.watts)
-    return RunTiming(files, found.status, window, found.log_format, steps, *figures, found.notices), found.steps
+    return RunTiming(files, found.status, found.window, found.log_format, steps, *figures, found.notices), found.steps
 
 
 def _stamp(files: RunFiles, state: RecordedState) -> str:

@@ -37,6 +37,7 @@ from llmb_common.results.verdict import (
 )
 from llmb_common.runs.evidence.account import Account, account_of
 from llmb_common.runs.evidence.findings import NodeFinding
+from llmb_common.runs.extras import Extras, extras_of
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.slurm.states import is_live
 from llmb_common.timing.log_files import log_stem
@@ -111,6 +112,11 @@ class Measured:
     def account(self) -> Account:
         """What its nodes say; empty for a log that LLMB did not make."""
         return account_of(self.record) if self.record else Account()
+
+    @cached_property
+    def extras(self) -> Extras:
+        """What it did beside training; nothing for a log that LLMB did not make."""
+        return extras_of(self.record) if self.record else Extras()
 
     @cached_property
     def findings(self) -> tuple[NodeFinding, ...]:
@@ -197,7 +203,7 @@ def _read_one(files: RunFiles, record: RunRecord | None, window: Window | None, 
         style = STYLES["nemo" if timing.log_format == "nemo" else "mbridge"]
         return Measured(timing if window else analyse(files, style.window), style)
     style = STYLES["mbridge" if record.plan.measurement.first == STYLES["mbridge"].window.first else "nemo"]
-    timing, steps, repeats = kept.measure(files, record, window or window_of(record.plan))
+    timing, steps, repeats = kept.measure(files, record, window)
     return Measured(timing, style, record, steps=steps, repeats=repeats)
 
 
@@ -323,6 +329,7 @@ def as_dict(item: Measured) -> dict[str, Any]:
         "remarks": [printable(text) for text in verdict.remarks] if verdict else [],
         "notices": [printable(text) for text in timing.notices],
         "findings": msgspec.to_builtins(item.findings),
+        "extras": item.extras.as_dict(),
     }
 
 

@@ -12,7 +12,9 @@ from llmb_common.envelope import Result
 from llmb_common.errors import LLMBError
 from llmb_common.index import row_of
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.runs.extras import extras_of
 from llmb_common.runs.record import RunRecord
+from llmb_common.slurm.states import is_live
 from llmb_run.run_json import run_as_json
 from llmb_run.starting.requests import Asked
 from llmb_run.terminal import notice, table
@@ -111,10 +113,12 @@ def report_started(
 def _line(record: RunRecord) -> str:
     if record.plan.traits.queued:
         return f"{record.paths.run_id}  Submitted batch job {record.job_id}  {record.paths.name}\n"
-    return f"{record.paths.run_id}  {record.state}  {record.paths.name}\n"
+    lines = [f"{record.paths.run_id}  {record.state}  {record.paths.name}", *extras_of(record).lines()]
+    return "\n  ".join(lines) + "\n"
 
 
 def _as_dict(title: str, item: RunRecord | LLMBError) -> dict[str, Any]:
     if isinstance(item, LLMBError):
         return {"job": title, "error": item.as_dict()}
-    return {"job": title, **run_as_json(row_of(item)), "error": None}
+    extras = None if is_live(item.state) else extras_of(item).as_dict()
+    return {"job": title, **run_as_json(row_of(item)), "extras": extras, "error": None}

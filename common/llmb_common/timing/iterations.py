@@ -22,7 +22,7 @@ _LAST_STEP = b"is from the last step, "
 NOTHING_LEFT = re.compile(_LAST_STEP + rb"\d+: nothing is left to train\b")
 """``llmb_train`` of a job that goes on from a checkpoint and finds it complete (``settings.checkpoint``)."""
 
-_SAVED = b"successfully saved checkpoint from iteration "
+SAVED = b"successfully saved checkpoint from iteration "
 _TOLD = b"exiting program after receiving SIGTERM"
 """Megatron-Bridge's words (0.3.1 and 0.6.2, training/checkpointing.py and training/train.py)."""
 
@@ -130,9 +130,9 @@ def read_ending(file: FileIO) -> Ending:
     """
     file.seek(0)
     saved, told = None, False
-    for offset, marker in find_markers(file, (_SAVED, _TOLD, *MARKERS), separator=b""):
-        if marker == _SAVED:
-            number = re.match(rb" *(\d{1,9})\b", os.pread(file.fileno(), 40, offset + len(_SAVED)))
+    for offset, marker in find_markers(file, (SAVED, _TOLD, *MARKERS), separator=b""):
+        if marker == SAVED:
+            number = re.match(rb" *(\d{1,9})\b", os.pread(file.fileno(), 40, offset + len(SAVED)))
             saved = int(number[1]) if number else saved
         else:
             told = marker == _TOLD

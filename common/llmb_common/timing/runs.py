@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from os.path import basename, isfile, join, split
 from pathlib import Path
+from typing import Any
 
 from llmb_common.printable import counted
 from llmb_common.slurm.states import ENDED_STATES, LIVE_STATES
@@ -150,9 +151,12 @@ def no_garbage() -> Iterator[None]:
             gc.enable()
 
 
-def analyse(files: RunFiles, window: Window, ended_as: RecordedState | None = None) -> RunTiming:
+def analyse(
+    files: RunFiles, window: Window, ended_as: RecordedState | None = None, *, own_steps: bool = False
+) -> RunTiming:
     """Read one run's log and judge it. Never raises for what a run left behind: that is its verdict.
 
+    ``own_steps``: the window of a run that goes on from a checkpoint counts from there, not from the first step.
     ``ended_as`` is what is known of the run's state; None: what its run.json says.
     """
     planned, notices = _planned(files.folder, ended_as)
@@ -165,6 +169,8 @@ def analyse(files: RunFiles, window: Window, ended_as: RecordedState | None = No
         with open_log(files.log) as file:
             empty = os.fstat(file.fileno()).st_size == 0
             content = read_log(file)
+            if own_steps and planned.resumes and content.iterations:
+                window = window.after(content.iterations[0].index - 1)
             status = judge(content, window, planned, partial(read_ending, file))
     except OSError as error:
         reason = f"{files.log}: {error.strerror or error}"
@@ -239,7 +245,14 @@ def _planned(folder: Path | None, ended_as: RecordedState | None) -> tuple[Plann
     steps = _integers(job.get("steps"), "train", "exit_after")
     (max_steps,) = _integers(record.get("plan"), "max_steps")
     ended = _end(folder, ended_as or _recorded_state(record))
-    return Planned(steps[0] if steps[0] is not None else max_steps, steps[1], *ended), tuple(notices)
+    planned = Planned(steps[0] if steps[0] is not None else max_steps, steps[1], *ended, _resumes(job, record))
+    return planned, tuple(notices)
+
+
+def _resumes(job: dict[str, Any], record: dict[str, Any]) -> bool:
+    plan = record.get("plan")
+    sections = (job.get("checkpoint"), plan.get("checkpoint") if isinstance(plan, dict) else None)
+    return any(bool(item.get("load") or item.get("resume")) for item in sections if isinstance(item, dict))
 
 
 def _recorded_state(record: dict[str, object]) -> RecordedState:

@@ -27,6 +27,10 @@ class Window:
     def __str__(self) -> str:
         return f"{self.first}-{self.last}"
 
+    def after(self, steps: int) -> Window:
+        """The same window where so many steps were trained before."""
+        return Window(self.first + steps, self.last + steps)
+
     def select(self, iterations: Iterable[Iteration]) -> tuple[Iteration, ...]:
         return tuple([item for item in iterations if self.first <= item.index <= self.last])
 

@@ -69,6 +69,8 @@ class Planned:
     """How the run ended, in words, where that was not well: its state, and the exit code where it is known."""
     told: bool = False
     """It was told to end: its state says so, or it ended well after a signal."""
+    resumes: bool = False
+    """It goes on from a checkpoint."""
 
 
 def judge(
@@ -97,7 +99,8 @@ def judge(
         message = f"every iteration is there, but the run ended as {planned.failure}"
         return Status("Failed", "ended_badly", iterations[-1].index, message)
     if window.last > final:
-        message = f"it ends with step {final}, and iterations {window} are measured: --window measures others"
+        steps = "MAX_STEPS sets more steps" if planned.exit_after is not None else "--window measures others"
+        message = f"it ends with step {final}, and iterations {window} are measured: {steps}"
         return Status("Incomplete", "window_not_reached", final, message)
     missing = window.missing(iterations)
     if missing:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmb_common.errors import Interrupted, RequestError
-from llmb_common.printable import printable_lines
+from llmb_common.printable import printable_lines, size
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.secrets import Secret
 from llmb_common.words import is_slurm_name
@@ -24,7 +24,6 @@ from llmb_install.answers.suggestions import OTHER, choices_of, suggestions
 from llmb_install.detect import Site
 from llmb_install.parts.credentials import Secrets
 from llmb_install.working.readiness import free_bytes
-from llmb_install.working.reporter import size
 
 if TYPE_CHECKING:
     import questionary

@@ -15,6 +15,7 @@ import msgspec
 from llmb_common.envelope import Result
 from llmb_common.errors import EnvironmentLacks, RequestError
 from llmb_common.files import write_output
+from llmb_common.printable import size
 from llmb_common.recipes.recipe import Recipe
 from llmb_install import arguments
 from llmb_install.answers import answers as answers_module
@@ -31,7 +32,7 @@ from llmb_install.parts.credentials import Secrets
 from llmb_install.working import steps
 from llmb_install.working.artefact import Artefact
 from llmb_install.working.readiness import free_bytes, raise_all
-from llmb_install.working.reporter import Reporter, size
+from llmb_install.working.reporter import Reporter
 
 _WELCOME = """\
 LLMB installer. Enter accepts the highlighted choice, Shift-Tab goes back, Ctrl-C quits and keeps the answers.

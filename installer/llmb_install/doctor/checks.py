@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from llmb_common import gpus
 from llmb_common.cluster_types import SLURM, traits_of
+from llmb_common.printable import size
 from llmb_common.site.machine import SEGMENT_SLURM
 from llmb_install.detect import Partition
 from llmb_install.doctor.facts import Facts, Workload, limit_minutes
 from llmb_install.doctor.node_checks import Check, node_checks, release
 from llmb_install.parts.images import IMAGE_BYTES
-from llmb_install.working.reporter import size
 
 _PYXIS_OPTIONS = ("container-image", "container-mounts", "container-mount-home")
 _OLDEST_SLURM = (21, 8)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from llmb_common import gpus
+from llmb_common.printable import size
 from llmb_install.doctor.facts import Facts
 from llmb_install.doctor.node import Node
-from llmb_install.working.reporter import size
 
 Level = Literal["ok", "doubt", "blocks"]
 

@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
+from llmb_common.printable import size
 from llmb_install.parts.credentials import enroot_credentials_path
 from llmb_install.parts.enroot_settings import temporary_folder
 from llmb_install.working.command import Finished
-from llmb_install.working.reporter import Step, size
+from llmb_install.working.reporter import Step
 
 # curl's exit status, which Enroot passes on.
 _CURL = {

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks, LLMBError
 from llmb_common.files import write_json
+from llmb_common.printable import size
 from llmb_common.process import uses
 from llmb_common.programs import ask
 from llmb_install.parts import environment_build, package_records, uv
@@ -30,7 +31,7 @@ from llmb_install.parts.environment_content import Content, build_names, cache_n
 from llmb_install.parts.package_index import Sources, Unavailable, settings
 from llmb_install.parts.receipts import read_receipt
 from llmb_install.working.artefact import Artefact, Room
-from llmb_install.working.reporter import Reporter, Step, size
+from llmb_install.working.reporter import Reporter, Step
 
 RECEIPT = ".llmb-receipt.json"
 

@@ -8,10 +8,11 @@ from typing import Any
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.files import write_json
+from llmb_common.printable import size
 from llmb_common.secrets import Secret
 from llmb_install.parts.receipts import read_receipt
 from llmb_install.working.artefact import Artefact
-from llmb_install.working.reporter import Reporter, size
+from llmb_install.working.reporter import Reporter
 
 PATTERNS = ("config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json", "*.tiktoken")
 """What is fetched: never weights."""

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.files import fsync_folder, sha256_of, write_json
+from llmb_common.printable import size
 from llmb_common.programs import ask
 from llmb_common.trust import require_trusted
 from llmb_install.parts import enroot_errors, enroot_settings
@@ -30,7 +31,7 @@ from llmb_install.working.artefact import Artefact, Room
 from llmb_install.working.install_lock import install_lock
 from llmb_install.working.leftovers import import_folder
 from llmb_install.working.readiness import free_bytes
-from llmb_install.working.reporter import Reporter, Step, size
+from llmb_install.working.reporter import Reporter, Step
 
 IMAGE_BYTES = 25_000_000_000
 """Room for one NeMo image (an estimate; the registry does not say before the download)."""

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks, LLMBError, RequestError
+from llmb_common.printable import size
 from llmb_install.working.artefact import Artefact, Room
-from llmb_install.working.reporter import size
 
 
 def require_ready(artefacts: Iterable[Artefact]) -> None:

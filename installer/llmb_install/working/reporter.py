@@ -178,12 +178,3 @@ class Step:
 
 def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
-
-
-def size(number: float) -> str:
-    """A number of bytes for people: ``1.8 GB``."""
-    for unit in ("B", "kB", "MB"):
-        if number < 1000:
-            return f"{number:.0f} {unit}"
-        number /= 1000
-    return f"{number:.1f} GB" if number < 1000 else f"{number / 1000:.1f} TB"

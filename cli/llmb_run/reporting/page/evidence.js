@@ -43,6 +43,7 @@ function runFacts(run) {
     ["against its reference", reference && known(result.difference) && `${signed(result.difference)} % of ${short(reference.seconds)} s (${reference.source}), between ${signed(result.difference_low)} and ${signed(result.difference_high)} %; up to ${signed(result.tolerance)} % passes`],
     ["speed", parts(known(result.tokens_per_second) && `${whole(result.tokens_per_second)} tokens/s`, known(result.tflops_per_gpu) && `${fixed(result.tflops_per_gpu, 1)} TFLOP/s per GPU`, known(result.mfu_percent) && `MFU ${fixed(result.mfu_percent, 1)} %`, known(result.watts_per_gpu_mean) && `${fixed(result.watts_per_gpu_mean, 0)} W per GPU`)],
     ["remarks", remarksOf(run).length && lines(remarksOf(run))],
+    ["besides", result.extras.lines.length && lines(result.extras.lines)],
     ["notes on nodes", notes.length && lines(notes)],
     ["nodes", run.hosts.flatMap((host) => [linkTo(nodePlaces, host), slowNodes.has(host) ? element("span", { class: "fail" }, ` ${SLOW}`) : "", " "])],
     ["job", result.job_id && `${result.job_id} (${result.state})`],

@@ -1,0 +1,213 @@
+"""What a run was asked for beside training, and what became of it: profiles, checkpoints saved and loaded.
+
+Read from the log, in Megatron-Bridge's words (0.3.1 and 0.6.2, ``training/checkpointing.py``), and from the files; only
+for runs whose plan asks for any of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from llmb_common.printable import counted, printable, size
+from llmb_common.runs.record import RunRecord
+from llmb_common.slurm.states import is_live
+from llmb_common.timing.iterations import SAVED, read_log
+from llmb_common.timing.log_files import is_log_name, open_log
+from llmb_common.timing.records import Iteration
+from llmb_common.timing.scan import find_markers
+
+_LOADED = b"successfully loaded checkpoint from "
+_SAVE_TIME = b"save-checkpoint ..."
+_STEP = re.compile(rb" *(\d{1,9}) to ")
+_SOURCE = re.compile(rb"([^\n]+?) (?:\[ [^\n\]]*\] )?at iteration (\d{1,9})")
+_SLOWEST = re.compile(rb"\.*: \([0-9.]+, ([0-9.]+)\)")
+_REACH = 5000
+"""Bytes of a line that are looked at: a path has at most 4096."""
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """``files`` are the reports in ``folder``, ``bytes`` their size; ``ranks`` None: all."""
+
+    tool: str
+    start: int
+    stop: int
+    ranks: tuple[int, ...] | None
+    folder: str
+    files: tuple[str, ...]
+    bytes: int
+
+
+class Saved(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished checkpoint. ``seconds`` on the slowest rank; ``bytes`` None: it is not there any more."""
+
+    step: int
+    seconds: float | None
+    bytes: int | None
+    folder: str
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    """``loss_before`` is that of ``step`` in the run that saved it, where its log is there, ``loss_after`` the next."""
+
+    source: str
+    step: int
+    loss_before: float | None
+    loss_after: float | None
+    continued: bool | None
+    """Whether the loss went on from there; None: nobody can tell."""
+
+
+class Extras(msgspec.Struct, frozen=True, kw_only=True):
+    """``folder`` is the run's."""
+
+    folder: str = ""
+    profile: Profile | None = None
+    saved: tuple[Saved, ...] = ()
+    loaded: tuple[Loaded, ...] = ()
+    missing: tuple[str, ...] = ()
+    """What was asked for and is not there, of a run that has ended; in words."""
+
+    def lines(self) -> list[str]:
+        """For people, a line each; paths in the run's folder are relative to it."""
+        found = [*map(_loaded_line, self.loaded), *map(_saved_line, self.saved)]
+        if self.profile is not None and self.profile.files:
+            found.append(_profile_line(self.profile))
+        return [line.replace(f"{self.folder}/", "") for line in (*found, *self.missing)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {**msgspec.to_builtins(self), "lines": self.lines()}
+
+
+def extras_of(record: RunRecord) -> Extras:
+    """What ``record`` did beside training."""
+    checkpoint, profile = record.plan.checkpoint, _profile(record)
+    loads = checkpoint.load is not None or checkpoint.resume
+    if not (profile or checkpoint.enabled or loads):
+        return Extras()
+    saved: dict[int, Saved] = {}
+    loaded: dict[tuple[str, int], Loaded] = {}
+    with contextlib.suppress(OSError):  # the run's status says so
+        _read(record, saved, loaded)
+    missing = []
+    if not is_live(record.state):
+        if loads and not loaded and not (checkpoint.resume and checkpoint.load is None):
+            missing.append(f"no checkpoint was loaded from {printable(str(checkpoint.load))}")
+        if checkpoint.enabled and not saved:
+            missing.append("no checkpoint was saved")
+        if profile is not None and not profile.files:
+            missing.append(f"no profile in {profile.folder}")
+    return Extras(
+        folder=str(record.paths.folder),
+        profile=profile,
+        saved=(*saved.values(),),
+        loaded=(*loaded.values(),),
+        missing=(*missing,),
+    )
+
+
+def _profile(record: RunRecord) -> Profile | None:
+    plan = record.plan.profile
+    if plan is None:
+        return None
+    folder = record.paths.profiles if plan.tool == "nsys" else record.paths.output / "torch_profile"
+    suffix = ".nsys-rep" if plan.tool == "nsys" else ".trace.json"
+    files = {path.name: number for path, number in _files(folder) if suffix in path.name}
+    return Profile(
+        tool=plan.tool,
+        start=plan.start,
+        stop=plan.stop,
+        ranks=plan.ranks,
+        folder=str(folder),
+        files=(*sorted(files),),
+        bytes=sum(files.values()),
+    )
+
+
+def _read(record: RunRecord, saved: dict[int, Saved], loaded: dict[tuple[str, int], Loaded]) -> None:
+    folder = Path(record.plan.checkpoint.save or record.paths.checkpoints)
+    newest: int | None = None
+    with open_log(record.paths.log) as file:
+        for offset, marker in find_markers(file, (SAVED, _LOADED, _SAVE_TIME), separator=b""):
+            line = os.pread(file.fileno(), _REACH, offset + len(marker))
+            if marker == SAVED and (found := _STEP.match(line)):
+                newest = int(found[1])
+                at = folder / f"iter_{newest:07d}"
+                held = sum(number for _, number in _files(at)) if at.is_dir() else None
+                saved[newest] = Saved(step=newest, seconds=None, bytes=held, folder=str(at))
+            elif marker == _SAVE_TIME and newest is not None and (found := _SLOWEST.match(line)):
+                saved[newest] = msgspec.structs.replace(saved[newest], seconds=float(found[1]) / 1000)
+            elif marker == _LOADED and (found := _SOURCE.match(line)):
+                source, step = os.fsdecode(found[1]), int(found[2])
+                loaded[source, step] = _continued(source, step, _iterations(record.paths.log))
+
+
+def _continued(source: str, step: int, iterations: Sequence[Iteration]) -> Loaded:
+    """The losses around the checkpoint: before it in this log, where a job was started again, else in that of the run
+    that saved it. The loss goes on where it is nearer to the one before than to that of untrained weights."""
+    after = _loss(iterations, step + 1)
+    earlier = iterations if _loss(iterations, step) is not None else _beside(Path(source))
+    before, first = _loss(earlier, step), _loss(earlier, 1)
+    continued = None
+    if after is not None and before is not None and first is not None and before < first:
+        continued = abs(after - before) < abs(after - first)
+    return Loaded(source=source, step=step, loss_before=before, loss_after=after, continued=continued)
+
+
+def _loss(iterations: Iterable[Iteration], index: int) -> float | None:
+    return next((item.loss for item in iterations if item.index == index), None)
+
+
+def _beside(checkpoints: Path) -> Sequence[Iteration]:
+    """The iterations of the run whose folder of checkpoints it is; none where there is no such run."""
+    for path, _ in _files(checkpoints.parent):
+        if is_log_name(path.name):
+            try:
+                return _iterations(path)
+            except OSError:
+                continue
+    return ()
+
+
+def _iterations(log: Path) -> Sequence[Iteration]:
+    with open_log(log) as file:
+        return read_log(file).iterations
+
+
+def _files(folder: Path) -> list[tuple[Path, int]]:
+    """The files in ``folder`` with their sizes; none where it cannot be read."""
+    try:
+        with os.scandir(folder) as entries:
+            return [(Path(entry.path), entry.stat().st_size) for entry in entries if entry.is_file()]
+    except OSError:
+        return []
+
+
+def _loaded_line(item: Loaded) -> str:
+    words = f"loaded the checkpoint of step {item.step} from {printable(item.source)}"
+    if item.loss_after is None:
+        return words
+    after = f"; loss {item.loss_after:.4g} at step {item.step + 1}"
+    before = f" after {item.loss_before:.4g} at step {item.step}" if item.loss_before is not None else ""
+    judged = {True: ": it goes on", False: ": IT DOES NOT GO ON from there", None: ""}[item.continued]
+    return words + after + before + judged
+
+
+def _saved_line(item: Saved) -> str:
+    took = f" in {item.seconds:.1f} s" if item.seconds is not None else ""
+    held = size(item.bytes) if item.bytes is not None else "not there any more"
+    return f"saved the checkpoint of step {item.step}{took}, {held}: {printable(item.folder)}"
+
+
+def _profile_line(item: Profile) -> str:
+    of = "all ranks" if item.ranks is None else f"rank{'s' * (len(item.ranks) != 1)} {', '.join(map(str, item.ranks))}"
+    files = f"{counted(len(item.files), 'file')}, {size(item.bytes)}"
+    where = f"{item.folder}/{item.files[0]}" if len(item.files) == 1 else item.folder
+    return f"profiled steps {item.start} to {item.stop} of {of} with {item.tool}, {files}: {printable(where)}"

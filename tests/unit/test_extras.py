@@ -1,0 +1,128 @@
+"""What a run did beside training: checkpoints saved and loaded, profiles; and resumed runs, over their own steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from llmb_common.runs.extras import extras_of
+from llmb_common.runs.record import RunRecord
+from llmb_run.place import Place
+from llmb_run.results.measuring import measure_run
+from support.cli import Cli
+from support.iteration_logs import mbridge_line, saved_line
+from support.runs import PUBLISHED, make_run
+
+SAVING = {**PUBLISHED, "ENABLE_CHECKPOINT": "true", "CHECKPOINT_INTERVAL": "25"}
+TIMER = "    save-checkpoint ................................: (466.37, 4890.61)\n"
+
+
+def steps(first: int, last: int, total: int = 100, **fields: str) -> str:
+    return "".join(mbridge_line(index, total, **fields) for index in range(first, last + 1))
+
+
+def loaded_line(folder: Path, step: int) -> str:
+    return f"  successfully loaded checkpoint from {folder} [ t 1/2, p 1/1 ] at iteration {step}\n"
+
+
+def saving_run(install: Path) -> RunRecord:
+    """50 steps with two checkpoints, of which the older was removed since."""
+    log = steps(1, 25, 50) + saved_line(25) + TIMER + steps(26, 50, 50) + saved_line(50)
+    record = make_run(install, log=log, variables=SAVING)
+    folder = record.paths.checkpoints / "iter_0000050"
+    folder.mkdir(parents=True)
+    (folder / "__0_0.distcp").write_bytes(bytes(2_000_000))
+    return record
+
+
+def resumed_run(install: Path, earlier: RunRecord, log: str = "", **variables: str) -> RunRecord:
+    source = earlier.paths.checkpoints
+    found = loaded_line(source, 50) + (log or steps(51, 100))
+    return make_run(install, log=found, variables={**PUBLISHED, "LOAD_CHECKPOINT_PATH": str(source), **variables})
+
+
+def test_saved_checkpoints_are_told_with_step_time_and_size(tmp_path: Path) -> None:
+    record = saving_run(tmp_path)
+    found = extras_of(record)
+    assert [(item.step, item.seconds, item.bytes) for item in found.saved] == [
+        (25, 4.89061, None),
+        (50, None, 2_000_000),
+    ]
+    name = record.plan.experiment_name
+    assert found.lines() == [
+        f"saved the checkpoint of step 25 in 4.9 s, not there any more: {name}/checkpoints/iter_0000025",
+        f"saved the checkpoint of step 50, 2 MB: {name}/checkpoints/iter_0000050",
+    ]
+
+
+def test_a_loaded_checkpoint_is_told_with_whether_the_loss_goes_on(tmp_path: Path) -> None:
+    earlier = saving_run(tmp_path)
+    source = earlier.paths.checkpoints
+    (loaded,) = extras_of(resumed_run(tmp_path, earlier)).loaded
+    assert (loaded.source, loaded.step, loaded.loss_before, loaded.continued) == (str(source), 50, 6.625521, True)
+    anew = extras_of(resumed_run(tmp_path, earlier, steps(51, 100, loss="6.951000E+00")))
+    assert [item.continued for item in anew.loaded] == [False]
+    assert anew.lines() == [
+        f"loaded the checkpoint of step 50 from {source}; loss 6.951 at step 51 after 6.626 at step 50: "
+        "IT DOES NOT GO ON from there"
+    ]
+    earlier.paths.log.unlink()
+    assert extras_of(resumed_run(tmp_path, earlier)).lines() == [
+        f"loaded the checkpoint of step 50 from {source}; loss 6.619 at step 51"
+    ]
+
+
+def test_a_job_that_was_started_again_is_held_against_its_own_log(tmp_path: Path) -> None:
+    source = tmp_path / "gone" / "checkpoints"
+    log = steps(1, 30, 50) + saved_line(30) + loaded_line(source, 30) + steps(31, 50, 50)
+    (loaded,) = extras_of(make_run(tmp_path, log=log, variables=SAVING)).loaded
+    assert (loaded.step, loaded.continued) == (30, True)
+
+
+def test_a_profile_is_told_with_steps_ranks_files_and_size(tmp_path: Path) -> None:
+    record = make_run(tmp_path, log=steps(1, 50, 50), variables={**PUBLISHED, "ENABLE_PROFILE": "true"})
+    ended = extras_of(record)
+    assert ended.lines() == [f"no profile in {record.plan.experiment_name}/nsys_profile"]
+    assert extras_of(record.with_state("RUNNING")).missing == (), "it may come"
+    record.paths.profiles.mkdir(exist_ok=True)
+    for rank, size in ((0, 3_000_000), (7, 1_000_000)):
+        (record.paths.profiles / f"profile_101_{rank}.nsys-rep").write_bytes(bytes(size))
+    (line,) = extras_of(record).lines()
+    assert line.startswith("profiled steps 45 to 50 of ")
+    assert line.endswith(f" with nsys, 2 files, 4 MB: {record.plan.experiment_name}/nsys_profile")
+
+
+def test_what_was_asked_for_and_is_not_there_is_told(tmp_path: Path) -> None:
+    assert extras_of(make_run(tmp_path, log=steps(1, 50), variables=SAVING)).lines() == ["no checkpoint was saved"]
+    nothing = make_run(tmp_path, variables={**PUBLISHED, "LOAD_CHECKPOINT_PATH": "/nowhere"}, state="FAILED")
+    assert extras_of(nothing).lines() == ["no checkpoint was loaded from /nowhere"]
+    assert extras_of(make_run(tmp_path, log=steps(1, 50))).as_dict()["lines"] == [], "nothing was asked for"
+
+
+def test_a_resumed_run_is_measured_over_its_own_steps(cli: Cli) -> None:
+    slow_start = steps(51, 70, milliseconds="9000.0") + steps(71, 100)
+    record = resumed_run(cli.install, saving_run(cli.install), slow_start, MAX_STEPS="100")
+    for _ in ("read", "kept"):
+        found = measure_run(record, Place()).timing
+        assert (found.status.state, str(found.window)) == ("Success", "85-94")
+        assert found.seconds is not None
+        assert found.seconds.mean == 5.7415
+    asked = cli("results", record.paths.folder, "--window", "60-62", "--json").data["runs"][0]
+    assert (asked["window"], asked["step_seconds_mean"]) == ({"first": 60, "last": 62}, 9.0)
+    one_step = resumed_run(cli.install, record, steps(51, 51))
+    status = measure_run(one_step, Place()).timing.status
+    assert (status.reason, status.iteration) == ("window_not_reached", 51)
+    assert status.message.endswith("iterations 85-94 are measured: MAX_STEPS sets more steps")
+
+
+def test_every_command_says_the_same_of_it(cli: Cli) -> None:
+    record = saving_run(cli.install)
+    lines = extras_of(record).lines()
+    word = record.paths.run_id
+    shown = cli("show", word).out
+    assert all(line in shown for line in lines)
+    assert "besides    saved the checkpoint of step 25" in shown
+    assert cli("show", word, "--json").data["result"]["extras"]["lines"] == lines
+    assert cli("results", "--json").data["runs"][0]["extras"]["saved"][1]["step"] == 50
+    written = cli("report", word).out
+    assert "## Checkpoints and profiles" in written
+    assert written.count("saved the checkpoint of step") == 2
