@@ -28,7 +28,7 @@ def test_inside_an_installation_of_ours_it_need_not_be_named(here: Path) -> None
 
 def test_what_everybody_may_write_to_is_not_read(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A cluster_config.yaml in /tmp names the Python that trains, and variables of every job."""
-    here.chmod(0o1777)
+    here.chmod(0o777)
     assert main(["list"]) == 0
     printed = capsys.readouterr().err
     assert f"{here}/cluster_config.yaml is not read: the folder is world-writable" in printed
@@ -37,6 +37,11 @@ def test_what_everybody_may_write_to_is_not_read(here: Path, capsys: pytest.Capt
     here.chmod(0o755)
     (here / "cluster_config.yaml").chmod(0o666)
     assert find_install({}, here) is None
+
+
+def test_in_a_folder_like_tmp_nobody_replaces_a_file_of_ours(here: Path) -> None:
+    here.chmod(0o1777)
+    assert find_install({}, here) == here
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo"])

@@ -195,7 +195,7 @@ def test_everything_runs_in_three_workers_more_than_there_are_cores(sandbox: San
     said = sandbox.environment
     assert (said["LLMB_TEST_CLUSTER"], said.get("LLMB_TEST_BROWSER")) == ("required", "required" if debian else None)
     assert (said["LC_ALL"], said.get("PYTHONDONTWRITEBYTECODE")) == ("C.UTF-8", None)
-    assert (said["LLMB_TEST_PYTHONS"], said["LLMB_TEST_PYTHONS_SHARE"]) == ("3.10 3.12 3.13 3.14", "5")
+    assert (said["LLMB_TEST_PYTHONS"], said["LLMB_TEST_PYTHONS_SHARE"]) == ("3.10 3.12 3.13 3.14", "8")
     assert said["LLMB_TEST_NOTES"] == str(sandbox.root / "clone" / ".test" / "notes.txt")
     assert sandbox.run(LLMB_TEST_WORKERS="1").returncode == 0
     assert "pytest --numprocesses 1 " in sandbox.calls[-1]
