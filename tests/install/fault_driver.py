@@ -109,6 +109,8 @@ def quick_environment(fault: Fault) -> None:
 
 def main() -> int:
     kind, at, install, *arguments = sys.argv[1:]
+    # The code that this file belongs to, whatever is installed.
+    sys.path[:0] = [str(Path(__file__).parents[2] / package) for package in ("common", "installer")]
     fault = Fault(kind, int(at), install)
     quick_environment(fault)
     from llmb_install import main

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,43 @@ def test_a_killed_owner_is_replaced_at_once(tmp_path: Path) -> None:
     assert not (tmp_path / ".llmb" / "lock.owner").exists()
 
 
+class Waited(io.StringIO):
+    """Does something when it is said that the lock's holder is waited for."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        super().__init__()
+        self._then = then
+
+    def write(self, text: str) -> int:
+        self._then()
+        return super().write(text)
+
+
+@pytest.mark.parametrize("installed_again", [False, True])
+def test_who_waits_for_an_uninstall_is_told_that_it_is_gone(tmp_path: Path, installed_again: bool) -> None:
+    install = tmp_path / "install"
+
+    def uninstall() -> None:
+        shutil.rmtree(install)
+        if installed_again:
+            (install / ".llmb").mkdir(parents=True)
+            (install / ".llmb" / "lock").touch()
+        other.kill()
+
+    with (
+        holder(install) as other,
+        pytest.raises(EnvironmentLacks, match=f"another command has removed the installation in {install} meanwhile"),
+        install_lock(install, Reporter(None, stream=Waited(uninstall)), create=False),
+    ):
+        pytest.fail("of another folder")
+    assert install.exists() is installed_again
+    assert not (install / ".llmb" / "lock.owner").exists()
+    shutil.rmtree(install, ignore_errors=True)
+    with pytest.raises(EnvironmentLacks, match="has removed"), install_lock(install, quiet(), create=False):
+        pytest.fail("there is nothing")
+    assert not install.exists()
+
+
 def write_owner(install: Path, **changes: str | int) -> Path:
     path = install / ".llmb" / "lock.owner"
     path.parent.mkdir()
@@ -87,9 +126,10 @@ def test_a_lease_from_before_a_reboot_or_of_a_reused_pid_is_dead(tmp_path: Path)
         pass
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     path = tmp_path / ".llmb" / "lock.owner"
-    path.write_text(json.dumps({"token": "t", "host": socket.gethostname(), "boot": boot, "pid": os.getpid()}))
-    with install_lock(tmp_path, quiet(), patience=0):
-        pass
+    for pid in (os.getpid(), "text"):
+        path.write_text(json.dumps({"token": "t", "host": socket.gethostname(), "boot": boot, "pid": pid}))
+        with install_lock(tmp_path, quiet(), patience=0):
+            pass
 
 
 def test_an_unreadable_lease_expires_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
