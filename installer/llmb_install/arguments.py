@@ -4,7 +4,9 @@ that ``--help`` and mistakes are answered before anything is installed."""
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -196,9 +198,20 @@ def take_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def install_path(asked: argparse.Namespace, clone: Path) -> Path:
-    """``--install-path``, else ``LLMB_INSTALL``, else ``llmb_install`` in the clone; always absolute."""
-    chosen = asked.install_path or os.environ.get("LLMB_INSTALL") or clone / DEFAULT_FOLDER
-    return Path(chosen).expanduser().absolute()
+    """``--install-path``, else ``LLMB_INSTALL``, else ``llmb_install`` in the clone; as ``real_path``."""
+    return real_path(asked.install_path or os.environ.get("LLMB_INSTALL") or clone / DEFAULT_FOLDER)
+
+
+def real_path(install: str | Path) -> Path:
+    """The one name of an installation that may be reached by several: without links; where the same folder is mounted
+    twice, the name that it was installed by."""
+    path = Path(os.path.realpath(Path(install).expanduser()))
+    with contextlib.suppress(OSError, ValueError):
+        text = (path / ".llmb" / "answers.yaml").read_text(encoding="utf-8")
+        for quoted in re.findall("^install_path: '?(.+?)'?$", text, re.MULTILINE):
+            installed = Path(os.path.realpath(quoted.replace("''", "'")))
+            return installed if installed.samefile(path) else path
+    return path
 
 
 def _description(command: str) -> str:

@@ -27,7 +27,7 @@ def _dispatch(argv: Sequence[str]) -> int:
     words, secrets = arguments.take_secrets(argv)
     os.environ.update(secrets)
     asked = arguments.parse(words)
-    clone = Path(os.environ.get("LLMB_REPO") or Path(__file__).resolve().parents[2])
+    clone = Path(os.environ.get("LLMB_REPO") or Path(__file__).parents[2]).resolve()
     install = arguments.install_path(asked, clone)
     result = _command(asked, clone, install)(asked, clone, install)
     return print_result(asked.command, result, as_json=asked.json)

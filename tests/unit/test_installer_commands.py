@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from llmb_common.errors import EnvironmentLacks
+from llmb_install import arguments
 from llmb_install.answers.answers import complete, to_yaml
 from llmb_install.answers.stored import ANSWERS_FILE, load_recipes
 from llmb_install.installation import Installation
@@ -197,6 +200,27 @@ def test_a_long_path_stays_on_its_line(tmp_path: Path) -> None:
     assert f"install_path: {path}" in to_yaml(complete(given, RECIPES)).splitlines()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a folder twice")
+@pytest.mark.parametrize("name", ["install", "it's odd", "a #b"])
+def test_a_folder_that_is_mounted_twice_has_the_name_that_it_was_installed_by(tmp_path: Path, name: str) -> None:
+    install, twice = tmp_path / name, tmp_path / "twice"
+    (install / ".llmb").mkdir(parents=True)
+    twice.mkdir()
+    subprocess.run(["mount", "--bind", install, twice], check=True)
+    try:
+        assert arguments.real_path(twice) == twice
+        answers = complete(
+            {"cluster_type": "local", "gpu_type": "cpu", "workloads": "all", "install_path": str(install)}, RECIPES
+        )
+        (install / ".llmb" / "answers.yaml").write_text(to_yaml(answers))
+        assert arguments.real_path(twice) == install
+        (tmp_path / "copy" / ".llmb").mkdir(parents=True)
+        shutil.copy(install / ".llmb" / "answers.yaml", tmp_path / "copy" / ".llmb")
+        assert arguments.real_path(tmp_path / "copy") == tmp_path / "copy", "another one"
+    finally:
+        subprocess.run(["umount", twice], check=True)
+
+
 # What is made
 
 
@@ -260,6 +284,25 @@ def test_what_is_missing_is_made_once_and_secrets_are_hidden(
     things[0].path.unlink()
     data = json.loads(installer(*LOCAL, "--json")[1])["data"]
     assert data == {"install_path": str(install), "ran": ["one"], "complete": True}
+
+
+def test_an_installation_that_is_reached_by_a_link_is_the_same_one(
+    installer: Installer,
+    install: Path,
+    things: list[Thing],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    link = tmp_path / "an other's name"
+    link.symlink_to(install)
+    assert installer(*LOCAL, path=link)[0] == 0
+    assert f"install_path: {install}\n" in (install / ANSWERS_FILE).read_text()
+    for path in (install, link):
+        assert installer(*LOCAL, path=path)[1] == f"nothing to do: {install} is complete\n"
+    play = tmp_path / "play.yaml"
+    play.write_text((install / ANSWERS_FILE).read_text().replace(str(install), str(link)))
+    assert main(["--play", str(play)]) == 0
+    assert capsys.readouterr().out == f"nothing to do: {install} is complete\n"
 
 
 def test_a_failure_says_where_its_log_is(

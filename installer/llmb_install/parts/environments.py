@@ -108,12 +108,12 @@ class Environment(Content, Artefact):
 
     def inputs(self) -> str:
         """A hash of everything that decides what this environment contains."""
-        # However the path is spelt: a folder that is reached through a link is the same one.
+        # However a path is spelt: a folder that is reached through a link is the same one.
         place = str(Path(os.path.realpath(self.link.parent)) / self.link.name)
         locks = [lock.read_text(encoding="utf-8") for lock in (self.lock, self.build_lock) if lock]
         parts = ["1", place, self.kind, *locks]
         if self.editable is not None:
-            parts += [str(self.editable), (self.editable / "pyproject.toml").read_text(encoding="utf-8")]
+            parts += [os.path.realpath(self.editable), (self.editable / "pyproject.toml").read_text(encoding="utf-8")]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def is_complete(self) -> bool:
