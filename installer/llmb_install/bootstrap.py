@@ -25,12 +25,19 @@ from llmb_install.guard import guarded
 from llmb_install.parts.engine import cpu_engine
 from llmb_install.parts.folders import ANSWERS_FILE
 from llmb_install.parts.images import Image
-from llmb_install.parts.tool import tool_environment
+from llmb_install.parts.tool import shared_tool, tool_environment
 from llmb_install.working import steps
 from llmb_install.working.artefact import Artefact
 from llmb_install.working.install_lock import install_lock
 from llmb_install.working.readiness import lacking, raise_all
 from llmb_install.working.reporter import Reporter
+
+_HANDOVER = """
+import runpy, sys
+clone = sys.argv.pop(1)
+sys.path[:0] = [clone + "/installer", clone + "/common"]
+runpy.run_module("llmb_install", run_name="__main__", alter_sys=True)
+"""
 
 
 def bootstrap(clone: Path, argv: Sequence[str]) -> int:
@@ -57,8 +64,12 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     usable = environment.is_usable()
     if not usable and not _builds_in_place(asked, install):
         home = scratch_home()
-        environment = tool_environment(clone, home)
+        environment = shared_tool(clone, home)
         usable = environment.is_usable()
+        environment.note_use()
+        if environment.earlier_builds():
+            with Reporter(None) as reporter, install_lock(home, reporter):
+                environment.prune()
     missing = [] if usable else [environment]
     lacks = lacking([*missing, *steps.missing(_planned(asked, given, clone, install))])
     draft.refuse([*wrong, *lacks], given if wrong and not asked.play else {})
@@ -70,7 +81,7 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     # Not through the link: another clone's bootstrap may move that one at any moment.
     interpreter = str(environment.folder / "bin" / "python")
     # -I: a json.py in the user's current folder is not ours.
-    os.execv(interpreter, [interpreter, "-I", "-m", "llmb_install", *words])
+    os.execv(interpreter, [interpreter, "-I", "-c", _HANDOVER, str(clone), *words])
 
 
 def _known_answers(asked: argparse.Namespace, install: Path) -> tuple[Given, Lines]:

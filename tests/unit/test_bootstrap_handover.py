@@ -57,6 +57,17 @@ class Tool:
     def is_usable(self) -> bool:
         return (self.home / "usable").exists()
 
+    def earlier_builds(self) -> list[Path]:
+        return [path for path in [self.home / "venvs" / "unused"] if path.exists()]
+
+    def prune(self) -> None:
+        assert (self.home / ".llmb" / "lock.owner").exists(), "under the lock"
+        for path in self.earlier_builds():
+            path.rmdir()
+
+    def note_use(self) -> None:
+        assert self.home.name == "llmb"
+
     def ensure_usable(self, reporter: Reporter) -> bool:
         assert (self.home / ".llmb" / "lock.owner").exists(), "under the lock"
         reporter.log("pip says something")
@@ -83,7 +94,8 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in ("LLMB_REPO", KEPT, "HF_TOKEN", "LLMB_INSTALL"):
         monkeypatch.setenv(name, "")
-    monkeypatch.setattr(module, "tool_environment", lambda clone, home: Tool(home, made))
+    for name in ("tool_environment", "shared_tool"):
+        monkeypatch.setattr(module, name, lambda clone, home: Tool(home, made))
     monkeypatch.setattr(Engine, "lacks", lambda self: [])
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10**12))
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
@@ -118,7 +130,8 @@ def test_it_builds_where_it_will_be_used_and_hands_over(stage: Callable[..., Sta
     done = stage(*LOCAL)
     assert done.made == [done.install]
     python = str(done.install / "venvs" / "llmb-01234567" / "bin" / "python")
-    assert done.became == [python, "-I", "-m", "llmb_install", *LOCAL, "--install-path", str(done.install)]
+    assert done.became[:3] == [python, "-I", "-c"]
+    assert done.became[4:] == [str(CLONE), *LOCAL, "--install-path", str(done.install)]
     assert os.environ["LLMB_REPO"] == str(CLONE)
     assert done.err == f"creating LLMB's own environment in {done.install}/venvs first (once)\n"
     (log,) = (done.install / ".llmb" / "logs").iterdir()
@@ -144,6 +157,8 @@ def test_one_in_the_cache_serves_where_none_may_be_built(stage: Callable[..., St
     done = stage("list")
     assert (done.made, done.became[0].startswith(f"{done.cache}/")) == ([], True)
     assert stage(*LOCAL).made == [done.install], "an installation gets its own all the same"
+    (done.cache / "venvs" / "unused").mkdir(parents=True)
+    assert (stage("list").made, list((done.cache / "venvs").iterdir())) == ([], [])
 
 
 @pytest.mark.parametrize(

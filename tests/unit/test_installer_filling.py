@@ -19,6 +19,7 @@ from llmb_install.parts.environment_build import build
 from llmb_install.parts.environment_content import Content
 from llmb_install.parts.environments import RECEIPT, Environment, installed_packages
 from llmb_install.parts.receipts import read_receipt
+from llmb_install.parts.tool import shared_tool
 from llmb_install.parts.uv_lines import Progress
 from llmb_install.working.command import Finished
 from llmb_install.working.leftovers import remove_leftovers
@@ -223,6 +224,8 @@ def test_what_decides_the_content_decides_the_build(
         before = changed.inputs()
         (tmp_path / "clone" / "pyproject.toml").write_text("[project] # more\n")
         assert changed.inputs() != before
+        (tmp_path / "link").symlink_to(tmp_path / "clone")
+        assert replace(changed, editable=tmp_path / "link").inputs() == changed.inputs()
     assert replace(environment, python="/other", smoke=("x",)).inputs() == environment.inputs()
 
 
@@ -310,6 +313,29 @@ def test_what_somebody_has_in_the_place_of_the_link_stays_and_is_named(
     (environment.link.parent / f".engine.{os.getpid()}").touch()
     assert ensure(environment)[0]
     require_ready([environment])
+
+
+def test_clones_with_one_lock_share_what_the_cache_has(
+    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clones = [tmp_path / name for name in ("one", "same", "newer")]
+    for clone in clones:
+        (clone / "installer" / "locks").mkdir(parents=True)
+        (clone / "installer" / "locks" / "tool.txt").write_text(f"six=={2 if clone.name == 'newer' else 1}\n")
+    one, same, newer = (shared_tool(clone, tmp_path / "cache") for clone in clones)
+    assert one.ensure_usable(Reporter(None))
+    assert same.is_usable()
+    assert newer.ensure_usable(Reporter(None))
+    assert (one.is_usable(), one.folder != newer.folder) == (True, True)
+    half = one.new_folder()
+    half.mkdir()
+    assert (one.prune(), newer.prune()) == ([], [])
+    for folder in (one.folder, half):
+        os.utime(folder, (0, 0))
+    assert set(newer.earlier_builds()) == {one.folder, half}
+    same.note_use()
+    assert newer.prune() == [half]
+    assert one.is_usable()
 
 
 def test_what_a_process_runs_in_stays(environment: Environment) -> None:

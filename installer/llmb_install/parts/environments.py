@@ -182,8 +182,8 @@ class Environment(Content, Artefact):
 
 def _discard_unfinished(environment: Environment) -> None:
     """Remove builds that were never finished: the next one needs the room."""
-    for folder in environment.earlier_builds():
-        if not (folder / RECEIPT).exists() and not uses(folder):
+    for folder in _builds(environment):
+        if folder != environment.folder and not (folder / RECEIPT).exists() and not uses(folder):
             # What resists, because somebody still writes there, is removed another time.
             with contextlib.suppress(EnvironmentLacks):
                 discard(folder)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +46,32 @@ class Tool(Environment):
 
     def show(self) -> str:
         return f"environment {self.link} with LLMB from {self.editable}"
+
+
+@dataclass(frozen=True)
+class SharedTool(Tool):
+    """What the tool needs, without a clone: whose lock is the same has the same one. It is used by its folder, because
+    the link leads to that of the lock which came last."""
+
+    def show(self) -> str:
+        return f"environment {self.link} with what LLMB needs"
+
+    def _is_linked(self) -> bool:
+        return True
+
+    def note_use(self) -> None:
+        with contextlib.suppress(OSError):
+            os.utime(self.folder)
+
+    def earlier_builds(self) -> list[Path]:
+        """Those of other locks that nobody has used for four weeks."""
+        before = time.time() - 28 * 86400
+        return [folder for folder in super().earlier_builds() if folder.stat().st_mtime < before]
+
+
+def shared_tool(clone: Path, home: Path) -> SharedTool:
+    whole = tool_environment(clone, home)
+    return SharedTool(whole.link, whole.python, whole.lock, TOOL_IMPORTS)
 
 
 def tool_environment(clone: Path, install: Path) -> Tool:
