@@ -74,7 +74,9 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     lacks = lacking([*missing, *steps.missing(_planned(asked, given, clone, install))])
     draft.refuse([*wrong, *lacks], given if wrong and not asked.play else {})
     if not usable:
-        with Reporter(home / ".llmb" / "logs", verbose=asked.verbose) as reporter, install_lock(home, reporter):
+        new = home != install or asked.command == "install"
+        with Reporter(None, verbose=asked.verbose) as reporter, install_lock(home, reporter, create=new):
+            reporter.log_into(home / ".llmb" / "logs")
             reporter.note(f"creating LLMB's own environment in {environment.link.parent} first (once)")
             environment.ensure_usable(reporter)
     os.environ["LLMB_REPO"] = str(clone)

@@ -198,7 +198,8 @@ def test_nothing_is_built_in_a_folder_that_may_not_become_an_installation(
 def test_an_installation_that_is_there_gets_its_environment_back_from_those_that_build(
     stage: Callable[..., Stage], tmp_path: Path, words: list[str], in_place: bool
 ) -> None:
-    (tmp_path / "install" / "venvs").mkdir(parents=True)
+    for name in ("venvs", ".llmb"):
+        (tmp_path / "install" / name).mkdir(parents=True)
     done = stage(*words)
     assert done.made == [done.install if in_place else done.cache]
 

@@ -64,9 +64,9 @@ def image(tmp_path: Path, world: Path) -> Image:
     )
 
 
-def ensure(image: Image) -> bool:
+def ensure(image: Image, *, anew: bool = False) -> bool:
     with Reporter(None, verbose=False) as reporter:
-        return image.ensure(reporter)
+        return image.ensure(reporter, anew=anew)
 
 
 def calls(world: Path) -> list[str]:
@@ -227,6 +227,22 @@ def test_without_enroot_it_says_what_else_can_be_done(image: Image, world: Path)
     with pytest.raises(EnvironmentLacks, match=r"images cannot be imported: .*enroot.* was not found") as caught:
         ensure(image)
     assert "--install-method srun" in caught.value.remedy
+
+
+def test_a_damaged_image_stays_until_there_is_another(image: Image, world: Path) -> None:
+    ensure(image)
+    before = image.path.stat()
+    image.path.write_bytes(image.path.read_bytes()[:-1] + b"y")
+    os.utime(image.path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    damaged = image.path.read_bytes()
+    assert (image.is_complete(), image.verify()) == (True, f"{image.path} has changed since its import")
+    (world / "fails").touch()
+    with pytest.raises(EnvironmentLacks):
+        ensure(image, anew=True)
+    assert (image.path.read_bytes(), image.is_complete()) == (damaged, True)
+    (world / "fails").unlink()
+    assert ensure(image, anew=True)
+    assert image.verify() is None
 
 
 def test_room_is_asked_for_before_the_import(image: Image, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:

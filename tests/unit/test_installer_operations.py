@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 
 from llmb_common.errors import Interrupted, RequestError
 from llmb_common.secrets import Secret
 from llmb_install.answers.answers import Answers, complete, to_yaml
 from llmb_install.answers.questions import Given
-from llmb_install.answers.stored import ANSWERS_FILE, load_recipes
+from llmb_install.answers.stored import ANSWERS_FILE, load_recipes, required_answers
 from llmb_install.commands import operations
 from llmb_install.commands.operations import describe
 from llmb_install.detect import Site
@@ -185,6 +187,53 @@ def test_what_an_installation_keeps_is_said(run: Run, part: Part, install: Path,
     stored(install, env_type="uv", hugging_face=True)
     status, _, err = run(*words, "--dry-run")
     assert (status, err) == (0, said.format(install))
+
+
+# Others at the same time
+
+
+@pytest.fixture
+def meanwhile(install: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a command gets the lock, another has added llama4_maverick."""
+    real = operations.transaction
+
+    @contextmanager
+    def late(path: Path, **more: Any) -> Iterator[Reporter]:
+        old = required_answers(path)
+        changed = msgspec.structs.replace(old, workloads=tuple(sorted({*old.workloads, "pretrain_llama4_maverick"})))
+        (path / ANSWERS_FILE).write_text(to_yaml(changed))
+        with real(path, **more) as reporter:
+            yield reporter
+
+    monkeypatch.setattr(operations, "transaction", late)
+
+
+@pytest.mark.parametrize(
+    ("words", "workloads"),
+    [
+        (["add", "nemotron4"], ("grok1", "llama4_maverick", "nemotron4")),
+        (["update"], ("grok1", "llama4_maverick")),
+        (["--env-type", "uv"], ("grok1", "llama4_maverick")),
+    ],
+)
+def test_what_another_command_did_meanwhile_stays(
+    run: Run, part: Part, install: Path, meanwhile: None, words: list[str], workloads: tuple[str, ...]
+) -> None:
+    stored(install)
+    status, _, err = run(*words)
+    assert status == 0, err
+    assert wanted(part).workloads == tuple(f"pretrain_{name}" for name in workloads)
+    assert wanted(part).env_type == ("uv" if "uv" in words else "venv")
+
+
+def test_answers_that_somebody_gave_are_not_mixed_with_what_another_command_did(
+    run: Run, part: Part, install: Path, meanwhile: None, terminal: type[Asking], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sit_at_a_terminal(monkeypatch)
+    stored(install)
+    status, _, err = run()
+    assert (status, part.path.exists()) == (3, False)
+    assert f"error: another command has changed the installation in {install} meanwhile\n  -> run the same" in err
 
 
 # Site checks
