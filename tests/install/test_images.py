@@ -195,6 +195,19 @@ def test_what_a_killed_import_left_is_removed(image: Image, reporter: Reporter, 
     assert not left.exists()
 
 
+def test_a_damaged_layer_in_the_cache_is_named_and_downloaded_again(
+    image: Image, reporter: Reporter, env: dict[str, str], world: World
+) -> None:
+    ensure(image, reporter, env)
+    image.discard()
+    layer = max((world.root / "cache").iterdir(), key=lambda path: path.stat().st_size)
+    os.truncate(layer, layer.stat().st_size // 2)
+    assert ensure(image, reporter, env)
+    assert world.imports() == 3
+    assert reporter.log_path is not None
+    assert f"layer {layer} was damaged and is removed: importing again" in reporter.log_path.read_text()
+
+
 def damage(path: Path, offset: int, data: bytes) -> None:
     with path.open("r+b") as stream:
         stream.seek(offset)

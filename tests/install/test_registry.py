@@ -123,13 +123,14 @@ def test_a_closed_registry_wants_the_right_credentials(site: World) -> None:
     with Registry(site.root / "hub", closed=True) as hub:
         hub.push("lab/nemo:1", {})
         credentials = site.root / "enroot" / ".credentials"
-        for line in ("", f"machine {hub.host} login {LOGIN} password wrong\n"):
+        name = hub.host.partition(":")[0]
+        for line in ("", f"machine {name} login {LOGIN} password wrong\n", f"machine {hub.host} login {LOGIN}\n"):
             credentials.write_text(line)
             done = quick(site, f"{hub.host}#lab/nemo:1")
             assert done.returncode == 3
             assert "the registry did not accept the credentials (Enroot does not say so)" in done.stderr
-            assert f"correct the line of {hub.host} in {credentials}" in done.stderr
-        credentials.write_text(f"machine {hub.host} login {LOGIN} password {PASSWORD}\n")
+            assert f"correct the line of {name} (without the port) in {credentials}" in done.stderr
+        credentials.write_text(f"machine {name} login {LOGIN} password {PASSWORD}\n")
         done = quick(site, f"{hub.host}#lab/nemo:1")
         assert done.returncode == 0, done.stderr
         assert PASSWORD not in done.stderr

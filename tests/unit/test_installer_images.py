@@ -37,26 +37,43 @@ def failure(watch: Watch, status: int = 1, *lines: str, source: str = SOURCE, re
     return explain(source, Finished(status, lines), watch, ENV, remote=remote)
 
 
+REFUSED = "[ERROR] URL https://x returned error code: {}"
+DOWNLOADING = "[INFO] Downloading 60 missing layers..."
+CURL = "curl: ({}) The requested URL returned error: {}"
+
+
 @pytest.mark.parametrize(
     ("status", "lines", "cause", "remedy"),
     [
         (1, ["tar: No space left on device"], "the disk is full", "in /scratch (ENROOT_TEMP_PATH)"),
         (1, ["Disk quota exceeded"], "the disk is full", "free space in the image folder"),
-        (1, ["[ERROR] URL returned error: 404 Not Found"], "no such image or tag", "the image's name in recipe.yaml"),
-        (1, ["[ERROR] error: 401 Unauthorized"], "refused access", "--ngc-api-key"),
-        (1, ["[ERROR] error: 403 Forbidden"], "refused access", "/home/me/.config/enroot/.credentials"),
-        (1, ["[ERROR] error: 429 Too Many Requests"], "limiting requests for now", "wait some minutes"),
-        (5, [], "the proxy's name could not be resolved", "check https_proxy"),
-        (6, [], "the registry's name could not be resolved", "DNS of the machine"),
-        (7, [], "the registry refused the connection", "the firewall"),
-        (28, [], "the registry did not answer in time", "https_proxy"),
-        (35, [], "the encrypted connection to the registry failed", "CA certificates"),
-        (60, [], "certificate is not trusted here", "clock"),
+        (1, [REFUSED.format("404 Not Found")], "no such image or tag", "the image's name in recipe.yaml"),
+        (1, [REFUSED.format("401 Unauthorized")], "refused access", "--ngc-api-key"),
+        (1, [REFUSED.format("403 Forbidden")], "refused access", "/home/me/.config/enroot/.credentials"),
+        (1, [REFUSED.format("429 ")], "limiting requests for now", "wait some minutes"),
+        (1, [REFUSED.format("503 Service Unavailable")], "with an error of its own (503)", "wait some minutes"),
+        (1, [DOWNLOADING, CURL.format(22, "404")], "lacks a layer of the image", "has to be pushed again"),
+        (7, [DOWNLOADING, *7 * [CURL.format(22, "401")]], "refused access", "--ngc-api-key"),
+        (1, [DOWNLOADING, CURL.format(22, "500")], "with an error of its own (500)", "not downloaded again"),
+        (1, [DOWNLOADING, CURL.format(18, "x"), "gzip: stdin: unexpected end of file"], "broke off", "not downloaded"),
+        (1, [DOWNLOADING, "gzip: stdin: unexpected end of file"], "sent a damaged layer\n", "a proxy damages it"),
+        (1, [DOWNLOADING, "Checksum mismatch: 05f9"], "sent a damaged layer (sha256:05f9)", "run the same command"),
+        (1, ["[ERROR] Could not process JSON input"], "what answered is not a registry", "a login first"),
+        (5, [CURL.format(5, "x")], "the proxy's name could not be resolved", "check https_proxy"),
+        (6, [CURL.format(6, "x")], "the registry's name could not be resolved", "DNS of the machine"),
+        (7, [CURL.format(7, "x")], "the registry refused the connection", "the firewall"),
+        (28, [CURL.format(28, "x")], "the registry did not answer in time", "https_proxy"),
+        (35, [CURL.format(35, "x")], "the encrypted connection to the registry failed", "CA certificates"),
+        (60, [CURL.format(60, "x")], "certificate is not trusted here", "clock"),
         (-9, [], "Enroot was killed, perhaps because memory ran out", "--install-method srun"),
         (137, [], "Enroot was killed", "more memory"),
         (143, [], "Enroot was killed", "more memory"),
-        (1, ["[INFO] Querying registry"], "did not accept the credentials (Enroot does not say so)", "NGC_API_KEY"),
-        (1, ["[INFO] Authentication succeeded"], "enroot ended with status 1", "correct what its output says"),
+        (1, ["[INFO] Authenticating with user: <anonymous>"], "did not accept the credentials", "NGC_API_KEY"),
+        (1, ["[INFO] Using credentials from file: /x"], "(Enroot does not say so)", "NGC_API_KEY"),
+        (1, ["mktemp: failed to create directory"], "enroot ended with status 1", "correct what its output says"),
+        (1, [DOWNLOADING, "parallel: not found"], "enroot ended with status 1", "correct what its output says"),
+        (6, ["[INFO] Extracting image layers...", "tar: x"], "layers could not be unpacked", "/.cache/enroot"),
+        (1, ["[INFO] Converting whiteouts...", "0f : Read error"], "layers could not be unpacked", "/.cache/enroot"),
         (2, ["[ERROR] Something else"], "enroot ended with status 2", "run the same command again"),
     ],
 )
@@ -75,16 +92,18 @@ def test_only_the_last_five_lines_are_shown(watch: Watch) -> None:
 
 def test_on_a_compute_node_it_says_so(watch: Watch) -> None:
     assert "the disk is full on the compute node" in failure(watch, 1, "No space left on device", remote=True).message
-    assert "in time on the compute node" in failure(watch, 28, remote=True).message
+    assert "in time on the compute node" in failure(watch, 28, "curl: (28) Timeout", remote=True).message
     refused = failure(watch, 1, "srun: error: Unable to allocate resources: Invalid account", remote=True)
     assert "Slurm allocated no node for the import" in refused.message
     assert "--cpu-partition" in refused.remedy
 
 
 def test_another_registry_has_a_line_of_its_own(watch: Watch) -> None:
-    error = failure(watch, 1, "[ERROR] 401 Unauthorized", source="docker.io#library/x:1")
+    error = failure(watch, 1, REFUSED.format(401), source="docker.io#library/x:1")
     assert error.remedy == "correct the line of docker.io in /home/me/.config/enroot/.credentials"
-    error = failure(watch, 1, "[ERROR] 401 Unauthorized", source="ubuntu")
+    error = failure(watch, 1, REFUSED.format(401), source="lab.example:5000#x/y:1")
+    assert error.remedy.startswith("correct the line of lab.example (without the port) in ")
+    error = failure(watch, 1, REFUSED.format(401), source="ubuntu")
     assert error.remedy.startswith("correct the line of the registry in ")
 
 

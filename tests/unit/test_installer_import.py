@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +25,9 @@ ENROOT = """#!/bin/sh
 echo "$@" >> {folder}/calls
 [ -e {folder}/fails ] && {{ cat {folder}/fails; exit 1; }}
 [ -e {folder}/nothing ] && exit 0
+for layer in "$ENROOT_CACHE_PATH"/????????????????????????????????????????????????????????????????; do
+    [ ! -e "$layer" ] || zstd -dq -c "$layer" > /dev/null || {{ echo '[INFO] Extracting image layers...'; exit 1; }}
+done
 [ -z "$(ls -A "$ENROOT_TEMP_PATH")" ] && touch "$ENROOT_TEMP_PATH/layer" && echo "$ENROOT_TEMP_PATH" > {folder}/unpacked
 cp {folder}/image "$3"
 """
@@ -214,6 +218,33 @@ def test_a_failed_import_leaves_nothing_and_removes_what_was_left(image: Image, 
     with pytest.raises(EnvironmentLacks, match="the registry has no such image or tag"):
         ensure(image)
     assert [path.name for path in image.path.parent.iterdir()] == [".other.sqsh.17.0123abcd.part"]
+
+
+def test_a_damaged_layer_in_the_cache_is_named_and_downloaded_again(
+    image: Image, world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = world / "cache"
+    cache.mkdir()
+    whole, cut, partial, foreign = (cache / name for name in ("a" * 64, "b" * 64, "b" * 64 + ".x1", "layout"))
+    for layer in (whole, cut, partial):
+        subprocess.run(["zstd", "-q", "-o", str(layer)], input=b"layer" * 1000, check=True)
+    for layer in (cut, partial, foreign):
+        layer.write_bytes(whole.read_bytes()[:-3])
+    assert ensure(replace(image, env=dict(os.environ) | {"ENROOT_CACHE_PATH": str(cache)}))
+    assert f"layer {cut} was damaged and is removed: importing again" in capsys.readouterr().err
+    assert sorted(cache.iterdir()) == [whole, partial, foreign]
+    assert len(calls(world)) == 2
+
+
+def test_layers_of_somebody_else_and_failures_that_stay_are_told(image: Image, world: Path) -> None:
+    cache = world / "cache"
+    cache.mkdir()
+    (cache / ("c" * 64)).symlink_to(world / "image")
+    with pytest.raises(EnvironmentLacks, match="its layers could not be unpacked") as caught:
+        ensure(replace(image, env=dict(os.environ) | {"ENROOT_CACHE_PATH": str(cache)}))
+    assert f"empty Enroot's cache {cache}" in caught.value.remedy
+    assert len(calls(world)) == 1
+    assert list(cache.iterdir()) == [cache / ("c" * 64)]
 
 
 def test_an_import_that_leaves_no_file_is_a_failure(image: Image, world: Path) -> None:

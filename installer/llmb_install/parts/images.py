@@ -23,7 +23,8 @@ from llmb_common.files import fsync_folder, sha256_of, write_json
 from llmb_common.printable import size
 from llmb_common.programs import ask
 from llmb_common.trust import require_trusted
-from llmb_install.parts import enroot_errors, enroot_settings
+from llmb_install.parts import enroot_cache, enroot_errors
+from llmb_install.parts.enroot_settings import cache_folder, temporary_folder
 from llmb_install.parts.receipts import read_receipt
 from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock
 from llmb_install.working import command
@@ -87,7 +88,7 @@ class Image(Artefact):
             return []
         if self.prefix or not self.space_check:
             return [Room(self.path.parent, 0, self.id)]
-        unpacked = Room(enroot_settings.temporary_folder(self.env), UNPACKED_BYTES, f"unpacking {self.path.name}")
+        unpacked = Room(temporary_folder(self.env), UNPACKED_BYTES, f"unpacking {self.path.name}")
         return [Room(self.path.parent, IMAGE_BYTES, self.id), unpacked]
 
     def lacks(self) -> list[EnvironmentLacks]:
@@ -206,10 +207,12 @@ def _import(image: Image, reporter: Reporter, step: Step) -> None:
     folder, env = image.path.parent, image.env
     _remove_leftovers(image)
     fresh = folder / f".{image.path.name}.{os.getpid()}.{secrets.token_hex(4)}.part"
-    watch = enroot_errors.Watch(step, fresh, enroot_settings.cache_folder(env))
     try:
-        with _unpacked(image) as place:
-            done = command.run(image.import_command(fresh), reporter, env={**env, **place}, on_line=watch)
+        done, watch = _run_enroot(image, fresh, reporter, step)
+        if done.status != 0 and watch.was_unpacking and (broken := enroot_cache.remove_broken(cache_folder(env))):
+            for layer in broken:
+                reporter.note(f"        layer {layer} was damaged and is removed: importing again")
+            done, watch = _run_enroot(image, fresh, reporter, step)
         if done.status != 0:
             raise enroot_errors.explain(image.source, done, watch, env, remote=bool(image.prefix))
         if not fresh.is_file():
@@ -234,11 +237,20 @@ def _import(image: Image, reporter: Reporter, step: Step) -> None:
             fresh.unlink()
 
 
+def _run_enroot(
+    image: Image, output: Path, reporter: Reporter, step: Step
+) -> tuple[command.Finished, enroot_errors.Watch]:
+    watch = enroot_errors.Watch(step, output, cache_folder(image.env))
+    with _unpacked(image) as place:
+        argv = image.import_command(output)
+        return command.run(argv, reporter, env={**image.env, **place}, on_line=watch), watch
+
+
 def _unpacked(image: Image) -> AbstractContextManager[Mapping[str, str]]:
     """Where this import unpacks its layers; on a compute node Enroot chooses, and Slurm ends what it has started."""
     if image.prefix:
         return nullcontext({})
-    return import_folder(image.receipts.parent.parent, enroot_settings.temporary_folder(image.env))
+    return import_folder(image.receipts.parent.parent, temporary_folder(image.env))
 
 
 def _not_found(program: str) -> EnvironmentLacks:
@@ -297,7 +309,7 @@ def _require_space(image: Image) -> None:
     wanted: Sequence[tuple[Path, int, str]] = (
         (image.path.parent, IMAGE_BYTES, "choose another --image-folder"),
         (
-            enroot_settings.temporary_folder(image.env),
+            temporary_folder(image.env),
             UNPACKED_BYTES,
             "set ENROOT_TEMP_PATH to a folder with more room",
         ),
