@@ -99,6 +99,14 @@ def test_of_a_manifest_list_the_right_architecture_is_taken(site: World, hub: Re
     assert content(site.install / "images" / "lab+both+1.sqsh", "arch") == "x86_64\n"
 
 
+def test_an_image_named_by_its_digest_is_that_one_whatever_its_tag_means_now(site: World, hub: Registry) -> None:
+    digest = hub.digest("lab/nemo:1")
+    hub.push("lab/nemo:1", {"/opt/x": "moved\n"})
+    assert quick(site, f"{hub.host}#lab/nemo:1@{digest}").returncode == 0
+    image = site.install / "images" / f"lab+nemo+1@{digest.replace(':', '+')}.sqsh"
+    assert content(image, "opt/x") == "x\n"
+
+
 def test_an_image_for_other_machines_is_refused_although_enroot_exits_0(site: World, hub: Registry) -> None:
     done = quick(site, f"{hub.host}#lab/nemo:1", "--arch", "aarch64")
     assert done.returncode == 3

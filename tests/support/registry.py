@@ -94,6 +94,11 @@ class Registry:
         body = {"schemaVersion": 2, "mediaType": _MANIFEST_LIST, "manifests": manifests}
         self._request("PUT", f"{name}/manifests/{tag}", _MANIFEST_LIST, json.dumps(body).encode())
 
+    def digest(self, image: str) -> str:
+        """What the registry calls the content of ``NAME:TAG``: ``sha256:...``."""
+        name, _, tag = image.partition(":")
+        return self._request("GET", f"{name}/manifests/{tag}", _MANIFEST_LIST)[1]["Docker-Content-Digest"]
+
     def _push_one(
         self, name: str, architecture: str, files: Mapping[str, str], env: Mapping[str, str], programs: Sequence[str]
     ) -> dict[str, object]:

@@ -18,8 +18,10 @@ from llmb_install.parts import enroot_settings, images, squashfs
 from llmb_install.parts.hugging_face import PATTERNS
 from llmb_install.parts.images import Image
 from llmb_install.parts.squashfs import Inspector
+from llmb_install.working import install_lock
 from llmb_install.working.command import Finished
 from llmb_install.working.reporter import Reporter, Step
+from support.other_user import OTHER, as_other_user, shared_folder
 
 
 @pytest.fixture
@@ -101,6 +103,52 @@ def test_a_receipt_that_lies_elsewhere_is_made_there(shared: Image, monkeypatch:
     own = shared.receipts / "a.sqsh.receipt.json"
     assert shared.receipt_path() == own
     assert json.loads(own.read_text())["size"] == 3
+
+
+def test_a_copy_in_a_read_only_folder_is_believed_after_one_reading(
+    shared: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``cp`` gives it another time than its receipt says, which cannot be corrected there."""
+    shared.path.parent.mkdir()
+    shared.path.write_bytes(b"abc")
+    images._write_receipt(shared, shared.path, adopted=False)
+    os.utime(shared.path, ns=(1, 1))
+    (beside,) = shared.path.parent.glob("*.json")
+    before = beside.read_bytes()
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    monkeypatch.setattr(images, "check_superblock", lambda path: 3)
+    monkeypatch.setattr(Inspector, "check", lambda *_: 3)
+    assert not shared.is_complete()
+    assert ensure(shared)
+    assert shared.is_complete()
+    assert shared.verify() is None
+    assert beside.read_bytes() == before
+    assert json.loads((shared.receipts / beside.name).read_text())["mtime_ns"] == 1
+    shared.path.write_bytes(b"xyz")
+    with pytest.raises(EnvironmentLacks, match="is unusable, and its directory is not writable"):
+        ensure(shared)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as two users")
+def test_two_users_take_turns_in_a_folder_that_both_may_write() -> None:
+    def lock() -> None:
+        install_lock.open_lock_as_folder(folder)
+        with install_lock.install_lock(folder, Reporter(None)):
+            pass
+
+    with shared_folder() as folder:
+        for user in (OTHER, OTHER + 1, OTHER):
+            as_other_user(lock, user)
+        (folder / ".llmb" / "lock").chmod(0o600)
+
+        def refused() -> None:
+            with pytest.raises(EnvironmentLacks, match=r"lock is closed to you .*belongs to user 64321") as caught:
+                lock()
+            assert caught.value.remedy.startswith(f"ask its owner for: chmod g+w {folder}/.llmb ")
+
+        as_other_user(refused, OTHER + 1)
+        as_other_user(lock)
+        as_other_user(lock, OTHER + 1)
 
 
 def test_each_part_of_an_import_is_shown(shared: Image, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_common.files import fsync_folder, sha256_of, write_json
+from llmb_common.files import fsync_folder, sha256_of, status_of, write_json
 from llmb_common.printable import size
 from llmb_common.programs import ask
 from llmb_common.trust import require_trusted
@@ -29,7 +30,7 @@ from llmb_install.parts.receipts import read_receipt
 from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock
 from llmb_install.working import command
 from llmb_install.working.artefact import Artefact, Room
-from llmb_install.working.install_lock import install_lock
+from llmb_install.working.install_lock import install_lock, open_lock_as_folder
 from llmb_install.working.leftovers import import_folder
 from llmb_install.working.readiness import free_bytes
 from llmb_install.working.reporter import Reporter, Step
@@ -75,12 +76,21 @@ class Image(Artefact):
         return Inspector(self.prefix)
 
     def receipt_path(self) -> Path:
-        """Where the receipt is or belongs."""
-        own = self.receipts / f"{self.path.name}.receipt.json"
-        beside = self.path.with_name(f"{self.path.name}.receipt.json")
-        if own.exists() and not beside.exists():
-            return own
-        return beside if os.access(self.path.parent, os.W_OK) or beside.exists() else own
+        """Where its receipt is written: beside it, or in the installation, where the folder is read-only."""
+        beside, own = self._receipt_paths()
+        return beside if os.access(self.path.parent, os.W_OK) else own
+
+    def receipt(self) -> dict[str, Any] | None:
+        """The receipt that fits the file's size and time, else the one beside it, else our own."""
+        found = [receipt for path in self._receipt_paths() if (receipt := read_receipt(path))]
+        status = status_of(self.path)
+        key = (status.st_size, status.st_mtime_ns) if status else None
+        fitting = [receipt for receipt in found if (receipt.get("size"), receipt.get("mtime_ns")) == key]
+        return next(iter([*fitting, *found]), None)
+
+    def _receipt_paths(self) -> tuple[Path, Path]:
+        name = f"{self.path.name}.receipt.json"
+        return self.path.with_name(name), self.receipts / name
 
     def room(self) -> list[Room]:
         """None for a file that is there: it may be adopted. A compute node is asked for its own when it imports."""
@@ -99,7 +109,7 @@ class Image(Artefact):
     def is_complete(self) -> bool:
         """Whether the file is the one that the receipt describes, by size, time and superblock. Reads 96 bytes."""
         require_trusted(self.path, self.receipts.parent.parent, None if self.is_private else self.path.parent)
-        receipt = read_receipt(self.receipt_path())
+        receipt = self.receipt()
         if receipt is None or not self.path.is_file():
             return False
         status = self.path.stat()
@@ -109,7 +119,7 @@ class Image(Artefact):
 
     def verify(self) -> str | None:
         """Read the whole image and compare its hash; what is wrong, or None."""
-        receipt = read_receipt(self.receipt_path())
+        receipt = self.receipt()
         if not self.path.is_file():
             return f"{self.path} is missing"
         if receipt is None:
@@ -134,6 +144,8 @@ class Image(Artefact):
             if not anew and _adopt(self, reporter, step):
                 return True
             _require_writable(self)
+            if not self.is_private:
+                open_lock_as_folder(self.path.parent)
             shared = install_lock(self.path.parent, reporter, patience=_IMPORT_SECONDS)
             with nullcontext() if self.is_private else shared:
                 # Another installation may have imported it while we waited.
@@ -152,7 +164,8 @@ class Image(Artefact):
         return [*self.prefix, *argv]
 
     def discard(self) -> None:
-        self.receipt_path().unlink(missing_ok=True)
+        for receipt in self._receipt_paths():
+            receipt.unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
 
     def _superblock_is_fine(self) -> bool:
@@ -172,7 +185,7 @@ def _adopt(image: Image, reporter: Reporter, step: Step) -> bool:
     if not image.path.exists():
         return False
     step.update("checking the file that is there")
-    receipt = read_receipt(image.receipt_path())
+    receipt = image.receipt()
     try:
         check_superblock(image.path)
         if receipt is not None:
@@ -189,7 +202,7 @@ def _adopt(image: Image, reporter: Reporter, step: Step) -> bool:
         step.update("reading it for its receipt")
         _write_receipt(image, image.path, adopted=True)
     else:
-        write_json(image.receipt_path(), {**receipt, "mtime_ns": image.path.stat().st_mtime_ns})
+        _store(image, {**receipt, "mtime_ns": image.path.stat().st_mtime_ns})
     step.update(f"already there, {size(image.path.stat().st_size)}")
     return True
 
@@ -273,6 +286,10 @@ def _write_receipt(image: Image, path: Path, *, adopted: bool) -> None:
         "adopted": adopted,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
+    _store(image, receipt)
+
+
+def _store(image: Image, receipt: Mapping[str, object]) -> None:
     target = image.receipt_path()
     target.parent.mkdir(parents=True, exist_ok=True)
     write_json(target, receipt)

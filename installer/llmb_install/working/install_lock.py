@@ -14,6 +14,8 @@ import json
 import os
 import pwd
 import secrets
+import shlex
+import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -92,6 +94,29 @@ def _gone(install: Path) -> EnvironmentLacks:
         remedy="make one again with ./installer.py, if you still want it",
         code="installation-gone",
     )
+
+
+def open_lock_as_folder(folder: Path) -> None:
+    """Let whoever may write to a shared folder lock it, whatever the umask of who came first.
+
+    Raises:
+        EnvironmentLacks: somebody else has closed the lock (the message names them).
+    """
+    state, lock = folder / ".llmb", folder / ".llmb" / "lock"
+    with contextlib.suppress(PermissionError):
+        state.mkdir(exist_ok=True)
+        lock.touch(exist_ok=True)
+    shared = folder.stat()
+    for path, mode in ((state, 0o755), (lock, 0o644)):
+        if path.stat().st_uid == os.geteuid():
+            with contextlib.suppress(PermissionError):
+                os.chown(path, -1, shared.st_gid)
+            path.chmod(mode | shared.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+        elif not os.access(path, os.W_OK):
+            raise EnvironmentLacks(
+                f"you cannot lock {folder}: {path} is closed to you{_whose(path)}",
+                remedy=f"ask its owner for: chmod g+w {shlex.quote(str(state))} {shlex.quote(str(lock))}",
+            )
 
 
 def _whose(folder: Path) -> str:
