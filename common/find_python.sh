@@ -38,8 +38,10 @@ find_python() {
   if [[ -n ${LLMB_PYTHON:-} ]]; then # explicitly requested: do not fall back to another
     python=$LLMB_PYTHON
     if is_python "$python"; then return; fi
-    printf 'error: LLMB_PYTHON=%s is not Python 3.10 or newer\n' "$LLMB_PYTHON" >&2
-    printf '  -> unset it, or set it to the path of one\n' >&2
+    local problem='is not Python 3.10 or newer'
+    type -P -- "$python" > /dev/null || problem='is not there, or not a program'
+    printf 'error: LLMB_PYTHON=%s %s\n' "$LLMB_PYTHON" "$problem" >&2
+    printf '  -> unset it, or set it to the path of Python 3.10 or newer\n' >&2
     exit 3
   fi
   candidates=(

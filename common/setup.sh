@@ -70,6 +70,9 @@ first_answers() {
 # Any Python that starts: if it is too old, the installer finds a newer one.
 some_python() {
   local candidate
+  if [[ -n ${LLMB_PYTHON:-} ]] && ! "$LLMB_PYTHON" -c '' > /dev/null 2>&1; then # explicitly requested
+    setup_failed "LLMB_PYTHON=$LLMB_PYTHON is not there, or is no Python" "unset it, or set it to the path of one" 3
+  fi
   for candidate in ${LLMB_PYTHON:+"$LLMB_PYTHON"} python3 python3.11 python3.12 python3.10 python3.13 python3.14; do
     if type -P -- "$candidate" > /dev/null && "$candidate" -c '' > /dev/null 2>&1; then
       printf '%s\n' "$candidate"

@@ -58,6 +58,8 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     given, lines = _known_answers(asked, install)
     wrong = _wrong(asked, clone, given, lines) if given else []
     if asked.command == "install" and asked.quickstart:
+        if problem := checks.path_problem("install_path", str(install), {}):
+            raise RequestError(f"install_path: {problem}", remedy="choose another path")
         used_folder.require_free(install, agreed=asked.into_used_folder)
     home = install
     environment = tool_environment(clone, home)

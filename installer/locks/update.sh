@@ -6,7 +6,7 @@
 # Needs uv. The files do not name an index: the hashes hold wherever the packages come from.
 set -euo pipefail
 
-cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
+CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
 scratch="$(mktemp --directory)"
 trap 'rm -r -- "${scratch}"' EXIT
 

@@ -51,6 +51,15 @@ def test_it_works_through_relative_and_absolute_links(install: Path, tmp_path: P
     assert run(tmp_path / "second", "x", "y").startswith(f"{install}|x|")
 
 
+def test_no_cdpath_leads_elsewhere(install: Path, tmp_path: Path) -> None:
+    """``cd`` looks there first, and prints where it went."""
+    (tmp_path / "other" / "bin").mkdir(parents=True)
+    env = {"PATH": "/usr/bin:/bin", "CDPATH": str(tmp_path / "other")}
+    command = ["bin/llmb-install", "x", "y"]
+    done = subprocess.run(command, env=env, cwd=install, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{install}|x|y|"
+
+
 def test_an_installation_that_the_user_named_wins(install: Path) -> None:
     assert run(install / "bin" / "llmb-run", "x", "y", LLMB_INSTALL="/other").startswith("/other|")
 

@@ -406,3 +406,12 @@ def test_an_image_folder_must_be_writable_where_an_image_is_to_come(
     done = stage(*flags(image_folder="/shared/images", install_method="srun"))
     assert (done.status, done.made) == (3, []), done.err
     assert "/shared/images cannot be written: / is read-only for you" in done.err
+
+
+def test_a_quickstart_does_not_begin_where_python_cannot_import(
+    stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmb_install.arguments.install_path", lambda asked, clone: Path("/a:b"))
+    done = stage("--quickstart")
+    assert (done.status, done.made) == (2, [])
+    assert done.err.startswith("error: install_path: it contains a colon, which separates entries of PYTHONPATH\n  -> ")

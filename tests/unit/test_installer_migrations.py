@@ -15,7 +15,9 @@ from llmb_install.answers.answers import read_play
 from llmb_install.answers.stored import ANSWERS_FILE, stored_answers
 from llmb_install.parts import migrations
 from llmb_install.parts.migrations import Migration
-from llmb_install.parts.site_config import apply_site_values, site_values_are_applied, update_site_config
+from llmb_install.parts.site_config import SiteConfig, apply_site_values, site_values_are_applied, update_site_config
+from llmb_install.working.reporter import Reporter
+from llmb_install.working.steps import problem_in, verify_all
 
 
 def write(folder: Path, text: str) -> Path:
@@ -193,3 +195,38 @@ def test_old_answers_are_brought_to_the_newest_schema(answered: Path, monkeypatc
     assert (found.schema, found.env_type, found.install_path) == (1, "venv", str(answered))
     play, _, _ = read_play(answered / ANSWERS_FILE)
     assert (play["schema"], play["env_type"]) == (1, "venv")
+
+
+# Mistakes by hand
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "remedy"),
+    [
+        ("gpu_type: h1000", ":2: gpu_type 'h1000' is unknown", "one of "),
+        (
+            "gpu_tpye: h100",
+            ":2: unknown key 'gpu_tpye' (did you mean 'gpu_type'?)",
+            "remove the key or correct its name",
+        ),
+        ("slurm: none", ":2: slurm is text ('none'), but a group of keys is expected", ""),
+    ],
+)
+def test_update_says_as_verify_does_what_to_write_by_hand(tmp_path: Path, line: str, message: str, remedy: str) -> None:
+    values = {"gpu_type": "h100", "slurm": {"account": "a"}}
+    part = SiteConfig(tmp_path, values)
+    apply_site_values(tmp_path, values)
+    text = f"schema: 1\n{line}\n" + ("" if line.startswith("gpu") else "gpu_type: h100\n")
+    write(tmp_path, text + ("" if line.startswith("slurm") else "slurm: {account: a}\n"))
+    for look in (part.verify, lambda: part.is_complete() or part.ensure(Reporter(None))):
+        with pytest.raises(ConfigError) as caught:
+            look()
+        assert caught.value.message.startswith(f"{tmp_path / FILE_NAME}{message}")
+        assert remedy in caught.value.remedy
+    found = verify_all([part], Reporter(None))
+    error = problem_in(found, "update it")
+    assert error is not None
+    assert error.remedy == "correct by hand what has a line to write"
+    both = problem_in({**found, "tool": "it is damaged"}, "update it")
+    assert both is not None
+    assert both.remedy.endswith("to write; then update it")

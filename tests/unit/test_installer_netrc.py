@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmb_install.parts.netrc_text import entries, without
+from llmb_install.parts.netrc_text import added, entries, reached, without
 
 NGC = ("nvcr.io",)
 
@@ -45,3 +45,24 @@ def test_hosts_may_look_like_keywords_and_macros_may_have_no_end() -> None:
 def test_passwords_are_found_wherever_they_stand() -> None:
     text = "machine a\nlogin x\n\tpassword p\ndefault login y password q\n"
     assert [(entry.host, entry.password) for entry in entries(text)] == [("a", "p"), ("", "q")]
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("", 0),
+        ("machine a login b password c", None),
+        ("machine a login b\ndefault login c\nmachine d login e\n", 18),
+        ("# last\ndefault\n  login c\n", 7),
+    ],
+)
+def test_new_entries_come_before_the_default_which_ends_the_search(text: str, place: int | None) -> None:
+    new = "machine nvcr.io login x password y\n"
+    found = added(text, new)
+    assert found == (f"{text}\n{new}" if place is None else text[:place] + new + text[place:])
+    assert [entry.password for entry in reached(found) if entry.host == "nvcr.io"] == ["y"]
+
+
+def test_what_is_behind_the_default_is_not_found() -> None:
+    text = "machine a password b\ndefault password c\nmachine nvcr.io password d\n"
+    assert [entry.host for entry in reached(text)] == ["a"]

@@ -20,7 +20,7 @@ from llmb_install.answers.questions import Given
 from llmb_install.answers.stored import ANSWERS_FILE, load_recipes, required_answers
 from llmb_install.commands import operations
 from llmb_install.commands.operations import describe
-from llmb_install.detect import Site
+from llmb_install.detect import Site, parse_sinfo
 from llmb_install.installation import Installation
 from llmb_install.main import main
 from llmb_install.parts.credentials import KEPT, Secrets
@@ -237,6 +237,26 @@ def test_answers_that_somebody_gave_are_not_mixed_with_what_another_command_did(
 
 
 # Site checks
+
+
+def test_whether_jobs_ask_for_gpus_is_what_slurm_says_unless_somebody_does(
+    run: Run, part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "llmb_install.detect.all_partitions", lambda: parse_sinfo("g|up|1:00|8|gpu:8\nx|up|1:00|8|(null)")
+    )
+    play = tmp_path / "play.yaml"
+    play.write_text("cluster_type: slurm\ngpu_type: h100\naccount: a\ngpu_partition: g\nworkloads: grok1\n")
+    slurm = [*SLURM, "--workloads", "grok1", "--dry-run"]
+    for words, gres in (
+        (slurm, True),
+        ([*slurm, "--gres=false"], False),
+        ([*slurm, "--gpu-partition", "x"], False),
+        ([*slurm, "--gpu-type", "cpu", "--runtime", "none"], False),
+        (["--play", str(play), "--dry-run"], True),
+    ):
+        assert run(*words)[0] == 0
+        assert wanted(part).gres is gres, words
 
 
 def test_scripted_answers_are_compared_with_slurm_and_recipes_unless_told_not_to(

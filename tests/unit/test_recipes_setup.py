@@ -131,3 +131,12 @@ def test_the_recipes_own_part_is_the_same_everywhere_and_executable():
     scripts = [ROOT / recipe / "setup.sh" for recipe in WORKLOADS]
     assert len({script.read_text() for script in scripts}) == 1
     assert all(os.access(script, os.X_OK) for script in scripts)
+
+
+def test_a_python_that_was_asked_for_and_is_not_there_is_not_replaced(install: Path):
+    done = run(ROOT / "grok1" / "setup.sh", install, LLMB_PYTHON="/nowhere/python")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == (
+        "setup.sh: LLMB_PYTHON=/nowhere/python is not there, or is no Python\n"
+        "  -> unset it, or set it to the path of one\n"
+    )

@@ -82,7 +82,7 @@ QUESTIONS = (
     Question(
         "gres",
         "Do jobs request their GPUs with --gres=gpu:N",
-        "request GPUs with --gres=gpu:N (default: false)",
+        "request GPUs with --gres=gpu:N (default: true if Slurm has some in the partition)",
         ("true", "false"),
         matters=on_slurm,
     ),

@@ -261,11 +261,15 @@ def _site_problems(asked: argparse.Namespace, answers: Answers, clone: Path, pat
 
 
 def _found_on(given: Given) -> Given:
-    """What Slurm tells, so that nobody is asked: how ``srun`` starts ranks here."""
-    from llmb_install.detect import mpi_type
+    """What Slurm tells, so that nobody is asked: how ``srun`` starts ranks here, whether GPUs are asked for."""
+    from llmb_install.detect import all_partitions, mpi_type
 
-    found = mpi_type() if given.get("cluster_type") is None or on_slurm(given) else None
-    return {"mpi": found} if found else {}
+    if given.get("cluster_type") is not None and not on_slurm(given):
+        return {}
+    found: Given = {"mpi": mpi_type()}
+    if str(given.get("gpu_type")).lower() != "cpu" and (name := given.get("gpu_partition")):
+        found["gres"] = any(one.gpus_per_node for one in all_partitions() if one.name == name) or None
+    return {field: value for field, value in found.items() if value is not None}
 
 
 def _say_what_is_kept(answers: Answers, flags: Given, recipes: Mapping[str, Recipe]) -> None:

@@ -82,14 +82,14 @@ def has_ngc_credentials(env: Mapping[str, str]) -> bool:
 
 
 def _hosts_without_credentials(env: Mapping[str, str]) -> list[str]:
-    known = {entry.host for entry in netrc_text.entries(_read(enroot_credentials_path(env)))}
+    known = {entry.host for entry in netrc_text.reached(_read(enroot_credentials_path(env)))}
     return [host for host in NGC_HOSTS if host not in known]
 
 
 def ngc_key_is_stored(key: Secret, env: Mapping[str, str]) -> bool:
     """Whether Enroot's file has this key for both hosts, and is readable by its owner alone."""
     path = enroot_credentials_path(env)
-    found = {entry.host: entry.password for entry in netrc_text.entries(_read(path))}
+    found = {entry.host: entry.password for entry in netrc_text.reached(_read(path))}
     return _is_private(path) and all(found.get(host) == key.reveal() for host in NGC_HOSTS)
 
 
@@ -123,7 +123,7 @@ def _write_ngc_lines(password: str, env: Mapping[str, str], install: Path, hosts
     (install / _NOTE).parent.mkdir(parents=True, exist_ok=True)
     write_json(install / _NOTE, {"schema": 1, "path": str(path), "sha256": _digest(password)}, mode=0o600)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_atomic(path, (kept if not kept or kept.endswith("\n") else kept + "\n") + lines, mode=0o600)
+    write_atomic(path, netrc_text.added(kept, lines), mode=0o600)
 
 
 def _require_ngc_key(key: Secret) -> None:

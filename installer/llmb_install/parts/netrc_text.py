@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import takewhile
 
 _WITH_VALUE = ("login", "password", "account")
 
@@ -50,6 +51,18 @@ def entries(text: str) -> list[Entry]:
             position += 2 if word in _WITH_VALUE else 1
     close(len(text))
     return found
+
+
+def reached(text: str) -> list[Entry]:
+    """The entries that curl finds: none after ``default``, which fits every host."""
+    return list(takewhile(lambda entry: entry.host, entries(text)))
+
+
+def added(text: str, lines: str) -> str:
+    """``text`` with more entries, before a ``default``."""
+    place = next((entry.start for entry in entries(text) if not entry.host), len(text))
+    before = text[:place]
+    return f"{before}\n{lines}{text[place:]}" if before and before[-1] != "\n" else before + lines + text[place:]
 
 
 def without(text: str, hosts: Collection[str]) -> str:

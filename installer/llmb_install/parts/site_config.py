@@ -61,9 +61,13 @@ def apply_site_values(install: Path, values: Mapping[str, Any]) -> None:
 
 
 def site_values_are_applied(install: Path, values: Mapping[str, Any]) -> bool:
-    """Whether ``apply_site_values`` has nothing to do."""
+    """Whether ``apply_site_values`` has nothing to do, or to say: it names a mistake by hand."""
     path = install / FILE_NAME
     if not path.is_file() or not migrations.is_current(path):
+        return False
+    try:
+        load_cluster_config(install)
+    except ConfigError:
         return False
     return _applied(install) == values and not _absent(install, values)
 

@@ -24,7 +24,7 @@ while [ -L "$self" ]; do
     *) self=$(dirname "$self")/$target ;;
   esac
 done
-home=$(cd "$(dirname "$self")/.." && pwd -P)
+home=$(CDPATH='' cd -- "$(dirname "$self")/.." && pwd -P)
 {which}export LLMB_INSTALL
 # Where the link leads now: an update may move it while this runs.
 python=$(cd "$home/venvs/llmb" 2>/dev/null && pwd -P || echo "$home/venvs/llmb")/bin/python
@@ -42,7 +42,7 @@ exec "$python" -I -c '{program}' "$home" "$@"
 _WHICH = {
     "llmb-run": "LLMB_INSTALL=${LLMB_INSTALL:-$home}\n",
     "llmb-install": """\
-if [ -n "${LLMB_INSTALL:-}" ] && [ "$(cd "$LLMB_INSTALL" 2>/dev/null && pwd -P)" != "$home" ]; then
+if [ -n "${LLMB_INSTALL:-}" ] && [ "$(CDPATH='' cd -- "$LLMB_INSTALL" 2>/dev/null && pwd -P)" != "$home" ]; then
   echo "note: this llmb-install belongs to $home and acts on it, not on LLMB_INSTALL=$LLMB_INSTALL" >&2
   LLMB_INSTALL=$home
 fi

@@ -90,11 +90,15 @@ def verify_all(artefacts: Iterable[Artefact], reporter: Reporter) -> dict[str, s
 
 
 def problem_in(found: Mapping[str, str | None], remedy: str) -> CheckFailed | None:
-    """The error that names what ``verify_all`` found wrong, if anything."""
+    """The error that names what ``verify_all`` found wrong, if anything; ``remedy`` for what no hand has to correct."""
     bad = [f"    {name}: {problem}" for name, problem in found.items() if problem]
     if not bad:
         return None
+    # An error has its own remedy: a mistake by hand, which no update takes out of a file.
+    by_hand = [line for line in bad if "\n  -> " in line]
+    remedies = ["correct by hand what has a line to write"] if by_hand else []
+    remedies += [remedy] if len(by_hand) < len(bad) else []
     return CheckFailed(
         "\n".join([f"{len(bad)} of {len(found)} parts of the installation are damaged or missing:", *bad]),
-        remedy=remedy,
+        remedy="; then ".join(remedies),
     )
