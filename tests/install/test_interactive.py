@@ -86,6 +86,7 @@ def terminal(site: World) -> Iterator[Terminal]:
 
 
 def until_gpu_type(terminal: Terminal) -> None:
+    terminal.answer("Go on?", DOWN + ENTER)  # change what was detected
     terminal.answer("Where jobs run")
     terminal.answer("Slurm account", DOWN + ENTER)
     terminal.see("Partition for GPU jobs")
@@ -125,6 +126,16 @@ def test_from_the_first_prompt_to_the_end(site: World, terminal: Terminal) -> No
     assert files_with(KEY, site.root) == ["enroot/.credentials"]
 
 
+def test_what_was_detected_is_one_screen(site: World, terminal: Terminal) -> None:
+    terminal.see("account         bench")
+    terminal.see("gpu_type        h100")
+    terminal.see("steps to do, about")
+    terminal.answer("Go on?")
+    assert terminal.end() == 0
+    assert load_cluster_config(site.install).slurm.account == "bench"
+    assert "Slurm account" not in terminal.log.read_text()
+
+
 def test_a_token_is_asked_for_where_it_is_needed_checked_and_never_shown(site: World, terminal: Terminal) -> None:
     until_gpu_type(terminal)
     for prompt in ("GPU type", "Architecture", "Container runtime", "Where images are imported", "Folder of container"):
@@ -160,11 +171,11 @@ def test_ctrl_c_in_the_middle_and_then_on(site: World, terminal: Terminal) -> No
     assert not site.install.exists()
     again = Terminal(site)
     again.answer("Continue with your 4 answers from last time?")
-    rest(again)
+    again.see("account         other")
     again.answer("Go on?")
     assert again.end() == 0
     assert load_cluster_config(site.install).slurm.account == "other"
-    assert not list((site.root / "state").rglob("*.json"))
+    assert [path.name for path in (site.root / "state").rglob("*.json")] == ["installer-answers.json"]
 
 
 def test_answers_that_contradict_each_other_are_put_right_in_the_dialogue(site: World, terminal: Terminal) -> None:
@@ -214,7 +225,7 @@ def test_keys_pressed_while_it_prepares_answer_nothing(site: World) -> None:
     # Both questions of sinfo are answered, and then the dialogue begins.
     gate.write_text("")
     gate.unlink()
-    terminal.answer("Where jobs run", "\x03")
+    terminal.answer("Go on?", "\x03")
     assert terminal.end() == 130
     assert draft(site) == {}
 
@@ -232,6 +243,7 @@ def test_keys_pressed_before_the_summary_do_not_confirm_it(site: World, terminal
 
 
 def test_shift_tab_goes_back_and_the_answers_can_be_other_ones(site: World, terminal: Terminal) -> None:
+    terminal.answer("Go on?", DOWN + ENTER)
     terminal.answer("Where jobs run", BACK + ENTER)  # before the first question there is none
     terminal.answer("Slurm account", DOWN + ENTER)
     terminal.answer("Partition for GPU jobs", BACK)

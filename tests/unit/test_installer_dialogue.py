@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from llmb_install.answers.dialogue import Dialogue
 from llmb_install.answers.keyboard import Back
 from llmb_install.answers.questions import QUESTIONS
 from llmb_install.answers.stored import load_recipes
-from llmb_install.answers.suggestions import OTHER, choices_of, suggestions
+from llmb_install.answers.suggestions import OTHER, choices_of, earlier, suggestions
 from llmb_install.detect import Partition, Site
 from llmb_install.parts.credentials import Secrets
 
@@ -101,7 +102,8 @@ class Terminal:
 
 @pytest.fixture
 def talk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Answers, Secrets, Terminal]]:
-    """One session; ``words`` are what the user answers, by the first words of the question."""
+    """One session; ``words`` are what the user answers, by the first words of the question. Without ``one_screen`` it
+    is where "change" has led."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr("llmb_install.answers.suggestions.shutil.which", lambda name: None)
 
@@ -110,11 +112,13 @@ def talk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
         given: dict[str, Any] | None = None,
         defaults: dict[str, Any] | None = None,
         secrets: Secrets | None = None,
+        one_screen: bool = False,
         **words: Any,
     ) -> tuple[Answers, Secrets, Terminal]:
         terminal = Terminal(**({"Where_to_install": [str(tmp_path / "llmb")]} | words))
         monkeypatch.setitem(sys.modules, "questionary", terminal)  # type: ignore[arg-type]
         dialogue = Dialogue(site, RECIPES, given or {}, defaults or {})
+        dialogue._one_screen = one_screen
         talk.terminal = terminal  # type: ignore[attr-defined]
         answers, kept = dialogue.run(secrets or Secrets(), lambda answers, secrets: "the summary")
         return answers, kept, terminal
@@ -135,6 +139,90 @@ def test_enter_accepts_what_was_detected(talk: Any, tmp_path: Path, capsys: pyte
     assert "the summary" in capsys.readouterr().err
     assert terminal.asked[-1] == "Go on?"
     assert not draft.read(), "an answered dialogue leaves no draft"
+
+
+# One screen
+
+
+def test_what_was_detected_is_one_screen_and_one_question(
+    talk: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers, secrets, terminal = talk(one_screen=True, defaults={"install_path": str(tmp_path / "there")})
+    assert terminal.asked == ["Go on?"]
+    assert (answers.install_path, answers.account, answers.gpu_partition) == (str(tmp_path / "there"), "bench", "gpu")
+    assert (answers.gpu_type, answers.gres, answers.workloads) == ("h100", True, tuple(sorted(RECIPES)))
+    assert secrets == Secrets()
+    assert "the summary" in capsys.readouterr().err
+    assert draft.last()["account"] == "bench"
+    assert not draft.read()
+
+
+def test_change_leads_to_all_questions_and_then_to_one_of_them(talk: Any) -> None:
+    words = {"Go_on": ["change", "change", ENTER], "Slurm_account": ["other"], "Which_one": ["gpu_type"]}
+    answers, _, terminal = talk(one_screen=True, GPU_type=[ENTER, "gb200"], **words)
+    assert (answers.account, answers.gpu_type) == ("other", "gb200")
+    order = [text for text in terminal.asked if text in ("Go on?", "Slurm account", "GPU type", "Which one?")]
+    assert order == ["Go on?", "Slurm account", "GPU type", "Go on?", "Which one?", "GPU type", "Go on?"]
+
+
+def test_quitting_the_screen_installs_nothing(talk: Any) -> None:
+    with pytest.raises(Interrupted, match="nothing was installed"):
+        talk(one_screen=True, Go_on=["quit"])
+    assert draft.last() == {}
+
+
+def test_only_what_nobody_knows_is_asked_before_it(talk: Any, tmp_path: Path) -> None:
+    quiet = Site(True, "24.05", (replace(GPU, gpu_name=""),), (), ("x86_64",), "", ())
+    _, _, terminal = talk(one_screen=True, site=quiet, Slurm_account=["team"])
+    assert [text.partition(" (")[0] for text in terminal.asked] == [
+        *("Where to install", "Slurm account", "GPU type", "Go on?"),
+    ]
+    used = tmp_path / "used"
+    used.mkdir()
+    (used / "thesis").touch()
+    _, _, terminal = talk(one_screen=True, site=LAPTOP, defaults={"install_path": str(used)})
+    assert [text.partition(" ")[0] for text in terminal.asked] == ["Where", "Go"]
+
+
+def test_shift_tab_before_the_screen_leads_to_the_questions(talk: Any) -> None:
+    local = {"cluster_type": "local", "gpu_type": "h100"}
+    words = {"GPU_type": ["cpu"], "Architecture": [BACK], "Python_with": [BACK]}
+    answers, _, terminal = talk(one_screen=True, site=LAPTOP, defaults=local, **words)
+    assert answers.gpu_type == "cpu"
+    assert "Architecture of the compute nodes" in terminal.asked
+
+
+def test_what_does_not_fit_any_more_is_asked(talk: Any, tmp_path: Path) -> None:
+    old = {"engine_python": str(tmp_path / "gone"), "runtime": "docker", "workloads": ["pretrain_gone"]}
+    old |= {"cluster_type": "slurm", "gpu_type": "h100"}
+    words = {"Container_runtime": ["none"], "Workloads": [["pretrain_grok1"]], "Python_with": [sys.executable]}
+    _, _, terminal = talk(one_screen=True, defaults=old, **words)
+    asked = [text.partition(" ")[0] for text in terminal.asked]
+    assert asked == ["Where", "Container", "Python", "Workloads", "Go"]
+
+
+def test_earlier_answers_of_the_user_are_offered_where_they_fit() -> None:
+    last = {
+        "install_path": "/old",
+        "cluster_type": "slurm",
+        "account": "other",
+        "gpu_partition": "gpu",
+        "gpu_type": "h100",
+    }
+    assert earlier(last, CLUSTER) == {key: value for key, value in last.items() if key != "install_path"}
+    for change in (
+        {"account": "gone"},
+        {"gpu_partition": "gone"},
+        {"cpu_partition": "gone"},
+        {"cluster_type": "local"},
+    ):
+        assert earlier({**last, **change}, CLUSTER) == {}
+    assert earlier(last, LAPTOP) == {}
+    assert earlier({"cluster_type": "local", "gpu_type": "cpu"}, LAPTOP) == {"cluster_type": "local", "gpu_type": "cpu"}
+    assert earlier({}, CLUSTER) == {}
+
+
+# All questions
 
 
 def test_what_a_flag_says_is_not_asked(talk: Any) -> None:
@@ -184,7 +272,7 @@ def test_shift_tab_at_the_end_asks_the_last_question_again(talk: Any) -> None:
 
 
 def test_one_answer_is_changed_and_what_follows_from_it_is_asked_again(talk: Any) -> None:
-    words = {"Go_on": ["change an answer", ENTER], "Which_one": ["gpu_type"], "GPU_type": [ENTER, "gb200"]}
+    words = {"Go_on": ["change", ENTER], "Which_one": ["gpu_type"], "GPU_type": [ENTER, "gb200"]}
     answers, _, terminal = talk(site=CLUSTER, **words)
     assert answers.gpu_type == "gb200"
     assert terminal.asked.count("Architecture of the compute nodes") == 2
@@ -192,17 +280,17 @@ def test_one_answer_is_changed_and_what_follows_from_it_is_asked_again(talk: Any
 
 
 def test_changing_nothing_leaves_all_as_it_was(talk: Any) -> None:
-    answers, _, _ = talk(Go_on=["change an answer", ENTER], Which_one=[BACK])
+    answers, _, _ = talk(Go_on=["change", ENTER], Which_one=[BACK])
     assert answers.account == "bench"
 
 
 def test_leaving_keeps_the_answers_for_next_time(talk: Any, tmp_path: Path) -> None:
     with pytest.raises(Interrupted, match="nothing was installed; your answers are kept"):
-        talk(Go_on=["leave"], Slurm_account=["other"])
+        talk(Go_on=["quit"], Slurm_account=["other"])
     kept = json.loads((tmp_path / "state" / "llmb" / "installer-draft.json").read_text())
     assert kept["account"] == "other"
-    answers, _, terminal = talk()
-    assert terminal.asked[0] == f"Continue with your {len(kept)} answers from last time?"
+    answers, _, terminal = talk(one_screen=True)
+    assert terminal.asked == [f"Continue with your {len(kept)} answers from last time?", "Go on?"]
     assert (answers.account, terminal.asked.count("Slurm account")) == ("other", 0)
 
 
@@ -237,9 +325,9 @@ def test_a_draft_that_cannot_be_read_is_none(talk: Any, tmp_path: Path) -> None:
     draft.keep({"account": "a"})
     assert path.stat().st_mode & 0o777 == 0o600
     assert draft.read() == {"account": "a"}
-    draft.forget()
-    draft.forget()
-    assert draft.read() == {}
+    draft.finish({"account": "b"})
+    draft.finish({"account": "b"})
+    assert (draft.read(), draft.last()) == ({}, {"account": "b"})
 
 
 def test_a_folder_with_other_things_in_it_is_a_question(talk: Any, tmp_path: Path) -> None:

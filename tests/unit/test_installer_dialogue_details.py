@@ -131,7 +131,7 @@ def test_what_a_flag_says_of_space_stays(talk: Any) -> None:
 
 def test_leaving_names_the_way_back_in(talk: Any) -> None:
     with pytest.raises(Interrupted) as caught:
-        talk(Go_on=["leave"])
+        talk(Go_on=["quit"])
     assert caught.value.remedy == "run it again to continue with them"
 
 
@@ -148,7 +148,7 @@ def test_one_partition_of_many_is_the_default(talk: Any) -> None:
 
 def test_a_change_that_is_taken_back_changes_nothing(talk: Any) -> None:
     answers, _, _ = talk(
-        Go_on=["change an answer", ENTER], Which_one=["gpu_type"], GPU_type=[ENTER, "b200"], Architecture=[ENTER, BACK]
+        Go_on=["change", ENTER], Which_one=["gpu_type"], GPU_type=[ENTER, "b200"], Architecture=[ENTER, BACK]
     )
     assert (answers.gpu_type, answers.arch) == ("h100", "x86_64")
 
@@ -165,7 +165,7 @@ def test_the_list_of_answers_to_change_shows_them(talk: Any, monkeypatch: pytest
         return select(self, text, choices, **more)
 
     monkeypatch.setattr(terminal, "select", noted)
-    talk(Go_on=["change an answer", ENTER], Which_one=["account"])
+    talk(Go_on=["change", ENTER], Which_one=["account"])
     assert "Slurm account: bench" in shown
     assert "Do jobs request their GPUs with --gres=gpu:N: yes" in shown
     assert not [line for line in shown if line.startswith("Python with torch")], "which does not matter here"

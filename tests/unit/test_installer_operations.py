@@ -102,6 +102,7 @@ def run(install: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
         monkeypatch.setattr(f"llmb_install.{module}.load_recipes", lambda clone: RECIPES)
     monkeypatch.setattr("shutil.which", lambda name, *_, **__: None)
     monkeypatch.setattr("llmb_install.detect.mpi_type", lambda: "pmix_v5")
+    monkeypatch.setenv("XDG_STATE_HOME", str(install.parent / "state"))
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
 
     def run(*words: str, path: Path | None = install) -> tuple[int, str, str]:

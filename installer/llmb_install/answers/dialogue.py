@@ -1,4 +1,7 @@
-"""The questions in a terminal: detected defaults, answers checked at the prompt, a draft that survives Ctrl-C."""
+"""The questions in a terminal: one screen of what was detected, then, to change it, every question with its default.
+
+Answers are checked at the prompt, and a draft of them survives Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from llmb_install.answers import draft, used_folder
 from llmb_install.answers.answers import Answers
 from llmb_install.answers.checks import engine_problem, folder_problem, path_problem
 from llmb_install.answers.keyboard import Back, forget_keys, with_way_back
-from llmb_install.answers.questions import PATHS, QUESTIONS, Given, Question, merged, plain, uses_images
+from llmb_install.answers.questions import PATHS, QUESTIONS, Given, Question, merged, on_slurm, plain, uses_images
 from llmb_install.answers.site_checks import has_rows
 from llmb_install.answers.suggestions import OTHER, choices_of, suggestions
 from llmb_install.detect import Site
@@ -42,9 +45,11 @@ class Dialogue:
         self._defaults = defaults
         self._given: Given = dict(given)
         self._asked_secrets: dict[str, Secret | None] = {}
+        self._one_screen = True
+        """Whether only what nobody knows is asked, until the user wants to change something."""
 
     def run(self, secrets: Secrets, summary: Callable[[Answers, Secrets], str]) -> tuple[Answers, Secrets]:
-        """Ask everything and show the summary until the user confirms.
+        """Show the summary of what is known until the user confirms, asking what is to be changed.
 
         Raises:
             Interrupted: Ctrl-C, or the user left.
@@ -59,7 +64,7 @@ class Dialogue:
             raise Interrupted(
                 "interrupted; your answers so far are kept", remedy="run the same command again to continue with them"
             ) from None
-        draft.forget()
+        draft.finish(self._given)
         return answers, secrets
 
     def _until_confirmed(
@@ -73,9 +78,10 @@ class Dialogue:
                 print(printable_lines(summary(answers, secrets)), file=sys.stderr)
                 if self._confirmed():
                     return answers, secrets
-                self._change_one()
+                self._change()
             except RequestError as problem:  # noqa: PERF203  (a person is waited for)
                 print(printable_lines(f"  {problem}"), file=sys.stderr)
+                self._one_screen = False
                 self._change_one()
             except Back:
                 self._ask_all(back=True)
@@ -88,6 +94,7 @@ class Dialogue:
                 self._ask_if_needed(QUESTIONS[position])
                 position += 1
             except Back:  # noqa: PERF203
+                self._one_screen = False
                 position = self._take_back(position)
 
     def _take_back(self, position: int) -> int:
@@ -130,8 +137,39 @@ class Dialogue:
             if self._defaults.get(field) is not None:
                 self._given[field] = self._defaults[field]
             return
-        self._given[field] = self._ask(question)
-        self._save_draft()
+        known = self._known(question) if self._one_screen else []
+        self._given[field] = known[0] if known else self._ask(question)
+        if not known:
+            self._save_draft()
+
+    def _known(self, question: Question) -> list[Any]:
+        """What need not be asked on one screen: an earlier answer, or what was detected. Empty where nobody knows."""
+        field, value = question.field, self._suggestion(question)
+        partition = str(self._given.get("gpu_partition"))
+        if field == "gpu_type" and "gpu_type" not in self._defaults and on_slurm(self._given):
+            value = self._site.gpu_type_in(partition)
+        if field == "workloads":
+            fitting = self._fitting()
+            names = [name for name in self._defaults.get("workloads") or fitting if name in fitting]
+            return [names] if names else []
+        if question.is_switch:
+            return [bool(value)]
+        text = str(value or "")
+        if not text:
+            return [] if question.required or field == "install_path" else [None]
+        if question.choices:
+            return [text] if text in question.choices else []
+        if _problem(field, text, self._given):
+            return []
+        if field not in PATHS:
+            return [text]
+        path = Path(text).expanduser().absolute()
+        return [] if field == "install_path" and used_folder.other_things(path) else [str(path)]
+
+    def _fitting(self) -> list[str]:
+        """The workloads that have a configuration for the GPU type."""
+        gpu_type = str(self._given.get("gpu_type"))
+        return [name for name, recipe in sorted(self._recipes.items()) if has_rows(recipe, gpu_type)]
 
     def _ask(self, question: Question) -> Any:
         if question.field == "workloads":
@@ -169,8 +207,7 @@ class Dialogue:
 
     def _ask_workloads(self) -> list[str]:
         q = _questionary()
-        gpu_type = str(self._given.get("gpu_type"))
-        fitting = [name for name, recipe in self._recipes.items() if has_rows(recipe, gpu_type)]
+        gpu_type, fitting = str(self._given.get("gpu_type")), self._fitting()
         chosen = self._defaults.get("workloads") or fitting
         choices = [
             q.Choice(
@@ -194,7 +231,7 @@ class Dialogue:
                 self._asked_secrets["hf_token"] = self._ask_token()
             token = self._asked_secrets["hf_token"]
             keep.add("hf_token")
-        if key is None and uses_images(self._given):
+        if key is None and uses_images(self._given) and not self._one_screen:
             if "ngc_api_key" not in self._asked_secrets:
                 prompt = "NGC API key (only for images that need one; Enter: none)"
                 text = _answer(_questionary().password(prompt)).strip()
@@ -217,12 +254,21 @@ class Dialogue:
         # The summary is to be read: what was typed before it was there does not confirm it.
         forget_keys()
         q = _questionary()
-        choice = _answer(q.select("Go on?", choices=["install", "change an answer", "leave"], instruction=" "))
-        if choice == "leave":
+        choice = _answer(q.select("Go on?", choices=["install", "change", "quit"], instruction=" "))
+        if choice == "quit":
             raise Interrupted(
                 "nothing was installed; your answers are kept", remedy="run it again to continue with them"
             )
         return bool(choice == "install")
+
+    def _change(self) -> None:
+        """From the one screen to all questions, from these to one of them again."""
+        if not self._one_screen:
+            self._change_one()
+            return
+        self._one_screen = False
+        self._defaults, self._given = {**self._defaults, **self._given}, dict(self._fixed)
+        self._ask_all()
 
     def _change_one(self) -> None:
         """Ask one question again, and those that follow from its answer."""

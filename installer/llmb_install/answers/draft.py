@@ -1,4 +1,5 @@
-"""The answers of a dialogue that was interrupted, in the user's state folder. No secret is among them."""
+"""The answers of a dialogue that was interrupted, and of the last that ended, in the user's state folder. No secret is
+among them."""
 
 from __future__ import annotations
 
@@ -13,9 +14,11 @@ from llmb_common.files import read_json, write_atomic
 from llmb_install.answers.questions import QUESTIONS, Given
 from llmb_install.working.readiness import raise_all
 
+_DRAFT, _LAST = "installer-draft.json", "installer-answers.json"
 
-def keep(given: Given) -> None:
-    path = _path()
+
+def keep(given: Given, name: str = _DRAFT) -> None:
+    path = _path(name)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, json.dumps(given, indent=2), mode=0o600)
 
@@ -31,20 +34,28 @@ def refuse(found: Iterable[LLMBError], given: Given) -> None:
     raise_all(problems, more)
 
 
-def forget() -> None:
-    _path().unlink(missing_ok=True)
+def finish(given: Given) -> None:
+    """The dialogue has ended: its answers are what the next one offers."""
+    with contextlib.suppress(RecordError, OSError):
+        keep(given, _LAST)
+    _path(_DRAFT).unlink(missing_ok=True)
 
 
-def read() -> Given:
-    """The saved answers; empty if there is no draft or it cannot be read."""
+def last() -> Given:
+    """The answers of this user's last dialogue that ended; empty if there was none."""
+    return read(_LAST)
+
+
+def read(name: str = _DRAFT) -> Given:
+    """The saved answers; empty if there are none or they cannot be read."""
     known = {question.field for question in QUESTIONS}
     try:
-        draft = read_json(_path())
+        draft = read_json(_path(name))
     except RecordError:
         return {}
     return {key: value for key, value in draft.items() if key in known} if isinstance(draft, dict) else {}
 
 
-def _path() -> Path:
+def _path(name: str) -> Path:
     base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(base) / "llmb" / "installer-draft.json"
+    return Path(base) / "llmb" / name

@@ -35,6 +35,17 @@ def choices_of(question: Question, site: Site) -> dict[str, str]:
     return {**found, OTHER: OTHER} if found else {}
 
 
+def earlier(last: Given, site: Site) -> Given:
+    """The user's last answers, without the folder, where they fit what is here: another cluster may share the home."""
+    if not last or on_slurm(last) != site.has_slurm:
+        return {}
+    if site.has_slurm:
+        wanted = {last.get("gpu_partition"), last.get("cpu_partition") or last.get("gpu_partition")}
+        if wanted - {p.name for p in site.partitions} or (site.accounts and last.get("account") not in site.accounts):
+            return {}
+    return {field: value for field, value in last.items() if field != "install_path"}
+
+
 def suggestions(site: Site, given: Given) -> Given:
     """What Enter accepts, by field: what was detected, else the documented default."""
     partition = str(given.get("gpu_partition"))

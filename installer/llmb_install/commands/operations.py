@@ -36,7 +36,7 @@ from llmb_install.working.reporter import Reporter
 
 _WELCOME = """\
 LLMB installer. Enter accepts the highlighted choice, Shift-Tab goes back, Ctrl-C quits and keeps the answers.
-Nothing is installed before the summary at the end. Detecting this machine's setup ..."""
+Nothing is installed before you have seen everything. Detecting this machine's setup ..."""
 
 
 def install(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
@@ -225,11 +225,15 @@ def _gather(asked: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers
         defaults |= _found_on(flags)
     terminal = sys.stdin.isatty() and sys.stderr.isatty()
     if terminal and (not flags.keys() - {"install_path", "space_check"} or missing(merged(defaults, flags))):
+        from llmb_install.answers import draft
         from llmb_install.answers.dialogue import Dialogue
+        from llmb_install.answers.suggestions import earlier
         from llmb_install.detect import detect_site
 
         print(_WELCOME, file=sys.stderr)
-        dialogue = Dialogue(detect_site(), recipes, flags, {"install_path": str(path), **merged(defaults, flags)})
+        site = detect_site()
+        offered = merged(defaults if stored else {**earlier(draft.last(), site), **defaults}, flags)
+        dialogue = Dialogue(site, recipes, flags, {"install_path": str(path), **offered})
 
         def summary(answers: Answers, secrets: Secrets) -> str:
             raise_all(_site_problems(asked, answers, clone, path))  # while they can still be corrected
