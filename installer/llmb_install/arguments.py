@@ -15,6 +15,7 @@ from typing import NoReturn
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_install.answers import used_folder
 from llmb_install.answers.questions import QUESTIONS, Given
+from llmb_install.parts import bundles
 from llmb_install.parts.credentials import KEPT
 
 DEFAULT_FOLDER = "llmb_install"
@@ -25,6 +26,7 @@ COMMANDS = {
     "list": "show what is installed and what is available",
     "verify": "check every part against its receipt",
     "update": "bring an installation up to date with its clone, repair it and remove leftovers",
+    "bundle": "put everything that an installation fetches into a folder, for machines without a network",
     "uninstall": "remove an installation; results stay",
     "doctor": "check this site and report what to fix",
 }
@@ -88,7 +90,7 @@ def _refuse_beside_quickstart(asked: argparse.Namespace) -> None:
         if getattr(asked, name, None):
             raise RequestError(
                 f"--quickstart decides everything itself: --{name.replace('_', '-')} has no place beside it",
-                remedy="give only --install-path, --no-space-check and --verbose with it, or leave --quickstart out",
+                remedy="give only --install-path, --from, --no-space-check and --verbose with it, or leave it out",
             )
 
 
@@ -119,6 +121,10 @@ def _parser(command: str) -> argparse.ArgumentParser:
         for flag, variable in SECRET_FLAGS.items():
             text = f"stored in a file that only you can read; for this run only, set {variable} instead"
             parser.add_argument(flag, metavar="SECRET", help=text)
+        text = "take packages and images from this folder, which the command bundle has made, and from nowhere else"
+        parser.add_argument("--from", metavar="DIR", help=text)
+    if command == "bundle":
+        _add_bundle_options(parser)
     if command == "doctor":
         parser.add_argument("--account", help="default: as in cluster_config.yaml")
         parser.add_argument("--gpu-partition", metavar="PARTITION", help="default: as in cluster_config.yaml")
@@ -132,6 +138,25 @@ def _parser(command: str) -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="the result as JSON on standard output")
     parser.add_argument("--verbose", action="store_true", help="show the output of every command")
     return parser
+
+
+def _add_bundle_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--to", metavar="DIR", required=True, help="the folder; run again, an unfinished one is finished"
+    )
+    text = "their images, and the CPU engines that they train in; default: the installation's, if there is one"
+    parser.add_argument("--workloads", metavar="WORKLOADS", help=text)
+    text = "for these machines; default: this machine's kind (images: that of the installation's GPUs)"
+    parser.add_argument("--platform", nargs="+", choices=("x86_64", "aarch64"), metavar="x86_64|aarch64", help=text)
+    text = "for these versions of Python; default: this one, and one that fits the CPU engine"
+    parser.add_argument("--python", nargs="+", metavar="3.X", help=text)
+    parser.add_argument("--no-images", action="store_true", help="leave images out")
+
+
+def use_bundle(asked: argparse.Namespace, clone: Path) -> None:
+    """What ``--from`` asks for."""
+    if chosen := getattr(asked, "from", None):
+        bundles.use(Path(chosen), clone)
 
 
 def _add_install_options(parser: argparse.ArgumentParser) -> None:

@@ -22,6 +22,7 @@ from llmb_install import arguments
 from llmb_install.answers import checks, draft, questions, site_checks, used_folder
 from llmb_install.answers.questions import Given
 from llmb_install.guard import guarded
+from llmb_install.parts.bundles import bundled_image
 from llmb_install.parts.engine import cpu_engine
 from llmb_install.parts.folders import ANSWERS_FILE
 from llmb_install.parts.images import Image
@@ -54,6 +55,7 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     os.environ.update(secrets)
     asked = arguments.parse(words)
     install = arguments.install_path(asked, clone)
+    arguments.use_bundle(asked, clone)
     require_trusted(install / ANSWERS_FILE, install)  # before a program of the installation is started
     given, lines = _known_answers(asked, install)
     wrong = _wrong(asked, clone, given, lines) if given else []
@@ -152,7 +154,10 @@ def _planned(asked: argparse.Namespace, given: Given, clone: Path, install: Path
     prefix = ("srun",) if given.get("install_method") == "srun" else ()
     architecture = given.get("arch") or questions.default_architecture(given["gpu_type"])
     return [
-        Image(source, folder / image_file_name(source), architecture, install / ".llmb" / "receipts", prefix, check)
+        Image(
+            *(source, folder / image_file_name(source), architecture, install / ".llmb" / "receipts", prefix, check),
+            origin=bundled_image(architecture, source),
+        )
         for source in sorted({head["image"] for head in chosen})
     ]
 

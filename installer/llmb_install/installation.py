@@ -12,6 +12,7 @@ from llmb_common.recipes.recipe import Recipe
 from llmb_install.answers.answers import Answers, to_yaml
 from llmb_install.answers.stored import ANSWERS_FILE, load_recipes
 from llmb_install.parts import credentials
+from llmb_install.parts.bundles import bundled_image
 from llmb_install.parts.credentials import Secrets
 from llmb_install.parts.engine import KINDS, Engine, OwnEngine, cpu_engine
 from llmb_install.parts.environments import Environment
@@ -146,6 +147,7 @@ class Installation:
             receipts=self.path / ".llmb" / "receipts",
             prefix=self.compute_node(),
             space_check=self.answers.space_check,
+            origin=bundled_image(self.answers.arch, source),
             needs=(credentials.REGISTRY,) if self.secrets.ngc_api_key else (),
         )
 

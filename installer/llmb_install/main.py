@@ -29,6 +29,7 @@ def _dispatch(argv: Sequence[str]) -> int:
     asked = arguments.parse(words)
     clone = Path(os.environ.get("LLMB_REPO") or Path(__file__).parents[2]).resolve()
     install = arguments.install_path(asked, clone)
+    arguments.use_bundle(asked, clone)
     result = _command(asked, clone, install)(asked, clone, install)
     return print_result(asked.command, result, as_json=asked.json)
 
@@ -57,6 +58,10 @@ def _command(asked: argparse.Namespace, clone: Path, install: Path) -> Command:
 
         used_folder.require_free(install, agreed=asked.into_used_folder)
         return quickstart
+    if asked.command == "bundle":
+        from llmb_install.commands.bundle import bundle
+
+        return bundle
     from llmb_install.commands import operations
 
     return operations.COMMANDS[asked.command]

@@ -137,5 +137,5 @@ def test_every_dependency_is_imported_before_the_environment_counts_as_good() ->
     text = (CLONE / "pyproject.toml").read_text()
     found = re.findall(r"^(?:dependencies|install) = \[(.*?)\]$", text, re.MULTILINE | re.DOTALL)
     wanted = set(re.findall(r'"([a-z_.-]+)>=', "".join(found)))
-    assert len(wanted) == 9, wanted
+    assert len(wanted) == 10, wanted
     assert {"yaml" if name == "pyyaml" else name for name in wanted} == set(TOOL_IMPORTS)

@@ -338,7 +338,7 @@ def test_a_cpu_build_of_torch_is_looked_for_first(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "index").as_uri())
     monkeypatch.setattr(engine_module.uv, "on_path", lambda: None)
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    monkeypatch.setattr(engine_module, "_python_for", lambda release: "/python")
+    monkeypatch.setattr(engine_module, "python_for", lambda release: "/python")
     monkeypatch.setattr(engine_module.pythons, "version_of", lambda path: (3, 12))
     (tmp_path / "torch").mkdir()
     for name in ("2.13.0-cp312-cp312", "2.13.0+cpu-cp311-cp311", "2.13.0+cpu-cp312-cp312t"):

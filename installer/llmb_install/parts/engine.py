@@ -83,7 +83,7 @@ class Engine(Environment):
         return [*super().lacks(), *(lack for problem in problems if (lack := problem()))]
 
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
-        if not self.python and (python := _python_for(self.release)):
+        if not self.python and (python := python_for(self.release)):
             return replace(self, python=python).ensure(reporter, anew=anew)
         return super().ensure(reporter, anew=anew)
 
@@ -91,12 +91,12 @@ class Engine(Environment):
         """None where there is one, or where uv has just fetched one."""
         oldest, newest = KINDS[self.release].pythons
         wanted = pythons.spelt(oldest, newest)
-        if _python_for(self.release):
+        if python_for(self.release):
             return None
         print(f"fetching Python {pythons.spelt(newest)} with uv: the CPU engine needs {wanted}", file=sys.stderr)
         folder = self.link.with_name(cache_name(self.name))
         problem = uv.fetch_python(pythons.spelt(newest), folder, child_environment())
-        if problem is None and _python_for(self.release):
+        if problem is None and python_for(self.release):
             return None
         return EnvironmentLacks(
             f"the CPU engine needs Python {wanted}, none was found on PATH (this is Python "
@@ -105,7 +105,7 @@ class Engine(Environment):
         )
 
     def _no_torch(self) -> EnvironmentLacks | None:
-        python = _python_for(self.release)
+        python = python_for(self.release)
         pinned = re.search(r"^torch==(\S+)", self.lock.read_text(encoding="utf-8"), re.MULTILINE)
         # Another engine has it, or a uv with settings of its own knows better.
         if python is None or pinned is None or any(map(Path.exists, self.shares)) or uv.on_path():
@@ -165,7 +165,7 @@ def cpu_engine(
     engine = KINDS[release]
     return Engine(
         link=install / "venvs" / engine.name,
-        python=_python_for(release) or "",
+        python=python_for(release) or "",
         lock=clone / "installer" / "locks" / f"{engine.name}.txt",
         smoke=engine.smoke,
         of_newer_python=engine.of_newer_python,
@@ -176,7 +176,7 @@ def cpu_engine(
     )
 
 
-def _python_for(release: str) -> str | None:
+def python_for(release: str) -> str | None:
     oldest, newest = KINDS[release].pythons
     return pythons.find_python(lambda version: oldest <= version <= newest)
 

@@ -19,8 +19,8 @@ from llmb_install.working import command
 from llmb_install.working.reporter import Reporter, Step
 
 _REACH = (
-    "check the network and the proxy, or name an index that this machine reaches, as pip and uv are told "
-    "(PIP_INDEX_URL, UV_DEFAULT_INDEX)"
+    "check the network and the proxy, name an index that this machine reaches, as pip and uv are told (PIP_INDEX_URL, "
+    "UV_DEFAULT_INDEX), or install from a bundle: --from DIR, see docs/administrators.md"
 )
 
 

@@ -14,7 +14,7 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ class Image(Artefact):
 
     ``source``: ``nvcr.io#nvidia/nemo:26.02.01``. ``prefix``: put before commands that should run on a compute node.
     ``receipts``: folder for the receipt where the image's own cannot be written. ``env``: Enroot's environment.
+    ``origin``: the same image elsewhere, with its receipt, from where it is taken instead.
     """
 
     source: str
@@ -59,6 +60,7 @@ class Image(Artefact):
     space_check: bool = True
     env: Mapping[str, str] = field(default_factory=lambda: os.environ, compare=False)
     needs: tuple[str, ...] = ()
+    origin: Path | None = None
     download: int = IMAGE_BYTES
     disk: int = IMAGE_BYTES
 
@@ -96,14 +98,16 @@ class Image(Artefact):
         """None for a file that is there: it may be adopted. A compute node is asked for its own when it imports."""
         if self.path.is_file():
             return []
+        if self.origin:
+            return [Room(self.path.parent, self.origin.stat().st_size if self.origin.is_file() else 0, self.id)]
         if self.prefix or not self.space_check:
             return [Room(self.path.parent, 0, self.id)]
         unpacked = Room(temporary_folder(self.env), UNPACKED_BYTES, f"unpacking {self.path.name}")
         return [Room(self.path.parent, IMAGE_BYTES, self.id), unpacked]
 
     def lacks(self) -> list[EnvironmentLacks]:
-        """Enroot; a compute node is asked for its own when it imports."""
-        here = self.prefix or self.path.is_file() or shutil.which("enroot", path=self.env.get("PATH"))
+        """Enroot, where it is not taken from elsewhere; a compute node is asked for its own when it imports."""
+        here = self.prefix or self.origin or self.path.is_file() or shutil.which("enroot", path=self.env.get("PATH"))
         return [] if here else [_not_found("enroot")]
 
     def is_complete(self) -> bool:
@@ -150,6 +154,9 @@ class Image(Artefact):
             with nullcontext() if self.is_private else shared:
                 # Another installation may have imported it while we waited.
                 if anew or not self.is_complete():
+                    if self.origin:
+                        _take(self, self.origin, step)
+                        return True
                     if self.space_check:
                         _require_space(self)
                     _import(self, reporter, step)
@@ -214,6 +221,37 @@ def _require_agreement(image: Image, receipt: Mapping[str, object]) -> None:
         raise BadImage(f"its receipt is for {source}, {architecture}")
     if receipt.get("size") != image.path.stat().st_size or receipt.get("sha256") != sha256_of(image.path):
         raise BadImage("its content is not what its receipt says")
+
+
+def _take(image: Image, origin: Path, step: Step) -> None:
+    """Link or copy the image from ``origin``, and believe the copy when it is what the receipt there says."""
+    _remove_leftovers(image)
+    fresh = image.path.with_name(f".{image.path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
+    receipt = read_receipt(origin.with_name(f"{origin.name}.receipt.json"))
+    if receipt is None or not origin.is_file():
+        raise EnvironmentLacks(
+            f"the image {image.source} for {image.architecture} is not there: {origin} or its receipt is missing",
+            remedy="make the bundle again with this workload, or copy it again, whole",
+        )
+    try:
+        step.update(f"taking it from {origin.parent}")
+        try:
+            fresh.hardlink_to(origin)
+        except OSError:  # on another file system
+            shutil.copyfile(origin, fresh)
+        try:
+            _require_agreement(replace(image, path=fresh), receipt)
+        except BadImage as problem:
+            raise EnvironmentLacks(
+                f"{origin} is damaged: {problem}", remedy="copy it again: 'sha256sum -c SHA256SUMS' names what differs"
+            ) from problem
+        image.receipt_path().parent.mkdir(parents=True, exist_ok=True)
+        write_json(image.receipt_path(), {**receipt, "mtime_ns": fresh.stat().st_mtime_ns})
+        fresh.replace(image.path)
+        fsync_folder(image.path.parent)
+        step.update(size(image.path.stat().st_size))
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def _import(image: Image, reporter: Reporter, step: Step) -> None:

@@ -141,6 +141,7 @@ class Sources:
         self._indexes = [] if "--no-index" in told.options else self._all_indexes(given)
         self._trusted = given.get("UV_INSECURE_HOST", "").split()
         self._failed: Dict[str, Unavailable] = {}
+        self._read_pages: Dict[str, List[Link]] = {}
 
     @staticmethod
     def _all_indexes(given: Mapping[str, str]) -> List[str]:
@@ -166,7 +167,9 @@ class Sources:
         pages = [*self._pages, *(f"{index.rstrip('/')}/{package}/" for index in (*self._indexes, *more))]
         for page in pages:
             try:
-                found += [link for link in self._page(page) if _normal(link.name).startswith(f"{package}-")]
+                if page not in self._read_pages:
+                    self._read_pages[page] = self._page(page)
+                found += [link for link in self._read_pages[page] if _normal(link.name).startswith(f"{package}-")]
             except Unavailable as problem:  # noqa: PERF203
                 if problem.silent and not (silent and page.startswith(tuple(more))):
                     silent[self.configured(page)] = problem.silent
@@ -178,14 +181,16 @@ class Sources:
             raise Unavailable(f"no build for this machine is there ({asked})")
         return found
 
-    def fetch(self, package: str, accepts: Callable[[str], bool], hashes: Collection[str]) -> bytes:
+    def fetch(
+        self, package: str, accepts: Callable[[str], bool], hashes: Collection[str], more: Collection[str] = ()
+    ) -> bytes:
         """The first file that ``accepts`` likes and whose SHA-256 is one of ``hashes``.
 
         Raises:
             Unavailable: there is none.
         """
         problem = ""
-        for link in self.links(package, accepts):
+        for link in self.links(package, accepts, more):
             try:
                 content = self._read(link.place, _seconds(self._env))
             except Unavailable as error:

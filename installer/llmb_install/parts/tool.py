@@ -20,7 +20,7 @@ TOOL_BYTES = 245_000_000
 
 TOOL_IMPORTS = (
     *("msgspec", "yaml", "click", "rich"),
-    *("questionary", "ruamel.yaml", "requests", "huggingface_hub", "stamina"),
+    *("questionary", "ruamel.yaml", "requests", "huggingface_hub", "stamina", "packaging"),
 )
 """The modules of every dependency in pyproject.toml: one that is missing must show before a command needs it."""
 

@@ -120,7 +120,9 @@ def install_argv(program: str, python: str, cache: Path, told: Settings, argumen
     """
     options = ["--compile-bytecode", "--index-strategy", "unsafe-best-match"]
     options += ["--link-mode", "hardlink", "--cache-dir", str(cache)]
-    return [program, "pip", "install", "--python", python, *options, *told.options, *arguments]
+    words = list(arguments)
+    options += [option for option in told.options if option not in words]  # uv refuses one that is given twice
+    return [program, "pip", "install", "--python", python, *options, *words]
 
 
 def cache_folder(env: Mapping[str, str]) -> Path:

@@ -1,0 +1,225 @@
+"""``llmb-install bundle``: everything that an installation fetches, in one folder, for machines without a network."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import platform
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from packaging.requirements import Requirement
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
+from packaging.version import Version
+
+import llmb_common
+from llmb_common.engines import DEFAULT_ENGINE
+from llmb_common.envelope import Result
+from llmb_common.errors import EnvironmentLacks, RequestError
+from llmb_common.files import sha256_of, write_atomic, write_json
+from llmb_install.answers.questions import expand_workloads
+from llmb_install.answers.stored import load_recipes, stored_answers
+from llmb_install.installation import Installation
+from llmb_install.parts import bundles
+from llmb_install.parts.engine import KINDS, MINIMUM_GLIBC, python_for
+from llmb_install.parts.environment_content import child_environment, not_had
+from llmb_install.parts.environment_packages import CPU_TORCH_INDEX
+from llmb_install.parts.images import Image
+from llmb_install.parts.lock_files import lock_requirements
+from llmb_install.parts.package_index import Sources, Unavailable, settings
+from llmb_install.parts.pythons import Version as Python
+from llmb_install.parts.pythons import running_version, spelt, version_of
+from llmb_install.parts.receipts import read_receipt
+from llmb_install.working.install_lock import install_lock
+from llmb_install.working.reporter import Reporter, size
+
+_TOOL_LOCKS = ("uv.txt", "tool.txt", "tool-build.txt")
+# What the oldest glibc can run is preferred: it serves all others, too. The names that wheels had before.
+_EARLIER = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+
+
+class Target(NamedTuple):
+    machine: str
+    python: Python
+
+
+def bundle(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
+    """Write the bundle, or finish one that was interrupted."""
+    folder = Path(asked.to).expanduser().absolute()
+    if folder.is_dir() and {entry.name for entry in folder.iterdir()} - {*_PARTS, bundles.SUMS}:
+        raise RequestError(f"{folder} holds other files than a bundle's", remedy="give --to a new or empty folder")
+    releases, images = _wanted(asked, clone, path, folder)
+    targets = [Target(machine, python) for machine in _machines(asked) for python in _pythons(asked, releases)]
+    with Reporter(folder / ".llmb" / "logs", verbose=asked.verbose) as reporter, install_lock(folder, reporter):
+        (folder / bundles.SUMS).unlink(missing_ok=True)
+        sums = _fetch_wheels(clone, folder / "wheels", targets, releases, reporter)
+        for image in images:
+            image.path.parent.mkdir(parents=True, exist_ok=True)
+            image.ensure(reporter)
+            receipt = image.receipt_path()
+            sums[str(image.path.relative_to(folder))] = str((read_receipt(receipt) or {})["sha256"])
+            sums[str(receipt.relative_to(folder))] = sha256_of(receipt)
+        about: dict[str, Any] = {
+            "schema": 1,
+            "llmb": llmb_common.__version__,
+            "locks": bundles.fingerprint(clone),
+            "platforms": sorted({target.machine for target in targets}),
+            "pythons": [spelt(python) for python in sorted({target.python for target in targets})],
+            "engines": releases,
+            "images": [image.source for image in images],
+        }
+        write_json(folder / bundles.ABOUT, about)
+        sums[bundles.ABOUT] = sha256_of(folder / bundles.ABOUT)
+        write_atomic(folder / bundles.SUMS, "".join(f"{value}  {name}\n" for name, value in sorted(sums.items())))
+    total = size(sum((folder / name).stat().st_size for name in sums))
+    purpose = f"for {', '.join(about['platforms'])} with Python {', '.join(about['pythons'])}"
+    text = f"{folder}: {len(sums)} files, {total}, {purpose}"
+    remarks = [f"next: copy it and this clone, then there: ./installer.py --from {folder.name} ..."]
+    return Result({"bundle": str(folder), **about}, f"{text}\n", remarks=remarks)
+
+
+_PARTS = (".llmb", bundles.ABOUT, "wheels", "images")
+
+
+def _wanted(asked: argparse.Namespace, clone: Path, path: Path, folder: Path) -> tuple[list[str], list[Image]]:
+    """The releases whose CPU engines go in, and the images. Of the workloads asked for, else of the installation's."""
+    recipes, answers = load_recipes(clone), stored_answers(path)
+    names = expand_workloads(asked.workloads, recipes) if asked.workloads else answers.workloads if answers else ()
+    chosen = [recipes[name] for name in names]
+    releases = sorted({DEFAULT_ENGINE, *(recipe.engine for recipe in chosen), *((answers and answers.engines) or ())})
+    uses_images = bool(asked.workloads) or bool(answers and answers.uses_images)
+    sources = {recipe.image for recipe in chosen} if uses_images and not asked.no_images else set()
+    installed = Installation(clone, answers) if answers else None
+    there = {image.source: image for image in installed.images()} if installed else {}
+    machines = [answers.arch] if answers and answers.uses_images and not asked.platform else _machines(asked)
+    images = []
+    for source, machine in ((source, machine) for source in sorted(sources) for machine in machines):
+        own = there.get(source)
+        found = own is not None and own.architecture == machine and own.is_complete()
+        prefix = own.prefix if own else ()
+        target = bundles.image_path(folder, machine, source)
+        image = Image(
+            source, target, machine, folder / ".llmb" / "receipts", prefix, origin=own.path if own and found else None
+        )
+        if not (found or prefix or image.is_complete() or shutil.which("enroot")):
+            raise EnvironmentLacks(
+                f"the image {source} for {machine} is not installed here, and Enroot, which imports it, is not on PATH",
+                remedy="make the bundle where Enroot is, or of an installation that has the image (--install-path), or "
+                "leave images out: --no-images",
+            )
+        images.append(image)
+    return [release for release in releases if release in KINDS], images
+
+
+def _machines(asked: argparse.Namespace) -> list[str]:
+    return asked.platform or [platform.machine()]
+
+
+def _pythons(asked: argparse.Namespace, releases: list[str]) -> list[Python]:
+    """Those asked for; else this one, and those that the engines would get here."""
+    if asked.python:
+        if wrong := [text for text in asked.python if not re.fullmatch(r"3\.\d+", text)]:
+            raise RequestError(
+                f"--python {wrong[0]} is not a version such as 3.12", remedy="give major and minor alone"
+            )
+        return [(3, int(text.partition(".")[2])) for text in asked.python]
+    found = [version_of(python) for release in releases if (python := python_for(release))]
+    return sorted({running_version(), *(version for version in found if version)})
+
+
+def _fetch_wheels(
+    clone: Path, folder: Path, targets: list[Target], releases: list[str], reporter: Reporter
+) -> dict[str, str]:
+    """All that the locks name for ``targets``; removes what they do not name. Returns the hash of each file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    told = settings(child_environment())
+    sources = Sources(told)
+    sums: dict[str, str] = {}
+    with reporter.step("packages") as step:
+        for lock, target, newer in _lists(clone, targets, releases):
+            text = lock.read_text(encoding="utf-8")
+            hashes = set(re.findall(r"sha256:([0-9a-f]{64})", text))
+            for requirement in _requirements(text, target, newer):
+                more = () if told.options or requirement.name != "torch" else (CPU_TORCH_INDEX,)
+                try:
+                    name = _choose(
+                        sources, requirement, target._replace(python=newer.get(requirement.name, target.python)), more
+                    )
+                    step.update(f"{len(sums) + 1}: {name}")
+                    sums[f"wheels/{name}"] = _fetched(sources, requirement.name, folder / name, hashes, more)
+                except Unavailable as problem:
+                    raise not_had(
+                        f"{requirement} for Python {spelt(target.python)} on {target.machine} cannot be had",
+                        problem,
+                        "check the index settings of pip or uv, then run the same command again",
+                    ) from problem
+        step.update(f"{len(sums)} files")
+    for stale in {path.name for path in folder.iterdir()} - {Path(name).name for name in sums}:
+        (folder / stale).unlink()
+    return sums
+
+
+def _lists(clone: Path, targets: list[Target], releases: list[str]) -> Iterator[tuple[Path, Target, dict[str, Python]]]:
+    """Locks, what for, and the packages that are taken as if for another Python."""
+    locks = clone / "installer" / "locks"
+    for target in targets:
+        for name in _TOOL_LOCKS:
+            yield locks / name, target, {}
+        for kind in (KINDS[release] for release in releases):
+            if kind.pythons[0] <= target.python <= kind.pythons[1]:
+                yield locks / f"{kind.name}.txt", target, dict.fromkeys(kind.of_newer_python, (3, 12))
+
+
+def _requirements(text: str, target: Target, newer: dict[str, Python]) -> Iterator[Requirement]:
+    version = spelt(target.python)
+    environment = {
+        **{"python_version": version, "python_full_version": f"{version}.0", "platform_machine": target.machine},
+        **{"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"},
+    }
+    for requirement in map(Requirement, lock_requirements(text)):
+        if requirement.marker is None or requirement.marker.evaluate(environment):
+            yield requirement
+
+
+def _choose(sources: Sources, requirement: Requirement, target: Target, more: tuple[str, ...]) -> str:
+    """The file of the pinned release that fits best; its source where no wheel does."""
+    (pin,) = requirement.specifier
+    links = sources.links(requirement.name, more=more)
+    ranks = {tag: rank for rank, tag in enumerate(_tags(target))}
+    fits = {link.name: _rank(link.name, Version(pin.version), ranks) for link in links}
+    best = min(fits, key=lambda name: fits[name])
+    if fits[best] > len(ranks):
+        raise Unavailable(f"no file of {requirement} among {len(fits)} is for it")
+    return best
+
+
+def _rank(name: str, version: Version, ranks: dict[Tag, int]) -> int:
+    none = len(ranks) + 1
+    try:
+        if name.endswith(".whl"):
+            _, found, _, tags = parse_wheel_filename(name)
+            return min((ranks[tag] for tag in tags if tag in ranks), default=none) if found == version else none
+        return len(ranks) if parse_sdist_filename(name)[1] == version else none
+    except (InvalidWheelFilename, InvalidSdistFilename):
+        return none
+
+
+def _tags(target: Target) -> Iterable[Tag]:
+    platforms = []
+    for minor in range(5, MINIMUM_GLIBC[1] + 1):
+        platforms += [f"{_EARLIER[minor]}_{target.machine}"] if minor in _EARLIER else []
+        platforms.append(f"manylinux_2_{minor}_{target.machine}")
+    interpreter = f"cp{target.python[0]}{target.python[1]}"
+    yield from cpython_tags(target.python, [interpreter], platforms)
+    yield from compatible_tags(target.python, interpreter, platforms)
+
+
+def _fetched(sources: Sources, package: str, path: Path, hashes: set[str], more: tuple[str, ...]) -> str:
+    """Fetch the file unless it is there; its hash."""
+    if not (path.is_file() and sha256_of(path) in hashes):
+        write_atomic(path, sources.fetch(package, path.name.__eq__, hashes, more))
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,116 @@
+"""A bundle: a folder with everything that an installation fetches, for machines without a network.
+
+``wheels/`` has the files that the locks name, ``images/ARCHITECTURE/`` images with their receipts, ``bundle.json`` says
+what all that is for, and ``SHA256SUMS``, written last, has the hash of every file. ``commands/bundle.py`` makes it.
+
+Standard library only: the bootstrap takes its first packages from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from llmb_common.engines import image_file_name
+from llmb_common.errors import EnvironmentLacks
+from llmb_common.files import sha256_of
+
+SUMS, ABOUT = "SHA256SUMS", "bundle.json"
+
+_CHOSEN = "LLMB_BUNDLE"
+"""The variable that tells the second stage."""
+
+
+def locks(clone: Path) -> list[Path]:
+    return sorted((clone / "installer" / "locks").glob("*.txt"))
+
+
+def fingerprint(clone: Path) -> str:
+    """A hash of all locks: a bundle serves the releases of LLMB that have the same."""
+    return hashlib.sha256(b"\0".join(lock.read_bytes() for lock in locks(clone))).hexdigest()
+
+
+def image_path(bundle: Path, architecture: str, source: str) -> Path:
+    return bundle / "images" / architecture / image_file_name(source)
+
+
+def bundled_image(architecture: str, source: str) -> Path | None:
+    """Where the image is to be taken from, if this process uses a bundle."""
+    chosen = os.environ.get(_CHOSEN)
+    return image_path(Path(chosen), architecture, source) if chosen else None
+
+
+def use(bundle: Path, clone: Path) -> None:
+    """From here on this process, and those that it starts, take packages and images from ``bundle`` alone.
+
+    Everything in it is compared with its hash first, except images: each is when it is taken.
+
+    Raises:
+        EnvironmentLacks: it is none, is damaged, or is for other machines or another release of LLMB.
+    """
+    bundle = bundle.expanduser().absolute()
+    sums = read_sums(bundle)
+    for name, expected in sums.items():
+        _require_file(bundle / name, None if name.endswith(".sqsh") else expected)
+    _require_fit(bundle, json.loads((bundle / ABOUT).read_bytes()), clone)
+    os.environ.update(
+        {
+            "PIP_CONFIG_FILE": os.devnull,
+            "PIP_NO_INDEX": "1",
+            "UV_FIND_LINKS": (bundle / "wheels").as_uri(),
+            _CHOSEN: str(bundle),
+        }
+    )
+
+
+def read_sums(bundle: Path) -> dict[str, str]:
+    """The hash of each file, by its name in the bundle.
+
+    Raises:
+        EnvironmentLacks: it is no bundle, or an unfinished one.
+    """
+    try:
+        lines = (bundle / SUMS).read_text(encoding="utf-8").splitlines()
+        sums = {name: value for value, name in (line.split("  ", 1) for line in lines)}
+    except (OSError, ValueError):
+        sums = {}
+    if ABOUT not in sums:
+        raise EnvironmentLacks(
+            f"{bundle} is not a bundle, or an unfinished one: it has no {SUMS} that names {ABOUT}",
+            remedy="name the folder that 'llmb-install bundle --to DIR' made; the same command finishes it",
+        )
+    return sums
+
+
+def _require_file(path: Path, expected: str | None) -> None:
+    problem = ""
+    if not path.is_file():
+        problem = f"{path} is missing"
+    elif expected and sha256_of(path) != expected:
+        problem = f"{path} has another content than the {SUMS} of its bundle says"
+    if problem:
+        raise EnvironmentLacks(
+            problem, remedy=f"copy the bundle again, whole: 'sha256sum -c {SUMS}' in it names what differs"
+        )
+
+
+def _require_fit(bundle: Path, about: Mapping[str, object], clone: Path) -> None:
+    machine, version = platform.machine(), "{}.{}".format(*sys.version_info)
+    platforms, pythons = [list(map(str, about[key])) for key in ("platforms", "pythons")]  # type: ignore[call-overload]
+    if machine not in platforms or version not in pythons:
+        raise EnvironmentLacks(
+            f"the bundle {bundle} is for {' and '.join(platforms)} with Python {', '.join(pythons)}; this is {machine} "
+            f"with Python {version}",
+            remedy="start ./installer.py with such a Python, or make a bundle for this machine: "
+            f"llmb-install bundle --to DIR --platform {machine} --python {version}",
+        )
+    if about["locks"] != fingerprint(clone):
+        raise EnvironmentLacks(
+            f"the bundle {bundle} was made by another release of LLMB, which needs other packages than {clone}",
+            remedy="make it again with this release, or install from the release that made it",
+        )
