@@ -147,6 +147,7 @@ class Installation:
             receipts=self.path / ".llmb" / "receipts",
             prefix=self.compute_node(),
             space_check=self.answers.space_check,
+            mirror=self.answers.registry_mirror or "",
             origin=bundled_image(self.answers.arch, source),
             needs=(credentials.REGISTRY,) if self.secrets.ngc_api_key else (),
         )

@@ -103,6 +103,7 @@ def test_a_play_file_with_another_schema_is_refused(tmp_path: Path, line: str, m
         ({"install_path": 5}, "install_path is 5, which is not text"),
         ({"account": ["a"]}, "account is ['a'], which is not text"),
         ({"account": "-x"}, "account is '-x', which is not a valid name in Slurm"),
+        ({"registry_mirror": "https://mirror"}, "registry_mirror is 'https://mirror'"),
         ({"workloads": 5}, "workloads is 5"),
         ({"workloads": ["pretrain_grok1", None]}, "workloads is ['pretrain_grok1', None]"),
         ({"engines": 0.6}, "engines is 0.6"),

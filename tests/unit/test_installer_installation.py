@@ -187,6 +187,21 @@ def test_engines_are_those_that_the_recipes_train_in(tmp_path: Path) -> None:
     assert parts(found, Commands) == [Commands(tmp_path / "bin")]
 
 
+@pytest.mark.parametrize(
+    ("mirror", "asked"),
+    [
+        (None, "nvcr.io#nvidia/nemo:26.02.01"),
+        ("mirror.site", "mirror.site#nvidia/nemo:26.02.01"),
+        ("mirror.site:5000/a/b", "mirror.site:5000#a/b/nvidia/nemo:26.02.01"),
+    ],
+)
+def test_a_mirror_has_the_images_under_names_of_its_own(tmp_path: Path, mirror: str | None, asked: str) -> None:
+    """Files and receipts keep the name that recipes know."""
+    (image,) = installation(tmp_path, **SLURM, registry_mirror=mirror).images()
+    assert image.import_command(Path("x"))[-1] == f"docker://{asked}"
+    assert (image.source, image.path.name) == ("nvcr.io#nvidia/nemo:26.02.01", "nvidia+nemo+26.02.01.sqsh")
+
+
 def test_what_the_sites_file_gets_on_slurm(tmp_path: Path) -> None:
     more = {"gres": True, "mpi": "none", "container_writable": False, "cpu_partition": "cpu", "image_folder": "/s"}
     assert installation(tmp_path, **SLURM, **more).site_values() == {

@@ -45,6 +45,7 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     container_writable: bool | None = None
     env_type: EnvironmentType
     image_folder: str | None = None
+    registry_mirror: str | None = None
     engine_python: str | None = None
     hugging_face: bool = False
     engines: tuple[str, ...] | None = None

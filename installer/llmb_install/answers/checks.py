@@ -6,6 +6,7 @@ Standard library only: the bootstrap reports it before anything is installed.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -31,6 +32,8 @@ FIELDS = frozenset({"schema", "space_check", *(question.field for question in QU
 """The keys of a file of answers."""
 SECRETS = ("hf_token", "ngc_api_key")
 """Keys of a play file that are no answers."""
+
+_MIRROR = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9][a-z0-9._-]*)*")
 
 
 def read_given(path: Path, also: Collection[str] = (), load: Loader = load_text) -> tuple[Given, Lines]:
@@ -139,6 +142,8 @@ def _value_problem(question: Question, value: object, at: str) -> RequestError |
         problem, remedy = f" is {value!r}, which is not text", "put the value in quotes"
     elif value and field in SLURM_NAMES and not is_slurm_name(value):
         problem, remedy = f" is {value!r}, which is not a valid name in Slurm", f"correct {field}"
+    elif value and field == "registry_mirror" and not _MIRROR.fullmatch(value):
+        problem, remedy = f" is {value!r}", "HOST[:PORT][/FOLDER], such as registry.site:5000/nvcr"
     return RequestError(f"{at}{field}{problem}", remedy=remedy) if problem else None
 
 

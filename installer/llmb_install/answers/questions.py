@@ -136,6 +136,13 @@ QUESTIONS = (
         matters=uses_images,
     ),
     Question(
+        "registry_mirror",
+        "Mirror of the registry",
+        "import images from HOST[:PORT][/FOLDER] in place of their own registry, nvcr.io",
+        matters=uses_images,
+        asked=_never,
+    ),
+    Question(
         "engine_python",
         "Python with torch and Megatron-Bridge",
         "for GPU jobs outside a container: the Python of an environment with torch and Megatron-Bridge",

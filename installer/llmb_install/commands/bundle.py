@@ -8,19 +8,24 @@ import platform
 import re
 import shutil
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 from packaging.requirements import Requirement
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
 from packaging.version import Version
 
 import llmb_common
+from llmb_common.cluster_types import SLURM
 from llmb_common.engines import DEFAULT_ENGINE
 from llmb_common.envelope import Result
 from llmb_common.errors import EnvironmentLacks, RequestError
 from llmb_common.files import sha256_of, write_atomic, write_json
+from llmb_common.printable import size
+from llmb_install.answers.answers import Answers
 from llmb_install.answers.questions import expand_workloads
 from llmb_install.answers.stored import load_recipes, stored_answers
 from llmb_install.installation import Installation
@@ -35,11 +40,25 @@ from llmb_install.parts.pythons import Version as Python
 from llmb_install.parts.pythons import running_version, spelt, version_of
 from llmb_install.parts.receipts import read_receipt
 from llmb_install.working.install_lock import install_lock
-from llmb_install.working.reporter import Reporter, size
+from llmb_install.working.reporter import Reporter
 
 _TOOL_LOCKS = ("uv.txt", "tool.txt", "tool-build.txt")
 # What the oldest glibc can run is preferred: it serves all others, too. The names that wheels had before.
 _EARLIER = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+
+
+_ANYWHERE = Answers(
+    schema=1,
+    install_path="/nonexistent",
+    cluster_type=SLURM,
+    gpu_type="h100",
+    workloads=(),
+    arch="x86_64",
+    install_method="local",
+    runtime="pyxis",
+    env_type="venv",
+)
+"""Any cluster with containers."""
 
 
 class Target(NamedTuple):
@@ -87,32 +106,26 @@ _PARTS = (".llmb", bundles.ABOUT, "wheels", "images")
 
 def _wanted(asked: argparse.Namespace, clone: Path, path: Path, folder: Path) -> tuple[list[str], list[Image]]:
     """The releases whose CPU engines go in, and the images. Of the workloads asked for, else of the installation's."""
-    recipes, answers = load_recipes(clone), stored_answers(path)
-    names = expand_workloads(asked.workloads, recipes) if asked.workloads else answers.workloads if answers else ()
-    chosen = [recipes[name] for name in names]
-    releases = sorted({DEFAULT_ENGINE, *(recipe.engine for recipe in chosen), *((answers and answers.engines) or ())})
-    uses_images = bool(asked.workloads) or bool(answers and answers.uses_images)
-    sources = {recipe.image for recipe in chosen} if uses_images and not asked.no_images else set()
-    installed = Installation(clone, answers) if answers else None
-    there = {image.source: image for image in installed.images()} if installed else {}
-    machines = [answers.arch] if answers and answers.uses_images and not asked.platform else _machines(asked)
+    stored = stored_answers(path)
+    answers = stored or _ANYWHERE
+    if asked.workloads:
+        names = expand_workloads(asked.workloads, load_recipes(clone))
+        answers = msgspec.structs.replace(answers if answers.uses_images else _ANYWHERE, workloads=tuple(names))
+    releases = {DEFAULT_ENGINE, *Installation(clone, answers).releases()}
     images = []
-    for source, machine in ((source, machine) for source in sorted(sources) for machine in machines):
-        own = there.get(source)
-        found = own is not None and own.architecture == machine and own.is_complete()
-        prefix = own.prefix if own else ()
-        target = bundles.image_path(folder, machine, source)
-        image = Image(
-            source, target, machine, folder / ".llmb" / "receipts", prefix, origin=own.path if own and found else None
-        )
-        if not (found or prefix or image.is_complete() or shutil.which("enroot")):
-            raise EnvironmentLacks(
-                f"the image {source} for {machine} is not installed here, and Enroot, which imports it, is not on PATH",
-                remedy="make the bundle where Enroot is, or of an installation that has the image (--install-path), or "
-                "leave images out: --no-images",
-            )
-        images.append(image)
-    return [release for release in releases if release in KINDS], images
+    for machine in [stored.arch] if stored and stored.uses_images and not asked.platform else _machines(asked):
+        for own in Installation(clone, msgspec.structs.replace(answers, arch=machine)).images():
+            there = own.path if own.is_complete() else None
+            target = bundles.image_path(folder, machine, own.source)
+            image = replace(own, path=target, receipts=folder / ".llmb" / "receipts", origin=there)
+            if not (there or own.prefix or image.is_complete() or shutil.which("enroot") or asked.no_images):
+                raise EnvironmentLacks(
+                    f"{own.source} for {machine} is not installed here, and Enroot, which imports it, is not on PATH",
+                    remedy="make the bundle where Enroot is, or of an installation that has the image "
+                    "(--install-path), or leave images out: --no-images",
+                )
+            images.append(image)
+    return sorted(releases & KINDS.keys()), [] if asked.no_images else images
 
 
 def _machines(asked: argparse.Namespace) -> list[str]:

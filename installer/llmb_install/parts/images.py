@@ -49,7 +49,8 @@ class Image(Artefact):
 
     ``source``: ``nvcr.io#nvidia/nemo:26.02.01``. ``prefix``: put before commands that should run on a compute node.
     ``receipts``: folder for the receipt where the image's own cannot be written. ``env``: Enroot's environment.
-    ``origin``: the same image elsewhere, with its receipt, from where it is taken instead.
+    ``mirror``: the registry, and the folder in it, that has the image at this site. ``origin``: the same image
+    elsewhere, with its receipt, from where it is taken instead.
     """
 
     source: str
@@ -60,6 +61,7 @@ class Image(Artefact):
     space_check: bool = True
     env: Mapping[str, str] = field(default_factory=lambda: os.environ, compare=False)
     needs: tuple[str, ...] = ()
+    mirror: str = ""
     origin: Path | None = None
     download: int = IMAGE_BYTES
     disk: int = IMAGE_BYTES
@@ -162,12 +164,18 @@ class Image(Artefact):
                     _import(self, reporter, step)
         return True
 
+    @property
+    def asked_for(self) -> str:
+        """What Enroot is asked for: the image, or its copy in the site's mirror. Its receipt names the source."""
+        host, slash, folder = self.mirror.partition("/")
+        return f"{host}#{folder}{slash}{self.source.rpartition('#')[2]}" if host else self.source
+
     def show(self) -> str:
         return shlex.join(self.import_command(self.path))
 
     def import_command(self, output: Path) -> list[str]:
         """The command that imports it to ``output``."""
-        argv = ["enroot", "import", "--output", str(output), "--arch", self.architecture, f"docker://{self.source}"]
+        argv = ["enroot", "import", "--output", str(output), "--arch", self.architecture, f"docker://{self.asked_for}"]
         return [*self.prefix, *argv]
 
     def discard(self) -> None:
@@ -265,14 +273,14 @@ def _import(image: Image, reporter: Reporter, step: Step) -> None:
                 reporter.note(f"        layer {layer} was damaged and is removed: importing again")
             done, watch = _run_enroot(image, fresh, reporter, step)
         if done.status != 0:
-            raise enroot_errors.explain(image.source, done, watch, env, remote=bool(image.prefix))
+            raise enroot_errors.explain(image.asked_for, done, watch, env, remote=bool(image.prefix))
         if not fresh.is_file():
-            raise enroot_errors.bad_result(image.source, "there is none", watch)
+            raise enroot_errors.bad_result(image.asked_for, "there is none", watch)
         step.update("checking it")
         try:
             image.inspector.check(fresh, image.architecture)
         except BadImage as problem:
-            raise enroot_errors.bad_result(image.source, str(problem), watch) from problem
+            raise enroot_errors.bad_result(image.asked_for, str(problem), watch) from problem
         step.update("reading it for its receipt")
         with fresh.open("rb") as stream:
             os.fsync(stream.fileno())
