@@ -1,6 +1,6 @@
 """Functions of Megatron-Bridge through mbridge/launch.sh, trained for real: from the request to the verdict's sentence.
 
-One family on Slurm by default; ``LLMB_TEST_FAMILIES=all`` runs all five on two ranks, on Slurm and without it.
+One family on Slurm by default; ``LLMB_TEST_FAMILIES=all`` runs all nine on two ranks, on Slurm and without it.
 """
 
 from __future__ import annotations

@@ -54,6 +54,13 @@ def test_saved_checkpoints_are_told_with_step_time_and_size(tmp_path: Path) -> N
     ]
 
 
+def test_of_many_checkpoints_the_newest_are_told(tmp_path: Path) -> None:
+    log = "".join(mbridge_line(index) + saved_line(index) for index in range(1, 51))
+    lines = extras_of(make_run(tmp_path, log=log, variables=SAVING)).lines()
+    assert [line.partition(",")[0] for line in lines[:3]] == [f"saved the checkpoint of step {n}" for n in (48, 49, 50)]
+    assert lines[3:] == ["and 47 checkpoints before, from step 1 on"]
+
+
 def test_a_loaded_checkpoint_is_told_with_whether_the_loss_goes_on(tmp_path: Path) -> None:
     earlier = saving_run(tmp_path)
     source = earlier.paths.checkpoints

@@ -30,6 +30,8 @@ _SOURCE = re.compile(rb"([^\n]+?) (?:\[ [^\n\]]*\] )?at iteration (\d{1,9})")
 _SLOWEST = re.compile(rb"\.*: \([0-9.]+, ([0-9.]+)\)")
 _REACH = 5000
 """Bytes of a line that are looked at: a path has at most 4096."""
+_MOST_SAVED = 3
+"""Checkpoints that have a line each, the newest."""
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +78,9 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
 
     def lines(self) -> list[str]:
         """For people, a line each; paths in the run's folder are relative to it."""
-        found = [*map(_loaded_line, self.loaded), *map(_saved_line, self.saved)]
+        found = [*map(_loaded_line, self.loaded), *map(_saved_line, self.saved[-_MOST_SAVED:])]
+        if (more := len(self.saved) - _MOST_SAVED) > 0:
+            found.append(f"and {counted(more, 'checkpoint')} before, from step {self.saved[0].step} on")
         if self.profile is not None and self.profile.files:
             found.append(_profile_line(self.profile))
         return [line.replace(f"{self.folder}/", "") for line in (*found, *self.missing)]
