@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from llmb_common.envelope import Result, print_result
+from llmb_common.errors import RequestError
+from llmb_common.words import check_argument
 from llmb_run import terminal
 
 if TYPE_CHECKING:
@@ -62,11 +64,37 @@ def as_json(context: click.Context, parameter: click.Parameter, wanted: bool) ->
     context.meta[_JSON] = wanted
 
 
+def refuse_beside_json(context: click.Context, option: str, value: str) -> None:
+    """Raise RequestError where ``--json`` and ``option`` ask for two different outputs."""
+    if context.meta.get(_JSON, False):
+        raise RequestError(f"--json and {option} {value} exclude each other", remedy="choose one")
+
+
 class Command(click.Command):
     """A command that returns a ``Result``, which is printed here."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **{"context_settings": CONTEXT, **settings})
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            self._check(ctx, args)
+        return super().parse_args(ctx, args)
+
+    def _check(self, ctx: click.Context, args: list[str]) -> None:
+        """Refuse what no option and no argument takes, before a type makes something of it, such as ``.`` of nothing.
+
+        Raises:
+            RequestError: it is empty, or not UTF-8
+        """
+        given, _, _ = self.make_parser(ctx).parse_args(list(args))
+        for parameter in self.get_params(ctx):
+            is_option = isinstance(parameter, click.Option)
+            name = parameter.opts[0] if is_option else parameter.human_readable_name.strip("[].")
+            value = given.get(str(parameter.name))
+            for text in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(text, str):
+                    check_argument(name, text)
 
     def invoke(self, ctx: click.Context) -> int:
         result: Result = super().invoke(ctx)

@@ -21,7 +21,8 @@ it, and the ``exit_status`` with which the command layer, and nothing below it, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import ClassVar, NoReturn
 
 from llmb_common import gpus
@@ -109,6 +110,19 @@ class CheckFailed(LLMBError):
 class Interrupted(LLMBError):
     exit_status = 130
     default_code = "interrupted"
+
+
+@contextlib.contextmanager
+def located(where: str) -> Iterator[None]:
+    """Make errors ones of the file and line ``where``.
+
+    Raises:
+        ConfigError: whatever LLMBError was raised within
+    """
+    try:
+        yield
+    except LLMBError as error:
+        raise ConfigError(f"{where}: {error.message}", remedy=error.remedy, code=error.code) from error
 
 
 def assert_never(value: NoReturn) -> NoReturn:

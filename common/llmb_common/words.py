@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from llmb_common.errors import RequestError
 from llmb_common.secrets import is_secret_name
 
 # Several partitions are separated by commas. Anything a shell would interpret is not allowed.
@@ -29,6 +30,18 @@ def line_problem(text: str) -> str:
     if any("\ud800" <= c <= "\udfff" for c in text):
         return "is not UTF-8 text"
     return ""
+
+
+def check_argument(name: str, text: str) -> None:
+    """What no option and no argument of a command takes. An empty value comes from a shell variable that is not set.
+
+    Raises:
+        RequestError: ``text`` is empty (commas count as nothing), or not one line of UTF-8 text
+    """
+    if not text.strip(" ,"):
+        raise RequestError(f"{name} is empty", remedy="give it a value, or leave it out")
+    if problem := line_problem(text):
+        raise RequestError(f"{name} {text!r} {problem}", remedy="write it on one line, in UTF-8")
 
 
 def is_slurm_name(text: str) -> bool:

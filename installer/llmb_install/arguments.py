@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.words import check_argument
 from llmb_install.answers import used_folder
 from llmb_install.answers.questions import QUESTIONS, Given
 from llmb_install.parts import bundles
@@ -69,18 +70,19 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         )
     asked = _parser(command).parse_args(words)
     asked.command = command
-    _refuse_empty(asked)
+    _check(asked)
     if getattr(asked, "quickstart", False):
         _refuse_beside_quickstart(asked)
     return asked
 
 
-def _refuse_empty(asked: argparse.Namespace) -> None:
-    """An empty value comes from an unset shell variable and would mean the current folder."""
+def _check(asked: argparse.Namespace) -> None:
+    """Refuse what no option takes: an empty path would mean the current folder."""
     for name, value in vars(asked).items():
-        if value == "" or (isinstance(value, list) and "" in value):
-            flag = name if name == "workloads" and isinstance(value, list) else f"--{name.replace('_', '-')}"
-            raise RequestError(f"{flag} is empty", remedy="give it a value, or leave it out")
+        flag = name if name == "workloads" and isinstance(value, list) else f"--{name.replace('_', '-')}"
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str):
+                check_argument(flag, text)
 
 
 def _refuse_beside_quickstart(asked: argparse.Namespace) -> None:

@@ -262,7 +262,7 @@ def test_a_pre_screen_that_does_not_pass_ends_the_campaign(site: Site, ends: lis
         (SUITE.replace("{seconds: 0.1, source: a contract}", "required"), "nothing to compare it with"),
         (SUITE.replace("scale: 2", "max_steps: 20"), "it ends after step 20"),
         (SUITE.replace("scale: 2", "profile: true"), "two.yaml:7: a profiled run is slower"),
-        (SUITE.replace("a contract", '""'), "reference.source ('') is too short\n  -> write at least 1 character"),
+        (SUITE.replace("a contract", '""'), "two.yaml:5: tests[0].reference.source is empty\n  -> give it a value"),
         (SUITE.replace("name: two", "name: ../x"), "two.yaml:1: name ('../x') has characters, or a length, that"),
         (SUITE.replace("repeats: 3", "repeats: 0"), "two.yaml:2: defaults.repeats (0) is out of range"),
     ],

@@ -78,6 +78,7 @@ WRONG_TEXT = {
     "pretrain_grok1:\n(fp8, [512, 1)\n": ":2: '(fp8, [512, 1)' is not a task",
     "pretrain_grok1:\n(fp8, 512)\n": ":2: a task has 3 or 4 parts, this one 2",
     "pretrain_grok1:\n(fp8, 512, 0)\n": ":2: repeats is 0",
+    "pretrain_grok1:\n('', 512, 1)\n": ":2: a part of \"('', 512, 1)\" is empty",
     "pretrain_grok1:\n(fp8, 512, 1, maybe)\n": ":2: profile is maybe",
     "pretrain_grok1:\n(fp8, twelve, 1)\n": ":2: --scale twelve is not a number of GPUs",
     "pretrain_grok1:\n(fp8, 512, 1)\nfp8 512 1\n": ":3: 'fp8 512 1' is neither a header nor a task",
@@ -141,7 +142,14 @@ def test_the_yaml_form(tmp_path: Path, place: Place) -> None:
 
 
 WRONG_YAML = {
-    "tasks: []\n": "no task",
+    "tasks: []\n": ":1: tasks is empty",
+    "tasks:\n  - workload: grok1\n    size: []\n": ":3: tasks[0].size is empty",
+    "tasks:\n  - workload: grok1\n    size: [314b, ' ']\n": ":3: tasks[0].size[1] is empty",
+    "defaults:\n  scale: null\ntasks:\n  - workload: grok1\n": ":2: defaults.scale is empty",
+    "tasks:\n  - workload: grok1\n    slurm:\n": ":3: tasks[0].slurm is empty",
+    "tasks:\n  - workload: grok1\n    scale: [512]\n    min_scale: 64\n": ":2: --scale 512 beside bounds of scales",
+    "tasks:\n  - workload: grok1\n    set: {tp: 4, TP: 4}\n": ":2: --set: tp is given twice",
+    "defaults:\n  set: {tpp: 4}\ntasks:\n  - workload: grok1\n": ":1: --set: no column 'tpp'",
     "tasks:\n  - workload: grok1\n    scal: 512\n": ":3: unknown key 'scal' (did you mean 'scale'?)",
     "tasks:\n  - size: 8b\n": ":2: the key 'workload' is missing",
     "tasks:\n  - workload: grok1\n    repeats: 0\n": ":3: ",
@@ -151,7 +159,7 @@ WRONG_YAML = {
     "tasks:\n  - workload: grok1\n    scale: 512\n    set: {tpp: 4}\n": ":2: --set: no column 'tpp'",
     "tasks:\n  - workload: grok2\n    scale: 512\n": ":2: no workload 'grok2'",
     "tasks:\n  - workload: grok1\n    scale: 512\n    overrides:\n"
-    "      - {when: {scale: 256}, use: {}}\n": ":2: an override matches no job of its task",
+    "      - {when: {scale: 256}, use: {max_steps: 9}}\n": ":5: an override matches no job of its task",
 }
 
 
@@ -161,6 +169,31 @@ def test_a_mistake_in_yaml_has_its_line(tmp_path: Path, place: Place, text: str)
         read(tmp_path, place, text)
     assert WRONG_YAML[text] in caught.value.message
     assert caught.value.remedy
+
+
+def test_a_task_that_says_its_scales_says_all_of_it(tmp_path: Path, place: Place) -> None:
+    own = "  - {workload: grok1, scale: 512}\n"
+    bounds = "  - {workload: grok1, max_scale: 512}\n"
+    asks = read(tmp_path, place, f"defaults: {{min_scale: 1024}}\ntasks:\n{own}")
+    asks += read(tmp_path, place, f"defaults: {{scale: 8}}\ntasks:\n{own}{bounds}")
+    assert [ask.scale for ask in asks] == ["512"] * 3
+    assert [ask.where.rpartition(":")[2] for ask in asks] == ["3", "3", "4"]
+
+
+def test_a_variable_of_a_job_may_be_empty(tmp_path: Path, place: Place) -> None:
+    (ask,) = read(tmp_path, place, 'tasks:\n  - {workload: grok1, env: {NCCL_ALGO: ""}}\n')
+    assert ask.environment == {"NCCL_ALGO": ""}
+
+
+def test_a_job_that_cannot_be_planned_has_its_line(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "tasks.yaml"
+    path.write_text("defaults: {gpu_type: h100}\ntasks:\n  - {workload: grok1, scale: 511}\n")
+    one = cli("bulk", path, "--dry-run").err
+    path.write_text(path.read_text() + "  - {workload: grok1, scale: 512}\n  - {workload: grok1, scale: 513}\n")
+    several = cli("bulk", path, "--dry-run").err
+    assert one.startswith(f"error: {path}:3: --scale 511 is not a documented scale")
+    for line in (f"{path}:3: pretrain_grok1 511 GPUs: --scale 511", f"{path}:5: pretrain_grok1 513 GPUs: --scale 513"):
+        assert line in several
 
 
 def test_a_job_keeps_its_name_when_the_file_grows(tmp_path: Path, place: Place) -> None:

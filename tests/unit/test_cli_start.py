@@ -82,7 +82,10 @@ MISTAKES = {
     "no pair": (["--env", "NCCL_DEBUG"], "--env 'NCCL_DEBUG' is not NAME=VALUE"),
     "secret": (["--env", "HF_TOKEN=hf_x"], "--env: HF_TOKEN looks like a secret"),
     "script's own": (["--slurm-arg", "nodes=4"], "error: --slurm-arg: --nodes is set by the job script"),
-    "line break": (["--env", "A=b\nc"], "A contains a line break"),
+    "line break": (["--env", "A=b\nc"], "--env 'A=b\\nc' contains a line break"),
+    "column twice": (["--set", "tp=4", "--set", "TP=4"], "--set: tp is given twice"),
+    "variable twice": (["--env", "NCCL_ALGO=a", "--env", "NCCL_ALGO=b"], "--env: NCCL_ALGO is given twice"),
+    "Slurm twice": (["--slurm-arg", "-q=a", "--slurm-arg", "qos=b"], "--slurm-arg: qos is given twice"),
 }
 
 

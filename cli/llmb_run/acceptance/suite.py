@@ -28,13 +28,13 @@ from typing import Annotated, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from llmb_common.errors import ConfigError, LLMBError, did_you_mean
+from llmb_common.errors import ConfigError, did_you_mean
 from llmb_common.results.sequential import REPEATS, REQUIRED, RERUNS
-from llmb_common.strict_yaml import convert, load_text, read_text
+from llmb_common.strict_yaml import read_text
 from llmb_run.acceptance.shipped import suites
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask
-from llmb_run.starting.tasks_yaml import Sweep, Task, asks_of_task
+from llmb_run.starting.tasks_yaml import At, Sweep, Task, asks_of_task, read_content
 
 T = TypeVar("T")
 
@@ -128,8 +128,8 @@ def read_suite(path: Path, text: str, place: Place) -> Suite:
     Raises:
         ConfigError: something in it is wrong; with file and line
     """
-    content, found = _entries(text, str(path))
-    tests = [test for entry, item in found for test in _swept(entry, item, content.defaults, place)]
+    content, at = read_content(text, str(path), SuiteFile)
+    tests = [test for found in _entries(content, at) for test in _swept(*found, content.defaults, place, at)]
     return Suite(path, content.name, text, tuple(tests))
 
 
@@ -139,19 +139,17 @@ def terms(text: str, name: str) -> list[Entry]:
     Raises:
         ConfigError: something in it is wrong; with ``name`` and line
     """
-    return [entry for entry, _ in _entries(text, name)[1]]
+    return [entry for entry, _, _ in _entries(*read_content(text, name, SuiteFile))]
 
 
-def _entries(text: str, name: str) -> tuple[SuiteFile, list[tuple[Entry, SuiteTest]]]:
-    data, lines = load_text(text, name)
-    content: SuiteFile = convert(data, lines, SuiteFile, name)
-    if not content.tests:
-        raise ConfigError(f"{name}:{lines['$.tests']}: no test", remedy="name at least one workload")
+def _entries(content: SuiteFile, at: At) -> list[tuple[Entry, SuiteTest, str]]:
+    """Each test with what it demands, and its path in the file."""
     sections = (("prescreen", content.prescreen), ("tests", content.tests))
-    return content, [
-        (_entry(item, content.defaults, f"{name}:{lines[f'$.{section}[{number}]']}", section == "prescreen"), item)
+    return [
+        (_entry(item, content.defaults, at(path), section == "prescreen"), item, path)
         for section, items in sections
         for number, item in enumerate(items)
+        if (path := f"$.{section}[{number}]")
     ]
 
 
@@ -169,14 +167,11 @@ def _entry(item: SuiteTest, defaults: Defaults, where: str, prescreen: bool) -> 
     )
 
 
-def _swept(entry: Entry, item: SuiteTest, defaults: Defaults, place: Place) -> list[Entry]:
+def _swept(entry: Entry, item: SuiteTest, path: str, defaults: Defaults, place: Place, at: At) -> list[Entry]:
     """Every workload of one test."""
-    try:
-        asks = [ask for ask in asks_of_task(item, defaults, place) if ask.repeat == 1]
-        if any(ask.profile for ask in asks):
-            raise ConfigError("a profiled run is slower, and proves nothing", remedy="leave profile out")
-    except LLMBError as error:
-        raise ConfigError(f"{entry.where}: {error.message}", remedy=error.remedy, code=error.code) from error
+    asks = [ask for ask in asks_of_task(item, defaults, place, path, at) if ask.repeat == 1]
+    if any(ask.profile for ask in asks):
+        raise ConfigError(f"{entry.where}: a profiled run is slower, and proves nothing", remedy="leave profile out")
     return [replace(entry, ask=ask) for ask in asks]
 
 

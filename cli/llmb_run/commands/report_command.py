@@ -9,7 +9,7 @@ import click
 
 from llmb_common.envelope import Result
 from llmb_run import options
-from llmb_run.app import Command
+from llmb_run.app import Command, refuse_beside_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,8 +25,16 @@ if TYPE_CHECKING:
 @click.option("--junit", metavar="FILE", help="Write JUnit XML for a continuous-integration server.")
 @click.option("--title", metavar="TEXT", default="LLMB report", help="Heading of the report.")
 @options.json
+@click.pass_context
 def command(
-    runs: tuple[str, ...], html: str | None, markdown: str | None, junit: str | None, title: str, **filters: Any
+    context: click.Context,
+    /,
+    runs: tuple[str, ...],
+    html: str | None,
+    markdown: str | None,
+    junit: str | None,
+    title: str,
+    **filters: Any,
 ) -> Result:
     """Report on runs: verdicts, charts, scaling, history, nodes and differences.
 
@@ -43,6 +51,9 @@ def command(
     from llmb_run.results.selected import selected
 
     asked = {"html": html, "markdown": markdown, "junit": junit}
+    for form, file in asked.items():
+        if file == "-":
+            refuse_beside_json(context, f"--{form}", "-")
     wanted = {form: file for form, file in asked.items() if file} or {"markdown": "-"}
     if list(wanted.values()).count("-") > 1:
         raise RequestError("only one form can go to standard output", remedy="name a file for the others")

@@ -9,7 +9,7 @@ import click
 
 from llmb_common.envelope import Result
 from llmb_run import options
-from llmb_run.app import Command
+from llmb_run.app import Command, refuse_beside_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @options.runs
 @options.filters
-@click.option("--format", "output", metavar="FORMAT", default="table", help="table, csv or json.")
+@click.option("--format", "output", metavar="FORMAT", help="table (the default), csv or json.")
 @options.flag("--full-names", help="Do not shorten long names in the tables.")
 @click.option("--last", metavar="N", type=click.IntRange(min=1), help="List the N newest runs, not 50.")
 @options.flag("--all", "everything", help="List every run.")
@@ -33,9 +33,12 @@ if TYPE_CHECKING:
 @options.flag("--history", help="Each configuration over time: since when it is slower, and what changed.")
 @options.flag("--alarm", help="For cron: silent, or a line and exit status 1 where one became slower.")
 @options.json
+@click.pass_context
 def command(
+    context: click.Context,
+    /,
     runs: tuple[str, ...],
-    output: str,
+    output: str | None,
     full_names: bool,
     last: int | None,
     everything: bool,
@@ -59,6 +62,9 @@ def command(
     from llmb_run.results.listing import MOST
     from llmb_run.results.selected import selected
 
+    if output not in (None, "json"):
+        refuse_beside_json(context, "--format", output)
+    output = output or "table"
     if output not in ("table", "csv", "json"):
         raise RequestError(
             f"--format {output} is unknown{did_you_mean(output, ('table', 'csv', 'json'))}",

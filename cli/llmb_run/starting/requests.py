@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.errors import RequestError, did_you_mean, located
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.request.fields import FieldNames
 from llmb_common.request.read import Request
 from llmb_common.request.variables import COLUMNS, VARIABLES
 from llmb_common.secrets import is_secret_name
-from llmb_common.slurm.options import override_additional, parse_additional
+from llmb_common.slurm.options import option_name, override_additional, parse_additional
 from llmb_common.words import is_variable_name, job_variable_problem
 from llmb_run.place import CatalogEntry, Place
 
@@ -40,10 +41,13 @@ class Ask:
     dry_run: bool = False
     repeat: int = 1
     """Which of several equal jobs this is, from 1."""
+    where: str = field(default="", compare=False)
+    """File and line of the task."""
 
     @property
     def title(self) -> str:
-        words = [self.workload, self.size, self.dtype, self.scale and f"{self.scale} GPUs"]
+        words = [self.where and f"{self.where}:", self.workload, self.size, self.dtype]
+        words.append(self.scale and f"{self.scale} GPUs")
         return " ".join(word for word in words if word)
 
 
@@ -153,7 +157,8 @@ def plan_all(asks: Iterable[Ask], place: Place, *, skip_unsupported: bool = Fals
         if isinstance(outcome, Asked):
             planned.append(outcome)
         elif len(all_asks) == 1:
-            raise outcome
+            with located(ask.where) if ask.where else nullcontext():
+                raise outcome
         elif (problem := f"{ask.title}: {outcome.message}") not in problems:
             problems.append(problem)
     if problems and not (skip_unsupported and planned):
@@ -207,6 +212,7 @@ def environment_of(values: Sequence[str]) -> dict[str, str]:
         if not equals or not is_variable_name(name):
             raise RequestError(f"--env {text!r} is not NAME=VALUE", remedy="for example --env NCCL_DEBUG=INFO")
         check_job_variable(name, value, "--env")
+        _refuse_twice(name, result, "--env")
         result[name] = value
     return result
 
@@ -246,8 +252,15 @@ def columns_of(values: Sequence[str]) -> dict[str, str]:
             raise RequestError(
                 f"--set: no column {name!r}{did_you_mean(key, known)}", remedy=f"one of {', '.join(known)}"
             )
+        _refuse_twice(key, result, "--set")
         result[key] = value.strip()
     return result
+
+
+def _refuse_twice(name: str, given: Collection[str], option: str) -> None:
+    """Also where both say the same: a line that says a thing twice was put together wrongly."""
+    if name in given:
+        raise RequestError(f"{option}: {name} is given twice", remedy="give it once")
 
 
 def slurm_of(values: Sequence[str], said: str = "--slurm-arg", **named: str | None) -> dict[str, str]:
@@ -260,14 +273,15 @@ def slurm_of(values: Sequence[str], said: str = "--slurm-arg", **named: str | No
     for text in values:
         if ";" in text:
             raise RequestError(f"{said} {text!r} contains a semicolon", remedy="one option at a time")
+        _refuse_twice(option_name(text), set(map(option_name, parts)), said)
         parts[text] = said
     for name, value in named.items():
         if value is None:
             continue
-        if not value.strip() or ";" in value:
+        if ";" in value:
             raise RequestError(f"--{name} {value!r} is not a valid value", remedy=f"for example --{name} n1,n2")
+        _refuse_twice(name, set(map(option_name, parts)), said)
         parts[f"{name}={value}"] = f"--{name}"
     for part, option in parts.items():
         parse_additional(part, option)
-    parse_additional(";".join(parts), said)
     return parts

@@ -54,6 +54,11 @@ def sweep(
     """
     if not workloads:
         raise RequestError("no workload is given", remedy="-w NAME; llmb-run list shows them")
+    if (min_scale or max_scale) and any(scale.lower() != "all" for scale in scales):
+        raise RequestError(
+            f"--scale {','.join(scales)} beside bounds of scales: one of them has no effect",
+            remedy="give the scales, or --min-scale and --max-scale (in a file min_scale and max_scale)",
+        )
     for scale in scales:
         if scale.lower() != "all" and not re.fullmatch(r"[1-9][0-9]{0,8}", scale):
             raise RequestError(

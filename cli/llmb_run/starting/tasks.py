@@ -25,7 +25,7 @@ def read_tasks(path: Path, place: Place) -> list[Ask]:
     text = read_text(path)
     asks = parse_text(text, str(path), place) if is_text_form(text) else parse_yaml(text, str(path), place)
     if not asks:
-        raise ConfigError(f"{path}: no task", remedy="cli/README.md shows both forms of a task file")
+        raise ConfigError(f"{path}:1: no task", remedy="cli/README.md shows both forms of a task file")
     return asks
 
 
@@ -37,7 +37,7 @@ def keys_of(path: Path, asks: list[Ask], round_name: str = "") -> list[str]:
     seen: dict[str, int] = {}
     keys = []
     for ask in asks:
-        content = "\n".join(f"{field.name}={_text(getattr(ask, field.name))}" for field in fields(ask))
+        content = "\n".join(f"{field.name}={_text(getattr(ask, field.name))}" for field in fields(ask) if field.compare)
         where = str(path.resolve())
         digest = hashlib.sha256(f"{where}\n{round_name}\n{content}".encode()).hexdigest()[:16]
         seen[digest] = seen.get(digest, 0) + 1

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from llmb_common.errors import ConfigError, LLMBError
+from llmb_common.errors import ConfigError, located
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask
 from llmb_run.starting.sweeps import sweep
@@ -59,7 +59,7 @@ def parse_text(text: str, where: str, place: Place) -> list[Ask]:
             )
         if base is None:
             raise ConfigError(f"{at}: a task before the first header", remedy="write  pretrain_llama3.1_405b:  above")
-        asks += _task(line, at, base, place)
+        asks += [replace(ask, where=at) for ask in _task(line, at, base, place)]
     return asks
 
 
@@ -69,7 +69,7 @@ def _strip(line: str) -> str:
 
 def _header(name: str, size: str | None, at: str, place: Place) -> Ask:
     """``pretrain_llama3.1_405b`` is the workload pretrain_llama3.1 and its size 405b; a size may hold ``_`` itself."""
-    try:
+    with located(at):
         if size is None:
             workloads = [entry.summary.workload for entry in place.catalog]
             begins = [workload for workload in workloads if name.lower().startswith(f"{workload}_")]
@@ -78,12 +78,12 @@ def _header(name: str, size: str | None, at: str, place: Place) -> Ask:
                 name, size = workload, name[len(workload) + 1 :]
         recipe = place.workload(name).recipe
         return Ask(workload=recipe.workload, size=recipe.model(size).size if size else None)
-    except LLMBError as error:
-        raise ConfigError(f"{at}: {error.message}", remedy=error.remedy) from error
 
 
 def _task(line: str, at: str, base: Ask, place: Place) -> list[Ask]:
     values = _values(line, at)
+    if not all(word.strip() for words in values for word in words):
+        raise ConfigError(f"{at}: a part of {line!r} is empty", remedy="give it a value")
     if not 3 <= len(values) <= 4:
         raise ConfigError(
             f"{at}: a task has 3 or 4 parts, this one {len(values)}",
@@ -96,7 +96,7 @@ def _task(line: str, at: str, base: Ask, place: Place) -> list[Ask]:
     if profile and (len(profile[0]) != 1 or profile[0][0].lower() not in words):
         raise ConfigError(f"{at}: profile is {', '.join(profile[0])}", remedy="true or false")
     wanted = bool(profile) and words[profile[0][0].lower()]
-    try:
+    with located(at):
         return sweep(
             replace(base, profile=wanted),
             place,
@@ -105,8 +105,6 @@ def _task(line: str, at: str, base: Ask, place: Place) -> list[Ask]:
             scales=scales,
             repeats=int(repeats[0]),
         )
-    except LLMBError as error:
-        raise ConfigError(f"{at}: {error.message}", remedy=error.remedy, code=error.code) from error
 
 
 def _values(line: str, at: str) -> list[list[str]]:

@@ -21,16 +21,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from llmb_common.errors import ConfigError, LLMBError
-from llmb_common.strict_yaml import Lines, convert, load_text
+from llmb_common.errors import ConfigError, located
+from llmb_common.strict_yaml import convert, load_text
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask, check_job_variable, columns_of, slurm_of
 from llmb_run.starting.sweeps import sweep
+
+T = TypeVar("T")
+At = Callable[[str], str]
+"""File and line of the value at a path such as ``$.tasks[3]``."""
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Repeats = Annotated[int, msgspec.Meta(ge=1, le=10000)]
@@ -91,49 +96,73 @@ def parse_yaml(text: str, where: str, place: Place) -> list[Ask]:
     Raises:
         ConfigError: something in it is wrong; with ``where`` and the line
     """
-    data, lines = load_text(text, where)
-    content = convert(data, lines, TaskFile, where)
+    content, at = read_content(text, where, TaskFile)
     asks: list[Ask] = []
     for number, task in enumerate(content.tasks):
-        at = f"{where}:{_line(lines, f'$.tasks[{number}]')}"
-        try:
-            asks += asks_of_task(task, content.defaults, place)
-        except LLMBError as error:
-            raise ConfigError(f"{at}: {error.message}", remedy=error.remedy, code=error.code) from error
+        path = f"$.tasks[{number}]"
+        asks += [replace(ask, where=at(path)) for ask in asks_of_task(task, content.defaults, place, path, at)]
     return asks
 
 
-def _line(lines: Lines, path: str) -> int:
-    return lines.get(path, 1)
-
-
-def asks_of_task(task: Task, defaults: Sweep, place: Place) -> list[Ask]:
-    """Every job of one task.
+def read_content(text: str, where: str, kind: type[T]) -> tuple[T, At]:
+    """What a task file or a suite holds, and where each value is.
 
     Raises:
-        LLMBError: something in it is wrong
+        ConfigError: something in it is wrong, or empty; with ``where`` and the line
     """
-    base = _with(_with(Ask(workload=""), defaults), task)
-    said: Any = {
-        name: getattr(task, name) if getattr(task, name) is not None else getattr(defaults, name)
-        for name in ("size", "dtype", "scale", "min_scale", "max_scale", "repeats")
-    }
-    asks = sweep(
-        base,
-        place,
-        workloads=_words(task.workload),
-        sizes=_words(said["size"]),
-        dtypes=_words(said["dtype"]),
-        scales=_words(said["scale"]),
-        min_scale=said["min_scale"],
-        max_scale=said["max_scale"],
-        repeats=said["repeats"] or 1,
-    )
-    for override in task.overrides:
-        fits = [_fits(ask, override.when) for ask in asks]
-        if not any(fits):
-            raise ConfigError("an override matches no job of its task", remedy="correct its 'when', or remove it")
-        asks = [_with(ask, override.use) if fit else ask for ask, fit in zip(asks, fits, strict=True)]
+    data, lines = load_text(text, where)
+
+    def at(path: str) -> str:
+        return f"{where}:{lines.get(path, 1)}"
+
+    for path in _empty(data, "$"):
+        key = path.removeprefix("$.")
+        raise ConfigError(f"{at(path)}: {key} is empty", remedy="give it a value, or remove the key")
+    return convert(data, lines, kind, where), at
+
+
+def _empty(value: Any, path: str) -> Iterator[str]:
+    """Where a key has nothing for a value. A variable may be empty, and an option of Slurm be a flag."""
+    if value is None or value in ([], {}) or (isinstance(value, str) and not value.strip()):
+        yield path
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _empty(item, f"{path}[{number}]")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if key not in ("env", "slurm") or not item:
+                yield from _empty(item, f"{path}.{key}")
+
+
+def asks_of_task(task: Task, defaults: Sweep, place: Place, path: str, at: At) -> list[Ask]:
+    """Every job of the task at ``path`` of its file.
+
+    Raises:
+        ConfigError: something in it is wrong; with file and line
+    """
+    with located(at("$.defaults")):
+        base = _with(Ask(workload=""), defaults)
+    with located(at(path)):
+        base = _with(base, task)
+        # A task that says which scales it runs at says all of it.
+        scaled = task if (task.scale, task.min_scale, task.max_scale) != (None, None, None) else defaults
+        asks = sweep(
+            base,
+            place,
+            workloads=_words(task.workload),
+            sizes=_words(task.size or defaults.size),
+            dtypes=_words(task.dtype or defaults.dtype),
+            scales=_words(scaled.scale),
+            min_scale=scaled.min_scale,
+            max_scale=scaled.max_scale,
+            repeats=task.repeats or defaults.repeats or 1,
+        )
+    for number, override in enumerate(task.overrides):
+        with located(at(f"{path}.overrides[{number}]")):
+            fits = [_fits(ask, override.when) for ask in asks]
+            if not any(fits):
+                raise ConfigError("an override matches no job of its task", remedy="correct its 'when', or remove it")
+            asks = [_with(ask, override.use) if fit else ask for ask, fit in zip(asks, fits, strict=True)]
     return asks
 
 

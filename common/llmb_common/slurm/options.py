@@ -67,7 +67,7 @@ def parse_additional(text: str, where: str) -> Options:
         raise RequestError(f"{where} {problem}", remedy="write it on one line")
     options: dict[str, str | None] = {}
     for part in _parts(text):
-        key = _name(part)
+        key = option_name(part)
         _, equals, value = part.partition("=")
         if not re.fullmatch(r"[a-z][a-z0-9-]*", key):
             raise RequestError(
@@ -113,15 +113,15 @@ def begin_in(days: int) -> str:
 
 def override_additional(given: str, *parts: str) -> str:
     """``given`` with the options in ``parts``, which come from the command line, replacing its own."""
-    said = {_name(part) for part in parts}
-    return ";".join([*(part for part in _parts(given) if _name(part) not in said), *parts])
+    said = {option_name(part) for part in parts}
+    return ";".join([*(part for part in _parts(given) if option_name(part) not in said), *parts])
 
 
 def _parts(text: str) -> list[str]:
     return [part for part in (part.strip() for part in text.split(";")) if part]
 
 
-def _name(part: str) -> str:
+def option_name(part: str) -> str:
     """The option in ``key=value``, in its long form."""
     key = part.partition("=")[0].strip().lstrip("-")
     return _SHORT.get(key, key)

@@ -1,0 +1,78 @@
+"""Wrong requests, to every command: each is answered, with a status and a message that names what is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from llmb_common.errors import RequestError
+from llmb_install import arguments
+from llmb_run.app import VerbCommand, app
+from support.cli import Cli
+
+NOT_UTF8 = os.fsdecode(b"x\xff")
+Words = tuple[str, ...]
+
+
+def commands(command: click.Command = app, words: Words = ()) -> Iterator[tuple[Words, click.Command]]:
+    """Every command of llmb-run that ends a line, with the words that call it."""
+    verbs: dict[str, click.Command] = command._verbs if isinstance(command, VerbCommand) else {}
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        verbs = {name: verb for name in command.list_commands(context) if (verb := command.get_command(context, name))}
+    else:
+        yield words, command
+    for name, verb in verbs.items():
+        yield from commands(verb, (*words, name))
+
+
+def requests(value: str) -> Iterator[tuple[str, Words]]:
+    """Every option and every argument of every command with ``value``, and how messages call it."""
+    for words, command in commands():
+        required = [parameter for parameter in command.params if isinstance(parameter, click.Argument)]
+        others = tuple("x" for parameter in required if parameter.required)
+        for parameter in command.params:
+            if isinstance(parameter, click.Argument):
+                place = required.index(parameter)
+                yield parameter.human_readable_name.strip("[]."), (*words, *others[:place], value, *others[place + 1 :])
+            elif isinstance(parameter, click.Option) and not parameter.is_flag:
+                yield parameter.opts[0], (*words, *others, parameter.opts[-1], value)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("", " is empty"),
+        (" , ", " is empty"),
+        (NOT_UTF8, " 'x\\udcff' is not UTF-8 text"),
+        ("a\nb", " contains a line"),
+    ],
+)
+def test_what_no_option_and_no_argument_takes(cli: Cli, value: str, message: str) -> None:
+    asked = list(requests(value))
+    assert len(asked) > 90
+    for name, words in asked:
+        done = cli(*words)
+        assert (done.status, done.out) == (2, ""), words
+        assert done.err.startswith(f"error: {name} "), done.err
+        assert message in done.err
+        assert "\n  -> " in done.err
+
+
+@pytest.mark.parametrize("value", ["", " ", NOT_UTF8])
+def test_what_the_installer_takes_nowhere(value: str) -> None:
+    for command in arguments.COMMANDS:
+        for action in arguments._parser(command)._actions:
+            if action.nargs == 0 or isinstance(action, argparse._HelpAction):
+                continue
+            given = [action.option_strings[-1], value] if action.option_strings else [value]
+            with pytest.raises(RequestError) as caught:
+                arguments.parse([command, *([] if action.dest == "workloads" else WORKLOAD.get(command, [])), *given])
+            assert (action.option_strings or [action.dest])[-1] in caught.value.message
+
+
+WORKLOAD = {"add": ["x"], "remove": ["x"]}
