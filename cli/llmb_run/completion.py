@@ -8,6 +8,7 @@ from llmb_common.errors import LLMBError
 
 if TYPE_CHECKING:
     from click import Context, Parameter
+    from click.shell_completion import CompletionItem
 
     from llmb_run.place import CatalogEntry
 
@@ -32,6 +33,42 @@ def dtypes(context: Context, parameter: Parameter, incomplete: str) -> list[str]
 def variants(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
     found = [known.variant for entry in _chosen(context) for known in entry.summary.configurations]
     return [variant for variant in dict.fromkeys(found) if variant.startswith(incomplete)]
+
+
+def scales(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
+    size = context.params.get("size") or ()
+    sizes = [size] if isinstance(size, str) else size
+    known = [known for entry in _chosen(context) for known in entry.summary.configurations]
+    found = {scale for one in known if not sizes or one.size in sizes for scale in one.scales}
+    return [str(scale) for scale in sorted(found) if str(scale).startswith(incomplete)]
+
+
+def gpu_types(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
+    from llmb_common import gpus
+
+    return [name for name in gpus.gpu_types() if name.startswith(incomplete.lower())]
+
+
+def engines(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
+    from llmb_common.engines import ENGINES
+
+    return [release for release in ENGINES if release.startswith(incomplete)]
+
+
+def states(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
+    from llmb_common.slurm.states import ENDED_STATES, LIVE_STATES
+
+    return sorted(name for name in LIVE_STATES | ENDED_STATES if name.startswith(incomplete.upper()))
+
+
+def suites(context: Context, parameter: Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of suites that come with LLMB; where none fits, files."""
+    from click.shell_completion import CompletionItem
+
+    from llmb_run.acceptance import shipped
+
+    found = [CompletionItem(name) for name in shipped.suites() if name.startswith(incomplete)]
+    return found or [CompletionItem(incomplete, type="file")]
 
 
 def _chosen(context: Context) -> list[CatalogEntry]:

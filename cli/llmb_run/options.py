@@ -63,7 +63,7 @@ workload = click.option(
 )
 size = setting(*_SIZE, more=", such as 405b", shell_complete=completion.sizes)
 dtype = setting("DTYPE", shell_complete=completion.dtypes)
-scale = setting("JOB_TOTAL_GPUS")
+scale = setting("JOB_TOTAL_GPUS", shell_complete=completion.scales)
 workloads = several(
     *("-w", "--workload"),
     metavar="NAME",
@@ -72,7 +72,7 @@ workloads = several(
 )
 sizes = setting(*_SIZE, more=_LIST, multiple=True, shell_complete=completion.sizes)
 dtypes = setting("DTYPE", more=_LIST, multiple=True, shell_complete=completion.dtypes)
-gpu_type = setting("GPU_TYPE")
+gpu_type = setting("GPU_TYPE", shell_complete=completion.gpu_types)
 
 _COLUMN = VARIABLES[next(iter(COLUMNS))]
 
@@ -80,8 +80,13 @@ filters = together(
     workloads,
     sizes,
     dtypes,
-    setting("JOB_TOTAL_GPUS", more=_LIST, multiple=True),
-    several("--state", metavar="STATE", help="Slurm state, such as RUNNING or TIMEOUT; repeatable."),
+    setting("JOB_TOTAL_GPUS", more=_LIST, multiple=True, shell_complete=completion.scales),
+    several(
+        "--state",
+        metavar="STATE",
+        help="Slurm state, such as RUNNING or TIMEOUT; repeatable.",
+        shell_complete=completion.states,
+    ),
     click.option("--since", metavar="SPAN", help="Only runs from the last SPAN: 90m, 2h, 7d."),
     click.option("--limit", metavar="N", type=click.IntRange(min=1), help="At most the N newest runs."),
 )
@@ -91,7 +96,7 @@ job_settings = together(
     setting("ENABLE_PROFILE", "-p", is_flag=True),
     gpu_type,
     setting("CONFIG_VARIANT", shell_complete=completion.variants),
-    setting("LLMB_ENGINE"),
+    setting("LLMB_ENGINE", shell_complete=completion.engines),
     setting("MAX_STEPS"),
     setting("TIME_LIMIT"),
     several("--env", metavar="NAME=VALUE", help="Set a variable of the job or of launch.sh; repeatable."),

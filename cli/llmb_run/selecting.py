@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 from llmb_common.errors import LLMBError, RequestError, did_you_mean
 from llmb_common.index import RunFilter, RunRow, find_run, find_runs
+from llmb_common.words import span_seconds
 from llmb_run.place import Place
 from llmb_run.terminal import notice
 from llmb_run.words import split
 
 if TYPE_CHECKING:
     from llmb_common.runs.record import RunRecord
-
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def run_filter(
@@ -47,7 +46,7 @@ def run_filter(
         dtypes=tuple(name.lower() for name in split(dtype)),
         gpus=tuple(int(text) for text in scales),
         states=tuple(states_of(state)),
-        since=None if since is None else time.time() - seconds_of(since),
+        since=None if since is None else time.time() - seconds_of(since, "--since"),
         live=live,
         limit=limit,
     )
@@ -71,16 +70,18 @@ def states_of(values: Sequence[str]) -> list[str]:
     return [name.upper() for name in names]
 
 
-def seconds_of(text: str) -> float:
-    """``90m``, ``2h``, ``7d`` in seconds.
+def seconds_of(text: str, option: str) -> float:
+    """The value of an ``option`` in seconds.
 
     Raises:
         RequestError: it is not a time span
     """
-    found = re.fullmatch(r"([0-9]{1,6})([smhdw])", text.strip().lower())
-    if not found:
-        raise RequestError(f"{text!r} is not a time span", remedy="a number and s, m, h, d or w: 90m, 2h, 7d")
-    return float(int(found[1]) * _UNITS[found[2]])
+    seconds = span_seconds(text)
+    if seconds is None:
+        raise RequestError(
+            f"{option} {text} is not a time span", remedy="a number and s, m, h, d or w: 90m, 2h, 7d; or HH:MM:SS"
+        )
+    return float(seconds)
 
 
 def select_rows(place: Place, words: Sequence[str], wanted: RunFilter) -> list[RunRow]:

@@ -18,6 +18,9 @@ _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\Z")
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_CLOCK = re.compile(r"(?:([0-9]{1,6})-)?([0-9]{1,3}):([0-5][0-9]):([0-5][0-9])")
+
 _BASH = {"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID", "IFS", "SECONDS", "GROUPS", "DIRSTACK"}
 _BASH |= {"BASHPID", "BASH_ENV", "BASH_REMATCH", "FUNCNAME", "LINENO", "OPTIND", "PIPESTATUS", "RANDOM", "_"}
 _SCRIPT = {"LLMB_EXPERIMENT", "LLMB_RESUME", "LLMB_RUN_DIR", "MASTER_ADDR"}
@@ -42,6 +45,19 @@ def check_argument(name: str, text: str) -> None:
         raise RequestError(f"{name} is empty", remedy="give it a value, or leave it out")
     if problem := line_problem(text):
         raise RequestError(f"{name} {text!r} {problem}", remedy="write it on one line, in UTF-8")
+
+
+def span_seconds(text: str) -> int | None:
+    """``90m``, ``2h``, ``7d``, ``HH:MM:SS`` or ``D-HH:MM:SS`` in seconds; None: it is not a span of time.
+
+    Units are s, m, h, d and w, in capital letters too.
+    """
+    if found := re.fullmatch(r"([0-9]{1,6})([smhdw])", text.strip().lower()):
+        return int(found[1]) * _UNITS[found[2]]
+    if found := _CLOCK.fullmatch(text.strip()):
+        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    return None
 
 
 def is_slurm_name(text: str) -> bool:

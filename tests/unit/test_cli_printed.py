@@ -179,8 +179,8 @@ def test_the_table_of_jobs_and_of_one_watched(cli: Cli) -> None:
     for title in ("for", "step", "s/step", "TFLOPS", "GPUs"):
         assert line[header.index(f" {title} ") + len(title)].isdigit(), f"{title} is aligned to the right"
     header, line = cli("jobs").out.splitlines()
-    assert cells(header) == ["run", "state", "since", "GPUs", "job", "what"]
-    assert cells(line)[3:] == ["128", "101", "pretrain_llama3.1 405b mbridge fp8 (cs)"]
+    assert cells(header) == ["run", "state", "since", "GPUs", "s/step", "job", "what"]
+    assert cells(line)[3:] == ["128", "5.742", "101", "pretrain_llama3.1 405b mbridge fp8 (cs)"]
 
 
 def test_the_catalogue_says_once_whether_a_workload_is_installed(cli: Cli) -> None:
@@ -233,7 +233,8 @@ def test_a_run_shown_in_full(cli: Cli) -> None:
         (["results", "--window", "9-1"], "--window 9-1 is not a range", "give the first and the last iteration"),
         (["jobs", "--scale", "many"], "--scale many is not a number of GPUs", "for example --scale 128"),
         (["jobs", "--state", "runing"], "--state runing is unknown (did you mean 'RUNNING'?)", "one of "),
-        (["jobs", "--since", "soon"], "'soon' is not a time span", "a number and s, m, h, d or w"),
+        (["jobs", "--since", "soon"], "--since soon is not a time span", "a number and s, m, h, d or w"),
+        (["wait", "--timeout", "90"], "--timeout 90 is not a time span", "a number and s, m, h, d or w"),
         (["show"], "no run is on record yet", "llmb-run single starts one"),
         (["baseline", "remove", "123"], "no baseline 123", "llmb-run baseline list shows their keys"),
         (["single", "-w", "grok1", "--scale", "128,256"], "--scale 128,256: single starts one job", "llmb-run submit"),
@@ -241,11 +242,12 @@ def test_a_run_shown_in_full(cli: Cli) -> None:
         (["single", "-w", "grok1", "--env", "HF_TOKEN=a"], "--env: HF_TOKEN looks like a secret", "export HF_TOKEN"),
         (["single", "-w", "grok1", "--env", "PATH=a"], "--env: PATH cannot be set for a job", "export it before"),
         (["single", "-w", "grok1", "--env", "LLMB_X=a"], "--env: LLMB_X cannot be set for a job", "export it before"),
-        (["single", "-w", "grok1", "--env", "A=b\nc"], "--env: ", "correct it, or leave it out"),
+        (["single", "-w", "grok1", "--env", "A=b\nc"], "--env 'A=b\\nc' contains a line break", "on one line"),
         (["single", "-w", "grok1", "--set", "tp"], "--set 'tp' is not COLUMN=VALUE", "--set tp=4"),
         (["single", "-w", "grok1", "--set", "tpp=1"], "--set: no column 'tpp' (did you mean 'tp'?)", "one of tp, pp"),
         (["single", "-w", "grok1", "--slurm-arg", "a;b"], "--slurm-arg 'a;b' contains a semicolon", "one option at"),
-        (["submit", "-w", "grok1", "--nodelist", " "], "--nodelist ' ' is not a valid value", "--nodelist n1,n2"),
+        (["submit", "-w", "grok1", "--nodelist", " "], "--nodelist is empty", "give it a value"),
+        (["submit", "-w", "grok1", "--nodelist", "a;b"], "--nodelist 'a;b' is not a valid value", "--nodelist n1,n2"),
         (["single", "-w", "grok2"], "no workload 'grok2'", "llmb-run list shows their sizes"),
     ],
 )

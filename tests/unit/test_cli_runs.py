@@ -51,7 +51,7 @@ def test_a_job_from_start_to_result(here: Cli) -> None:
     assert state == "COMPLETED"
     assert f"/log-{name.rpartition('_')[0]}.out" in done.err
     jobs = here("jobs").out.splitlines()
-    assert jobs[0].split() == ["run", "state", "since", "GPUs", "job", "what"]
+    assert jobs[0].split() == ["run", "state", "since", "GPUs", "s/step", "job", "what"]
     assert jobs[1].split()[:2] == [run_id, "COMPLETED"]
     shown = here("show", run_id).out
     assert "llama3.1 smoke bf16 on 1 rank on CPUs" in shown.replace("pretrain_", "")

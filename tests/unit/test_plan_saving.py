@@ -10,7 +10,7 @@ import pytest
 from llmb_common.errors import ConfigError, RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
-from llmb_common.planning.saving import check_time_to_train, limit_seconds, save_seconds
+from llmb_common.planning.saving import check_time_to_train, save_seconds
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.rendering.script import render_script
 from llmb_common.request.fields import VARIABLE_NAMES
@@ -132,8 +132,3 @@ def test_who_sets_slurms_own_option_is_left_alone(option: str) -> None:
 def test_a_job_that_saves_nothing_may_be_as_short_as_it_likes() -> None:
     p = plan(MODEL_SIZE="405b", JOB_TOTAL_GPUS="128", TIME_LIMIT="1", ENABLE_CHECKPOINT="false")
     assert "#SBATCH --signal" not in script(p)
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("00:30:00", 1800), ("2-01:00:05", 176405), ("100:00:00", 360000)])
-def test_time_limits_in_seconds(text: str, seconds: int) -> None:
-    assert limit_seconds(text) == seconds

@@ -90,9 +90,13 @@ def test_sbatch_gpus_per_node_sets_the_node_and_asks_for_gres(value: str, count:
 
 
 @pytest.mark.parametrize(
-    ("value", "limit"), [("90", "01:30:00"), ("00:20:00", "00:20:00"), ("2-00:00:00", "2-00:00:00")]
+    ("value", "limit"),
+    [
+        *(("90", "01:30:00"), ("00:20:00", "00:20:00"), ("2-00:00:00", "2-00:00:00")),
+        *(("90m", "01:30:00"), ("2H", "02:00:00"), ("3d", "72:00:00"), ("90S", "00:01:30")),
+    ],
 )
-def test_time_limits_in_slurms_forms(value: str, limit: str) -> None:
+def test_time_limits_in_slurms_forms_and_as_spans(value: str, limit: str) -> None:
     assert read_request({"TIME_LIMIT": value}).time_limit == limit
 
 
@@ -133,7 +137,7 @@ def test_columns_are_read_by_name_and_can_be_unset() -> None:
         ({"LLMB_INSTALL": "/tmp/\udcff"}, "LLMB_INSTALL is not UTF-8"),
         ({"NCCL_IB_HCA": "mlx5\udcff"}, "NCCL_IB_HCA is not UTF-8"),
         ({"TIME_LIMIT": "0"}, "a time limit of zero"),
-        ({"TIME_LIMIT": "UNLIMITED"}, "would keep its nodes when it hangs\n  -> hours:minutes:seconds"),
+        ({"TIME_LIMIT": "UNLIMITED"}, "would keep its nodes when it hangs\n  -> for example 90m, 8h"),
         ({"TIME_LIMIT": "infinite"}, "would keep its nodes"),
         ({"OFFLOAD_LAYERS": "-1"}, "OFFLOAD_LAYERS=-1 is not a whole number from 0 on\n  -> 0, or"),
         ({"JOB_TOTAL_GPUS": "0"}, "JOB_TOTAL_GPUS=0 is not a positive .*\n  -> llmb-run list"),

@@ -12,7 +12,14 @@ from llmb_common.errors import ConfigError, LLMBError, RequestError
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.request.read import read_request
 from llmb_common.site.cluster import ClusterConfig, load_cluster_config
-from llmb_common.words import is_experiment_name, is_slurm_name, job_variable_problem, line_problem, mount_problem
+from llmb_common.words import (
+    is_experiment_name,
+    is_slurm_name,
+    job_variable_problem,
+    line_problem,
+    mount_problem,
+    span_seconds,
+)
 from llmb_install.answers.checks import check
 from llmb_install.doctor.command import doctor
 from llmb_run.starting.requests import check_job_variable
@@ -215,3 +222,15 @@ def test_gres_types(text: str, kind: str | None) -> None:
 def test_what_is_no_gres(text: str) -> None:
     with pytest.raises(RequestError, match="does not contain a number of GPUs"):
         read_request({"SBATCH_GPUS_PER_NODE": text})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        *(("30s", 30), ("90m", 5400), (" 2H ", 7200), ("1d", 86400), ("2W", 1209600), ("0s", 0)),
+        *(("00:30:00", 1800), ("2-01:00:05", 176405), ("100:00:00", 360000)),
+        *((text, None) for text in ("90", "1.5h", "-1h", "1:60:00", "90:00", "h", "1234567d", "1h30m", "")),
+    ],
+)
+def test_spans_of_time(text: str, seconds: int | None) -> None:
+    assert span_seconds(text) == seconds

@@ -76,3 +76,11 @@ def test_what_the_installer_takes_nowhere(value: str) -> None:
 
 
 WORKLOAD = {"add": ["x"], "remove": ["x"]}
+
+
+@pytest.mark.parametrize(
+    "words", [("results", "--format", "csv"), ("report", "--html", "-"), ("report", "--junit", "-")]
+)
+def test_one_output_at_a_time(cli: Cli, words: Words) -> None:
+    message = cli(*words, "--json").envelope["error"]["message"]
+    assert message == f"--json and {words[1]} {words[2]} exclude each other"

@@ -7,12 +7,18 @@ from pathlib import Path
 import click
 
 from llmb_common.envelope import Result
-from llmb_run import options
+from llmb_run import completion, options
 from llmb_run.app import Command, VerbCommand
 
 
 @click.command("suites", cls=Command)
-@click.argument("name", default="", metavar="[NAME]", help="Print this one, to start a suite of your own with.")
+@click.argument(
+    "name",
+    default="",
+    metavar="[NAME]",
+    help="Print this one, to start a suite of your own with.",
+    shell_complete=completion.suites,
+)
 @options.json
 def show_suites(name: str) -> Result:
     """List the suites that come with LLMB, or print one."""
@@ -62,7 +68,10 @@ def sign_pack(pack: Path, key: Path) -> Result:
 
 @click.command(cls=VerbCommand, verbs=[show_suites, verify, sign_pack])
 @click.argument(
-    "suite", metavar="SUITE", help="A suite file, or the name of one of llmb-run accept suites, such as smoke."
+    "suite",
+    metavar="SUITE",
+    help="A suite file, or the name of one of llmb-run accept suites, such as smoke.",
+    shell_complete=completion.suites,
 )
 @options.flag("--again", help="Start a new campaign, even if one could be resumed or is over.")
 @click.option(

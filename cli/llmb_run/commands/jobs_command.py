@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from llmb_run.following.live import LiveRun
 
 DEFAULT_LIMIT = 20
+MOST_LOGS = 100
+"""Runs that have ended and whose logs are looked into for the time of their last step: each costs a file's end."""
 
 
 @click.command(cls=Command)
@@ -49,8 +51,8 @@ def command(
     if not lines:
         notice("no run matches" if any((runs, state, live, *filters.values())) else "no run yet")
         hint = "next: llmb-run list, llmb-run single"
-    header = ("run", "state", "since", "GPUs", "job", "what", "")
-    text = table(header, [_row(line) for line in lines], ("GPUs",)) if lines else ""
+    header = ("run", "state", "since", "GPUs", "s/step", "job", "what", "")
+    text = table(header, [_row(line) for line in lines], ("GPUs", "s/step")) if lines else ""
     return Result({"runs": lines}, text, hint=hint)
 
 
@@ -65,16 +67,21 @@ def _ask(rows: list[RunRow]) -> list[dict[str, Any]]:
         from llmb_run.following.live import look_at
 
         asked = {run.record.paths.folder: run for run in look_at(alive)}
-    return [_line(row, asked.get(row.folder)) for row in rows]
+    return [_line(row, asked.get(row.folder), look=number < MOST_LOGS) for number, row in enumerate(rows)]
 
 
-def _line(row: RunRow, run: LiveRun | None) -> dict[str, Any]:
+def _line(row: RunRow, run: LiveRun | None, *, look: bool) -> dict[str, Any]:
     from llmb_common.index import row_of
+    from llmb_run.following.progress import Progress
     from llmb_run.run_json import run_as_json
 
+    progress = Progress(row.log, 0)
+    if look or run is not None:
+        progress.look()
+    steps = {"step": progress.step or None, "step_seconds": progress.step_seconds}
     if run is None:
-        return {**run_as_json(row), "live": False}
-    return {**run_as_json(row_of(run.record)), "detail": run.remark(), "live": run.live}
+        return {**run_as_json(row), "live": False, **steps}
+    return {**run_as_json(row_of(run.record)), "detail": run.remark(), "live": run.live, **steps}
 
 
 def _row(line: dict[str, Any]) -> list[str]:
@@ -88,6 +95,7 @@ def _row(line: dict[str, Any]) -> list[str]:
         str(line["state"]),
         span(time.time() - when) if line["live"] else clock(when),
         str(line["gpus"]),
+        "" if line["step_seconds"] is None else f"{line['step_seconds']:.3f}",
         str(line["job_id"] or "-"),
         work_of(line),
         printable(str(line["detail"])),

@@ -31,6 +31,7 @@ def command(runs: tuple[str, ...], timeout: str | None) -> Result:
     from llmb_run.selecting import own_rows, seconds_of, select_rows
     from llmb_run.terminal import notice
 
+    seconds = None if timeout is None else seconds_of(timeout, "--timeout")
     place = Place()
     rows = select_rows(place, runs, RunFilter(live=True))
     records = [load_record(row.folder) for row in (rows if runs else own_rows(rows, "not waited for"))]
@@ -46,7 +47,7 @@ def command(runs: tuple[str, ...], timeout: str | None) -> Result:
 
     if not records:
         notice("no run to wait for")
-    ended = wait(records, timeout=seconds_of(timeout) if timeout else None, seen=tell) if records else []
+    ended = wait(records, timeout=seconds, seen=tell) if records else []
     still = [record for record in ended if is_live(record.state)]
     error: LLMBError | None = None
     if still:

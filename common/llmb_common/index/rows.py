@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from llmb_common.runs.paths import RunPaths
 from llmb_common.runs.record import RunRecord
 
 UNREADABLE = "UNREADABLE"
@@ -38,6 +39,11 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """The caller's name for this submission; see ``submission.Options``."""
     chain: str
     """Run id of the chain's first run; empty outside a chain."""
+
+    @property
+    def log(self) -> Path:
+        stamp = self.name.removeprefix(f"{self.experiment_name}_")
+        return RunPaths(self.folder.parent.parent, self.experiment_name, stamp, self.run_id).log
 
 
 def row_of(record: RunRecord) -> RunRow:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
 
 from llmb_common.errors import RequestError
 from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER
 from llmb_common.request.fields import FieldNames
+from llmb_common.words import span_seconds
 
 SAVE_BASE_SECONDS = 120
 """Beside the writing itself: the step that is under way, gathering what to write, and the way out."""
@@ -27,12 +27,10 @@ def save_seconds(parameters: int, gb_per_second: float) -> int:
 
 
 def limit_seconds(time_limit: str) -> int:
-    """Seconds of ``[days-]hours:minutes:seconds``, the form in which a plan has a time limit."""
-    found = re.fullmatch(r"(?:([0-9]+)-)?([0-9]+):([0-9]+):([0-9]+)", time_limit)
-    if found is None:
-        raise ValueError(f"not a time limit of a plan: {time_limit!r}")
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    """Seconds of the time limit of a plan or a row."""
+    seconds = span_seconds(time_limit)
+    assert seconds is not None, "both are valid"
+    return seconds
 
 
 def check_time_to_train(

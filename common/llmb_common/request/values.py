@@ -10,7 +10,9 @@ from pathlib import Path
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.request.fields import FieldNames
 from llmb_common.request.variables import VARIABLES
-from llmb_common.words import is_slurm_name, line_problem
+from llmb_common.words import is_slurm_name, line_problem, span_seconds
+
+_TIME_LIMIT = "for example 90m, 8h, 2d, 08:00:00 (hours:minutes:seconds), 2-00:00:00, or a plain number of minutes"
 
 
 class Reader:
@@ -109,17 +111,15 @@ class Reader:
                 name,
                 value,
                 ": a job without an end would keep its nodes when it hangs",
-                remedy="hours:minutes:seconds, days-hours:minutes:seconds, or minutes; for example 08:00:00",
+                remedy=_TIME_LIMIT,
             )
-        if re.fullmatch(r"[0:-]+", value):
-            raise self._wrong(name, value, ": a time limit of zero", remedy="for example 00:30:00")
-        if re.fullmatch(r"[0-9]{1,5}", value):
-            return f"{int(value) // 60:02d}:{int(value) % 60:02d}:00"
-        if not re.fullmatch(r"([0-9]+-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]", value):
-            raise self._wrong(
-                name, value, " is not a time limit", remedy="hours:minutes:seconds, days-hours:..., or minutes"
-            )
-        return value
+        minutes = re.fullmatch(r"[0-9]{1,5}", value)  # as Slurm reads a plain number
+        seconds = span_seconds(f"{value}m" if minutes else value)
+        if seconds is None:
+            raise self._wrong(name, value, " is not a time limit", remedy=_TIME_LIMIT)
+        if not seconds:
+            raise self._wrong(name, value, ": a time limit of zero", remedy=_TIME_LIMIT)
+        return value if ":" in value else f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
 
     def dry_run(self) -> str | None:
         if self.lower("DRY_RUN") == "json":

@@ -85,7 +85,7 @@ VARIABLES: dict[str, Variable] = {
     "SBATCH_GPUS_PER_NODE": Variable("GPUs per node; also requests them from Slurm as GRES", SITE),
     "MAX_STEPS": Variable("training steps", "{max_steps}", option="--max-steps", metavar="N"),
     "TIME_LIMIT": Variable(
-        "Slurm time limit: HH:MM:SS, or minutes",
+        "Slurm time limit: 90m, 8h, HH:MM:SS, or minutes",
         "{time_limit}, longer for some configurations",
         option="--time-limit",
         metavar="TIME",
