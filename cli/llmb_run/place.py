@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmb_common.errors import RecipeError, RequestError, did_you_mean
+from llmb_common.files import user_path
 from llmb_common.recipes.folders import recipe_folders, recipes_root
 from llmb_common.recipes.shipped import read_summary
 from llmb_common.recipes.summary import Summary
 from llmb_common.site import FILE_NAME
 from llmb_common.site.facts import SiteFacts, read_facts
+from llmb_common.words import check_argument
 from llmb_run.terminal import notice
 
 if TYPE_CHECKING:  # imported where they are needed: `list` and completion answer without
@@ -28,7 +30,8 @@ def find_install(variables: Mapping[str, str] = os.environ, here: Path | None = 
     such as ``/tmp``, is read only if ``LLMB_INSTALL`` names it.
     """
     if named := variables.get("LLMB_INSTALL", "").strip():
-        return Path(named).expanduser().absolute()
+        check_argument("LLMB_INSTALL", named)
+        return user_path(named, f"LLMB_INSTALL={named}")
     here = here or Path.cwd()
     if not os.path.lexists(here / FILE_NAME):
         return None

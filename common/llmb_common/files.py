@@ -12,7 +12,20 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from llmb_common.errors import RecordError
+from llmb_common.errors import RecordError, RequestError
+
+
+def user_path(text: str, said: str) -> Path:
+    """The absolute path that a user has named, with ``~`` for a home; links stay. ``said``: how messages call it.
+
+    Raises:
+        RequestError: there is no such home
+    """
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError as error:
+        raise RequestError(f"{said}: there is no such home directory", remedy="write the full path") from error
+    return path.absolute()
 
 
 def write_atomic(path: Path, content: str | bytes, *, mode: int = 0o644, sync_folder: bool = True) -> None:
@@ -24,7 +37,8 @@ def write_atomic(path: Path, content: str | bytes, *, mode: int = 0o644, sync_fo
     Raises:
         RecordError: the file cannot be written.
     """
-    data = content.encode() if isinstance(content, str) else content
+    # Of a name that is not UTF-8 the bytes are spelt out.
+    data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -55,11 +69,13 @@ def write_output(path: Path, content: str) -> None:
     Raises:
         RecordError: the file cannot be written.
     """
-    if not path.exists() or path.is_file() or path.is_dir():
+    if path.is_dir():
+        raise RecordError(f"cannot write {path}: it is a folder", remedy="name a file")
+    if not path.exists() or path.is_file():
         write_atomic(path, content)
         return
     try:
-        path.write_text(content, encoding="utf-8")
+        path.write_text(content, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise RecordError(f"cannot write {path}: {error.strerror or error}", remedy="name another file") from error
 

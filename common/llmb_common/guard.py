@@ -5,20 +5,23 @@ Standard library only: the log parsers and the installer's first stage use it to
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from llmb_common.envelope import Result, print_result
 from llmb_common.errors import EnvironmentLacks, Interrupted, LLMBError
 from llmb_common.interruption import interruptible
-from llmb_common.printable import printable_output
+from llmb_common.printable import printable_output, silence
 
 _BROKEN_PIPE = 1
 
 
 def guarded(work: Callable[[], int], *, command: str = "", as_json: bool = False, notices: Sequence[str] = ()) -> int:
     """As ``settled``; and whatever is printed meanwhile is harmless to a terminal and fits its encoding."""
+    work = _with_streams(work)
     with printable_output():
         for stream in (sys.stdout, sys.stderr):
             # A file name need not fit the terminal's encoding.
@@ -42,13 +45,14 @@ def settled(
     is no error.
     """
     error: LLMBError
+    work = _with_streams(work)
     try:
         with interruptible():
             status = work()
         sys.stdout.flush()
         return status
     except BrokenPipeError:
-        _silence_stdout()
+        silence(sys.stdout)
         return _BROKEN_PIPE
     except KeyboardInterrupt:
         error = Interrupted("interrupted", remedy=again)
@@ -60,17 +64,45 @@ def settled(
         error = _explained(problem, os_remedy)
     try:
         return print_result(command, Result(error=error), as_json=as_json, notices=notices)
-    except BrokenPipeError:
-        _silence_stdout()
+    except OSError:  # standard output again: nobody reads it, or its disk is full
+        silence(sys.stdout)
         return print_result(command, Result(error=error), as_json=False)
 
 
 def _explained(error: OSError, remedy: str) -> LLMBError:
     """A file or program that has vanished or is not ours: a reader wants its name, not where the code stood."""
-    what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    return EnvironmentLacks(what, remedy=remedy)
+    if error.filename:
+        return EnvironmentLacks(f"{error.filename}: {error.strerror}", remedy=remedy)
+    if error.errno == errno.ENOENT and not _is_somewhere():
+        return EnvironmentLacks("the current folder has been removed", remedy="cd to one that exists")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG):
+        said = f"the output cannot be written: {error.strerror}"
+        return EnvironmentLacks(said, remedy="free some space, or send it to another file")
+    return EnvironmentLacks(str(error), remedy=remedy)
 
 
-def _silence_stdout() -> None:
-    """Let the interpreter's last flush go nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _is_somewhere() -> bool:
+    try:
+        Path.cwd()
+    except OSError:
+        return False
+    return True
+
+
+def _with_streams(work: Callable[[], int]) -> Callable[[], int]:
+    """``work``, with all three standard streams; where standard output was closed, a refusal instead.
+
+    The next file to be opened would get the number of a closed one, and what is printed would end in that file.
+    """
+
+    def refuse() -> int:
+        raise EnvironmentLacks("standard output is closed", remedy="send it to /dev/null if nobody is to read it")
+
+    chosen = refuse if sys.stdout is None else work
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            # It gets the lowest number that is free.
+            stream = Path(os.devnull).open("r" if name == "stdin" else "w")  # noqa: SIM115  for as long as we run
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
+    return chosen

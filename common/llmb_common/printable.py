@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -83,11 +84,27 @@ class _Printable:
         return getattr(self.unfiltered, name)
 
 
+class _Heedless(_Printable):
+    """Standard error, where a full disk does not end the work: from then on nothing more is said."""
+
+    def write(self, text: str) -> int:
+        try:
+            return super().write(text)
+        except OSError:
+            silence(self.unfiltered)
+            return len(text)
+
+
+def silence(stream: TextIO) -> None:
+    """Let what is printed from now on, and what is left in its buffer when the interpreter ends, go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 @contextlib.contextmanager
 def printable_output() -> Iterator[None]:
     """Replace standard output and error with streams that escape everything a terminal might act on."""
     former = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = cast(TextIO, _Printable(former[0])), cast(TextIO, _Printable(former[1]))
+    sys.stdout, sys.stderr = cast(TextIO, _Printable(former[0])), cast(TextIO, _Heedless(former[1]))
     try:
         yield
     finally:

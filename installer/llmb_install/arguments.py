@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.files import user_path
 from llmb_common.words import check_argument
 from llmb_install.answers import used_folder
 from llmb_install.answers.questions import QUESTIONS, Given
@@ -158,7 +159,7 @@ def _add_bundle_options(parser: argparse.ArgumentParser) -> None:
 def use_bundle(asked: argparse.Namespace, clone: Path) -> None:
     """What ``--from`` asks for."""
     if chosen := getattr(asked, "from", None):
-        bundles.use(Path(chosen), clone)
+        bundles.use(user_path(chosen, f"--from {chosen}"), clone)
 
 
 def _add_install_options(parser: argparse.ArgumentParser) -> None:
@@ -226,13 +227,16 @@ def take_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 def install_path(asked: argparse.Namespace, clone: Path) -> Path:
     """``--install-path``, else ``LLMB_INSTALL``, else ``llmb_install`` in the clone; as ``real_path``."""
-    return real_path(asked.install_path or os.environ.get("LLMB_INSTALL") or clone / DEFAULT_FOLDER)
+    if asked.install_path:
+        return real_path(user_path(asked.install_path, f"--install-path {asked.install_path}"))
+    named = os.environ.get("LLMB_INSTALL", "").strip()
+    return real_path(user_path(named, f"LLMB_INSTALL={named}") if named else clone / DEFAULT_FOLDER)
 
 
-def real_path(install: str | Path) -> Path:
+def real_path(install: Path) -> Path:
     """The one name of an installation that may be reached by several: without links; where the same folder is mounted
     twice, the name that it was installed by."""
-    path = Path(os.path.realpath(Path(install).expanduser()))
+    path = Path(os.path.realpath(install))
     with contextlib.suppress(OSError, ValueError):
         text = (path / ".llmb" / "answers.yaml").read_text(encoding="utf-8")
         for quoted in re.findall("^install_path: '?(.+?)'?$", text, re.MULTILINE):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from llmb_common.engines import DEFAULT_ENGINE, image_file_name
 from llmb_common.errors import RequestError
+from llmb_common.files import user_path
 from llmb_common.recipes.folders import recipe_folders
 from llmb_common.recipes.shipped import read_summary
 from llmb_common.recipes.summary import Summary
@@ -118,7 +119,7 @@ def _wrong(asked: argparse.Namespace, clone: Path, given: Given, lines: Lines) -
     checks.check(given, questions.recipe_heads(clone), asked.play or "", lines)
     if asked.record:
         return []
-    install = Path(given["install_path"]).expanduser().absolute()
+    install = user_path(given["install_path"], "install_path")
     used = used_folder.problems(install, agreed=asked.into_used_folder or asked.dry_run)
     raise_all([*checks.path_problems(given), *used])
     if asked.no_site_check or (install / ANSWERS_FILE).exists():
@@ -143,14 +144,14 @@ def _planned(asked: argparse.Namespace, given: Given, clone: Path, install: Path
         return [cpu_engine(clone, install, space_check=check)]
     if not given:
         return []
-    install, check = Path(given["install_path"]).expanduser().absolute(), given.get("space_check", check)
+    install, check = user_path(given["install_path"], "install_path"), given.get("space_check", check)
     chosen = [heads[name] for name in questions.expand_workloads(given["workloads"], heads)]
     if str(given["gpu_type"]).lower() == "cpu":
         kind, releases = given.get("env_type") or "venv", {head.get("engine", DEFAULT_ENGINE) for head in chosen}
         return [cpu_engine(clone, install, kind, release=release, space_check=check) for release in sorted(releases)]
     if not questions.uses_images(given):
         return []
-    folder = Path(given.get("image_folder") or install / "images").expanduser()
+    folder = user_path(given.get("image_folder") or str(install / "images"), "--image-folder")
     prefix = ("srun",) if given.get("install_method") == "srun" else ()
     architecture = given.get("arch") or questions.default_architecture(given["gpu_type"])
     return [

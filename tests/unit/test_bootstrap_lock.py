@@ -152,3 +152,22 @@ def test_an_installation_of_another_user_is_reported_as_such(tmp_path: Path) -> 
     finally:
         os.seteuid(0)
         folder.rmdir()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["in use by ann", '{"pid": "x", "host": "h"}', '{"pid": [1]}', '{"pid": 1e999}', "[" * 99999, "", "\x00\xff"],
+)
+def test_a_lease_of_rubbish_is_waited_for_like_any_other(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".llmb").mkdir()
+    (tmp_path / ".llmb" / "lock.owner").write_text(text, encoding="latin-1")
+    with (
+        pytest.raises(EnvironmentLacks, match="it has not identified itself"),
+        install_lock(tmp_path, quiet(), patience=0),
+    ):
+        pytest.fail("it may be another installer's")
+    monkeypatch.setattr(module, "_SILENCE", -1.0)
+    with install_lock(tmp_path, quiet(), patience=0):
+        pass

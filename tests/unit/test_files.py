@@ -117,5 +117,13 @@ def test_an_output_replaces_a_file_and_is_refused_where_a_folder_is(tmp_path: Pa
     (tmp_path / "report").write_text("old")
     write_output(tmp_path / "report", "new")
     assert (tmp_path / "report").read_text() == "new"
-    with pytest.raises(RecordError, match="cannot write"):
-        write_output(tmp_path, "new")
+    for folder in (tmp_path, Path("/"), Path()):
+        with pytest.raises(RecordError, match=r"cannot write .*: it is a folder"):
+            write_output(folder, "new")
+
+
+def test_a_name_that_is_not_utf8_is_spelt_out_in_files(tmp_path: Path) -> None:
+    write_output(tmp_path / "report", "log-\udcff.out")
+    assert (tmp_path / "report").read_text() == "log-\\udcff.out"
+    write_json(tmp_path / "json", "log-\udcff.out")
+    assert read_json(tmp_path / "json") == "log-\udcff.out"

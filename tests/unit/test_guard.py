@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -76,6 +77,44 @@ def test_an_error_is_told_although_nobody_reads_its_json() -> None:
         "error: /none: No such file or directory\n"
         "  -> check that it exists, its owner and permissions, and free space\n",
     )
+
+
+FREE = "  -> free some space, or send it to another file\n"
+NO_SPACE = f"error: the output cannot be written: No space left on device\n{FREE}"
+
+
+@pytest.mark.parametrize(
+    ("work", "streams", "status", "told"),
+    [
+        ("lambda: print('x') or 0", "> /dev/full", 3, NO_SPACE),
+        ("lambda: print('x' * 999999) or 0", "> /dev/full", 3, NO_SPACE),
+        ("lambda: open('/none'), as_json=True", "> /dev/full", 3, "error: /none: No such file or directory\n"),
+        ("lambda: open('made', 'w').write('x')", ">&-", 3, "error: standard output is closed\n"),
+        ("lambda: print('x', file=sys.stderr) or 7", "2> /dev/full", 7, ""),
+        ("lambda: print('x', file=sys.stderr) or 7", "2>&-", 7, ""),
+        ("lambda: open('/none')", "> /dev/full 2>&1", 3, ""),
+        ("lambda: 7 if sys.stdin.read() == '' else 0", "<&-", 7, ""),
+    ],
+)
+def test_streams_that_are_full_or_closed(tmp_path: Path, work: str, streams: str, status: int, told: str) -> None:
+    code = f"import sys; from llmb_common.guard import guarded; sys.exit(guarded({work}))"
+    command = ["bash", "-c", f'exec "$0" -c "$1" {streams}', sys.executable, code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr.startswith(told)
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+    assert list(tmp_path.iterdir()) == []  # nothing is begun whose result nobody can see
+
+
+def test_a_current_folder_that_has_been_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert guarded(lambda: len(str(Path("x").absolute()))) == 3
+    assert capsys.readouterr().err == "error: the current folder has been removed\n  -> cd to one that exists\n"
 
 
 @pytest.mark.parametrize(

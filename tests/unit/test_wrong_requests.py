@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from llmb_common.errors import RequestError
 from llmb_install import arguments
 from llmb_run.app import VerbCommand, app
+from llmb_run.results import measuring
 from support.cli import Cli
 
 NOT_UTF8 = os.fsdecode(b"x\xff")
@@ -84,3 +86,31 @@ WORKLOAD = {"add": ["x"], "remove": ["x"]}
 def test_one_output_at_a_time(cli: Cli, words: Words) -> None:
     message = cli(*words, "--json").envelope["error"]["message"]
     assert message == f"--json and {words[1]} {words[2]} exclude each other"
+
+
+@pytest.mark.parametrize("words", [("jobs",), ("list",), ("single", "-w", "grok1", "--dry-run"), ("exclude", "list")])
+@pytest.mark.parametrize(
+    ("install", "message"),
+    [("~nosuch/x", "LLMB_INSTALL=~nosuch/x: there is no"), (NOT_UTF8, "LLMB_INSTALL 'x\\udcff' is not UTF-8")],
+)
+def test_an_installation_that_cannot_be(cli: Cli, words: Words, install: str, message: str) -> None:
+    done = cli(*words, LLMB_INSTALL=install)
+    assert (done.status, done.out) == (2, "")
+    assert message in done.err
+
+
+def test_a_home_that_is_not_there_is_told_by_the_installer(monkeypatch: pytest.MonkeyPatch) -> None:
+    for flags in (["--install-path", "~nosuch"], []):
+        monkeypatch.setenv("LLMB_INSTALL", "~nosuch/x")
+        with pytest.raises(RequestError, match=r"(--install-path |LLMB_INSTALL=)~nosuch.*: there is no such home"):
+            arguments.install_path(arguments.parse(["verify", *flags]), Path("/clone"))
+
+
+def test_a_long_search_says_where(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    assert "searching" not in cli("results", tmp_path).err
+    monkeypatch.setattr(measuring, "SILENT_SECONDS", -1.0)
+    said = cli("results", tmp_path)
+    assert said.err.count(f"searching {tmp_path} for runs") == 1
+    assert "no run matches" in said.err

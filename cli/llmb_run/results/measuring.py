@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -48,6 +51,9 @@ from llmb_run.place import Place
 from llmb_run.results.kept import KeptFigures, past_runs
 from llmb_run.run_json import run_as_json
 from llmb_run.terminal import notice
+
+SILENT_SECONDS = 2.0
+"""Seconds that a search may take without a word."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +142,7 @@ def measure(
     ``known`` are up-to-date records by folder: the scheduler is not asked about them.
     """
     with no_garbage():
-        found = [files for folder in folders for files in find_runs(folder)]
+        found = [files for folder in folders for files in find_runs(folder, _remark(folder))]
         known = known or {}
         records = {**_records(files.folder for files in found if files.folder not in known), **known}
         known_baselines = _baselines(place)
@@ -147,6 +153,19 @@ def measure(
             figures.close()
         past = _past(place, read)
         return beside_repeats([_judged(item, place, known_baselines, past) for item in read])
+
+
+def _remark(folder: Path) -> Callable[[], None]:
+    """For each folder of a search: once, when it takes long, says where it is."""
+    due = time.monotonic() + SILENT_SECONDS
+
+    def looked() -> None:
+        nonlocal due
+        if time.monotonic() > due:
+            due = math.inf
+            print(f"searching {folder} for runs; a folder nearer to them is searched sooner", file=sys.stderr)
+
+    return looked
 
 
 def measure_run(record: RunRecord, place: Place) -> Measured:

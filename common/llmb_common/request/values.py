@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.files import user_path
 from llmb_common.request.fields import FieldNames
 from llmb_common.request.variables import VARIABLES
 from llmb_common.words import is_slurm_name, line_problem, span_seconds
@@ -48,12 +49,8 @@ class Reader:
         value = self.text(name)
         if value is None:
             return None
-        try:
-            path = Path(value).expanduser()
-        except RuntimeError as error:  # the user after ~ does not exist
-            raise self._wrong(name, value, ": there is no such home directory", remedy="write the full path") from error
         # Without "..", which would hide where a path leads; symbolic links stay as they are.
-        return Path(os.path.abspath(path))  # noqa: PTH100  resolve() would follow links
+        return Path(os.path.abspath(user_path(value, self._say(name, value))))  # noqa: PTH100  resolve() would follow
 
     def image(self, name: str) -> str | None:
         """A container image: the absolute path of a file, or the name of one in a registry, unchanged.

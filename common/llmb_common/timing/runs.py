@@ -16,7 +16,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from os.path import basename, isfile, join, split
@@ -77,14 +77,15 @@ class RecordedState:
     detail: str = ""
 
 
-def find_runs(folder: Path) -> list[RunFiles]:
-    """Every run at or below ``folder`` (which may be a log itself), by path."""
+def find_runs(folder: Path, looked: Callable[[], None] = lambda: None) -> list[RunFiles]:
+    """Every run at or below ``folder`` (which may be a log itself), by path. ``looked`` is called at every folder."""
     if not folder.is_dir():
         return [RunFiles(log_stem(folder), None, folder)]
     found: list[RunFiles] = []
     waiting = [str(folder)]
     while waiting:
         waiting += _search(waiting.pop(), found)
+        looked()
     return _unambiguous(sorted(found, key=lambda run: str(run.log or run.folder)), folder)
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from llmb_common.cluster_types import ClusterType, traits_of
 from llmb_common.errors import ConfigError, RequestError
+from llmb_common.files import user_path
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.secrets import Secret
 from llmb_common.strict_yaml import Lines, convert
@@ -112,7 +113,7 @@ def complete(given: Given, recipes: Mapping[str, Recipe], *, where: str = "", li
         values.setdefault("cpu_partition", values["gpu_partition"])
     for field in PATHS:
         if values.get(field):
-            values[field] = str(Path(str(values[field])).expanduser().absolute())
+            values[field] = str(user_path(str(values[field]), f"{field} {values[field]}"))
     return convert(values, lines or {}, Answers, where or "the answers", ConfigError if where else RequestError)
 
 

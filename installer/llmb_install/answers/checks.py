@@ -12,6 +12,7 @@ from pathlib import Path
 
 from llmb_common.cluster_types import traits_of
 from llmb_common.errors import ConfigError, RequestError, did_you_mean
+from llmb_common.files import user_path
 from llmb_common.strict_yaml import Lines, load_text
 from llmb_common.words import is_slurm_name, line_problem, mount_problem
 from llmb_install.answers.questions import (
@@ -179,13 +180,13 @@ def path_problems(given: Given) -> list[RequestError]:
 
 def folder_problem(text: str) -> str:
     """Why a folder cannot be created here, or an empty string."""
-    path = Path(text).expanduser().absolute()
+    path = user_path(text, text)
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
     return "" if existing.is_dir() else f"{existing} is not a directory"
 
 
 def engine_problem(text: str) -> str:
-    path = Path(text).expanduser().absolute()
+    path = user_path(text, text)
     return "" if path.is_file() and os.access(path, os.X_OK) else f"{path} is not a program"
 
 
@@ -193,6 +194,10 @@ def path_problem(field: str, text: str, given: Given) -> str:
     """What is wrong with a path as text, regardless of what is on disk; empty if nothing is."""
     if problem := line_problem(text):
         return f"it {problem}"
+    try:
+        user_path(text, text)
+    except RequestError as error:
+        return error.message
     if field == "install_path" and ":" in text:
         return "it contains a colon, which separates entries of PYTHONPATH"
     if (

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmb_common.errors import Interrupted, RequestError
+from llmb_common.files import user_path
 from llmb_common.printable import printable_lines, size
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.secrets import Secret
@@ -118,7 +119,7 @@ class Dialogue:
     def _question_fixed_folder(self) -> None:
         """A folder from the command line needs no question, but a folder that holds other things does."""
         folder = self._fixed.get("install_path")
-        if folder and not self._is_meant(Path(str(folder)).expanduser().absolute()):
+        if folder and not self._is_meant(user_path(str(folder), str(folder))):
             raise RequestError("nothing was installed", remedy="choose another folder with --install-path")
 
     def _is_meant(self, folder: Path) -> bool:
@@ -163,7 +164,7 @@ class Dialogue:
             return []
         if field not in PATHS:
             return [text]
-        path = Path(text).expanduser().absolute()
+        path = user_path(text, text)
         return [] if field == "install_path" and used_folder.other_things(path) else [str(path)]
 
     def _fitting(self) -> list[str]:
@@ -199,10 +200,10 @@ class Dialogue:
         hint = f" ({_space_note(suggestion)})" if question.field == "install_path" else ""
         hint = " (Enter: images in the installation)" if question.field == "image_folder" and not suggestion else hint
         text = str(_answer(_questionary().text(f"{question.text}{hint}", default=suggestion, validate=valid))).strip()
-        if question.field == "install_path" and not self._is_meant(Path(text).expanduser().absolute()):
+        if question.field == "install_path" and not self._is_meant(user_path(text, text)):
             return self._ask_text(question, suggestion)
         if question.field in PATHS and text:
-            return str(Path(text).expanduser().absolute())
+            return str(user_path(text, text))
         return text or None
 
     def _ask_workloads(self) -> list[str]:
@@ -330,14 +331,14 @@ def _answer(question: questionary.Question, *, way_back: bool = True) -> Any:
 
 def _problem(field: str, text: str, given: Given) -> str:
     """What is wrong with an answer, for the prompt; empty if nothing is."""
-    if field == "engine_python":
-        return engine_problem(text)
     if problem := path_problem(field, text, given):
         return problem
+    if field == "engine_python":
+        return engine_problem(text)
     if field in PATHS:
         if problem := folder_problem(text):
             return problem
-        path = Path(text).expanduser().absolute()
+        path = user_path(text, text)
         existing = next(folder for folder in (path, *path.parents) if folder.exists())
         if field == "install_path" and not os.access(existing, os.W_OK):
             return f"{existing} is not writable"

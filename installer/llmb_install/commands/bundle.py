@@ -23,7 +23,7 @@ from llmb_common.cluster_types import SLURM
 from llmb_common.engines import DEFAULT_ENGINE
 from llmb_common.envelope import Result
 from llmb_common.errors import EnvironmentLacks, RequestError
-from llmb_common.files import sha256_of, write_atomic, write_json
+from llmb_common.files import sha256_of, user_path, write_atomic, write_json
 from llmb_common.printable import size
 from llmb_install.answers.answers import Answers
 from llmb_install.answers.questions import expand_workloads
@@ -68,7 +68,7 @@ class Target(NamedTuple):
 
 def bundle(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Write the bundle, or finish one that was interrupted."""
-    folder = Path(asked.to).expanduser().absolute()
+    folder = user_path(asked.to, f"--to {asked.to}")
     if folder.is_dir() and {entry.name for entry in folder.iterdir()} - {*_PARTS, bundles.SUMS}:
         raise RequestError(f"{folder} holds other files than a bundle's", remedy="give --to a new or empty folder")
     releases, images = _wanted(asked, clone, path, folder)

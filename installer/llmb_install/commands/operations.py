@@ -48,7 +48,7 @@ def install(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
         write_output(Path(asked.record), answers_module.to_yaml(answers))
         told = f"recorded in {asked.record}; install with: ./installer.py --play {asked.record}"
         return Result({"recorded": asked.record}, remarks=[told])
-    answers = msgspec.structs.replace(answers, install_path=str(arguments.real_path(answers.install_path)))
+    answers = msgspec.structs.replace(answers, install_path=str(arguments.real_path(Path(answers.install_path))))
     raise_all(_site_problems(asked, answers, clone, path))
     used_folder.require_free(Path(answers.install_path), agreed=asked.into_used_folder or asked.dry_run)
     found = stored_answers(Path(answers.install_path))

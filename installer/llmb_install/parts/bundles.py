@@ -53,7 +53,6 @@ def use(bundle: Path, clone: Path) -> None:
     Raises:
         EnvironmentLacks: it is none, is damaged, or is for other machines or another release of LLMB.
     """
-    bundle = bundle.expanduser().absolute()
     sums = read_sums(bundle)
     for name, expected in sums.items():
         _require_file(bundle / name, None if name.endswith(".sqsh") else expected)

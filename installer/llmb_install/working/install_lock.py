@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_common.files import try_lock
+from llmb_common.files import read_plain, try_lock
 from llmb_common.process import ProcessId, identify, is_alive
 from llmb_install.working.reporter import Reporter
 
@@ -260,7 +260,8 @@ class _Lease:
 
 def _read_owner(path: Path) -> Owner | None:
     try:
-        owner = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        owner = json.loads(read_plain(path))
+    except (OSError, ValueError, RecursionError):
         return None
-    return owner if isinstance(owner, dict) else None
+    # Whatever else lies there: an owner that cannot be asked for, whose lease ends when it stands still.
+    return owner if isinstance(owner, dict) and type(owner.get("pid")) is int and 0 < owner["pid"] < 2**31 else None
