@@ -56,11 +56,14 @@ def _usage(error: click.UsageError, arguments: list[str]) -> RequestError:
     import click
 
     from llmb_common.errors import did_you_mean
+    from llmb_run.foreign import instead_of
 
-    message, context = error.format_message(), error.ctx
+    message, context, instead = error.format_message(), error.ctx, ""
     if isinstance(error, click.NoSuchOption) and context:
         known = [name for parameter in context.command.get_params(context) for name in parameter.opts]
-        message = f"no such option: {error.option_name}{did_you_mean(error.option_name, known)}"
+        instead = instead_of(error.option_name, known)
+        near = "" if instead else did_you_mean(error.option_name, known)
+        message = f"no such option: {error.option_name}{near}"
     elif isinstance(error, click.exceptions.NoSuchCommand) and context and isinstance(context.command, click.Group):
         known = context.command.list_commands(context)
         message = f"no such command: {error.command_name}{did_you_mean(error.command_name, known)}"
@@ -69,9 +72,8 @@ def _usage(error: click.UsageError, arguments: list[str]) -> RequestError:
         page = context.command_path
     elif arguments and not arguments[0].startswith("-"):
         page += f" {arguments[0]}"  # the parser's own complaints know no command
-    return RequestError(
-        message[:1].lower() + message[1:].rstrip("."), remedy=f"{page} --help shows what it takes", code="usage"
-    )
+    remedy = instead or f"{page} --help shows what it takes"
+    return RequestError(message[:1].lower() + message[1:].rstrip("."), remedy=remedy, code="usage")
 
 
 if __name__ == "__main__":

@@ -101,6 +101,9 @@ job_settings = together(
     setting("TIME_LIMIT"),
     several("--env", metavar="NAME=VALUE", help="Set a variable of the job or of launch.sh; repeatable."),
     several("--set", "columns", metavar="COLUMN=VALUE", help=f"{_COLUMN.in_help}, such as tp=4; repeatable."),
+    click.option("--nodelist", metavar="HOSTS", help="Run on these nodes."),
+    click.option("--exclude", metavar="HOSTS", help="Avoid these nodes."),
+    click.option("--reservation", metavar="NAME", help="Slurm reservation."),
     several("--slurm-arg", metavar="KEY=VALUE", help="Another sbatch option, such as qos=high; repeatable."),
     setting("FORCE", is_flag=True),
 )

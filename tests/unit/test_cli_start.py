@@ -38,9 +38,10 @@ def test_profiling_with_gpu_metrics_as_documented(cli: Cli) -> None:
     assert '--gpu-metrics-devices="$SLURM_LOCALID"' in done.out
 
 
-def test_every_option_reaches_the_script(cli: Cli) -> None:
+@pytest.mark.parametrize("command", ["single", "submit"])
+def test_every_option_reaches_the_script(cli: Cli, command: str) -> None:
     done = cli(
-        *("submit", "-w", "grok1", "--gpu-type", "h100", "--scale", "512", "--max-steps", "60"),
+        *(command, "-w", "grok1", "--gpu-type", "h100", "--scale", "512", "--max-steps", "60"),
         *("--time-limit", "90", "--env", "MY_FLAG=a b", "--env", "NCCL_DEBUG=INFO", "--set", "gbs=2048"),
         *("--nodelist", "n[1-64]", "--exclude", "n7", "--reservation", "night", "--slurm-arg", "qos=high", "--dry-run"),
     )
@@ -129,6 +130,32 @@ def test_a_message_names_what_the_value_came_from(cli: Cli) -> None:
 def test_an_error_names_its_field_to_programs(cli: Cli) -> None:
     wrong = cli(*DOCUMENTED, "--gpu-type", "gb200", "--max-steps", "x", "--json").envelope["error"]
     assert (wrong["field"], wrong["message"]) == ("MAX_STEPS", "--max-steps x is not a positive whole number")
+
+
+@pytest.mark.parametrize(
+    ("option", "instead"),
+    [
+        *(("--qos", "--slurm-arg qos=VALUE"), ("-q", "--slurm-arg qos=VALUE"), ("--tp", "--set tp=VALUE")),
+        *(("--partition", "--slurm-arg partition=VALUE"), ("--image", "--env RUN_CONF_IMAGE=IMAGE")),
+        *(
+            ("--nodes", "--scale GPUS"),
+            ("-N", "--scale GPUS"),
+            ("--time", "--time-limit TIME"),
+            ("--yes", "leave it out"),
+        ),
+        *(("--enable-vboost", "--env ENABLE_VBOOST=VALUE"), ("--job-total-gpus", "--scale")),
+    ],
+)
+def test_an_option_of_another_program_is_answered_with_what_does_that_here(cli: Cli, option: str, instead: str) -> None:
+    for command in ("single", "submit"):
+        done = cli(command, "-w", "pretrain_grok1", f"{option}=4" if option.startswith("--") else option)
+        assert (done.status, done.out) == (2, "")
+        assert done.err.startswith(f"error: no such option: {option}\n  -> {instead}")
+
+
+def test_what_is_nothing_elsewhere_gets_no_such_answer(cli: Cli) -> None:
+    assert "no such option: --yes\n  -> leave it out" in cli("cancel", "--yes").err
+    assert "llmb-run jobs --help shows" in cli("jobs", "--qos", "a").err
 
 
 def test_an_unknown_workload_and_an_unknown_command(cli: Cli) -> None:

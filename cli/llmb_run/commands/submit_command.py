@@ -28,9 +28,6 @@ _FROM_1 = click.IntRange(min=1)
 @click.option("--repeats", metavar="N", type=click.IntRange(1, 10000), default=1, help="Runs of each job.")
 @click.option("--spread", metavar="DAYS", type=click.IntRange(1, 365), default=1, help="Days to spread repeats over.")
 @options.job_settings
-@click.option("--nodelist", metavar="HOSTS", help="Run on these nodes.")
-@click.option("--exclude", metavar="HOSTS", help="Avoid these nodes.")
-@click.option("--reservation", metavar="NAME", help="Slurm reservation.")
 @options.after
 @click.option(
     "--resume-chain",

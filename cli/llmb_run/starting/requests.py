@@ -56,12 +56,12 @@ def ask_of(
     env: Sequence[str],
     columns: Sequence[str],
     slurm_arg: Sequence[str],
-    nodelist: str | None = None,
-    exclude: str | None = None,
-    reservation: str | None = None,
+    nodelist: str | None,
+    exclude: str | None,
+    reservation: str | None,
     **settings: Any,
 ) -> Ask:
-    """The options of ``options.job_settings``, and those of Slurm with a name of their own, of no workload yet.
+    """The options of ``options.job_settings``, of no workload yet.
 
     Raises:
         RequestError: a value is not what it should be

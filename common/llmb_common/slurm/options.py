@@ -127,6 +127,11 @@ def option_name(part: str) -> str:
     return _SHORT.get(key, key)
 
 
+def is_option(key: str) -> bool:
+    """Whether sbatch has an option ``key`` that takes a value, and that a user may set."""
+    return key in _WITH_VALUE
+
+
 def sbatch_line(option: str, value: str | int | None = None) -> str:
     """One ``#SBATCH`` line, quoted by Slurm's rules: double quotes, with a backslash before quotes and backslashes.
 
