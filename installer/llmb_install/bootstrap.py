@@ -34,13 +34,6 @@ from llmb_install.working.install_lock import install_lock
 from llmb_install.working.readiness import lacking, raise_all
 from llmb_install.working.reporter import Reporter
 
-_HANDOVER = """
-import runpy, sys
-clone = sys.argv.pop(1)
-sys.path[:0] = [clone + "/installer", clone + "/common"]
-runpy.run_module("llmb_install", run_name="__main__", alter_sys=True)
-"""
-
 
 def bootstrap(clone: Path, argv: Sequence[str]) -> int:
     """Make sure that the tool's environment exists, and run ``llmb-install`` in it with the same arguments.
@@ -88,7 +81,7 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     # Not through the link: another clone's bootstrap may move that one at any moment.
     interpreter = str(environment.folder / "bin" / "python")
     # -I: a json.py in the user's current folder is not ours.
-    os.execv(interpreter, [interpreter, "-I", "-c", _HANDOVER, str(clone), *words])
+    os.execv(interpreter, [interpreter, "-I", str(clone / "installer" / "llmb_install" / "__main__.py"), *words])
 
 
 def _known_answers(asked: argparse.Namespace, install: Path) -> tuple[Given, Lines]:

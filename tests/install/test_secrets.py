@@ -173,7 +173,7 @@ def test_the_second_stage_gets_secrets_in_its_environment_not_its_arguments(worl
     assert done.returncode == 0, done.stderr
     assert "hugging-face-token" in done.stdout
     assert TOKEN not in done.stdout + done.stderr
-    second = [line for lines in seen.values() for line in lines if re.search(r"-m llmb_install ", line)]
+    second = [line for lines in seen.values() for line in lines if re.search(r"llmb_install/__main__\.py ", line)]
     assert any(str(world.install) in line for line in second), f"not seen among {len(seen)} processes of {CLONE}"
     assert not [line for line in second if TOKEN in line]
 

@@ -130,8 +130,8 @@ def test_it_builds_where_it_will_be_used_and_hands_over(stage: Callable[..., Sta
     done = stage(*LOCAL)
     assert done.made == [done.install]
     python = str(done.install / "venvs" / "llmb-01234567" / "bin" / "python")
-    assert done.became[:3] == [python, "-I", "-c"]
-    assert done.became[4:] == [str(CLONE), *LOCAL, "--install-path", str(done.install)]
+    second = str(CLONE / "installer" / "llmb_install" / "__main__.py")
+    assert done.became == [python, "-I", second, *LOCAL, "--install-path", str(done.install)]
     assert os.environ["LLMB_REPO"] == str(CLONE)
     assert done.err == f"creating LLMB's own environment in {done.install}/venvs first (once)\n"
     (log,) = (done.install / ".llmb" / "logs").iterdir()
