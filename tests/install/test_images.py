@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import struct
 import subprocess
 import tarfile
@@ -17,7 +16,7 @@ import pytest
 from install_world import IMAGE_NAME, NEMO, World
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_install.parts import enroot_errors, images
+from llmb_install.parts import images
 from llmb_install.parts.images import Image
 from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock
 from llmb_install.working.reporter import Reporter
@@ -258,11 +257,3 @@ def test_two_architectures_in_the_registry_give_the_one_that_was_asked_for(
     assert ensure(replace(image, source="nvcr.io#nvidia/both:1"), reporter, env)
     shown = subprocess.run(["unsquashfs", "-cat", str(image.path), "arch"], capture_output=True, check=True)
     assert shown.stdout == b"x86_64\n"
-
-
-def test_growth_is_shown_with_its_rate(tmp_path: Path) -> None:
-    (tmp_path / "layer 1").write_bytes(bytes(100))
-    text = enroot_errors._growth("Downloading 2 missing layers", tmp_path)
-    assert text() == "Downloading 2 missing layers"
-    (tmp_path / "layer 2").write_bytes(bytes(3_000_000))
-    assert re.fullmatch(r"Downloading 2 missing layers, 3 MB, [0-9.]+ [MG]B/s", text())

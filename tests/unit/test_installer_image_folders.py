@@ -14,7 +14,7 @@ import pytest
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.programs import Answer
-from llmb_install.parts import enroot_settings, images, squashfs
+from llmb_install.parts import enroot_settings, images, registry, squashfs
 from llmb_install.parts.hugging_face import PATTERNS
 from llmb_install.parts.images import Image
 from llmb_install.parts.squashfs import Inspector
@@ -22,6 +22,11 @@ from llmb_install.working import install_lock
 from llmb_install.working.command import Finished
 from llmb_install.working.reporter import Reporter, Step
 from support.other_user import OTHER, as_other_user, shared_folder
+
+
+@pytest.fixture(autouse=True)
+def no_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "ask", lambda *_: lambda: None)
 
 
 @pytest.fixture

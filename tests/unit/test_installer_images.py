@@ -27,8 +27,8 @@ ENV = {"HOME": "/home/me", "TMPDIR": "/scratch"}
 
 
 @pytest.fixture
-def watch(tmp_path: Path) -> Watch:
-    return Watch(Step("import"), tmp_path / "out.sqsh", tmp_path / "cache")
+def watch() -> Watch:
+    return Watch(Step("import"))
 
 
 def failure(watch: Watch, status: int = 1, *lines: str, source: str = SOURCE, remote: bool = False) -> EnvironmentLacks:
@@ -118,24 +118,6 @@ def test_an_import_for_another_machine_is_named(watch: Watch) -> None:
         "    requested architecture arm64 not found, using amd64",
     ]
     assert other.remedy.startswith("choose the right --arch")
-
-
-def test_a_silent_import_shows_how_much_has_come(tmp_path: Path) -> None:
-    step = Step("import")
-    watch = Watch(step, tmp_path / "out.sqsh", tmp_path / "cache")
-    watch("[INFO] Extracting image layers...")
-    assert step.detail_suffix() == ": Extracting image layers"
-    watch("[INFO] Downloading 3 missing layers...")
-    assert step.detail_suffix() == ": Downloading 3 missing layers", "nothing yet"
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / "layer").write_bytes(bytes(3_000_000))
-    assert step.detail_suffix().startswith(": Downloading 3 missing layers, 3 MB, ")
-    assert step.detail_suffix().endswith("/s")
-    watch("[INFO] Creating squashfs filesystem...")
-    (tmp_path / "out.sqsh").write_bytes(bytes(5_000_000))
-    assert step.detail_suffix().startswith(": Creating squashfs filesystem, 5 MB, ")
-    watch("a line of another program")
-    assert step.detail_suffix().startswith(": Creating squashfs filesystem")
 
 
 # Whole images

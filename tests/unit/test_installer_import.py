@@ -13,6 +13,7 @@ import pytest
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.files import sha256_of
+from llmb_install.parts import registry
 from llmb_install.parts.images import Image
 from llmb_install.working.reporter import Reporter
 
@@ -53,6 +54,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "head").write_bytes(b"\x7fELF" + bytes(14) + (62).to_bytes(2, "little"))
     monkeypatch.setenv("PATH", f"{folder / 'bin'}:/usr/bin:/bin")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(registry, "ask", lambda *_: lambda: registry.Manifest("sha256:5e1f", ()))
     return folder
 
 
@@ -90,7 +92,7 @@ def test_an_image_is_imported_once_and_has_a_receipt(image: Image, world: Path) 
     status = image.path.stat()
     assert receipt == {
         **{"schema": 1, "source": SOURCE, "architecture": "x86_64", "size": 200, "mtime_ns": status.st_mtime_ns},
-        **{"sha256": sha256_of(image.path), "adopted": False},
+        **{"sha256": sha256_of(image.path), "adopted": False, "digest": "sha256:5e1f"},
     }
     assert image.receipt_path() == image.path.with_name("nemo.sqsh.receipt.json")
     assert sorted(path.name for path in image.path.parent.iterdir()) == ["nemo.sqsh", "nemo.sqsh.receipt.json"]

@@ -13,7 +13,7 @@ from llmb_common.errors import RecordError, RequestError
 from llmb_common.files import read_json, write_atomic, write_json
 from llmb_common.secrets import Secret
 from llmb_install.parts import netrc_text
-from llmb_install.parts.enroot_settings import config_folder
+from llmb_install.parts.enroot_settings import config_folder, expanded
 
 NGC_HOSTS = ("nvcr.io", "authn.nvidia.com")
 """NGC hands out its tokens on another host than the images: Enroot needs the key for both."""
@@ -52,6 +52,16 @@ class Secrets:
 def enroot_credentials_path(env: Mapping[str, str]) -> Path:
     """Where Enroot looks for credentials."""
     return config_folder(env) / ".credentials"
+
+
+def enroot_login(host: str, env: Mapping[str, str]) -> tuple[str, str] | None:
+    """Login and password that Enroot has for a host, whose port it does not look at."""
+    name = host.partition(":")[0]
+    entry = next((e for e in netrc_text.entries(_read(enroot_credentials_path(env))) if e.host == name), None)
+    if entry is None:
+        return None
+    password = expanded(entry.password, env) if entry.password.startswith("$") else entry.password
+    return (entry.login, password) if password else None
 
 
 def store_ngc_key(key: Secret, env: Mapping[str, str], install: Path) -> bool:

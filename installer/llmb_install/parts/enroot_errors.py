@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_common.printable import size
 from llmb_install.parts.credentials import enroot_credentials_path
 from llmb_install.parts.enroot_settings import cache_folder, temporary_folder
 from llmb_install.working.command import Finished
@@ -35,13 +32,13 @@ _UNPACKING = ("Extracting", "Converting")
 class Watch:
     """Follows Enroot's lines: keeps what matters for an explanation and shows how far the import is.
 
-    Enroot is silent while it downloads and compresses: ``cache`` and ``output`` are watched for their growth.
+    ``shown`` gives what stands on the progress line while Enroot is doing something.
     """
 
-    def __init__(self, step: Step, output: Path, cache: Path) -> None:
+    def __init__(self, step: Step, shown: Callable[[str], str | Callable[[], str]] = str) -> None:
         self.doing = ""
         self.wrong_architecture = ""
-        self._step, self._output, self._cache = step, output, cache
+        self._step, self._shown = step, shown
 
     def __call__(self, line: str) -> None:
         text = re.sub(r"\x1b\[[0-9;]*m", "", line).strip()
@@ -49,34 +46,12 @@ class Watch:
             self.wrong_architecture = text.partition("]")[2].strip()
         if found := re.match(r"\[INFO\] (.*)", text):
             self.doing = found[1].rstrip(".")
-            watched = {"Downloading": self._cache, "Creating": self._output}.get(self.doing.partition(" ")[0])
-            self._step.update(_growth(self.doing, watched) if watched else self.doing)
+            self._step.update(self._shown(self.doing))
 
     @property
     def was_unpacking(self) -> bool:
         """Whether it came no further than to unpack layers that are in the cache."""
         return self.doing.startswith(_UNPACKING)
-
-
-def _growth(doing: str, path: Path) -> Callable[[], str]:
-    """A text for the progress line that says how much has been added to ``path`` since now, and how fast."""
-    before, began = _bytes_in(path), time.monotonic()
-
-    def text() -> str:
-        grown, seconds = _bytes_in(path) - before, time.monotonic() - began
-        return f"{doing}, {size(grown)}, {size(grown / max(seconds, 0.1))}/s" if grown > 0 else doing
-
-    return text
-
-
-def _bytes_in(path: Path) -> int:
-    """Size of a file, or of the files in a folder; 0 where there is nothing yet."""
-    try:
-        if path.is_dir():
-            return sum(entry.stat().st_size for entry in path.iterdir() if entry.is_file())
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def explain(source: str, done: Finished, watch: Watch, env: Mapping[str, str], *, remote: bool) -> EnvironmentLacks:

@@ -29,7 +29,7 @@ def setting(name: str, env: Mapping[str, str]) -> str:
             continue
         for line in text.splitlines():
             found = _LINE.match(line)
-            if found and found[1] == name and (value := _expanded(found[2], env)):
+            if found and found[1] == name and (value := expanded(found[2], env)):
                 return value
     return ""
 
@@ -51,7 +51,8 @@ def config_folder(env: Mapping[str, str]) -> Path:
     return Path(setting("ENROOT_CONFIG_PATH", env) or Path(base) / "enroot")
 
 
-def _expanded(value: str, env: Mapping[str, str]) -> str:
+def expanded(value: str, env: Mapping[str, str]) -> str:
+    """A value with its variables put in; empty where it would run a program."""
     if "$(" in value or "`" in value:
         return ""
     text = value.strip("\"'")

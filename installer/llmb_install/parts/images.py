@@ -1,8 +1,9 @@
 """Container images: imported with Enroot to a name of their own, checked, and only then given their real name.
 
 The state of an image is its receipt (``<image>.receipt.json`` beside it, or in ``.llmb/receipts`` for a folder that
-cannot be written): source, architecture, size, modification time, SHA-256. A file that its receipt contradicts is
-imported again; one without a receipt is proven by its content or replaced; name and existence prove nothing.
+cannot be written): source, architecture, size, modification time, SHA-256, and the registry's digest if it answered. A
+file that its receipt contradicts is imported again; one without a receipt is proven by its content or replaced; name
+and existence prove nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import secrets
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -24,9 +25,10 @@ from llmb_common.files import fsync_folder, sha256_of, status_of, write_json
 from llmb_common.printable import size
 from llmb_common.programs import ask
 from llmb_common.trust import require_trusted
-from llmb_install.parts import enroot_cache, enroot_errors
+from llmb_install.parts import enroot_cache, enroot_errors, enroot_progress, registry
 from llmb_install.parts.enroot_settings import cache_folder, temporary_folder
 from llmb_install.parts.receipts import read_receipt
+from llmb_install.parts.registry import Manifest
 from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock
 from llmb_install.working import command
 from llmb_install.working.artefact import Artefact, Room
@@ -266,12 +268,13 @@ def _import(image: Image, reporter: Reporter, step: Step) -> None:
     folder, env = image.path.parent, image.env
     _remove_leftovers(image)
     fresh = folder / f".{image.path.name}.{os.getpid()}.{secrets.token_hex(4)}.part"
+    known = registry.ask(image.source, image.architecture, env)
     try:
-        done, watch = _run_enroot(image, fresh, reporter, step)
+        done, watch = _run_enroot(image, fresh, reporter, step, known)
         if done.status != 0 and watch.was_unpacking and (broken := enroot_cache.remove_broken(cache_folder(env))):
             for layer in broken:
                 reporter.note(f"        layer {layer} was damaged and is removed: importing again")
-            done, watch = _run_enroot(image, fresh, reporter, step)
+            done, watch = _run_enroot(image, fresh, reporter, step, known)
         if done.status != 0:
             raise enroot_errors.explain(image.asked_for, done, watch, env, remote=bool(image.prefix))
         if not fresh.is_file():
@@ -285,7 +288,8 @@ def _import(image: Image, reporter: Reporter, step: Step) -> None:
         with fresh.open("rb") as stream:
             os.fsync(stream.fileno())
         # The receipt first: it fits nothing until the image has its name, so the rename completes both at once.
-        _write_receipt(image, fresh, adopted=False)
+        manifest = known()
+        _write_receipt(image, fresh, adopted=False, **({"digest": manifest.digest} if manifest else {}))
         fresh.replace(image.path)
         fsync_folder(folder)
         step.update(size(image.path.stat().st_size))
@@ -297,10 +301,13 @@ def _import(image: Image, reporter: Reporter, step: Step) -> None:
 
 
 def _run_enroot(
-    image: Image, output: Path, reporter: Reporter, step: Step
+    image: Image, output: Path, reporter: Reporter, step: Step, known: Callable[[], Manifest | None]
 ) -> tuple[command.Finished, enroot_errors.Watch]:
-    watch = enroot_errors.Watch(step, output, cache_folder(image.env))
     with _unpacked(image) as place:
+        folder = Path(place["ENROOT_TEMP_PATH"]) if place else None
+        watch = enroot_errors.Watch(
+            step, lambda doing: enroot_progress.shown(doing, output, cache_folder(image.env), folder, known)
+        )
         argv = image.import_command(output)
         return command.run(argv, reporter, env={**image.env, **place}, on_line=watch), watch
 
@@ -320,7 +327,7 @@ def _not_found(program: str) -> EnvironmentLacks:
     )
 
 
-def _write_receipt(image: Image, path: Path, *, adopted: bool) -> None:
+def _write_receipt(image: Image, path: Path, *, adopted: bool, **more: str) -> None:
     status = path.stat()
     receipt = {
         "schema": 1,
@@ -330,6 +337,7 @@ def _write_receipt(image: Image, path: Path, *, adopted: bool) -> None:
         "mtime_ns": status.st_mtime_ns,
         "sha256": sha256_of(path),
         "adopted": adopted,
+        **more,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
     _store(image, receipt)

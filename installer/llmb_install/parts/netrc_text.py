@@ -12,9 +12,10 @@ _WITH_VALUE = ("login", "password", "account")
 
 @dataclass(frozen=True)
 class Entry:
-    """One ``machine``: its host (empty for ``default``), its password, and where its text begins and ends."""
+    """One ``machine``: its host (empty for ``default``), its login and password, and where its text begins and ends."""
 
     host: str
+    login: str
     password: str
     start: int
     end: int
@@ -25,19 +26,19 @@ def entries(text: str) -> list[Entry]:
     words = _words(text)
     found: list[Entry] = []
     host: str | None = None
-    start, password = 0, ""
+    start, login, password = 0, "", ""
     position = 0
 
     def close(end: int) -> None:
         if host is not None:
-            found.append(Entry(host, password, start, end))
+            found.append(Entry(host, login, password, start, end))
 
     while position < len(words):
         at, word = words[position]
         value = words[position + 1][1] if position + 1 < len(words) else ""
         if word in ("machine", "default"):
             close(at)
-            host, start, password = (value if word == "machine" else ""), at, ""
+            host, start, login, password = (value if word == "machine" else ""), at, "", ""
             position += 2 if word == "machine" else 1
         elif word == "macdef":
             close(at)
@@ -48,6 +49,8 @@ def entries(text: str) -> list[Entry]:
         else:
             if word == "password":
                 password = value
+            elif word == "login":
+                login = value
             position += 2 if word in _WITH_VALUE else 1
     close(len(text))
     return found

@@ -88,7 +88,7 @@ class Reporter:
             ticker.join()
             with self._lock:
                 self._running.remove(step)
-                done = f"{outcome:>6}  {title}{step.detail_suffix()} ({_duration(step.elapsed())})"
+                done = f"{outcome:>6}  {title}{step.detail_suffix()} ({duration(step.elapsed())})"
                 self._write_log(done)
                 self._print(done)
 
@@ -169,12 +169,13 @@ class Step:
         return time.monotonic() - self._start
 
     def describe(self) -> str:
-        return f"{self.title}{self.detail_suffix()} ({_duration(self.elapsed())})"
+        return f"{self.title}{self.detail_suffix()} ({duration(self.elapsed())})"
 
     def detail_suffix(self) -> str:
         detail = self._detail if isinstance(self._detail, str) else self._detail()
         return f": {detail}" if detail else ""
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """A time for people: ``3 min 20 s``."""
     return f"{seconds:.0f} s" if seconds < 100 else f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
