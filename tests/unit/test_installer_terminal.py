@@ -1,10 +1,11 @@
-"""What a terminal shows while the installer works: one line that is rewritten, and the log beside it."""
+"""What a terminal shows while the installer works: a line for each step, and the log beside it."""
 
 from __future__ import annotations
 
 import io
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,12 +16,11 @@ import pytest
 
 from llmb_common.errors import CheckFailed, EnvironmentLacks
 from llmb_common.printable import size
-from llmb_install.working import readiness, steps
-from llmb_install.working import reporter as module
+from llmb_install.working import live_lines, readiness, steps
 from llmb_install.working.artefact import Artefact, Room
 from llmb_install.working.reporter import Reporter, Step
 
-CLEAR = "\r\033[K"
+CLEAR = "\r\033[2K"
 
 
 class Terminal(io.StringIO):
@@ -37,62 +37,53 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    monkeypatch.setattr(module, "_REFRESH_TERMINAL", 0.001)
+    monkeypatch.setattr(live_lines, "_PER_SECOND", 100)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "60")
     return Terminal()
 
 
 def test_the_running_step_is_one_line_that_is_rewritten(terminal: Terminal) -> None:
     with Reporter(None, stream=terminal) as reporter, reporter.step("fetching") as step:
-        wait_for(lambda: f"{CLEAR}fetching (0 s)" in terminal.getvalue())
+        wait_for(lambda: "fetching (0 s)" in terminal.getvalue())
         step.update("3 of 4")
-        wait_for(lambda: terminal.getvalue().endswith(f"{CLEAR}fetching: 3 of 4 (0 s)"))
+        wait_for(lambda: f"{CLEAR}fetching: 3 of 4 (0 s)" in terminal.getvalue())
         reporter.note("by the way")
         assert f"{CLEAR}by the way\n" in terminal.getvalue()
-    assert terminal.getvalue().endswith("    ok  fetching: 3 of 4 (0 s)\n")
+    assert terminal.getvalue().endswith("\033[2K    ok  fetching: 3 of 4 (0 s)\n")
     assert "..." not in terminal.getvalue()
+    assert "\x1b[?25l" not in terminal.getvalue(), "a killed installer could not show the cursor again"
 
 
-def test_steps_side_by_side_share_the_line(terminal: Terminal) -> None:
-    with Reporter(None, stream=terminal) as reporter, reporter.step("one"), reporter.step("two"):
-        wait_for(lambda: "one (0 s)  |  two (0 s)" in terminal.getvalue())
-    assert "two (0 s)  |  " not in terminal.getvalue(), "only the first draws, or they would flicker"
+def test_steps_side_by_side_have_a_line_each_that_fits(terminal: Terminal) -> None:
+    with Reporter(None, stream=terminal) as reporter, reporter.step("one " + "x" * 100), reporter.step("two"):
+        wait_for(lambda: f"one {'x' * 55}…\ntwo (0 s)" in terminal.getvalue())
 
 
-@pytest.mark.parametrize(("columns", "shown"), [(40, 39), (10, 20), (None, 79)])
-def test_a_line_fits_the_terminal(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, columns: int | None, shown: int
-) -> None:
-    if columns is not None:
-        monkeypatch.setattr(Terminal, "fileno", lambda self: 7)
-        monkeypatch.setattr("os.get_terminal_size", lambda number: os.terminal_size((columns, 24)))
-    with Reporter(None, stream=terminal) as reporter, reporter.step("x" * 200):
-        wait_for(lambda: terminal.getvalue() != "")
-    line = terminal.getvalue().split(CLEAR)[1]
-    assert line == "x" * shown
+def test_a_secret_is_hidden_in_the_rewritten_line(terminal: Terminal) -> None:
+    with Reporter(None, stream=terminal) as reporter:
+        reporter.hide("swordfish")
+        with reporter.step("the swordfish\x1b[2J"):
+            wait_for(lambda: "the ****\\x1b[2J (0 s)" in terminal.getvalue())
+    assert "swordfish" not in terminal.getvalue()
 
 
-def test_a_secret_is_hidden_in_the_rewritten_line_and_a_closed_reporter_leaves_none(terminal: Terminal) -> None:
-    reporter = Reporter(None, stream=terminal)
-    reporter.hide("swordfish")
-    reporter._draw("the swordfish\x1b[2J")
-    assert terminal.getvalue() == f"{CLEAR}the ****\\x1b[2J"
-    reporter.close()
-    assert terminal.getvalue().endswith(CLEAR)
-    reporter.close()
-    assert terminal.getvalue().count(CLEAR) == 2
-
-
-def test_what_is_shown_and_logged_is_there_at_once(tmp_path: Path) -> None:
+def test_what_is_noted_and_logged_is_there_at_once(tmp_path: Path) -> None:
     """A line in a buffer helps nobody who waits, and a killed installer's log ends early."""
-    with (tmp_path / "shown").open("w") as stream:
-        reporter = Reporter(tmp_path / "logs", stream=stream)
-        reporter._draw("running")
-        assert (tmp_path / "shown").read_bytes() == f"{CLEAR}running".encode()
+    with (tmp_path / "shown").open("w") as stream, Reporter(tmp_path / "logs", stream=stream) as reporter:
         reporter.note("noted")
-        assert (tmp_path / "shown").read_text().endswith("noted\n")
+        assert (tmp_path / "shown").read_text() == "noted\n"
         assert reporter.log_path is not None
         assert reporter.log_path.read_text().endswith(" noted\n")
-        reporter.close()
+
+
+def test_the_first_stage_which_lacks_the_library_has_plain_lines(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "llmb_install.working.live_lines", None)
+    with Reporter(None, stream=terminal) as reporter, reporter.step("building"):
+        pass
+    assert terminal.getvalue() == "    ok  building (0 s)\n"
 
 
 def test_without_a_terminal_a_step_says_first_soon_and_then_seldom(monkeypatch: pytest.MonkeyPatch) -> None:

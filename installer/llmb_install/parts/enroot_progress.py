@@ -39,7 +39,16 @@ def shown(
         return (output.stat().st_size if output.exists() else 0), 0
 
     measure = {"Downloading": downloaded, "Extracting": begun, "Creating": written}.get(doing.partition(" ")[0])
-    return (lambda: _text(doing, *measure(), time.monotonic() - began)) if measure else doing
+    if measure is None:
+        return doing
+
+    def text() -> str:
+        try:
+            return _text(doing, *measure(), time.monotonic() - began)
+        except OSError:  # Enroot has just removed what was looked at
+            return doing
+
+    return text
 
 
 def _text(doing: str, done: int, total: int, seconds: float) -> str:

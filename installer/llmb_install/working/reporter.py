@@ -1,7 +1,8 @@
 """What the user sees while the installer works, and the log file of all of it.
 
-Everything goes to standard error, so that standard output stays free for results. On a terminal the running step is
-one line that is rewritten; elsewhere it is a plain line after 2 s, every 15 s, and at the end.
+Everything goes to standard error, so that standard output stays free for results. On a terminal each running step has
+one line, which stays at the bottom; elsewhere, and in the first stage, which lacks the library for it, there is a plain
+line after 2 s, every 15 s, and at the end.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from llmb_common.printable import printable_lines
 
-_REFRESH_TERMINAL = 0.5
+if TYPE_CHECKING:
+    from llmb_install.working.live_lines import LiveLines
+
 _REFRESH_PLAIN = 15.0
 _FIRST_PLAIN = 2.0
 """Seconds after which a step without a terminal says that it has begun; quick ones have only their end."""
@@ -34,12 +37,11 @@ class Reporter:
         self._folder = log_folder
         self._verbose = verbose
         self._stream = stream or sys.stderr
-        self._terminal = self._stream.isatty()
         self._lock = threading.RLock()
         self._log: TextIO | None = None
         self._secrets: list[str] = []
         self._running: list[Step] = []
-        self._live_line = False
+        self._live = self._live_lines() if self._stream.isatty() else None
         self.log_path: Path | None = None
 
     def log_into(self, folder: Path) -> None:
@@ -75,19 +77,25 @@ class Reporter:
         step = Step(title)
         with self._lock:
             self._running.append(step)
+            if self._live is not None:
+                self._live.start()
             self._write_log(f"start: {title}")
         stop = threading.Event()
         ticker = threading.Thread(target=self._tick, args=(step, stop), daemon=True)
-        ticker.start()
+        if self._live is None:
+            ticker.start()
         outcome = "failed"
         try:
             yield step
             outcome = "failed" if step.is_wrong else "ok"
         finally:
             stop.set()
-            ticker.join()
+            if self._live is None:
+                ticker.join()
             with self._lock:
                 self._running.remove(step)
+                if self._live is not None and not self._running:
+                    self._live.stop()
                 done = f"{outcome:>6}  {title}{step.detail_suffix()} ({duration(step.elapsed())})"
                 self._write_log(done)
                 self._print(done)
@@ -100,39 +108,30 @@ class Reporter:
 
     def close(self) -> None:
         with self._lock:
-            self._clear_live()
             if self._log is not None:
                 self._log.close()
                 self._log = None
 
-    def _tick(self, step: Step, stop: threading.Event) -> None:
-        seconds = _REFRESH_TERMINAL if self._terminal else _FIRST_PLAIN
-        while not stop.wait(seconds):
-            seconds = _REFRESH_TERMINAL if self._terminal else _REFRESH_PLAIN
-            with self._lock:
-                if not self._terminal:
-                    self._print(f"... {step.describe()}")
-                elif self._running and self._running[0] is step:
-                    self._draw("  |  ".join(running.describe() for running in self._running))
-
-    def _draw(self, text: str) -> None:
+    def _live_lines(self) -> LiveLines | None:
         try:
-            width = os.get_terminal_size(self._stream.fileno()).columns
-        except (OSError, ValueError):
-            width = 80
-        self._stream.write("\r\033[K" + self._masked(text)[: max(width - 1, 20)])
-        self._stream.flush()
-        self._live_line = True
+            from llmb_install.working.live_lines import LiveLines
+        except ImportError:
+            return None
+        return LiveLines(self._stream, lambda: [self._masked(step.describe()) for step in list(self._running)])
+
+    def _tick(self, step: Step, stop: threading.Event) -> None:
+        seconds = _FIRST_PLAIN
+        while not stop.wait(seconds):
+            seconds = _REFRESH_PLAIN
+            with self._lock:
+                self._print(f"... {step.describe()}")
 
     def _print(self, text: str) -> None:
-        self._clear_live()
-        self._stream.write(self._masked(text) + "\n")
+        if self._live is not None:
+            self._live.print(self._masked(text))
+        else:
+            self._stream.write(self._masked(text) + "\n")
         self._stream.flush()
-
-    def _clear_live(self) -> None:
-        if self._live_line:
-            self._stream.write("\r\033[K")
-            self._live_line = False
 
     def _write_log(self, line: str) -> None:
         if self._folder is None:
