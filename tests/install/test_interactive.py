@@ -127,8 +127,8 @@ def test_from_the_first_prompt_to_the_end(site: World, terminal: Terminal) -> No
 
 
 def test_what_was_detected_is_one_screen(site: World, terminal: Terminal) -> None:
-    terminal.see("account         bench")
     terminal.see("gpu_type        h100")
+    terminal.see("account         bench")
     terminal.see("steps to do, about")
     terminal.answer("Go on?")
     assert terminal.end() == 0
@@ -203,6 +203,10 @@ def test_another_gpu_brings_its_architecture(site: World, terminal: Terminal) ->
     terminal.answer("Which one?", DOWN * 5 + ENTER)
     terminal.answer("GPU type", "\x1b[A" * 4 + ENTER)  # gb200
     terminal.answer("Architecture of the compute nodes")
+    # What those GPUs cannot run is said while it can be corrected.
+    terminal.see("pretrain_nemotron4 has no configuration for gb200")
+    terminal.answer("Which one?", DOWN * 16 + ENTER)
+    terminal.answer("Workloads")
     terminal.see("gpu_type        gb200")
     terminal.see("arch            aarch64")
     terminal.answer("Go on?", "\x03")
