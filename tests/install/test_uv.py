@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import EnvironmentLacks
+from llmb_install.arguments import parse
+from llmb_install.commands import bundle as bundle_module
+from llmb_install.parts import bundles
 from llmb_install.parts.environments import Environment, installed_packages
 from llmb_install.parts.lock_files import extract
 from llmb_install.working.reporter import Reporter
@@ -48,3 +51,22 @@ def test_another_content_than_the_locks_is_refused(tmp_path: Path, lock: Path) -
     with Reporter(tmp_path / "logs") as reporter, pytest.raises(EnvironmentLacks, match=r"(?i)hash"):
         made.ensure(reporter)
     assert not made.is_complete()
+
+
+def test_an_environment_is_made_of_a_bundle_alone(tmp_path: Path, lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where neither an index nor a cache has anything; its folder has a name that uv would split."""
+    clone = tmp_path / "clone"
+    (clone / "installer" / "locks").mkdir(parents=True)
+    for name in ("uv.txt", "tool.txt", "tool-build.txt"):
+        (clone / "installer" / "locks" / name).write_text(lock.read_text())
+    folder = tmp_path / "a bundle, for one"
+    asked = parse(["bundle", "--to", str(folder), "--python", "{}.{}".format(*sys.version_info)])
+    monkeypatch.setattr(bundle_module, "_wanted", lambda *_: ([], []))
+    bundle_module.bundle(asked, clone, tmp_path)
+    for name in ("UV_INDEX", "UV_DEFAULT_INDEX", "UV_FIND_LINKS", "LLMB_BUNDLE", "PIP_CONFIG_FILE", "PIP_NO_INDEX"):
+        monkeypatch.setenv(name, "https://127.0.0.1:1" if "INDEX" in name else "")
+    bundles.use(folder, clone)
+    made = Environment(tmp_path / "made", sys.executable, lock, smoke=("click",))
+    with Reporter(tmp_path / "logs") as reporter:
+        assert made.ensure(reporter)
+    assert [name for name in installed_packages(made.folder) if name.startswith("click-")]

@@ -24,6 +24,8 @@ from llmb_install.commands.bundle import bundle
 from llmb_install.installation import Installation
 from llmb_install.parts import bundles
 from llmb_install.parts.images import Image
+from llmb_install.parts.package_index import Sources, settings
+from llmb_install.working.readiness import require_ready
 from llmb_install.working.reporter import Reporter
 
 CLONE = Path(__file__).resolve().parents[2]
@@ -110,7 +112,9 @@ def test_a_package_for_one_python_alone_goes_with_its_neighbours(make: Callable[
     assert {*LOCKS["engine-cpu"], *LOCKS["engine-cpu-0.6"]} < wheels(folder)
 
 
-def test_one_that_was_killed_is_none_until_it_is_finished(make: Callable[..., Path], clone: Path) -> None:
+def test_one_that_was_killed_is_none_until_it_is_finished(
+    make: Callable[..., Path], clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = make(*ONE)
     kept = folder / "wheels" / "tiny-1.0.tar.gz"
     before = kept.stat().st_mtime_ns
@@ -120,7 +124,11 @@ def test_one_that_was_killed_is_none_until_it_is_finished(make: Callable[..., Pa
     (folder / "wheels" / ".six.whl.77.abcd").touch()
     with pytest.raises(EnvironmentLacks, match="not a bundle, or an unfinished one"):
         bundles.use(folder, clone)
+    asked: list[str] = []
+    links = Sources.links
+    monkeypatch.setattr(Sources, "links", lambda self, name, *more, **_: asked.append(name) or links(self, name, *more))
     make(*ONE)
+    assert asked == ["six", "six", "tiny"], "wheels that are there are not looked for; a source may have got a wheel"
     assert (kept.stat().st_mtime_ns, half.read_text()) == (before, half.name)
     assert len(wheels(folder)) == 4
     with pytest.raises(EnvironmentLacks, match="cannot be had"):
@@ -151,8 +159,6 @@ def here(make: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_packages_come_from_it_and_from_nowhere_else(here: Path, clone: Path) -> None:
-    from llmb_install.parts.package_index import Sources, settings
-
     bundles.use(here, clone)
     told = settings(os.environ)
     assert told.options == ("--no-index",)
@@ -242,21 +248,30 @@ def test_an_image_is_linked_or_copied_with_its_receipt(
     [
         ("content", r"a\+b\+1.sqsh is damaged: its content is not what its receipt says\n.*copy it again"),
         ("other", "is damaged: its receipt is for nvcr.io#a/b:1, x86_64"),
-        ("missing", r"the image nvcr.io#a/b:1 for x86_64 is not there: .*\n.*make the bundle again"),
-        ("receipt", "or its receipt is missing"),
     ],
 )
 def test_an_image_that_is_not_what_its_receipt_says_is_not_taken(image: Image, damage: str, said: str) -> None:
     assert image.origin
     if damage == "content":
         image.origin.write_bytes(b"imago")
-    elif damage == "other":
-        image = replace(image, source="nvcr.io#a/b:2")
     else:
-        (image.origin if damage == "missing" else image.origin.with_name("a+b+1.sqsh.receipt.json")).unlink()
+        image = replace(image, source="nvcr.io#a/b:2")
     with pytest.raises(LLMBError, match=said):
         ensure(image)
     assert list(image.path.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("part", ["a+b+1.sqsh", "a+b+1.sqsh.receipt.json"])
+def test_an_image_that_the_bundle_lacks_is_told_before_anything_is_made(image: Image, part: str) -> None:
+    assert image.origin
+    assert not image.lacks()
+    (image.origin.parent / part).unlink()
+    said = r"the image nvcr.io#a/b:1 for x86_64 is not there: .*\n.*make the bundle again"
+    with pytest.raises(EnvironmentLacks, match=said):
+        require_ready([image])
+    image.path.parent.mkdir(parents=True)
+    image.path.touch()
+    assert not image.lacks(), "it may be adopted"
 
 
 def test_a_bundle_of_an_installation_has_its_images(

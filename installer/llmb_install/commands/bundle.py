@@ -15,7 +15,13 @@ from typing import Any, NamedTuple
 import msgspec
 from packaging.requirements import Requirement
 from packaging.tags import Tag, compatible_tags, cpython_tags
-from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    canonicalize_name,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
 from packaging.version import Version
 
 import llmb_common
@@ -151,29 +157,38 @@ def _fetch_wheels(
     folder.mkdir(parents=True, exist_ok=True)
     told = settings(child_environment())
     sources = Sources(told)
-    sums: dict[str, str] = {}
+    there = {path.name: sha256_of(path) for path in folder.iterdir()}
+    wanted: set[str] = set()
     with reporter.step("packages") as step:
         for lock, target, newer in _lists(clone, targets, releases):
             text = lock.read_text(encoding="utf-8")
             hashes = set(re.findall(r"sha256:([0-9a-f]{64})", text))
-            for requirement in _requirements(text, target, newer):
-                more = () if told.options or requirement.name != "torch" else (CPU_TORCH_INDEX,)
+            for requirement in _requirements(text, target):
+                package, fits = requirement.name, target._replace(python=newer.get(requirement.name, target.python))
+                more = () if told.options or package != "torch" else (CPU_TORCH_INDEX,)
+                known = [name for name in there if there[name] in hashes and name.endswith(".whl")]
                 try:
-                    name = _choose(
-                        sources, requirement, target._replace(python=newer.get(requirement.name, target.python)), more
-                    )
-                    step.update(f"{len(sums) + 1}: {name}")
-                    sums[f"wheels/{name}"] = _fetched(sources, requirement.name, folder / name, hashes, more)
+                    name = _best(known, requirement, fits)
+                    if name is None:
+                        name = _best([link.name for link in sources.links(package, more=more)], requirement, fits)
+                    if name is None:
+                        raise Unavailable("there is no file of it for that")
+                    if there.get(name) not in hashes:
+                        step.update(f"{len(wanted) + 1}: {name}")
+                        content = sources.fetch(package, name.__eq__, hashes, more)
+                        write_atomic(folder / name, content)
+                        there[name] = hashlib.sha256(content).hexdigest()
                 except Unavailable as problem:
                     raise not_had(
                         f"{requirement} for Python {spelt(target.python)} on {target.machine} cannot be had",
                         problem,
                         "check the index settings of pip or uv, then run the same command again",
                     ) from problem
-        step.update(f"{len(sums)} files")
-    for stale in {path.name for path in folder.iterdir()} - {Path(name).name for name in sums}:
+                wanted.add(name)
+        step.update(f"{len(wanted)} files")
+    for stale in there.keys() - wanted:
         (folder / stale).unlink()
-    return sums
+    return {f"wheels/{name}": there[name] for name in wanted}
 
 
 def _lists(clone: Path, targets: list[Target], releases: list[str]) -> Iterator[tuple[Path, Target, dict[str, Python]]]:
@@ -187,7 +202,7 @@ def _lists(clone: Path, targets: list[Target], releases: list[str]) -> Iterator[
                 yield locks / f"{kind.name}.txt", target, dict.fromkeys(kind.of_newer_python, (3, 12))
 
 
-def _requirements(text: str, target: Target, newer: dict[str, Python]) -> Iterator[Requirement]:
+def _requirements(text: str, target: Target) -> Iterator[Requirement]:
     version = spelt(target.python)
     environment = {
         **{"python_version": version, "python_full_version": f"{version}.0", "platform_machine": target.machine},
@@ -198,27 +213,25 @@ def _requirements(text: str, target: Target, newer: dict[str, Python]) -> Iterat
             yield requirement
 
 
-def _choose(sources: Sources, requirement: Requirement, target: Target, more: tuple[str, ...]) -> str:
+def _best(names: Iterable[str], requirement: Requirement, target: Target) -> str | None:
     """The file of the pinned release that fits best; its source where no wheel does."""
     (pin,) = requirement.specifier
-    links = sources.links(requirement.name, more=more)
+    wanted = (canonicalize_name(requirement.name), Version(pin.version))
     ranks = {tag: rank for rank, tag in enumerate(_tags(target))}
-    fits = {link.name: _rank(link.name, Version(pin.version), ranks) for link in links}
-    best = min(fits, key=lambda name: fits[name])
-    if fits[best] > len(ranks):
-        raise Unavailable(f"no file of {requirement} among {len(fits)} is for it")
-    return best
-
-
-def _rank(name: str, version: Version, ranks: dict[Tag, int]) -> int:
-    none = len(ranks) + 1
-    try:
-        if name.endswith(".whl"):
-            _, found, _, tags = parse_wheel_filename(name)
-            return min((ranks[tag] for tag in tags if tag in ranks), default=none) if found == version else none
-        return len(ranks) if parse_sdist_filename(name)[1] == version else none
-    except (InvalidWheelFilename, InvalidSdistFilename):
-        return none
+    found = {}
+    for name in names:
+        try:
+            if name.endswith(".whl"):
+                package, version, _, tags = parse_wheel_filename(name)
+                fits = [ranks[tag] for tag in tags if tag in ranks]
+            else:
+                package, version = parse_sdist_filename(name)
+                fits = [len(ranks)]
+        except (InvalidWheelFilename, InvalidSdistFilename):
+            continue
+        if (package, version) == wanted and fits:
+            found[name] = min(fits)
+    return min(found, key=lambda name: found[name], default=None)
 
 
 def _tags(target: Target) -> Iterable[Tag]:
@@ -229,10 +242,3 @@ def _tags(target: Target) -> Iterable[Tag]:
     interpreter = f"cp{target.python[0]}{target.python[1]}"
     yield from cpython_tags(target.python, [interpreter], platforms)
     yield from compatible_tags(target.python, interpreter, platforms)
-
-
-def _fetched(sources: Sources, package: str, path: Path, hashes: set[str], more: tuple[str, ...]) -> str:
-    """Fetch the file unless it is there; its hash."""
-    if not (path.is_file() and sha256_of(path) in hashes):
-        write_atomic(path, sources.fetch(package, path.name.__eq__, hashes, more))
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -110,9 +110,20 @@ class Image(Artefact):
         return [Room(self.path.parent, IMAGE_BYTES, self.id), unpacked]
 
     def lacks(self) -> list[EnvironmentLacks]:
-        """Enroot, where it is not taken from elsewhere; a compute node is asked for its own when it imports."""
-        here = self.prefix or self.origin or self.path.is_file() or shutil.which("enroot", path=self.env.get("PATH"))
-        return [] if here else [_not_found("enroot")]
+        """Enroot, or the image in the folder that it is to be taken from; a compute node is asked for its own Enroot."""
+        if self.path.is_file():
+            return []
+        if self.origin is None:
+            here = self.prefix or shutil.which("enroot", path=self.env.get("PATH"))
+            return [] if here else [_not_found("enroot")]
+        if self.origin.is_file() and _receipt_beside(self.origin):
+            return []
+        return [
+            EnvironmentLacks(
+                f"the image {self.source} for {self.architecture} is not there: no {self.origin} with a receipt",
+                remedy="make the bundle again with this workload, or copy it again, whole",
+            )
+        ]
 
     def is_complete(self) -> bool:
         """Whether the file is the one that the receipt describes, by size, time and superblock. Reads 96 bytes."""
@@ -233,16 +244,15 @@ def _require_agreement(image: Image, receipt: Mapping[str, object]) -> None:
         raise BadImage("its content is not what its receipt says")
 
 
+def _receipt_beside(path: Path) -> dict[str, Any] | None:
+    return read_receipt(path.with_name(f"{path.name}.receipt.json"))
+
+
 def _take(image: Image, origin: Path, step: Step) -> None:
     """Link or copy the image from ``origin``, and believe the copy when it is what the receipt there says."""
     _remove_leftovers(image)
     fresh = image.path.with_name(f".{image.path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
-    receipt = read_receipt(origin.with_name(f"{origin.name}.receipt.json"))
-    if receipt is None or not origin.is_file():
-        raise EnvironmentLacks(
-            f"the image {image.source} for {image.architecture} is not there: {origin} or its receipt is missing",
-            remedy="make the bundle again with this workload, or copy it again, whole",
-        )
+    receipt = _receipt_beside(origin) or {}
     try:
         step.update(f"taking it from {origin.parent}")
         try:
