@@ -147,8 +147,11 @@ def test_a_killed_import_is_ended_and_what_it_unpacked_is_removed(tmp_path: Path
         elsewhere.symlink_to(link.readlink())
         misleading = state / f"llmb-import.2@{platform.node()}"
         misleading.symlink_to(kept)
-        remove_leftovers(tmp_path)
-        assert killed.wait(100) == -signal.SIGTERM
+        try:
+            remove_leftovers(tmp_path)
+            assert killed.wait(100) == -signal.SIGTERM
+        finally:
+            killed.kill()
     assert list(scratch.iterdir()) == [kept]
     assert sorted(state.iterdir()) == sorted([elsewhere, misleading])
 
