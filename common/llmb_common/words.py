@@ -19,7 +19,7 @@ _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\Z")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_CLOCK = re.compile(r"(?:([0-9]{1,6})-)?([0-9]{1,3}):([0-5][0-9]):([0-5][0-9])")
+_CLOCK = re.compile(r"(?:([0-9]{1,6})-(?=[0-9]{1,2}:))?([0-9]{1,3}):([0-5][0-9]):([0-5][0-9])")
 
 _BASH = {"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID", "IFS", "SECONDS", "GROUPS", "DIRSTACK"}
 _BASH |= {"BASHPID", "BASH_ENV", "BASH_REMATCH", "FUNCNAME", "LINENO", "OPTIND", "PIPESTATUS", "RANDOM", "_"}

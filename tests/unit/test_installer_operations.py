@@ -26,48 +26,12 @@ from llmb_install.main import main
 from llmb_install.parts.credentials import KEPT, Secrets
 from llmb_install.working.artefact import Artefact
 from llmb_install.working.reporter import Reporter
+from support.file_part import Part
 
 CLONE = Path(__file__).resolve().parents[2]
 RECIPES = load_recipes(CLONE)
 LOCAL = ("--cluster-type", "local", "--gpu-type", "cpu", "--workloads", "grok1")
 SLURM = ("--cluster-type", "slurm", "--gpu-type", "h100", "--account", "a", "--gpu-partition", "g")
-
-
-class Part(Artefact):
-    """A file; ``says`` is what the thorough check finds."""
-
-    def __init__(self, path: Path, download: int = 0, disk: int = 0) -> None:
-        self.path, self._download, self._disk = path, download, disk
-        self.says: str | None = None
-        self.asked_for: list[Installation] = []
-
-    @property
-    def id(self) -> str:
-        return self.path.name
-
-    @property
-    def download(self) -> int:
-        return self._download
-
-    @property
-    def disk(self) -> int:
-        return self._disk
-
-    def is_complete(self) -> bool:
-        return self.path.exists()
-
-    def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
-        reporter.log(f"details of {self.id}")
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.touch()
-        self.says = None
-        return True
-
-    def verify(self) -> str | None:
-        return self.says
-
-    def show(self) -> str:
-        return f"make {self.id}"
 
 
 @pytest.fixture

@@ -73,11 +73,11 @@ def test_what_the_installer_takes_nowhere(value: str) -> None:
                 continue
             given = [action.option_strings[-1], value] if action.option_strings else [value]
             with pytest.raises(RequestError) as caught:
-                arguments.parse([command, *([] if action.dest == "workloads" else WORKLOAD.get(command, [])), *given])
+                arguments.parse([command, *(NEEDED.get(command, []) if action.option_strings else []), *given])
             assert (action.option_strings or [action.dest])[-1] in caught.value.message
 
 
-WORKLOAD = {"add": ["x"], "remove": ["x"]}
+NEEDED = {"add": ["x"], "remove": ["x"], "bundle": ["--to", "x"]}
 
 
 @pytest.mark.parametrize(

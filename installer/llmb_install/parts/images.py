@@ -110,7 +110,7 @@ class Image(Artefact):
         return [Room(self.path.parent, IMAGE_BYTES, self.id), unpacked]
 
     def lacks(self) -> list[EnvironmentLacks]:
-        """Enroot, or the image in the folder that it is to be taken from; a compute node is asked for its own Enroot."""
+        """Enroot, or the image in the folder that it is to be taken from; a compute node is asked for its own."""
         if self.path.is_file():
             return []
         if self.origin is None:

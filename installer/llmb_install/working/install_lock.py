@@ -231,8 +231,7 @@ class _Lease:
 
     def _is_dead(self, owner: Owner) -> bool:
         host, started, boot = (str(owner.get(key, "")) for key in ("host", "started", "boot"))
-        pid = owner.get("pid")
-        alive = is_alive(ProcessId(host, pid if isinstance(pid, int) else 0, started, boot))
+        alive = is_alive(ProcessId(host, int(owner.get("pid", 0)), started, boot))
         if alive is not None:
             return not alive
         try:
