@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llmb_common.errors import LLMBError, RequestError, did_you_mean
 from llmb_common.index import RunFilter, RunRow, find_run, find_runs
@@ -50,6 +50,12 @@ def run_filter(
         live=live,
         limit=limit,
     )
+
+
+def in_words(filters: Mapping[str, Any]) -> str:
+    """`` size 405b, dtype fp8``: what was asked of runs; nothing where nothing was."""
+    said = [(name, value if isinstance(value, tuple) else (value,)) for name, value in filters.items() if value]
+    return "".join(f" {name} {','.join(map(str, values))}," for name, values in said).rstrip(",")
 
 
 def states_of(values: Sequence[str]) -> list[str]:

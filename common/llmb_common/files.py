@@ -69,15 +69,27 @@ def write_output(path: Path, content: str) -> None:
     Raises:
         RecordError: the file cannot be written.
     """
-    if path.is_dir():
-        raise RecordError(f"cannot write {path}: it is a folder", remedy="name a file")
+    check_output(path)
     if not path.exists() or path.is_file():
         write_atomic(path, content)
         return
     try:
-        path.write_text(content, encoding="utf-8", errors="backslashreplace")
+        with open(path, "wb", opener=_without_waiting) as stream:
+            stream.write(content.encode(errors="backslashreplace"))
     except OSError as error:
         raise RecordError(f"cannot write {path}: {error.strerror or error}", remedy="name another file") from error
+
+
+def check_output(path: Path) -> None:
+    """What can be said against ``path`` before there is anything to write into it.
+
+    Raises:
+        RecordError: it is a folder, or in none
+    """
+    if path.is_dir():
+        raise RecordError(f"cannot write {path}: it is a folder", remedy="name a file")
+    if not path.parent.is_dir():
+        raise RecordError(f"cannot write {path}: {path.parent} is not a folder", remedy="make it, or name another")
 
 
 def write_json(path: Path, value: Any, *, mode: int = 0o644) -> None:
@@ -125,6 +137,23 @@ def read_plain(path: Path) -> bytes:
     """
     with open_plain(path, follow=False) as stream:
         return stream.read()
+
+
+def read_some(path: Path, most: int) -> bytes:
+    """At most ``most`` bytes of a file, a device or a FIFO, which is empty where nobody writes into it.
+
+    Raises:
+        OSError: it cannot be read
+    """
+    with open(path, "rb", opener=_without_waiting) as stream:
+        return stream.read(most)
+
+
+def _without_waiting(name: str, flags: int) -> int:
+    """Open a FIFO whether or not anybody has its other end: to write into it is then an error."""
+    descriptor = os.open(name, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def read_json(path: Path, content: bytes | None = None) -> Any:

@@ -101,8 +101,8 @@ def _with_streams(work: Callable[[], int]) -> Callable[[], int]:
     chosen = refuse if sys.stdout is None else work
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
-            # It gets the lowest number that is free.
-            stream = Path(os.devnull).open("r" if name == "stdin" else "w")  # noqa: SIM115  for as long as we run
-            os.set_inheritable(stream.fileno(), True)
-            setattr(sys, name, stream)
+            # It gets the lowest number that is free, and is open for as long as we run.
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, open(descriptor, "r" if name == "stdin" else "w", closefd=False))  # noqa: SIM115
     return chosen

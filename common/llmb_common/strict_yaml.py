@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmb_common.errors import ConfigError, LLMBError
+from llmb_common.files import read_some
 from llmb_common.structs import from_plain
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ _BOOLEAN = {"true": True, "True": True, "TRUE": True, "false": False, "False": F
 _LONGEST = 18
 """The most digits a whole number may have; no setting needs more."""
 _DEEPEST = 50
+_MOST_BYTES = 16 << 20
+"""Of a file: a catalogue of functions has less than one MiB, and /dev/zero has no end."""
 _MOST_BY_ALIASES = 50_000
 """The most values a file may expand to, or ten times the values written in it if that is more.
 
@@ -195,13 +198,17 @@ def read_text(path: Path, error: type[LLMBError] = ConfigError) -> str:
         LLMBError: the class ``error``: it cannot be read, or is not UTF-8.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        content = read_some(path, _MOST_BYTES + 1)
     except OSError as problem:
         raise error(
             f"cannot read {path}: {problem.strerror or problem}", remedy="it must be a file that you can read"
         ) from problem
+    if len(content) > _MOST_BYTES:
+        raise error(f"{path} is larger than {_MOST_BYTES >> 20} MiB", remedy="name another file")
+    try:
+        return content.decode()
     except UnicodeDecodeError as problem:
-        line = problem.object.count(b"\n", 0, problem.start) + 1
+        line = content.count(b"\n", 0, problem.start) + 1
         raise error(
             f"{path}:{line}: not UTF-8 text: {problem.reason} at byte {problem.start}", remedy="save the file as UTF-8"
         ) from problem

@@ -14,12 +14,17 @@ from llmb_common.secrets import is_secret_name
 # Several partitions are separated by commas. Anything a shell would interpret is not allowed.
 _SLURM_NAME = re.compile(r"\w[\w.,:@+/=-]*")
 
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\Z")
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _CLOCK = re.compile(r"(?:([0-9]{1,6})-(?=[0-9]{1,2}:))?([0-9]{1,3}):([0-5][0-9]):([0-5][0-9])")
+
+_LONGEST_ARGUMENT = 20_000
+"""Room for the names of a thousand nodes, written out. SQLite takes no pattern longer than 50000."""
 
 _BASH = {"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID", "IFS", "SECONDS", "GROUPS", "DIRSTACK"}
 _BASH |= {"BASHPID", "BASH_ENV", "BASH_REMATCH", "FUNCNAME", "LINENO", "OPTIND", "PIPESTATUS", "RANDOM", "_"}
@@ -39,8 +44,12 @@ def check_argument(name: str, text: str) -> None:
     """What no option and no argument of a command takes. An empty value comes from a shell variable that is not set.
 
     Raises:
-        RequestError: ``text`` is empty (commas count as nothing), or not one line of UTF-8 text
+        RequestError: ``text`` is empty (commas count as nothing), endless, or not one line of UTF-8 text
     """
+    if len(text) > _LONGEST_ARGUMENT:
+        raise RequestError(
+            f"{name} has {len(text)} characters: {text[:40]!r}...", remedy=f"give at most {_LONGEST_ARGUMENT}"
+        )
     if not text.strip(" ,"):
         raise RequestError(f"{name} is empty", remedy="give it a value, or leave it out")
     if problem := line_problem(text):
@@ -63,6 +72,10 @@ def span_seconds(text: str) -> int | None:
 def is_slurm_name(text: str) -> bool:
     """Whether ``text`` is a valid name of an account or a partition (or of several, separated by commas)."""
     return _SLURM_NAME.fullmatch(text) is not None
+
+
+def is_node_name(text: str) -> bool:
+    return _NODE.fullmatch(text) is not None
 
 
 def is_variable_name(name: str) -> bool:

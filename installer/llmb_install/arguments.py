@@ -33,6 +33,8 @@ COMMANDS = {
     "doctor": "check this site and report what to fix",
 }
 SECRET_FLAGS = {"--hf-token": "HF_TOKEN", "--ngc-api-key": "NGC_API_KEY"}
+_LONGEST = 1000
+"""Characters of argparse's complaints, which repeat the value whole."""
 DESPITE_RUNS = "--despite-runs"
 
 
@@ -50,7 +52,8 @@ class _Parser(argparse.ArgumentParser):
         if message.startswith("unrecognized arguments:"):
             message = f"unknown: {' '.join(unknown)}" if unknown else "an argument is empty"
             near = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions) if unknown else ""
-        raise RequestError(message + near, remedy=f"see {self.prog} --help")
+        shown = message if len(message) < _LONGEST else f"{message[:_LONGEST]}..."
+        raise RequestError(shown + near, remedy=f"see {self.prog} --help")
 
 
 def command_in(argv: Sequence[str]) -> str:
@@ -81,7 +84,8 @@ def _check(asked: argparse.Namespace) -> None:
     """Refuse what no option takes: an empty path would mean the current folder."""
     for name, value in vars(asked).items():
         flag = name if name == "workloads" and isinstance(value, list) else f"--{name.replace('_', '-')}"
-        for text in value if isinstance(value, list) else [value]:
+        # Of --flag=-- argparse makes an empty list.
+        for text in value or [""] if isinstance(value, list) else [value]:
             if isinstance(text, str):
                 check_argument(flag, text)
 

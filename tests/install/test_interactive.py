@@ -205,7 +205,7 @@ def test_another_gpu_brings_its_architecture(site: World, terminal: Terminal) ->
     terminal.answer("Architecture of the compute nodes")
     # What those GPUs cannot run is said while it can be corrected.
     terminal.see("pretrain_nemotron4 has no configuration for gb200")
-    terminal.answer("Which one?", DOWN * 16 + ENTER)
+    terminal.answer("Which one?", DOWN * 17 + ENTER)
     terminal.answer("Workloads")
     terminal.see("gpu_type        gb200")
     terminal.see("arch            aarch64")

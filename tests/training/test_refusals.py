@@ -229,7 +229,7 @@ def named(family: str, of: str, **changes: Any) -> Any:
         (
             named("llama3_8b", "pretrain", function={"reduced": None}),
             CPU,
-            ("is too large for a CPU", "set MODEL_SIZE to a smoke size"),
+            ("is too large for a CPU", "set MODEL_SIZE to the model's smoke size"),
         ),
         (
             named("llama3_8b", "pretrain", **ON_GPU, parallelism={"fsdp": True}),

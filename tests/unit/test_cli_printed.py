@@ -234,6 +234,7 @@ def test_a_run_shown_in_full(cli: Cli) -> None:
         (["jobs", "--scale", "many"], "--scale many is not a number of GPUs", "for example --scale 128"),
         (["jobs", "--state", "runing"], "--state runing is unknown (did you mean 'RUNNING'?)", "one of "),
         (["jobs", "--since", "soon"], "--since soon is not a time span", "a number and s, m, h, d or w"),
+        (["list", "--gpu-type", "h1000"], "--gpu-type h1000 is unknown (did you mean 'h100'?)", "one of "),
         (["wait", "--timeout", "90"], "--timeout 90 is not a time span", "a number and s, m, h, d or w"),
         (["show"], "no run is on record yet", "llmb-run single starts one"),
         (["baseline", "remove", "123"], "no baseline 123", "llmb-run baseline list shows their keys"),

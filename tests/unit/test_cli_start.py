@@ -60,6 +60,12 @@ def test_every_option_reaches_the_script(cli: Cli, command: str) -> None:
     assert "60 steps" in done.out
 
 
+def test_a_dry_run_knows_what_it_would_follow(cli: Cli) -> None:
+    asked = (*DOCUMENTED, "--gpu-type", "gb200", "--dry-run", "--after")
+    assert "no run 'nosuch'" in cli(*asked, "nosuch", CLUSTER_TYPE="slurm").err
+    assert cli(*asked, "4711", CLUSTER_TYPE="slurm").status == 0
+
+
 def test_options_win_over_the_environment(cli: Cli) -> None:
     done = cli(*DOCUMENTED, "--dry-run", "--gpu-type", "gb300", GPU_TYPE="h100", JOB_TOTAL_GPUS="64", DTYPE="bf16")
     assert "405b fp8 (cs) on 128 GB300 GPUs" in done.out

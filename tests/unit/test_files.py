@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import RecordError
-from llmb_common.files import read_json, sha256_of_tree, write_atomic, write_json, write_output
+from llmb_common.files import read_json, read_some, sha256_of_tree, write_atomic, write_json, write_output
 from llmb_common.request.variables import VARIABLES
 from llmb_common.secrets import Secret, is_secret_name
 
@@ -111,6 +111,19 @@ def test_an_output_that_nobody_takes_is_refused(tmp_path: Path) -> None:
             write_output(taken, "x")
     assert str(caught.value) == f"cannot write {taken}: No such device or address\n  -> name another file"
     assert taken.is_socket()
+
+
+def test_a_fifo_without_another_end_is_not_waited_for(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with pytest.raises(RecordError, match=r"cannot write .*: No such device or address"):
+        write_output(fifo, "report")
+    assert read_some(fifo, 9) == b""
+    assert read_some(Path("/dev/zero"), 9) == bytes(9)
+    both_ends = os.open(fifo, os.O_RDWR)
+    os.write(both_ends, b"tasks")
+    assert read_some(fifo, 5) == b"tasks"
+    os.close(both_ends)
 
 
 def test_an_output_replaces_a_file_and_is_refused_where_a_folder_is(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from llmb_common.request.read import read_request
 from llmb_common.site.cluster import ClusterConfig, load_cluster_config
 from llmb_common.words import (
     is_experiment_name,
+    is_node_name,
     is_slurm_name,
     job_variable_problem,
     line_problem,
@@ -234,3 +235,19 @@ def test_what_is_no_gres(text: str) -> None:
 )
 def test_spans_of_time(text: str, seconds: int | None) -> None:
     assert span_seconds(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("name", "valid"),
+    [
+        ("n1", True),
+        ("gpu-07.rack_2", True),
+        ("-1", False),
+        ("/dev/full", False),
+        ("a b", False),
+        ("*", False),
+        ("", False),
+    ],
+)
+def test_names_of_nodes(name: str, valid: bool) -> None:
+    assert is_node_name(name) is valid

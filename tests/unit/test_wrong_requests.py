@@ -15,8 +15,10 @@ from llmb_install import arguments
 from llmb_run.app import VerbCommand, app
 from llmb_run.results import measuring
 from support.cli import Cli
+from support.runs import make_run, steady_log
 
 NOT_UTF8 = os.fsdecode(b"x\xff")
+GOOD = {"workload": "grok1", "file": "tasks.yaml", "suite": "smoke", "hosts": "n1"}
 Words = tuple[str, ...]
 
 
@@ -32,17 +34,26 @@ def commands(command: click.Command = app, words: Words = ()) -> Iterator[tuple[
         yield from commands(verb, (*words, name))
 
 
-def requests(value: str) -> Iterator[tuple[str, Words]]:
-    """Every option and every argument of every command with ``value``, and how messages call it."""
+def requests(value: str, good: str = "x") -> Iterator[tuple[Words, str, Words]]:
+    """Every option and every argument of every command with ``value``: the command, how messages call it, all words.
+
+    What else a command needs is ``good``.
+    """
     for words, command in commands():
-        required = [parameter for parameter in command.params if isinstance(parameter, click.Argument)]
-        others = tuple("x" for parameter in required if parameter.required)
+        needed = [
+            item for item in command.params if item.required or (words == ("submit",) and item.name == "workload")
+        ]
+        places = [parameter for parameter in command.params if isinstance(parameter, click.Argument)]
         for parameter in command.params:
+            given = {other: GOOD.get(str(other.name), good) for other in needed} | {parameter: value}
+            options = [
+                word for other in given if isinstance(other, click.Option) for word in (other.opts[-1], given[other])
+            ]
+            line = (*words, *options, *[given[other] for other in places if other in given])
             if isinstance(parameter, click.Argument):
-                place = required.index(parameter)
-                yield parameter.human_readable_name.strip("[]."), (*words, *others[:place], value, *others[place + 1 :])
+                yield words, parameter.human_readable_name.strip("[]."), line
             elif isinstance(parameter, click.Option) and not parameter.is_flag:
-                yield parameter.opts[0], (*words, *others, parameter.opts[-1], value)
+                yield words, parameter.opts[0], line
 
 
 @pytest.mark.parametrize(
@@ -52,12 +63,13 @@ def requests(value: str) -> Iterator[tuple[str, Words]]:
         (" , ", " is empty"),
         (NOT_UTF8, " 'x\\udcff' is not UTF-8 text"),
         ("a\nb", " contains a line"),
+        ("9" * 20_001, " has 20001 characters: '999"),
     ],
 )
 def test_what_no_option_and_no_argument_takes(cli: Cli, value: str, message: str) -> None:
     asked = list(requests(value))
     assert len(asked) > 90
-    for name, words in asked:
+    for _, name, words in asked:
         done = cli(*words)
         assert (done.status, done.out) == (2, ""), words
         assert done.err.startswith(f"error: {name} "), done.err
@@ -65,7 +77,7 @@ def test_what_no_option_and_no_argument_takes(cli: Cli, value: str, message: str
         assert "\n  -> " in done.err
 
 
-@pytest.mark.parametrize("value", ["", " ", NOT_UTF8])
+@pytest.mark.parametrize("value", ["", " ", NOT_UTF8, "9" * 20_001])
 def test_what_the_installer_takes_nowhere(value: str) -> None:
     for command in arguments.COMMANDS:
         for action in arguments._parser(command)._actions:
@@ -75,6 +87,7 @@ def test_what_the_installer_takes_nowhere(value: str) -> None:
             with pytest.raises(RequestError) as caught:
                 arguments.parse([command, *(NEEDED.get(command, []) if action.option_strings else []), *given])
             assert (action.option_strings or [action.dest])[-1] in caught.value.message
+            assert len(caught.value.message) < 1200
 
 
 NEEDED = {"add": ["x"], "remove": ["x"], "bundle": ["--to", "x"]}
@@ -114,3 +127,39 @@ def test_a_long_search_says_where(cli: Cli, tmp_path: Path, monkeypatch: pytest.
     said = cli("results", tmp_path)
     assert said.err.count(f"searching {tmp_path} for runs") == 1
     assert "no run matches" in said.err
+
+
+ANYTHING = {
+    *(("jobs", "-s"), ("jobs", "--dtype"), ("logs", "--grep"), ("report", "--title"), ("exclude add", "--reason")),
+    ("report", "--html"),
+    *((command, option) for command in ("single", "submit") for option in ("--nodelist", "--exclude", "--reservation")),
+}
+"""What may be any text: Slurm also takes files of nodes, and of runs that nobody has made there are none. A page takes
+four seconds to make, and is written as the other reports are."""
+NOT_REACHED = {
+    *(("accept", "--folder"), ("accept", "--sign"), ("accept sign", "--key"), ("archive verify", "--sha256")),
+    *(("accept verify", "--sha256"), ("accept verify", "--signers")),
+}
+"""What is looked at after something else that is wrong here."""
+
+
+def test_a_fifo_without_another_end_is_refused_everywhere_by_name(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hangs whoever waits for it, is no file and no folder, and no name of anything."""
+    run = make_run(cli.install, log=steady_log(5741.5, steps=3)).paths.run_id
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    monkeypatch.chdir(tmp_path)
+    Path("tasks.yaml").write_text("tasks:\n  - {workload: grok1, scale: 512}\n")
+    variables = {"GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "512", "CLUSTER_TYPE": "slurm", "DRY_RUN": "true"}
+    unanswered = []
+    for words, name, line in requests(str(fifo), run):
+        command = " ".join(words)
+        if (command, name) not in ANYTHING:
+            done = cli(*line, **variables)
+            said = done.out + done.err
+            named = (command, name) in NOT_REACHED or any(word in said for word in (name.lstrip("-"), fifo.name))
+            if done.status in (0, 130) or not named:
+                unanswered.append((line, done.status, done.err))
+    assert unanswered == []

@@ -66,14 +66,14 @@ def command(
     from llmb_run.place import Place
     from llmb_run.results.archiving import stored_secrets, write_archive
     from llmb_run.results.measuring import as_dict, measure
-    from llmb_run.selecting import own_rows, run_filter, select_rows
+    from llmb_run.selecting import in_words, own_rows, run_filter, select_rows
     from llmb_run.terminal import notice
 
     place = Place()
     rows = select_rows(place, runs, run_filter(place, **filters))
     folders = [row.folder for row in (rows if runs else own_rows(rows, "not packed"))]
     if not folders:
-        raise RequestError("no run matches", remedy="llmb-run jobs shows the runs on record")
+        raise RequestError(f"no run matches{in_words(filters)}", remedy="llmb-run jobs shows the runs on record")
     path = output or Path(time.strftime("llmb-%Y%m%d-%H%M%S.tar.zst"))
     written = write_archive(
         path,

@@ -53,13 +53,15 @@ def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
     from llmb_common.results.baselines import set_baselines
     from llmb_run.place import Place
     from llmb_run.results.measuring import measure, say_remarks
-    from llmb_run.selecting import run_filter, select_rows
+    from llmb_run.selecting import in_words, run_filter, select_rows
 
     place = Place()
     install = place.require_install()
     if not runs and not any(filters.values()):
         raise RequestError("no run is named", remedy="llmb-run baseline set RUN..., or filters such as -w and -s")
     rows = select_rows(place, list(runs), run_filter(place, **filters))
+    if not rows:
+        raise RequestError(f"no run matches{in_words(filters)}", remedy="llmb-run results lists successful runs")
     chosen = []
     measured = measure([row.folder for row in rows], place)
     for item in measured:

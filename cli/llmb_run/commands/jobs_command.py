@@ -34,7 +34,7 @@ def command(
     The scheduler is asked about runs that have not ended.
     """
     from llmb_run.place import Place
-    from llmb_run.selecting import run_filter, select_rows, states_of
+    from llmb_run.selecting import in_words, run_filter, select_rows, states_of
     from llmb_run.terminal import notice, table
 
     place = Place()
@@ -49,7 +49,11 @@ def command(
         lines = [line for line in lines if line["state"] in names][:count]
     hint = f"the {count} newest; --all shows the others" if count and len(lines) == count else ""
     if not lines:
-        notice("no run matches" if any((runs, state, live, *filters.values())) else "no run yet")
+        notice(
+            f"no run matches{in_words({'state': state, **filters})}"
+            if any((runs, state, live, *filters.values()))
+            else "no run yet"
+        )
         hint = "next: llmb-run list, llmb-run single"
     header = ("run", "state", "since", "GPUs", "s/step", "job", "what", "")
     text = table(header, [_row(line) for line in lines], ("GPUs", "s/step")) if lines else ""

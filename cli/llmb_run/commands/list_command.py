@@ -26,6 +26,13 @@ from llmb_run.words import split
 @options.json
 def command(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str | None, installed: bool) -> Result:
     """Show workloads with their sizes, dtypes and scales, installed and documented."""
+    if gpu_type and gpu_type.lower() not in gpus.gpu_types():
+        near = did_you_mean(gpu_type, gpus.gpu_types(), cutoff=0.8)
+        raise RequestError(
+            f"--gpu-type {gpu_type} is unknown{near}",
+            remedy=f"one of {', '.join(gpus.gpu_types())}",
+            field="GPU_TYPE",
+        )
     place = Place()
     entries = [place.workload(name) for name in split(workload)] or list(place.catalog)
     here = set(place.facts.workloads)

@@ -44,7 +44,7 @@ def command(
     import msgspec
 
     from llmb_common.errors import RequestError
-    from llmb_common.files import write_output
+    from llmb_common.files import check_output, write_output
     from llmb_common.printable import counted, size
     from llmb_run.place import Place
     from llmb_run.reporting.report import build
@@ -54,6 +54,8 @@ def command(
     for form, file in asked.items():
         if file == "-":
             refuse_beside_json(context, f"--{form}", "-")
+        elif file:
+            check_output(Path(file))
     wanted = {form: file for form, file in asked.items() if file} or {"markdown": "-"}
     if list(wanted.values()).count("-") > 1:
         raise RequestError("only one form can go to standard output", remedy="name a file for the others")

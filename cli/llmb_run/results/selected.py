@@ -10,7 +10,7 @@ from llmb_common.errors import RequestError
 from llmb_common.timing.statistics import Window
 from llmb_run.place import Place
 from llmb_run.results.measuring import Measured, measure
-from llmb_run.selecting import run_filter, select_rows
+from llmb_run.selecting import in_words, run_filter, select_rows
 
 
 def selected(
@@ -28,6 +28,7 @@ def selected(
     found = measure(folders, place, window)
     if not found:
         raise RequestError(
-            "no run matches", remedy="llmb-run jobs shows the runs on record; llmb-run single starts one"
+            f"no run matches{in_words(filters)}",
+            remedy="llmb-run jobs shows the runs on record; llmb-run single starts one",
         )
     return found

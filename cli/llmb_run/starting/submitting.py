@@ -46,6 +46,10 @@ def start(
     for problem in skipped:
         notice(f"skipped: {problem}")
     if any(item.request.dry_run for item in asked):
+        if after and place.install.is_dir():
+            from llmb_common.submission.jobs import jobs_to_follow
+
+            jobs_to_follow(asked[0].plan, after)
         return show_plans(asked)
     from llmb_common import submission
 

@@ -18,7 +18,7 @@ from llmb_common.request.columns import Columns, Positive
 Dtype = Literal["bf16", "fp8", "nvfp4"]
 Fp8Recipe = Literal["cs", "ds", "mx", "sc"]
 
-Duration = Annotated[str, msgspec.Meta(pattern=r"^([0-9]{1,6}-(?=[0-9]{1,2}:))?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]\Z")]
+Duration = Annotated[str, msgspec.Meta(pattern=r"^([0-9]{1,6}-)?[0-9]{1,2}:[0-5][0-9]:[0-5][0-9]\Z")]
 
 Container = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{2}\.[0-9]{2}(\.[0-9]{2})?\Z")]
 

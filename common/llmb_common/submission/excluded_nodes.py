@@ -10,6 +10,7 @@ import msgspec
 from llmb_common.errors import RequestError
 from llmb_common.kept_lists import read_list, write_list
 from llmb_common.slurm.hostlist import expand
+from llmb_common.words import is_node_name
 
 
 class Exclusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,6 +69,9 @@ def _names(nodes: str) -> list[str]:
     names = expand(nodes)
     if not names:
         raise RequestError("no node is named", remedy="for example node[01-03]")
+    for name in names:
+        if not is_node_name(name):
+            raise RequestError(f"{name!r} is not the name of a node", remedy="for example node[01-03]")
     return names
 
 

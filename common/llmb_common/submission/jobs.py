@@ -73,13 +73,18 @@ def submission_of(plan: JobPlan, options: Options) -> Submission:
     Raises:
         RequestError: a run to follow, or a node to avoid, does not exist or contradicts the plan.
     """
-    after = _jobs_to_follow(plan, options.after) if plan.traits.dependencies else []
+    after = jobs_to_follow(plan, options.after) if plan.traits.dependencies else []
     excluded = {} if plan.traits.this_machine else _excluded(plan, options.exclude)
     arguments = executor_for(plan.cluster_type).options(plan, after, excluded)
     return Submission(key=options.key, options=arguments)
 
 
-def _jobs_to_follow(plan: JobPlan, after: Sequence[str]) -> list[str]:
+def jobs_to_follow(plan: JobPlan, after: Sequence[str]) -> list[str]:
+    """The scheduler's jobs behind the words ``after``, without those that have ended.
+
+    Raises:
+        RequestError: a word names no run, or one without a job yet
+    """
     jobs: list[str] = []
     for word in after:
         try:
