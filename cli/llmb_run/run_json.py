@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from llmb_common.index import RunRow
+from llmb_common.printable import printable
 from llmb_common.recipes.rows import precision
+from llmb_run.columns import Column, Form, item
+from llmb_run.words import clock, span
 
 _NAMES = (
     *("run_id", "name", "folder", "workload", "variant", "model_size", "dtype", "fp8_recipe", "gpu_type", "gpus"),
@@ -24,3 +28,21 @@ def work_of(run: Mapping[str, Any]) -> str:
     """What a run of ``run_as_json`` trains, in a table: ``pretrain_mbridge qwen3_30b_a3b sft fp8 (mx)``."""
     words = (run["workload"], run["model_size"], run["variant"], precision(run["dtype"], run["fp8_recipe"]))
     return " ".join(word for word in words if word)  # of a run with a damaged record hardly any is known
+
+
+def _since(run: Mapping[str, Any]) -> str:
+    """How long it is in its state; of a run that has ended, since when."""
+    return span(time.time() - run["state_time"]) if run["live"] else clock(run["state_time"])
+
+
+JOBS: tuple[Column[dict[str, Any]], ...] = (
+    Column("run_id", item("run_id"), Form.TABLE, head="run"),
+    Column("state", item("state"), Form.TABLE, head="state"),
+    Column("since", _since, Form.TABLE, head="since"),
+    Column("gpus", item("gpus"), Form.TABLE, head="GPUs", spec="d"),
+    Column("step_seconds", item("step_seconds"), Form.TABLE, head="s/step", spec=".3f"),
+    Column("job_id", lambda run: run["job_id"] or "-", Form.TABLE, head="job"),
+    Column("what", work_of, Form.TABLE, head="what"),
+    Column("detail", lambda run: printable(str(run["detail"])), Form.TABLE),
+)
+"""Of a run as JSON with its ``live`` and ``step_seconds``: what ``jobs`` lists."""

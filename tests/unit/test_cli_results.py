@@ -272,7 +272,7 @@ def test_the_verdict_comes_first_and_the_documented_table_and_the_figures_follow
     )
     assert lines[4].split()[-5:] == ["Success", "5741.470", "0.000", "1636.80", "0.00"]
     assert lines[-3].split() == [
-        *(record.paths.run_id, "128", "5.741", "91316", "1800.61", "36.75", "33.40", "126.75", "5.741", "+0.0"),
+        *(record.paths.run_id, "128", "5.741", "5.741", "91316", "1800.61", "36.75", "33.40", "126.75", "+0.0"),
         shorten(record.paths.name, 44),
     ]
 

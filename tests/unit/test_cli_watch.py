@@ -13,7 +13,8 @@ import pytest
 
 from llmb_common.observe import Observation
 from llmb_common.runs.record import RunRecord
-from llmb_run.following.live import COLUMNS, LiveRun, ask_again, columns_of, that_fit
+from llmb_run.columns import Form, cells
+from llmb_run.following.live import LIVE, LiveRun, ask_again, that_fit
 from support.cli import Cli
 from support.iteration_logs import mbridge_line
 from support.runs import make_run, steady_log
@@ -59,10 +60,15 @@ def live_run(tmp_path: Path, state: str = "RUNNING", log: str | None = None, **s
     return run
 
 
+def cells_of(run: LiveRun) -> dict[str, str]:
+    headings, lines = cells(LIVE, Form.TABLE, [run])
+    return dict(zip(headings, lines[0], strict=True))
+
+
 def test_a_running_run_shows_its_step_its_time_left_and_its_nodes(tmp_path: Path) -> None:
     log = "".join(mbridge_line(index, 50, milliseconds=60_000, tflops=812.34) for index in range(1, 31))
     run = live_run(tmp_path, log=log, nodes="gpu[1-16]")
-    cells = dict(zip(COLUMNS, columns_of(run), strict=True))
+    cells = cells_of(run)
     assert (cells["step"], cells["s/step"], cells["TFLOPS"], cells["left"]) == ("30/50", "60.000", "812.3", "20 min")
     assert (cells["state"], cells["GPUs"], cells["job"], cells[""]) == ("RUNNING", "128", "101", "gpu[1-16]")
     assert cells["what"] == "pretrain_llama3.1 405b mbridge fp8 (cs)"
@@ -72,13 +78,13 @@ def test_a_running_run_shows_its_step_its_time_left_and_its_nodes(tmp_path: Path
 
 
 def test_before_its_first_step_there_are_no_figures(tmp_path: Path) -> None:
-    cells = dict(zip(COLUMNS, columns_of(live_run(tmp_path)), strict=True))
+    cells = cells_of(live_run(tmp_path))
     assert [cells[name] for name in ("step", "s/step", "TFLOPS", "left")] == [""] * 4
 
 
 def test_an_ended_run_shows_when_and_how_and_has_no_time_left(tmp_path: Path) -> None:
     run = live_run(tmp_path, "COMPLETED", steady_log(1000, 50))
-    cells = dict(zip(COLUMNS, columns_of(run), strict=True))
+    cells = cells_of(run)
     assert (cells["step"], cells["left"]) == ("50/50", "")
     assert len(cells["for"].split(":")) == 3, "the time of day"
     assert run.well
@@ -119,11 +125,10 @@ def test_only_runs_that_live_are_asked_about_and_with_one_question(
 
 
 def test_a_wide_terminal_shows_every_column_and_a_narrow_one_drops_the_least_important() -> None:
-    lines = [COLUMNS, tuple("x" * 10 for _ in COLUMNS)]
-    every = list(range(len(COLUMNS)))
+    lines = [[column.heading for column in LIVE], ["x" * 10 for _ in LIVE]]
 
     def dropped(width: int) -> list[str]:
-        return [COLUMNS[i] for i in every if i not in that_fit(lines, width)]
+        return [column.heading for column in LIVE if column not in that_fit(lines, width)]
 
     assert dropped(120) == [], "ten columns of ten and two spaces; the remark may be cut"
     assert dropped(119) == ["TFLOPS"]
@@ -211,5 +216,5 @@ def test_watching_nothing(cli: Cli) -> None:
 def test_once_is_a_table_of_those_named(cli: Cli) -> None:
     runs = [make_run(cli.install, log=steady_log(1000)).paths.run_id for _ in range(2)]
     done = cli("watch", *runs, "--once")
-    assert done.out.splitlines()[0].split() == [name for name in COLUMNS if name]
+    assert done.out.splitlines()[0].split() == [column.heading for column in LIVE if column.heading]
     assert [line.split()[:2] for line in done.out.splitlines()[1:]] == [[run, "COMPLETED"] for run in runs]

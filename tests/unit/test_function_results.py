@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,9 @@ from llmb_common.recipes.published_file import read_results
 from llmb_common.results.verdict import figures, judge_result, window_of
 from llmb_common.timing.runs import analyse, find_runs
 from llmb_common.timing.tables import STYLES
-from llmb_run.results.measuring import Measured, figure_row, reference_as_dict, reference_lines
+from llmb_run import columns
+from llmb_run.results.measuring import Measured, reference_lines
+from llmb_run.results.run_columns import RUN, reference_as_dict
 from support.functions import CATALOGUE, RECIPE, ROOT, UNCHECKED, plan
 from support.runs import make_run, steady_log
 
@@ -59,7 +60,10 @@ def test_mfu_is_of_our_own_count_and_both_are_said(tmp_path: Path) -> None:
     assert found.own_tflops_per_gpu is None
     assert not any("FLOPs" in text for text in judge_result(same.plan, RECIPE, timing).remarks)
     measured = Measured(timing, STYLES["mbridge"], record, figures=figures(record.plan, RECIPE, timing, 5.0))
-    assert re.fullmatch(r"[0-9.]+ \(own [0-9.]+\)", figure_row(measured)[4])
+    headings, (cells,) = columns.cells(RUN, columns.Form.TABLE, [measured])
+    shown = dict(zip(headings, cells, strict=True))
+    assert float(shown["TFLOPS/GPU"]) == pytest.approx(1.0724 * float(shown["own TFLOPS/GPU"]), rel=1e-3)
+    assert "own TFLOPS/GPU" not in columns.cells(RUN, columns.Form.TABLE, [replace(measured, figures=found)])[0]
 
 
 REGRESSED = {"GPU_TYPE": "gb300", "MODEL_SIZE": "gpt_oss_120b", "JOB_TOTAL_GPUS": "64"}

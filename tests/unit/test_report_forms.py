@@ -68,9 +68,11 @@ def test_markdown_has_what_the_report_has(report: Report) -> None:
     ]
     assert len(found["Verdicts"]) == 1 + 7
     assert len(found["Runs"]) == 1 + 18
-    (spiky,) = [line for line in found["Runs"] if line[2] == "7.600"]
-    assert spiky[6:8] == ["5.805", "5.74147"], "what is judged, and against what, beside the documented mean"
-    assert any(run == spiky[0] and "(iteration 38, 4.1 times" in text for run, text in found["Remarks"][1:])
+    head, *lines = found["Runs"]
+    (spiky,) = [run for line in lines if (run := dict(zip(head, line, strict=True)))["step s"] == "7.600"]
+    judged = (spiky["steady step s"], spiky["reference s"])
+    assert judged == ("5.805", "5.74147"), "what is judged, and against what, beside the documented mean"
+    assert any(run == spiky["run"] and "(iteration 38, 4.1 times" in text for run, text in found["Remarks"][1:])
     assert found["Scaling"][-1][3:6] == ["64", "1024", "1"]
     assert len(found["History"]) == 1 + 10 + 3, "configurations that ran once have no history"
 

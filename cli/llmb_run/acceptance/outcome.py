@@ -18,10 +18,11 @@ from typing import Any, Literal, TypeAlias
 
 from llmb_common.printable import counted
 from llmb_common.results.decision import CONFIDENCE
+from llmb_run import columns
 from llmb_run.acceptance.conduct import Run, Standing
 from llmb_run.acceptance.frozen import Frozen
-from llmb_run.results.measuring import as_dict, reference_as_dict
-from llmb_run.terminal import table
+from llmb_run.columns import Column, Form, item
+from llmb_run.results.run_columns import as_dict, reference_as_dict
 from llmb_run.words import clock
 
 Outcome: TypeAlias = Literal["accepted", "not accepted", "not judged", "under way"]
@@ -30,8 +31,6 @@ STATUS: dict[Outcome, int] = {"accepted": 0, "not accepted": 1, "not judged": 4}
 """Exit status of a campaign that is over."""
 
 _ACCEPTED: dict[Outcome, bool | None] = {"accepted": True, "not accepted": False, "not judged": False}
-
-_RIGHT = ("GPUs", "runs", "reruns", "step s", "reference s", "performance %", "required %")
 
 
 def outcome(frozen: Frozen, standings: Sequence[Standing]) -> dict[str, Any]:
@@ -177,23 +176,58 @@ def _passes(judged: Sequence[dict[str, Any]], of: int) -> str:
     return f"{every}{counted(len(judged), 'workload')} {'passes' if len(judged) == 1 else 'pass'}"
 
 
+def _bounds(workload: dict[str, Any]) -> str:
+    low, high = workload["performance_low"], workload["performance_high"]
+    return "" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}"
+
+
+def _required(workload: dict[str, Any]) -> float | None:
+    """Performance above which it passes."""
+    share: float | None = workload["performance_limit"] or workload["required"]
+    return share
+
+
+_DATA = Form.JSON | Form.PAGE
+WORKLOAD: tuple[Column[dict[str, Any]], ...] = (
+    Column("title", item("title"), Form.JSON | Form.TABLE, "", "workload"),
+    Column("gpus", item("gpus"), _DATA | Form.TABLE, "", "GPUs", spec="d"),
+    Column("runs", lambda row: len(row["runs"]), _DATA | Form.TABLE, "that count", "runs", spec="d"),
+    Column("reruns", lambda row: len(row["reruns"]), _DATA | Form.TABLE, "", "reruns", spec="d"),
+    Column("step_seconds", item("step_seconds"), _DATA | Form.TABLE, "mean, stalls included", *("step", "s", ".3f")),
+    Column(
+        "reference_seconds",
+        lambda row: row["reference"]["seconds"] if row["reference"] else None,
+        _DATA | Form.TABLE,
+        *("step time of the reference", "reference", "s", "g"),
+    ),
+    Column(
+        "performance",
+        item("performance"),
+        _DATA | Form.TABLE,
+        *("the reference's step time over the measured one", "performance", "%", ".1%"),
+    ),
+    Column("performance_low", item("performance_low"), Form.JSON, "lower bound of `performance`"),
+    Column("performance_high", item("performance_high"), Form.JSON, "upper bound of `performance`"),
+    Column("interval", _bounds, Form.TABLE, head="interval"),
+    Column(
+        "required",
+        _required,
+        _DATA | Form.TABLE,
+        *("`performance` above which it passes", "required above", "%", ".1%"),
+    ),
+    Column("verdict", item("verdict"), Form.JSON, "pass, fail, inconclusive or none"),
+    Column("text", item("text"), Form.JSON | Form.TABLE, "the verdict in words", "verdict"),
+)
+"""Of a workload of ``outcome``."""
+
+
 def for_report(result: dict[str, Any]) -> dict[str, Any]:
     """What a report on the campaign's runs says of the campaign: what ``as_text`` says, as data."""
-    names = ("title", "gpus", "verdict", "text", "step_seconds", "performance", "performance_low", "performance_high")
-    workloads = [
-        {
-            **{name: item[name] for name in names},
-            "required": item["performance_limit"] or item["required"],
-            "reference_seconds": item["reference"]["seconds"] if item["reference"] else None,
-            "runs": len(item["runs"]),
-            "reruns": len(item["reruns"]),
-        }
-        for item in result["workloads"]
-    ]
     return {
         **{name: result[name] for name in ("suite", "outcome", "accepted", "indication", "why", "reruns")},
         "headline": headline(result),
-        "workloads": workloads,
+        "workloads": [columns.as_dict(WORKLOAD, workload) for workload in result["workloads"]],
+        "columns": columns.described(WORKLOAD),
         "remarks": [line for item in result["workloads"] for line in _remarks(item)],
         "references": _references(result),
     }
@@ -201,7 +235,7 @@ def for_report(result: dict[str, Any]) -> dict[str, Any]:
 
 def as_text(result: dict[str, Any]) -> str:
     """For people: the table, every rerun with its reason, what the verdicts are compared with, and the whole."""
-    lines = [table(_HEADS, [_row(item) for item in result["workloads"]], _RIGHT).rstrip("\n")]
+    lines = [columns.table(WORKLOAD, result["workloads"]).rstrip("\n")]
     if result["reruns"]:
         lines += ["", f"reruns ({len(result['reruns'])}):"]
         lines += [
@@ -216,37 +250,6 @@ def as_text(result: dict[str, Any]) -> str:
         lines += ["", *references]
     lines += ["", f"suite {result['suite']}, begun {clock(result['began'])}: {headline(result)}: {result['why']}"]
     return "\n".join(lines) + "\n"
-
-
-_HEADS = (
-    "workload",
-    "GPUs",
-    "runs",
-    "reruns",
-    "step s",
-    "reference s",
-    "performance %",
-    "interval",
-    "required %",
-    "verdict",
-)
-
-
-def _row(item: dict[str, Any]) -> list[str]:
-    measured = item["performance"] is not None
-    low, high = item["performance_low"], item["performance_high"]
-    return [
-        item["title"],
-        str(item["gpus"]),
-        str(len(item["runs"])),
-        str(len(item["reruns"])),
-        f"{item['step_seconds']:.3f}" if measured else "",
-        f"{item['reference']['seconds']:g}" if item["reference"] else "",
-        f"{100 * item['performance']:.1f}" if measured else "",
-        f"{100 * low:.1f} to {100 * high:.1f}" if measured and high is not None else "",
-        f"> {100 * (item['performance_limit'] or item['required']):.1f}" if item["reference"] else "",
-        item["text"],
-    ]
 
 
 def _remarks(item: dict[str, Any]) -> list[str]:

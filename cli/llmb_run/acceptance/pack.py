@@ -25,7 +25,8 @@ from llmb_run.reporting.html import page
 from llmb_run.reporting.junit import junit
 from llmb_run.reporting.report import Report, build
 from llmb_run.results.archiving import Mask, stored_secrets, write_archive
-from llmb_run.results.measuring import Measured, as_dict
+from llmb_run.results.measuring import Measured
+from llmb_run.results.run_columns import as_dict
 from llmb_run.terminal import notice
 
 

@@ -9,7 +9,7 @@ from llmb_common.planning.job_plan import plan_as_dict
 from llmb_common.printable import counted
 from llmb_run.acceptance.outcome import conclusion
 from llmb_run.acceptance.planned import Workload
-from llmb_run.results.measuring import reference_as_dict
+from llmb_run.results.run_columns import reference_as_dict
 from llmb_run.terminal import table
 
 

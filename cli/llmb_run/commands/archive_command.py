@@ -65,7 +65,8 @@ def command(
     from llmb_common.errors import RequestError
     from llmb_run.place import Place
     from llmb_run.results.archiving import stored_secrets, write_archive
-    from llmb_run.results.measuring import as_dict, measure
+    from llmb_run.results.measuring import measure
+    from llmb_run.results.run_columns import as_dict
     from llmb_run.selecting import in_words, own_rows, run_filter, select_rows
     from llmb_run.terminal import notice
 

@@ -52,7 +52,8 @@ def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
     from llmb_common.errors import RequestError
     from llmb_common.results.baselines import set_baselines
     from llmb_run.place import Place
-    from llmb_run.results.measuring import measure, say_remarks
+    from llmb_run.results.measuring import measure
+    from llmb_run.results.run_columns import say_remarks
     from llmb_run.selecting import in_words, run_filter, select_rows
 
     place = Place()

@@ -30,7 +30,7 @@ def command(first: str, second: str) -> Result:
     """
     from llmb_common.results.comparison import compare_times, differences, unequal_work
     from llmb_run.place import Place
-    from llmb_run.results.measuring import say_remarks
+    from llmb_run.results.run_columns import say_remarks
 
     place = Place()
     one, other = _side(first, place), _side(second, place)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -33,9 +32,11 @@ def command(
 
     The scheduler is asked about runs that have not ended.
     """
+    from llmb_run.columns import table
     from llmb_run.place import Place
+    from llmb_run.run_json import JOBS
     from llmb_run.selecting import in_words, run_filter, select_rows, states_of
-    from llmb_run.terminal import notice, table
+    from llmb_run.terminal import notice
 
     place = Place()
     count = limit or (None if everything or live else DEFAULT_LIMIT)
@@ -55,8 +56,7 @@ def command(
             else "no run yet"
         )
         hint = "next: llmb-run list, llmb-run single"
-    header = ("run", "state", "since", "GPUs", "s/step", "job", "what", "")
-    text = table(header, [_row(line) for line in lines], ("GPUs", "s/step")) if lines else ""
+    text = table(JOBS, lines) if lines else ""
     return Result({"runs": lines}, text, hint=hint)
 
 
@@ -86,21 +86,3 @@ def _line(row: RunRow, run: LiveRun | None, *, look: bool) -> dict[str, Any]:
     if run is None:
         return {**run_as_json(row), "live": False, **steps}
     return {**run_as_json(row_of(run.record)), "detail": run.remark(), "live": run.live, **steps}
-
-
-def _row(line: dict[str, Any]) -> list[str]:
-    from llmb_common.printable import printable
-    from llmb_run.run_json import work_of
-    from llmb_run.words import clock, span
-
-    when = line["state_time"]
-    return [
-        str(line["run_id"]),
-        str(line["state"]),
-        span(time.time() - when) if line["live"] else clock(when),
-        str(line["gpus"]),
-        "" if line["step_seconds"] is None else f"{line['step_seconds']:.3f}",
-        str(line["job_id"] or "-"),
-        work_of(line),
-        printable(str(line["detail"])),
-    ]

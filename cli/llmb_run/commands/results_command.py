@@ -90,14 +90,15 @@ def command(
 
 def _plain(output: str, found: list[Measured], most: int | None, *, iterations: bool, full_names: bool) -> Result:
     """Runs, their groups, and what to do next."""
-    from llmb_run.results.csv_text import runs_csv, steps_csv
+    from llmb_run import columns
     from llmb_run.results.listing import listing, listing_as_dict
+    from llmb_run.results.run_columns import RUN, steps_csv
 
     return _in_form(
         output,
         lambda: listing_as_dict(found),
         lambda: listing(found, most, full_names=full_names),
-        lambda: steps_csv(found) if iterations else runs_csv(found),
+        lambda: steps_csv(found) if iterations else columns.csv_of(RUN, found),
         _status(found),
     )
 
@@ -138,12 +139,12 @@ def _view(
     found: list[Measured], place: Place, *, group: bool, scaling: bool
 ) -> tuple[Callable[[], Any], Callable[[], str], Callable[[], str]]:
     """Runs together: as data, table and CSV."""
-    from llmb_run import terminal
+    from llmb_run import columns, terminal
     from llmb_run.results import groups, series
-    from llmb_run.results.csv_text import lines_csv
     from llmb_run.results.measuring import reference_lines
 
     together = groups.group(found) if group else []
+    view: columns.View[Any]
     if group:
         view = groups.group_view(together)
     elif scaling:
@@ -154,9 +155,6 @@ def _view(
     def table() -> str:
         for line in (*groups.group_remarks(together), *reference_lines(found)) if group else ():
             terminal.notice(line)
-        if not view.rows:
-            return f"{view.empty}\n"
-        said = "".join(f"{line}\n" for line in view.conclusions) + ("\n" if view.conclusions else "")
-        return said + terminal.table(view.columns, view.rows, view.right)
+        return view.table()
 
-    return lambda: {view.name: view.data}, table, lambda: lines_csv(view.names, view.lines)
+    return lambda: {view.name: view.data}, table, view.csv

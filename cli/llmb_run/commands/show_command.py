@@ -31,7 +31,8 @@ def command(run: str | None, script: bool) -> Result:
     from llmb_common.runs.record import load_record
     from llmb_common.slurm.states import is_live
     from llmb_run.place import Place
-    from llmb_run.results.measuring import as_dict, measure_run
+    from llmb_run.results.measuring import measure_run
+    from llmb_run.results.run_columns import as_dict
     from llmb_run.selecting import one_folder
     from llmb_run.terminal import notice
 

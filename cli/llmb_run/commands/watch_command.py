@@ -33,10 +33,11 @@ def command(runs: tuple[str, ...], once: bool) -> Result:
     Without RUN: all that have not ended. Ends when they all have; Ctrl-C stops watching and never ends a run.
     """
     from llmb_common.index import RunFilter
-    from llmb_run.following.live import COLUMNS, RIGHT, columns_of, look_at
+    from llmb_run.columns import table
+    from llmb_run.following.live import LIVE, look_at
     from llmb_run.place import Place
     from llmb_run.selecting import select_rows
-    from llmb_run.terminal import notice, table
+    from llmb_run.terminal import notice
 
     rows = select_rows(Place(), runs, RunFilter(live=True))
     if not rows:
@@ -46,7 +47,7 @@ def command(runs: tuple[str, ...], once: bool) -> Result:
     for run in followed:
         run.progress.look()
     if once:
-        return Result(text=table(COLUMNS, [columns_of(run) for run in followed], RIGHT))
+        return Result(text=table(LIVE, followed))
     if sys.stdout.isatty():
         _on_terminal(followed)
     else:
@@ -84,8 +85,8 @@ def _on_terminal(followed: list[LiveRun]) -> None:
     from rich.live import Live
 
     from llmb_common.printable import unfiltered
-    from llmb_run.following.live import COLUMNS, RIGHT, columns_of
-    from llmb_run.terminal import table
+    from llmb_run.columns import table
+    from llmb_run.following.live import LIVE
 
     asking = _Asking(followed)
     console = Console(file=unfiltered(sys.stdout))  # it draws; the table's cells are printable
@@ -98,22 +99,21 @@ def _on_terminal(followed: list[LiveRun]) -> None:
                 if alive:
                     time.sleep(LOOK_SECONDS)
     finally:
-        print(table(COLUMNS, [columns_of(run) for run in followed], RIGHT), end="")
+        print(table(LIVE, followed), end="")
 
 
 def _screen(followed: list[LiveRun], width: int, height: int) -> Text:
     """What fits: the runs that live first, and as many columns as there is room for."""
     from rich.text import Text
 
-    from llmb_run.following.live import COLUMNS, RIGHT, columns_of, that_fit
-    from llmb_run.terminal import table
+    from llmb_run.columns import Form, cells, table
+    from llmb_run.following.live import LIVE, that_fit
 
     order = sorted(followed, key=lambda run: not run.live)
     room = max(1, height - 4)
     shown = order if len(order) <= room else order[: room - 1]
-    cells = [columns_of(run) for run in shown]
-    kept = that_fit([COLUMNS, *cells], width)
-    lines = table([COLUMNS[i] for i in kept], [[line[i] for i in kept] for line in cells], RIGHT).splitlines()
+    headings, texts = cells(LIVE, Form.TABLE, shown)
+    lines = table(that_fit([headings, *texts], width), shown).splitlines()
     alive = sum(run.live for run in followed)
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(f"{alive} of {len(followed)} runs live, {time.strftime('%H:%M:%S')}; Ctrl-C only stops watching\n\n")

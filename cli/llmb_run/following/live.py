@@ -13,6 +13,7 @@ from llmb_common.observe import Observation, observe
 from llmb_common.printable import printable
 from llmb_common.runs.record import COMPLETED, RunRecord, load_record
 from llmb_common.slurm.states import is_live, is_waiting
+from llmb_run.columns import Column, Form, at
 from llmb_run.following.progress import Progress
 from llmb_run.run_json import run_as_json, work_of
 from llmb_run.words import clock, span
@@ -84,40 +85,43 @@ def ask_again(runs: Sequence[LiveRun]) -> None:
         run.seen = seen
 
 
-COLUMNS = ("run", "state", "for", "step", "s/step", "TFLOPS", "left", "GPUs", "job", "what", "")
-RIGHT = ("for", "step", "s/step", "TFLOPS", "left", "GPUs")
+def _age(run: LiveRun) -> str:
+    """How long it is in its state; of a run that has ended, since when."""
+    return span(time.time() - run.record.state_time) if run.live else clock(run.record.state_time)
 
 
-_DISPENSABLE = ("TFLOPS", "GPUs", "job", "for", "s/step", "")
+def _left(run: LiveRun) -> str | None:
+    left = run.progress.seconds_left
+    return span(left) if left is not None and run.live else None
+
+
+def _step(run: LiveRun) -> str | None:
+    return f"{run.progress.step}/{run.progress.steps}" if run.progress.step else None
+
+
+LIVE: tuple[Column[LiveRun], ...] = (
+    Column("run_id", at("record.paths.run_id"), Form.TABLE, head="run"),
+    Column("state", at("record.state"), Form.TABLE, head="state"),
+    Column("age", _age, Form.TABLE, head="for", spec="s"),
+    Column("step", _step, Form.TABLE, head="step", spec="s"),
+    Column("step_seconds", at("progress.step_seconds"), Form.TABLE, head="s/step", spec=".3f"),
+    Column("tflops_per_gpu", at("progress.tflops"), Form.TABLE, head="TFLOPS", spec=".1f"),
+    Column("left", _left, Form.TABLE, head="left", spec="s"),
+    Column("gpus", at("record.plan.gpus"), Form.TABLE, head="GPUs", spec="d"),
+    Column("job_id", lambda run: run.record.job_id or "-", Form.TABLE, head="job"),
+    Column("what", lambda run: work_of(run_as_json(row_of(run.record))), Form.TABLE, head="what"),
+    Column("remark", lambda run: printable(run.remark()), Form.TABLE),
+)
+_DISPENSABLE = ("tflops_per_gpu", "gpus", "job_id", "age", "step_seconds", "remark")
 """Columns dropped on a narrow terminal, the least important first."""
 
 
-def that_fit(lines: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Which columns of ``lines`` (the first is ``COLUMNS``) fit into ``width``; the last of them may be cut."""
-    widths = [max(len(line[i]) for line in lines) + 2 for i in range(len(COLUMNS))]
-    kept = list(range(len(COLUMNS)))
-    for name in _DISPENSABLE:
-        if sum(widths[i] for i in kept if COLUMNS[i]) <= width:
+def that_fit(lines: Sequence[Sequence[str]], width: int) -> list[Column[LiveRun]]:
+    """The columns of ``LIVE``, of which ``lines`` has headings and cells, that fit; the last of them may be cut."""
+    widths = [max(map(len, column)) + 2 for column in zip(*lines, strict=True)]
+    kept = list(zip(LIVE, widths, strict=True))
+    for key in _DISPENSABLE:
+        if sum(wide for column, wide in kept if column.head) <= width:
             break
-        kept.remove(COLUMNS.index(name))
-    return kept
-
-
-def columns_of(run: LiveRun) -> list[str]:
-    """One line of the live table."""
-    record, plan, progress = run.record, run.record.plan, run.progress
-    age = span(time.time() - record.state_time) if run.live else clock(record.state_time)
-    left = progress.seconds_left
-    return [
-        record.paths.run_id,
-        record.state,
-        age,
-        f"{progress.step}/{progress.steps}" if progress.step else "",
-        f"{progress.step_seconds:.3f}" if progress.step_seconds is not None else "",
-        f"{progress.tflops:.1f}" if progress.tflops is not None else "",
-        span(left) if left is not None and run.live else "",
-        str(plan.gpus),
-        record.job_id or "-",
-        work_of(run_as_json(row_of(record))),
-        printable(run.remark()),
-    ]
+        kept = [(column, wide) for column, wide in kept if column.key != key]
+    return [column for column, _ in kept]

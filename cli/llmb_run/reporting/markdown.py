@@ -8,10 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from llmb_common.printable import printable
+from llmb_run import columns
+from llmb_run.columns import Column, Form, View
 from llmb_run.reporting.report import Report
-from llmb_run.results.measuring import remarks_of, tflops_cell
+from llmb_run.results.groups import GROUP
+from llmb_run.results.run_columns import RUN, remarks_of
 from llmb_run.results.series import history_view, scaling_view
-from llmb_run.results.view import View
 
 
 def markdown(report: Report) -> str:
@@ -34,46 +36,28 @@ def _lines(report: Report) -> Iterator[str]:
 
 
 def _verdicts(report: Report) -> Iterator[str]:
-    rows = [
-        [
-            group["title"],
-            group["software"],
-            str(len(group["run_ids"])),
-            _number(group["step_seconds"], ".3f"),
-            _number(_percent(group["spread"]), ".1f"),
-            _reference(group),
-            group["verdict_text"] or "no successful run",
-        ]
-        for group in report.groups
-    ]
-    heads = ("configuration", "software", "runs", "steady step, s", "spread, %", "reference, s", "verdict")
-    yield from _section("Verdicts", heads, rows)
+    yield from _section("Verdicts", *columns.cells(columns.of_json(GROUP), Form.MARKDOWN, report.groups))
     yield from (f"* {_text(line)}" for line in report.references)
     yield ""
 
 
 def _runs(report: Report) -> Iterator[str]:
-    rows = []
-    for run in report.runs:
-        found = run.result
-        rows.append(
-            [
-                run.name,
-                found["status"],
-                _number(found["step_seconds"], ".3f"),
-                _number(found["tokens_per_second"], ".0f"),
-                tflops_cell(found["tflops_per_gpu"], found["own_tflops_per_gpu"], ".1f"),
-                _number(found["mfu_percent"], ".1f"),
-                _number(found["steady_step_seconds"] if found["verdict"] else None, ".3f"),
-                _reference(found),
-                (found["verdict_text"] if found["status"] == "Success" else found["message"]) or "",
-            ]
-        )
-    heads = ("run", "status", "step, s", "tokens/s", "TFLOP/s per GPU", "MFU, %", "steady step, s", "reference, s")
-    yield from _section("Runs", (*heads, "verdict"), rows)
+    listed = (
+        *columns.of_json(RUN),
+        Column("status", columns.item("status"), Form.MARKDOWN, head="status"),
+        Column("verdict", _told, Form.MARKDOWN, head="verdict"),
+    )
+    found = [{**run.result, "run_id": run.name} for run in report.runs]
+    yield from _section("Runs", *columns.cells(listed, Form.MARKDOWN, found))
     remarks = [[run.name, text] for run in report.runs for text in remarks_of(run.result)]
     if remarks:
         yield from _section("Remarks", ("run", "what a reader must know of it"), remarks)
+
+
+def _told(found: dict[str, Any]) -> str | None:
+    """The verdict, or why there is none."""
+    text: str | None = found["verdict_text"] if found["status"] == "Success" else found["message"]
+    return text
 
 
 def _extras(report: Report) -> Iterator[str]:
@@ -82,9 +66,9 @@ def _extras(report: Report) -> Iterator[str]:
         yield from _section("Checkpoints and profiles", ("run", "what it loaded, saved and profiled"), rows)
 
 
-def _view(title: str, view: View) -> Iterator[str]:
+def _view(title: str, view: View[Any]) -> Iterator[str]:
     if view.rows:
-        yield from _section(title, view.columns, view.rows)
+        yield from _section(title, *columns.cells(view.columns, Form.MARKDOWN, view.rows))
         yield from (f"* {_text(text)}" for text in view.conclusions)
         yield from [""] if view.conclusions else []
 
@@ -125,10 +109,6 @@ def _row(cells: Iterable[str]) -> str:
 def _text(value: str) -> str:
     """``value`` on one line, with everything escaped that Markdown or HTML would act on."""
     return re.sub(r"([\\`*_\[\]<>#|~&$])", r"\\\1", printable(value, keep=""))
-
-
-def _reference(found: dict[str, Any]) -> str:
-    return f"{found['reference']['seconds']:g}" if found["reference"] else ""
 
 
 def _percent(share: float | None) -> float | None:

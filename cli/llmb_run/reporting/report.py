@@ -13,17 +13,22 @@ from llmb_common.results.baselines import title_of
 from llmb_common.results.configuration import software_of
 from llmb_common.results.history import History
 from llmb_common.results.scaling import ScalingLine
+from llmb_run import columns
 from llmb_run.place import Place
 from llmb_run.reporting.differing import Differing, differing
 from llmb_run.reporting.head import Conclusion, conclude, facts
 from llmb_run.reporting.hosts import HostLine, host_lines
 from llmb_run.reporting.steps import Steps, steps_of
-from llmb_run.results.groups import group, group_as_dict
-from llmb_run.results.measuring import Measured, as_dict, reference_lines
-from llmb_run.results.series import history_lines, scaling_lines
+from llmb_run.results.groups import GROUP, group
+from llmb_run.results.measuring import Measured, reference_lines
+from llmb_run.results.run_columns import RUN, as_dict
+from llmb_run.results.series import SCALING, history_lines, scales_of, scaling_lines
 
 MOST_POINTS = 30_000
 """Steps that a report holds, over all runs: a page of 500 runs stays a few megabytes."""
+
+
+_PAGE = {name: columns.described(listed) for name, listed in (("runs", RUN), ("groups", GROUP), ("scaling", SCALING))}
 
 
 class ReportRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,10 +56,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[dict[str, Any], ...]
     runs: tuple[ReportRun, ...]
     scaling: tuple[ScalingLine, ...]
+    scales: tuple[list[dict[str, Any]], ...]
+    """The rows of each of ``scaling``."""
     histories: tuple[History, ...]
     differing: tuple[Differing, ...]
     hosts: tuple[HostLine, ...]
     references: tuple[str, ...]
+    columns: dict[str, list[dict[str, str]]] = msgspec.field(default_factory=lambda: dict(_PAGE))
+    """The page's columns of figures: key, heading, unit and how a value is written, for each of its tables."""
     campaign: dict[str, Any] | None = None
     """The verdicts of the acceptance campaign that the runs are of, where they are one's: ``outcome.for_report``."""
 
@@ -67,9 +76,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 def build(found: Sequence[Measured], place: Place, title: str = "LLMB report") -> Report:
     """The report on measured runs, in their order."""
     most = max(30, MOST_POINTS // max(1, len(found)))
-    groups = tuple(group_as_dict(item) for item in group(found))
+    groups = tuple(columns.as_dict(GROUP, item) for item in group(found))
     runs = tuple(_run(item, most) for item in found)
-    hosts = host_lines(found)
+    hosts, lines = host_lines(found), scaling_lines(found, place)
     return Report(
         title=title,
         made=round(time.time()),
@@ -78,7 +87,8 @@ def build(found: Sequence[Measured], place: Place, title: str = "LLMB report") -
         conclusion=conclude(groups, [run.result for run in runs], hosts),
         groups=groups,
         runs=runs,
-        scaling=tuple(scaling_lines(found, place)),
+        scaling=tuple(lines),
+        scales=tuple([columns.as_dict(SCALING, row) for row in scales_of(line)] for line in lines),
         histories=tuple(history_lines(found)),
         differing=differing(found),
         hosts=hosts,

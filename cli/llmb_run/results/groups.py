@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from llmb_common.printable import counted
 from llmb_common.results.baselines import title_of
@@ -15,18 +14,9 @@ from llmb_common.results.decision import CONFIDENCE, level, look
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.verdict import Verdict, judge_runs, with_training
 from llmb_common.runs.record import RunRecord
-from llmb_run.results.measuring import Measured, reference_as_dict, verdict_as_dict
-from llmb_run.results.view import View
-
-_INTERVAL = f"± % ({CONFIDENCE:.1%})"
-_COLUMNS = ("configuration", "software", "runs", "steady step s", _INTERVAL, "spread %", "reference s", "verdict")
-_RIGHT = ("runs", "steady step s", _INTERVAL, "spread %", "reference s")
-_IN_CSV = (
-    *("title", "key", "software", "runs", "unsuccessful", "waiting", "in_reference"),
-    *("step_seconds", "spread", "interval"),
-    *("reference_step_seconds", "verdict", "indication", "difference", "difference_low", "difference_high"),
-    *("tolerance", "steady_difference", "stall_share", "scatter", "more_runs", "other_days", "not_training"),
-)
+from llmb_run.columns import ALL, DATA, TEXT, Column, Form, View, as_dict, at
+from llmb_run.results.measuring import Measured
+from llmb_run.results.run_columns import REFERENCE, TOLERANCE, VERDICT
 
 
 @dataclass(frozen=True)
@@ -128,18 +118,44 @@ def _first_verdict(good: Sequence[tuple[Measured, RunRecord, StepTime]]) -> Verd
     return next(iter([*baselines, *(verdict for verdict in verdicts if verdict.reference), *verdicts]), None)
 
 
-def group_view(items: Sequence[Group]) -> View:
+GROUP: tuple[Column[Group], ...] = (
+    Column("title", at("title"), ALL & ~Form.PAGE, "the configuration", "configuration"),
+    Column("key", at("key"), DATA, "the same for what is the same work at the same place"),
+    Column("software", at("software"), ALL & ~Form.PAGE, "container and engine", "software"),
+    Column(
+        "runs", lambda group: len(group.runs), ALL & ~Form.PAGE, "judged", "runs", spec="d", text=lambda it: _runs(it)
+    ),
+    Column("run_ids", lambda group: [record.paths.run_id for record in group.runs], Form.JSON, "judged"),
+    Column("unsuccessful", at("others"), DATA, "runs without a step time"),
+    Column("waiting", at("waiting"), DATA, "successful runs that count at the next look"),
+    Column("in_reference", at("in_reference"), DATA, "runs that the reference is made of"),
+    Column("step_seconds", at("mean"), ALL, "mean of the steady step times", *("steady step", "s", ".3f")),
+    Column(
+        "interval",
+        at("interval"),
+        ALL,
+        f"half the {CONFIDENCE:.1%} interval of `step_seconds`, as a share of it",
+        *("±", f"% ({CONFIDENCE:.1%})", ".1%"),
+    ),
+    Column("spread", at("spread"), ALL, "standard deviation between the runs, as a share", *("spread", "%", ".1%")),
+    replace(REFERENCE, forms=ALL),
+    *(
+        replace(column, forms=column.forms | Form.PAGE if column is TOLERANCE else column.forms & ~Form.TABLE)
+        for column in VERDICT
+    ),
+    Column(
+        "verdict_text",
+        lambda group: group.verdict.text if group.verdict else "no successful run",
+        Form.JSON | TEXT,
+        "the verdict in words",
+        "verdict",
+    ),
+)
+
+
+def group_view(groups: Sequence[Group]) -> View[Group]:
     """A row for each group."""
-    data = [group_as_dict(item) for item in items]
-    lines = [
-        {
-            **found,
-            "runs": len(found["run_ids"]),
-            "reference_step_seconds": found["reference"]["seconds"] if found["reference"] else None,
-        }
-        for found in data
-    ]
-    return View("groups", data, _IN_CSV, lines, _COLUMNS, _RIGHT, [_row(item) for item in items])
+    return View("groups", [as_dict(GROUP, item) for item in groups], GROUP, groups)
 
 
 def group_remarks(items: Sequence[Group]) -> list[str]:
@@ -149,42 +165,6 @@ def group_remarks(items: Sequence[Group]) -> list[str]:
         for item in items
         if item.verdict and item.verdict.decision
         for text in item.verdict.remarks
-    ]
-
-
-def group_as_dict(item: Group) -> dict[str, Any]:
-    """The group as JSON."""
-    reference = item.verdict.reference if item.verdict else None
-    return {
-        "key": item.key,
-        "title": item.title,
-        "software": item.software,
-        "run_ids": [record.paths.run_id for record in item.runs],
-        "unsuccessful": item.others,
-        "waiting": item.waiting,
-        "in_reference": item.in_reference,
-        "step_seconds": item.mean,
-        "spread": item.spread,
-        "interval": item.interval,
-        "reference": reference_as_dict(reference) if reference else None,
-        **verdict_as_dict(item.verdict),
-        "remarks": list(item.verdict.remarks) if item.verdict else [],
-    }
-
-
-def _row(item: Group) -> list[str]:
-    """One line of the table."""
-    verdict = item.verdict
-    reference = verdict.reference if verdict else None
-    return [
-        item.title,
-        item.software,
-        _runs(item),
-        f"{item.mean:.3f}" if item.mean is not None else "",
-        f"{100 * item.interval:.1f}" if item.interval is not None else "",
-        f"{100 * item.spread:.1f}" if item.spread is not None else "",
-        f"{reference.seconds:g}" if reference else "",
-        verdict.text if verdict else "no successful run",
     ]
 
 

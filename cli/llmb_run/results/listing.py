@@ -9,10 +9,13 @@ from typing import Any
 from llmb_common.printable import counted
 from llmb_common.results.comparison import EVIDENCE, facts
 from llmb_common.timing.tables import render, shorten
-from llmb_run.results.groups import Group, group, group_as_dict, group_remarks, group_view
-from llmb_run.results.measuring import COLUMNS, RIGHT, Measured, as_dict, figure_row, reference_lines, say_remarks
+from llmb_run import columns
+from llmb_run.columns import Column, Form
+from llmb_run.results.groups import GROUP, Group, group, group_remarks
+from llmb_run.results.measuring import Measured, reference_lines
 from llmb_run.results.next_step import next_step
-from llmb_run.terminal import notice, table
+from llmb_run.results.run_columns import RUN, as_dict, say_remarks
+from llmb_run.terminal import notice
 
 MOST = 50
 """Runs and groups that are listed unless more are asked for."""
@@ -41,7 +44,7 @@ def listing_as_dict(found: Sequence[Measured]) -> dict[str, Any]:
     step = next_step(groups)
     return {
         "runs": [as_dict(item) for item in found],
-        "groups": [group_as_dict(item) for item in groups],
+        "groups": [columns.as_dict(GROUP, item) for item in groups],
         "next": {"command": step.command, "why": step.why},
     }
 
@@ -59,8 +62,7 @@ def _by_group(found: Iterable[Measured], groups: Sequence[Group]) -> list[Measur
 
 
 def _verdicts(groups: Sequence[Group]) -> str:
-    view = group_view(groups)
-    return table(view.columns, view.rows, view.right) + "\n" if view.rows else ""
+    return columns.table(GROUP, groups) + "\n" if groups else ""
 
 
 def _documented(found: Iterable[Measured], *, full_names: bool) -> str:
@@ -78,15 +80,17 @@ def _documented(found: Iterable[Measured], *, full_names: bool) -> str:
 def _runs(found: Sequence[Measured], groups: Sequence[Group], *, full_names: bool) -> str:
     in_baseline = {run.run_id for item in found[:1] for known in item.baselines for run in known.runs}
     differing = what_differs(found, groups)
-    rows = []
-    for item in found:
-        name = item.record.paths.name if item.record else item.timing.files.name
-        marks = [_trouble(item), differing.get(id(item), "")]
-        marks += ["in the baseline"] if item.record and item.record.paths.run_id in in_baseline else []
-        rows.append(
-            [*figure_row(item), name if full_names else shorten(name, _NAME_WIDTH), "; ".join(filter(None, marks))]
-        )
-    return table((*COLUMNS, "name", "what differs"), rows, RIGHT)
+
+    def name(item: Measured) -> str:
+        whole = item.record.paths.name if item.record else item.timing.files.name
+        return whole if full_names else shorten(whole, _NAME_WIDTH)
+
+    def marks(item: Measured) -> str:
+        held = item.record is not None and item.record.paths.run_id in in_baseline
+        return "; ".join(filter(None, (_trouble(item), differing.get(id(item)), "in the baseline" * held)))
+
+    beside = (Column("name", name, Form.TABLE, head="name"), Column("marks", marks, Form.TABLE, head="what differs"))
+    return columns.table((*RUN, *beside), found)
 
 
 def _trouble(item: Measured) -> str:

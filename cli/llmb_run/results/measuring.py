@@ -10,21 +10,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from llmb_common.errors import RecordError, RequestError
-from llmb_common.index import row_of
 from llmb_common.observe import observe
-from llmb_common.printable import printable
-from llmb_common.recipes.rows import FIGURES
 from llmb_common.results.baselines import Baseline, baseline_references, baselines, unlike_baselines
 from llmb_common.results.configuration import configuration_of
 from llmb_common.results.decision import CONFIDENCE
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.past_runs import PastRun, PastRuns
-from llmb_common.results.references import Reference, release_spread
+from llmb_common.results.references import release_spread
 from llmb_common.results.scatter import Squares
 from llmb_common.results.training import unlike_repeats
 from llmb_common.results.verdict import (
@@ -49,7 +43,6 @@ from llmb_common.timing.statistics import Window
 from llmb_common.timing.tables import STYLES, Style
 from llmb_run.place import Place
 from llmb_run.results.kept import KeptFigures, past_runs
-from llmb_run.run_json import run_as_json
 from llmb_run.terminal import notice
 
 SILENT_SECONDS = 2.0
@@ -278,133 +271,6 @@ def beside_repeats(items: Sequence[Measured]) -> list[Measured]:
     return held
 
 
-COLUMNS = (
-    *("run", "GPUs", "step s", "tokens/s", "TFLOPS/GPU", "MFU %", "log MFU %", "days/1T", "steady step s"),
-    "vs. reference %",
-)
-RIGHT = COLUMNS[1:]
-
-
-def figure_row(item: Measured) -> list[str]:
-    """One line of the table below the documented one."""
-    record, values = item.record, item.figures
-    apart = item.verdict.difference if item.verdict else None
-    return [
-        record.paths.run_id if record else printable(item.timing.files.name),
-        str(record.plan.gpus) if record else "",
-        f"{values.step_seconds:.3f}" if values else "",
-        f"{values.tokens_per_second:.0f}" if values else "",
-        tflops_cell(values.tflops_per_gpu, values.own_tflops_per_gpu, ".2f") if values else "",
-        f"{values.mfu * 100:.2f}" if values and values.mfu is not None else "",
-        f"{values.log_mfu * 100:.2f}" if values and values.log_mfu is not None else "",
-        f"{values.days_1t:.2f}" if values else "",
-        f"{item.step_time.seconds:.3f}" if values and item.step_time else "",
-        f"{round(100 * apart, 1) + 0.0:+.1f}" if apart is not None else "",  # never -0.0
-    ]
-
-
-def as_dict(item: Measured) -> dict[str, Any]:
-    """The run as JSON: times in seconds whatever the table's unit, figures None where they do not exist."""
-    timing, record, values, verdict = item.timing, item.record, item.figures, item.verdict
-    reference = verdict.reference if verdict else None
-    published = reference.result if reference else None
-    location = item.step_time
-    return {
-        "run_id": None,
-        **(_of_record(record) if record else {}),
-        "name": printable(timing.files.name),
-        "folder": str(timing.files.folder) if timing.files.folder else None,
-        "log": printable(str(timing.files.log)) if timing.files.log else None,
-        "status": timing.status.state,
-        "reason": timing.status.reason or None,
-        "iteration": timing.status.iteration,
-        "message": printable(timing.status.message) or None,
-        "window": {"first": timing.window.first, "last": timing.window.last},
-        "step_seconds_mean": timing.seconds.mean if timing.seconds else None,
-        "step_seconds_std": timing.seconds.std if timing.seconds else None,
-        "step_seconds_last": timing.last.seconds if timing.last else None,
-        "log_tflops_per_gpu_mean": timing.tflops.mean if timing.tflops else None,
-        "log_tflops_per_gpu_std": timing.tflops.std if timing.tflops else None,
-        "joules_per_gpu_step_mean": timing.joules.mean if timing.joules else None,
-        "watts_per_gpu_mean": timing.watts.mean if timing.watts else None,
-        "step_seconds": values.step_seconds if values else None,
-        "tokens_per_second": values.tokens_per_second if values else None,
-        "tflops_per_gpu": values.tflops_per_gpu if values else None,
-        "own_tflops_per_gpu": values.own_tflops_per_gpu if values else None,
-        "mfu_percent": values.mfu * 100 if values and values.mfu is not None else None,
-        "log_mfu_percent": values.log_mfu * 100 if values and values.log_mfu is not None else None,
-        "days_1t": values.days_1t if values else None,
-        "steady_step_seconds": location.seconds if location else None,
-        "steady_step_error_seconds": location.error if location else None,
-        "reference": reference_as_dict(reference) if reference else None,
-        "published": None
-        if published is None
-        else {
-            "step_seconds": published.step_seconds,
-            **{name: published.value(name) for name in FIGURES},
-            "source": published.source,
-        },
-        **verdict_as_dict(verdict),
-        "remarks": [printable(text) for text in verdict.remarks] if verdict else [],
-        "notices": [printable(text) for text in timing.notices],
-        "findings": msgspec.to_builtins(item.findings),
-        "extras": item.extras.as_dict(),
-    }
-
-
-def remarks_of(found: dict[str, Any]) -> list[str]:
-    """What ``say_remarks`` says of a run, from what ``as_dict`` has of it."""
-    problems = [finding["text"] for finding in found["findings"] if finding["severity"] == "problem"]
-    return [*found["notices"], *found["remarks"], *problems]
-
-
-def say_remarks(items: Iterable[Measured]) -> None:
-    """What a reader must know of each run, as notices: of its log, of its steps, and problems of its nodes."""
-    for item in items:
-        problems = (finding.text for finding in item.findings if finding.severity == "problem")
-        for text in (*item.remarks, *problems):
-            notice(f"{printable(item.timing.files.name)}: {printable(text)}")
-
-
-def tflops_cell(tflops: float | None, own: float | None, form: str) -> str:
-    """TFLOP/s of one GPU, and by LLMB's count where that is another."""
-    if tflops is None:
-        return ""
-    return format(tflops, form) + (f" (own {format(own, form)})" if own is not None else "")
-
-
-def verdict_as_dict(verdict: Verdict | None) -> dict[str, Any]:
-    """A verdict over one run or several as JSON; differences and tolerance are shares of the reference.
-
-    ``indication``: the reference has other software, so that "pass" and "fail" do not mean what they mean without.
-    """
-    decision = verdict.decision if verdict else None
-    reference = verdict.reference if verdict else None
-    return {
-        "verdict": verdict.kind if verdict else None,
-        "verdict_text": verdict.text if verdict else None,
-        "not_training": [printable(text) for text in verdict.not_training] if verdict else None,
-        "indication": not reference.same_software if reference else None,
-        "difference": verdict.difference if verdict else None,
-        "steady_difference": decision.steady - 1 if decision else None,
-        "stall_share": decision.stall_share if decision else None,
-        "rarest_stall_steps": decision.rarest_stall if decision else None,
-        "scatter": decision.source if decision else None,
-        "difference_low": decision.low - 1 if decision else None,
-        "difference_high": decision.high - 1 if decision else None,
-        "tolerance": decision.limit - 1 if decision else None,
-        "more_runs": decision.more_runs if decision else None,
-        "other_days": decision.other_days if decision else None,
-        "reference_too_uncertain": decision.reference_too_uncertain if decision else None,
-    }
-
-
-def reference_as_dict(reference: Reference) -> dict[str, Any]:
-    """What a verdict was held against, as JSON."""
-    names = ("kind", "seconds", "software", "source", "same_software", "notes")
-    return {name: getattr(reference, name) for name in names}
-
-
 def reference_lines(items: Sequence[Measured]) -> list[str]:
     """What the verdicts of a table are held against, a line for each reference, and how to read them."""
     references: dict[str, None] = {}
@@ -432,8 +298,3 @@ def reference_lines(items: Sequence[Measured]) -> list[str]:
         f" ± is the {CONFIDENCE:.1%} interval of the difference, and up to the limit a run passes"
     )
     return [*references, *corrected, *indications, reading]
-
-
-def _of_record(record: RunRecord) -> dict[str, Any]:
-    names = ("nodes", "gbs", "seq_len")
-    return {**run_as_json(row_of(record)), **{name: getattr(record.plan, name) for name in names}}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 
 import msgspec
@@ -11,22 +12,13 @@ from llmb_common.printable import counted, printable
 from llmb_common.results.change_point import LEAST_DAYS, REPORT_RATE
 from llmb_common.results.configuration import configuration_of, software_of
 from llmb_common.results.decision import CONFIDENCE
-from llmb_common.results.history import Changed, History, Shift, histories
+from llmb_common.results.history import Changed, History, Moment, Shift, histories
 from llmb_common.results.past_runs import PastRuns
-from llmb_common.results.scaling import ScaledRun, ScalingLine, scaling
+from llmb_common.results.scaling import Point, ScaledRun, ScalingLine, scaling
+from llmb_run.columns import ALL, DATA, TEXT, Column, Form, View, at
 from llmb_run.place import Place
 from llmb_run.results.measuring import Measured
-from llmb_run.results.view import View
 
-_SCALING = (
-    *("configuration", "software", "scaling", "gpus", "gbs", "runs", "step_seconds", "tokens_per_second"),
-    *("tokens_per_second_per_gpu", "efficiency", "published_efficiency", "published_tokens_per_second"),
-    *("published_source", "efficiency_low", "efficiency_high"),
-)
-_HISTORY = (
-    *("configuration", "key", "date", "run_id", "software", "step_seconds", "step_error_seconds", "ratio_to_oldest"),
-    *("changed", "level_change", "level_change_low", "level_change_high"),
-)
 _MOST_NAMED = 3
 _LONGEST_VALUE = 40
 
@@ -64,7 +56,7 @@ def shift_text(shift: Shift) -> str:
 
 
 def _day(when: float) -> str:
-    date = datetime.fromtimestamp(when, timezone.utc)
+    date = _date(when)
     return f"{date.day} {date:%B %Y}"
 
 
@@ -91,65 +83,143 @@ def _conclusions(line: History) -> list[str]:
     return [f"{seen}, no change of level"]
 
 
-def scaling_view(lines: Sequence[ScalingLine]) -> View:
+@dataclass(frozen=True)
+class Scale:
+    """One scale of a line: a row of ``results --scaling``."""
+
+    line: ScalingLine
+    point: Point
+
+
+_PUBLISHED = "point.published"
+SCALING: tuple[Column[Scale], ...] = (
+    Column("configuration", at("line.title"), TEXT | Form.CSV, "without its number of GPUs", "configuration"),
+    Column("software", at("line.software"), TEXT | Form.CSV, "container and engine", "software"),
+    Column("scaling", at("line.kind"), TEXT | Form.CSV, "weak: the batch grows with the GPUs; strong", "scaling"),
+    Column("gpus", at("point.gpus"), ALL, "", "GPUs", spec="d"),
+    Column("gbs", at("point.gbs"), ALL, "global batch size in sequences", "GBS", spec="d"),
+    Column("runs", at("point.runs"), ALL, "successful runs", "runs", spec="d"),
+    Column("step_seconds", at("point.seconds"), ALL, "mean of the runs", *("step", "s", ".3f")),
+    Column("tokens_per_second", at("point.tokens_per_second"), ALL, "of all GPUs", "tokens/s", spec=".0f"),
+    Column(
+        "tokens_per_second_per_gpu",
+        lambda row: row.point.tokens_per_second / row.point.gpus,
+        ALL,
+        *("of one GPU", "tokens/s/GPU", "", ".0f"),
+    ),
+    Column(
+        "efficiency",
+        at("point.efficiency"),
+        ALL,
+        "tokens/s/GPU over that of the smallest scale",
+        *("efficiency", "%", ".1%"),
+    ),
+    Column("efficiency_low", at("point.efficiency_low"), DATA, "lower bound of `efficiency`"),
+    Column("efficiency_high", at("point.efficiency_high"), DATA, "upper bound of `efficiency`"),
+    Column(
+        "efficiency_interval",
+        at("point.efficiency_low"),
+        TEXT,
+        head="interval",
+        unit=f"% ({CONFIDENCE:.1%})",
+        spec=".1%",
+        text=lambda row: _interval(row.point.efficiency_low, row.point.efficiency_high),
+        optional=True,
+    ),
+    Column(
+        "published_efficiency",
+        at(f"{_PUBLISHED}.efficiency"),
+        ALL,
+        "the same of the published results",
+        *("published", "%", ".1%"),
+    ),
+    Column(
+        "published_tokens_per_second",
+        at(f"{_PUBLISHED}.tokens_per_second"),
+        ALL,
+        *("of all GPUs", "published tokens/s", "", ".0f"),
+    ),
+    Column("published_source", at(f"{_PUBLISHED}.source"), DATA, "where it is published"),
+)
+
+
+def scales_of(line: ScalingLine) -> list[Scale]:
+    """The rows of ``line``, the smallest scale first."""
+    return [Scale(line, point) for point in line.points]
+
+
+def scaling_view(lines: Sequence[ScalingLine]) -> View[Scale]:
     """A row for each scale of each line."""
-    columns = (
-        *("configuration", "software", "scaling", "GPUs", "GBS", "runs", "step s", "tokens/s", "tokens/s/GPU"),
-        *("efficiency %", f"interval % ({CONFIDENCE:.1%})", "published %", "published tokens/s"),
-    )
-    full, rows = [], []
-    for line in lines:
-        for point in line.points:
-            published = point.published
-            per_gpu = point.tokens_per_second / point.gpus
-            values = (
-                *(line.title, line.software, line.kind, point.gpus, point.gbs, point.runs, point.seconds),
-                *(point.tokens_per_second, per_gpu, point.efficiency, published.efficiency if published else None),
-                *((published.tokens_per_second, published.source) if published else (None, None)),
-                *(point.efficiency_low, point.efficiency_high),
-            )
-            full.append(dict(zip(_SCALING, values, strict=True)))
-            rows.append(
-                [
-                    *(line.title, line.software, line.kind, str(point.gpus), str(point.gbs), str(point.runs)),
-                    *(f"{point.seconds:.3f}", f"{point.tokens_per_second:.0f}", f"{per_gpu:.0f}"),
-                    *(f"{100 * point.efficiency:.1f}", _interval(point.efficiency_low, point.efficiency_high)),
-                    f"{100 * published.efficiency:.1f}" if published and published.efficiency else "",
-                    f"{published.tokens_per_second:.0f}" if published else "",
-                ]
-            )
+    rows = [row for line in lines for row in scales_of(line)]
     empty = "no configuration was run with success at two scales or more"
-    return View("scaling", msgspec.to_builtins(lines), _SCALING, full, columns, columns[3:], rows, empty)
+    return View("scaling", msgspec.to_builtins(lines), SCALING, rows, empty)
 
 
 def _interval(low: float | None, high: float | None) -> str:
     return "" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}"
 
 
-def history_view(lines: Sequence[History]) -> View:
+@dataclass(frozen=True)
+class HistoryRow:
+    """One run of a configuration's history; ``shift``: the change of level that begins with it."""
+
+    line: History
+    moment: Moment
+    shift: Shift | None
+
+    @property
+    def ratio(self) -> float:
+        """Step time over that of the oldest run."""
+        return self.moment.seconds / self.line.moments[0].seconds
+
+
+def _bound(name: str) -> Callable[[HistoryRow], float | None]:
+    return lambda row: getattr(row.shift, name) - 1 if row.shift else None
+
+
+HISTORY: tuple[Column[HistoryRow], ...] = (
+    Column("configuration", at("line.title"), TEXT | Form.CSV, "", "configuration"),
+    Column("key", at("line.key"), Form.CSV, "the same for what is the same work at the same place"),
+    Column(
+        "date",
+        lambda row: _date(row.moment.created).isoformat(timespec="seconds"),
+        *(TEXT | Form.CSV, "UTC", "date (UTC)"),
+        text=lambda row: f"{_date(row.moment.created):%Y-%m-%d %H:%M}",
+    ),
+    Column("run_id", at("moment.run_id"), TEXT | Form.CSV, "", "run"),
+    Column("software", at("moment.software"), TEXT | Form.CSV, "container and engine", "software"),
+    Column("step_seconds", at("moment.seconds"), TEXT | Form.CSV, "of the steady steps", *("step", "s", ".3f")),
+    Column("step_error_seconds", at("moment.error"), Form.CSV, "standard error of `step_seconds`"),
+    Column("ratio_to_oldest", at("ratio"), Form.CSV, "step time over that of the oldest run"),
+    Column(
+        "vs_oldest",
+        lambda row: None if row.moment is row.line.moments[0] else row.ratio - 1,
+        TEXT,
+        head="vs. oldest",
+        unit="%",
+        spec="+.1%",
+    ),
+    Column(
+        "changed",
+        lambda row: "; ".join(f"{item.name}: {item.before} -> {item.after}" for item in row.moment.changes),
+        *(TEXT | Form.CSV, "what is not as it was in the run before", "changed since"),
+        text=lambda row: ", ".join(item.name for item in row.moment.changes),
+    ),
+    Column("level_change", _bound("ratio"), Form.CSV, "change of level that begins here"),
+    Column("level_change_low", _bound("low"), Form.CSV, "lower bound of `level_change`"),
+    Column("level_change_high", _bound("high"), Form.CSV, "upper bound of `level_change`"),
+)
+
+
+def history_view(lines: Sequence[History]) -> View[HistoryRow]:
     """A row for each run of each configuration, the oldest first."""
-    columns = ("configuration", "date (UTC)", "run", "software", "step s", "vs. oldest %", "changed since")
-    full, rows = [], []
+    rows = []
     for line in lines:
-        oldest = line.moments[0]
         shifts = {shift.run_id: shift for shift in line.shifts}
-        for moment in line.moments:
-            date = datetime.fromtimestamp(moment.created, timezone.utc)
-            ratio = moment.seconds / oldest.seconds
-            told = "; ".join(f"{item.name}: {item.before} -> {item.after}" for item in moment.changes)
-            values = (
-                *(line.title, line.key, date.isoformat(timespec="seconds"), moment.run_id, moment.software),
-                *(moment.seconds, moment.error, ratio, told, *_change_cells(shifts.get(moment.run_id))),
-            )
-            full.append(dict(zip(_HISTORY, values, strict=True)))
-            changed = ", ".join(item.name for item in moment.changes)
-            times = (f"{moment.seconds:.3f}", "" if moment is oldest else f"{100 * (ratio - 1):+.1f}")
-            rows.append([line.title, f"{date:%Y-%m-%d %H:%M}", moment.run_id, moment.software, *times, changed])
-    right = ("step s", "vs. oldest %")
-    data = msgspec.to_builtins(lines)
+        rows += [HistoryRow(line, moment, shifts.get(moment.run_id)) for moment in line.moments]
     said = [text for line in lines for text in _conclusions(line)]
-    return View("history", data, _HISTORY, full, columns, right, rows, "no run ended with success", said)
+    return View("history", msgspec.to_builtins(lines), HISTORY, rows, "no run ended with success", said)
 
 
-def _change_cells(shift: Shift | None) -> tuple[float | None, ...]:
-    return (shift.ratio - 1, shift.low - 1, shift.high - 1) if shift else (None, None, None)
+def _date(when: float) -> datetime:
+    return datetime.fromtimestamp(when, timezone.utc)

@@ -20,13 +20,8 @@ function showAcceptance(campaign) {
   sortedTable(table, [
     column("workload", "head", (item) => item.title, (item) => linkOr(place(item), item.title)),
     column("verdict", "medium", (item) => rankOf(item.verdict), (item) => mark(item.verdict || "not judged", item.text)),
-    column("GPUs", "number", (item) => item.gpus),
-    ...[["runs", "runs"], ["reruns", "reruns"]].map(([title, name]) => column(title, "number", (item) => item[name], (item) => figure(place(item), String(item[name])))),
-    column("step time\ns", "number", (item) => item.step_seconds, (item) => figure(place(item), fixed(item.step_seconds, 3))),
-    column("reference\ns", "number", (item) => item.reference_seconds, (item) => figure("held-against", short(item.reference_seconds))),
-    column("performance\n%", "number", (item) => item.performance, (item) => figure(place(item), percent(item.performance))),
+    ...figures(campaign.columns, (item) => item, (item) => place(item), { reference_seconds: (item) => figure("held-against", short(item.reference_seconds)) }),
     column("interval\n%", "number", (item) => item.performance_low, (item) => (known(item.performance_high) ? `${percent(item.performance_low)} to ${percent(item.performance_high)}` : "")),
-    column("required\n%", "number", (item) => item.required, (item) => (known(item.required) ? `> ${percent(item.required)}` : "")),
   ], campaign.workloads);
   at("verdicts").querySelector("h2").after(element("p", { class: "quiet" },
     "As llmb-run results gives them: against the site's baseline or published results, for each configuration by itself. The acceptance above decides."),

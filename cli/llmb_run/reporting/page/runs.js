@@ -2,20 +2,13 @@
 // The table of runs, and the smaller ones: nodes and differences.
 
 function runTable() {
-  const value = (title, name, words) => column(title, "number", (run) => run.result[name], (run) => figure(runPlaces.get(run.name), words(run.result[name], run.result)));
-  const digits = (count) => (number) => fixed(number, count);
+  const steady = ({ name, result: { steady_step_seconds: seconds, steady_step_error_seconds: error } }) => figure(runPlaces.get(name), known(seconds) ? `${fixed(seconds, 3)} \u00b1 ${fixed(error, 3)}` : "");
   const columns = [
     column("verdict", "short", (run) => rankOf(verdictOf(run.result)), (run) => [mark(verdictOf(run.result)), indicated(run.result)]),
     column("run, job", "head", (run) => run.name, (run) => [element("span", { class: "code", title: run.result.name }, linkTo(runPlaces, run.name)), quiet(run.result.job_id), slowNodesOf(run)]),
     column("date", "date", (run) => run.result.created, (run) => moment(run.result.created)),
     column("configuration, software", "medium", (run) => `${run.title} ${run.software}`, (run) => [run.title || "other log", quiet(run.software)]),
-    value("step time\ns", "step_seconds", digits(3)),
-    value("steady step\ns", "steady_step_seconds", (seconds, result) => (known(seconds) ? `${fixed(seconds, 3)} \u00b1 ${fixed(result.steady_step_error_seconds, 3)}` : "")),
-    value("difference\n%", "difference", (share) => signed(share)),
-    value("tokens/s", "tokens_per_second", whole),
-    value("TFLOP/s\nper GPU", "tflops_per_gpu", digits(1)),
-    value("MFU\n%", "mfu_percent", digits(1)),
-    value("power\nW per GPU", "watts_per_gpu_mean", digits(0)),
+    ...figures(report.columns.runs, (run) => run.result, (run) => runPlaces.get(run.name), { steady_step_seconds: steady }),
     column("remarks", "number", (run) => remarksOf(run).length, (run) => figure(runPlaces.get(run.name), String(remarksOf(run).length || ""))),
   ];
   return sortedTable(at("run-table"), columns, report.runs);

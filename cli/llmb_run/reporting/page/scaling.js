@@ -6,14 +6,14 @@ function showScaling() {
     ? "Efficiency is tokens/s per GPU against the smallest scale that was run. Weak: the global batch grows with the GPUs. Strong: it stays the same. Published points are of their own software."
     : "No configuration was run at two scales or more.";
   at("scaling-lines").replaceChildren();
-  return Promise.all(report.scaling.map((line) => {
+  return Promise.all(report.scaling.map((line, number) => {
     const speed = element("div", { class: "chart" });
     const share = element("div", { class: "chart" });
     const table = element("table");
     at("scaling-lines").append(element("h3", {}, `${line.title}, ${line.software}: ${line.kind} scaling`),
       element("div", { class: "two" }, element("figure", {}, element("figcaption", {}, "Speed"), speed), element("figure", {}, element("figcaption", {}, "Efficiency"), share)),
       element("div", { class: "scroll" }, table));
-    scalingTable(table, line);
+    scalingTable(table, line, report.scales[number]);
     return drawScaling(line, speed, share);
   }));
 }
@@ -48,22 +48,14 @@ function drawScaling(line, speed, share) {
   ]);
 }
 
-function scalingTable(table, line) {
+function scalingTable(table, line, rows) {
   // The configuration at one scale is the line's with its number of GPUs.
   const group = (point) => placeOf(report.groups.findIndex(({ title, software }) => software === line.software && title === line.title.replace(/ on (\S+)$/, ` on ${point.gpus} $1`)));
-  const figures = (title, value, words) => column(title, "number", value, (point) => figure(group(point), words(value(point))));
   const columns = [
-    column("GPUs", "head", (point) => point.gpus, (point) => linkOr(group(point), `${point.gpus} GPUs`)),
-    column("global batch\nsequences", "number", (point) => point.gbs),
-    figures("runs", (point) => point.runs, String),
-    figures("step time\ns", (point) => point.seconds, (value) => fixed(value, 3)),
-    figures("tokens/s", (point) => point.tokens_per_second, whole),
-    figures("tokens/s\nper GPU", (point) => point.tokens_per_second / point.gpus, whole),
-    figures("efficiency\n%", (point) => point.efficiency, (value) => percent(value)),
-    column("interval\n%", "number", (point) => point.efficiency_low, (point) => (known(point.efficiency_low) ? `${percent(point.efficiency_low)} to ${percent(point.efficiency_high)}` : "")),
-    column("published\ntokens/s", "number", (point) => point.published && point.published.tokens_per_second, (point) => (point.published ? whole(point.published.tokens_per_second) : "")),
-    column("published\nefficiency %", "number", (point) => point.published && point.published.efficiency, (point) => (point.published ? percent(point.published.efficiency) : "")),
-    column("published by", "long", (point) => (point.published ? point.published.source : "")),
+    column("number of GPUs", "head", (row) => row.gpus, (row) => linkOr(group(row), `${row.gpus} GPUs`)),
+    ...figures(report.columns.scaling.filter(({ key }) => key !== "gpus"), (row) => row, group),
+    column("interval\n%", "number", (row) => row.efficiency_low, (row) => (known(row.efficiency_low) ? `${percent(row.efficiency_low)} to ${percent(row.efficiency_high)}` : "")),
+    column("published by", "long", (row) => row.published_source),
   ];
-  sortedTable(table, columns.filter(({ title }) => title !== "interval\n%" || line.points.some((point) => known(point.efficiency_low))), line.points);
+  sortedTable(table, columns.filter(({ title }) => title !== "interval\n%" || rows.some((row) => known(row.efficiency_low))), rows);
 }

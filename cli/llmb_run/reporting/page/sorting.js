@@ -38,6 +38,22 @@ function sortedTable(table, columns, rows, { decorate = () => {} } = {}) {
   return { show: (wanted) => { rows = wanted; fill(); } };
 }
 
+// How a column of figures is written, by the specification that Python formats it with.
+function formatted(value, spec) {
+  if (!known(value)) return "";
+  const digits = Number((/\.(\d+)/.exec(spec) || [])[1] || 0);
+  if (spec.endsWith("%")) return spec.startsWith("+") ? signed(value, digits) : percent(value, digits);
+  if (spec.endsWith("g")) return short(value);
+  return spec === ".0f" ? whole(value) : fixed(value, digits);
+}
+
+// The figures that the report has for a table. ``found(row)`` holds them, ``place(row)`` is what they lead to; ``cells``
+// says of single ones how they are shown.
+function figures(described, found, place, cells = {}) {
+  return described.map(({ key, head, unit, spec }) => column(unit ? `${head}\n${unit}` : head, "number", (row) => found(row)[key],
+    (row) => (cells[key] ? cells[key](row) : figure(place(row), formatted(found(row)[key], spec)))));
+}
+
 function column(title, kind, value, cell = (row) => String(value(row) ?? "")) {
   return { title, kind, value, cell };
 }

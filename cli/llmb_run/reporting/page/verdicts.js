@@ -10,12 +10,8 @@ function showVerdicts(choose) {
     column("verdict", "short", (group) => rankOf(group.kind), (group) => [mark(group.kind), indicated(group)]),
     column("configuration, software", "head", (group) => `${group.title} ${group.software}`, (group) => [element("button", { type: "button", class: "plain", title: "show its runs" }, group.title), quiet(group.software)]),
     column("runs", "number", (group) => group.run_ids.length, (group) => [figure(group.place, String(group.run_ids.length)), ...others(group)]),
-    column("steady step\ns", "number", (group) => group.step_seconds, (group) => [figure(group.place, fixed(group.step_seconds, 3)), known(group.interval) ? quiet(`\u00b1\u00a0${percent(group.interval)}\u00a0%`) : ""]),
-    column("spread\n%", "number", (group) => group.spread, (group) => figure(group.place, percent(group.spread))),
-    column("reference\ns", "number", (group) => group.reference && group.reference.seconds, (group) => (group.reference ? figure(group.place, short(group.reference.seconds)) : "")),
-    column("difference\n%", "number", (group) => group.difference, (group) => figure(group.place, signed(group.difference))),
+    ...figures(report.columns.groups, (group) => group, (group) => group.place),
     column("interval", "short", (group) => group.difference_high, (group) => interval(group, reach)),
-    column("passes up to\n%", "number", (group) => group.tolerance, (group) => figure("references", signed(group.tolerance))),
     column("in words", "long", (group) => group.more_runs, (group) => group.verdict_text || "no successful run"),
   ];
   const rows = groups.sort((one, other) => rankOf(one.kind) - rankOf(other.kind) || (other.difference || 0) - (one.difference || 0));

@@ -1,0 +1,178 @@
+"""Columns of what commands list: each figure once, for the terminal, CSV, Markdown, JSON, the page and the docs.
+
+A list of columns is all that a table knows of its rows. A further figure is one more ``Column`` in such a list;
+``docs/columns.md`` is made from the same lists.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Flag, auto
+from typing import Any, Generic, TypeVar
+
+from llmb_common.printable import csv_cell
+from llmb_run.terminal import table as terminal_table
+
+Row = TypeVar("Row")
+
+
+class Form(Flag):
+    """Where a column is shown."""
+
+    JSON = auto()
+    CSV = auto()
+    TABLE = auto()
+    MARKDOWN = auto()
+    PAGE = auto()
+
+
+DATA = Form.JSON | Form.CSV
+TEXT = Form.TABLE | Form.MARKDOWN
+ALL = DATA | TEXT | Form.PAGE
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """One figure or word of each row.
+
+    ``value`` is what JSON and CSV hold, None where there is none. ``spec`` is how people see it: a format specification
+    (``.3f``; ``.1%`` of a share, whose unit is in the heading), empty for text, which is left-aligned.
+    """
+
+    key: str
+    """Its name in JSON, and in CSV unless ``csv_name`` is another."""
+    value: Callable[[Row], Any]
+    forms: Form
+    means: str = ""
+    """One line for the reference of columns."""
+    head: str = ""
+    unit: str = ""
+    spec: str = ""
+    text: Callable[[Row], str] | None = None
+    """The cell, where it says more than the value."""
+    csv_name: str = ""
+    optional: bool = False
+    """Tables leave it out where no row has a value."""
+
+    @property
+    def heading(self) -> str:
+        return f"{self.head} {self.unit}".strip()
+
+    def cell(self, row: Row) -> str:
+        """The value as people see it; empty where there is none."""
+        return self.text(row) if self.text else formatted(self.value(row), self.spec)
+
+
+def at(path: str) -> Callable[[Any], Any]:
+    """The attribute at a dotted path; None where one on the way is None."""
+    names = path.split(".")
+
+    def value(item: Any) -> Any:
+        for name in names:
+            if item is None:
+                return None
+            item = getattr(item, name)
+        return item
+
+    return value
+
+
+def item(name: str) -> Callable[[dict[str, Any]], Any]:
+    """The value of a key; None where there is no such key."""
+    return lambda row: row.get(name)
+
+
+def formatted(value: Any, spec: str) -> str:
+    """``value`` by ``spec``, never as -0.0; empty for None."""
+    if value is None:
+        return ""
+    if not spec.endswith("%"):
+        return format(value, spec)
+    sign, _, digits = spec[:-1].rpartition(".")
+    return f"{round(100 * value, int(digits)) + 0.0:{sign}.{digits}f}"
+
+
+def chosen(columns: Iterable[Column[Row]], form: Form, rows: Sequence[Row] | None = None) -> list[Column[Row]]:
+    """Those that ``form`` shows; with ``rows``, without optional ones that none of these fills."""
+    return [
+        column
+        for column in columns
+        if form in column.forms
+        and not (column.optional and rows is not None and all(column.value(row) is None for row in rows))
+    ]
+
+
+def as_dict(columns: Iterable[Column[Row]], row: Row) -> dict[str, Any]:
+    """The row as JSON."""
+    return {column.key: column.value(row) for column in columns if Form.JSON in column.forms}
+
+
+def cells(columns: Iterable[Column[Row]], form: Form, rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """Headings and cells of a table."""
+    shown = chosen(columns, form, rows)
+    return [column.heading for column in shown], [[column.cell(row) for column in shown] for row in rows]
+
+
+def table(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> str:
+    """The rows on a terminal."""
+    headings, lines = cells(columns, Form.TABLE, rows)
+    return terminal_table(headings, lines, [column.heading for column in columns if column.spec])
+
+
+def of_json(columns: Iterable[Column[Any]]) -> list[Column[dict[str, Any]]]:
+    """The same columns of rows that are JSON by now."""
+    return [replace(column, value=item(column.key), text=None) for column in columns if Form.JSON in column.forms]
+
+
+def csv_of(columns: Iterable[Column[Row]], rows: Iterable[Row]) -> str:
+    """The rows for spreadsheets and scripts: full precision, no cell that a spreadsheet would evaluate."""
+    shown = chosen(columns, Form.CSV)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([column.csv_name or column.key for column in shown])
+    for row in rows:
+        # Numbers in full: the shortest text that reads back as the same number.
+        writer.writerow([_csv_cell(column.value(row)) for column in shown])
+    return text.getvalue()
+
+
+def described(columns: Iterable[Column[Any]]) -> list[dict[str, str]]:
+    """The page's columns, for its scripts."""
+    return [
+        {"key": column.key, "head": column.head, "unit": column.unit, "spec": column.spec}
+        for column in chosen(columns, Form.PAGE)
+    ]
+
+
+@dataclass(frozen=True)
+class View(Generic[Row]):
+    """Rows seen together, for people and for programs. ``name`` is the key of ``data`` in JSON."""
+
+    name: str
+    data: Sequence[Any]
+    columns: Sequence[Column[Row]]
+    rows: Sequence[Row]
+    empty: str = ""
+    """What to say where there is nothing."""
+    conclusions: Sequence[str] = ()
+    """Sentences above the table."""
+
+    def table(self) -> str:
+        """For people."""
+        if not self.rows:
+            return f"{self.empty}\n"
+        said = "".join(f"{line}\n" for line in self.conclusions)
+        return f"{said}\n" * bool(said) + table(self.columns, self.rows)
+
+    def csv(self) -> str:
+        """For programs."""
+        return csv_of(self.columns, self.rows)
+
+
+def _csv_cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return csv_cell("; ".join(value) if isinstance(value, list) else value)

@@ -1,0 +1,297 @@
+"""The columns of a measured run: what ``results``, ``show``, reports, packs and archives say of it, once each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+import msgspec
+
+from llmb_common.index import row_of
+from llmb_common.printable import printable
+from llmb_common.recipes.rows import FIGURES
+from llmb_common.results.references import Reference
+from llmb_common.timing.records import Iteration
+from llmb_run import columns
+from llmb_run.columns import ALL, DATA, TEXT, Column, Form, at
+from llmb_run.results.measuring import Measured
+from llmb_run.run_json import run_as_json
+from llmb_run.terminal import notice
+
+_Value = Callable[[Any], Any]
+
+
+def _less_one(path: str) -> _Value:
+    """A ratio as a difference."""
+    value = at(path)
+    return lambda row: None if (ratio := value(row)) is None else ratio - 1
+
+
+def _times_100(path: str) -> _Value:
+    value = at(path)
+    return lambda row: None if (share := value(row)) is None else share * 100
+
+
+def _text_at(path: str) -> _Value:
+    """Text that a log or a file says; None for an empty one."""
+    value = at(path)
+    return lambda row: printable(str(text)) if (text := value(row)) else None
+
+
+def _texts(path: str) -> _Value:
+    value = at(path)
+    return lambda row: [printable(text) for text in value(row) or ()]
+
+
+def _published(figure: str) -> _Value:
+    result = at("verdict.reference.result")
+    return lambda row: published.value(figure) if (published := result(row)) else None
+
+
+def _indication(row: Any) -> bool | None:
+    """Of a verdict whose reference has other software than the runs."""
+    reference = at("verdict.reference")(row)
+    return None if reference is None else not reference.same_software
+
+
+def reference_as_dict(reference: Reference) -> dict[str, Any]:
+    """What a verdict was held against, as JSON."""
+    names = ("kind", "seconds", "software", "source", "same_software", "notes")
+    return {name: getattr(reference, name) for name in names}
+
+
+def _reference(row: Any) -> dict[str, Any] | None:
+    reference = at("verdict.reference")(row)
+    return reference_as_dict(reference) if reference else None
+
+
+REFERENCE = Column[Any](
+    "reference_step_seconds",
+    at("verdict.reference.seconds"),
+    DATA | Form.MARKDOWN,
+    "step time of the reference",
+    *("reference", "s", "g"),
+)
+DIFFERENCE = Column[Any](
+    "difference",
+    at("verdict.difference"),
+    ALL & ~Form.MARKDOWN,
+    "mean step time, stalls included, over the reference's, less 1",
+    *("vs. reference", "%", "+.1%"),
+)
+TOLERANCE = Column[Any](
+    "tolerance",
+    _less_one("verdict.decision.limit"),
+    DATA,
+    "`difference` up to which it passes",
+    *("passes up to", "%", "+.1%"),
+)
+VERDICT: tuple[Column[Any], ...] = (
+    Column("verdict", at("verdict.kind"), DATA, "pass, fail, inconclusive, no reference or not judged"),
+    Column("indication", _indication, DATA, "the reference has other software: pass and fail mean less"),
+    DIFFERENCE,
+    Column("difference_low", _less_one("verdict.decision.low"), DATA, "lower bound of `difference`"),
+    Column("difference_high", _less_one("verdict.decision.high"), DATA, "upper bound of `difference`"),
+    TOLERANCE,
+    Column("more_runs", at("verdict.decision.more_runs"), DATA, "about how many more runs would decide"),
+    Column("not_training", _texts("verdict.not_training"), DATA, "what no training of the planned work does"),
+    Column("steady_difference", _less_one("verdict.decision.steady"), DATA, "`difference` of the steady steps alone"),
+    Column("stall_share", at("verdict.decision.stall_share"), DATA, "time that stalls cost, over that of steady steps"),
+    Column("rarest_stall_steps", at("verdict.decision.rarest_stall"), DATA, "stalls rarer than one in so many steps"),
+    Column("scatter", at("verdict.decision.source"), DATA, "which scatter speaks: stated, site or runs"),
+    Column("other_days", at("verdict.decision.other_days"), DATA, "further runs only help on other days"),
+    Column(
+        "reference_too_uncertain",
+        at("verdict.decision.reference_too_uncertain"),
+        Form.JSON,
+        "no number of runs would decide",
+    ),
+    Column("reference", _reference, Form.JSON, "what it was held against"),
+    Column("remarks", _texts("verdict.remarks"), Form.JSON, "what a reader must know of the steps"),
+)
+"""Of whatever has a ``verdict``: a run or several."""
+
+_PLAN: tuple[Column[Measured], ...] = tuple(
+    Column(name, at(f"record.plan.{name}"), forms, means, head, spec=spec)
+    for name, forms, means, head, spec in (
+        ("workload", DATA, "name of the recipe's workload", "", ""),
+        ("variant", DATA, "which set of configurations of the recipe", "", ""),
+        ("model_size", DATA, "", "", ""),
+        ("dtype", DATA, "", "", ""),
+        ("fp8_recipe", DATA, "scaling of FP8", "", ""),
+        ("gpu_type", DATA, "", "", ""),
+        ("gpus", DATA | Form.TABLE, "", "GPUs", "d"),
+        ("nodes", DATA, "", "", ""),
+        ("gbs", DATA, "global batch size in sequences", "", ""),
+        ("seq_len", DATA, "tokens of a sequence", "", ""),
+    )
+)
+_LOG: tuple[Column[Measured], ...] = (
+    Column("name", lambda run: printable(run.timing.files.name), DATA, "of the run's folder", csv_name="experiment"),
+    Column("status", at("timing.status.state"), DATA, "Success, Failed, Running, ..."),
+    Column("step_seconds_mean", at("timing.seconds.mean"), DATA, "over the window, by the log", csv_name="time_mean_s"),
+    Column("step_seconds_std", at("timing.seconds.std"), DATA, "standard deviation", csv_name="time_std_s"),
+    Column("log_tflops_per_gpu_mean", at("timing.tflops.mean"), DATA, "by the log", csv_name="tflops_per_gpu_mean"),
+    Column("log_tflops_per_gpu_std", at("timing.tflops.std"), DATA, "by the log", csv_name="tflops_per_gpu_std"),
+)
+_FIGURES: tuple[Column[Measured], ...] = (
+    Column(
+        "step_seconds",
+        at("figures.step_seconds"),
+        ALL,
+        "as the recipe's source states it: mean of the window, or the last step",
+        *("step", "s", ".3f"),
+        csv_name="step_s",
+    ),
+    Column(
+        "steady_step_seconds",
+        at("step_time.seconds"),
+        ALL,
+        "of the steady steps of the window",
+        *("steady step", "s", ".3f"),
+        csv_name="steady_step_s",
+    ),
+    Column("steady_step_error_seconds", at("step_time.error"), Form.JSON, "standard error of `steady_step_seconds`"),
+    Column("tokens_per_second", at("figures.tokens_per_second"), ALL, "of all GPUs", "tokens/s", spec=".0f"),
+    Column(
+        "tflops_per_gpu",
+        at("figures.tflops_per_gpu"),
+        ALL,
+        "FLOPs counted as the reference's source does",
+        *("TFLOPS/GPU", "", ".2f"),
+    ),
+    Column("mfu_percent", _times_100("figures.mfu"), ALL, "of the peak of the precision", *("MFU", "%", ".2f")),
+    Column("log_mfu_percent", _times_100("figures.log_mfu"), DATA | TEXT, "by the log", *("log MFU", "%", ".2f")),
+    Column("days_1t", at("figures.days_1t"), DATA | TEXT, "days to train on 1T tokens", "days/1T", spec=".2f"),
+)
+_CORRECTED = "published, corrected where wrong"
+_PUBLISHED: tuple[Column[Measured], ...] = (
+    Column("published_step_s", at("verdict.reference.result.step_seconds"), Form.CSV, _CORRECTED),
+    *(
+        Column(f"published_{figure}", _published(figure), Form.CSV, _CORRECTED)
+        for figure in ("tokens_per_second", "mfu_percent", "tflops_per_gpu")
+    ),
+)
+
+
+def _run_id(run: Measured) -> str | None:
+    return run.record.paths.run_id if run.record else None
+
+
+def _named(run: Measured) -> str:
+    return _run_id(run) or printable(run.timing.files.name)
+
+
+def _date(run: Measured) -> str | None:
+    when = run.record.created if run.record else None
+    return datetime.fromtimestamp(when, timezone.utc).isoformat(timespec="seconds") if when else None
+
+
+def _window(run: Measured) -> dict[str, int]:
+    window = run.timing.window
+    return {"first": window.first, "last": window.last}
+
+
+def _published_dict(run: Measured) -> dict[str, Any] | None:
+    result = run.verdict.reference.result if run.verdict and run.verdict.reference else None
+    if result is None:
+        return None
+    figures = {name: result.value(name) for name in FIGURES}
+    return {"step_seconds": result.step_seconds, **figures, "source": result.source}
+
+
+RUN: tuple[Column[Measured], ...] = (
+    *_LOG,
+    Column("run_id", _run_id, DATA | TEXT, "", "run", text=_named),
+    *_PLAN,
+    Column("job_id", at("record.job_id"), DATA, "of the scheduler"),
+    Column("state", at("record.state"), DATA, "of the job"),
+    Column("date", _date, Form.CSV, "when it was made, UTC"),
+    *_FIGURES,
+    *_PUBLISHED,
+    replace(REFERENCE, csv_name="reference_step_s"),
+    Column("reference_software", at("verdict.reference.software"), Form.CSV, "what the reference was measured with"),
+    *VERDICT,
+    Column("reason", _text_at("timing.status.reason"), DATA, "why it did not succeed, as a code"),
+    Column("iteration", at("timing.status.iteration"), DATA, "the iteration that `reason` is about"),
+    Column("message", _text_at("timing.status.message"), DATA, "why it did not succeed, in words"),
+    Column(
+        "own_tflops_per_gpu",
+        at("figures.own_tflops_per_gpu"),
+        DATA | TEXT,
+        "by LLMB's count of FLOPs, where that is another",
+        *("own TFLOPS/GPU", "", ".2f"),
+        optional=True,
+    ),
+    Column(
+        "watts_per_gpu_mean",
+        at("timing.watts.mean"),
+        ALL,
+        "power of a GPU over the window, where the log has it",
+        *("power", "W/GPU", ".0f"),
+        optional=True,
+    ),
+    Column(
+        "joules_per_gpu_step_mean",
+        at("timing.joules.mean"),
+        DATA | TEXT,
+        "energy of a GPU in a step, where the log has it",
+        *("energy", "J/step/GPU", ".0f"),
+        optional=True,
+    ),
+    Column("step_seconds_last", at("timing.last.seconds"), DATA, "last step of the log"),
+    Column("verdict_text", at("verdict.text"), DATA, "the verdict in words"),
+    Column("folder", _text_at("timing.files.folder"), Form.JSON, "of the run"),
+    Column("log", _text_at("timing.files.log"), Form.JSON, "the training log"),
+    Column("window", _window, Form.JSON, "the measured iterations"),
+    Column("published", _published_dict, Form.JSON, "the published result"),
+    Column("notices", _texts("timing.notices"), Form.JSON, "what a reader must know of the log"),
+    Column(
+        "findings", lambda run: msgspec.to_builtins(run.findings), Form.JSON, "what its nodes say against the result"
+    ),
+    Column("extras", lambda run: run.extras.as_dict(), Form.JSON, "checkpoints and profiles"),
+)
+
+
+def as_dict(run: Measured) -> dict[str, Any]:
+    """The run as JSON: times in seconds whatever the table's unit, figures None where they do not exist."""
+    return {**(run_as_json(row_of(run.record)) if run.record else {}), **columns.as_dict(RUN, run)}
+
+
+def _of_step(name: str) -> Callable[[tuple[Measured, Iteration]], Any]:
+    return lambda row: getattr(row[1], name)
+
+
+STEP: tuple[Column[tuple[Measured, Iteration]], ...] = (
+    Column("run", lambda row: _named(row[0]), Form.CSV, "run id, or the log's name"),
+    Column("measured", lambda row: row[1].index in row[0].timing.window, Form.CSV, "whether it is in the window"),
+    Column("iteration", _of_step("index"), Form.CSV, "from 1"),
+    Column("seconds", _of_step("seconds"), Form.CSV),
+    Column("tflops_per_gpu", _of_step("tflops"), Form.CSV, "by the log"),
+    Column("loss", _of_step("loss"), Form.CSV),
+    Column("grad_norm", _of_step("grad_norm"), Form.CSV),
+    Column("joules_per_gpu", _of_step("joules"), Form.CSV),
+    Column("watts_per_gpu", _of_step("watts"), Form.CSV),
+    Column("skipped", _of_step("skipped"), Form.CSV, "by the optimizer"),
+)
+
+
+def steps_csv(runs: Iterable[Measured]) -> str:
+    """A line for each iteration of each run."""
+    return columns.csv_of(STEP, ((run, step) for run in runs for step in run.timing.iterations))
+
+
+def remarks_of(found: dict[str, Any]) -> list[str]:
+    """What a reader must know of a run, from what ``as_dict`` has of it: its log, its steps, problems of its nodes."""
+    problems = [finding["text"] for finding in found["findings"] if finding["severity"] == "problem"]
+    return [*found["notices"], *found["remarks"], *problems]
+
+
+def say_remarks(runs: Iterable[Measured]) -> None:
+    """The same of measured runs, as notices."""
+    for run in runs:
+        problems = (finding.text for finding in run.findings if finding.severity == "problem")
+        for text in (*run.remarks, *problems):
+            notice(f"{printable(run.timing.files.name)}: {printable(text)}")
