@@ -48,7 +48,9 @@ class InstantExecutor(Executor):
         record.paths.log.write_text(log_of(record))  # the job's own doing, and so never missing once there is a job
         with ACCEPTING:
             job_id = f"{len(accepted()) + 1}"
-            (folder() / "jobs" / f"{job_id:0>4}").write_text(f"{record.paths.run_id} {record.submission.key}\n")
+            accepted_job = folder() / f"accepting-{job_id}"
+            accepted_job.write_text(f"{record.paths.run_id} {record.submission.key}\n")
+            accepted_job.rename(folder() / "jobs" / f"{job_id:0>4}")  # at once: whoever is killed before has no job
             if (folder() / "die after").exists():  # nobody else is writing then
                 os._exit(9)
         return update_record(record.paths.folder, lambda found: replace(found, job_id=job_id).with_state(SUBMITTED))
