@@ -106,6 +106,7 @@ job_settings = together(
     click.option("--reservation", metavar="NAME", help="Slurm reservation."),
     several("--slurm-arg", metavar="KEY=VALUE", help="Another sbatch option, such as qos=high; repeatable."),
     setting("FORCE", is_flag=True),
+    setting("PREFLIGHT"),
 )
 """What a job may be given: the keyword arguments of ``starting.requests.ask_of``."""
 

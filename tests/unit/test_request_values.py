@@ -61,6 +61,7 @@ UNDERSTOOD: list[tuple[dict[str, str], str, Any]] = [
     ({"MOE_ROUTING": "Balanced"}, "moe_routing", "balanced"),
     ({"MOE_ROUTING": "drop"}, "moe_routing", "drop"),
     ({"FORCE": "true"}, "force", True),
+    ({"PREFLIGHT": "Strict"}, "preflight", "strict"),
     ({"CLUSTER_TYPE": "Slurm"}, "cluster_type", "slurm"),
     ({"CLUSTER_TYPE": "local"}, "cluster_type", "local"),
     ({"DRY_RUN": "true"}, "dry_run", "script"),

@@ -38,6 +38,7 @@ class Ask:
     slurm: Mapping[str, str] = field(default_factory=dict)
     """Parts of ADDITIONAL_SLURM_PARAMS, and the option that each was given with."""
     force: bool = False
+    preflight: str | None = None
     dry_run: bool = False
     repeat: int = 1
     """Which of several equal jobs this is, from 1."""
@@ -110,6 +111,7 @@ def _said(ask: Ask) -> dict[str, str]:
         "TIME_LIMIT": ask.time_limit,
         "ENABLE_PROFILE": "true" if ask.profile else None,
         "FORCE": "true" if ask.force else None,
+        "PREFLIGHT": ask.preflight,
     }
     return {name: value for name, value in said.items() if value is not None}
 

@@ -56,6 +56,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     set: dict[str, str | int | bool] = {}
     slurm: dict[str, str | int | None] = {}
     force: bool | None = None
+    preflight: str | None = None
 
 
 class When(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -181,7 +182,8 @@ def _with(ask: Ask, settings: Settings) -> Ask:
     """``ask`` with what ``settings`` say."""
     for name, value in settings.env.items():
         check_job_variable(name, str(value), "env")
-    said: Any = {name: getattr(settings, name) for name in ("profile", "gpu_type", "variant", "engine", "force")}
+    names = ("profile", "gpu_type", "variant", "engine", "force", "preflight")
+    said: Any = {name: getattr(settings, name) for name in names}
     said = {name: value for name, value in said.items() if value is not None}
     return replace(
         ask,

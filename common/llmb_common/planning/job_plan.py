@@ -9,6 +9,7 @@ import msgspec
 from llmb_common.cluster_types import ClusterType, Traits, traits_of
 from llmb_common.engines import DEFAULT_ENGINE
 from llmb_common.planning.divisibility import Layout
+from llmb_common.planning.memory_estimate import MemoryEstimate
 from llmb_common.printable import counted
 from llmb_common.recipes.model import Architecture, Reduced
 from llmb_common.recipes.rows import Measurement, precision
@@ -64,11 +65,16 @@ class SlurmPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Preflight(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is known before the job runs. Sizes in GiB, times in seconds; None: not predicted."""
+    """What is known before the job runs. Sizes in GiB, times in seconds; None: not predicted.
+
+    ``memory_gib``: peak of allocated memory on the fullest rank; ``memory_limit_gib``: what the device has; ``fits``:
+    whether it holds that and a reserve; ``memory``: part by part.
+    """
 
     memory_gib: float | None = None
     memory_limit_gib: float | None = None
     fits: bool | None = None
+    memory: MemoryEstimate | None = None
     predicted_step_seconds: float | None = None
     predicted_low: float | None = None
     predicted_high: float | None = None

@@ -21,6 +21,7 @@ from llmb_common.planning.engine import choose_engine, choose_in_release, engine
 from llmb_common.planning.environment import job_environment, recipe_environment
 from llmb_common.planning.functions import check_function_layout, family_of, function_notices, planned_function
 from llmb_common.planning.job_plan import CheckpointPlan, JobPlan, Preflight, SlurmPlan
+from llmb_common.planning.memory.decision import check_memory, estimate_of
 from llmb_common.planning.naming import experiment_name
 from llmb_common.planning.published import published_notices, published_result
 from llmb_common.planning.saving import check_time_to_train
@@ -126,6 +127,7 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
         preflight=Preflight(),
     )
     published = published_result(plan, recipe)
+    memory = estimate_of(case, plan)
     notices = [
         *choice_notices(case),
         *function_notices(case),
@@ -140,8 +142,13 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
         *published_notices(published),
         *segment_notice,
         *_time_notices(plan, case),
+        *check_memory(case, memory),
     ]
     preflight = Preflight(
+        memory_gib=round(memory.peak, 2) if memory is not None else None,
+        memory_limit_gib=round(memory.limit, 1) if memory is not None else None,
+        fits=memory.fits if memory is not None else None,
+        memory=memory,
         reference_step_seconds=published.step_seconds if published is not None else None,
         reference_software=recipe.document(published).software if published is not None else None,
         warnings=tuple(notices),

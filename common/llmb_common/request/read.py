@@ -78,6 +78,7 @@ class Request:
     fast_cores: bool = True
     moe_routing: str | None = None
     force: bool = False
+    preflight: str | None = None
     cluster_type: ClusterType | None = None
     dry_run: str | None = None
     install: Path | None = None
@@ -149,6 +150,7 @@ def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES)
         fast_cores=read.switch("ENABLE_PCT_BINDING", default=True),
         moe_routing=read.choice("MOE_ROUTING"),
         force=read.switch("FORCE"),
+        preflight=read.choice("PREFLIGHT"),
         cluster_type=_cluster_type(read),
         dry_run=read.dry_run(),
         install=read.path("LLMB_INSTALL"),

@@ -114,6 +114,13 @@ VARIABLES: dict[str, Variable] = {
     "ENABLE_PCT_BINDING": Variable("mbridge on B300: two cores a rank, as in NVIDIA's launcher", "`true`"),
     "MOE_ROUTING": Variable("drop or balanced", "`drop`", ("drop", "balanced")),
     "FORCE": Variable("accept an undocumented number of GPUs if the layout divides it", _OFF, option="--force"),
+    "PREFLIGHT": Variable(
+        "jobs predicted not to fit: default, strict, warn or off",
+        "`default`",
+        ("default", "strict", "warn", "off"),
+        option="--preflight",
+        metavar="MODE",
+    ),
     "LLMB_ENGINE": Variable(
         "release of Megatron-Bridge, where a recipe runs on several",
         "`{engine}` (of {engines})",

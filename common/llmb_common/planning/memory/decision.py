@@ -1,0 +1,143 @@
+"""Whether a job's memory lets it start: the estimate of a plan, what would help most, and who is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from llmb_common import gpus
+from llmb_common.errors import RequestError
+from llmb_common.planning.case import Case
+from llmb_common.planning.divisibility import Layout, check_layout
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.memory.estimate import Job, stages_memory
+from llmb_common.planning.memory.kinds import kind_of, known
+from llmb_common.planning.memory.layers import body_of
+from llmb_common.planning.memory.storage import storage_of
+from llmb_common.planning.memory_estimate import MemoryEstimate
+
+RESERVE_GIB = 2.0
+"""CUDA's context, NCCL's buffers and the libraries' workspaces: 1.5 to 3.5 GB of logged jobs."""
+
+_USABLE = 0.989
+"""Of a type's ``memory_gb``, in GiB, what PyTorch sees of the device: 79.1 of an H100's 80, 178.4 of a B200's 180."""
+
+
+def estimate_of(case: Case, plan: JobPlan) -> MemoryEstimate | None:
+    """The memory of a plan; None on CPUs, and of a model whose numbers are not known."""
+    job = job_of(case, plan)
+    if job is None or case.request.preflight == "off":
+        return None
+    kind = kind_of(job, plan.precision, device_graphs=plan.cuda_graph, adapters=case.adapters)
+    measured = known(kind)
+    estimate = MemoryEstimate(
+        stages=stages_memory(job),
+        reserve=RESERVE_GIB,
+        limit=gpus.GPUS[plan.gpu_type].memory_gb * _USABLE,
+        kind=kind,
+        knowledge=measured.knowledge,
+        low=measured.low,
+        high=measured.high,
+        pairs=measured.peaks,
+        at_least=_at_least(job, kind, plan),
+    )
+    return estimate if estimate.fits else msgspec.structs.replace(estimate, knob=_knob(case, job, estimate))
+
+
+def job_of(case: Case, plan: JobPlan) -> Job | None:
+    """What the memory of a plan depends on; None as ``estimate_of`` says."""
+    if plan.device == "cpu" or plan.architecture is None:
+        return None
+    scaling = "nvfp4" if plan.dtype == "nvfp4" else plan.fp8_recipe
+    aware = plan.dtype == "bf16" and not (plan.fsdp and plan.engine == "0.3") and not case.request.checkpoint
+    storage = storage_of(
+        scaling,
+        hopper=gpus.generation_of(plan.gpu_type) == "hopper",
+        precision_aware=aware and not case.resumes,
+        newer=False,
+    )
+    return Job(body=body_of(plan.architecture), layout=plan.layout, sequence_length=plan.seq_len, storage=storage)
+
+
+def _at_least(job: Job, kind: str, plan: JobPlan) -> float | None:
+    """A validated lower bound: interleaved stages hold at least what the same stages hold without interleaving."""
+    if known(kind).knowledge == "validated":
+        return max(stage.total for stage in stages_memory(job))
+    plain = msgspec.structs.replace(job.layout, vp=None)
+    if known(kind.replace(", VP", "")).knowledge == "validated":
+        return max(stage.total for stage in stages_memory(_with(job, plain)))
+    return None
+
+
+def _with(job: Job, layout: Layout) -> Job:
+    return Job(**{**vars(job), "layout": layout})
+
+
+def check_memory(case: Case, estimate: MemoryEstimate | None) -> list[str]:
+    """What a user should know of a job that may not fit.
+
+    Raises:
+        RequestError: it does not fit, and PREFLIGHT lets that decide.
+    """
+    mode = case.request.preflight or "default"
+    if estimate is None or estimate.fits:
+        return []
+    certain = (estimate.at_least or 0) + estimate.reserve > estimate.limit
+    said = _said(case, estimate, certain=certain)
+    if mode == "strict" or (mode == "default" and certain):
+        raise RequestError(
+            said,
+            remedy=f"{estimate.knob or 'use more GPUs, or larger ones'}; "
+            f"{case.request.say('PREFLIGHT', 'warn')} starts it all the same",
+            code="does-not-fit",
+        )
+    return [f"{said}; {estimate.knob}" if estimate.knob else said]
+
+
+def _said(case: Case, estimate: MemoryEstimate, *, certain: bool) -> str:
+    fullest = estimate.fullest
+    largest, name = max((part, name) for name, part in fullest.parts.items())
+    where = f"pipeline stage {fullest.first}" if len(estimate.stages) > 1 else "each rank"
+    doubt = "" if certain else f" (jobs of this kind, {estimate.kind}, are not validated)"
+    return (
+        f"{case.what} on {case.gpus} GPUs {'does not' if certain else 'may not'} fit: {where} needs "
+        f"{estimate.peak:.0f} GiB and {estimate.reserve:.0f} in reserve, of {estimate.limit:.0f} GiB{doubt}; "
+        f"the largest part: {name.replace('_', ' ')}, {largest:.0f} GiB"
+    )
+
+
+def _knob(case: Case, job: Job, estimate: MemoryEstimate) -> str:
+    """The change that would help most: ``PP 8 instead of 4 saves 13 GiB``; empty where none saves any.
+
+    Of those that are enough, the one that saves most without computing twice or on more GPUs.
+    """
+    found = []
+    for name, layout in _others(case, job.layout):
+        saved = estimate.peak - max(stage.total for stage in stages_memory(_with(job, layout)))
+        enough = estimate.peak - saved + estimate.reserve <= estimate.limit
+        rank = (enough, enough and name != "gpus", enough and name != "recompute_layers", saved)
+        found.append((rank, name, getattr(layout, name), getattr(job.layout, name)))
+    if not found or max(found)[0][-1] < 1:
+        return ""
+    (enough, *_, saved), name, new, old = max(found)
+    called = case.request.say("JOB_TOTAL_GPUS") if name == "gpus" else name.upper()
+    return f"{called} {new} instead of {old} saves {saved:.0f} GiB" + ("" if enough else ", which is not enough")
+
+
+def _others(case: Case, own: Layout) -> Iterator[tuple[str, Layout]]:
+    """Layouts that differ in one column, or in the number of GPUs with its batch, and divide everything."""
+    chunk = case.shape.layers // own.pp // (own.vp or 1)
+    changes: dict[str, dict[str, int]] = {
+        **{name: {name: 2 * (getattr(own, name) or 1)} for name in ("pp", "tp", "cp", "ep")},
+        "mbs": {"mbs": max(own.mbs // 2, 1)},
+        "recompute_layers": {"recompute_layers": chunk},
+        "gpus": {"gpus": 2 * own.gpus, "gbs": 2 * own.gbs},
+    }
+    for name, change in changes.items():
+        layout = msgspec.structs.replace(own, **change)
+        try:
+            check_layout(layout, case.shape, case.model.sequence_length, case.recipe.family)
+        except RequestError:
+            continue
+        yield name, layout

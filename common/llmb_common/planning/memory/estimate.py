@@ -1,0 +1,181 @@
+"""The sum: what a rank of each pipeline stage holds at its peak, part by part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from llmb_common.planning.divisibility import Layout
+from llmb_common.planning.memory.layers import Body, Layer, Saved, size
+from llmb_common.planning.memory.stages import Stage, stages_of
+from llmb_common.planning.memory.storage import Storage
+from llmb_common.planning.memory_estimate import StageMemory
+
+GIB = 2**30
+
+_GATHERED_UNITS = 2
+"""Layers that FSDP holds whole at once: the one in use and the next (``fsdp_double_buffer``)."""
+
+_OFFLOADED_AT_ONCE = 2
+"""Offloaded layers whose activations are on the device all the same, on their way out or back."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """All that the memory of a job depends on."""
+
+    body: Body
+    layout: Layout
+    sequence_length: int
+    storage: Storage = field(default_factory=Storage)
+    counts: tuple[int, ...] | None = None
+    early: int = 0
+    recomputed: frozenset[str] = frozenset()
+    """Modules whose results are computed again, under megatron-core's names."""
+    instances: int = 1
+    """Copies of FSDP's shards."""
+
+    @property
+    def tokens(self) -> float:
+        """Of a micro-batch on a rank, before TP divides them."""
+        return self.sequence_length * self.layout.mbs / self.layout.cp
+
+
+def stages_memory(job: Job) -> tuple[StageMemory, ...]:
+    """Every stage; neighbours that are alike are one entry."""
+    found: list[StageMemory] = []
+    for index, stage in enumerate(stages_of(job.body, job.layout, job.counts, early=job.early)):
+        own = _stage(job, stage, index)
+        if found and (found[-1].layers, found[-1].parts) == (own.layers, own.parts):
+            own = replace(found.pop(), last=index)
+        found.append(own)
+    return tuple(found)
+
+
+def _stage(job: Job, stage: Stage, index: int) -> StageMemory:
+    weights, gradients, optimizer, copies = _state(job, stage)
+    activations = _activations(job, stage)
+    logits, moment = _moment(job, stage)
+    # The optimizer's step comes when activations are gone: its copies are the peak where they are more than these.
+    moment = max(moment, copies - activations - logits)
+    parts = (weights, gradients, optimizer, activations, logits, _dummies(job, stage), moment)
+    names = ("weights", "gradients", "optimizer", "activations", "logits", "dummy_gradients", "transient")
+    gib = {name: part / GIB for name, part in zip(names, parts, strict=True)}
+    return StageMemory(first=index, last=index, layers=len(stage.layers), **gib)
+
+
+def _layers(job: Job, stage: Stage) -> tuple[Layer, ...]:
+    """Those of the stage, and of the heads for further tokens."""
+    heads = job.body.mtp if stage.last else 0
+    return (*stage.layers, *(job.body.layers[-1:] * heads))
+
+
+def _state(job: Job, stage: Stage) -> tuple[float, float, float, float]:
+    """Bytes of weights, gradients, optimizer state and fp32 copies of gradients."""
+    layout, storage, body = job.layout, job.storage, job.body
+    layers = _layers(job, stage)
+    products = sum(layer.weights.divided for layer in layers) / layout.tp
+    routed = sum(layer.weights.routed for layer in layers) / ((layout.ep or 1) * (layout.etp or layout.tp))
+    heads = body.mtp if stage.last else 0
+    ends = (stage.first or heads > 0) + stage.last
+    others = sum(layer.weights.whole for layer in layers) + ends * body.vocabulary * body.hidden / layout.tp
+    others += stage.last * body.final_norm + heads * 2 * body.hidden * body.hidden / layout.tp
+    shards, expert_shards = layout.dp * layout.cp, (layout.expert_dp or 1)
+    if layout.fsdp:
+        shards, expert_shards = shards // job.instances, max(expert_shards // job.instances, 1)
+    held, experts_held = (shards, expert_shards) if layout.fsdp else (1, 1)
+    sharded = (products + others) / shards + routed / expert_shards
+    return (
+        (products * storage.weights + others * storage.others) / held + routed * storage.weights / experts_held,
+        storage.gradients * ((products + others) / held + routed / experts_held),
+        storage.optimizer * sharded,
+        storage.copies * sharded,
+    )
+
+
+def _activations(job: Job, stage: Stage) -> float:
+    """Bytes that all micro-batches under way have saved."""
+    layout, total = job.layout, 0.0
+    for chunk, count in zip(stage.chunks, stage.under_way, strict=True):
+        kept = chunk[layout.recompute_layers :]
+        away = max(0, min(layout.offload_layers, len(kept)) - _OFFLOADED_AT_ONCE)
+        inputs = (len(chunk) - len(kept)) * _hidden(job)
+        total += count * (inputs + sum(_saved(job, layer) for layer in kept[away:]))
+    if stage.last:
+        heads = job.body.mtp
+        total += (1 + heads) * 2 * _hidden(job) + heads * (_saved(job, job.body.layers[-1]) + 2 * _hidden(job))
+    return total
+
+
+def _hidden(job: Job) -> float:
+    """Bytes of the hidden states of a micro-batch on a rank."""
+    return 2 * job.body.hidden * job.tokens / job.layout.tp
+
+
+def _saved(job: Job, layer: Layer) -> float:
+    """Bytes that one micro-batch saves in one layer on a rank."""
+    layout, tokens = job.layout, job.tokens / job.layout.tp
+    etp = layout.etp or layout.tp
+    copied = Saved(layer.expert.plain, layer.expert.inputs + layer.expert_hidden * etp, layer.expert.single)
+    return tokens * (_bytes(job, layer.mixer) + _bytes(job, layer.mlp) + layer.copies * _bytes(job, copied))
+
+
+def _bytes(job: Job, saved: Saved) -> float:
+    """Attention keeps its output a second time where the product after it has it in FP8, and with CP, where ranks
+    exchange it (all-to-all, Transformer Engine 2.8 and later)."""
+    inputs = job.storage.inputs
+    output = 2.0 if inputs == 2 else 2 + inputs
+    if job.layout.cp > 1 and inputs == 2:
+        output += 2
+    return 2 * saved.plain + inputs * saved.inputs + 4 * saved.single + output * saved.output
+
+
+def _moment(job: Job, stage: Stage) -> tuple[float, float]:
+    """Bytes of logits, and of what else lives at the peak only: at the backward pass of the last layer, or of what
+    comes after it."""
+    layout, body = job.layout, job.body
+    whole = 2 * body.hidden * job.tokens  # hidden states that TP's ranks have gathered
+    in_layer = max(_layer_moment(job, layer) for layer in set(_layers(job, stage))) + (layout.pp > 1) * _hidden(job)
+    in_layer += _gathered(job, stage)
+    if not stage.last:
+        return 0.0, in_layer
+    logits = job.storage.logits * (1 + body.mtp) * job.tokens * body.vocabulary / layout.tp
+    buffer = whole if layout.tp > 1 else 0.0  # megatron-core keeps it
+    at_end = whole + buffer + (_hidden(job) if layout.tp > 1 else 0.0) + _gathered(job, stage)
+    return logits, max(at_end, in_layer + buffer - logits)
+
+
+def _layer_moment(job: Job, layer: Layer) -> float:
+    """Bytes of gradients inside one layer: of the first product of its MLP, or of the tokens before and after each
+    exchange with the experts."""
+    layout, tokens = job.layout, job.tokens / job.layout.tp
+    whole = 2 * job.body.hidden * job.tokens
+    moments = [2 * layer.wide * tokens, 2 * layer.copies * (layer.expert_wide + 4 * layer.expert_hidden) * tokens]
+    if layout.tp > 1:
+        moments += [whole + layer.wide * tokens, 2 * whole - layer.wide * tokens]
+    again = _saved(job, layer) if layout.recompute_layers else 0.0
+    return max(moments) + _hidden(job) + again
+
+
+def _gathered(job: Job, stage: Stage) -> float:
+    """Bytes of the layers that FSDP holds whole, with their gradients."""
+    if not job.layout.fsdp:
+        return 0.0
+    layout, storage = job.layout, job.storage
+    etp = (layout.ep or 1) * (layout.etp or layout.tp)
+    unit = max(layer.weights.divided / layout.tp + layer.weights.routed / etp for layer in stage.layers)
+    return _GATHERED_UNITS * unit * (storage.weights + storage.gradients)
+
+
+def _dummies(job: Job, stage: Stage) -> float:
+    """Bytes of the placeholders that Transformer Engine keeps for gradients which are accumulated elsewhere: one for
+    each shape, since 2.3 (``get_dummy_wgrad``); of experts since 2.10. The output layer has one, too
+    (megatron-core, ``tensor_parallel/layers.py``)."""
+    layout, body = job.layout, job.body
+    if layout.fsdp:
+        return 0.0
+    layers = set(_layers(job, stage))
+    dense = size(frozenset().union(*(layer.shapes for layer in layers))) / layout.tp
+    experts = size(frozenset().union(*(layer.expert_shapes for layer in layers))) / (layout.etp or layout.tp)
+    return 2 * (dense + experts + stage.last * body.vocabulary * body.hidden / layout.tp)

@@ -1,0 +1,55 @@
+"""Kinds of jobs, and how well the estimate is known for each: from peaks that were measured, by others or on this site.
+
+The errors are those of ``tests/data/memory_peaks.json`` (a test compares), in percent of the measured peak; how they
+came about stands in docs/planning.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from llmb_common.planning.memory.estimate import Job
+
+Knowledge = Literal["validated", "validated here", "not validated"]
+
+ENOUGH = 5
+"""Pairs of one site and software from which on its own residual counts."""
+
+
+class Known(NamedTuple):
+    """How well a kind of job is known: the lowest and the highest error in percent (None: nobody measured), of so many
+    peaks."""
+
+    knowledge: Knowledge
+    low: float | None = None
+    high: float | None = None
+    peaks: int = 0
+
+
+MEASURED = {
+    "dense, bf16": Known("validated", -0.3, 0.1, 27),
+    "experts, bf16": Known("not validated", -0.4, 0.2, 6),
+    "dense, fp8 (cs), VP": Known("not validated", -4.6, 16.4, 4),
+}
+
+
+def kind_of(job: Job, precision: str, *, device_graphs: bool, adapters: bool, others: Sequence[str] = ()) -> str:
+    """``dense, bf16``, ``experts, fp8 (mx), VP, offload``: what decides how well the memory of a job is known."""
+    layout = job.layout
+    words = {
+        "VP": (layout.vp or 1) > 1,
+        "FSDP": layout.fsdp,
+        "recomputation": bool(layout.recompute_layers or job.recomputed),
+        "offload": bool(layout.offload_layers),
+        "CUDA graphs": device_graphs,
+        "heads for further tokens": bool(job.body.mtp),
+        "adapters": adapters,
+    }
+    found = [word for word, there in words.items() if there]
+    return ", ".join(["experts" if job.body.has_experts else "dense", precision, *others, *found])
+
+
+def known(kind: str) -> Known:
+    """How well jobs of ``kind`` are known from published peaks."""
+    return MEASURED.get(kind, Known("not validated"))
