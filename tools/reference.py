@@ -1,4 +1,4 @@
-"""Writes the pages of ``docs/`` that are made from the code: ``python tools/reference.py --write``.
+"""Writes the pages of ``docs/`` that are made from the code: ``python -m tools.reference --write``.
 
 Without ``--write`` it names the pages that are out of date, exit status 1; a test does the same.
 """
@@ -32,7 +32,7 @@ def columns_page() -> Iterator[str]:
     """``docs/columns.md``: what each figure is, and where it is shown."""
     yield "# Columns of results\n"
     yield "In JSON and CSV times are seconds, shares are fractions (0.05 is 5 %), and dates are UTC. A figure that does"
-    yield "not exist is empty or null. Made by `tools/reference.py`.\n"
+    yield "not exist is empty or null. Made by `tools.reference`.\n"
     for title, shown_by, columns in TABLES:
         yield f"## {title}\n"
         yield f"Shown by {shown_by}.\n"

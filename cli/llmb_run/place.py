@@ -14,11 +14,10 @@ from llmb_common.recipes.folders import recipe_folders, recipes_root
 from llmb_common.recipes.shipped import read_summary
 from llmb_common.recipes.summary import Summary
 from llmb_common.site import FILE_NAME
-from llmb_common.site.facts import SiteFacts, read_facts
 from llmb_common.words import check_argument
 from llmb_run.terminal import notice
 
-if TYPE_CHECKING:  # imported where they are needed: `list` and completion answer without
+if TYPE_CHECKING:  # imported where they are needed
     from llmb_common.recipes.recipe import Recipe
     from llmb_common.site.cluster import ClusterConfig
 
@@ -110,19 +109,14 @@ class Place:
         return load_cluster_config(self._install)
 
     @cached_property
-    def facts(self) -> SiteFacts:
-        """Of ``cluster``, what lists and completion need, sooner."""
-        return read_facts(self._install)
-
-    @cached_property
     def catalog(self) -> tuple[CatalogEntry, ...]:
         """All recipes that can be read, by name. One that cannot be read is reported in a notice."""
         entries = (_entry(folder) for folder in recipe_folders(self._recipes_root()))
         return tuple(entry for entry in entries if entry is not None)
 
     def _recipes_root(self) -> Path:
-        if not os.environ.get("LLMB_REPO") and self.facts.repo:
-            clone = Path(self.facts.repo)
+        if not os.environ.get("LLMB_REPO") and self.cluster.repo:
+            clone = Path(self.cluster.repo)
             if next(recipe_folders(clone), None) is not None:
                 return clone
             notice(f"{FILE_NAME}: repo: {clone} has no recipe; the recipes of this package are used instead")

@@ -11,7 +11,6 @@ from dataclasses import replace
 import pytest
 
 from llmb_common.results import change_point
-from llmb_common.results import change_point_simulation as simulated
 from llmb_common.results.change_point import (
     ALARM_RATE,
     LEAST_DAYS,
@@ -24,6 +23,7 @@ from llmb_common.results.change_point import (
 from llmb_common.results.decision import ERROR_RATE
 from llmb_common.results.distributions import t_quantile
 from llmb_common.results.scatter import STATED
+from tools import change_point_simulation as simulated
 
 PRIOR = Prior(0.01, 14.0)
 

@@ -59,5 +59,7 @@ def test_attributes_below_none_are_none() -> None:
 
 
 def test_every_figure_of_a_run_has_a_line_in_the_documentation() -> None:
-    done = subprocess.run([sys.executable, "tools/reference.py"], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, ""), "python tools/reference.py --write"
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.reference"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, ""), "python -m tools.reference --write"

@@ -17,11 +17,11 @@ from llmb_common.request.read import read_request
 from llmb_common.results.decision import CONFIDENCE, ERROR_RATE, LOOKS, TOLERANCE
 from llmb_common.results.references import RELEASE_SPREAD
 from llmb_common.results.scatter import STATED
-from llmb_common.results.simulation import DAYS, NOISES, STALLED
 from llmb_install.commands.quickstart import _answers as quickstart_answers
 from llmb_install.installation import Installation
 from llmb_install.parts.site_config import update_site_config
 from support.repository import our_files
+from tools.verdict_simulation import DAYS, NOISES, STALLED
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [path for path in our_files() if path.suffix == ".md"]

@@ -36,7 +36,7 @@ from pathlib import Path
 from llmb_common.errors import did_you_mean
 from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.recipes.readme_variables import variables
+from tools.readme_variables import variables
 from llmb_common.rendering.job import job_document
 from llmb_common.rendering.script import render_script
 from llmb_common.request.read import read_request

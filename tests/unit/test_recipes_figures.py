@@ -12,10 +12,10 @@ import pytest
 from llmb_common.errors import RecipeError
 from llmb_common.recipes import flops
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.recipes.readme_figures import fill_figures, render_figure
-from llmb_common.recipes.readme_tables import fill
 from llmb_common.recipes.recipe import find_row
 from llmb_common.recipes.rows import Result
+from tools.readme_figures import fill_figures, render_figure
+from tools.readme_tables import fill
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ["grok1", "llama3.1", "llama4", "nemotron4"]

@@ -20,7 +20,7 @@ RECIPES = ["grok1", "llama3.1", "llama4", "mbridge", "nemotron4"]
 
 def test_the_shipped_summaries_are_those_of_the_recipes() -> None:
     text = shipped_text(recipe_folders(ROOT))
-    assert SHIPPED.read_text() == text, "python -m llmb_common.recipes.readme_tables --write"
+    assert SHIPPED.read_text() == text, "python -m tools.readme_tables --write"
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -12,9 +12,9 @@ import pytest
 from llmb_common.errors import RecipeError
 from llmb_common.recipes.folders import recipe_folders
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.recipes.readme_functions import TABLES
-from llmb_common.recipes.readme_tables import fill, main
 from llmb_common.request.variables import VARIABLES
+from tools.readme_functions import TABLES
+from tools.readme_tables import fill, main
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ["grok1", "llama3.1", "llama4", "mbridge", "nemotron4"]
@@ -27,9 +27,7 @@ def test_these_are_all_recipes():
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_tables_of_the_readme_are_those_of_the_recipe(name: str, capsys: pytest.CaptureFixture[str]):
-    assert main(["--check", str(ROOT / name)]) == 0, (
-        capsys.readouterr().out + "python -m llmb_common.recipes.readme_tables --write"
-    )
+    assert main(["--check", str(ROOT / name)]) == 0, capsys.readouterr().out + "python -m tools.readme_tables --write"
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -28,12 +28,12 @@ from llmb_common.results.estimate import StepTime, estimate
 from llmb_common.results.past_runs import PastRun, PastRuns
 from llmb_common.results.references import Reference, release_spread
 from llmb_common.results.scatter import STATED, batches, squares
-from llmb_common.results.simulation import Noise, simulate
 from llmb_common.results.verdict import judge_runs
 from llmb_common.runs.record import RunRecord
 from llmb_common.timing.records import Iteration
 from llmb_common.timing.statistics import Window
 from support.runs import PUBLISHED, make_run, plan_for, steady_log
+from tools.verdict_simulation import Noise, simulate
 
 WINDOW = Window(35, 44)
 

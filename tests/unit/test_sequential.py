@@ -19,7 +19,7 @@ from llmb_common.results.sequential import (
     follow,
     tolerance_of,
 )
-from llmb_common.results.simulation import CASES, NOISES, Noise, campaign, repeats
+from tools.verdict_simulation import CASES, NOISES, Noise, campaign, repeats
 
 
 def at(seconds: float) -> Attempt:

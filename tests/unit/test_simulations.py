@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from llmb_common.results import simulation
 from llmb_common.results.decision import decide
 from llmb_common.results.estimate import StepTime, estimate
-from llmb_common.results.simulation import (
+from tools import verdict_simulation as simulation
+from tools.verdict_simulation import (
     CASES,
     DAYS,
     NOISES,

@@ -35,10 +35,10 @@ def command(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str | No
         )
     place = Place()
     entries = [place.workload(name) for name in split(workload)] or list(place.catalog)
-    here = set(place.facts.workloads)
+    here = set(place.cluster.workloads)
     if installed:
         entries = [entry for entry in entries if entry.summary.workload in here]
-    wanted = gpu_type.lower() if gpu_type else place.facts.gpu_type
+    wanted = gpu_type.lower() if gpu_type else place.cluster.gpu_type
     words = [word.lower() for word in split(size)]
     data = [_describe(entry, wanted, words, entry.summary.workload in here) for entry in entries]
     if words:
@@ -47,7 +47,7 @@ def command(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str | No
         notice("no installation here (LLMB_INSTALL is not set): these are the documented workloads")
     shown = [row for item in data for row in _rows(item, all_of_it=bool(workload or words))]
     text = table(["workload", "", "size", "GPU", "dtype", "scales", "variant"], shown)
-    return Result(data, text, hint=_next_step(data, wanted, place.facts.gpu_type))
+    return Result(data, text, hint=_next_step(data, wanted, place.cluster.gpu_type))
 
 
 def _next_step(data: list[dict[str, Any]], wanted: str | None, site: str | None) -> str:

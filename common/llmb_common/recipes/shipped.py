@@ -1,7 +1,7 @@
 """Summaries of the recipes that we ship, without parsing their YAML and their catalogue.
 
 ``shipped.json`` holds them, each with a fingerprint of every file that it was made from. A recipe whose files differ
-from those is read in full. ``python -m llmb_common.recipes.readme_tables --write`` writes the file, and a test compares
+from those is read in full. ``python -m tools.readme_tables --write`` writes the file, and a test compares
 it with the recipes. Standard library only: this module decides how soon ``llmb-run list`` and a shell's completion
 answer.
 """

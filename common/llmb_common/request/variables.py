@@ -27,7 +27,7 @@ COLUMNS = {
 @dataclass(frozen=True)
 class Variable:
     """``meaning`` is a phrase, or the values that there are. ``default`` is for people, ``{...}`` in it the recipe's
-    own (see ``recipes.readme_variables``)."""
+    own (see ``tools.readme_variables``)."""
 
     meaning: str | tuple[str, ...]
     default: str = "-"

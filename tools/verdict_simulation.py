@@ -1,6 +1,6 @@
 """How often the verdicts are wrong, by simulation: runs of known speed, with the noise that real runs show.
 
-    python -m llmb_common.results.simulation [--trials 1000] [--seed 1] [PART...]
+    python -m tools.verdict_simulation [--trials 1000] [--seed 1] [PART...]
 
 prints the tables of ``docs/verdicts.md`` and ``docs/acceptance.md``. Each cell: pass / fail in per cent of the trials,
 the rest is inconclusive.

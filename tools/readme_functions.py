@@ -11,10 +11,10 @@ from llmb_common.errors import RecipeError
 from llmb_common.gpus import GPUS
 from llmb_common.recipes.catalogue import Catalogue, Entry
 from llmb_common.recipes.published_file import PublishedRow, read_published
-from llmb_common.recipes.readme_variables import table
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.releases import release_order
 from llmb_common.recipes.validated_file import read_validation
+from tools.readme_variables import table
 
 
 def models(recipe: Recipe) -> list[str]:

@@ -15,7 +15,7 @@ A README marks each table with ``<!-- table: NAME -->`` and ``<!-- end -->``; ev
 Figures in the text between the tables work the same way: see ``readme_figures``. Together with the READMEs of all
 recipes of this clone, ``shipped.json`` is written: see ``shipped``.
 
-``python -m llmb_common.recipes.readme_tables [--write | --check] [FOLDER ...]``; without folders, all recipes.
+``python -m tools.readme_tables [--write | --check] [FOLDER ...]``; without folders, all recipes.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from llmb_common.recipes import flops
 from llmb_common.recipes.folders import recipe_folders, recipes_root
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.parameters import CHECKPOINT_BYTES_PER_PARAMETER, count_parameters
-from llmb_common.recipes.readme_figures import fill_figures
-from llmb_common.recipes.readme_functions import TABLES
-from llmb_common.recipes.readme_variables import engines, table, variables
 from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.rows import Result, Row, precision
 from llmb_common.recipes.shipped import SHIPPED, shipped_text
 from llmb_common.strict_yaml import read_text
+from tools.readme_figures import fill_figures
+from tools.readme_functions import TABLES
+from tools.readme_variables import engines, table, variables
 
 _MARKED = re.compile(r"(<!-- table: (?P<name>[^\n]*?) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
 _OPEN = re.compile(r"<!-- table: ")
@@ -311,9 +311,7 @@ def fill(text: str, recipe: Recipe, where: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m llmb_common.recipes.readme_tables", description="tables of the READMEs"
-    )
+    parser = argparse.ArgumentParser(prog="python -m tools.readme_tables", description="tables of the READMEs")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--write", action="store_true", help="write the tables into the READMEs")
     what.add_argument("--check", action="store_true", help="only report which READMEs differ (the default)")

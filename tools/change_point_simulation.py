@@ -1,6 +1,6 @@
 """How often changes of level are seen where there are none, and how often those that there are, by simulation.
 
-    python -m llmb_common.results.change_point_simulation [--trials 1000] [--seed 1]
+    python -m tools.change_point_simulation [--trials 1000] [--seed 1]
 
 prints the tables of ``docs/verdicts.md``, in per cent of the trials.
 """

@@ -1,0 +1,1 @@
+"""Maintainers' generators, run from the top folder of a clone; none of it is in the wheel."""
