@@ -80,6 +80,12 @@ def test_the_command_that_list_suggests_can_be_planned(cli: Cli, size: str, gpu_
     assert done.status == 0, done.err
 
 
+def test_list_suggests_nothing_that_the_image_lacks(cli: Cli) -> None:
+    known = cli("list", "-w", "mbridge", "-s", "lightning", "--gpu-type", "gb300", "--json").data
+    assert known[0]["configurations"]
+    assert _next_step(known, "gb300", None) == ""
+
+
 def test_list_names_the_only_variant_of_a_model(cli: Cli) -> None:
     assert "sft" in cli("list", "-w", "mbridge", "-s", "glm51", "--gpu-type", "gb200").out
 

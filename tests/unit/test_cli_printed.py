@@ -197,8 +197,22 @@ def test_the_catalogue_says_once_whether_a_workload_is_installed(cli: Cli) -> No
     assert entry["sizes"] == ["314b", "smoke"]
     assert entry["configurations"][1] == {
         **{"size": "314b", "gpu_type": "gb200", "dtype": "fp8", "fp8_recipe": "ds", "variant": "nemo2"},
-        "scales": [128, 256, 512],
+        **{"release": None, "scales": [128, 256, 512]},
     }
+
+
+def test_what_the_image_of_a_workload_lacks_is_marked(cli: Cli) -> None:
+    """Functions of 0.6.2, of which nemo:26.08 has no more than 0.6.0 has."""
+    said = "* not in the workload's image: set RUN_CONF_IMAGE to one with Megatron-Bridge 0.6.2, and --engine"
+    asked = ("list", "-w", "mbridge", "-s", "qwen3_235b_a22b", "--gpu-type", "gb300")
+    done = cli(*asked)
+    scales = {(*cells(line)[-2:],) for line in done.out.splitlines()}
+    assert {("64*,256*", "full_iteration"), ("64,256", "pretrain")} <= scales
+    assert said in done.err
+    (entry,) = cli(*asked, "--json").data
+    releases = {known["release"]: known["variant"] for known in entry["configurations"]}
+    assert releases == {None: "pretrain", "0.6.2": "full_iteration"}
+    assert said not in cli("list", "-w", "mbridge", "-s", "deepseek_v3", "--gpu-type", "b300").err
 
 
 def test_how_runs_ended_that_were_waited_for(cli: Cli) -> None:

@@ -418,6 +418,8 @@ def test_the_plan_has_the_functions_of_its_image(variables: dict[str, str], rele
     p = plan(**DEEPSEEK_B200, **variables)
     assert p.function is not None
     assert (p.function.release, p.pp, p.engine) == (release, pp, "0.6")
+    assumed = [line for line in p.preflight.warnings if "mine.sqsh has is not known: planned with" in line]
+    assert [f"the functions of {release}" in line for line in assumed] == [True] * (release == "0.6.2")
 
 
 @pytest.mark.parametrize(
@@ -426,6 +428,10 @@ def test_the_plan_has_the_functions_of_its_image(variables: dict[str, str], rele
         ({"LLMB_ENGINE": "0.6.2"}, "nvcr.io#nvidia/nemo:26.08 has Megatron-Bridge 0.6.0"),
         ({"RUN_CONF_IMAGE": "nvcr.io#nvidia/nemo:26.06"}, "no functions of Megatron-Bridge 0.5.0, which nvcr.io"),
         ({"RUN_CONF_IMAGE": "/mine.sqsh", "LLMB_ENGINE": "0.6.1"}, "no functions of Megatron-Bridge 0.6.1\n"),
+        (
+            {"LLMB_ENGINE": "0.6.9"},
+            'no image that has this release\n  -> set RUN_CONF_IMAGE to one, or releases."0.6.9"',
+        ),
     ],
 )
 def test_an_image_without_the_functions_is_refused(variables: dict[str, str], words: str) -> None:

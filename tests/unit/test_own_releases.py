@@ -202,7 +202,7 @@ def test_what_is_no_release_is_refused_with_how_to_write_one(tmp_path: Path, rec
 def test_a_release_without_a_known_image_is_refused_with_where_to_name_one(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="LLMB knows no image that has this release") as caught:
         plan_for(tmp_path, **LLAMA, LLMB_ENGINE="0.7.1")
-    assert caught.value.remedy == 'set RUN_CONF_IMAGE to one, or releases."0.7".image in cluster_config.yaml'
+    assert caught.value.remedy == 'set RUN_CONF_IMAGE to one, or releases."0.7.1".image in cluster_config.yaml'
 
 
 @pytest.mark.parametrize(

@@ -47,14 +47,18 @@ def command(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str | No
         notice("no installation here (LLMB_INSTALL is not set): these are the documented workloads")
     shown = [row for item in data for row in _rows(item, all_of_it=bool(workload or words))]
     text = table(["workload", "", "size", "GPU", "dtype", "scales", "variant"], shown)
+    if any(row[5].endswith("*") for row in shown):
+        releases = sorted({known["release"] or "" for item in data for known in item["configurations"]} - {""})
+        held = ", ".join(releases)
+        notice(f"* not in the workload's image: set RUN_CONF_IMAGE to one with Megatron-Bridge {held}, and --engine")
     return Result(data, text, hint=_next_step(data, wanted, place.cluster.gpu_type))
 
 
 def _next_step(data: list[dict[str, Any]], wanted: str | None, site: str | None) -> str:
     """A command that plans what is listed first: on ``wanted`` where given. The site's GPU type need not be said."""
-    if not data or not data[0]["configurations"]:
+    first = next((known for item in data[:1] for known in item["configurations"] if not known["release"]), None)
+    if first is None:
         return ""
-    first = data[0]["configurations"][0]
     gpu_type = wanted or (first["gpu_type"] if first["gpu_type"] != "any" else site or gpus.CPU)
     other = f"--gpu-type {gpu_type} " if gpu_type != site else ""
     named = f"--variant {first['variant']} " if len(data[0]["variants"]) > 1 else ""
@@ -89,7 +93,7 @@ def _describe(entry: CatalogEntry, gpu_type: str | None, words: Sequence[str], i
 
 
 def _configurations(recipe: Summary, gpu_type: str | None, words: Sequence[str]) -> list[dict[str, Any]]:
-    """One per size, GPU type, dtype and variant, with the scales of all its rows. ``words``: parts of sizes."""
+    """One per size, GPU type, dtype, variant and release, with all scales of its rows. ``words``: parts of sizes."""
     wanted = gpus.row_types(gpu_type) if gpu_type else None
     scales: dict[Configuration, set[int]] = {}
     for known in recipe.configurations:
@@ -97,7 +101,11 @@ def _configurations(recipe: Summary, gpu_type: str | None, words: Sequence[str])
             scales.setdefault(known._replace(scales=()), set()).update(known.scales)
     sizes, types = {size: at for at, size in enumerate(recipe.sizes)}, [*gpus.gpu_types(), "any"]
     keys = sorted(
-        scales, key=lambda key: (sizes[key.size], types.index(key.gpu), key.dtype, key.fp8_recipe or "", key.variant)
+        scales,
+        key=lambda key: (
+            *(sizes[key.size], types.index(key.gpu), key.dtype),
+            *(key.fp8_recipe or "", key.variant, key.release or ""),
+        ),
     )
     return [
         {
@@ -106,6 +114,7 @@ def _configurations(recipe: Summary, gpu_type: str | None, words: Sequence[str])
             "dtype": key.dtype,
             "fp8_recipe": key.fp8_recipe,
             "variant": key.variant,
+            "release": key.release,
             "scales": sorted(scales[key]),
         }
         for key in keys
@@ -137,7 +146,7 @@ def _rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
                 "" if same else configuration["size"],
                 configuration["gpu_type"],
                 f"{configuration['dtype']} {scaling or ''}".strip(),
-                ",".join(map(str, configuration["scales"])),
+                ",".join(f"{scale}{'*' if configuration['release'] else ''}" for scale in configuration["scales"]),
                 configuration["variant"] if len(item["variants"]) > 1 else "",
             ]
         )

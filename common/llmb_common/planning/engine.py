@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import msgspec
 
-from llmb_common.engines import CONTAINERS, ENGINES, RELEASE, WITHOUT_LAYER_GRAPHS, is_newer, minor, order
+from llmb_common.engines import ENGINES, RELEASE, WITHOUT_LAYER_GRAPHS, is_newer, minor, order
 from llmb_common.errors import ConfigError, RecipeError, RequestError
 from llmb_common.planning.case import Case, Given
 from llmb_common.planning.choose import choose
 from llmb_common.planning.divisibility import captures_iterations
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.recipes.releases import container_release, same_release
+from llmb_common.recipes.releases import bridge_release, container_release, same_release
 from llmb_common.recipes.rows import Result
 from llmb_common.site.cluster import FILE_NAME, SiteRelease
 
@@ -36,7 +36,7 @@ def choose_functions(given: Given) -> Given:
         return given
     asked = request.engine if request.engine and request.engine.count(".") == 2 else None
     image = (request.image or recipe.image) if given.containers else None
-    held = _held(image)
+    held = bridge_release(image)
     checked = request.tuning.get("LLMB_ENGINE_CHECK", "").strip().lower() != "off"
     if checked and held is not None and asked not in (None, held):
         raise RequestError(
@@ -51,7 +51,7 @@ def choose_functions(given: Given) -> Given:
         raise RequestError(
             f"{recipe.name} has no functions of Megatron-Bridge {release}" + ("" if asked else f", which {image} has"),
             remedy=f"there are those of {' and '.join(recipe.releases)}; "
-            f"{recipe.image} has {_held(recipe.image) or 'one of them'}",
+            f"{recipe.image} has {bridge_release(recipe.image) or 'one of them'}",
             code="no-such-engine",
             field="LLMB_ENGINE" if asked else "RUN_CONF_IMAGE",
         )
@@ -93,7 +93,7 @@ def _with_release(recipe: Recipe, name: str, own: SiteRelease) -> Recipe:
     if recipe.catalogue_file is not None and own.catalogue is not None:
         files = {"catalogue_file": own.catalogue, "validation_file": None}
     known = recipe.engines.get(minor(name), "")
-    image = own.image or (known if _is_of(_held(known) or name, name) else "")
+    image = own.image or (known if _is_of(bridge_release(known) or name, name) else "")
     return msgspec.structs.replace(
         recipe, image=image, engine=minor(name), other_engines={}, other_catalogues={}, **files
     )
@@ -163,12 +163,6 @@ def _elsewhere(chosen: Given, case: Case, release: str) -> RequestError:
     )
 
 
-def _held(image: str | None) -> str | None:
-    """The release of Megatron-Bridge in one of NVIDIA's images; None of another, and where there is none."""
-    asked = container_release(image)
-    return next((held for container, held in CONTAINERS.items() if same_release(asked, container)), None)
-
-
 def choose_engine(case: Case) -> str:
     """The release that is asked for, or the recipe's, without its last number.
 
@@ -190,9 +184,10 @@ def choose_engine(case: Case) -> str:
             field="LLMB_ENGINE",
         )
     if case.containers and not (request.image or recipe.engines[engine]):
+        asked = request.engine or engine
         raise RequestError(
-            f"{request.say('LLMB_ENGINE', engine)}: LLMB knows no image that has this release",
-            remedy=f'set {request.say("RUN_CONF_IMAGE")} to one, or releases."{engine}".image in {FILE_NAME}',
+            f"{request.say('LLMB_ENGINE', asked)}: LLMB knows no image that has this release",
+            remedy=f'set {request.say("RUN_CONF_IMAGE")} to one, or releases."{asked}".image in {FILE_NAME}',
             code="no-such-engine",
             field="RUN_CONF_IMAGE",
         )
@@ -208,6 +203,12 @@ def engine_notices(recipe: Recipe, case: Case, engine: str, published: Result | 
         notices.append(_of_newer(case, engine, own=catalogue != recipe.catalogue_file or engine == recipe.engine))
     elif catalogue not in (None, *(one.catalogue_file for one in (recipe, *recipe.releases.values()))):
         notices.append(f"its functions are those of {catalogue}")
+    elif _is_assumed(recipe, case):
+        notices.append(
+            f"which Megatron-Bridge {case.request.image} has is not known: planned with the functions of "
+            f"{recipe.catalogue.release if recipe.catalogue else engine}, and the job stops at its start where the "
+            f"image has another one; {case.request.say('LLMB_ENGINE')} gives the release"
+        )
     image = case.request.image or case.recipe.engines[engine]
     if engine == recipe.engine:
         return notices
@@ -221,6 +222,14 @@ def engine_notices(recipe: Recipe, case: Case, engine: str, published: Result | 
         *notices[:-1],
         f"{notices[-1]}; the published result was measured with {measured}, and is an indication only",
     ]
+
+
+def _is_assumed(recipe: Recipe, case: Case) -> bool:
+    """Whether the image that is asked for is taken to have the newest functions, because nothing says what it has."""
+    request = case.request
+    told = (request.engine or "").count(".") == 2 or _own_release(case) is not None
+    asked = case.containers and case.function is not None and bool(recipe.releases) and request.image is not None
+    return asked and not told and bridge_release(request.image) is None
 
 
 def _of_newer(case: Case, engine: str, *, own: bool) -> str:
@@ -256,7 +265,7 @@ def _check_image(case: Case, engine: str) -> None:
     """Refuse an image that is known to have another engine that the job could be planned for."""
     request = case.request
     wanted = request.engine or engine
-    held = _held(request.image) or wanted
+    held = bridge_release(request.image) or wanted
     checked = request.tuning.get("LLMB_ENGINE_CHECK", "").strip().lower() != "off"
     if checked and not _is_of(held, wanted) and (minor(held) in case.recipe.engines or is_newer(engine)):
         has = held if minor(held) == engine else minor(held)

@@ -196,11 +196,13 @@ class Catalogue:
             if name != self._base.name
         )
 
-    def configurations(self) -> Iterator[Configuration]:
-        """What the functions are selected by, from the index alone."""
+    def configurations(self, in_image: Catalogue) -> Iterator[Configuration]:
+        """What the functions are selected by, from the index alone. ``in_image``: those of the recipe's image."""
+        known = {entry.name for entry in in_image.index}
         for entry in self.index:
             variant = entry.variant(self._base.name)
-            yield Configuration(entry.model, entry.gpu, entry.dtype, entry.fp8_recipe, variant, (entry.gpus,))
+            needs = None if entry.name in known else self.release
+            yield Configuration(entry.model, entry.gpu, entry.dtype, entry.fp8_recipe, variant, needs, (entry.gpus,))
 
     def rows(
         self,

@@ -13,6 +13,7 @@ from llmb_common.engines import DEFAULT_ENGINE
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.gpus import row_types
 from llmb_common.recipes.model import Model, Name
+from llmb_common.recipes.releases import bridge_release
 from llmb_common.recipes.rows import Document, Dtype, Result, Row, Variant
 from llmb_common.recipes.summary import Configuration
 
@@ -174,13 +175,14 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def configurations(self) -> Iterator[Configuration]:
-        """What all rows are selected by. Of a catalogue only its index is read."""
+        """What all rows are selected by. Of catalogues only their indexes are read."""
         for row in self.listed_rows:
             for dtype in row.dtypes:
                 fp8 = row.fp8_recipe or self.variant(row.variant).fp8_recipe if dtype == "fp8" else None
-                yield Configuration(row.size, row.gpu, dtype, fp8, row.variant, row.scales)
+                yield Configuration(row.size, row.gpu, dtype, fp8, row.variant, None, row.scales)
         if self.catalogue is not None:
-            yield from self.catalogue.configurations()
+            in_image = self.of_release(bridge_release(self.image)).catalogue
+            yield from self.catalogue.configurations(in_image or self.catalogue)
 
     def model(self, size: str, among: Iterable[str] = ()) -> Model:
         """The model of ``size`` (in any case).

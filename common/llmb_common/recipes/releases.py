@@ -1,8 +1,10 @@
-"""Releases of the NeMo container: which one an image is, and which is newer."""
+"""Releases of the NeMo container: which one an image is, what is in it, and which is newer."""
 
 from __future__ import annotations
 
 import re
+
+from llmb_common.engines import CONTAINERS
 
 _IMAGE = re.compile(r"(?:^|[/+#])nemo[:+]([0-9]{2}\.[0-9]{2}(?:\.[0-9]{2})?)(?!\.?[0-9])")
 
@@ -14,6 +16,12 @@ def container_release(image: str | None) -> str | None:
     """
     found = _IMAGE.search(image or "")
     return found[1] if found else None
+
+
+def bridge_release(image: str | None) -> str | None:
+    """The release of Megatron-Bridge in one of NVIDIA's images; None of another, and where there is none."""
+    asked = container_release(image)
+    return next((held for container, held in CONTAINERS.items() if same_release(asked, container)), None)
 
 
 def release_order(release: str) -> tuple[int, ...]:

@@ -49,7 +49,8 @@ def shipped_text(folders: Iterable[Path]) -> str:
     lines = []
     for folder in folders:
         recipe = load_recipe(folder)
-        beside = [Path(recipe.catalogue_file).name] if recipe.catalogue_file else []
+        catalogues = (one.catalogue_file for one in (recipe, *recipe.releases.values()))
+        beside = dict.fromkeys(Path(file).name for file in catalogues if file)
         files = {name: _fingerprint(folder / name) for name in beside}
         entry = json.dumps([files, summary_of(recipe)], separators=(",", ":"))
         lines.append(f'"{_fingerprint(folder / "recipe.yaml")}":{entry}')

@@ -13,6 +13,8 @@ class Configuration(NamedTuple):
     dtype: str
     fp8_recipe: str | None
     variant: str
+    release: str | None
+    """Of Megatron-Bridge, where the recipe's image has another one without it; else None."""
     scales: tuple[int, ...]
 
 
