@@ -46,6 +46,19 @@ RANK_OUT_OF_MEMORY = """\
 [rank0]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1251, remote process exited
 torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 """
+# Bridge 0.7 without Transformer Engine; then one rank exits, and gloo says so on another.
+IMPORT_THAT_WAS_TRIED = """\
+INFO:utils:Import of FP8GlobalStateManager from core.extensions failed with: Traceback (most recent call last):
+  File "/src/megatron/bridge/utils/import_utils.py", line 324, in safe_import_from
+    return getattr(imported_module, symbol), True
+           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+AttributeError: module 'megatron.core.extensions.transformer_engine' has no attribute 'FP8GlobalStateManager'
+
+RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:55993.
+Traceback (most recent call last):
+  File "/src/train.py", line 1, in <module>
+ValueError: GBS does not divide
+"""
 
 
 @pytest.mark.parametrize(
@@ -62,6 +75,7 @@ torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
         ("slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-20T03:40 DUE TO TIME LIMIT ***\n", "TIME LIMIT"),
         ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.\n", "oom_kill"),
         ("llmb_train: error: no checkpoint in /x\n", "no checkpoint in /x"),
+        (IMPORT_THAT_WAS_TRIED, "ValueError: GBS does not divide"),
     ],
 )
 @pytest.mark.parametrize("where", ["training", "batch"])

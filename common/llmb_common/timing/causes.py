@@ -41,6 +41,7 @@ _CAUSES = re.compile(
 _CONSEQUENCES = re.compile(
     # of one rank's failure
     r"ChildFailedError|DistBackendError|SignalException|destroy_process_group"
+    r"|Connection closed by peer|Connection reset by peer"
     r"|: tasks? [0-9,\[\]-]+: |StepId=\S+ aborted|Terminating StepId|Job step aborted"
     # of a plugin's: srun says last what was asked of it
     r"|plugin name for|cannot find \S+ plugin|Cannot create context|Unable to load any plugin"
@@ -49,6 +50,10 @@ _CONSEQUENCES = re.compile(
     r"|pyxis: couldn't start container|pyxis: container start failed|pyxis: +\[(?:INFO|WARN)"
     r"|pyxis: importer \S+ (?:failed|term)|pyxis: if the image|spank"
 )
+
+_TRACEBACK = b"Traceback (most recent call last):"
+_CAUGHT = re.compile(rb"\bImport of \S.* failed with: \Z")
+"""Bridge logs each import that it can do without, with its traceback (``megatron/bridge/utils/import_utils.py``)."""
 
 
 def first_cause(logs: Sequence[Path]) -> str:
@@ -74,10 +79,17 @@ def _telling_lines(log: Path) -> Iterator[str]:
                 start, line = _line_at(file, offset)
                 if start > told:
                     told = start
-                    if _CAUSES.match(line):
+                    if _CAUSES.match(line) and not _is_caught(file, start):
                         yield line
     except OSError:
         return
+
+
+def _is_caught(file: FileIO, start: int) -> bool:
+    """Whether the line at ``start`` ends a traceback that a program has logged, and gone on."""
+    begin = max(0, start - _REACH)
+    block, found, _ = os.pread(file.fileno(), start - begin, begin).rpartition(_TRACEBACK)
+    return bool(found) and _CAUGHT.search(block) is not None
 
 
 def _line_at(file: FileIO, offset: int) -> tuple[int, str]:
