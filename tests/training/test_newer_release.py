@@ -46,17 +46,23 @@ def linked(real: Path, made: Path, *written: str) -> None:
 
 @pytest.fixture(scope="module")
 def tree(functions_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Megatron-Bridge 0.9.1 and megatron-core 0.22.0, with the functions of Llama and one more."""
+    """Megatron-Bridge 0.9.1 and megatron-core 0.22.0, with the functions of Llama and one more.
+
+    Core is as in its source tree: it would compile its helpers, with what this machine may lack.
+    """
     folder = tmp_path_factory.mktemp("release")
     find = FIND.format(["megatron.bridge", "megatron.core"])
     done = subprocess.run([str(functions_python), "-c", find], capture_output=True, text=True, check=True)
     for name, real, version in zip(("bridge", "core"), done.stdout.split(), ((0, 9, 1), (0, 22, 0)), strict=True):
-        linked(Path(real), folder / "megatron" / name, "package_info.py", "perf_recipes")
+        linked(Path(real), folder / "megatron" / name, "package_info.py", "perf_recipes", "datasets")
         info = (Path(real) / "package_info.py").read_text()
         for part, number in zip(("MAJOR", "MINOR", "PATCH"), version, strict=True):
             info = re.sub(rf"(?m)^{part} = .*$", f"{part} = {number}", info)
         (folder / "megatron" / name / "package_info.py").write_text(info)
-    recipes = Path(done.stdout.split()[0]) / "perf_recipes"
+    bridge, core = map(Path, done.stdout.split())
+    linked(core / "datasets", folder / "megatron" / "core" / "datasets")
+    (folder / "megatron" / "core" / "datasets" / "Makefile").write_text("all:\n\tfalse\n")
+    recipes = bridge / "perf_recipes"
     own = folder / "megatron" / "bridge" / "perf_recipes"
     linked(recipes, own, *(path.name for path in recipes.iterdir() if path.is_dir()))
     shutil.copytree(recipes / "llama", own / "llama")

@@ -1,10 +1,8 @@
-"""megatron-core's dataset helpers, as the wheel has them.
+"""megatron-core's dataset helpers, without compiling them.
 
-The wheel ships the helpers compiled and leaves out the Makefile; core runs ``make`` all the same, and ends the process
-when that fails. A container's source tree has both.
-
-The wheel of core 0.19 that is installed has them for Python 3.12 only. Others compute the sample index with numpy
-instead, which is all that synthetic data needs.
+Core runs ``make`` for them, and ends the process when that fails: a wheel has no Makefile, and of a source tree's a
+machine may lack the compiler or pybind11. Wheels have them compiled, that of core 0.19 for Python 3.12 only. Where they
+are not, numpy computes the sample index, which is all that synthetic data needs.
 """
 
 from __future__ import annotations
@@ -12,20 +10,16 @@ from __future__ import annotations
 import importlib.util
 import sys
 import types
-from pathlib import Path
 from typing import Any
 
 _HELPERS = "megatron.core.datasets.helpers_cpp"
 
 
 def patch() -> None:
-    """Do not compile what is compiled already, or cannot be."""
+    """Take the helpers that are compiled already, else numpy's."""
     from megatron.core.datasets import utils
 
-    compiled = importlib.util.find_spec(_HELPERS) is not None
-    if not compiled and (Path(utils.__file__).parent / "Makefile").exists():
-        return
-    if not compiled:
+    if importlib.util.find_spec(_HELPERS) is None:
         helpers: Any = types.ModuleType(_HELPERS)
         helpers.build_sample_idx_int32 = helpers.build_sample_idx_int64 = sample_index
         sys.modules[_HELPERS] = helpers
