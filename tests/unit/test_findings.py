@@ -115,6 +115,23 @@ def test_one_gpu_of_64_is_different(run: RunRecord, changes: dict[str, str], tex
     assert (finding.severity, finding.text) == ("problem", text)
 
 
+@pytest.mark.parametrize("worse", [1, 2])
+def test_of_two_nodes_the_worse_one_is_named(run: RunRecord, worse: int) -> None:
+    ports = {
+        "state": [adapter("mlx5_0"), adapter("mlx5_1", state="DOWN")],
+        "rate": [adapter("mlx5_0"), adapter("mlx5_1", rate_gbps=100.0)],
+    }
+    for what, adapters in ports.items():
+        for number in (1, 2):
+            changes = {"machine": {"adapters": adapters}} if number == worse else {}
+            write_node(run.paths.folder, f"n{number}", log=IB, **changes)
+        assert f" on n{worse} mlx5_1" in next(it.text for it in findings(run) if it.kind == "adapter"), what
+    for number in (1, 2):
+        log = IB.replace(" [1]mlx5_1:1/IB", "") if number == worse else IB
+        write_node(run.paths.folder, f"n{number}", log=log)
+    assert f"network adapters in use: 1 on n{worse}; elsewhere 2" in [it.text for it in findings(run)]
+
+
 def test_only_errors_of_the_run_are_a_problem(run: RunRecord) -> None:
     write_all(run, looks(uncorrectable="2"))
     assert (only(run).severity, only(run).text) == (

@@ -11,6 +11,9 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.evidence.gpu_run import Case
 from llmb_common.runs.evidence.nodes import Adapter, Node
 
+_UP = "ACTIVE"
+"""The state of a port that carries data."""
+
 
 def used_adapters(node: Node) -> dict[str, Adapter | None]:
     """The adapters that NCCL uses there, with what the system says of them; all of EFA, of which it names none."""
@@ -86,7 +89,7 @@ def unused(case: Case) -> Iterator[str]:
         idle = [
             port.name
             for port in node.machine.adapters
-            if port.name not in used and port.state == "ACTIVE" and (port.type, port.layer, port.rate_gbps) in kinds
+            if port.name not in used and port.state == _UP and (port.type, port.layer, port.rate_gbps) in kinds
         ]
         if used and len(used) < len(node.gpus) <= len(used) + len(idle):
             yield f"{node.host} ({len(used)} of {len(used) + len(idle)})"
@@ -112,13 +115,16 @@ def ports(what: str, *, known: bool = True) -> Callable[[Case], Iterator[tuple[s
 
 
 def outliers(items: Iterable[tuple[str, object]]) -> tuple[list[tuple[str, str]], str]:
-    """Who has another value than most, and that of most; who has none at all is not asked."""
-    known = [(where, _value(value)) for where, value in items if value is not None]
+    """Who has another value than most, and that of most; who has none at all is not asked.
+
+    Of two halves, as of two nodes, the better one is usual: links, limits and adapters are lost, and not won.
+    """
+    known = [(where, value) for where, value in items if value is not None]
     counts = Counter(value for _, value in known)
     if len(counts) < 2:
         return [], ""
-    usual = counts.most_common(1)[0][0]
-    return [(where, value) for where, value in known if value != usual], usual
+    usual = max(counts, key=lambda value: (counts[value], value if isinstance(value, float | int) else value == _UP))
+    return [(where, _value(value)) for where, value in known if value != usual], _value(usual)
 
 
 def _value(value: object) -> str:
