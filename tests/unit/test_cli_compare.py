@@ -193,7 +193,7 @@ def test_another_model_is_not_the_same_work_however_near_the_loss(cli: Cli) -> N
     one = make_run(cli.install, log=steady_log(5000))
     two = make_run(cli.install, log=steady_log(4000), variables=other, job_id="102")
     done = cli("compare", one.paths.run_id, two.paths.run_id)
-    assert "a step is not the same work (model_size, layers, gbs, architecture): compare tokens/s" in done.out
+    assert "a step is not the same work (gbs, model_size, layers, architecture): compare tokens/s" in done.out
     assert "the same work\n" not in done.out
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from llmb_common.errors import RecordError
-from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.job_plan import JobPlan, ProfilePlan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.results.baselines import baselines, set_baselines
 from llmb_common.results.comparison import differences, facts
@@ -18,6 +18,7 @@ from llmb_common.results.configuration import configuration_key, software_of_pla
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.history import Changed, histories
 from llmb_common.results.scaling import ScaledRun, scaling
+from llmb_common.roles import roles_of
 from llmb_common.runs.record import RunRecord, State
 from support.runs import PUBLISHED, ROOT, make_run, plan_for
 
@@ -44,6 +45,10 @@ def changed(plan: JobPlan, **fields: Any) -> JobPlan:
 
 
 # Configurations
+
+
+def test_every_field_of_a_plan_says_what_it_is_for() -> None:
+    assert roles_of(JobPlan).keys() == set(JobPlan.__struct_fields__)
 
 
 @pytest.mark.parametrize("field", DECIDES.split())
@@ -175,7 +180,8 @@ def lines_of(small: JobPlan, large: JobPlan) -> list[str]:
     return [line.kind for line in scaling([ScaledRun(plan, LLAMA, "nemo:26", 12.0) for plan in (small, large)])]
 
 
-SAME = """workload recipe variant model_size dtype fp8_recipe gpu_type device seq_len layers moe_routing nccl_trace
+PROFILE = ProfilePlan(tool="nsys", start=45, stop=50, ranks=None, file="profile", gpu_metrics=False)
+SAME = """workload variant model_size dtype fp8_recipe gpu_type device seq_len layers moe_routing nccl_trace
 vboost"""
 
 
@@ -187,7 +193,7 @@ def test_scales_of_different_jobs_are_no_line(scales: tuple[JobPlan, JobPlan], f
 
 
 @pytest.mark.parametrize(
-    "change", [{"checkpoint__enabled": True}, {"checkpoint__load": "/c"}, {"profile": "nsys"}, {"overridden": ("tp",)}]
+    "change", [{"checkpoint__enabled": True}, {"checkpoint__load": "/c"}, {"profile": PROFILE}, {"overridden": ("tp",)}]
 )
 def test_nor_are_those_that_do_more_or_were_changed_by_hand(
     scales: tuple[JobPlan, JobPlan], change: dict[str, Any]

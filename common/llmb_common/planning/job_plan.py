@@ -14,6 +14,7 @@ from llmb_common.printable import counted
 from llmb_common.recipes.model import Architecture, Reduced
 from llmb_common.recipes.rows import Measurement, precision
 from llmb_common.request.columns import Columns
+from llmb_common.roles import Bookkeeping, Derived, Division, Extent, Place, Speed, Work
 
 
 class EnvironmentValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,58 +107,61 @@ class PlannedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One job. GPU counts are whole numbers, times seconds or Slurm durations, paths absolute strings."""
+    """One job. GPU counts are whole numbers, times seconds or Slurm durations, paths absolute strings.
 
-    schema: Literal[1] = 1
-    workload: str
-    recipe: str
-    family: str
-    variant: str
-    model_size: str
-    dtype: str
-    fp8_recipe: str | None
-    gpu_type: str
-    device: Literal["cuda", "cpu"]
-    cluster_type: ClusterType
-    gpus: int
-    nodes: int
-    gpus_per_node: int
-    seq_len: int
-    layers: int
-    parameters: int | None
-    dp: int
-    expert_dp: int | None
-    ga: int
-    wgrad_deferral: int | None = None
-    overridden: tuple[str, ...]
-    moe_routing: str | None
-    max_steps: int
-    exit_after: int | None
-    time_limit: str
-    image: str | None
-    mounts: tuple[str, ...]
-    experiment_name: str
-    env: dict[str, EnvironmentValue]
-    slurm: SlurmPlan | None
-    engine: str = DEFAULT_ENGINE
+    Each field says what it is for (``roles``), and from that follows in what two jobs are the same.
+    """
+
+    schema: Bookkeeping[Literal[1]] = 1
+    workload: Work[str]
+    recipe: Derived[str]
+    family: Derived[str]
+    variant: Speed[str]
+    model_size: Work[str]
+    dtype: Speed[str]
+    fp8_recipe: Speed[str | None]
+    gpu_type: Speed[str]
+    device: Speed[Literal["cuda", "cpu"]]
+    cluster_type: Place[ClusterType]
+    gpus: Division[int]
+    nodes: Derived[int]
+    gpus_per_node: Division[int]
+    seq_len: Work[int]
+    layers: Work[int]
+    parameters: Derived[int | None]
+    dp: Derived[int]
+    expert_dp: Derived[int | None]
+    ga: Derived[int]
+    wgrad_deferral: Division[int | None] = None
+    overridden: Derived[tuple[str, ...]]
+    moe_routing: Work[str | None]
+    max_steps: Extent[int]
+    exit_after: Extent[int | None]
+    time_limit: Bookkeeping[str]
+    image: Place[str | None]
+    mounts: Bookkeeping[tuple[str, ...]]
+    experiment_name: Bookkeeping[str]
+    env: Speed[dict[str, EnvironmentValue]]
+    slurm: Place[SlurmPlan | None]
+    engine: Place[str] = DEFAULT_ENGINE
     """The release of Megatron-Bridge that the recipe needs, ``0.3``; records from before there were two have none."""
-    engine_python: str | None
-    profile: ProfilePlan | None
-    nccl_trace: bool
-    checkpoint: CheckpointPlan
-    vboost: bool
-    cpu_pinning: int
-    fast_cores: tuple[int, int] | None = None
+    engine_python: Place[str | None]
+    profile: Speed[ProfilePlan | None]
+    nccl_trace: Speed[bool]
+    checkpoint: Speed[CheckpointPlan]
+    vboost: Speed[bool]
+    cpu_pinning: Speed[int]
+    fast_cores: Speed[tuple[int, int] | None] = None
     """(stride, count): rank r of a node runs on ``count`` cores from r x stride on; None: on any beside its GPU."""
-    memory_clock: int | None = None
+    memory_clock: Speed[int | None] = None
     """MHz at which the memory of the GPUs is held while the job runs; None: as it is."""
-    measurement: Measurement
-    architecture: Architecture | None
-    function: PlannedFunction | None = None
+    measurement: Speed[Measurement]
+    architecture: Work[Architecture | None]
+    function: Derived[PlannedFunction | None] = None
     """What is called instead of building ``architecture``."""
-    install: str
-    workload_folder: str
-    preflight: Preflight
+    install: Bookkeeping[str]
+    workload_folder: Bookkeeping[str]
+    preflight: Bookkeeping[Preflight]
 
     def __post_init__(self) -> None:
         traits_of(self.cluster_type)  # a record may come from an installation that knows more ways of running jobs

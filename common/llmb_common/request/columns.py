@@ -7,6 +7,7 @@ from typing import Annotated, Generic, TypeVar
 import msgspec
 
 from llmb_common.request.variables import COLUMNS
+from llmb_common.roles import Division, Work
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -20,18 +21,18 @@ class Columns(msgspec.Struct, Generic[Batch], frozen=True, kw_only=True, forbid_
     ``gbs`` is a formula in the row of a recipe, a number everywhere else.
     """
 
-    tp: Positive = 1
-    pp: Positive = 1
-    cp: Positive = 1
-    ep: Positive | None = None
-    etp: Positive | None = None
-    vp: Positive | None = None
-    mbs: Positive
-    gbs: Batch
-    fsdp: bool = False
-    cuda_graph: bool = False
-    recompute_layers: Count = 0
-    offload_layers: Count = 0
+    tp: Division[Positive] = 1
+    pp: Division[Positive] = 1
+    cp: Division[Positive] = 1
+    ep: Division[Positive | None] = None
+    etp: Division[Positive | None] = None
+    vp: Division[Positive | None] = None
+    mbs: Division[Positive]
+    gbs: Work[Batch]
+    fsdp: Division[bool] = False
+    cuda_graph: Division[bool] = False
+    recompute_layers: Division[Count] = 0
+    offload_layers: Division[Count] = 0
 
 
 assert Columns.__struct_fields__ == tuple(COLUMNS.values())  # which help texts need before msgspec

@@ -14,6 +14,7 @@ from llmb_common.results.configuration import software_of
 from llmb_common.results.decision import level
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.scatter import STATED, Scatter, batches, squares
+from llmb_common.roles import fields_of
 from llmb_common.runs.evidence.account import account_of
 from llmb_common.runs.manifest import image_receipt
 from llmb_common.runs.record import RunRecord
@@ -22,10 +23,6 @@ from llmb_common.timing.records import Iteration
 SAME_LOSS = 0.01
 """Losses of one job differ by less, relatively, on other nodes or layouts: sums are rounded in another order."""
 
-_WORK = ("recipe", "model_size", "layers", "seq_len", "gbs", "architecture")
-"""Of a plan: what a step computes, wherever and however."""
-
-_BOOKKEEPING = {"experiment_name", "install", "workload_folder", "preflight", "time_limit", "mounts"}
 EVIDENCE = (
     *("gpus", "driver", "cuda", "kernel", "cpu", "nccl", "network", "channels", "adapters", "gpudirect"),
     *("nvlink", "fabric", "pcie", "power_limit", "clocks"),
@@ -116,12 +113,15 @@ def _together(side: Sequence[dict[str, str]], name: str) -> str:
 
 def unequal_work(first: JobPlan, second: JobPlan) -> tuple[str, ...]:
     """Which of what decides the work of a step is not the same for both, by the plan's names."""
-    return tuple(name for name in _WORK if getattr(first, name) != getattr(second, name))
+    # Variants of a catalogue are kinds of training: sft, pretrain.
+    names = (*fields_of(JobPlan, "work"), *(["variant"] if first.function or second.function else []))
+    return tuple(name for name in names if getattr(first, name) != getattr(second, name))
 
 
 def facts(record: RunRecord) -> dict[str, str]:
     """What is known of a run and may explain its speed, by name: plan, environment, software, image, nodes."""
-    plan = {name: value for name, value in plan_as_dict(record.plan).items() if name not in _BOOKKEEPING}
+    bookkeeping = fields_of(JobPlan, "bookkeeping")
+    plan = {name: value for name, value in plan_as_dict(record.plan).items() if name not in bookkeeping}
     environment = plan.pop("env")
     found = {name: _shown(value) for name, value in _flat(plan)}
     found |= {f"env {name}": str(item["value"]) for name, item in sorted(environment.items())}

@@ -4,35 +4,58 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.releases import container_release
+from llmb_common.roles import Role, fields_of
 from llmb_common.runs.facts import read_manifest_line
 from llmb_common.runs.record import RunRecord
 
-_FIELDS = (
-    *("workload", "variant", "model_size", "dtype", "fp8_recipe", "gpu_type", "device", "gpus", "gpus_per_node"),
-    *("seq_len", "layers", "tp", "pp", "cp", "ep", "etp", "vp", "mbs", "gbs", "fsdp", "cuda_graph"),
-    *("recompute_layers", "offload_layers", "wgrad_deferral", "moe_routing", "nccl_trace", "vboost", "cpu_pinning"),
-)
+_OF_NO_CONSEQUENCE: dict[str, Any] = {"fast_cores": None, "memory_clock": None, "architecture": None}
+"""Fields that are left out at that value: keys of runs from before there was the choice stay what they were."""
+
+
+def _caller(plan: JobPlan) -> dict[str, str]:
+    """Variables of the caller's environment. The recipe's and the site's follow from the rest, and a change of the
+    site's is what comparing over time is to show."""
+    return {name: item.value for name, item in plan.env.items() if item.source == "environment"}
+
+
+def _checkpoints(plan: JobPlan) -> bool:
+    return plan.checkpoint.enabled or plan.checkpoint.load is not None or plan.checkpoint.resume
+
+
+_ASPECTS: dict[str, tuple[str, Callable[[JobPlan], Any]]] = {
+    "profile": ("profiled", lambda plan: plan.profile.tool if plan.profile else None),
+    "checkpoint": ("checkpoints", _checkpoints),
+    "measurement": ("measured", lambda plan: (plan.measurement.first, plan.measurement.last)),
+    "env": ("environment", _caller),
+    "architecture": ("architecture", lambda plan: None),  # of the workload, its size and its number of layers
+}
+"""What of a field counts, and its name in a configuration."""
+
+
+def aspects(plan: JobPlan, *roles: Role) -> dict[str, Any]:
+    """Of the fields with one of ``roles`` what counts, by name."""
+    found = {}
+    for name in fields_of(JobPlan, *roles):
+        called, aspect = _ASPECTS.get(name, (name, attrgetter(name)))
+        value = aspect(plan)
+        if name not in _OF_NO_CONSEQUENCE or value != _OF_NO_CONSEQUENCE[name]:
+            found[called] = value
+    return found
 
 
 def configuration(plan: JobPlan) -> dict[str, Any]:
     """The plan without names, paths, limits and accounts: two runs with the same one do the same work the same way.
 
-    Variables of the caller's environment count (``NCCL_ALGO=Ring`` is another configuration); the recipe's and the
-    site's do not: they follow from the rest, and a change of the site's is what comparing over time is to show.
+    ``NCCL_ALGO=Ring`` in the caller's environment is another configuration.
     """
-    found = {name: getattr(plan, name) for name in _FIELDS}
-    found["profiled"] = plan.profile.tool if plan.profile else None
-    found["checkpoints"] = plan.checkpoint.enabled or plan.checkpoint.load is not None or plan.checkpoint.resume
-    found["measured"] = (plan.measurement.first, plan.measurement.last)
-    if plan.fast_cores is not None:  # keys of runs from before there was the choice stay what they were
-        found["fast_cores"] = plan.fast_cores
-    found["environment"] = {name: item.value for name, item in plan.env.items() if item.source == "environment"}
-    return found
+    return aspects(plan, "work", "division", "speed")
 
 
 def kind_of_job(plan: JobPlan) -> str:

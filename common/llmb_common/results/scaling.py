@@ -8,6 +8,7 @@ batch grows with the GPUs as the recipes document it, and for strong scaling, wh
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
@@ -23,16 +24,11 @@ from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.releases import container_release
 from llmb_common.recipes.rows import Result
 from llmb_common.results.comparison import compare_times
-from llmb_common.results.configuration import kind_of_job
+from llmb_common.results.configuration import aspects, kind_of_job
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.scatter import STATED, Scatter
 
 Kind: TypeAlias = Literal["weak", "strong"]
-
-_SAME = (
-    *("workload", "recipe", "variant", "model_size", "dtype", "fp8_recipe", "gpu_type", "device", "seq_len"),
-    *("layers", "moe_routing", "nccl_trace", "vboost"),
-)
 
 
 class ScaledRun(NamedTuple):
@@ -102,9 +98,8 @@ def _family(run: ScaledRun) -> tuple[object, ...]:
     """What scales of one line have in common. The layout may follow the scale, but not what somebody overrode."""
     plan = run.plan
     overridden = tuple((name, getattr(plan, name, None)) for name in sorted(plan.overridden) if name != "gbs")
-    environment = tuple(sorted((name, item.value) for name, item in plan.env.items() if item.source == "environment"))
-    special = plan.profile is not None, plan.checkpoint.enabled, plan.checkpoint.load is not None
-    return (*(getattr(plan, name) for name in _SAME), run.software, overridden, environment, special)
+    same = {name: value for name, value in aspects(plan, "work", "speed").items() if name != "gbs"}
+    return json.dumps(same, sort_keys=True), run.software, overridden
 
 
 def _lines(family: Sequence[ScaledRun]) -> Iterable[ScalingLine]:
