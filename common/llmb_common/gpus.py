@@ -5,8 +5,9 @@ Standard library only: the installer reads the table before anything is installe
 Sources. Peaks, memory, GPUs per node and CPUs: NVIDIA DGX Cloud Benchmarking (github.com/NVIDIA/dgxc-benchmarking),
 release 26.06.01, README.md, "Peak Theoretical Throughput" and the reference architectures below it; the peaks are those
 that its expected results are divided by. H200, which it does not have: NVIDIA's H200 datasheet (the H100's compute with
-141 GB). Product names: the list of supported chips in the README of NVIDIA's Linux driver; B300 as nvidia-smi prints it
-on driver 580.
+141 GB). Rates of memory, NVLink and network: the data sheets of H100, H200, DGX B200, DGX B300, GB200 NVL72 and GB300
+NVL72 (ConnectX-7 up to the B200s, ConnectX-8 from the B300s on). Product names: the list of supported chips in the
+README of NVIDIA's Linux driver; B300 as nvidia-smi prints it on driver 580.
 """
 
 from __future__ import annotations
@@ -36,6 +37,14 @@ class Gpu:
     """Dense peak of one GPU in TFLOP/s by dtype; a dtype that is missing is not supported. Empty: none is published."""
     products: tuple[str, ...]
     """What nvidia-smi prints as the name."""
+    memory_bandwidth: float = 0.0
+    """Bytes/s, as the data sheets say; 0: no published result says what follows from it."""
+    nvlink: float = 0.0
+    """Bytes/s of one GPU, in one direction."""
+    network: float = 0.0
+    """Bytes/s of the adapter beside one GPU in the reference architectures, in one direction."""
+    faster: float = 1.0
+    """Than a GPU with the same peaks, in BF16 and FP8: more power, as published step times show."""
     memory_clock: int | None = None
     """MHz at which NVIDIA's launcher holds the memory (Megatron-Bridge 0.6.0, setup_experiment.py)."""
     fast_cores: tuple[int, int] | None = None
@@ -43,6 +52,15 @@ class Gpu:
     Priority Core Turbo speeds up on its reference nodes (0.6.0, scripts/performance/utils/executors.py)."""
     rows_of: str | None = None
     """The type whose configurations it runs, where none are documented for it."""
+
+    @property
+    def nvlink_gpus(self) -> int:
+        """GPUs that NVLink joins."""
+        return self.per_node * self.nvlink_nodes
+
+    def sustained(self, dtype: str) -> float:
+        """TFLOP/s to hold step times against: the peak, of ``faster`` GPUs more."""
+        return self.peaks[dtype] * (1 if dtype == "nvfp4" else self.faster)
 
 
 GPUS: dict[str, Gpu] = {
@@ -75,6 +93,10 @@ GPUS: dict[str, Gpu] = {
         nvlink_nodes=18,
         host="aarch64",
         memory_gb=279,
+        memory_bandwidth=8e12,
+        nvlink=900e9,
+        network=100e9,
+        faster=1.2,
         peaks={"bf16": 2450, "fp8": 4900, "nvfp4": 14700},
         products=("NVIDIA GB300",),
     ),
@@ -84,6 +106,9 @@ GPUS: dict[str, Gpu] = {
         nvlink_nodes=18,
         host="aarch64",
         memory_gb=186,
+        memory_bandwidth=8e12,
+        nvlink=900e9,
+        network=50e9,
         peaks={"bf16": 2450, "fp8": 4900, "nvfp4": 9800},
         products=("NVIDIA GB200",),
     ),
@@ -94,6 +119,10 @@ GPUS: dict[str, Gpu] = {
         per_node=8,
         host="x86_64",
         memory_gb=270,
+        memory_bandwidth=8e12,
+        nvlink=900e9,
+        network=100e9,
+        faster=1.2,
         peaks={"bf16": 2250, "fp8": 4500, "nvfp4": 13500},
         products=("NVIDIA B300 SXM6 AC",),
         fast_cores=(16, 2),
@@ -104,6 +133,9 @@ GPUS: dict[str, Gpu] = {
         per_node=8,
         host="x86_64",
         memory_gb=180,
+        memory_bandwidth=8e12,
+        nvlink=900e9,
+        network=50e9,
         peaks={"bf16": 2250, "fp8": 4500, "nvfp4": 9000},
         products=("NVIDIA B200",),
     ),
@@ -112,6 +144,9 @@ GPUS: dict[str, Gpu] = {
         per_node=8,
         host="x86_64",
         memory_gb=141,
+        memory_bandwidth=4.8e12,
+        nvlink=450e9,
+        network=50e9,
         peaks={"bf16": 989, "fp8": 1979},
         products=("NVIDIA H200",),
         rows_of="h100",
@@ -121,6 +156,9 @@ GPUS: dict[str, Gpu] = {
         per_node=8,
         host="x86_64",
         memory_gb=80,
+        memory_bandwidth=3.35e12,
+        nvlink=450e9,
+        network=50e9,
         peaks={"bf16": 989, "fp8": 1979},
         products=("NVIDIA H100 80GB HBM3",),
     ),

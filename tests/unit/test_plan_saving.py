@@ -10,7 +10,7 @@ import pytest
 from llmb_common.errors import ConfigError, RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
-from llmb_common.planning.saving import check_time_to_train, save_seconds
+from llmb_common.planning.saving import check_time_limit, save_seconds
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.rendering.script import render_script
 from llmb_common.request.fields import VARIABLE_NAMES
@@ -108,10 +108,10 @@ def test_a_time_limit_that_the_steps_do_not_fit_into_is_noted_with_one_that_woul
     ],
 )
 def test_the_limit_that_would_do_is_enough_to_the_minute(steps: int, step_seconds: float, enough: str) -> None:
-    (note,) = check_time_to_train(600, "00:20:00", (), steps, step_seconds, VARIABLE_NAMES)
+    (note,) = check_time_limit(600, "00:20:00", (), steps, (step_seconds, step_seconds), VARIABLE_NAMES)
     assert f"the 10 minutes left are too short for {steps} steps of {step_seconds:g} s" in note
     assert f"; TIME_LIMIT={enough} would be enough" in note
-    assert check_time_to_train(600, enough, (), steps, step_seconds, VARIABLE_NAMES) == []
+    assert check_time_limit(600, enough, (), steps, (step_seconds, step_seconds), VARIABLE_NAMES) == []
 
 
 def test_with_time_for_both_nothing_is_said() -> None:
@@ -119,9 +119,9 @@ def test_with_time_for_both_nothing_is_said() -> None:
 
 
 def test_without_a_published_step_time_the_half_that_saving_takes_is_noted() -> None:
-    notices = check_time_to_train(1200, "00:30:00", (), 50, None, VARIABLE_NAMES)
+    notices = check_time_limit(1200, "00:30:00", (), 50, None, VARIABLE_NAMES)
     assert [note.partition(": ")[2][:30] for note in notices] == ["10 minutes are left to train; "]
-    assert check_time_to_train(600, "00:30:00", (), 50, None, VARIABLE_NAMES) == []
+    assert check_time_limit(600, "00:30:00", (), 50, None, VARIABLE_NAMES) == []
 
 
 @pytest.mark.parametrize("option", ["time=04:00:00", "signal=USR1@60"])

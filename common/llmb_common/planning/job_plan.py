@@ -79,6 +79,9 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     predicted_step_seconds: float | None = None
     predicted_low: float | None = None
     predicted_high: float | None = None
+    """At least 90 of 100 such jobs are between the two, as long as the class of ``knowledge`` is what it was."""
+    knowledge: str | None = None
+    """Where the prediction comes from: one of ``step_time.CLASSES``."""
     reference_step_seconds: float | None = None
     reference_software: str | None = None
     """What the published step time was measured with."""

@@ -20,12 +20,13 @@ from llmb_common.planning.divisibility import Layout, check_layout
 from llmb_common.planning.engine import choose_engine, choose_in_release, engine_notices
 from llmb_common.planning.environment import job_environment, recipe_environment
 from llmb_common.planning.functions import check_function_layout, family_of, function_notices, planned_function
-from llmb_common.planning.job_plan import CheckpointPlan, JobPlan, Preflight, SlurmPlan
+from llmb_common.planning.job_plan import JobPlan, Preflight, SlurmPlan
 from llmb_common.planning.memory.decision import check_memory, estimate_of
 from llmb_common.planning.naming import experiment_name
 from llmb_common.planning.published import published_notices, published_result
-from llmb_common.planning.saving import check_time_to_train
+from llmb_common.planning.saving import check_time_limit
 from llmb_common.planning.segments import Segment, choose_segment
+from llmb_common.planning.step_time import Band, Look, Measured, expected
 from llmb_common.planning.switches import (
     checkpoint_notices,
     checkpoint_plan,
@@ -51,8 +52,16 @@ from llmb_common.site.machine import Machine
 from llmb_common.slurm.options import parse_additional
 
 
-def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine: Machine) -> JobPlan:
+def make_plan(
+    recipe: Recipe,
+    cluster: ClusterConfig,
+    request: Request,
+    machine: Machine,
+    measured: Look = lambda plan: Measured(),
+) -> JobPlan:
     """The plan for ``request``; notices about choices made for the user are in ``preflight.warnings``.
+
+    ``measured`` looks for this site's runs of such a job.
 
     Raises:
         RequestError: there can be no such job.
@@ -128,6 +137,7 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
     )
     published = published_result(plan, recipe)
     memory = estimate_of(case, plan)
+    band = expected(plan, recipe, measured(plan)) if request.preflight != "off" else None
     notices = [
         *choice_notices(case),
         *function_notices(case),
@@ -141,7 +151,7 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
         *ineffective(case),
         *published_notices(published),
         *segment_notice,
-        *_time_notices(plan, case),
+        *_time_notices(plan, band, case),
         *check_memory(case, memory),
     ]
     preflight = Preflight(
@@ -149,6 +159,10 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
         memory_limit_gib=round(memory.limit, 1) if memory is not None else None,
         fits=memory.fits if memory is not None else None,
         memory=memory,
+        predicted_step_seconds=_rounded(band.seconds) if band is not None else None,
+        predicted_low=_rounded(band.low) if band is not None else None,
+        predicted_high=_rounded(band.high) if band is not None else None,
+        knowledge=band.knowledge if band is not None else None,
         reference_step_seconds=published.step_seconds if published is not None else None,
         reference_software=recipe.document(published).software if published is not None else None,
         warnings=tuple(notices),
@@ -156,25 +170,27 @@ def make_plan(recipe: Recipe, cluster: ClusterConfig, request: Request, machine:
     return msgspec.structs.replace(plan, preflight=preflight)
 
 
-def _time_notices(plan: JobPlan, case: Case) -> list[str]:
-    """Whether the time limit leaves time to train beside saving.
+def _time_notices(plan: JobPlan, band: Band | None, case: Case) -> list[str]:
+    """Whether the time limit leaves time to start, to train and to save.
 
     Raises:
         RequestError: it leaves none.
     """
-    if not plan.checkpoint.enabled or plan.slurm is None:
+    if plan.slurm is None:
         return []
-    # Not a result to compare with, but the published time of such a step.
-    bare = published_result(msgspec.structs.replace(plan, checkpoint=CheckpointPlan()), case.recipe)
-    seconds = bare.step_seconds if bare is not None else None
-    return check_time_to_train(
-        plan.checkpoint.save_seconds,
+    return check_time_limit(
+        plan.checkpoint.save_seconds if plan.checkpoint.enabled else None,
         plan.time_limit,
         plan.slurm.additional,
-        plan.max_steps,
-        seconds,
+        plan.exit_after or plan.max_steps,
+        (band.seconds, band.high) if band is not None else None,
         case.request.say,
     )
+
+
+def _rounded(seconds: float) -> float:
+    """To the digits that mean something."""
+    return float(f"{seconds:.4g}")
 
 
 def _install(request: Request) -> Path:

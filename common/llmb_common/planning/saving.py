@@ -1,4 +1,4 @@
-"""How long a checkpoint takes to write, and whether the time limit leaves time to train beside it."""
+"""How long a checkpoint takes to write, and whether the time limit leaves time to start, to train and to save."""
 
 from __future__ import annotations
 
@@ -33,43 +33,47 @@ def limit_seconds(time_limit: str) -> int:
     return seconds
 
 
-def check_time_to_train(
-    saving: int,
+def check_time_limit(
+    saving: int | None,
     time_limit: str,
     additional: Iterable[tuple[str, str | None]],
     steps: int,
-    step_seconds: float | None,
+    step_seconds: tuple[float, float] | None,
     say: FieldNames,
 ) -> list[str]:
-    """A notice where the steps of a job will not fit into its time limit beside the save.
+    """A notice where a job's time limit is too short for its start, its steps and its save.
 
-    ``saving``: how long before the limit the job is told to save. ``step_seconds``: the published time of a step, None
-    where there is none. A time limit or signal among the ``additional`` Slurm options is the user's own affair.
+    ``saving``: how long before the limit the job is told to save, None where it saves nothing. ``step_seconds``: what a
+    step most likely takes, and what it takes if it is slow; None where nobody knows. A time limit or signal among the
+    ``additional`` Slurm options is the user's own affair.
 
     Raises:
         RequestError: the job would be told to save at its very start.
     """
     if {"time", "signal"} & dict(additional).keys():
         return []
-    limit = limit_seconds(time_limit)
-    facts = f"{say('TIME_LIMIT', time_limit)}, and saving the checkpoint is assumed to take {_words(saving)} of it"
-    slow = "set checkpoint_gb_per_second in cluster_config.yaml if this site writes faster"
-    if saving >= limit:
-        raise RequestError(
-            f"{facts}: nothing would be trained",
-            remedy=f"set a {say('TIME_LIMIT')} above {_words(saving)}; {slow}",
-            field="TIME_LIMIT",
-        )
-    left = limit - saving
-    if step_seconds is not None and START_SECONDS + steps * step_seconds > left:
-        needed = START_SECONDS + steps * step_seconds + saving
+    limit, facts, slow = limit_seconds(time_limit), say("TIME_LIMIT", time_limit), ""
+    ended = "it will be ended before its last step"
+    if saving is not None:
+        facts += f", and saving the checkpoint is assumed to take {_words(saving)} of it"
+        slow = "; set checkpoint_gb_per_second in cluster_config.yaml if this site writes faster"
+        ended = "the job will save and stop before the last"
+        if saving >= limit:
+            raise RequestError(
+                f"{facts}: nothing would be trained",
+                remedy=f"set a {say('TIME_LIMIT')} above {_words(saving)}{slow}",
+                field="TIME_LIMIT",
+            )
+    left = limit - (saving or 0)
+    if step_seconds is not None and START_SECONDS + steps * step_seconds[0] > left:
+        needed = START_SECONDS + steps * step_seconds[1] + (saving or 0)
         enough = say("TIME_LIMIT", _clock(math.ceil(needed / 60) * 60))
         return [
-            f"{facts}: the {_words(left)} left are too short for {steps} steps of {step_seconds:g} s, and the job will "
-            f"save and stop before the last; {enough} would be enough; {slow}"
+            f"{facts}: the {_words(left)} left are too short for {steps} steps of {step_seconds[0]:.3g} s after "
+            f"{_words(START_SECONDS)} to start, and {ended}; {enough} would be enough{slow}"
         ]
-    if step_seconds is None and left < saving:
-        return [f"{facts}: {_words(left)} are left to train; {slow}"]
+    if step_seconds is None and saving is not None and left < saving:
+        return [f"{facts}: {_words(left)} are left to train{slow}"]
     return []
 
 

@@ -41,6 +41,11 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     ffn: int
     shared_ffn: int | None = None
 
+    @property
+    def every(self) -> int:
+        """A catalogue does not say which layers have experts."""
+        return 1
+
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """The architecture of a function, as its catalogue says it."""

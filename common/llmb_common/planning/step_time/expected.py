@@ -1,0 +1,71 @@
+"""What is known of a plan's step time: this site's own runs first, then published results, then the work alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from llmb_common.planning.job_plan import CheckpointPlan, JobPlan
+from llmb_common.planning.published import published_results
+from llmb_common.planning.step_time.bands import Band, predict
+from llmb_common.planning.step_time.work import work_of
+from llmb_common.recipes.recipe import Recipe
+from llmb_common.recipes.releases import container_release, release_order, same_release
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What this site's runs say of a job that is planned."""
+
+    same: Band | None = None
+    """Of runs of exactly this job, in this software."""
+    alike: Sequence[tuple[JobPlan, float]] = ()
+    """The newest runs of the same model, each with the seconds of its steps."""
+    watts: float | None = None
+    """Mean power of a GPU in the newest of all these runs that measured it."""
+
+
+NOTHING_MEASURED = Measured()
+
+Look = Callable[[JobPlan], Measured]
+"""Looks for what was measured; plans themselves read no file."""
+
+
+def expected(plan: JobPlan, recipe: Recipe, own: Measured = NOTHING_MEASURED) -> Band | None:
+    """The step time of ``plan``, without what it does beside training; None where nothing says it."""
+    if own.same is not None:
+        return own.same
+    work = work_of(plan, recipe)
+    if work is None:
+        return None
+    alike = ((work_of(run, recipe), seconds) for run, seconds in own.alike)
+    return predict(work, _published(plan, recipe), [(run, seconds) for run, seconds in alike if run is not None])
+
+
+def _published(plan: JobPlan, recipe: Recipe) -> tuple[float, bool] | None:
+    """Seconds of the result of exactly this job in the container nearest to its own, and whether that is its own.
+
+    One of another framework is a result of the same model, and no more.
+    """
+    bare = msgspec.structs.replace(plan, checkpoint=CheckpointPlan(), profile=None, nccl_trace=False)
+    found = [
+        (result.step_seconds, recipe.document(result).container or "")
+        for result in published_results(bare, recipe)
+        if recipe.document(result).framework == "Megatron-Bridge"
+    ]
+    own = container_release(plan.image)
+    if not found:
+        return None
+    seconds, container = min(found, key=lambda item: _months(own, item[1]))
+    return seconds, same_release(own, container)
+
+
+def _months(own: str | None, container: str) -> float:
+    """Between two releases, and a little for patches; of an unknown one nothing, so that the newest is taken."""
+    if own is None:
+        return 0.0
+    years, months, patch = (a - b for a, b in zip(release_order(own), release_order(container), strict=True))
+    return math.fabs(12 * years + months + patch / 100)

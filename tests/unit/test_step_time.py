@@ -1,0 +1,140 @@
+"""How long a step will take: the class of knowledge, the band, and that the file behind both is up to date."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.plan import make_plan
+from llmb_common.planning.step_time import CLASSES, Band, Measured, expected
+from llmb_common.planning.step_time.bands import learned
+from llmb_common.planning.step_time.work import seconds_by_part, work_of
+from llmb_common.recipes.loading import load_recipe
+from llmb_common.request.read import read_request
+from llmb_common.site.cluster import ClusterConfig
+from llmb_common.site.machine import Machine
+from tools import step_times
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = {name: load_recipe(ROOT / name) for name in ("llama3.1", "nemotron4", "mbridge")}
+
+
+def plan(recipe: str = "llama3.1", **variables: str) -> JobPlan:
+    request = read_request({"LLMB_INSTALL": "/install", **variables})
+    return make_plan(RECIPES[recipe], ClusterConfig(), request, Machine(cluster_type="slurm"))
+
+
+def band(recipe: str = "llama3.1", **variables: str) -> Band | None:
+    return expected(plan(recipe, **variables), RECIPES[recipe])
+
+
+DEEPSEEK = {"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "gb300", "JOB_TOTAL_GPUS": "256", "DTYPE": "fp8"}
+
+
+def test_the_file_and_the_table_of_the_documentation_are_what_the_results_make(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert step_times.main([]) == 0, capsys.readouterr().out
+
+
+def test_every_class_holds_nine_of_ten_results_that_it_did_not_know() -> None:
+    for knowledge, kinds in learned().bands.items():
+        assert knowledge in CLASSES
+        for kind, width in kinds.items():
+            assert width.coverage >= 0.9, (knowledge, kind)
+            assert width.groups >= 3
+
+
+def test_the_more_is_known_the_narrower_the_band() -> None:
+    widths = learned().bands
+    for kind in ("dense", "MoE"):
+        order = ("published", "other container", "other layout", "other GPU type", "new model")
+        halves = [widths[knowledge][kind].half for knowledge in order]
+        assert halves == sorted(halves)
+        assert widths["published"][kind].half < 0.07
+
+
+@pytest.mark.parametrize(
+    ("recipe", "variables", "knowledge"),
+    [
+        ("mbridge", DEEPSEEK, "published"),
+        ("mbridge", {**DEEPSEEK, "RUN_CONF_IMAGE": "/images/own.sqsh"}, "other container"),
+        ("mbridge", {**DEEPSEEK, "GBS": "8192"}, "other layout"),
+        (
+            "llama3.1",
+            {"MODEL_SIZE": "70b", "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "64", "DTYPE": "fp8"},
+            "other container",
+        ),
+        # NeMo 2's result is one of the same model, and no more.
+        (
+            "llama3.1",
+            {"MODEL_SIZE": "70b", "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "64", "DTYPE": "bf16"},
+            "other layout",
+        ),
+        (
+            "llama3.1",
+            {"MODEL_SIZE": "70b", "GPU_TYPE": "h200", "JOB_TOTAL_GPUS": "64", "DTYPE": "bf16"},
+            "other GPU type",
+        ),
+        (
+            "mbridge",
+            {**DEEPSEEK, "MODEL_SIZE": "qwen3_next_80b_a3b", "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "128"},
+            "new model",
+        ),
+    ],
+)
+def test_what_is_known_decides_the_class(recipe: str, variables: dict[str, str], knowledge: str) -> None:
+    found = band(recipe, **variables)
+    assert found is not None
+    assert found.knowledge == knowledge
+    assert found.low < found.seconds < found.high
+
+
+def test_the_very_row_is_the_prediction_and_checkpoints_do_not_change_a_step() -> None:
+    p = plan("mbridge", **DEEPSEEK)
+    assert (p.preflight.predicted_step_seconds, p.preflight.knowledge) == (10.42, "published")
+    saving = plan("mbridge", **DEEPSEEK, ENABLE_CHECKPOINT="true")
+    assert saving.preflight.reference_step_seconds is None
+    assert saving.preflight.predicted_step_seconds == 10.42
+
+
+def test_another_layout_stays_near_the_results_of_its_model() -> None:
+    """Twice the batch on the same GPUs is twice the work, and less of a bubble."""
+    once, twice = band("mbridge", **DEEPSEEK), band("mbridge", **DEEPSEEK, GBS="8192")
+    assert once is not None
+    assert twice is not None
+    assert 1.7 < twice.seconds / once.seconds < 2.2
+
+
+def test_nothing_is_said_of_what_no_published_result_is_like() -> None:
+    smoke = plan("llama3.1", MODEL_SIZE="smoke", GPU_TYPE="h100", JOB_TOTAL_GPUS="2", DTYPE="bf16")
+    assert smoke.preflight.predicted_step_seconds is None
+    lora = {"MODEL_SIZE": "llama3_70b", "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "8", "DTYPE": "fp8"}
+    assert band("mbridge", **lora, CONFIG_VARIANT="peft", LOAD_CHECKPOINT_PATH="/ck") is None
+    assert plan("mbridge", **DEEPSEEK, PREFLIGHT="off").preflight.predicted_step_seconds is None
+
+
+def test_a_run_of_this_site_in_another_layout_moves_the_prediction() -> None:
+    p, recipe = plan(MODEL_SIZE="70b", GPU_TYPE="h100", JOB_TOTAL_GPUS="64", DTYPE="bf16"), RECIPES["llama3.1"]
+    before = expected(p, recipe)
+    assert before is not None
+    other = replace(p, gbs=2 * p.gbs)
+    slow = expected(p, recipe, Measured(alike=[(other, 4 * before.seconds)]))
+    assert slow is not None
+    assert 1.1 < slow.seconds / before.seconds < 2
+    own = Band(1.0, 0.9, 1.1, "own runs")
+    assert expected(p, recipe, Measured(same=own, alike=[(other, 30.0)])) is own
+
+
+def test_every_part_of_a_step_has_a_weight_and_takes_time() -> None:
+    parts = {}
+    for variables in (DEEPSEEK, {**DEEPSEEK, "DTYPE": "bf16"}):
+        work = work_of(plan("mbridge", **variables), RECIPES["mbridge"])
+        assert work is not None
+        parts |= seconds_by_part(work)
+    assert parts.keys() <= learned().weights.keys()
+    assert all(seconds >= 0 for seconds in parts.values())
+    assert 0.45 < parts["blackwell fp8"] / parts["blackwell bf16"] < 0.55

@@ -1,0 +1,359 @@
+"""What published step times say of step times in general: ``python -m tools.step_times --write``.
+
+It writes ``step_times.json``, which plans read, and the table in docs/planning.md; without ``--write`` it says whether
+they are up to date, exit status 1 where not. Run it after results were added to ``mbridge/published.json`` or a recipe.
+
+The weights of the parts of a step are a least-squares fit of the relative errors, in which each configuration counts
+once, outliers little (Huber), and each weight is drawn to a stated one. A prediction whose error is counted knows
+neither the result itself nor, for its weights, any result of its model. The band of a class is a quantile of these
+errors: of the lowest level from 90 % on at which at least 90 % of the results lie inside the bands that are made
+without them; without all results of their model, except where the very configuration is known, without those of that.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from llmb_common.files import write_atomic
+from llmb_common.planning.divisibility import Layout
+from llmb_common.planning.step_time.bands import (
+    CLASSES,
+    FILE,
+    Known,
+    Learned,
+    Width,
+    anchor,
+    known_of,
+    modelled,
+    place_of,
+)
+from llmb_common.planning.step_time.work import Work, attention_columns, seconds_by_part
+from llmb_common.recipes import flops
+from llmb_common.recipes.catalogue import Catalogue
+from llmb_common.recipes.folders import recipe_folders
+from llmb_common.recipes.loading import load_recipe
+from llmb_common.recipes.published_file import PublishedRow, read_published
+from llmb_common.recipes.recipe import Recipe, find_row
+from llmb_common.recipes.releases import release_order
+from llmb_common.recipes.rows import Result
+from llmb_common.request.columns import Columns
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs" / "planning.md"
+BEGIN, END = "<!-- step times -->\n", "<!-- end -->\n"
+
+WEIGHTS = {
+    "hopper bf16": 1.4,
+    "hopper fp8": 1.7,
+    "blackwell bf16": 1.6,
+    "blackwell fp8": 1.8,
+    "blackwell nvfp4": 2.5,
+    "bf16": 2.0,
+    "experts": 4.0,
+    "memory": 1.2,
+    "tensor": 0.36,
+    "exchange by NVLink": 1.0,
+    "exchange by network": 0.5,
+    "launches": 0.5,
+    "FSDP": 0.3,
+}
+"""What each part is drawn to: plausible before any result was seen."""
+
+DRAWN = 0.4
+"""Standard deviation of a weight around that, as a share of it."""
+
+NOISE = 0.12
+"""Of a result around the fit, as a share; errors beyond ``OUTLIER`` count less and less."""
+OUTLIER = 0.15
+ROUNDS = 6
+
+OF_CONFIGURATIONS = ("published", "other container")
+"""Classes in which the very configuration is known, and with it the model."""
+
+COVERAGE = 0.90
+FEWEST = 10
+"""Errors of others from which on they make a band; models, to speak for all."""
+
+PRECISIONS = {
+    "BF16": ("bf16", None),
+    "NVFP4": ("nvfp4", None),
+    "MXFP8": ("fp8", "mx"),
+    "FP8-MX": ("fp8", "mx"),
+    "FP8-CS": ("fp8", "cs"),
+    "FP8": ("fp8", "cs"),
+}
+
+
+class Point(NamedTuple):
+    """A published result. ``odd``: its publisher calls it a regression.
+
+    That it is far from others around it is known only afterwards, and does not count.
+    """
+
+    work: Work
+    seconds: float
+    odd: bool
+
+    @property
+    def container(self) -> str:
+        assert self.work.container is not None, "a result names it"
+        return self.work.container
+
+    @property
+    def release(self) -> tuple[int, ...]:
+        return release_order(self.container)
+
+    @property
+    def configuration(self) -> tuple[object, ...]:
+        """Everything but the container."""
+        return (*self.scaled, self.work.layout.gpus, self.work.layout.gbs)
+
+    @property
+    def scaled(self) -> tuple[object, ...]:
+        """The same for the same work on each GPU, at whatever scale."""
+        work, layout = self.work, self.work.layout
+        known = known_of(work, 0.0)
+        each = layout.gbs / layout.gpus
+        return known.model, work.shape.layers, known.gpu, known.precision, known.columns, work.sequence_length, each
+
+
+def points() -> list[Point]:
+    """Every result that was published for pretraining, once."""
+    found: dict[tuple[object, ...], Point] = {}
+    for folder in recipe_folders(ROOT):
+        recipe = load_recipe(folder)
+        listed = [point for result in recipe.listed_results if (point := of_result(recipe, result))]
+        for point in (*listed, *of_catalogue(recipe)):
+            found.setdefault((point.configuration, point.release, point.seconds), point)
+    return list(found.values())
+
+
+def of_result(recipe: Recipe, result: Result) -> Point | None:
+    row = find_row(recipe, result)
+    if row is None:
+        return None
+    model = recipe.model(result.size)
+    shape = msgspec.structs.replace(model.listed, layers=row.layers or model.listed.layers)
+    fp8 = result.fp8_recipe or recipe.variant(result.variant).fp8_recipe
+    columns = {name: getattr(row, name) for name in Columns.__struct_fields__}
+    layout = Layout(gpus=result.gpus, **columns | {"gbs": row.global_batch_size(result.gpus)})
+    per_token = flops.model_flops(shape, model.sequence_length).total / model.sequence_length
+    container = recipe.document(result).container
+    words = (layout, result.gpu, result.dtype, fp8 if result.dtype == "fp8" else None, container)
+    return Point(Work(*words, model.sequence_length, shape, per_token), result.step_seconds, odd=False)
+
+
+def of_catalogue(recipe: Recipe) -> Iterable[Point]:
+    """The printed rows, also those of no function: these have their model's numbers, and their own columns.
+
+    Rows that drop tokens are other work.
+    """
+    if recipe.results_file is None or recipe.catalogue is None:
+        return
+    rows = [row for row in read_published(Path(recipe.results_file)) if not row.drops_tokens]
+    sizes = {row.model.partition(" (")[0]: row.size for row in rows if row.size}
+    for row in rows:
+        size = row.size or sizes[row.model.partition(" (")[0]]
+        catalogue = recipe.of_release(row.release).catalogue or recipe.catalogue
+        yield of_printed(catalogue, row, size, odd=bool(row.note))
+
+
+def of_printed(catalogue: Catalogue, row: PublishedRow, size: str, *, odd: bool) -> Point:
+    name = row.function or next(item.name for item in catalogue.index if (item.model, item.task) == (size, "pretrain"))
+    function = catalogue.function(name)
+    assert function.flops_per_token is not None
+    columns: dict[str, Any] = {name: n for name, n in row.columns.items() if name != "seqlen" and n is not None}
+    layout = Layout(gpus=row.gpus, **columns | {"fsdp": bool(columns.get("fsdp"))})
+    sequence = row.columns["seqlen"] or function.sequence_length
+    longer = 6 * attention_columns(function.architecture) * (sequence - function.sequence_length)
+    per_token = function.flops_per_token + longer
+    words = (layout, row.gpu, *PRECISIONS[row.precision], row.container)
+    return Point(Work(*words, sequence, function.architecture, per_token), row.step_seconds, odd)
+
+
+def fit(known: Sequence[Point], parts: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The weights with which the parts of all steps come nearest to their times."""
+    names, size = list(WEIGHTS), len(WEIGHTS)
+    often = Counter(point.configuration for point in known)
+    shares = [[part.get(name, 0.0) / point.seconds for name in names] for point, part in zip(known, parts, strict=True)]
+    counts = [1 / often[point.configuration] for point in known]
+    drawn = [1 / (DRAWN * WEIGHTS[name]) ** 2 for name in names]
+    weights = list(WEIGHTS.values())
+    for _ in range(ROUNDS):
+        errors = [abs(math.fsum(map(float.__mul__, row, weights)) - 1) for row in shares]
+        trust = [n * min(1.0, OUTLIER / max(e, 1e-9)) / NOISE**2 for n, e in zip(counts, errors, strict=True)]
+        trusted = list(zip(trust, shares, strict=True))
+        matrix = [[math.fsum(t * row[a] * row[b] for t, row in trusted) for b in range(size)] for a in range(size)]
+        right = [math.fsum(t * row[a] for t, row in trusted) for a in range(size)]
+        for a, name in enumerate(names):
+            matrix[a][a] += drawn[a]
+            right[a] += drawn[a] * WEIGHTS[name]
+        weights = [max(value, 0.02 * WEIGHTS[name]) for value, name in zip(solved(matrix, right), names, strict=True)]
+    return {name: float(f"{value:.4g}") for name, value in zip(names, weights, strict=True)}
+
+
+def solved(matrix: list[list[float]], right: list[float]) -> list[float]:
+    """The solution of a symmetric positive definite system: elimination without pivots."""
+    size = len(right)
+    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
+    for at in range(size):
+        for below in range(at + 1, size):
+            share = rows[below][at] / rows[at][at]
+            rows[below] = [x - share * y for x, y in zip(rows[below], rows[at], strict=True)]
+    found = [0.0] * size
+    for at in reversed(range(size)):
+        rest = math.fsum(rows[at][other] * found[other] for other in range(at + 1, size))
+        found[at] = (rows[at][size] - rest) / rows[at][at]
+    return found
+
+
+def left_over(known: Sequence[Point], weights: dict[str, float]) -> list[Known]:
+    """What each result has left."""
+    bare = Learned((), weights, {}, ())
+    return [known_of(p.work, round(math.log(p.seconds / modelled(p.work, bare)), 4)) for p in known]
+
+
+class Miss(NamedTuple):
+    """The natural logarithm of a result's time over what was predicted without it, and what it is left out with."""
+
+    group: str
+    error: float
+
+
+def misses(known: Sequence[Point], containers: Sequence[str]) -> dict[tuple[str, str], list[Miss]]:
+    """By class of knowledge and kind of model."""
+    found: dict[tuple[str, str], list[Miss]] = defaultdict(list)
+    parts = [seconds_by_part(point.work) for point in known]
+    for model in dict.fromkeys(point.work.model for point in known):
+        others = [(point, part) for point, part in zip(known, parts, strict=True) if point.work.model != model]
+        weights = fit(*map(list, zip(*others, strict=True)))
+        own = [point for point in known if point.work.model == model]
+        rows = left_over(own, weights)
+        for point, row in zip(own, rows, strict=True):
+            for knowledge, error in _misses_of(point, row, own, rows, containers):
+                group = str(point.configuration) if knowledge in OF_CONFIGURATIONS else model
+                found[knowledge, point.work.kind].append(Miss(group, error))
+    return found
+
+
+def _misses_of(
+    point: Point, row: Known, own: Sequence[Point], rows: Sequence[Known], containers: Sequence[str]
+) -> Iterable[tuple[str, float]]:
+    """``own``: the results of its model, ``rows``: what these have left."""
+    yield "new model", row.left
+    pairs = [(other, left) for other, left in zip(own, rows, strict=True) if other is not point]
+    elsewhere = [left for other, left in pairs if other.work.gpu_type != point.work.gpu_type and not other.odd]
+    if elsewhere:
+        yield "other GPU type", row.left - anchor(row, elsewhere, containers)
+    # A scale that only repeats the work of each GPU is too easy to speak for other layouts.
+    unlike = [left for other, left in pairs if other.scaled != point.scaled and not other.odd]
+    if any(left.gpu == row.gpu for left in unlike):
+        yield "other layout", row.left - anchor(row, unlike, containers)
+    same = [other for other, _ in pairs if other.configuration == point.configuration and not other.odd]
+    mine = point.release
+    if others := [other for other in same if other.release != mine]:
+        yield (
+            "other container",
+            math.log(point.seconds / nearest(point.container, others, containers).seconds),
+        )
+    # The nearest to a second measurement in one container: that in another patch of the same release.
+    for other in same:
+        if other.release[:2] == mine[:2] and other.release < mine:
+            yield "published", math.log(point.seconds / other.seconds)
+
+
+def nearest(container: str, others: Sequence[Point], containers: Sequence[str]) -> Point:
+    """The result in the container next to ``container``, the newer of two."""
+    at = place_of(container, containers)
+    return min(reversed(others), key=lambda other: abs(place_of(other.container, containers) - at))
+
+
+def width(knowledge: str, found: Sequence[Miss]) -> Width | None:
+    """The band of a class; None where too few results of too few models speak for it.
+
+    Of few models, none is an exception: then the band of a new one holds the results of each of them.
+    """
+    groups = sorted({miss.group for miss in found})
+    few = knowledge == "new model" and len(groups) < FEWEST
+    for per_mille in range(round(COVERAGE * 1000), 1000, 5):
+        level, inside, held = per_mille / 1000, 0, 0
+        for group in groups:
+            others = [miss.error for miss in found if miss.group != group]
+            if len(others) < FEWEST:
+                continue
+            half = quantile(others, level)
+            own = [abs(miss.error) for miss in found if miss.group == group]
+            inside, held = inside + sum(error <= half for error in own), held + len(own)
+        if held and inside >= COVERAGE * held:
+            errors = [miss.error for miss in found]
+            half, middle = quantile(errors, level), statistics.median(map(abs, errors))
+            if few:
+                half = max(quantile([miss.error for miss in found if miss.group == group], level) for group in groups)
+            return Width(round(half, 4), level, len(errors), len(groups), round(middle, 4), round(inside / held, 3))
+    return None
+
+
+def quantile(errors: Sequence[float], level: float) -> float:
+    """Below which a further error lies with at least the probability ``level``, whatever the sign."""
+    ordered = sorted(map(abs, errors))
+    return ordered[min(len(ordered), math.ceil((len(ordered) + 1) * level)) - 1]
+
+
+def learn() -> Learned:
+    known = points()
+    releases = {point.release: point.container for point in known}  # one has two names
+    containers = [releases[release] for release in sorted(releases)]
+    found = misses(known, containers)
+    made: dict[str, dict[str, Width]] = {name: {} for name in CLASSES if name != "own runs"}
+    for (name, kind), errors in sorted(found.items(), reverse=True):
+        if (band := width(name, errors)) is not None:
+            made[name][kind] = band
+    weights = fit(known, [seconds_by_part(point.work) for point in known])
+    rows = left_over([point for point in known if not point.odd], weights)
+    return Learned(tuple(containers), weights, made, tuple(dict.fromkeys(rows)))
+
+
+def as_text(what: Learned) -> str:
+    """One row a line."""
+    head = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(what, rows=())), indent=1).decode()
+    rows = ",\n".join(msgspec.json.encode(row).decode() for row in what.rows)
+    return head.replace('"rows": []', f'"rows": [\n{rows}\n]') + "\n"
+
+
+def as_table(what: Learned) -> str:
+    lines = ["| class | kind | results | of | median error | 90 % band | inside a band made without them |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    for name, kinds in what.bands.items():
+        of = "configurations" if name in OF_CONFIGURATIONS else "models"
+        for kind, known in kinds.items():
+            band = f"+{math.expm1(known.half):.0%} / −{-math.expm1(-known.half):.0%}"
+            cells = (name, kind, known.rows, f"{known.groups} {of}", f"{math.expm1(known.median):.1%}", band)
+            lines.append(f"| {' | '.join(map(str, cells))} | {known.coverage:.1%} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    write = "--write" in (sys.argv[1:] if arguments is None else arguments)
+    what = learn()
+    print(as_table(what), end="")
+    docs = DOCS.read_text(encoding="utf-8")
+    before, _, rest = docs.partition(BEGIN)
+    wanted = {FILE: as_text(what), DOCS: before + BEGIN + as_table(what) + END + rest.partition(END)[2]}
+    old = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+    for path in old:
+        if write:
+            write_atomic(path, wanted[path])
+        print(f"{path}: {'written' if write else 'out of date; run with --write'}")
+    return 1 if old and not write else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
