@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from llmb_common import __version__
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.files import user_path
 from llmb_common.words import check_argument
@@ -110,6 +111,8 @@ def _parser(command: str) -> argparse.ArgumentParser:
         epilog=_commands(name) if command == "install" else None,
         formatter_class=_Formatter,
     )
+    version = f"{name} {__version__}"
+    parser.add_argument("--version", action="version", version=version, help="print the version and exit")
     if command == "install":
         # The whole list of flags would fill the first screen.
         parser.usage = f"{name} [--quickstart | --play FILE | answers] [options]\n       {name} COMMAND ..."
@@ -254,7 +257,8 @@ def _description(command: str) -> str:
         return COMMANDS[command][0].upper() + COMMANDS[command][1:] + "."
     return (
         "Install LLMB: the tool, training environments, container images and this site's settings.\n"
-        "In a terminal it asks, unless the flags below or --play give the answers."
+        "In a terminal it asks, unless the flags below or --play give the answers.\n"
+        "It works from a clone of the repository: the one that it is in, or LLMB_REPO."
     )
 
 

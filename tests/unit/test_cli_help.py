@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common import __version__
 from llmb_common.request.variables import VARIABLES
 from llmb_run.app import COMMANDS
 from llmb_run.commands import single_command
@@ -58,6 +59,22 @@ def test_without_arguments_the_overview_is_printed(cli: Cli) -> None:
     done = cli()
     assert done.status == 0
     assert done.out.strip() == cli("--help").out.strip()
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "program"),
+    [
+        ("llmb_run.main", [], "llmb-run"),
+        ("llmb_install.main", [], "llmb-install"),
+        ("llmb_install.main", ["add"], "llmb-install"),
+        ("llmb_common.timing.cli", ["nemo"], "parse_train_timing.sh"),
+    ],
+)
+def test_every_program_says_its_version(module: str, arguments: list[str], program: str) -> None:
+    code = f"import sys; from {module} import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, *arguments, "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+    assert done.stdout == f"{program} {__version__}\n"
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["list"], ["list", "-w", "mbridge"]])

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn, TextIO
 
+from llmb_common import __version__
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.guard import guarded
 from llmb_common.printable import printable
@@ -52,6 +53,7 @@ def _parser(style: Style, program: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("folder", nargs="*", type=Path, metavar="FOLDER", help="the runs, or one log")
     parser.add_argument("--format", type=_format, default="table", metavar="table|csv|json", help="default: table")
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
     parser.add_argument("--full-names", action="store_true", help="do not shorten long names (csv and json never do)")
     parser.add_argument(
         "--window",
@@ -78,6 +80,9 @@ def _run(arguments: list[str]) -> int:
         print(parser.format_help(), end="")
         return 0
     asked, unknown = parser.parse_known_args(arguments[1:])
+    if asked.version:
+        print(f"{parser.prog} {__version__}")
+        return 0
     if unknown:
         known = [f"--{name.replace('_', '-')}" for name in vars(asked) if name != "folder"]
         hint = did_you_mean(unknown[0].partition("=")[0], known)
