@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,25 @@ from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.memory.estimate import Job, stages_memory
 from llmb_common.planning.memory.kinds import known
-from llmb_common.planning.memory.layers import body_of
-from llmb_common.planning.memory.stages import under_way
+from llmb_common.planning.memory.layers import body_of, body_of_function
+from llmb_common.planning.memory.stages import chunks_of, under_way
+from llmb_common.planning.memory.storage import storage_of
+from llmb_common.planning.memory_estimate import StageMemory
 from llmb_common.planning.plan import make_plan
+from llmb_common.recipes.catalogue import Function
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe
+from llmb_common.recipes.shape import Experts, Kind, Layers, Shape
+from llmb_common.request.columns import Columns
 from llmb_common.request.read import read_request
 from llmb_common.site.cluster import ClusterConfig
 from llmb_common.site.machine import Machine
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = {name: load_recipe(ROOT / name) for name in ("llama3.1", "llama4", "grok1", "nemotron4", "mbridge")}
-PEAKS = json.loads((ROOT / "tests/data/memory_peaks.json").read_text())["rows"]
-DENSE = [row for row in PEAKS if row["model"].startswith("llama3_")]
+PEAKS = json.loads((ROOT / "tests/data/memory_peaks.json").read_text())
+DENSE = [row for row in PEAKS["rows"] if row["model"].startswith("llama3_")]
+DEEPSEEK = [row for row in PEAKS["rows"] if row["model"].startswith("deepseek")]
 
 
 def plan(recipe: str = "llama3.1", **variables: str) -> JobPlan:
@@ -46,30 +53,95 @@ def measured(row: dict[str, Any]) -> Job:
     size = row["model"].removeprefix("llama3_")
     groups = {"70b": 8, "405b": 16}[size]  # of the measured model, not the released one
     architecture = replace(RECIPES["llama3.1"].model(size).listed, layers=row["layers"], query_groups=groups)
-    columns = {name: row[name] for name in ("tp", "pp", "cp")}
+    return Job(body=body_of(architecture), layout=layout_of(row), sequence_length=row["sequence"])
+
+
+def layout_of(row: dict[str, Any]) -> Layout:
+    columns = {name: row[name] for name in ("tp", "pp", "cp", "ep")}
     shards = 8 // (row["tp"] * row["pp"] * row["cp"])
-    layout = Layout(gpus=8, mbs=1, gbs=row["microbatches"] * shards, **columns)
-    return Job(body=body_of(architecture), layout=layout, sequence_length=row["sequence"])
+    return Layout(gpus=8, mbs=1, gbs=row["microbatches"] * shards, etp=1 if row["ep"] else None, **columns)
 
 
-@pytest.mark.parametrize("row", DENSE, ids=lambda row: row["case"])
-def test_each_stage_of_dense_jobs_in_bf16_is_predicted_within_the_documented_error(row: dict[str, Any]) -> None:
-    stages = stages_memory(measured(row))
-    own = known("dense, bf16")
-    for stage, peak in zip(stages, row["allocated_gib"], strict=True):
-        assert own.low <= round(100 * (stage.total / peak - 1), 1) <= own.high
+def errors(stages: tuple[StageMemory, ...], peaks: list[float]) -> list[float]:
+    return [round(100 * (stage.total / peak - 1), 1) for stage, peak in zip(stages, peaks, strict=True)]
 
 
-def test_the_knowledge_of_dense_jobs_is_of_all_their_peaks() -> None:
-    assert known("dense, bf16").peaks == sum(len(row["allocated_gib"]) for row in DENSE)
+def check(kind: str, found: list[float]) -> None:
+    """The errors are those that are documented, all of them."""
+    own = known(kind)
+    assert (min(found), max(found), len(found)) == (own.low, own.high, own.peaks)
+
+
+def test_dense_jobs_in_bf16_are_predicted_within_a_third_of_a_percent() -> None:
+    """Every stage of 15 jobs, at two numbers of micro-batches; the formula has no fitted constant."""
+    check("dense, bf16", [e for row in DENSE for e in errors(stages_memory(measured(row)), row["allocated_gib"])])
     assert known("dense, bf16").knowledge == "validated"
     assert known("dense, fp8 (mx)").knowledge == "not validated"
+
+
+DEEPSEEK_V2 = {"hidden": 5120, "heads": 128, "ffn": 12288, "vocabulary": 102400}
+DEEPSEEK_V3 = {"hidden": 7168, "heads": 128, "ffn": 18432, "vocabulary": 129280}
+
+
+def deepseek(version: int) -> Function:
+    """Four layers, the first of them dense, as they were measured."""
+    experts, copies, ffn, shared = (160, 6, 1536, 3072) if version == 2 else (256, 8, 2048, 2048)
+    sizes = DEEPSEEK_V2 if version == 2 else DEEPSEEK_V3
+    hidden = sizes["hidden"]
+    latent = hidden * 1536 + 1536 * 128 * 192 + hidden * 576 + 512 * 128 * 256 + 128 * 128 * hidden
+    kinds = {
+        "a": Kind("latent", "dense", latent + 3 * hidden * sizes["ffn"], 0, 2 * hidden + 2048),
+        "b": Kind(
+            "latent",
+            "experts",
+            latent + 3 * hidden * shared,
+            experts * 3 * hidden * ffn,
+            2 * hidden + 2048 + experts * hidden,
+        ),
+    }
+    layers = Layers(order="a3b", kinds=kinds, head_dim=128, gated=True, latent=(1536, 512, 128, 64, 128))
+    moe = Experts(experts=experts, top_k=copies, ffn=ffn, shared_ffn=shared)
+    shape = Shape(layers=4, query_groups=128, moe=moe, **sizes)
+    return Function(columns=Columns(mbs=1, gbs=8), sequence_length=4096, architecture=shape, layers=layers)
+
+
+def test_experts_with_latent_attention_are_predicted_from_their_catalogue() -> None:
+    found = []
+    for row in DEEPSEEK:
+        body = body_of_function(deepseek(int(row["model"][-1])))
+        assert body is not None
+        stages = stages_memory(Job(body=body, layout=layout_of(row), sequence_length=4096))
+        found += errors(stages, row["allocated_gib"])
+    check("experts, bf16", found)
+
+
+def test_functions_are_predicted_as_well_as_it_is_documented() -> None:
+    found: dict[str, list[float]] = {}
+    for row in PEAKS["functions"]:
+        model, gpus, gpu, dtype = re.findall(r"(.*)_pretrain_(\d+)gpu_(.*)_(.*)_config", row["function"])[0]
+        made = plan("mbridge", MODEL_SIZE=model, JOB_TOTAL_GPUS=gpus, GPU_TYPE=gpu, DTYPE=dtype).preflight.memory
+        assert made is not None
+        found.setdefault(made.kind, []).append(round(100 * (made.peak / row["allocated_gib"] - 1), 1))
+    for kind, of_kind in found.items():
+        check(kind, of_kind)
+
+
+def test_interleaved_stages_in_fp8_are_predicted_as_well_as_it_is_documented() -> None:
+    storage = storage_of("cs", hopper=True, precision_aware=False, newer=False, settings={})
+    body, found = body_of(RECIPES["llama3.1"].model("70b").listed), []
+    for row in PEAKS["llama3_70b_fp8cs_32_h100"]["rows"]:
+        layout = Layout(gpus=32, tp=row["tp"], pp=row["pp"], vp=row["vp"], mbs=1, gbs=32)
+        stages = stages_memory(Job(body=body, layout=layout, sequence_length=4096, storage=storage))
+        found.append(round(100 * (max(stage.total for stage in stages) / row["allocated_gib"] - 1), 1))
+    check("dense, fp8 (cs), VP", found)
 
 
 def test_a_job_that_cannot_fit_is_refused_with_what_would_help() -> None:
     """Both of these planned without a word, and died an hour later."""
     message = refusal("nemotron4", MODEL_SIZE="340b", JOB_TOTAL_GPUS="64", GPU_TYPE="h100", DTYPE="bf16", FORCE="true")
-    assert "does not fit: pipeline stage 0 needs 102 GiB and 2 in reserve, of 79 GiB" in message
+    assert (
+        "does not fit: pipeline stage 0 needs at least 100 GiB, 102 predicted, and 2 in reserve, of 79 GiB" in message
+    )
     assert "JOB_TOTAL_GPUS 128 instead of 64 saves 27 GiB" in message
     too_few = {"MODEL_SIZE": "405b", "JOB_TOTAL_GPUS": "72", "GPU_TYPE": "h100", "DTYPE": "bf16", "FORCE": "true"}
     message = refusal(**too_few, TP="8", PP="9", CP="1", VP="NA", GBS="36")
@@ -117,6 +189,33 @@ def test_a_rank_runs_ahead_as_the_schedule_says() -> None:
     assert under_way(replace(layout, vp=None, gbs=2), 0) == (2,)
 
 
+def test_a_function_may_place_its_layers_itself() -> None:
+    layout = Layout(gpus=4, pp=2, vp=2, mbs=1, gbs=8)
+    said = "pipeline_model_parallel_layout"
+    assert chunks_of({said: "Et*4|(t*2|)*2tmL"}, layout, 9) == (4, 2, 2, 1)
+    assert chunks_of({said: [["embedding", "decoder"], ["decoder", "mtp", "loss"]]}, layout, 2) == (1, 1)
+    ends = {"num_layers_in_first_pipeline_stage": 3, "num_layers_in_last_pipeline_stage": 4}
+    assert chunks_of(ends, replace(layout, pp=4, vp=None), 17) == (3, 5, 5, 4)
+    assert chunks_of({}, layout, 8) is None
+
+
+def test_layers_of_a_function_are_those_of_its_parameters() -> None:
+    """One count: the catalogue's layers, ends and heads for further tokens are all of its parameters."""
+    catalogue = RECIPES["mbridge"].catalogue
+    assert catalogue is not None
+    for name in dict.fromkeys(entry.model for entry in catalogue.index):
+        function = catalogue.function(next(entry.name for entry in catalogue.index if entry.model == name))
+        if function.layers is None:
+            assert function.parameters is None
+            continue
+        a = function.architecture
+        inside = sum(kind.divided + kind.routed + kind.whole for kind in function.layers.in_order)
+        ends = 2 * a.vocabulary * a.hidden + a.hidden + function.layers.encoder
+        assert function.parameters is not None
+        assert (function.parameters - inside - ends > 0) == (a.mtp_layers > 0), name
+        assert len(function.layers.in_order) == a.layers
+
+
 def documented(recipe: Recipe) -> list[tuple[str, dict[str, str]]]:
     rows = []
     for one in recipe.configurations:
@@ -131,7 +230,7 @@ def documented(recipe: Recipe) -> list[tuple[str, dict[str, str]]]:
 def test_every_documented_plan_fits(name: str) -> None:
     def refused(asked: dict[str, str]) -> str:
         try:
-            plan(name, **asked, PREFLIGHT="strict")
+            plan(name, **asked, PREFLIGHT="strict" if name != "mbridge" else "default")
         except LLMBError as error:
             return str(error) if error.code == "does-not-fit" else ""  # others do not divide, and say so
         return ""

@@ -18,7 +18,7 @@ from llmb_common.errors import RecipeError, did_you_mean
 from llmb_common.recipes.generated import read_generated
 from llmb_common.recipes.model import Model
 from llmb_common.recipes.rows import Row, Variant
-from llmb_common.recipes.shape import Shape
+from llmb_common.recipes.shape import Layers, Shape
 from llmb_common.recipes.summary import Configuration
 from llmb_common.request.columns import Columns
 from llmb_common.structs import from_json
@@ -68,6 +68,8 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     parameters: int | None = None
     flops_per_token: float | None = None
     own_flops_per_token: float | None = None
+    layers: Layers | None = None
+    """None: a catalogue from before there were any, or a model that nobody counts."""
     stages: bool = False
     settings: dict[str, Any] = {}
     env: dict[str, str] = {}

@@ -23,6 +23,14 @@ SETTINGS = (
 """Fields of the model provider that are kept as they are."""
 
 
+_MIXERS = {
+    "latent": ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"),
+    "mamba": ("mamba_num_heads", "mamba_head_dim", "mamba_num_groups", "mamba_state_dim"),
+    "delta": ("linear_num_key_heads", "linear_key_head_dim", "linear_num_value_heads", "linear_value_head_dim"),
+}
+"""The sizes of what takes the place of grouped-query attention, under the framework's names."""
+
+
 def row(config: Any) -> dict[str, Any]:
     """The row of one recipe, of the configuration that calling it gave; JSON values only."""
     _complete(config)
@@ -33,6 +41,7 @@ def row(config: Any) -> dict[str, Any]:
         "parameters": parameters.count(config.model),
         "flops_per_token": flops_per_token(config),
         "own_flops_per_token": flops.per_token(config),
+        "layers": layers(config),
         "stages": _own_stages(config.model),
         "settings": settings(config),
         "env": {name: word(value) for name, value in sorted(config.env_vars.items())},
@@ -84,12 +93,32 @@ def architecture(config: Any) -> dict[str, Any]:
     }
 
 
+def layers(config: Any) -> dict[str, Any] | None:
+    """What the memory of a job depends on beside ``architecture``: the layers in order, and sizes inside them."""
+    model, found = config.model, parameters.layers(config.model)
+    if found is None:
+        return None
+    sizes = {
+        "head_dim": getattr(model, "kv_channels", None) or model.hidden_size // model.num_attention_heads,
+        "gated": bool(model.gated_linear_unit),
+        "expert_hidden": getattr(model, "moe_latent_size", None),
+    }
+    for name, fields in _MIXERS.items():
+        if any(kind[0] == name for kind in found["kinds"].values()):
+            sizes[name] = [getattr(model, field) or 0 for field in fields]
+    vision = getattr(model, "vision_config", None)
+    return found | {name: value for name, value in sizes.items() if value is not None} | parameters.beside(vision)
+
+
 def settings(config: Any) -> dict[str, Any]:
     """Other settings that tell two recipes apart; empty ones are left out."""
     model, mixed = config.model, config.mixed_precision
     found = {name: _plain(getattr(model, name, None)) for name in SETTINGS}
     found |= {
         "optimizer": config.optimizer.optimizer,
+        "precision_aware": bool(config.optimizer.use_precision_aware_optimizer),
+        "moments": _plain(str(config.optimizer.exp_avg_dtype)).removeprefix("torch."),
+        "fp32_gradients": bool(config.ddp.grad_reduce_in_fp32),
         "precision": mixed if isinstance(mixed, str) else _precision(mixed),
         "nccl_ub": bool(getattr(config.ddp, "nccl_ub", False)),
         "tp_comm_overlap": getattr(config.comm_overlap, "tp_comm_overlap", None),

@@ -8,6 +8,7 @@ builds them; norms are counted, the padding of the vocabulary is not.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 _VARIANTS = ("gated_delta_net", "dsa")
@@ -57,6 +58,61 @@ def _hybrid(model: Any, pattern: str) -> int:
     for head in heads[:1] if model.mtp_use_repeated_layer else heads:  # repeated ones share their weights
         total += sum(layer[kind] for kind in head) + 2 * model.hidden_size * model.hidden_size + 3 * norm
     return total
+
+
+def layers(model: Any) -> dict[str, Any] | None:
+    """The layers in order, as ``3a58b`` (three of the kind ``a``, then 58 of ``b``; a letter alone is one), and of each
+    kind its mixer, whether it has an MLP (``dense``), experts or neither, and its weights: of matrices that TP divides,
+    of routed experts, and the rest; None where they are not counted."""
+    if count(model) is None:
+        return None
+    pattern = getattr(model, "hybrid_layer_pattern", None)
+    found = _hybrid_kinds(model, pattern) if pattern else _gpt_kinds(model)
+    letters = {kind: chr(ord("a") + index) for index, kind in enumerate(dict.fromkeys(found))}
+    runs = [(letters[kind], len(list(same))) for kind, same in itertools.groupby(found)]
+    return {
+        "order": "".join(f"{length}{letter}" if length > 1 else letter for letter, length in runs),
+        "kinds": {letter: list(kind) for kind, letter in letters.items()},
+    }
+
+
+def beside(vision: Any) -> dict[str, int]:
+    """Weights of an encoder of images, which the first stage of a pipeline has."""
+    return {} if vision is None else {"encoder": _vision(vision)}
+
+
+def _gpt_kinds(model: Any) -> list[tuple[Any, ...]]:
+    latent = getattr(model, "multi_latent_attention", False)
+    kinds = []
+    for index, (linear, moe) in enumerate(zip(linear_layers(model), moe_layers(model), strict=True)):
+        mixer = _delta_net(model) if linear else _attention(model, index)
+        name = "delta" if linear else "latent" if latent else "attention"
+        kinds.append(_kind(model, name, mixer, "experts" if moe else "dense", 2))
+    return kinds
+
+
+def _hybrid_kinds(model: Any, pattern: str) -> list[tuple[Any, ...]]:
+    kinds = {
+        "M": lambda: _kind(model, "mamba", _mamba(model), "", 1),
+        "*": lambda: _kind(model, "attention", _attention(model), "", 1),
+        "-": lambda: _kind(model, "", 0, "dense", 1),
+        "E": lambda: _kind(model, "", 0, "experts", 1),
+    }
+    return [kinds[letter]() for letter in pattern.replace("|", "").partition("/")[0]]
+
+
+def _kind(model: Any, name: str, mixer: int, mlp: str, norms: int) -> tuple[Any, ...]:
+    whole, routed, own = norms * _norm(model), 0, 0
+    if mlp == "experts":
+        own = _experts(model)
+        width = getattr(model, "moe_latent_size", None) or model.hidden_size
+        matrices = 3 if model.gated_linear_unit else 2
+        routed = model.num_moe_experts * matrices * width * model.moe_ffn_hidden_size
+        whole += model.num_moe_experts * model.hidden_size
+        own -= routed + model.num_moe_experts * model.hidden_size
+    elif mlp:
+        own = _mlp(model)
+    return name, mlp, int(mixer + own), int(routed), int(whole)
 
 
 def _norm(model: Any) -> int:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import msgspec
 
 from llmb_common import gpus
+from llmb_common.engines import is_newer
 from llmb_common.errors import RequestError
 from llmb_common.planning.case import Case
 from llmb_common.planning.divisibility import Layout, check_layout
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.memory.estimate import Job, stages_memory
 from llmb_common.planning.memory.kinds import kind_of, known
-from llmb_common.planning.memory.layers import body_of
+from llmb_common.planning.memory.layers import body_of, body_of_function
+from llmb_common.planning.memory.stages import chunks_of
 from llmb_common.planning.memory.storage import storage_of
 from llmb_common.planning.memory_estimate import MemoryEstimate
 
@@ -47,17 +50,36 @@ def estimate_of(case: Case, plan: JobPlan) -> MemoryEstimate | None:
 
 def job_of(case: Case, plan: JobPlan) -> Job | None:
     """What the memory of a plan depends on; None as ``estimate_of`` says."""
-    if plan.device == "cpu" or plan.architecture is None:
+    if plan.device == "cpu":
         return None
-    scaling = "nvfp4" if plan.dtype == "nvfp4" else plan.fp8_recipe
-    aware = plan.dtype == "bf16" and not (plan.fsdp and plan.engine == "0.3") and not case.request.checkpoint
+    settings = case.function.settings if case.function is not None else {}
+    body = body_of_function(case.function) if case.function is not None else body_of(case.model.listed)
+    if body is None:
+        return None
+    saving = case.request.checkpoint or case.resumes  # which goes without the precision-aware optimizer
+    aware = plan.dtype == "bf16" and not (plan.fsdp and plan.engine == "0.3")
     storage = storage_of(
-        scaling,
+        plan.fp8_recipe or plan.dtype,
         hopper=gpus.generation_of(plan.gpu_type) == "hopper",
-        precision_aware=aware and not case.resumes,
-        newer=False,
+        precision_aware=(settings.get("precision_aware", False) or aware) and not saving,
+        newer=is_newer(plan.engine),
+        settings=settings,
     )
-    return Job(body=body_of(plan.architecture), layout=plan.layout, sequence_length=plan.seq_len, storage=storage)
+    if case.adapters:  # the weights of the model are frozen
+        storage = replace(storage, gradients=0, optimizer=0, copies=0)
+    layout = plan.layout
+    if settings.get("recompute_method") == "uniform" and "recompute_layers" not in plan.overridden:
+        layout = msgspec.structs.replace(layout, recompute_layers=len(body.layers))
+    return Job(
+        body=body,
+        layout=layout,
+        sequence_length=plan.seq_len,
+        storage=storage,
+        counts=chunks_of(settings, plan.layout, len(body.layers)),
+        early=1 if settings.get("overlap_moe_expert_parallel_comm") else 0,
+        recomputed=frozenset(settings.get("recompute_modules", ())),
+        offloaded=frozenset(settings.get("offload_modules", ())),
+    )
 
 
 def _at_least(job: Job, kind: str, plan: JobPlan) -> float | None:
@@ -66,12 +88,8 @@ def _at_least(job: Job, kind: str, plan: JobPlan) -> float | None:
         return max(stage.total for stage in stages_memory(job))
     plain = msgspec.structs.replace(job.layout, vp=None)
     if known(kind.replace(", VP", "")).knowledge == "validated":
-        return max(stage.total for stage in stages_memory(_with(job, plain)))
+        return max(stage.total for stage in stages_memory(replace(job, layout=plain)))
     return None
-
-
-def _with(job: Job, layout: Layout) -> Job:
-    return Job(**{**vars(job), "layout": layout})
 
 
 def check_memory(case: Case, estimate: MemoryEstimate | None) -> list[str]:
@@ -99,10 +117,11 @@ def _said(case: Case, estimate: MemoryEstimate, *, certain: bool) -> str:
     fullest = estimate.fullest
     largest, name = max((part, name) for name, part in fullest.parts.items())
     where = f"pipeline stage {fullest.first}" if len(estimate.stages) > 1 else "each rank"
-    doubt = "" if certain else f" (jobs of this kind, {estimate.kind}, are not validated)"
+    bound, doubt = estimate.at_least or estimate.peak, f" (jobs of this kind, {estimate.kind}, are not validated)"
+    needs = f"at least {bound:.0f} GiB, {estimate.peak:.0f} predicted," if bound < estimate.peak else f"{bound:.0f} GiB"
     return (
-        f"{case.what} on {case.gpus} GPUs {'does not' if certain else 'may not'} fit: {where} needs "
-        f"{estimate.peak:.0f} GiB and {estimate.reserve:.0f} in reserve, of {estimate.limit:.0f} GiB{doubt}; "
+        f"{case.what} on {case.gpus} GPUs {'does not' if certain else 'may not'} fit: {where} needs {needs} and "
+        f"{estimate.reserve:.0f} in reserve, of {estimate.limit:.0f} GiB{'' if certain else doubt}; "
         f"the largest part: {name.replace('_', ' ')}, {largest:.0f} GiB"
     )
 
@@ -114,7 +133,7 @@ def _knob(case: Case, job: Job, estimate: MemoryEstimate) -> str:
     """
     found = []
     for name, layout in _others(case, job.layout):
-        saved = estimate.peak - max(stage.total for stage in stages_memory(_with(job, layout)))
+        saved = estimate.peak - max(stage.total for stage in stages_memory(replace(job, layout=layout)))
         enough = estimate.peak - saved + estimate.reserve <= estimate.limit
         rank = (enough, enough and name != "gpus", enough and name != "recompute_layers", saved)
         found.append((rank, name, getattr(layout, name), getattr(job.layout, name)))

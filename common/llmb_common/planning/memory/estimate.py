@@ -32,7 +32,8 @@ class Job:
     counts: tuple[int, ...] | None = None
     early: int = 0
     recomputed: frozenset[str] = frozenset()
-    """Modules whose results are computed again, under megatron-core's names."""
+    offloaded: frozenset[str] = frozenset()
+    """Modules whose results are computed again, or sent to the host, under megatron-core's names."""
     instances: int = 1
     """Copies of FSDP's shards."""
 
@@ -67,8 +68,7 @@ def _stage(job: Job, stage: Stage, index: int) -> StageMemory:
 
 def _layers(job: Job, stage: Stage) -> tuple[Layer, ...]:
     """Those of the stage, and of the heads for further tokens."""
-    heads = job.body.mtp if stage.last else 0
-    return (*stage.layers, *(job.body.layers[-1:] * heads))
+    return (*stage.layers, *job.body.heads) if stage.last else stage.layers
 
 
 def _state(job: Job, stage: Stage) -> tuple[float, float, float, float]:
@@ -77,10 +77,11 @@ def _state(job: Job, stage: Stage) -> tuple[float, float, float, float]:
     layers = _layers(job, stage)
     products = sum(layer.weights.divided for layer in layers) / layout.tp
     routed = sum(layer.weights.routed for layer in layers) / ((layout.ep or 1) * (layout.etp or layout.tp))
-    heads = body.mtp if stage.last else 0
+    heads = len(body.heads) if stage.last else 0
     ends = (stage.first or heads > 0) + stage.last
     others = sum(layer.weights.whole for layer in layers) + ends * body.vocabulary * body.hidden / layout.tp
     others += stage.last * body.final_norm + heads * 2 * body.hidden * body.hidden / layout.tp
+    others += stage.first * body.encoder
     shards, expert_shards = layout.dp * layout.cp, (layout.expert_dp or 1)
     if layout.fsdp:
         shards, expert_shards = shards // job.instances, max(expert_shards // job.instances, 1)
@@ -103,8 +104,7 @@ def _activations(job: Job, stage: Stage) -> float:
         inputs = (len(chunk) - len(kept)) * _hidden(job)
         total += count * (inputs + sum(_saved(job, layer) for layer in kept[away:]))
     if stage.last:
-        heads = job.body.mtp
-        total += (1 + heads) * 2 * _hidden(job) + heads * (_saved(job, job.body.layers[-1]) + 2 * _hidden(job))
+        total += (2 + 4 * job.body.further) * _hidden(job) + sum(_saved(job, layer) for layer in job.body.heads)
     return total
 
 
@@ -115,15 +115,18 @@ def _hidden(job: Job) -> float:
 
 def _saved(job: Job, layer: Layer) -> float:
     """Bytes that one micro-batch saves in one layer on a rank."""
-    layout, tokens = job.layout, job.tokens / job.layout.tp
-    etp = layout.etp or layout.tp
-    copied = Saved(layer.expert.plain, layer.expert.inputs + layer.expert_hidden * etp, layer.expert.single)
-    return tokens * (_bytes(job, layer.mixer) + _bytes(job, layer.mlp) + layer.copies * _bytes(job, copied))
+    gathered = layer.expert_hidden * (job.layout.etp or job.layout.tp)  # by the ranks that share an expert
+    copied = (*layer.expert, Saved(inputs=gathered, modules=("moe",), offload=("expert_fc1", "fused_group_mlp")))
+    own = sum(_bytes(job, saved) for saved in layer.saved)
+    copies = layer.copies * sum(_bytes(job, saved) for saved in copied)
+    return job.tokens / job.layout.tp * (own + copies)
 
 
 def _bytes(job: Job, saved: Saved) -> float:
     """Attention keeps its output a second time where the product after it has it in FP8, and with CP, where ranks
     exchange it (all-to-all, Transformer Engine 2.8 and later)."""
+    if not job.recomputed.isdisjoint(saved.modules) or not job.offloaded.isdisjoint(saved.offload):
+        return 0.0
     inputs = job.storage.inputs
     output = 2.0 if inputs == 2 else 2 + inputs
     if job.layout.cp > 1 and inputs == 2:
@@ -140,7 +143,7 @@ def _moment(job: Job, stage: Stage) -> tuple[float, float]:
     in_layer += _gathered(job, stage)
     if not stage.last:
         return 0.0, in_layer
-    logits = job.storage.logits * (1 + body.mtp) * job.tokens * body.vocabulary / layout.tp
+    logits = job.storage.logits * (1 + body.further) * job.tokens * body.vocabulary / layout.tp
     buffer = whole if layout.tp > 1 else 0.0  # megatron-core keeps it
     at_end = whole + buffer + (_hidden(job) if layout.tp > 1 else 0.0) + _gathered(job, stage)
     return logits, max(at_end, in_layer + buffer - logits)

@@ -29,7 +29,10 @@ class Known(NamedTuple):
 
 MEASURED = {
     "dense, bf16": Known("validated", -0.3, 0.1, 27),
-    "experts, bf16": Known("not validated", -0.4, 0.2, 6),
+    # Latent attention, one micro-batch or two, experts of a fixed capacity: DeepSeek on one node only.
+    "experts, bf16": Known("not validated", -0.3, 0.1, 12),
+    "experts, bf16, CUDA graphs": Known("not validated", -17.3, -10.0, 2),
+    "experts, bf16, recomputation, CUDA graphs": Known("not validated", -11.2, -11.2, 1),
     "dense, fp8 (cs), VP": Known("not validated", -4.6, 16.4, 4),
 }
 
@@ -41,9 +44,9 @@ def kind_of(job: Job, precision: str, *, device_graphs: bool, adapters: bool, ot
         "VP": (layout.vp or 1) > 1,
         "FSDP": layout.fsdp,
         "recomputation": bool(layout.recompute_layers or job.recomputed),
-        "offload": bool(layout.offload_layers),
+        "offload": bool(layout.offload_layers or job.offloaded),
         "CUDA graphs": device_graphs,
-        "heads for further tokens": bool(job.body.mtp),
+        "heads for further tokens": job.body.further > 0,
         "adapters": adapters,
     }
     found = [word for word, there in words.items() if there]

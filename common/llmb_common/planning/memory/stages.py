@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 from llmb_common.planning.divisibility import Layout, pipeline_slots
 from llmb_common.planning.memory.layers import Body, Layer
@@ -55,6 +57,24 @@ def _even(layers: int, layout: Layout) -> list[int]:
         sizes[0] -= 1
         sizes[-1] -= 1
     return sizes
+
+
+def chunks_of(settings: Mapping[str, Any], layout: Layout, layers: int) -> tuple[int, ...] | None:
+    """Layers of each chunk where a function says so itself; None where they are divided evenly.
+
+    A layout is a list of names for each chunk, or a text: ``Et*4|(t*4|)*14tmL``, where ``t`` is a layer.
+    """
+    said = settings.get("pipeline_model_parallel_layout")
+    if isinstance(said, str):
+        whole = re.sub(r"\(([^()]*)\)\*([0-9]+)", lambda found: found[1] * int(found[2]), said)
+        flat = re.sub(r"(.)\*([0-9]+)", lambda found: found[1] * int(found[2]), whole)
+        return tuple(chunk.count("t") for chunk in flat.split("|"))
+    if said:
+        return tuple(chunk.count("decoder") for chunk in said)
+    first, last = (settings.get(f"num_layers_in_{end}_pipeline_stage") for end in ("first", "last"))
+    if first is None or last is None or layout.pp < 3 or (layout.vp or 1) > 1:
+        return None
+    return (first, *[(layers - first - last) // (layout.pp - 2)] * (layout.pp - 2), last)
 
 
 def under_way(layout: Layout, rank: int, early: int = 0) -> tuple[int, ...]:

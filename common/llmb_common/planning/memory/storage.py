@@ -6,7 +6,9 @@ As ``llmb_train.settings`` and NVIDIA's functions set them: gradients in bf16, t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 _SCALED = 1 + 1 / 32
 """MXFP8: an 8-bit scale for 32 elements."""
@@ -15,7 +17,7 @@ _QUARTER = 1 / 2 + 1 / 16
 """NVFP4: an 8-bit scale for 16 elements of half a byte."""
 
 _WEIGHTS = {
-    None: 2.0,
+    "bf16": 2.0,
     # Hopper's FP8 products need the transposed weights, too.
     "cs": 1.0,
     "ds": 1.0,
@@ -24,7 +26,7 @@ _WEIGHTS = {
     "nvfp4": 2 + 2 * _QUARTER,
 }
 
-_INPUTS = {None: 2.0, "mx": _SCALED, "nvfp4": _QUARTER}
+_INPUTS = {"bf16": 2.0, "mx": _SCALED, "nvfp4": _QUARTER}
 
 
 @dataclass(frozen=True)
@@ -44,22 +46,24 @@ class Storage:
     copies: float = 0
     logits: float = 2
 
-    @property
-    def plain(self) -> bool:
-        """Whether weights and activations are bf16."""
-        return self.weights == 2 and self.inputs == 2
 
+def storage_of(
+    precision: str, *, hopper: bool, precision_aware: bool, newer: bool, settings: Mapping[str, Any]
+) -> Storage:
+    """The storage of a job. ``precision``: ``bf16``, ``nvfp4`` or the FP8 recipe; ``settings``: of its function.
 
-def storage_of(scaling: str | None, *, hopper: bool, precision_aware: bool, newer: bool) -> Storage:
-    """The storage of a job. ``scaling``: None for bf16, the FP8 recipe, or ``nvfp4``; ``newer``: of a container after
-    Transformer Engine 2.17, whose fused loss writes its gradient in fp32 beside the logits (2.18, pull request 3193).
+    ``newer``: of a container after Transformer Engine 2.17, whose fused loss writes its gradient in fp32 beside the
+    logits (2.18, pull request 3193).
     """
-    transposed = 1 if hopper and scaling in ("cs", "ds") else 0
+    transposed = 1 if hopper and precision in ("cs", "ds") else 0
+    moments = 2 if settings.get("moments") == "bfloat16" else 4
+    # What the optimizer keeps of each weight: all of it, or of a bf16 weight the half that is missing.
+    master = 2 if precision_aware and precision == "bf16" else 4
     return Storage(
-        weights=_WEIGHTS[scaling] + transposed,
-        gradients=2,
-        optimizer=10 if precision_aware else 12,
-        inputs=_INPUTS.get(scaling, 1.0),
-        copies=0 if precision_aware else 4,
+        weights=_WEIGHTS[precision] + transposed,
+        gradients=4 if settings.get("fp32_gradients") else 2,
+        optimizer=master + moments * (1 if settings.get("optimizer") == "dist_muon" else 2),
+        inputs=_INPUTS.get(precision, 1.0),
+        copies=0 if precision_aware or settings.get("fp32_gradients") else 4,
         logits=6 if newer else 2,
     )
