@@ -438,3 +438,10 @@ def test_a_job_that_was_not_queued_again_costs_no_question(record: RunRecord, sl
     slurm.queue = [job(record, "COMPLETED")]
     assert look(record.with_state("RUNNING")).attempts == ()
     assert slurm.asked_for_starts == 0
+
+
+def test_a_suspended_job_was_not_queued_again(record: RunRecord, slurm: Slurm) -> None:
+    say(record, {"event": "start", "time": 210.0, "job_id": record.job_id, "nodes": "n1"})
+    slurm.queue = [job(record, "SUSPENDED", nodes="n1", started=200.0)]
+    found = look(record)
+    assert (found.state, found.attempts, found.nodes, slurm.asked_for_starts) == ("SUSPENDED", (), "n1", 0)

@@ -316,7 +316,8 @@ def test_why_a_run_without_a_log_ended(tmp_path: Path) -> None:
     record = {"state": "CANCELLED", "states": [{"detail": "by root"}]}
     folder = run_folder(tmp_path, "", run=record).folder
     found = analyse(RunFiles("run", folder, None), WINDOW)
-    assert found.status.message == f"no log-*.out in {folder} (CANCELLED, by root)"
+    assert found.status.message == "it left no log (CANCELLED, by root)"
+    assert analysed(tmp_path, "", run=record).status.message == "the log is empty (CANCELLED, by root)"
 
 
 def test_an_empty_log_of_a_waiting_run_is_no_failure(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ STATES: dict[str, Kind] = {
     "REQUEUE_HOLD": "waiting",
     "SPECIAL_EXIT": "waiting",  # requeued and held because of its exit code
     "RESV_DEL_HOLD": "waiting",
-    "SUSPENDED": "waiting",
     "EXPEDITING": "waiting",
     # running: has nodes
     "CONFIGURING": "running",
@@ -27,6 +26,7 @@ STATES: dict[str, Kind] = {
     "SIGNALING": "running",
     "STAGE_OUT": "running",
     "STOPPED": "running",
+    "SUSPENDED": "running",  # it goes on where it is
     "COMPLETING": "running",
     "UPDATE_DB": "running",
     "LAUNCH_FAILED": "running",

@@ -164,7 +164,7 @@ def analyse(
     if files.log is None:
         if planned.alive:
             return RunTiming(files, Status("Running", "still_running", None, "no log yet"), window, notices=notices)
-        message = f"no log-*.out in {files.folder}" + (f" ({planned.failure})" if planned.failure else "")
+        message = f"it left no log ({planned.failure})" if planned.failure else f"no log-*.out in {files.folder}"
         return RunTiming(files, Status("Failed", "no_log", None, message), window)
     try:
         with open_log(files.log) as file:
@@ -177,7 +177,8 @@ def analyse(
         reason = f"{files.log}: {error.strerror or error}"
         return RunTiming(files, Status("Failed", "unreadable_log", None, reason), window, notices=notices)
     if empty and status.state == "Failed":
-        status = Status("Failed", "empty_log", None, "the log is empty")
+        message = "the log is empty" + (f" ({planned.failure})" if planned.failure else "")
+        status = Status("Failed", "empty_log", None, message)
     measured = window.select(content.iterations)
     if len(measured) < len(window):
         measured = ()
