@@ -48,10 +48,14 @@ class Noise:
     drift: float = 0.0
     """How much slower the last step is than the first; the window's centre has the true speed."""
 
+    slow: float = 0.0
+    """Share of runs that are ``slower`` than the others: they got the other cluster, or a slow node."""
+    slower: float = 0.0
+
     @property
     def mean(self) -> float:
         """True mean step time of runs whose steady steps take 1 s."""
-        return 1 + self.stalls * (self.times - 1)
+        return (1 + self.stalls * (self.times - 1)) * (1 + self.slow * self.slower)
 
 
 NOISES = (
@@ -81,6 +85,11 @@ DAYS = (
     Noise("days 1 %, runs 1 %", 0.01, day=0.01),
 )
 
+KINDS = (
+    Noise("half of the runs 5 % slower", 0.003, slow=0.5, slower=0.05),
+    Noise("a quarter of the runs 8 % slower", 0.003, slow=0.25, slower=0.08),
+)
+
 _HISTORY = 20
 """Configurations on record, of four runs on two days each; 20 days are enough to know a site."""
 
@@ -88,6 +97,7 @@ _HISTORY = 20
 def simulate(noise: Noise, source: random.Random, level: float = 1.0, day: str = "") -> StepTime:
     """One run whose steady steps take ``level`` s, measured as a real one is."""
     level *= 1 + source.gauss(0, noise.run)
+    level *= 1 + noise.slower * (source.random() < noise.slow) if noise.slow else 1
     state = source.gauss(0, 1)
     steps = []
     for index in range(_STEPS):
@@ -183,7 +193,7 @@ def _table(
 
 def runs_table(trials: int, seed: int) -> Iterator[str]:
     """Runs of days of their own."""
-    return _table("Noise", NOISES, [(n, n) for n in (1, 3, 5, 10)], trials, seed)
+    return _table("Noise", (*NOISES, *KINDS), [(n, n) for n in (1, 3, 5, 10)], trials, seed)
 
 
 def stalls_table(trials: int, seed: int) -> Iterator[str]:
@@ -200,7 +210,7 @@ def looks_table(trials: int, seed: int) -> Iterator[str]:
     """Repeating until there is an answer."""
     yield "| Noise | Record | " + " | ".join(f"{ratio:g}" for ratio in RATIOS) + " |"
     yield "|---|---|" + "---:|" * len(RATIOS)
-    for noise in (*NOISES[:5], STALLED[2], DAYS[1]):
+    for noise in (*NOISES[:5], STALLED[2], DAYS[1], *KINDS):
         for known in (False, True):
             source = random.Random(f"{seed} {noise.title} {known}")
             found = [looks(noise, ratio, trials=trials, source=source, known=known) for ratio in RATIOS]

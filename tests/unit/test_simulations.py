@@ -87,6 +87,13 @@ def test_stalls_count_in_the_true_mean() -> None:
     assert Noise("", 0.03).mean == 1.0
 
 
+def test_runs_of_a_slower_kind_count_in_the_true_mean() -> None:
+    kinds = Noise("", 0.0, 0.0, slow=0.25, slower=0.08)
+    found = [run.seconds for run in repeats(kinds, random.Random(1), 400)]
+    assert {round(seconds, 6) for seconds in found} == {1.0, 1.08}
+    assert sum(found) / 400 == pytest.approx(kinds.mean, abs=0.005)
+
+
 def test_runs_are_spread_evenly_over_days_that_they_share() -> None:
     noise = Noise("", 0.0, 0.0, day=0.05)
     found = repeats(noise, random.Random(1), 6, 3)
@@ -155,7 +162,7 @@ def test_wrong_answers_stay_below_five_per_cent(noise: Noise, count: int, days: 
 @pytest.mark.parametrize("part", PARTS)
 def test_a_table_has_a_row_for_each_case_and_cells_that_are_shares(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulation, "_HISTORY", 3)
-    for name in ("NOISES", "STALLED", "DAYS"):
+    for name in ("NOISES", "STALLED", "DAYS", "KINDS"):
         monkeypatch.setattr(simulation, name, getattr(simulation, name)[:3])
     header, rule, *rows = PARTS[part](2, 1)
     assert header.count("|") == rule.count("|")

@@ -236,6 +236,12 @@ def test_the_site_speaks_for_a_configuration_that_ran_three_times():
     assert known.ratio == pytest.approx(1.0), "earlier runs do not say how fast it is"
 
 
+def test_a_site_that_is_louder_than_what_is_stated_is_believed_at_once():
+    loud = Scatter(0.0, 15.0, 0.04, 15.0, Stalls(0, 0, 2000), learned=True)
+    single = decide([run(11.5)], 10.0, scatter=loud)
+    assert (single.source, single.answer, decide([run(11.5)], 10.0).answer) == ("site", "inconclusive", "fail")
+
+
 def test_a_quiet_site_resolves_one_per_cent_with_five_runs():
     calm = Scatter(0.0, 15.0, 0.005, 15.0, Stalls(0.0, 0.0, 4000), learned=True)
     source = random.Random(1)

@@ -43,6 +43,10 @@ _DOUBT = (
 _AS_GOOD = 6.0  # in variances: splits whose squares are that close may as well be the true one
 
 
+_STATED_DEGREES = 2.0
+"""A history shows how its days scatter: what is only stated of them counts for no more."""
+
+
 class Prior(NamedTuple):
     """Standard deviation of a day's mean, as a share of the step time, and how many days it counts for."""
 
@@ -54,7 +58,7 @@ def day_prior(scatter: Scatter, runs: Sequence[int]) -> Prior:
     """Of the means of days with so many runs each (degrees of freedom by Satterthwaite)."""
     day, run = scatter.day**2, scatter.run**2 * fmean(1 / count for count in runs)
     degrees = (day + run) ** 2 / max(day**2 / scatter.day_degrees + run**2 / scatter.run_degrees, 1e-300)
-    return Prior(math.sqrt(day + run), degrees)
+    return Prior(math.sqrt(day + run), degrees if scatter.learned else min(degrees, _STATED_DEGREES))
 
 
 @dataclass(frozen=True)

@@ -274,7 +274,8 @@ def _variance(
     own = squares(groups)
     within, free = own.within + earlier.within, own.within_degrees + earlier.within_degrees
     between, days_free = own.between + earlier.between, own.between_degrees + earlier.between_degrees
-    trusted = scatter.learned and free + days_free >= _TRUST
+    # That the site is louder than what is stated is believed at once.
+    trusted = scatter.learned and (free + days_free >= _TRUST or scatter.total > stated.total)
     total, degrees, share, dropped, source = 0.0, 0.0, 0.0, False, "stated"
     for model in (scatter, stated) if trusted else (stated,):
         run, run_degrees, odd_run = _pooled(model.run**2 + inside, model.run_degrees, within, free)

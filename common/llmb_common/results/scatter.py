@@ -32,6 +32,9 @@ _STATED_WEIGHT = 4
 
 _LEAST_VARIANCE = 1e-10
 
+_SET_ASIDE = 10
+"""One group in so many may be an accident: a driver that changed between its days."""
+
 
 class Stalls(NamedTuple):
     """Time lost to stalled steps: the sum of what each took beyond a steady step, the sum of its square, and steps."""
@@ -152,6 +155,9 @@ def stalls_of(run: StepTime) -> Stalls:
 def _prior(variances: Sequence[tuple[float, int]]) -> tuple[float, float]:
     """The variance, and the degrees of freedom, of the scaled inverse chi-square behind variances of few values.
 
+    Where runs are of two kinds (two clusters, a slow node), most small groups meet one of them and hardly scatter, and
+    an average of logarithms follows them. There the plain average speaks, and few quiet runs do not talk it down.
+
     Args:
         variances: each with its degrees of freedom
     """
@@ -161,7 +167,14 @@ def _prior(variances: Sequence[tuple[float, int]]) -> tuple[float, float]:
     weights = [1 / (noise + unlike) for noise in chance]
     mean = _weighted(logs, weights)
     degrees = 2 * trigamma_inverse(unlike + 1 / sum(weights))
-    return math.exp(mean + _bias(degrees)), degrees
+    usual, plain = math.exp(mean + _bias(degrees)), _plain_average(variances)
+    return (usual, degrees) if usual >= plain else (plain, max(degrees, _STATED_DEGREES))
+
+
+def _plain_average(variances: Sequence[tuple[float, int]]) -> float:
+    """Of all but the largest."""
+    kept = sorted(variances)[: max(len(variances) - math.ceil(len(variances) / _SET_ASIDE), 1)]
+    return _weighted([variance for variance, _ in kept], [degrees for _, degrees in kept])
 
 
 def _unlikeness(logs: Sequence[float], chance: Sequence[float]) -> float:
