@@ -247,6 +247,24 @@ def test_one_run_of_several_that_does_not_train_spoils_the_pass(cli: Cli) -> Non
     assert (len(group["run_ids"]), group["unsuccessful"]) == (3, 1)
 
 
+def test_one_run_of_several_that_meets_nan_spoils_the_pass(cli: Cli) -> None:
+    """A crash does not: nobody knows what it would have trained."""
+    extra = {True: "", False: "mtp_1 loss: 9.0E+00"}
+    nan = "".join(mbridge_line(index, milliseconds=FAST, extra=extra[index == 20]) for index in range(1, 51))
+    for number in range(3):
+        make_run(cli.install, log=steady_log(FAST), job_id=str(101 + number))
+    make_run(cli.install, log=steady_log(FAST)[:3000], state="FAILED", job_id="104")
+    (group,) = cli("results", "--group", "--json").data["groups"]
+    assert group["verdict"] == "pass"
+    make_run(cli.install, log=nan, job_id="105")
+    (group,) = cli("results", "--group", "--json").data["groups"]
+    missing = "no 'mtp_1 loss' is printed at iteration 20, as Megatron does for NaN"
+    assert group["verdict_text"] == f"fast, but not training: 1 of 5 runs: {missing}"
+    report = cli.install / "report.xml"
+    cli("report", "--junit", str(report))
+    assert f'<failure message="fast, but not training: 1 of 5 runs: {missing[:3]}' in report.read_text()
+
+
 def test_repeats_show_which_run_is_wrong(cli: Cli) -> None:
     """Each alone falls."""
     for number, rate in enumerate((0.98, 0.98, 0.998, 0.98)):

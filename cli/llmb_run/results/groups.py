@@ -99,7 +99,7 @@ def _group(items: Sequence[tuple[Measured, RunRecord]]) -> Group:
 
 
 def _with_training(verdict: Verdict | None, items: Sequence[Measured]) -> Verdict | None:
-    """A configuration passes only if every successful run of it trained."""
+    """A configuration passes only if no run of it ended without having trained, or met NaN."""
     odd = [item.not_training for item in items if item.not_training]
     if verdict is None or not odd or len(odd) == len(items):
         return verdict

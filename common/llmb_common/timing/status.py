@@ -55,6 +55,11 @@ class Status:
     iteration: int | None = None
     message: str = ""
 
+    @property
+    def not_finite(self) -> bool:
+        """The run met NaN or an infinite value, printed or not: whatever it did, it was not training."""
+        return self.reason.startswith(("nan_", "inf_"))
+
 
 @dataclass(frozen=True)
 class Planned:
