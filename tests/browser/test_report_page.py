@@ -280,7 +280,7 @@ def test_runs_of_the_same_second_have_a_time_axis_that_can_be_read(
 ) -> None:
     (history,) = [item for item in report.histories if item.title == LARGE]
     noon = 1_795_608_000.0
-    moments = tuple(replace(item, created=noon + 0.2 * place) for place, item in enumerate(history.moments))
+    moments = tuple(replace(item, started=noon + 0.2 * place) for place, item in enumerate(history.moments))
     close = msgspec.structs.replace(report, histories=(replace(history, moments=moments),))
     file = tmp_path / "close.html"
     file.write_text(html_page(close), encoding="utf-8")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import re
 import shutil
 import subprocess
 import tarfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,6 +70,25 @@ def test_a_pack_that_agrees_with_its_logs_is_verified(site: Site, pack: Path) ->
     assert "signature: none" in done.out
     data = site("accept", "verify", pack, "--json").data
     assert (data["ok"], data["verdict"]["outcome"], data["signature"]["state"]) == (True, "accepted", "none")
+
+
+def test_a_pack_is_verified_in_another_time_zone(site: Site, pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its runs began from 5:55 to 6:05 there, on two days, and within ten minutes where they were made."""
+    begun = 1793307300.0  # 2026-10-29, 20:55 UTC
+    content = packs.members(pack)
+    for number, name in enumerate(name for name in sorted(content) if name.endswith("/run.json")):
+        record = json.loads(content[name][1])
+        record["manifest"]["utc_offset"] = 0
+        for state in record["states"]:
+            state["time"] = begun + 600 * (number % 2)
+        content[name] = (content[name][0], json.dumps(record).encode())
+    packs.write(pack, packs.with_new_hashes(content))
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        done = site("accept", "verify", pack)
+    time.tzset()
+    assert done.status == 0, said(done)
 
 
 def test_a_pack_without_an_acceptance_is_verified_too(site: Site) -> None:

@@ -27,7 +27,7 @@ NOISE = (0.001, -0.002, 0.002, 0.0, -0.001, 0.001, -0.002, 0.001)
 
 
 def told(record: RunRecord, when: float, **evidence: Any) -> RunRecord:
-    manifest = {**record.manifest, "job": {"evidence": {"nodes": 1, **evidence}}}
+    manifest = {**record.manifest, "utc_offset": 0, "job": {"evidence": {"nodes": 1, **evidence}}}
     return replace(record, states=(State("COMPLETED", when, ""),), manifest=manifest)
 
 
@@ -101,9 +101,9 @@ def test_a_change_on_a_day_that_may_as_well_be_the_one_is_named(record: RunRecor
 
 
 def test_days_count_and_not_runs(record: RunRecord) -> None:
-    """Twenty runs of two evenings share what the evenings were like."""
+    """Twenty runs of two evenings, on which they went on past midnight, share what the evenings were like."""
     evenings = [
-        (told(record, START + DAY * (at // 10) + 7200 * (at % 10)), StepTime(5.0 + 0.3 * (at // 10), 0.0, 10))
+        (told(record, START + DAY * (at // 10) + 3600 * (18 + at % 10)), StepTime(5.0 + 0.3 * (at // 10), 0.0, 10))
         for at in range(20)
     ]
     (history,) = histories(evenings)

@@ -97,7 +97,7 @@ def test_history_is_by_date_and_says_what_changed(tmp_path: Path) -> None:
         "llama3.1 8b nemo2 bf16 on 8 h100",
     ]
     first, second = found[0].moments
-    assert (first.created, first.seconds, first.changes) == (100.0, 6.0, ())
+    assert (first.started, first.seconds, first.changes) == (100.0, 6.0, ())
     # The driver was not told before: whether it changed, nobody knows.
     assert [(change.name, change.after) for change in second.changes] == [("llmb", "0.2.0")]
 

@@ -20,7 +20,7 @@ from llmb_common.errors import RecordError
 from llmb_common.files import sha256_of, sha256_of_tree
 from llmb_common.planning.job_plan import plan_as_dict
 from llmb_common.runs.manifest import make_manifest
-from llmb_common.runs.record import ArrayTask, RunRecord, Submission, load_record, update_record
+from llmb_common.runs.record import ArrayTask, RunRecord, State, Submission, load_record, update_record
 from llmb_common.submission.create import create_run
 from support.run_site import RECIPE, RunSite
 from support.runs import make_run
@@ -44,6 +44,29 @@ def record(tmp_path: Path, code: Path) -> RunRecord:
 def content(record: RunRecord) -> dict[str, Any]:
     value: dict[str, Any] = json.loads(record.paths.record.read_text())
     return value
+
+
+EIGHT_IN_THE_EVENING = 1793304000.0
+"""2026-10-29, 20:00 UTC."""
+
+
+def test_runs_of_one_evening_share_a_day_wherever_somebody_asks(
+    record: RunRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def day(hours: float, offset: object = 0) -> str:
+        states = (State("PENDING", 0.0, ""), State("RUNNING", EIGHT_IN_THE_EVENING + 3600 * hours, ""))
+        return replace(record, states=states, manifest={**record.manifest, "utc_offset": offset}).day
+
+    assert [day(hours) for hours in (0, 3.9, 5, 9.9)] == ["2026-10-29"] * 4
+    assert (day(10), day(-14.1)) == ("2026-10-30", "2026-10-28")
+    assert day(0, offset=10 * 3600) == "2026-10-30", "it is six in the morning there"
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        assert day(0.9) == "2026-10-29"
+        assert day(0.9, offset="9 hours") == day(0.9, offset=10**9) == "2026-10-29", "of older records as here"
+        assert day(1.1, offset=None) == "2026-10-30"
+    time.tzset()
 
 
 def test_a_new_run_is_on_disk_as_it_was_asked_for(record: RunRecord) -> None:

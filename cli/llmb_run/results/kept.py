@@ -25,7 +25,7 @@ from llmb_common.results.configuration import configuration_of
 from llmb_common.results.past_runs import PastRun
 from llmb_common.results.verdict import Steps, steps_of, window_of
 from llmb_common.runs.evidence.account import account_of
-from llmb_common.runs.record import RUNNING, RunRecord
+from llmb_common.runs.record import RunRecord
 from llmb_common.slurm.states import is_live
 from llmb_common.structs import from_packed
 from llmb_common.timing.iterations import IterationsOnDisk
@@ -126,9 +126,7 @@ def _placed(steps: Steps, record: RunRecord) -> Steps:
     """With when and where the run was, which its repeats may share."""
     if steps.time is None:
         return steps
-    started = next((item.time for item in record.states if item.state == RUNNING), record.created)
-    day = time.strftime("%Y-%m-%d", time.localtime(started))
-    return replace(steps, time=replace(steps.time, day=day, nodes=",".join(account_of(record).hosts)))
+    return replace(steps, time=replace(steps.time, day=record.day, nodes=",".join(account_of(record).hosts)))
 
 
 def _content(read: RunTiming, steps: Steps) -> _Content:

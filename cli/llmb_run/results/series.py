@@ -182,9 +182,9 @@ HISTORY: tuple[Column[HistoryRow], ...] = (
     Column("key", at("line.key"), Form.CSV, "the same for what is the same work at the same place"),
     Column(
         "date",
-        lambda row: _date(row.moment.created).isoformat(timespec="seconds"),
+        lambda row: _date(row.moment.started).isoformat(timespec="seconds"),
         *(TEXT | Form.CSV, "UTC", "date (UTC)"),
-        text=lambda row: f"{_date(row.moment.created):%Y-%m-%d %H:%M}",
+        text=lambda row: f"{_date(row.moment.started):%Y-%m-%d %H:%M}",
     ),
     Column("run_id", at("moment.run_id"), TEXT | Form.CSV, "", "run"),
     Column("software", at("moment.software"), TEXT | Form.CSV, "container and engine", "software"),

@@ -34,10 +34,11 @@ class Changed:
 
 @dataclass(frozen=True)
 class Moment:
-    """One successful run; ``seconds`` a step, with its standard error."""
+    """One successful run, begun at ``started`` (Unix time); ``seconds`` a step, with its standard error."""
 
     run_id: str
-    created: float
+    started: float
+    day: str
     software: str
     seconds: float
     error: float
@@ -46,7 +47,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Shift:
-    """From the run ``run_id`` on, created at ``since``, steps take ``ratio`` times as long; bounds as of a verdict.
+    """From the run ``run_id`` on, begun at ``since``, steps take ``ratio`` times as long; bounds as of a verdict.
 
     The change may as well lie between the days of ``earliest`` and ``latest`` (Unix time).
     """
@@ -93,7 +94,7 @@ def histories(
         together.setdefault(configuration_key(record.plan), []).append((record, measured))
     found = []
     for key, items in together.items():
-        items.sort(key=lambda item: item[0].created)
+        items.sort(key=lambda item: item[0].started)
         moments, seen = zip(*_moments(items), strict=True)
         found.append(
             History(key, title_of(items[0][0]), moments, _shifts(moments, seen, rate, scatter_of(items[-1][0])))
@@ -108,10 +109,8 @@ def _moments(items: Iterable[tuple[RunRecord, StepTime]]) -> Iterable[tuple[Mome
     for record, measured in items:
         now = facts(record)
         changes, seen = ((), ()) if before is None else (_changes(before, now), _changes(known, now))
-        yield (
-            Moment(record.paths.run_id, record.created, software_of(record), measured.seconds, measured.error, changes),
-            seen,
-        )
+        when, times = (record.started, record.day), (measured.seconds, measured.error)
+        yield Moment(record.paths.run_id, *when, software_of(record), *times, changes), seen
         before = now
         known = {name: value for name, value in known.items() if name in EVIDENCE} | now
 
@@ -127,8 +126,8 @@ def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[Changed
 
 
 def _days(moments: Sequence[Moment]) -> list[int]:
-    """Where in ``moments`` each day (UTC) with runs begins."""
-    days = [moment.created // 86400 for moment in moments]
+    """Where in ``moments`` each day with runs begins."""
+    days = [moment.day for moment in moments]
     return [at for at, day in enumerate(days) if at == 0 or day != days[at - 1]]
 
 
@@ -159,12 +158,12 @@ def _shift(
     first = moments[edges[change.at]]
     return Shift(
         run_id=first.run_id,
-        since=first.created,
+        since=first.started,
         ratio=math.exp(change.shift),
         low=math.exp(change.shift - change.reach),
         high=math.exp(change.shift + change.reach),
-        earliest=moments[edges[change.earliest]].created,
-        latest=moments[edges[change.latest]].created,
+        earliest=moments[edges[change.earliest]].started,
+        latest=moments[edges[change.latest]].started,
         stands=stands,
         changed=changed,
     )

@@ -7,6 +7,7 @@ import json
 import platform
 import re
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ def make_manifest(
         "llmb": __version__,
         "python": platform.python_version(),
         "host": platform.node(),
+        "utc_offset": time.localtime().tm_gmtoff,
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         **(origin or origin_of(recipe_folder, code)),
         "image": _image(plan),

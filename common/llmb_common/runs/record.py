@@ -33,6 +33,9 @@ from llmb_common.words import is_experiment_name
 
 SCHEMA = 1
 
+_DAY = 86400
+_MORNING = 6 * 3600
+
 # States of a run that are ours; once a scheduler knows the job, its own words are kept (PENDING, TIMEOUT, ...).
 SUBMITTING = "SUBMITTING"
 SUBMITTED = "SUBMITTED"
@@ -115,6 +118,22 @@ class RunRecord:
     @property
     def created(self) -> float:
         return self.states[0].time if self.states else 0.0
+
+    @property
+    def started(self) -> float:
+        """When it began to run; where nobody saw that, when it was created."""
+        return next((item.time for item in self.states if item.state == RUNNING), self.created)
+
+    @property
+    def day(self) -> str:
+        """Of its start, where it was submitted, whoever asks: runs of one day share its weather.
+
+        Days begin at six: an evening goes on past midnight.
+        """
+        offset = self.manifest.get("utc_offset")
+        if not isinstance(offset, int) or abs(offset) > _DAY:
+            offset = time.localtime(self.started).tm_gmtoff
+        return time.strftime("%Y-%m-%d", time.gmtime(self.started + offset - _MORNING))
 
     @property
     def job_name(self) -> str:

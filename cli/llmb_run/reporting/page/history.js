@@ -8,8 +8,8 @@ function showHistory(runs) {
   const several = shown.length > 1;
   const values = shown.flatMap((history) => {
     const base = several ? median(history.moments.map((moment) => moment.seconds)) / 100 : 1;
-    return history.moments.map(({ run_id, created, software, seconds, error, changes }) => ({
-      run: run_id, slow: slowRuns.has(run_id), configuration: history.title, key: history.key, created: 1000 * created, software, seconds, error,
+    return history.moments.map(({ run_id, started, software, seconds, error, changes }) => ({
+      run: run_id, slow: slowRuns.has(run_id), configuration: history.title, key: history.key, created: 1000 * started, software, seconds, error,
       what: changes.map((change) => change.name).join(", "), drawn: seconds / base, low: (seconds - 2 * error) / base, high: (seconds + 2 * error) / base,
       changed: changes.map(({ name, before, after }) => `${name}: ${before} \u2192 ${after}`),
     }));
