@@ -87,7 +87,7 @@ def test_history_is_by_date_and_says_what_changed(tmp_path: Path) -> None:
     told = {"job": {"evidence": {"nodes": 1, "driver": "580.1"}}}
     found = histories(
         [
-            (moved(new, 300.0, llmb="0.2.0", **told), steady),
+            (moved(new, 300.0, llmb="0.0.1", **told), steady),
             (moved(other, 50.0), steady),
             (moved(old, 100.0), StepTime(6.0, 0.01, 10)),
         ]
@@ -99,7 +99,7 @@ def test_history_is_by_date_and_says_what_changed(tmp_path: Path) -> None:
     first, second = found[0].moments
     assert (first.started, first.seconds, first.changes) == (100.0, 6.0, ())
     # The driver was not told before: whether it changed, nobody knows.
-    assert [(change.name, change.after) for change in second.changes] == [("llmb", "0.2.0")]
+    assert [(change.name, change.after) for change in second.changes] == [("llmb", "0.0.1")]
 
 
 def test_another_image_is_the_same_configuration_on_other_software(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import TypeAlias
 from llmb_common.errors import ConfigError, EnvironmentLacks, LLMBError, RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.results.baselines import Baseline, baselines, baselines_for, title_of_plan
-from llmb_common.results.configuration import configuration_key, software_of_plan
+from llmb_common.results.baselines import Baseline, baselines, baselines_for
+from llmb_common.results.configuration import configuration_key, software_of_plan, title_of
 from llmb_common.results.decision import Decision
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.past_runs import PastRuns
@@ -47,7 +47,7 @@ class Workload:
 
     @property
     def title(self) -> str:
-        return title_of_plan(self.plan) + (" (pre-screen)" if self.entry.prescreen else "")
+        return title_of(self.plan) + (" (pre-screen)" if self.entry.prescreen else "")
 
     @property
     def indication(self) -> bool:

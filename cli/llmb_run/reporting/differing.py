@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from llmb_common.results.baselines import title_of
 from llmb_common.results.comparison import facts
+from llmb_common.results.configuration import title_of
 from llmb_run.results.measuring import Measured
 
 _MOST_VALUES = 8
@@ -43,7 +43,7 @@ def differing(found: Sequence[Measured]) -> tuple[Differing, ...]:
     together: dict[str, dict[str, Mapping[str, str]]] = {}
     for item in found:
         if item.record:
-            together.setdefault(title_of(item.record), {})[item.record.paths.run_id] = facts(item.record)
+            together.setdefault(title_of(item.record.plan), {})[item.record.paths.run_id] = facts(item.record)
     listed = ((title, _facts(runs)) for title, runs in together.items())
     return tuple(Differing(title, differ) for title, differ in listed if differ)
 

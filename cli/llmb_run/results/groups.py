@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from llmb_common.printable import counted
-from llmb_common.results.baselines import title_of
-from llmb_common.results.configuration import configuration_key, software_of
+from llmb_common.results.configuration import configuration_key, software_of, title_of
 from llmb_common.results.decision import CONFIDENCE, level, look
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.verdict import Verdict, judge_runs, with_training
@@ -85,7 +84,7 @@ def _group(items: Sequence[tuple[Measured, RunRecord]]) -> Group:
         )
     return Group(
         key=configuration_key(record.plan),
-        title=title_of(record),
+        title=title_of(record.plan),
         software=software_of(record),
         runs=tuple(record for _, record, _ in judged),
         seconds=tuple(time.seconds for time in times),

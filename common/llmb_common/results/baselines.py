@@ -16,7 +16,7 @@ import msgspec
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.kept_lists import read_list, write_list
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.results.configuration import configuration_key, kind_of_job, software_of
+from llmb_common.results.configuration import configuration_key, software_of, title_of
 from llmb_common.results.decision import level, steady_error
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.past_runs import PastRuns
@@ -99,7 +99,7 @@ def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> 
         run = BaselineRun(record.paths.run_id, measured.seconds, measured.error, *where)
         accounts.setdefault(key, []).append(account_of(record))
         setup = setup_of(accounts[key])
-        new[key] = Baseline(key[0], title_of(record), key[1], round(time.time(), 3), (*before, run), setup)
+        new[key] = Baseline(key[0], title_of(record.plan), key[1], round(time.time(), 3), (*before, run), setup)
     kept = {(item.key, item.software): item for item in baselines(install)}
     _write(install, (kept | new).values())
     return sorted(new.values(), key=_order)
@@ -158,16 +158,6 @@ def baselines_for(plan: JobPlan, software: str, known: Sequence[Baseline], past:
             )
         )
     return by_preference(found)
-
-
-def title_of(record: RunRecord) -> str:
-    """``llama3.1 405b mbridge fp8 (cs) on 128 gb200``."""
-    return title_of_plan(record.plan)
-
-
-def title_of_plan(plan: JobPlan) -> str:
-    """As ``title_of``."""
-    return f"{kind_of_job(plan)} on {plan.gpus} {plan.gpu_type}"
 
 
 def _file(install: Path) -> Path:

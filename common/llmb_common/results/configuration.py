@@ -63,6 +63,27 @@ def kind_of_job(plan: JobPlan) -> str:
     return f"{plan.recipe} {plan.model_size} {plan.variant} {plan.precision}"
 
 
+def title_of(plan: JobPlan) -> str:
+    """``llama3.1 405b mbridge fp8 (cs) on 128 gb200``, and what of it is not as the recipe documents it: ``, tp=4``."""
+    return f"{kind_of_job(plan)} on {plan.gpus} {plan.gpu_type}{deviations(plan)}"
+
+
+def deviations(plan: JobPlan) -> str:
+    """What tells the job from the documented one, each after a comma: columns, the caller's variables, switches."""
+    found = [f"{name}={_word(getattr(plan, name))}" for name in plan.overridden]
+    found += [f"{name}={value}" for name, value in sorted(_caller(plan).items())]
+    found += [f"{name}={_word(getattr(plan, name))}" for name in _SWITCHES if getattr(plan, name)]
+    found += [f"profiled by {plan.profile.tool}"] if plan.profile else []
+    found += ["checkpoints"] if _checkpoints(plan) else []
+    return "".join(f", {text if len(text) <= _LONGEST else f'{text[:_LONGEST]}...'}" for text in found)
+
+
+def _word(value: object) -> str:
+    return str(value).lower()
+
+
+_SWITCHES = ("nccl_trace", "vboost", "cpu_pinning")
+_LONGEST = 40
 _MANY = 1024
 _keys: dict[int, tuple[JobPlan, str]] = {}
 """By the identity of plans, which are kept with them: thousands of repeats share one (``runs.record``)."""

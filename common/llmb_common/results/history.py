@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeAlias
 
-from llmb_common.results.baselines import title_of
 from llmb_common.results.change_point import REPORT_RATE, LevelChange, day_prior, level_changes, standing
 from llmb_common.results.comparison import EVIDENCE, facts
-from llmb_common.results.configuration import configuration_key, software_of
+from llmb_common.results.configuration import configuration_key, software_of, title_of
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.scatter import STATED, Scatter
 from llmb_common.runs.record import RunRecord
@@ -97,7 +96,7 @@ def histories(
         items.sort(key=lambda item: item[0].started)
         moments, seen = zip(*_moments(items), strict=True)
         found.append(
-            History(key, title_of(items[0][0]), moments, _shifts(moments, seen, rate, scatter_of(items[-1][0])))
+            History(key, title_of(items[0][0].plan), moments, _shifts(moments, seen, rate, scatter_of(items[-1][0])))
         )
     return found
 

@@ -24,7 +24,7 @@ from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.releases import container_release
 from llmb_common.recipes.rows import Result
 from llmb_common.results.comparison import compare_times
-from llmb_common.results.configuration import aspects, kind_of_job
+from llmb_common.results.configuration import aspects, deviations, kind_of_job
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.scatter import STATED, Scatter
 
@@ -121,7 +121,9 @@ def _line(kind: Kind, scales: Sequence[Sequence[ScaledRun]]) -> ScalingLine:
     by_scale = {item.gpus: item for item in published}
     points = tuple(_point(runs, scales[0], by_scale.get(runs[0].plan.gpus)) for runs in scales)
     plan = first.plan
-    return ScalingLine(f"{kind_of_job(plan)} on {plan.gpu_type}", first.software, kind, points, published)
+    return ScalingLine(
+        f"{kind_of_job(plan)} on {plan.gpu_type}{deviations(plan)}", first.software, kind, points, published
+    )
 
 
 def _point(runs: Sequence[ScaledRun], base: Sequence[ScaledRun], published: Published | None) -> Point:

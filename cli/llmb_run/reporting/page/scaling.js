@@ -50,7 +50,7 @@ function drawScaling(line, speed, share) {
 
 function scalingTable(table, line, rows) {
   // The configuration at one scale is the line's with its number of GPUs.
-  const group = (point) => placeOf(report.groups.findIndex(({ title, software }) => software === line.software && title === line.title.replace(/ on (\S+)$/, ` on ${point.gpus} $1`)));
+  const group = (point) => placeOf(report.groups.findIndex(({ title, software }) => software === line.software && title === line.title.replace(/ on ([^\s,]+)(?=$|,)/, ` on ${point.gpus} $1`)));
   const columns = [
     column("number of GPUs", "head", (row) => row.gpus, (row) => linkOr(group(row), `${row.gpus} GPUs`)),
     ...figures(report.columns.scaling.filter(({ key }) => key !== "gpus"), (row) => row, group),
