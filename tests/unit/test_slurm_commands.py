@@ -134,6 +134,14 @@ def test_many_names_are_several_questions(commands: Commands) -> None:
     assert len(commands.calls("squeue")) == 2
 
 
+@pytest.mark.parametrize(("state", "said"), [("CANCELLED", True), ("CANCELLED by 1000", False), ("FAILED", False)])
+def test_a_job_that_nobody_cancelled_was_written_off(commands: Commands, state: str, said: bool) -> None:
+    """What slurmdbd does to all jobs of a controller that starts without its state."""
+    commands.answer("sacct", f"7|{state}|100|None|500|None assigned|llmb.a|0:0\n")
+    ((info,),) = (in_accounting(["llmb.a"], since=100) or {}).values()
+    assert (info.state, "controller lost its jobs" in info.reason) == (state.partition(" ")[0], said)
+
+
 def test_accounting_is_asked_from_a_little_before_the_submission(
     commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,7 +46,8 @@ _EARLIER = 300
 @dataclass(frozen=True)
 class JobInfo:
     """One job as Slurm reports it. Times are Unix seconds, or None if not known yet. ``exit_code`` (``code:signal``)
-    comes from accounting and ``reason`` from the queue; each is empty if the other one answered."""
+    comes from accounting and ``reason`` from the queue; each is empty if the other one answered, but for ``reason`` of
+    what accounting has written off."""
 
     job_id: str
     name: str
@@ -196,6 +197,11 @@ def _queued(row: list[str]) -> JobInfo:
     )
 
 
+_WRITTEN_OFF = "by nobody, as where Slurm's controller lost its jobs; llmb-run retry starts it again"
+"""Who cancels a job has a number in accounting. It ends all jobs that a controller has forgotten when it starts
+(``as_mysql_flush_jobs_on_cluster`` of slurmdbd; seen with 22.05)."""
+
+
 def _accounted(row: list[str]) -> JobInfo:
     job_id, state, submitted, started, ended, nodes, name, exit_code, *failed = row
     nodes = "" if nodes == "None assigned" else nodes
@@ -207,6 +213,7 @@ def _accounted(row: list[str]) -> JobInfo:
         _time(started),
         _time(ended),
         nodes,
+        reason=_WRITTEN_OFF if (state.strip(), exit_code) == ("CANCELLED", "0:0") else "",
         exit_code=exit_code,
         failed="" if failed in ([], ["None"], ["(null)"]) else failed[0],
     )
