@@ -14,7 +14,7 @@ from llmb_common.planning.job_plan import JobPlan, ProfilePlan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.results.baselines import baselines, set_baselines
 from llmb_common.results.comparison import differences, facts
-from llmb_common.results.configuration import configuration_key, software_of_plan
+from llmb_common.results.configuration import configuration_key, software_of_plan, title_of
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.history import Changed, histories
 from llmb_common.results.scaling import ScaledRun, scaling
@@ -87,6 +87,21 @@ def test_software_that_only_the_run_can_tell_is_empty(record: RunRecord) -> None
     assert {image: software_of_plan(changed(record.plan, image=image)) for image in images} == images
 
 
+def test_a_job_is_named_by_what_is_not_as_documented(tmp_path: Path) -> None:
+    """Else seven layouts would have one name in every table, group, filter and chart."""
+    documented = "llama3.1 405b mbridge fp8 (cs) on 128 gb200"
+    changes: dict[str, dict[str, str]] = {
+        "": {},
+        ", mbs=2, tp=4": {"TP": "4", "MBS": "2"},
+        ", NCCL_ALGO=Ring": {"NCCL_ALGO": "Ring"},
+        ", vboost=true": {"ENABLE_VBOOST": "true"},
+        ", profiled by nsys": {"ENABLE_PROFILE": "true"},
+        ", checkpoints": {"ENABLE_CHECKPOINT": "true"},
+    }
+    for name, variables in changes.items():
+        assert title_of(plan_for(tmp_path, **PUBLISHED | variables)) == documented + name
+
+
 # What is known of a run
 
 
@@ -142,7 +157,7 @@ def test_other_nodes_are_no_change_and_what_nodes_do_not_tell_is_unknown(record:
     ]
     (history,) = histories(reversed(runs))
     assert history.title == "llama3.1 405b mbridge fp8 (cs) on 128 gb200"
-    assert [item.created for item in history.moments] == [1.0, 2.0, 3.0, 4.0]
+    assert [item.started for item in history.moments] == [1.0, 2.0, 3.0, 4.0]
     assert [item.changes for item in history.moments[:3]] == [(), (), ()]
     assert history.moments[3].changes == (Changed("driver", "580.2", "580.3"),)
     first = history.moments[0]
