@@ -82,3 +82,11 @@ def nccl_lines(count: int) -> str:
         "count 1 datatype 1 op 0 root 0 comm 0x55556b100660 [nranks=128] stream 0x5555630c58b0\n"
     )
     return "".join(map(line.format, range(count)))
+
+
+def memory_print(rank: int, iterations: int, allocated: float, reserved: float) -> str:
+    """What Megatron-Bridge prints of a rank that is the first of its replicas, in 10^9 bytes."""
+    names = ("allocated", "active", "inactive", "reserved", "max-allocated", "max-active", "max-inactive")
+    figures = [f"mem-{name}-gigabytes: {allocated if name == 'max-allocated' else 34.466}" for name in names]
+    figures += [f"mem-max-reserved-gigabytes: {reserved}", "mem-alloc-retires: 0", "mem-allocated-count: 2718"]
+    return f"[Rank {rank}] (after {iterations} iterations) memory (GB) | {' | '.join(figures)}\n"

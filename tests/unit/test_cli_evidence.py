@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import tarfile
 from collections.abc import Callable
@@ -14,7 +16,7 @@ from llmb_common.runs.facts import with_job_facts
 from llmb_common.runs.record import RunRecord
 from support.cli import Cli
 from support.gpu_nodes import smi_answer, snapshot, write_node
-from support.iteration_logs import mbridge_line
+from support.iteration_logs import mbridge_line, memory_print
 from support.runs import make_run
 
 SOCKETS = (Path(__file__).resolve().parents[1] / "data" / "nccl" / "socket_hpcx.log").read_text()
@@ -97,6 +99,35 @@ def test_an_energy_of_nothing_is_no_energy(cli: Cli, tmp_path: Path) -> None:
     make_run(tmp_path, variables=CONFIGURATION, log=log_with_energy(lambda step: 0.0 if step == 40 else 1300.0))
     (row,) = cli("results", "--json").data["runs"]
     assert (row["joules_per_gpu_step_mean"], row["status"]) == (None, "Success")
+
+
+PEAK = {"job": "77", "restart": 0, "rank": 3, "allocated": 52 << 30, "reserved": 60 << 30, "device": 79 << 30}
+
+
+def test_measured_memory_stands_beside_the_predicted(cli: Cli, tmp_path: Path) -> None:
+    run = make_run(tmp_path, variables=CONFIGURATION, log=log_with_energy(lambda step: 1300.0))
+    predicted = run.plan.preflight.memory_gib
+    assert predicted is not None
+    write_node(run.paths.folder, "n1")
+    fuller = {**PEAK, "rank": 4, "allocated": 54 << 30}
+    (run.paths.folder / "nodes" / "n1.memory.jsonl").write_text(f"{json.dumps(PEAK)}\n{json.dumps(fuller)}\n")
+    (row,) = cli("results", "--json").data["runs"]
+    found = [row[name] for name in ("memory_gib", "memory_reserved_gib", "predicted_memory_gib")]
+    assert found == [54.0, 60.0, predicted]
+    (line,) = csv.DictReader(io.StringIO(cli("results", "--format", "csv").out))
+    assert (line["memory_gib"], line["predicted_memory_gib"]) == ("54.0", str(predicted))
+    said = f"memory     54.0 GiB at most on a GPU, 60.0 reserved, predicted {predicted:.1f} of 79.1 GiB"
+    assert said in cli("show").out
+    assert "| memory GiB | predicted GiB |" in cli("report").out
+
+
+def test_without_the_nodes_memory_is_what_the_log_says(cli: Cli, tmp_path: Path) -> None:
+    log = log_with_energy(lambda step: 1300.0).split("\n", 1)
+    make_run(tmp_path, variables=CONFIGURATION, log=f"{log[0]}\n{memory_print(0, 1, 58.8, 62.5)}{log[1]}")
+    (row,) = cli("results", "--json").data["runs"]
+    assert row["memory_gib"] == pytest.approx(58.8e9 / 2**30)
+    (again,) = cli("results", "--json").data["runs"]
+    assert again == row, "of the index as of the log"
 
 
 def test_an_archive_has_the_evidence(cli: Cli, tmp_path: Path) -> None:

@@ -7,14 +7,21 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from llmb_common.runs.evidence.nodes import read_nodes
+from llmb_common.runs.evidence.peaks import read_peaks
+from llmb_common.timing.iterations import read_log
+from llmb_common.timing.log_files import open_log
+from llmb_common.timing.memory_prints import memory_prints
 from llmb_train.evidence import machine, nccl
 from llmb_train.evidence.node import LOAD_STEP, Node
 from llmb_train.ranks import Rank
 from support.gpu_nodes import on_path, put_nvidia_smi, smi_answer
+from support.iteration_logs import mbridge_line, memory_print
 from support.processes import has_ended, wait_until
 
 FIRST = Rank(rank=8, local_rank=0, world_size=16, master_addr="n1", master_port=21000)
@@ -50,6 +57,53 @@ def test_the_first_rank_of_a_node_looks_three_times(tmp_path: Path, monkeypatch:
     assert [len(look["gpus"]) for look in looks] == [8, 8, 8]
     assert looks[0]["time"] <= looks[2]["time"]
     assert [path.name for path in (tmp_path / "nodes").iterdir()] == ["n2.json"], "half-written files stay"
+
+
+class Cuda:
+    """``torch.cuda`` of a rank, and what it was asked."""
+
+    def __init__(self, allocated: int, reserved: int) -> None:
+        self.max_memory_allocated = lambda: allocated
+        self.max_memory_reserved = lambda: reserved
+
+    def mem_get_info(self) -> tuple[int, int]:
+        return 1 << 30, 85 << 30
+
+
+def test_every_rank_says_what_memory_its_gpu_had_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = []
+    for rank, peak in ((FIRST, 60), (SECOND, 70)):
+        monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=Cuda(peak << 30, 75 << 30)))
+        node = Node(tmp_path, rank, job())
+        node.start(uses_nccl=True)
+        nodes.append((node, sys.modules["torch"]))
+    for node, torch in nodes:
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        node.finish()
+    (found,) = read_nodes(tmp_path).nodes
+    assert [(peak.rank, peak.allocated >> 30, peak.reserved >> 30, peak.device >> 30) for peak in found.peaks] == [
+        (8, 60, 75, 85),
+        (9, 70, 75, 85),
+    ]
+    again = Node(tmp_path, FIRST, job(SLURM_RESTART_COUNT="2"))
+    again.start(uses_nccl=True)  # a requeued job begins anew
+    again.wait()
+    assert read_nodes(tmp_path).nodes[0].peaks == ()
+
+
+def test_a_device_that_does_not_answer_leaves_no_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
+    train(tmp_path, job())
+    assert [path.name for path in (tmp_path / "nodes").iterdir()] == ["n2.json"]
+
+
+def test_peaks_that_anybody_wrote_are_not_believed(tmp_path: Path) -> None:
+    whole = {"rank": 1, "allocated": 5, "reserved": 6, "device": 8, "job": "7", "restart": 0}
+    lines = [whole, {**whole, "rank": "x"}, {**whole, "allocated": 7}, {**whole, "job": "8"}, {**whole, "restart": 1}]
+    file = tmp_path / "n1.memory.jsonl"
+    file.write_text("\n".join(["{", *map(json.dumps, lines)]))
+    assert [peak.rank for peak in read_peaks(file, "7", 0)] == [1]
+    assert read_peaks(tmp_path / "none", "7", 0) == ()
 
 
 def test_the_other_ranks_write_nothing(tmp_path: Path) -> None:
@@ -185,3 +239,25 @@ def test_a_hanging_tool_ends_with_the_training(tmp_path: Path, late: float) -> N
     subprocess.run([sys.executable, "-c", program], check=True, timeout=600)
     process = int((tmp_path / "pid").read_text())
     wait_until(lambda: has_ended(process), "the end of the tool", timeout=30)
+
+
+def test_the_memory_of_the_fullest_rank_is_what_megatron_printed_last(tmp_path: Path) -> None:
+    """0.6 prints after two iterations: the optimizer's state comes with the first step."""
+    first = "".join(memory_print(rank, 1, 40.0 + rank, 50.0) for rank in (0, 8))
+    second = memory_print(0, 2, 58.8, 62.5) + memory_print(8, 2, 53.2, 60.0)
+    log = mbridge_line(1) + first + mbridge_line(2) + second + mbridge_line(3)
+    (tmp_path / "log.out").write_text(log)
+    with open_log(tmp_path / "log.out") as file:
+        found = read_log(file).memory
+    assert found == pytest.approx((58.8e9 / 2**30, 62.5e9 / 2**30, 0, 2))
+
+
+def test_megatrons_own_loop_prints_mebibytes() -> None:
+    line = (
+        b"[Rank 0] (after 2 iterations) memory (MB) | allocated: 35293.00 | max allocated: 68149.20 | reserved: "
+        b"69000.00 | max reserved: 70730.00"
+    )
+    found = memory_prints(line)
+    assert found == pytest.approx((68149.2 / 1024, 70730 / 1024, 0, 1))
+    assert memory_prints(line[:80]) is None, "half a line"
+    assert memory_prints(b"Theoretical memory footprints: weight and optimizer=1234.00 MB") is None

@@ -100,6 +100,8 @@ def _lines(seen: Observation, measured: Measured) -> list[tuple[str, list[str]]]
         *([("earlier", earlier)] if (earlier := [_attempt(item) for item in attempts_of(record)]) else []),
         ("result", [_result(measured), *_steady(measured), *reference_lines([measured])]),
     ]
+    if memory := _memory(measured):
+        lines.append(("memory", [memory]))
     if extras := measured.extras.lines():
         lines.append(("besides", extras))
     if remarks := [printable(text) for text in measured.remarks]:
@@ -155,6 +157,18 @@ def _steady(measured: Measured) -> list[str]:
     if measured.verdict is None or measured.verdict.reference is None or measured.step_time is None:
         return []
     return [f"steady step {measured.step_time.seconds:.3f} s"]
+
+
+def _memory(measured: Measured) -> str:
+    """What was predicted and what was measured, of whichever there is."""
+    plan = measured.record.plan.preflight.memory if measured.record else None
+    parts = []
+    if measured.memory_gib is not None:
+        reserved = f", {measured.memory_reserved_gib:.1f} reserved" if measured.memory_reserved_gib else ""
+        parts.append(f"{measured.memory_gib:.1f} GiB at most on a GPU{reserved}")
+    if plan is not None:
+        parts.append(f"predicted {plan.peak:.1f} of {plan.limit:.1f} GiB ({plan.kind}: {plan.knowledge})")
+    return ", ".join(parts)
 
 
 def _cause(seen: Observation, measured: Measured) -> str:

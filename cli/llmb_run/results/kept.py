@@ -29,6 +29,7 @@ from llmb_common.runs.record import RunRecord
 from llmb_common.slurm.states import is_live
 from llmb_common.structs import from_packed
 from llmb_common.timing.iterations import IterationsOnDisk
+from llmb_common.timing.memory_prints import MemoryPrints
 from llmb_common.timing.records import Iteration, LogFormat
 from llmb_common.timing.runs import RecordedState, RunFiles, RunTiming, analyse
 from llmb_common.timing.statistics import Summary, Window
@@ -54,6 +55,7 @@ class _Content(msgspec.Struct, frozen=True, array_like=True):
     joules: Summary | None
     watts: Summary | None
     notices: tuple[str, ...]
+    memory: MemoryPrints | None
     steps: Steps
 
 
@@ -133,7 +135,15 @@ def _content(read: RunTiming, steps: Steps) -> _Content:
     figures = (read.seconds, read.tflops, read.joules, read.watts)
     last = read.last._replace(figures=()) if read.last else None
     return _Content(
-        read.status, read.window, read.log_format, len(read.iterations), last, *figures, read.notices, steps
+        read.status,
+        read.window,
+        read.log_format,
+        len(read.iterations),
+        last,
+        *figures,
+        read.notices,
+        read.memory,
+        steps,
     )
 
 
@@ -142,7 +152,8 @@ def _unpacked(content: bytes, files: RunFiles) -> tuple[RunTiming, Steps]:
     known = found.last is not None and files.log is not None
     steps: Any = IterationsOnDisk(files.log, found.count, found.last) if known and files.log and found.last else ()
     figures = (found.seconds, found.tflops, found.joules, found.watts)
-    return RunTiming(files, found.status, found.window, found.log_format, steps, *figures, found.notices), found.steps
+    said = (*figures, found.notices, found.memory)
+    return RunTiming(files, found.status, found.window, found.log_format, steps, *said), found.steps
 
 
 def _stamp(files: RunFiles, state: RecordedState) -> str:

@@ -112,6 +112,16 @@ class Measured:
         """What its nodes say; empty for a log that LLMB did not make."""
         return account_of(self.record) if self.record else Account()
 
+    @property
+    def memory_gib(self) -> float | None:
+        """Peak of allocated memory on the fullest GPU: as the ranks said at the end, else as the log has it."""
+        return self.account.memory_gib or (self.timing.memory.allocated if self.timing.memory else None)
+
+    @property
+    def memory_reserved_gib(self) -> float | None:
+        """The same of what the allocator held."""
+        return self.account.memory_reserved_gib or (self.timing.memory.reserved if self.timing.memory else None)
+
     @cached_property
     def extras(self) -> Extras:
         """What it did beside training; nothing for a log that LLMB did not make."""

@@ -202,6 +202,11 @@ def _published_dict(run: Measured) -> dict[str, Any] | None:
     return {"step_seconds": result.step_seconds, **figures, "source": result.source}
 
 
+def _predicted_memory(run: Measured) -> float | None:
+    """Beside a measured peak only: a table of runs on CPUs needs no such column."""
+    return run.record.plan.preflight.memory_gib if run.record and run.memory_gib else None
+
+
 RUN: tuple[Column[Measured], ...] = (
     *_LOG,
     Column("run_id", _run_id, DATA | TEXT, "", "run", text=_named),
@@ -241,6 +246,23 @@ RUN: tuple[Column[Measured], ...] = (
         *("energy", "J/step/GPU", ".0f"),
         optional=True,
     ),
+    Column(
+        "memory_gib",
+        at("memory_gib"),
+        ALL,
+        "peak of allocated memory on the fullest GPU",
+        *("memory", "GiB", ".1f"),
+        optional=True,
+    ),
+    Column(
+        "predicted_memory_gib",
+        _predicted_memory,
+        ALL,
+        "what the plan predicted for `memory_gib`, where that is known",
+        *("predicted", "GiB", ".1f"),
+        optional=True,
+    ),
+    Column("memory_reserved_gib", at("memory_reserved_gib"), DATA, "peak of what the allocator held"),
     Column("step_seconds_last", at("timing.last.seconds"), DATA, "last step of the log"),
     Column("verdict_text", at("verdict.text"), DATA, "the verdict in words"),
     Column("folder", _text_at("timing.files.folder"), Form.JSON, "of the run"),

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import overload
 
 from llmb_common.timing.log_files import open_log
+from llmb_common.timing.memory_prints import MemoryPrints, memory_prints
 from llmb_common.timing.record_reader import RecordReader
-from llmb_common.timing.records import ANSI, MARKERS, NUMBER, STEP_TIME, Iteration, LogFormat
+from llmb_common.timing.records import ANSI, MARKERS, NUMBER, RECORD_BYTES, STEP_TIME, Iteration, LogFormat
 from llmb_common.timing.scan import find_markers
 from llmb_common.timing.sequence import RecordSequence
 
@@ -25,6 +26,12 @@ NOTHING_LEFT = re.compile(_LAST_STEP + rb"\d+: nothing is left to train\b")
 SAVED = b"successfully saved checkpoint from iteration "
 _TOLD = b"exiting program after receiving SIGTERM"
 """Megatron-Bridge's words (0.3.1 and 0.6.2, training/checkpointing.py and training/train.py)."""
+
+
+_PRINTED_BY = 4
+"""Iterations after which every rank's print of its memory stands in the log: the ranks print for themselves."""
+
+_MOST_BYTES = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,8 @@ class LogContent:
     """Iterations at which a later attempt set in."""
     damaged: int = 0
     """Records that were cut or garbled, and are left out."""
+    memory: MemoryPrints | None = None
+    """What Megatron printed of its memory after the first iterations."""
     nothing_left: bool = False
     """There is no iteration, because the checkpoint was from the last step."""
 
@@ -118,8 +127,18 @@ def read_log(file: FileIO) -> LogContent:
         sequence.doubled,
         tuple(sequence.restarts),
         damaged,
+        _memory(file, kept),
         not kept and _says_nothing_left(file),
     )
+
+
+def _memory(file: FileIO, records: list[tuple[int, Iteration]]) -> MemoryPrints | None:
+    """What stands among the first iterations; a log with traces of every collective has much between them."""
+    if not records:
+        return None
+    end = records[min(_PRINTED_BY, len(records) - 1)][0] + RECORD_BYTES
+    begin = max(0, records[0][0] - RECORD_BYTES, end - _MOST_BYTES)
+    return memory_prints(os.pread(file.fileno(), end - begin, begin))
 
 
 def read_ending(file: FileIO) -> Ending:

@@ -28,6 +28,7 @@ from llmb_common.slurm.states import ENDED_STATES, LIVE_STATES
 from llmb_common.timing.iterations import LogContent, read_ending, read_log
 from llmb_common.timing.job_events import read_events
 from llmb_common.timing.log_files import is_log_name, log_stem, open_log
+from llmb_common.timing.memory_prints import MemoryPrints
 from llmb_common.timing.records import Iteration, LogFormat
 from llmb_common.timing.statistics import Summary, Window, summarize
 from llmb_common.timing.status import Planned, Status, judge
@@ -62,6 +63,8 @@ class RunTiming:
     """Energy of a step per GPU."""
     watts: Summary | None = None
     notices: tuple[str, ...] = ()
+    memory: MemoryPrints | None = None
+    """What the log says of memory."""
 
     @property
     def last(self) -> Iteration | None:
@@ -193,6 +196,7 @@ def analyse(
         _of_all([item.joules for item in measured]),
         _of_all([item.watts for item in measured]),
         notices + _remarks(content, window) + _silent_restart(files.folder, content),
+        content.memory,
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from llmb_train.evidence import gpus, machine, nccl
+from llmb_train.evidence import gpus, machine, memory, nccl
 from llmb_train.ranks import Rank
 
 SCHEMA = 1
@@ -33,7 +33,8 @@ _SECONDS_AFTER = 4.0
 
 
 class Node:
-    """What one node reports about itself, in ``nodes/<host>.json``. Does nothing on ranks other than the node's first.
+    """What one node reports about itself, in ``nodes/<host>.json``. Other ranks than the node's first only add their
+    GPU's peak memory at the end (``memory``).
 
     No method raises or waits for longer than some seconds: what cannot be found out is recorded as missing, or not at
     all. Questions are asked in threads of their own, because reading a broken adapter's file can hang too.
@@ -41,6 +42,7 @@ class Node:
 
     def __init__(self, folder: Path, rank: Rank, environ: MutableMapping[str, str]) -> None:
         self._writes = rank.local_rank == 0
+        self._on_gpu = False
         self._environ = environ
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -48,6 +50,7 @@ class Node:
         name = re.sub(r"[^\w.-]", "_", machine.node_name(environ))[:100].lstrip(".") or "node"
         self._folder = folder / FOLDER
         self._file = self._folder / f"{name}.json"
+        self._memory = self._folder / f"{name}.memory.jsonl"
         self._content: dict[str, Any] = {
             "schema": SCHEMA,
             "started": round(time.time(), 3),
@@ -59,10 +62,12 @@ class Node:
 
     def start(self, *, uses_nccl: bool) -> None:
         """Start querying the node before torch is imported, which takes longer than the query."""
+        self._on_gpu = uses_nccl
         if not self._writes:
             return
         with contextlib.suppress(OSError):
             self._folder.mkdir(exist_ok=True)
+            self._memory.unlink(missing_ok=True)
             log = self._folder / f"{self._file.stem}.nccl.log"
             log.unlink(missing_ok=True)  # an earlier start of this job
             missing = nccl.write_log(self._environ, log) if uses_nccl else "NCCL is for GPUs"
@@ -81,10 +86,19 @@ class Node:
             self._looked_enough.set()
 
     def finish(self) -> None:
-        """Query the GPUs after training."""
+        """Query the GPUs after training; every rank says what memory its own had at most."""
         self._looked_enough.set()
+        if self._on_gpu:
+            self._say_memory()
         self._in_thread(lambda: self._keep("after", gpus.snapshot(_SECONDS_AFTER)))
         self._join(_SECONDS_AFTER + 1)
+
+    def _say_memory(self) -> None:
+        start = {name: self._content[name] for name in ("job", "restart", "rank")}
+        with contextlib.suppress(Exception):
+            import torch
+
+            memory.append(self._memory, start | memory.peaks(torch.cuda))
 
     def _join(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

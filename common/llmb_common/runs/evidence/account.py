@@ -16,6 +16,7 @@ from llmb_common.runs.evidence.findings import NodeFinding, find
 from llmb_common.runs.evidence.gpu_run import Case, GpuRun, held_clock
 from llmb_common.runs.evidence.network import domains_of, used_adapters
 from llmb_common.runs.evidence.nodes import Node, Nodes, read_nodes
+from llmb_common.runs.evidence.peaks import GIB
 from llmb_common.runs.record import RunRecord
 from llmb_common.slurm.states import is_live
 from llmb_common.structs import from_plain
@@ -56,6 +57,13 @@ class Account(msgspec.Struct, frozen=True):
     """Median over the GPUs, under load."""
     power_w: float | None = None
     """Mean over the GPUs, once, under load."""
+    memory_gib: float | None = None
+    """Peak of allocated memory on the GPU that had most, of ``memory_ranks`` ranks."""
+    memory_reserved_gib: float | None = None
+    """Peak of what the allocator held, on whichever GPU that was most."""
+    memory_device_gib: float | None = None
+    """What the device has, as PyTorch sees it."""
+    memory_ranks: int = 0
     findings: tuple[NodeFinding, ...] = ()
 
     def lines(self) -> list[str]:
@@ -119,8 +127,18 @@ def summarize(plan: JobPlan, found: Nodes) -> Account:
         clocks=_usual(_clocks_of(run) for run in runs),
         clock_mhz=statistics.median(clocks) if clocks else None,
         power_w=sum(power) / len(power) if power else None,
+        **_memory(nodes),
         findings=find(plan, found),
     )
+
+
+def _memory(nodes: tuple[Node, ...]) -> dict[str, Any]:
+    peaks = [peak for node in nodes for peak in node.peaks]
+    if not peaks:
+        return {}
+    figures = ((name, max(getattr(peak, name) for peak in peaks)) for name in ("allocated", "reserved"))
+    found = {"memory_gib" if name == "allocated" else f"memory_{name}_gib": value / GIB for name, value in figures}
+    return found | {"memory_device_gib": min(peak.device for peak in peaks) / GIB, "memory_ranks": len(peaks)}
 
 
 def account_of(record: RunRecord) -> Account:

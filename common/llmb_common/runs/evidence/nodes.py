@@ -13,6 +13,7 @@ import msgspec
 
 from llmb_common.files import open_plain
 from llmb_common.runs.evidence.nccl_log import NcclLog, read_nccl_log
+from llmb_common.runs.evidence.peaks import Peak, read_peaks
 from llmb_common.structs import from_plain
 
 FOLDER = "nodes"
@@ -124,6 +125,8 @@ class Node:
     nccl_missing: str | None
     samples: tuple[Snapshot, ...] = ()
     """Looks under load, of which ``load`` is the first; that alone where an older LLMB looked once."""
+    peaks: tuple[Peak, ...] = ()
+    """Peak memory of its ranks' GPUs."""
 
     @property
     def driver(self) -> str | None:
@@ -181,14 +184,15 @@ def _last_start(files: Mapping[str, _NodeFile]) -> dict[str, _NodeFile]:
 
 
 def _node(folder: Path, name: str, file: _NodeFile) -> Node:
-    log = folder / f"{name.removesuffix('.json')}.nccl.log"  # not by what the file says: that may lead elsewhere
+    stem = name.removesuffix(".json")  # not by what the file says: that may lead elsewhere
     return Node(
         host=file.host,
         machine=file.machine,
         before=file.before,
         load=file.load,
         after=file.after,
-        nccl=read_nccl_log(log),
+        nccl=read_nccl_log(folder / f"{stem}.nccl.log"),
         nccl_missing=file.nccl.missing,
         samples=file.samples[:_MOST_SAMPLES],
+        peaks=read_peaks(folder / f"{stem}.memory.jsonl", file.job, file.restart),
     )
