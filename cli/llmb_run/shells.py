@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmb_common.errors import RequestError
+from llmb_common.files import user_path
 from llmb_run.completion import VARIABLE
 
 if TYPE_CHECKING:
@@ -29,12 +30,13 @@ def install(context: Context) -> None:
     """``--install-completion``: write the script, and one line that loads it where the shell needs that."""
     shell = _shell()
     script, settings, line = _FILES[shell]
-    file = Path.home() / script
+    home = user_path("~", "--install-completion")
+    file = home / script
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(_script(context, shell), encoding="utf-8")
     if settings:
-        loader = Path.home() / settings
-        text = loader.read_text(encoding="utf-8") if loader.exists() else ""
+        loader = home / settings
+        text = loader.read_text(encoding="utf-8", errors="replace") if loader.exists() else ""
         if line not in text.splitlines():
             with loader.open("a", encoding="utf-8") as stream:
                 stream.write(f"{'' if text.endswith(chr(10)) or not text else chr(10)}{line}\n")

@@ -163,10 +163,13 @@ def read_json(path: Path, content: bytes | None = None) -> Any:
         RecordError: the file cannot be read, or is not JSON; the message names the file and the position.
     """
     try:
-        return json.loads((path.read_bytes() if content is None else content).decode())
+        if content is None:
+            with open_plain(path) as stream:
+                content = stream.read()
+        return json.loads(content.decode())
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(
             f"{path} is not valid JSON: {error}", remedy="restore the file, or remove its folder"
         ) from error

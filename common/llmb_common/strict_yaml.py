@@ -8,6 +8,7 @@ one.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from functools import lru_cache
@@ -31,12 +32,17 @@ _BOOLEAN = {"true": True, "True": True, "TRUE": True, "false": False, "False": F
 _LONGEST = 18
 """The most digits a whole number may have; no setting needs more."""
 _DEEPEST = 50
+_MOST_OPEN = 1000
+"""Brackets, or list marks of one line, that may be open at once. The parser recurses in C: far more would kill us."""
+_LIST_MARKS = re.compile(rf"^ *([-?] +){{{_MOST_OPEN}}}", re.MULTILINE)
 _MOST_BYTES = 16 << 20
 """Of a file: a catalogue of functions has less than one MiB, and /dev/zero has no end."""
 _MOST_BY_ALIASES = 50_000
 """The most values a file may expand to, or ten times the values written in it if that is more.
 
 A few hundred bytes of nested aliases can expand to a billion values."""
+
+_FLATTER = f"at most {_DEEPEST} values inside each other"
 
 _QUOTED = ("'", '"', "|", ">")
 # Tags that the parser assigns to untagged values by YAML 1.1 rules; the scalar rules above replace those.
@@ -56,6 +62,8 @@ def load_text(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    if _LIST_MARKS.search(text) or _most_open(text) > _MOST_OPEN:
+        raise error(f"{where}: nested too deeply", remedy=_FLATTER)
     try:
         node = yaml.compose(text, Loader=loader)
     except yaml.MarkedYAMLError as problem:
@@ -65,12 +73,18 @@ def load_text(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
     except yaml.YAMLError as problem:
         raise error(f"{where}: not valid YAML: {problem}") from problem
     except RecursionError as problem:
-        raise error(f"{where}: nested too deeply") from problem
+        raise error(f"{where}: nested too deeply", remedy=_FLATTER) from problem
     if node is None:
-        raise error(f"{where}: the file is empty")
+        raise error(f"{where}: the file is empty", remedy="name a file that says something")
     lines: Lines = {}
     _refuse_explosion(node, where, error)
     return _plain(node, "$", where, lines, error, frozenset()), lines
+
+
+def _most_open(text: str) -> int:
+    """The most brackets that are open at once, those in quotes and comments among them."""
+    changes = (1 if bracket in "[{" else -1 for bracket in re.findall(r"[][{}]", text))
+    return max(itertools.accumulate(changes), default=0)
 
 
 class NotFlatError(Exception):
@@ -78,6 +92,7 @@ class NotFlatError(Exception):
 
 
 _FLAT_LINE = re.compile(r"(?P<key>[A-Za-z_]\w*):(?: +(?P<value>.*))?\Z| *- +(?P<item>.*)\Z")
+_NO_COLON = re.compile(r"[A-Za-z_][^:]*\Z")
 _FLAT_LIST = re.compile(r"\[(.*)\](?: +#.*)?\Z")
 _FLAT_VALUE = re.compile(
     r"""'(?P<single>[^'\\]*)'|"(?P<double>[^"\\]*)"|(?P<plain>(?:[\w/.~](?:(?!: |:\Z| +#)[^\[\]{}])*)?)"""
@@ -89,6 +104,7 @@ def load_flat(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
     """As ``load_text``, without a YAML parser: lines of ``KEY: VALUE``, and lists of plain values.
 
     Raises:
+        LLMBError: the class ``error``: a key is there twice, or has no colon.
         NotFlatError: it holds anything else, perhaps a mistake: then ``load_text`` says which.
     """
     result: dict[str, Any] = {}
@@ -98,7 +114,11 @@ def load_flat(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
         if not line or line.lstrip().startswith("#"):
             continue
         found = _FLAT_LINE.match(line)
-        if found is None or found["key"] in result or (found["key"] is None and not listed):
+        if found is not None and found["key"] in result:
+            raise _duplicate(found["key"], lines[f"$.{found['key']}"], f"{where}:{number}", error)
+        if found is None and result and not listed and _NO_COLON.match(line):
+            raise error(f"{where}:{number}: not valid YAML: no ':' after the key", remedy="correct that line")
+        if found is None or (found["key"] is None and not listed):
             raise NotFlatError(where)
         if found["key"] is None:
             result[key] = [*(result[key] or []), _flat_value(found["item"])]
@@ -111,6 +131,10 @@ def load_flat(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
         lines[f"$.{key}"] = number
         listed = not value
     return result, lines
+
+
+def _duplicate(key: str, first: int, place: str, error: type[LLMBError]) -> LLMBError:
+    return error(f"{place}: duplicate key {key!r} (first on line {first})", remedy="keep one of the two")
 
 
 def _flat_value(text: str) -> Any:
@@ -148,9 +172,9 @@ def _plain(
     line = node.start_mark.line + 1
     lines[path] = line
     if id(node) in parents:
-        raise error(f"{where}:{line}: an alias that contains itself")
+        raise error(f"{where}:{line}: an alias that contains itself", remedy="write the value out")
     if len(parents) >= _DEEPEST:
-        raise error(f"{where}:{line}: nested too deeply")
+        raise error(f"{where}:{line}: nested too deeply", remedy=_FLATTER)
     if node.tag.removeprefix("tag:yaml.org,2002:") not in _IMPLICIT_TAGS:
         raise error(f"{where}:{line}: the tag {node.tag!r} is not supported", remedy="write the plain value")
     if isinstance(node, yaml.ScalarNode):
@@ -170,10 +194,7 @@ def _plain(
         if key == "<<" and key_node.style not in _QUOTED:
             raise error(f"{where}:{key_line}: merge keys (<<) are not supported", remedy="write the keys out")
         if key in result:
-            raise error(
-                f"{where}:{key_line}: duplicate key {key!r} (first on line {lines[f'{path}.{key}']})",
-                remedy="keep one of the two",
-            )
+            raise _duplicate(key, lines[f"{path}.{key}"], f"{where}:{key_line}", error)
         result[key] = _plain(value_node, f"{path}.{key}", where, lines, error, inside)
         lines[f"{path}.{key}"] = key_line
     return result

@@ -68,7 +68,7 @@ def require_trusted(path: Path, install: Path, shared: Path | None = None) -> No
     Raises:
         ConfigError: code ``not-trusted``; says whose it is. A file that is missing or unreadable is for its reader.
     """
-    real = path.resolve()
+    real = Path(os.path.realpath(path))  # of links in a circle Path.resolve makes a RuntimeError
     if not os.access(real, os.R_OK):
         return
     status, common = status_of(install), status_of(shared) if shared else None

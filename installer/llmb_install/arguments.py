@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from llmb_common import __version__
 from llmb_common.errors import RequestError, did_you_mean
-from llmb_common.files import user_path
+from llmb_common.files import open_plain, user_path
 from llmb_common.words import check_argument
 from llmb_install.answers import used_folder
 from llmb_install.answers.questions import QUESTIONS, Given
@@ -245,7 +245,8 @@ def real_path(install: Path) -> Path:
     twice, the name that it was installed by."""
     path = Path(os.path.realpath(install))
     with contextlib.suppress(OSError, ValueError):
-        text = (path / ".llmb" / "answers.yaml").read_text(encoding="utf-8")
+        with open_plain(path / ".llmb" / "answers.yaml") as stream:
+            text = stream.read().decode()
         for quoted in re.findall("^install_path: '?(.+?)'?$", text, re.MULTILINE):
             installed = Path(os.path.realpath(quoted.replace("''", "'")))
             return installed if installed.samefile(path) else path

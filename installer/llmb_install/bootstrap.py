@@ -14,6 +14,7 @@ from pathlib import Path
 from llmb_common.engines import DEFAULT_ENGINE, image_file_name
 from llmb_common.errors import RequestError
 from llmb_common.files import user_path
+from llmb_common.loopback import loopback_problem
 from llmb_common.recipes.folders import recipe_folders
 from llmb_common.recipes.shipped import read_summary
 from llmb_common.recipes.summary import Summary
@@ -70,6 +71,8 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
                 environment.prune()
     missing = [] if usable else [environment]
     lacks = lacking([*missing, *steps.missing(_planned(asked, given, clone, install))])
+    if getattr(asked, "quickstart", False) and (lack := loopback_problem()):
+        lacks.append(lack)
     draft.refuse([*wrong, *lacks], given if wrong and not asked.play else {})
     if not usable:
         new = home != install or asked.command == "install"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import platform
 import re
 import shutil
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 
 from llmb_common import gpus
 from llmb_common.programs import ask
+from llmb_common.trust import me, user_name
 
 _SECONDS = 15
 _GRES_GPU = re.compile(r"gpu(?::([A-Za-z0-9_.-]+?))?:(\d+)")
@@ -135,7 +135,7 @@ def output(*argv: str) -> str:
 
 def accounts_of_user() -> tuple[str, ...]:
     """The accounts that this user may charge; none where Slurm keeps no accounts or does not answer."""
-    text = output("sacctmgr", "-nP", "show", "associations", f"user={getpass.getuser()}", "format=account")
+    text = output("sacctmgr", "-nP", "show", "associations", f"user={user_name(me())}", "format=account")
     return tuple(sorted(set(filter(None, text.split()))))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 from collections.abc import Callable
 
@@ -16,6 +17,8 @@ def guarded(work: Callable[[], int], *, command: str = "install", as_json: bool 
     be written, and so on. ``as_json``: the error also in the envelope of ``command``."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not os.environ.get("HOME"):
+        os.environ["HOME"] = _home()
     # Nothing that jobs will run may be writable by everybody, whatever the caller's umask; a group may share.
     os.umask(os.umask(0o077) | 0o002)
     return settled(
@@ -26,3 +29,11 @@ def guarded(work: Callable[[], int], *, command: str = "install", as_json: bool 
         f"then {_AGAIN}",
         again=_AGAIN,
     )
+
+
+def _home() -> str:
+    """The user's, as the machine knows it; of a user without a name one that nobody can write to, and messages name."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        return "/nonexistent"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -415,3 +416,16 @@ def test_a_quickstart_does_not_begin_where_python_cannot_import(
     done = stage("--quickstart")
     assert (done.status, done.made) == (2, [])
     assert done.err.startswith("error: install_path: it contains a colon, which separates entries of PYTHONPATH\n  -> ")
+
+
+def test_a_quickstart_does_not_begin_where_ranks_cannot_reach_each_other(
+    stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENETUNREACH, os.strerror(errno.ENETUNREACH))
+
+    monkeypatch.setattr("socket.create_server", refuse)
+    done = stage("--quickstart")
+    assert (done.status, done.made) == (3, [])
+    assert "training processes cannot reach each other: 127.0.0.1: Network is unreachable" in done.err
+    assert "ip link set lo up" in done.err

@@ -143,6 +143,8 @@ def test_requests_that_cannot_be_met(
         make("--python", "3.13")
     with pytest.raises(RequestError, match=r"--python 3\.12\.1 is not a version such as 3.12"):
         make("--python", "3.12.1")
+    with pytest.raises(RequestError, match=r"--python 3\.9: LLMB needs Python 3\.10 or newer"):
+        make("--python", "3.12", "3.9")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EnvironmentLacks, match=r"Enroot, which imports it, is not on PATH\n.*--no-images"):
         make(*ONE, "--workloads", "grok1")
@@ -317,3 +319,45 @@ def test_an_installation_takes_its_images_from_the_bundle(tmp_path: Path, monkey
     assert bundles.bundled_image("x86_64", "nvcr.io#a/b:1") == tmp_path / "images" / "x86_64" / "a+b+1.sqsh"
     monkeypatch.delenv("LLMB_BUNDLE")
     assert bundles.bundled_image("x86_64", "nvcr.io#a/b:1") is None
+
+
+def test_a_folder_with_wheels_of_somebody_else_is_no_bundle(make: Callable[..., Path], tmp_path: Path) -> None:
+    folder = tmp_path / "a bundle, here"
+    (folder / "wheels").mkdir(parents=True)
+    mine = folder / "wheels" / "mine-1.0-py3-none-any.whl"
+    mine.touch()
+    with pytest.raises(RequestError, match="holds other files than a bundle's"):
+        make(*ONE)
+    assert mine.exists()
+    mine.unlink()
+    (folder / "wheels").rmdir()
+    make(*ONE)
+    (folder / "wheels" / "a folder").mkdir()
+    os.mkfifo(folder / "wheels" / "fifo")
+    make(*ONE)
+
+
+def test_the_source_of_a_package_that_has_wheels_for_others_is_not_taken(
+    make: Callable[..., Path], clone: Path, tmp_path: Path
+) -> None:
+    lock = clone / "installer" / "locks" / "tool.txt"
+    digest = hashlib.sha256(b"six-2.0.tar.gz").hexdigest()
+    lock.write_text(lock.read_text().replace("six==2.0", f"six==2.0 --hash=sha256:{digest}"))
+    (tmp_path / "index" / "six-2.0.tar.gz").write_text("six-2.0.tar.gz")
+    with pytest.raises(EnvironmentLacks, match=r"six==2.0 for Python 3.13 on .* cannot be had"):
+        make("--python", "3.13")
+
+
+@pytest.mark.parametrize(
+    "about", ["{}", "[]", '{"platforms": 1, "pythons": [], "locks": ""}', '{"platforms": [1]}', "x"]
+)
+def test_one_that_does_not_say_what_it_is_for_is_none(here: Path, clone: Path, about: str) -> None:
+    (here / "bundle.json").write_text(about)
+    sums = subprocess.run(["sha256sum", "bundle.json"], cwd=here, check=True, capture_output=True, text=True).stdout
+    (here / "SHA256SUMS").write_text(sums)
+    with pytest.raises(EnvironmentLacks, match=r"its bundle\.json does not say what it is for"):
+        bundles.use(here, clone)
+    (here / "SHA256SUMS").unlink()
+    os.mkfifo(here / "SHA256SUMS")
+    with pytest.raises(EnvironmentLacks, match="it has no SHA256SUMS"):
+        bundles.use(here, clone)

@@ -270,3 +270,10 @@ def test_a_process_is_known_by_its_start() -> None:
     assert identify(child) is None, "a zombie has ended"
     os.waitpid(child, 0)
     assert identify(child) is None
+
+
+def test_ranks_that_cannot_reach_each_other_are_not_started(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.create_server", lambda *_: (_ for _ in ()).throw(OSError(101, "unreachable")))
+    with pytest.raises(EnvironmentLacks, match=r"cannot reach each other: 127\.0\.0\.1: unreachable"):
+        submit(site.plan(), DETACHED)
+    assert run_folders(site) == []

@@ -218,3 +218,14 @@ def test_the_hash_of_a_tree_is_one_of_names_and_hashes_in_order(tmp_path: Path) 
     listed = "".join(f"{name}\0{sha256_of(tmp_path / name)}\n" for name in ("a", "b/one", "b/two"))
     assert sha256_of_tree(tmp_path) == hashlib.sha256(listed.encode()).hexdigest()
     assert sha256_of_tree(tmp_path, "*") == hashlib.sha256(listed.splitlines(True)[0].encode()).hexdigest()
+
+
+def test_json_is_read_from_files_that_end(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for name in ("fifo", "zero"):
+        with pytest.raises(RecordError, match="not a regular file"):
+            read_json(tmp_path / name)
+    (tmp_path / "deep").write_text("[" * 100_000)
+    with pytest.raises(RecordError, match="is not valid JSON"):
+        read_json(tmp_path / "deep")

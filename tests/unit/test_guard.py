@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from llmb_common.errors import Interrupted, RequestError
 from llmb_common.guard import guarded, settled
+from llmb_install.guard import guarded as guarded_installer
 
 
 def raises(error: BaseException) -> object:
@@ -152,3 +154,15 @@ def test_what_a_command_prints_is_harmless_and_fits_the_encoding(
     shown = [terminal.buffer.getvalue() for terminal in terminals]  # type: ignore[attr-defined]
     monkeypatch.undo()
     assert shown == [b"gr\\xf6\\xdfe\n", b"error: no gr\\xf6\\xdfe\n"]
+
+
+def test_a_user_without_a_home_has_one_that_nobody_writes_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homes() -> list[str]:
+        found: list[str] = []
+        for user in (os.geteuid(), 4_000_001):
+            monkeypatch.delenv("HOME", raising=False)
+            monkeypatch.setattr("os.geteuid", lambda user=user: user)
+            guarded_installer(lambda: found.append(os.environ["HOME"]) or 0)
+        return found
+
+    assert homes() == [pwd.getpwuid(os.getuid()).pw_dir, "/nonexistent"]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import RequestError
+from llmb_common.errors import ConfigError, RequestError
 from llmb_install import arguments
+from llmb_install.answers.stored import stored_answers
 from llmb_install.arguments import given_by_flags, parse
 from support.golden import GOLDEN, check_golden
 
@@ -158,3 +161,13 @@ def test_where_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert arguments.install_path(parse([]), Path("/clone")) == Path("/there")
     assert arguments.install_path(parse(["--install-path", "here"]), Path("/clone")) == tmp_path / "here"
     assert arguments.install_path(parse(["list", "--install-path", "~/x"]), Path("/clone")) == tmp_path / "x"
+
+
+@pytest.mark.parametrize("kind", ["fifo", "endless", "circle"])
+def test_answers_that_never_end_are_not_waited_for(tmp_path: Path, kind: str) -> None:
+    answers = tmp_path / ".llmb" / "answers.yaml"
+    answers.parent.mkdir()
+    os.mkfifo(answers) if kind == "fifo" else answers.symlink_to("/dev/zero" if kind == "endless" else answers)
+    assert arguments.real_path(tmp_path) == tmp_path
+    with pytest.raises(ConfigError, match=re.escape(str(answers))):
+        stored_answers(tmp_path)

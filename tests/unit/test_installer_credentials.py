@@ -222,3 +222,16 @@ def test_a_token_is_kept_for_its_owner_alone(install: Path) -> None:
     assert not hf_token_is_stored(Secret("hf_abc"), install)
     (install / ".llmb" / "hf_token").write_text("\n")
     assert stored_hf_token(install) is None
+
+
+def test_what_is_not_utf_8_stays_byte_for_byte(install: Path, env: dict[str, str], file: Path) -> None:
+    file.parent.mkdir()
+    latin = b"# m\xfcnchen\nmachine old.site login a password p\xe4ss\n"
+    file.write_bytes(latin)
+    assert not has_ngc_credentials(env)
+    assert store_ngc_key(KEY, env, install)
+    assert file.read_bytes() == latin + LINES.encode()
+    assert remove_ngc_key(install) == file
+    assert file.read_bytes() == latin
+    (install / ".llmb" / "hf_token").write_bytes(b"hf_\xff\n")
+    assert not hf_token_is_stored(Secret("hf_x"), install)

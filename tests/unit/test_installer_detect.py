@@ -35,7 +35,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
         monkeypatch.setattr(detect, "ask", ask)
         monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if name in on_path else None)
-        monkeypatch.setattr("getpass.getuser", lambda: "ann")
+        monkeypatch.setattr("llmb_install.detect.user_name", lambda _: "ann")
         monkeypatch.setattr("platform.machine", lambda: "riscv64")
 
     return machine

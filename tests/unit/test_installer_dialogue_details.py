@@ -220,3 +220,11 @@ def test_without_a_terminal_there_are_no_keys_to_drop(monkeypatch: pytest.Monkey
 
         monkeypatch.setattr(keyboard.termios, "tcflush", refuse)
         forget_keys()
+
+
+def test_answers_of_last_time_that_cannot_be_are_not_offered(talk: Any, tmp_path: Path) -> None:
+    kept = {"gpu_partition": ["gpu"], "account": {"a": 1}, "gres": "yes", "workloads": 5, "cluster_type": "cloud"}
+    for name in ("installer-draft.json", "installer-answers.json"):
+        draft.keep({**kept, "gpu_type": "h100"}, name)
+        assert draft.read(name) == {"gpu_type": "h100"}
+    assert talk()[0].gpu_type == "h100"

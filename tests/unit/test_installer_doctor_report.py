@@ -338,7 +338,7 @@ SACCTMGR = "sacctmgr -nP show"
 
 
 def test_the_limits_of_partition_association_and_qos(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("getpass.getuser", lambda: "ann")
+    monkeypatch.setattr("llmb_install.doctor.facts.user_name", lambda _: "ann")
     machine.said |= {
         "scontrol show partition gpu --oneliner": "PartitionName=gpu GraceTime=90 QoS=part MaxTime=04:00:00\n",
         f"{SACCTMGR} associations user=ann account=a format=partition,maxwall,defaultqos": "|1-00:00:00|\ncpu|1:00|x\n",

@@ -164,10 +164,31 @@ def test_a_flat_file_is_the_same_without_a_yaml_parser() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("a: b: c", "a: *x", "a: {b: 1}", "a: |\n  x", "a: 1\na: 2", "- a", "a: b\n c", "a: b\n- c", "a: 'it''s'"),
+        *("a: b: c", "a: *x", "a: {b: 1}", "a: |\n  x", "- a", "a: b\n c", "a: b\n- c", "a: 'it''s'"),
         *("a:\n  b: c", "a: x:", "a: [b", "a: '\\x41'", "a: [[b]]", "{a: b}", "a: !!str b", "? a", "a: 'b' c", "--- "),
     ],
 )
 def test_any_other_text_is_left_to_the_parser(text: str) -> None:
     with pytest.raises(NotFlatError):
         load_flat(text, "x")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: 1\nb: [x]\na: 2", "x:3: duplicate key 'a' \\(first on line 1\\)"),
+        ("a: 1\nb x\nc: 2", "x:2: not valid YAML"),
+    ],
+)
+def test_a_slip_in_a_flat_file_needs_no_parser_to_be_told(text: str, said: str) -> None:
+    for load in (load_flat, load_text):
+        with pytest.raises(ConfigError, match=said.replace("x:2:", "x:[23]:")):
+            load(text, "x")
+    with pytest.raises(ConfigError, match=said):
+        load_flat(text, "x")
+
+
+@pytest.mark.parametrize("part", ["[", "- ", "? ", "{a: ", "[a, {b: "])
+def test_a_text_that_is_nested_without_end_does_not_kill_the_parser(part: str) -> None:
+    with pytest.raises(ConfigError, match="x: nested too deeply"):
+        load_text(part * 60_000, "x")

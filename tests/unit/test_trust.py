@@ -143,3 +143,11 @@ def test_a_named_image_folder_is_its_groups_where_the_group_may_write(
 def test_what_is_missing_or_no_file_is_for_the_reader_to_say(install: Path) -> None:
     require_trusted(install / "none", install)
     require_trusted(install / ".llmb", install)
+
+
+def test_links_in_a_circle_are_left_to_whoever_reads(tmp_path: Path) -> None:
+    (tmp_path / "cluster_config.yaml").symlink_to("other")
+    (tmp_path / "other").symlink_to("cluster_config.yaml")
+    require_trusted(tmp_path / "cluster_config.yaml", tmp_path)
+    with pytest.raises(ConfigError, match=r"cluster_config\.yaml: Too many levels of symbolic links"):
+        load_cluster_config(tmp_path)

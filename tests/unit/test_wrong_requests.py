@@ -101,6 +101,20 @@ def test_one_output_at_a_time(cli: Cli, words: Words) -> None:
     assert message == f"--json and {words[1]} {words[2]} exclude each other"
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--exclude", "n[1-"), "--exclude: 'n[1-' is not a host list"),
+        (("--nodelist", "n1 n[2"), "--nodelist: 'n1 n[2' is not a host list"),
+        (("--scale", "all,8"), "--scale all,8: beside all the others have no effect"),
+    ],
+)
+def test_what_slurm_would_refuse_and_what_would_have_no_effect(cli: Cli, words: Words, message: str) -> None:
+    done = cli("submit", "-w", "grok1", *words, GPU_TYPE="h100", DRY_RUN="true")
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith(f"error: {message}")
+
+
 @pytest.mark.parametrize("words", [("jobs",), ("list",), ("single", "-w", "grok1", "--dry-run"), ("exclude", "list")])
 @pytest.mark.parametrize(
     ("install", "message"),

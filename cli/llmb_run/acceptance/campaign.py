@@ -17,7 +17,6 @@ Nothing here says which runs there are: those are found by their keys, which hol
 from __future__ import annotations
 
 import contextlib
-import getpass
 import hashlib
 import os
 import platform
@@ -37,6 +36,7 @@ from llmb_common.runs.ownership import is_ours
 from llmb_common.runs.paths import experiments_folder
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.structs import from_plain
+from llmb_common.trust import me, user_name
 from llmb_run.acceptance.frozen import Frozen, changes, freeze
 from llmb_run.acceptance.planned import Workload
 from llmb_run.acceptance.suite import Suite
@@ -177,7 +177,7 @@ def begin_or_go_on(campaign: Campaign, suite: Suite, workloads: Sequence[Workloa
     """
     then = campaign.frozen()
     began = time.time() if then is None else then.began
-    now = freeze(suite, workloads, id=campaign.id, began=round(began, 3), user=getpass.getuser())
+    now = freeze(suite, workloads, id=campaign.id, began=round(began, 3), user=user_name(me()))
     if then is None:
         write_atomic(campaign.folder / "suite.yaml", suite.text)
         write_json(campaign.frozen_file, msgspec.to_builtins(now))  # last: from here on there is a campaign

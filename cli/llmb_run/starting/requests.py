@@ -14,6 +14,7 @@ from llmb_common.request.fields import FieldNames
 from llmb_common.request.read import Request
 from llmb_common.request.variables import COLUMNS, VARIABLES
 from llmb_common.secrets import is_secret_name
+from llmb_common.slurm.hostlist import expand
 from llmb_common.slurm.options import option_name, override_additional, parse_additional
 from llmb_common.words import is_variable_name, job_variable_problem
 from llmb_run.place import CatalogEntry, Place
@@ -282,6 +283,9 @@ def slurm_of(values: Sequence[str], said: str = "--slurm-arg", **named: str | No
             continue
         if ";" in value:
             raise RequestError(f"--{name} {value!r} is not a valid value", remedy=f"for example --{name} n1,n2")
+        if name != "reservation" and "/" not in value:  # with one it is a file that has the list
+            with located(f"--{name}"):
+                expand(value)
         _refuse_twice(name, set(map(option_name, parts)), said)
         parts[f"{name}={value}"] = f"--{name}"
     for part, option in parts.items():

@@ -59,6 +59,10 @@ def sweep(
             f"--scale {','.join(scales)} beside bounds of scales: one of them has no effect",
             remedy="give the scales, or --min-scale and --max-scale (in a file min_scale and max_scale)",
         )
+    if len(scales) > 1 and any(scale.lower() == "all" for scale in scales):
+        raise RequestError(
+            f"--scale {','.join(scales)}: beside all the others have no effect", remedy="give all, or the scales"
+        )
     for scale in scales:
         if scale.lower() != "all" and not re.fullmatch(r"[1-9][0-9]{0,8}", scale):
             raise RequestError(

@@ -71,7 +71,7 @@ def problems(
         line = (lines or {}).get(f"$.{field}")
         return f"{where}:{line}: " if line else f"{where}: " if where else ""
 
-    asked = {q.field: _value_problem(q, given.get(q.field), at(q.field)) for q in QUESTIONS}
+    asked = {q.field: value_problem(q, given.get(q.field), at(q.field)) for q in QUESTIONS}
     found = [problem for problem in asked.values() if problem]
     possible = {field: value for field, value in given.items() if not asked.get(field)}
     if lacking := [question for question in missing(possible) if not asked[question.field]]:
@@ -122,7 +122,7 @@ def listed_engines(value: object) -> list[str]:
     return sorted({str(name).strip() for name in names if str(name).strip()})
 
 
-def _value_problem(question: Question, value: object, at: str) -> RequestError | None:
+def value_problem(question: Question, value: object, at: str = "") -> RequestError | None:
     """What is wrong with the type and choice of one answer."""
     field, problem, remedy = question.field, "", ""
     if value is None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from llmb_common.errors import LLMBError, RecordError
 from llmb_common.files import read_json, write_atomic
+from llmb_install.answers.checks import value_problem
 from llmb_install.answers.questions import QUESTIONS, Given
 from llmb_install.working.readiness import raise_all
 
@@ -47,13 +48,14 @@ def last() -> Given:
 
 
 def read(name: str = _DRAFT) -> Given:
-    """The saved answers; empty if there are none or they cannot be read."""
-    known = {question.field for question in QUESTIONS}
+    """The saved answers that are possible; empty if there are none or they cannot be read."""
     try:
         draft = read_json(_path(name))
     except RecordError:
         return {}
-    return {key: value for key, value in draft.items() if key in known} if isinstance(draft, dict) else {}
+    known = {question.field: question for question in QUESTIONS}
+    found = draft.items() if isinstance(draft, dict) else ()
+    return {field: value for field, value in found if field in known and not value_problem(known[field], value)}
 
 
 def _path(name: str) -> Path:

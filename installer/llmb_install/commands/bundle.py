@@ -42,8 +42,8 @@ from llmb_install.parts.environment_packages import CPU_TORCH_INDEX
 from llmb_install.parts.images import Image
 from llmb_install.parts.lock_files import lock_requirements
 from llmb_install.parts.package_index import Sources, Unavailable, settings
+from llmb_install.parts.pythons import TOOL_MINIMUM, is_tool_python, running_version, spelt, version_of
 from llmb_install.parts.pythons import Version as Python
-from llmb_install.parts.pythons import running_version, spelt, version_of
 from llmb_install.parts.receipts import read_receipt
 from llmb_install.working.install_lock import install_lock
 from llmb_install.working.reporter import Reporter
@@ -75,7 +75,9 @@ class Target(NamedTuple):
 def bundle(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Write the bundle, or finish one that was interrupted."""
     folder = user_path(asked.to, f"--to {asked.to}")
-    if folder.is_dir() and {entry.name for entry in folder.iterdir()} - {*_PARTS, bundles.SUMS}:
+    there = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+    # What lies in wheels/ and is of no lock is removed: only where a bundle was begun.
+    if there - {*_PARTS, bundles.SUMS} or (there and not there & {".llmb", bundles.SUMS}):
         raise RequestError(f"{folder} holds other files than a bundle's", remedy="give --to a new or empty folder")
     releases, images = _wanted(asked, clone, path, folder)
     targets = [Target(machine, python) for machine in _machines(asked) for python in _pythons(asked, releases)]
@@ -141,11 +143,16 @@ def _machines(asked: argparse.Namespace) -> list[str]:
 def _pythons(asked: argparse.Namespace, releases: list[str]) -> list[Python]:
     """Those asked for; else this one, and those that the engines would get here."""
     if asked.python:
-        if wrong := [text for text in asked.python if not re.fullmatch(r"3\.\d+", text)]:
+        if wrong := [text for text in asked.python if not re.fullmatch(r"3\.\d{1,3}", text)]:
             raise RequestError(
                 f"--python {wrong[0]} is not a version such as 3.12", remedy="give major and minor alone"
             )
-        return [(3, int(text.partition(".")[2])) for text in asked.python]
+        versions = [(3, int(text.partition(".")[2])) for text in asked.python]
+        if old := [version for version in versions if not is_tool_python(version)]:
+            raise RequestError(
+                f"--python {spelt(old[0])}: LLMB needs Python {spelt(TOOL_MINIMUM)} or newer", remedy="name a newer one"
+            )
+        return versions
     found = [version_of(python) for release in releases if (python := python_for(release))]
     return sorted({running_version(), *(version for version in found if version)})
 
@@ -157,7 +164,7 @@ def _fetch_wheels(
     folder.mkdir(parents=True, exist_ok=True)
     told = settings(child_environment())
     sources = Sources(told)
-    there = {path.name: sha256_of(path) for path in folder.iterdir()}
+    there = {path.name: sha256_of(path) for path in folder.iterdir() if path.is_file()}
     wanted: set[str] = set()
     with reporter.step("packages") as step:
         for lock, target, newer in _lists(clone, targets, releases):
@@ -214,24 +221,26 @@ def _requirements(text: str, target: Target) -> Iterator[Requirement]:
 
 
 def _best(names: Iterable[str], requirement: Requirement, target: Target) -> str | None:
-    """The file of the pinned release that fits best; its source where no wheel does."""
+    """The file of the pinned release that fits best; its source where there is no wheel of it for anybody."""
     (pin,) = requirement.specifier
     wanted = (canonicalize_name(requirement.name), Version(pin.version))
     ranks = {tag: rank for rank, tag in enumerate(_tags(target))}
-    found = {}
+    found: dict[str, int] = {}
+    sources: list[str] = []
     for name in names:
         try:
             if name.endswith(".whl"):
                 package, version, _, tags = parse_wheel_filename(name)
-                fits = [ranks[tag] for tag in tags if tag in ranks]
-            else:
-                package, version = parse_sdist_filename(name)
-                fits = [len(ranks)]
-        except (InvalidWheelFilename, InvalidSdistFilename):
+                if (package, version) == wanted:
+                    found[name] = min((ranks[tag] for tag in tags if tag in ranks), default=len(ranks))
+            elif parse_sdist_filename(name) == wanted:
+                sources.append(name)
+        except (InvalidWheelFilename, InvalidSdistFilename):  # noqa: PERF203
             continue
-        if (package, version) == wanted and fits:
-            found[name] = min(fits)
-    return min(found, key=lambda name: found[name], default=None)
+    if not found:
+        return next(iter(sources), None)
+    best = min(found, key=lambda name: found[name])
+    return best if found[best] < len(ranks) else None
 
 
 def _tags(target: Target) -> Iterable[Tag]:

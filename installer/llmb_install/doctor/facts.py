@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import re
 import shutil
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from llmb_common.planning.saving import limit_seconds, save_seconds
 from llmb_common.site.cluster import ClusterConfig
 from llmb_common.slurm.hostlist import expand
 from llmb_common.slurm.options import parse_additional
+from llmb_common.trust import me, user_name
 from llmb_install.answers.stored import load_recipes
 from llmb_install.detect import Site, container_options, detect_site, mpi_types, output
 from llmb_install.doctor.node import Node, ask_one_node
@@ -136,7 +136,7 @@ def slurm_limits(config: ClusterConfig, *, has_accounting: bool) -> Limits:
     if has_accounting:
         asked = dict(parse_additional(slurm.additional_params, "slurm.additional_params")).get("qos")
         named = {asked or "", partition.get("QoS", "")}
-        which = [f"user={getpass.getuser()}", *([f"account={slurm.account}"] if slurm.account else [])]
+        which = [f"user={user_name(me())}", *([f"account={slurm.account}"] if slurm.account else [])]
         for row in _rows("sacctmgr", "-nP", "show", "associations", *which, "format=partition,maxwall,defaultqos"):
             if row[0] in ("", slurm.gpu_partition):
                 walls.append(("your association", row[1]))

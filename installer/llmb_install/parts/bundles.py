@@ -9,16 +9,14 @@ Standard library only: the bootstrap takes its first packages from there.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import platform
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from llmb_common.engines import image_file_name
-from llmb_common.errors import EnvironmentLacks
-from llmb_common.files import sha256_of
+from llmb_common.errors import EnvironmentLacks, RecordError
+from llmb_common.files import open_plain, read_json, sha256_of
 
 SUMS, ABOUT = "SHA256SUMS", "bundle.json"
 
@@ -56,7 +54,7 @@ def use(bundle: Path, clone: Path) -> None:
     sums = read_sums(bundle)
     for name, expected in sums.items():
         _require_file(bundle / name, None if name.endswith(".sqsh") else expected)
-    _require_fit(bundle, json.loads((bundle / ABOUT).read_bytes()), clone)
+    _require_fit(bundle, clone)
     os.environ.update(
         {
             "PIP_CONFIG_FILE": os.devnull,
@@ -74,16 +72,21 @@ def read_sums(bundle: Path) -> dict[str, str]:
         EnvironmentLacks: it is no bundle, or an unfinished one.
     """
     try:
-        lines = (bundle / SUMS).read_text(encoding="utf-8").splitlines()
+        with open_plain(bundle / SUMS) as stream:
+            lines = stream.read().decode().splitlines()
         sums = {name: value for value, name in (line.split("  ", 1) for line in lines)}
     except (OSError, ValueError):
         sums = {}
     if ABOUT not in sums:
-        raise EnvironmentLacks(
-            f"{bundle} is not a bundle, or an unfinished one: it has no {SUMS} that names {ABOUT}",
-            remedy="name the folder that 'llmb-install bundle --to DIR' made; the same command finishes it",
-        )
+        raise _no_bundle(bundle, f"it has no {SUMS} that names {ABOUT}")
     return sums
+
+
+def _no_bundle(bundle: Path, why: str) -> EnvironmentLacks:
+    return EnvironmentLacks(
+        f"{bundle} is not a bundle, or an unfinished one: {why}",
+        remedy="name the folder that 'llmb-install bundle --to DIR' made; the same command finishes it",
+    )
 
 
 def _require_file(path: Path, expected: str | None) -> None:
@@ -98,17 +101,21 @@ def _require_file(path: Path, expected: str | None) -> None:
         )
 
 
-def _require_fit(bundle: Path, about: Mapping[str, object], clone: Path) -> None:
+def _require_fit(bundle: Path, clone: Path) -> None:
     machine, version = platform.machine(), "{}.{}".format(*sys.version_info)
-    platforms, pythons = [list(map(str, about[key])) for key in ("platforms", "pythons")]  # type: ignore[call-overload]
+    try:
+        about = read_json(bundle / ABOUT)
+        platforms, pythons, made_of = list(about["platforms"]), list(about["pythons"]), str(about["locks"])
+        for_what = f"{' and '.join(platforms)} with Python {', '.join(pythons)}"
+    except (RecordError, KeyError, TypeError) as problem:
+        raise _no_bundle(bundle, f"its {ABOUT} does not say what it is for") from problem
     if machine not in platforms or version not in pythons:
         raise EnvironmentLacks(
-            f"the bundle {bundle} is for {' and '.join(platforms)} with Python {', '.join(pythons)}; this is {machine} "
-            f"with Python {version}",
+            f"the bundle {bundle} is for {for_what}; this is {machine} with Python {version}",
             remedy="start ./installer.py with such a Python, or make a bundle for this machine: "
             f"llmb-install bundle --to DIR --platform {machine} --python {version}",
         )
-    if about["locks"] != fingerprint(clone):
+    if made_of != fingerprint(clone):
         raise EnvironmentLacks(
             f"the bundle {bundle} was made by another release of LLMB, which needs other packages than {clone}",
             remedy="make it again with this release, or install from the release that made it",

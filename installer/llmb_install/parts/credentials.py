@@ -119,7 +119,7 @@ def remove_ngc_key(install: Path) -> Path | None:
         return None
     rest = netrc_text.without(text, ours)
     if rest.strip():
-        write_atomic(path, rest, mode=0o600)
+        write_atomic(path, _bytes(rest), mode=0o600)
     else:
         path.unlink()
     return path
@@ -133,7 +133,7 @@ def _write_ngc_lines(password: str, env: Mapping[str, str], install: Path, hosts
     (install / _NOTE).parent.mkdir(parents=True, exist_ok=True)
     write_json(install / _NOTE, {"schema": 1, "path": str(path), "sha256": _digest(password)}, mode=0o600)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_atomic(path, netrc_text.added(kept, lines), mode=0o600)
+    write_atomic(path, _bytes(netrc_text.added(kept, lines)), mode=0o600)
 
 
 def _require_ngc_key(key: Secret) -> None:
@@ -146,11 +146,16 @@ def _require_ngc_key(key: Secret) -> None:
 
 
 def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(_bytes(text)).hexdigest()
 
 
 def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
+    """Its text. What others wrote there need not be UTF-8, and stays byte for byte: see ``_bytes``."""
+    return path.read_text(encoding="utf-8", errors="surrogateescape") if path.is_file() else ""
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _is_private(path: Path) -> bool:
@@ -178,7 +183,7 @@ def hf_token_is_stored(token: Secret, install: Path) -> bool:
 
 def stored_hf_token(install: Path) -> Secret | None:
     path = hf_token_path(install)
-    text = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+    text = _read(path).strip()
     return Secret(text) if text else None
 
 

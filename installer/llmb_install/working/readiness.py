@@ -88,5 +88,6 @@ def _unwritable(folder: Path) -> EnvironmentLacks | None:
         return None
     return EnvironmentLacks(
         f"{folder} cannot be written: {place} is {'read-only for you' if place.is_dir() else 'not a directory'}",
-        remedy="choose another folder, or ask for write permission there",
+        remedy="choose another folder (--install-path, --image-folder; for what is kept between commands, "
+        "XDG_CACHE_HOME), or ask for write permission there",
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.executors import Executor
 from llmb_common.executors.engine import check_engine, torchrun
+from llmb_common.loopback import loopback_problem
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.shell_text import shell_part
 
@@ -37,6 +38,8 @@ class LocalExecutor(Executor):
                     remedy="lower JOB_TOTAL_GPUS, run where sbatch is available, or try GPU_TYPE=cpu with a smoke size",
                 )
         check_engine(plan)
+        if problem := loopback_problem():
+            raise problem
 
     def start(self, record: RunRecord, *, detach: bool = False) -> RunRecord:
         from llmb_common.executors.local.follow import start_and_follow
