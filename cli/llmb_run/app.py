@@ -48,6 +48,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "archive": "Pack runs into one file: records, scripts, logs and hashes, but no secrets.",
     },
     "Housekeeping": {
+        "health": "Look at nodes before a job runs there: drivers, GPUs, NVLink, network, kernel, limits, folders.",
         "exclude": "Nodes to keep jobs away from: list, add, remove.",
         "rebuild": "Rebuild the index of runs from their folders.",
     },

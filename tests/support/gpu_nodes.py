@@ -48,10 +48,19 @@ def _gpu(number: int, changes: dict[str, str]) -> str:
         "clique": "",
         "cluster": "00000000-0000-0000-0000-000000000000",
         "utilization": "99 %",
+        "used": "4 MiB",
+        "mig": "Disabled",
+        "compute": "Default",
+        "persistence": "Enabled",
+        "pending": "No",
+        "failure": "No",
+        "sram": "0",
+        "temperature": "58 C",
         **changes,
     }
     return f"""<gpu id="00000000:{number:02x}:00.0"><product_name>{values["product"]}</product_name>
-<uuid>GPU-{number}</uuid><vbios_version>{values["vbios"]}</vbios_version>
+<persistence_mode>{values["persistence"]}</persistence_mode><compute_mode>{values["compute"]}</compute_mode>
+<mig_mode><current_mig>{values["mig"]}</current_mig></mig_mode><uuid>GPU-{number}</uuid><vbios_version>{values["vbios"]}</vbios_version>
 <pci><pci_gpu_link_info><pcie_gen><max_link_gen>5</max_link_gen><current_link_gen>5</current_link_gen></pcie_gen>
 <link_widths><max_link_width>16x</max_link_width><current_link_width>{values["width"]}</current_link_width></link_widths>
 </pci_gpu_link_info></pci><utilization><gpu_util>{values["utilization"]}</gpu_util></utilization>
@@ -64,10 +73,13 @@ def _gpu(number: int, changes: dict[str, str]) -> str:
 <clocks_event_reasons_counters_sw_power_cap>{values["cap_us"]}</clocks_event_reasons_counters_sw_power_cap>
 <clocks_event_reasons_counters_hw_therm_slowdown>{values["hw_therm_us"]}</clocks_event_reasons_counters_hw_therm_slowdown>
 </clocks_event_reasons_counters>
-<fb_memory_usage><total>81559 MiB</total></fb_memory_usage>
+<fb_memory_usage><total>81559 MiB</total><used>{values["used"]}</used></fb_memory_usage>
+<remapped_rows><remapped_row_pending>{values["pending"]}</remapped_row_pending>
+<remapped_row_failure>{values["failure"]}</remapped_row_failure></remapped_rows>
 <ecc_mode><current_ecc>Enabled</current_ecc></ecc_mode>
-<ecc_errors><volatile><dram_uncorrectable>{values["uncorrectable"]}</dram_uncorrectable></volatile></ecc_errors>
-<temperature><gpu_temp>58 C</gpu_temp></temperature>
+<ecc_errors><volatile><sram_uncorrectable_secded>{values["sram"]}</sram_uncorrectable_secded>
+<dram_uncorrectable>{values["uncorrectable"]}</dram_uncorrectable></volatile></ecc_errors>
+<temperature><gpu_temp>{values["temperature"]}</gpu_temp></temperature>
 <gpu_power_readings><instant_power_draw>{values["power"]}</instant_power_draw>
 <current_power_limit>{values["limit"]}</current_power_limit>
 <default_power_limit>700.00 W</default_power_limit></gpu_power_readings>

@@ -158,7 +158,7 @@ FILES = {
 
 
 def facts(monkeypatch: pytest.MonkeyPatch, files: dict[str, str], **environ: str) -> dict[str, Any]:
-    monkeypatch.setattr(machine, "_read", lambda path: files.get(str(path)))
+    monkeypatch.setattr(machine, "read", lambda path: files.get(str(path)))
     return machine.facts(environ)
 
 

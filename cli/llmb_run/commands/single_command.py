@@ -18,6 +18,7 @@ from llmb_run.app import Command
 @options.scale
 @options.job_settings
 @options.after
+@options.flag("--health", help="Look at the nodes first, and keep the job away from those that fail.")
 @options.dry_run
 @options.detach
 @options.json
@@ -27,6 +28,7 @@ def command(
     dtype: str | None,
     scale: str | None,
     after: tuple[str, ...],
+    health: bool,
     dry_run: bool,
     detach: bool,
     **settings: Any,
@@ -45,4 +47,4 @@ def command(
 
     refuse_several({"-w": workload, "-s": size, "--dtype": dtype, "--scale": scale})
     ask = replace(ask_of(**settings), workload=workload, size=size, dtype=dtype, scale=scale)
-    return start("single", [ask], after=after, dry_run=dry_run, detach=detach)
+    return start("single", [ask], after=after, dry_run=dry_run, detach=detach, health=health)

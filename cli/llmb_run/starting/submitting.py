@@ -33,10 +33,11 @@ def start(
     skip_unsupported: bool = False,
     detach: bool = False,
     arrays: bool = True,
+    health: bool = False,
 ) -> Result:
     """Start ``asks``, or show what a dry run would start.
 
-    ``keys`` name the jobs of ``task_file`` one by one, so that a rerun repeats none.
+    ``keys`` name the jobs of ``task_file`` one by one, so that a rerun repeats none. ``health``: look at nodes first.
 
     Raises:
         LLMBError: nothing could be started; with several jobs a refusal of one is reported and the others go on
@@ -56,6 +57,10 @@ def start(
     place.require_install()
     say_warnings(asked)
     say_doubts(item.plan for item in asked)
+    if health:
+        from llmb_run.checking import require_health
+
+        require_health([item.plan for item in asked], place)
     jobs = [
         submission.Job(
             item.plan,

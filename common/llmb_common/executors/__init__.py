@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,6 +20,7 @@ from llmb_common.runs.paths import RunPaths
 
 if TYPE_CHECKING:  # a dry run needs nothing of runs, and starts faster
     from llmb_common.errors import LLMBError
+    from llmb_common.executors.holding import Held, Wanted
     from llmb_common.runs.finding import Finding
     from llmb_common.runs.record import RunRecord
 
@@ -130,6 +132,24 @@ class Executor(ABC):
             "no scheduler says here which nodes have failed", remedy="name the nodes with --without HOSTS"
         )
 
+    def nodes_now(self, nodes: str | None, partition: str | None) -> dict[str, str]:
+        """The nodes of a host list or of a partition, by name, and why each cannot be had now; empty: it can.
+
+        Raises:
+            RequestError: there are no such nodes, or nobody knows of nodes here
+            SchedulerError: the scheduler does not say
+        """
+        raise _no_nodes()
+
+    def hold(self, wanted: Wanted) -> AbstractContextManager[Held]:
+        """Nodes to ask something, until the context ends.
+
+        Raises:
+            RequestError: nobody knows of nodes here
+            SchedulerError: they cannot be had
+        """
+        raise _no_nodes()
+
     @abstractmethod
     def end(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
         """End runs that live; those that are queued have a job.
@@ -137,6 +157,12 @@ class Executor(ABC):
         By run id the record of one whose end is certain, or why one was not ended. The others were asked to end, and
         what becomes of them will be seen by looking.
         """
+
+
+def _no_nodes() -> LLMBError:
+    from llmb_common.errors import RequestError
+
+    return RequestError("no scheduler knows of nodes here", remedy="leave out what asks for them")
 
 
 def executor_for(cluster_type: ClusterType) -> Executor:

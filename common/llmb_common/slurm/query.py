@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from llmb_common.errors import AnswerLost, SchedulerError
+from llmb_common.errors import AnswerLost, RequestError, SchedulerError
 from llmb_common.programs import Answer
 from llmb_common.slurm.command import run_slurm
+from llmb_common.slurm.hostlist import compress, expand
 from llmb_common.slurm.states import base_state
 
 ASK_SECONDS = 30
@@ -114,6 +115,51 @@ def unfit_nodes(nodes: str) -> list[str]:
     if answer.status != 0:
         raise SchedulerError(f"sinfo: {answer.complaint}", remedy="name the nodes with --without HOSTS")
     return list(dict.fromkeys(answer.output.split()))  # one line for each partition
+
+
+def states_of_nodes(nodes: str | None, partition: str | None) -> list[tuple[str, str, str]]:
+    """Each node of a host list or of a partition once: its name, its state in lower case, and the reason of that.
+
+    Raises:
+        RequestError: there is no such node
+        SchedulerError: the scheduler does not say
+    """
+    only = [*([f"--partition={partition}"] if partition else []), *([f"--nodes={nodes}"] if nodes else [])]
+    answer = run_slurm(["sinfo", "--noheader", "--Node", *only, "--format=%N|%T|%E"], ASK_SECONDS)
+    if answer.status != 0:
+        raise SchedulerError(f"sinfo: {answer.complaint}", remedy="try again later")
+    rows = [line.strip().split("|", 2) for line in answer.output.splitlines()]
+    found = {row[0]: (row[0], row[1].rstrip("*~#!%$@^-+"), row[2] if row[2] != "none" else "") for row in rows}
+    unknown = [name for name in expand(nodes or "") if name not in found]
+    if unknown or not found:
+        where = f" in partition {partition}" if partition else ""
+        raise RequestError(
+            f"Slurm knows no node {compress(unknown) or ''}{where}".replace("node  in", "node in"),
+            remedy="sinfo --Node lists them",
+        )
+    return list(found.values())
+
+
+def partition_of(nodes: Sequence[str], preferred: str | None) -> str | None:
+    """A partition that has all the nodes, the ``preferred`` one if it does.
+
+    Raises:
+        RequestError: there is none
+        SchedulerError: the scheduler does not say
+    """
+    answer = run_slurm(["sinfo", "--noheader", "--Node", f"--nodes={compress(nodes)}", "--format=%N|%R"], ASK_SECONDS)
+    if answer.status != 0:
+        raise SchedulerError(f"sinfo: {answer.complaint}", remedy="try again later")
+    having: dict[str, set[str]] = {}
+    for line in answer.output.splitlines():
+        node, _, partition = line.strip().partition("|")
+        having.setdefault(partition, set()).add(node)
+    fitting = [name for name, found in having.items() if found >= set(nodes)]
+    if not fitting:
+        raise RequestError(
+            f"no partition has all of {compress(nodes)}", remedy=f"one of {', '.join(having)} at a time", code="no-nodes"
+        )
+    return preferred if preferred in fitting else fitting[0]
 
 
 def nodes_of_jobs(partition: str | None, nodelist: str | None) -> list[tuple[str, str]]:

@@ -1,6 +1,4 @@
-"""Asking a program on this machine, which may hang, give a wrong answer or be missing."""
-
-from __future__ import annotations
+"""Asking a program on this machine, which may hang, give a wrong answer or be missing. Starts on Python 3.6."""
 
 import atexit
 import contextlib
@@ -11,11 +9,11 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from typing import Dict, Optional, Sequence
 
 MOST_BYTES = 8 << 20
 
-_asked: dict[int, int | None] = {}
+_asked: Dict[int, Optional[int]] = {}
 """Process group that each thread asks, None while it starts: whoever asks is a daemon thread, which ends with the
 interpreter."""
 _START_SECONDS = 1.0
@@ -69,8 +67,10 @@ def _ask(command: Sequence[str], seconds: float, thread: int) -> bytes:
             raise NoAnswer(f"{name} did not end within {seconds:g} s") from None
     except NoAnswer:
         _kill(process.pid)
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             process.wait(0.2)
+        except subprocess.TimeoutExpired:
+            raise NoAnswer(f"{name} hangs in the kernel, and cannot be killed") from None
         raise
     finally:
         assert process.stdout is not None
@@ -97,7 +97,7 @@ def _kill_asked() -> None:
             _kill(group)
 
 
-def _read(process: subprocess.Popen[bytes], deadline: float, name: str) -> bytes:
+def _read(process: "subprocess.Popen[bytes]", deadline: float, name: str) -> bytes:
     assert process.stdout is not None
     answer = bytearray()
     with selectors.DefaultSelector() as selector:

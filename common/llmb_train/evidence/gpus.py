@@ -2,14 +2,13 @@
 
 The XML, and not ``--query-gpu``: one field that a driver does not know fails that query as a whole, and names have
 changed (535 renamed ``clocks_throttle_reasons`` to ``clocks_event_reasons``, 550 or so added the counters, 580 says
-"Requested functionality has been deprecated" for application clocks). An element that is missing here is a null.
+"Requested functionality has been deprecated" for application clocks). An element that is missing here is a null. Starts
+on Python 3.6.
 """
-
-from __future__ import annotations
 
 import re
 import time
-from typing import Any
+from typing import Any, Dict, List, Optional, Sequence
 from xml.etree import ElementTree
 
 from llmb_train.evidence.ask import NoAnswer, ask
@@ -32,6 +31,7 @@ _TEXTS = {
     "performance_state": "performance_state",
     "persistence": "persistence_mode",
     "mig": "mig_mode/current_mig",
+    "compute_mode": "compute_mode",
     "ecc": "ecc_mode/current_ecc",
     "pcie_width": "pci/pci_gpu_link_info/link_widths/current_link_width",
     "pcie_width_max": "pci/pci_gpu_link_info/link_widths/max_link_width",
@@ -42,6 +42,7 @@ _TEXTS = {
 }
 _NUMBERS = {
     "memory_mib": ("fb_memory_usage/total",),
+    "memory_used_mib": ("fb_memory_usage/used",),
     "sm_mhz": ("clocks/sm_clock",),
     "memory_mhz": ("clocks/mem_clock",),
     "max_sm_mhz": ("max_clocks/sm_clock",),
@@ -88,7 +89,7 @@ _COUNTERS = {
 """The counters' names in the XML, and those of the same reasons where they are flags."""
 
 
-def snapshot(seconds: float = SECONDS) -> dict[str, Any]:
+def snapshot(seconds: float = SECONDS) -> Dict[str, Any]:
     """The GPUs now: ``time`` (Unix), ``missing`` (why there is nothing, else null), ``driver``, ``cuda``, ``gpus``."""
     now = round(time.time(), 3)
     try:
@@ -97,12 +98,12 @@ def snapshot(seconds: float = SECONDS) -> dict[str, Any]:
         return {"time": now, "missing": str(error), "driver": None, "cuda": None, "gpus": []}
 
 
-def changing(look: dict[str, Any]) -> dict[str, Any]:
+def changing(look: Dict[str, Any]) -> Dict[str, Any]:
     """Of a snapshot, what the next one may have otherwise."""
     return {"time": look["time"], "gpus": [{name: gpu[name] for name in _CHANGING} for gpu in look["gpus"]]}
 
 
-def parse(answer: bytes) -> dict[str, Any]:
+def parse(answer: bytes) -> Dict[str, Any]:
     """``driver``, ``cuda`` and ``gpus`` of an XML answer. Raises ValueError for one that is not nvidia-smi's."""
     if b"<!ENTITY" in answer:
         raise ValueError("nvidia-smi's answer defines entities")
@@ -116,24 +117,23 @@ def parse(answer: bytes) -> dict[str, Any]:
     return {"driver": _text(root, "driver_version"), "cuda": _text(root, "cuda_version"), "gpus": gpus}
 
 
-def _gpu(number: int, element: ElementTree.Element) -> dict[str, Any]:
+def _gpu(number: int, element: ElementTree.Element) -> Dict[str, Any]:
     texts = {name: _text(element, path) for name, path in _TEXTS.items()}
-    numbers = {
-        name: next((value for path in paths if (value := _number(element, path)) is not None), None)
-        for name, paths in _NUMBERS.items()
-    }
+    numbers = {name: _first(element, paths) for name, paths in _NUMBERS.items()}
     return {
         "index": number,
         **texts,
         **numbers,
         "domain": _domain(element),
+        "processes": len(element.findall("processes/process_info")),
         "uncorrected": _uncorrected(element),
+        "uncorrected_sram": _uncorrected(element, "sram"),
         "throttle": _reasons(element),
         "throttled_us": _counters(element),
     }
 
 
-def _domain(element: ElementTree.Element) -> str | None:
+def _domain(element: ElementTree.Element) -> Optional[str]:
     """``<cluster UUID>.<clique id>``: GPUs that say the same are joined by NVLink, on whichever nodes. None where the
     fabric is one node's own, whose UUID is of zeros."""
     ids = {child.tag.replace("_", "").lower(): (child.text or "").strip() for child in element.findall("fabric/*")}
@@ -141,29 +141,29 @@ def _domain(element: ElementTree.Element) -> str | None:
     return f"{cluster}.{clique}"[:120] if re.search("[1-9a-fA-F]", cluster.replace("N/A", "")) else None
 
 
-def _uncorrected(element: ElementTree.Element) -> float | None:
-    """Uncorrectable ECC errors since the driver was loaded, of all memories; older drivers count one total."""
+def _uncorrected(element: ElementTree.Element, memory: str = "") -> Optional[float]:
+    """Uncorrectable ECC errors since the driver was loaded, of all memories or of one; older drivers count one total."""
     volatile = element.find("ecc_errors/volatile")
     if volatile is None:
         return None
-    places = [child for child in volatile if "uncorrectable" in child.tag]
+    places = [child for child in volatile if "uncorrectable" in child.tag and child.tag.startswith(memory)]
     places += volatile.findall("double_bit/total")
-    counts = [count for child in places if (count := _as_number(child.text)) is not None]
+    counts = [count for count in (_as_number(child.text) for child in places) if count is not None]
     return sum(counts) if counts else None
 
 
-def _reasons(element: ElementTree.Element) -> list[str]:
+def _reasons(element: ElementTree.Element) -> List[str]:
     """What slows the clocks at this moment: ``sw_power_cap``, ``hw_thermal_slowdown``, ..., not ``gpu_idle``."""
     found = []
     for word in ("event", "throttle"):
         for child in element.findall(f"clocks_{word}_reasons/*"):
-            reason = child.tag.removeprefix(f"clocks_{word}_reason_")
+            reason = child.tag.replace(f"clocks_{word}_reason_", "")
             if (child.text or "").strip() == "Active" and reason != "gpu_idle":
                 found.append(reason[:60])
     return found
 
 
-def _counters(element: ElementTree.Element) -> dict[str, float]:
+def _counters(element: ElementTree.Element) -> Dict[str, float]:
     """Microseconds for which each reason has been active since the driver was loaded."""
     found = {}
     for name, reason in _COUNTERS.items():
@@ -173,15 +173,20 @@ def _counters(element: ElementTree.Element) -> dict[str, float]:
     return found
 
 
-def _text(element: ElementTree.Element, path: str) -> str | None:
+def _text(element: ElementTree.Element, path: str) -> Optional[str]:
     text = (element.findtext(path) or "").strip()
     return None if text.strip("[]").lower() in _NOTHING else text[:120]
 
 
-def _number(element: ElementTree.Element, path: str) -> float | None:
+def _first(element: ElementTree.Element, paths: Sequence[str]) -> Optional[float]:
+    """The number at the first of ``paths`` that has one."""
+    return next((value for value in (_number(element, path) for path in paths) if value is not None), None)
+
+
+def _number(element: ElementTree.Element, path: str) -> Optional[float]:
     return _as_number(element.findtext(path))
 
 
-def _as_number(text: str | None) -> float | None:
+def _as_number(text: Optional[str]) -> Optional[float]:
     found = _NUMBER.match((text or "").strip())
     return float(found.group()) if found else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from llmb_common.errors import EnvironmentLacks
@@ -14,6 +15,7 @@ from llmb_common.shell_text import shell_part
 
 if TYPE_CHECKING:
     from llmb_common.errors import LLMBError
+    from llmb_common.executors.holding import Held, Wanted
     from llmb_common.runs.finding import Finding
     from llmb_common.runs.record import RunRecord
 
@@ -50,6 +52,16 @@ class LocalExecutor(Executor):
         from llmb_common.executors.local.look import look_at_processes
 
         return look_at_processes(records)
+
+    def nodes_now(self, nodes: str | None, partition: str | None) -> dict[str, str]:
+        from llmb_common.executors.local.hold import here
+
+        return here(nodes, partition)
+
+    def hold(self, wanted: Wanted) -> AbstractContextManager[Held]:
+        from llmb_common.executors.local.hold import ThisMachine
+
+        return ThisMachine()
 
     def end(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
         from llmb_common.executors.local.end import end_processes_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from llmb_common.trust import require_trusted
 
 if TYPE_CHECKING:
     from llmb_common.errors import LLMBError
+    from llmb_common.executors.holding import Held, Wanted
     from llmb_common.runs.finding import Finding
     from llmb_common.runs.record import RunRecord
 
@@ -116,6 +118,17 @@ class SlurmExecutor(Executor):
         from llmb_common.slurm.query import unfit_nodes
 
         return unfit_nodes(nodes)
+
+    def nodes_now(self, nodes: str | None, partition: str | None) -> dict[str, str]:
+        from llmb_common.slurm.query import states_of_nodes
+
+        found = states_of_nodes(nodes, partition)
+        return {name: "" if state == "idle" else f"{state}{reason and f' ({reason})'}" for name, state, reason in found}
+
+    def hold(self, wanted: Wanted) -> AbstractContextManager[Held]:
+        from llmb_common.executors.slurm.hold import hold
+
+        return hold(wanted)
 
     def end(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
         from llmb_common.executors.slurm.scancel import end_jobs

@@ -10,10 +10,9 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.planning.job_plan import JobPlan
 from llmb_common.printable import printable
 from llmb_common.runs.evidence.findings import NodeFinding, find
-from llmb_common.runs.evidence.gpu_run import Case, GpuRun, held_clock
+from llmb_common.runs.evidence.gpu_run import Case, Expected, GpuRun, held_clock
 from llmb_common.runs.evidence.network import domains_of, used_adapters
 from llmb_common.runs.evidence.nodes import Node, Nodes, read_nodes
 from llmb_common.runs.evidence.peaks import GIB
@@ -96,7 +95,7 @@ def make_account(record: RunRecord) -> Account:
     return summarize(record.plan, read_nodes(record.paths.folder))
 
 
-def summarize(plan: JobPlan, found: Nodes) -> Account:
+def summarize(plan: Expected, found: Nodes) -> Account:
     """What they say, in short."""
     nodes = found.nodes
     power = [gpu.power_w for node in nodes for gpu in node.load.gpus if gpu.power_w]

@@ -11,10 +11,9 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from llmb_common.gpus import GPUS, type_of
-from llmb_common.planning.job_plan import JobPlan
 from llmb_common.printable import printable
 from llmb_common.runs.evidence import gpu_run, network
-from llmb_common.runs.evidence.gpu_run import Case, GpuRun
+from llmb_common.runs.evidence.gpu_run import Case, Expected, GpuRun
 from llmb_common.runs.evidence.nodes import Node, Nodes
 
 SLOW_CLOCK = 0.9
@@ -59,23 +58,40 @@ class _Same(NamedTuple):
     values: Callable[[Case], Iterable[tuple[str, object]]]
 
 
-def find(plan: JobPlan, found: Nodes) -> tuple[NodeFinding, ...]:
+def find(plan: Expected, found: Nodes) -> tuple[NodeFinding, ...]:
     """Everything that speaks against the run's result, problems first. Texts are printable."""
+    findings = [_finding(rule, items, usual) for rule, items, usual in _applied(plan, found)]
+    return tuple(sorted(findings, key=lambda finding: finding.severity == "note"))  # stable
+
+
+def find_on_nodes(plan: Expected, found: Nodes) -> Iterator[tuple[str, NodeFinding]]:
+    """The same of each node that is named, for itself; what names none is said of all."""
+    hosts = {node.host for node in found.nodes}
+    for rule, items, usual in _applied(plan, found):
+        of: dict[str, list[str]] = {}
+        for item in items:
+            for host in hosts.intersection(item.split()) or hosts:
+                of.setdefault(host, []).append(item)
+        yield from ((host, _finding(rule, own, usual)) for host, own in of.items())
+
+
+def _applied(plan: Expected, found: Nodes) -> Iterator[tuple[_Rule | _Same, list[str], str]]:
+    """The rules that find something: what they name, and what is usual."""
     if found == Nodes():
-        return ()  # nothing to complain of where no node was asked: a run of an older LLMB, or one that never started
+        return  # nothing to complain of where no node was asked: a run of an older LLMB, or one that never started
     case = Case(plan, found)
-    rules = (*_ANY, *_ON_GPUS) if plan.device == "cuda" else _ANY
-    findings = [finding for rule in rules if (finding := _apply(rule, case))]
-    findings.sort(key=lambda finding: finding.severity == "note")  # stable
-    return tuple(msgspec.structs.replace(finding, text=printable(finding.text)[:500]) for finding in findings)
+    for rule in (*_ANY, *_ON_GPUS) if plan.device == "cuda" else _ANY:
+        if isinstance(rule, _Rule):
+            items, usual = list(rule.items(case)), ""
+        else:
+            others, usual = network.outliers(rule.values(case))
+            items = [f"{value} on {where}" for where, value in others]
+        if items:
+            yield rule, items, usual
 
 
-def _apply(rule: _Rule | _Same, case: Case) -> NodeFinding | None:
-    if isinstance(rule, _Rule):
-        items = list(rule.items(case))
-        return NodeFinding(rule.kind, rule.severity, rule.text.format(_named(items))) if items else None
-    others, usual = network.outliers(rule.values(case))
-    return NodeFinding(rule.kind, rule.severity, rule.text.format(_said(others), usual)) if others else None
+def _finding(rule: _Rule | _Same, items: Sequence[str], usual: str) -> NodeFinding:
+    return NodeFinding(rule.kind, rule.severity, printable(rule.text.format(_named(items), usual))[:500])
 
 
 def _missing_nodes(case: Case) -> Iterator[str]:
@@ -201,10 +217,6 @@ _ON_GPUS: tuple[_Rule | _Same, ...] = (
 )
 
 KINDS = frozenset(rule.kind for rule in (*_ANY, *_ON_GPUS))
-
-
-def _said(items: Sequence[tuple[str, str]]) -> str:
-    return _named([f"{value} on {where}" for where, value in items])
 
 
 def _named(items: Sequence[str]) -> str:

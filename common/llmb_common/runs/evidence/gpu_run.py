@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
-from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.job_plan import SlurmPlan
 from llmb_common.runs.evidence.nodes import Gpu, Node, Nodes, Snapshot
 
 LONG_SHARE = 0.01
@@ -90,11 +91,26 @@ def runs_of(node: Node) -> Iterator[GpuRun]:
         yield GpuRun(where, gpu, end.get(gpu.index), samples, elapsed, before.get(gpu.index))
 
 
+class Expected(Protocol):
+    """What nodes are expected to be: of a ``JobPlan``, or of nodes that no job has yet."""
+
+    @property
+    def device(self) -> str: ...
+    @property
+    def gpu_type(self) -> str: ...
+    @property
+    def nodes(self) -> int: ...
+    @property
+    def gpus_per_node(self) -> int: ...
+    @property
+    def slurm(self) -> SlurmPlan | None: ...
+
+
 @dataclass(frozen=True)
 class Case:
     """What the rules look at."""
 
-    plan: JobPlan
+    plan: Expected
     found: Nodes
 
     @property

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from llmb_common.gpus import GPUS
-from llmb_common.planning.job_plan import JobPlan
-from llmb_common.runs.evidence.gpu_run import Case
+from llmb_common.runs.evidence.gpu_run import Case, Expected
 from llmb_common.runs.evidence.nodes import Adapter, Node
 
 _UP = "ACTIVE"
@@ -47,7 +46,7 @@ def unknown_network(case: Case) -> Iterator[str]:
         yield next((node.nccl_missing for node in silent if node.nccl_missing), None) or "NCCL wrote no log"
 
 
-def _together(plan: JobPlan) -> int:
+def _together(plan: Expected) -> int:
     """How many nodes of the job NVLink is to join; 1: that of each node is its own."""
     known = GPUS.get(plan.gpu_type)
     if known is None or known.nvlink_nodes == 1:

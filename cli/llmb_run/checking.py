@@ -1,0 +1,189 @@
+"""The health of nodes: which are meant, and what is said of them."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from llmb_common.cluster_types import LOCAL, SLURM, traits_of
+from llmb_common.envelope import Result
+from llmb_common.errors import CheckFailed, RequestError
+from llmb_common.executors import Executor, executor_for
+from llmb_common.health.ask import DAYS, Health, choose, keep_out, look
+from llmb_common.health.checks import CHECKS
+from llmb_common.health.needs import Needs, needs_of, needs_of_site
+from llmb_common.slurm.hostlist import compress, expand
+from llmb_run.place import Place
+from llmb_run.terminal import notice, table
+
+if TYPE_CHECKING:
+    from llmb_common.planning.job_plan import JobPlan
+
+_MOST_LINES = 40
+
+
+def check_nodes(
+    runs: Sequence[str], *, exclude_failed: bool, days: float, wait: str, settings: Mapping[str, Any]
+) -> Result:
+    """``llmb-run health``.
+
+    Raises:
+        LLMBError: it is not clear which nodes are meant, or they cannot be asked
+    """
+    from llmb_run.selecting import seconds_of
+
+    place = Place()
+    install = place.require_install()
+    executor, needs, nodes, partition = _meant(place, runs, settings)
+    asked, left = choose(executor, install, nodes, partition)
+    if left:
+        notice(f"not asked: {_counted(left)}")
+    found = look(executor, needs, asked, not_asked=left, wait=round(seconds_of(wait, "--wait")))
+    if exclude_failed and found.failed:
+        keep_out(install, found.failed, days)
+    return shown(found, excluded=exclude_failed, named=nodes is not None)
+
+
+def _meant(
+    place: Place, runs: Sequence[str], settings: Mapping[str, Any]
+) -> tuple[Executor, Needs, str | None, str | None]:
+    """Who is asked for nodes, what these must be, and which: a host list, a partition, or both None: this machine."""
+    given = dict(settings)
+    nodes, partition, workload = (given.pop(name) for name in ("nodes", "partition", "workload"))
+    if sum(map(bool, (runs, nodes, partition))) > 1 or (runs and workload):
+        raise RequestError("runs, --nodes and --partition exclude each other", remedy="name the nodes in one way")
+    if workload:
+        plan = _planned(place, workload, given)
+        listed = dict(plan.slurm.additional).get("nodelist") if plan.slurm else None
+        return executor_for(plan.cluster_type), needs_of(plan), nodes or listed, partition or _partition(plan)
+    if any(value for value in given.values()):
+        raise RequestError("these options describe a job, and no workload is named", remedy="add -w WORKLOAD")
+    if runs:
+        return _of_runs(place, runs)
+    kind = place.cluster.cluster_type or (SLURM if shutil.which("sbatch") else LOCAL)
+    needs = needs_of_site(place.cluster, place.install, partition)
+    if nodes is None and partition is None and not traits_of(kind).this_machine:
+        partition = place.cluster.slurm.gpu_partition
+    return executor_for(kind), needs, nodes, partition
+
+
+def _planned(place: Place, workload: str, given: Mapping[str, Any]) -> JobPlan:
+    from llmb_run.starting.requests import ask_of, plan_ask
+
+    given = dict(given)
+    size, dtype, scale = (given.pop(name) for name in ("size", "dtype", "scale"))
+    ask = replace(ask_of(**given), workload=workload, size=size, dtype=dtype, scale=scale)
+    return plan_ask(ask, place).plan
+
+
+def _partition(plan: JobPlan) -> str | None:
+    return plan.slurm.partition if plan.slurm else None
+
+
+def _of_runs(place: Place, runs: Sequence[str]) -> tuple[Executor, Needs, str | None, str | None]:
+    from llmb_common.index import find_run
+    from llmb_common.runs.record import load_record
+    from llmb_common.timing.job_events import read_events
+
+    records = [load_record(find_run(place.install, word).folder) for word in runs]
+    hosts = [name for record in records for name in expand(read_events(record.paths.events).nodes)]
+    plan = records[-1].plan
+    if plan.slurm and not hosts:
+        raise RequestError("it is not on record where these runs ran", remedy="name the nodes with --nodes")
+    return executor_for(plan.cluster_type), needs_of(plan), compress(hosts) if plan.slurm else None, None
+
+
+def require_health(plans: Sequence[JobPlan], place: Place) -> None:
+    """Before jobs are submitted: look at the nodes that they may get, and keep them away from those that fail.
+
+    Raises:
+        CheckFailed: a node that a job asks for fails
+        LLMBError: none can be asked
+    """
+    for plan in {(plan.nodes, plan.slurm): plan for plan in plans}.values():
+        listed = dict(plan.slurm.additional).get("nodelist") if plan.slurm else None
+        executor, needs = executor_for(plan.cluster_type), needs_of(plan)
+        asked, left = choose(executor, place.require_install(), listed, None if listed else _partition(plan))
+        found = look(executor, needs, asked, not_asked=left)
+        notice(f"health: {_counted({item.node: item.status for item in found.verdicts})}, {found.seconds:.0f} s")
+        keep_out(place.install, found.failed, DAYS)
+        for verdict in found.failed:
+            notice(f"{verdict.node} is excluded for {DAYS:g} days: {verdict.reason}")
+        if listed and found.failed:
+            raise CheckFailed(
+                f"nodes that the job asks for fail: {', '.join(item.node for item in found.failed)}",
+                remedy="choose others, or see llmb-run health --nodes",
+                code="unhealthy-nodes",
+            )
+        if len(asked) - len(found.failed) < plan.nodes:
+            notice(f"{len(asked) - len(found.failed)} healthy nodes are idle, and the job takes {plan.nodes}")
+
+
+def shown(found: Health, *, excluded: bool, named: bool) -> Result:
+    """The result of a look: JSON for each node, a table, and what to do."""
+    failed = found.failed
+    remarks = [f"{len(found.verdicts)} nodes in {found.seconds:.0f} s: {_counted(_statuses(found))}"]
+    if found.complaint:
+        remarks.append(f"the scheduler says: {found.complaint.splitlines()[0]}")
+    hint = ""
+    if failed and not excluded:
+        names = compress(item.node for item in failed)
+        hint = f"next: llmb-run exclude add {names} --reason '...' --days {DAYS:g} | llmb-run health ... --exclude-failed"
+    return Result(
+        {
+            "nodes": [_as_dict(found, item.node) for item in found.verdicts],
+            "not_asked": dict(found.not_asked),
+            "drift": found.drift,
+            "seconds": round(found.seconds, 1),
+            "excluded": [item.node for item in failed] if excluded else [],
+        },
+        _text(found),
+        status=int(bool(failed) or (named and bool(found.not_asked))),
+        remarks=remarks,
+        hint=hint,
+    )
+
+
+def _as_dict(found: Health, node: str) -> dict[str, Any]:
+    verdict = next(item for item in found.verdicts if item.node == node)
+    remedies = {check.name: check.remedy for check in CHECKS}
+    remarks = [{**msgspec.to_builtins(it), "remedy": remedies.get(it.check, "")} for it in verdict.remarks]
+    facts = msgspec.to_builtins(found.facts[node]) if node in found.facts else None
+    return {"node": node, "status": verdict.status, "remarks": remarks, "facts": facts}
+
+
+def _statuses(found: Health) -> dict[str, str]:
+    return {item.node: item.status for item in found.verdicts}
+
+
+def _counted(states: Mapping[str, str]) -> str:
+    """``3 allocated, 1 drained (fan)``."""
+    return ", ".join(f"{count} {state}" for state, count in Counter(states.values()).most_common())
+
+
+def _text(found: Health) -> str:
+    """The nodes that have something said of them alone; what all have; what drifts."""
+    everywhere = Counter((it.check, it.level, it.text) for item in found.verdicts for it in item.remarks)
+    common = {key for key, count in everywhere.items() if count == len(found.verdicts) > 1 and key[1] != "fail"}
+    rows = []
+    for item in found.verdicts:
+        for it in item.remarks:
+            if (it.check, it.level, it.text) not in common and it.level != "drift":
+                rows.append([item.node, it.level, it.check, it.text])
+    text = table(["node", "", "check", "what"], rows[:_MOST_LINES]) if rows else ""
+    if len(rows) > _MOST_LINES:
+        text += f"and {len(rows) - _MOST_LINES} more: --json has all\n"
+    if common:
+        lines = [["all nodes", level, check, said] for check, level, said in sorted(common)]
+        text += ("\n" if text else "") + table(["", "", "check", "what"], lines)
+    drifting = [
+        [name, f"{len(nodes)}", value, compress(nodes)] for name, of in found.drift.items() for value, nodes in of.items()
+    ]
+    if drifting:
+        text += ("\n" if text else "") + table(["differs", "nodes", "value", "where"], drifting, ["nodes"])
+    return text

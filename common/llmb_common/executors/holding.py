@@ -1,0 +1,52 @@
+"""Nodes that are held for a short time, to ask them something: what is wanted, and what can be done with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from llmb_common.planning.job_plan import SlurmPlan
+from llmb_common.programs import Answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which nodes, and for how long. ``slurm`` says how jobs are submitted here; None where there is no Slurm."""
+
+    name: str
+    """Of the job."""
+    slurm: SlurmPlan | None = None
+    nodes: Sequence[str] = ()
+    """Empty: one, whichever."""
+    gpus: int = 1
+    """On each node, where they are asked for at all."""
+    minutes: int = 3
+    wait: int = 60
+    """Seconds in the queue."""
+    whole: bool = False
+    """Nobody else runs there meanwhile."""
+
+
+@dataclass(frozen=True)
+class Container:
+    """The image that a program runs in, and what it sees of the machine (``/source:/target``)."""
+
+    image: str
+    mounts: Sequence[str] = ()
+
+
+class Held(Protocol):
+    """The nodes, until they are given back."""
+
+    @property
+    def nodes(self) -> Sequence[str]:
+        """Their names."""
+
+    def run(
+        self, argv: Sequence[str], seconds: float, *, inside: Container | None = None, nodes: Sequence[str] = ()
+    ) -> Answer:
+        """Run a program once on each node, or on some, for at most so long; what all of them print, in no order."""
+
+    def unreached(self, answer: Answer) -> Sequence[str]:
+        """The nodes on which that was not started: their failure may have ended it on the others."""

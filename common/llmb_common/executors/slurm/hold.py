@@ -1,0 +1,141 @@
+"""Holding nodes of Slurm: an allocation that ends with this process, however that ends, and steps in it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import selectors
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from llmb_common.errors import SchedulerError
+from llmb_common.executors.holding import Container, Held, Wanted
+from llmb_common.executors.slurm.mounts import for_enroot
+from llmb_common.planning.job_plan import SlurmPlan
+from llmb_common.programs import Answer, ask, clean_environment
+from llmb_common.sessions import end_session
+from llmb_common.slurm.hostlist import compress, expand
+from llmb_common.slurm.query import partition_of
+
+_SAY = 'echo "$SLURM_JOB_ID $SLURM_JOB_NODELIST"; exec cat'
+"""What ``salloc`` runs: it says what was granted, and ends with our end of its input."""
+_SECONDS_MORE = 15
+"""What ``salloc`` takes beside its time in the queue."""
+
+
+@dataclass(frozen=True)
+class HeldNodes:
+    """A granted allocation."""
+
+    job_id: str
+    nodes: tuple[str, ...]
+    slurm: SlurmPlan
+
+    def run(
+        self, argv: Sequence[str], seconds: float, *, inside: Container | None = None, nodes: Sequence[str] = ()
+    ) -> Answer:
+        """As a step beside others: one that hangs does not keep the next from starting."""
+        count = len(nodes or self.nodes)
+        step = ["srun", f"--jobid={self.job_id}", "--overlap", "--quiet", "--mpi=none", "--wait=0", "--no-kill"]
+        step += [f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--kill-on-bad-exit=0"]
+        step += [f"--nodelist={compress(nodes)}"] if nodes else []
+        return ask([*step, *(_inside(self.slurm, inside, argv) if inside else argv)], seconds)
+
+    def unreached(self, answer: Answer) -> Sequence[str]:
+        """srun (22.05) gives up a whole step when it cannot start one of its tasks, and names the node."""
+        return re.findall(r"Task launch for \S+ failed on node ([\w.-]+):", answer.errors)
+
+
+def _inside(slurm: SlurmPlan, inside: Container, argv: Sequence[str]) -> list[str]:
+    """The words after ``srun`` that start ``argv`` in an image, as jobs are started in it."""
+    if slurm.runtime == "enroot":
+        options = [word for mount in inside.mounts for word in ("--mount", for_enroot(mount))]
+        return ["enroot", "start", *(["--rw"] if slurm.container_writable else []), *options, inside.image, *argv]
+    options = ["--no-container-mount-home", *(["--container-writable"] if slurm.container_writable else [])]
+    mounts = [f"--container-mounts={','.join(inside.mounts)}"] if inside.mounts else []
+    return [*options, f"--container-image={inside.image}", *mounts, *argv]
+
+
+@contextlib.contextmanager
+def hold(wanted: Wanted) -> Iterator[Held]:
+    """The nodes of ``wanted``, as one job.
+
+    Raises:
+        RequestError: no partition has all of them
+        SchedulerError: they are not granted in time, or at all
+    """
+    assert wanted.slurm is not None
+    slurm = wanted.slurm
+    if wanted.nodes:
+        slurm = msgspec.structs.replace(slurm, partition=partition_of(wanted.nodes, slurm.partition))
+    argv = [*allocation(wanted, slurm), "sh", "-c", _SAY]
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=clean_environment(),
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise SchedulerError(
+            f"cannot run salloc: {error.strerror or error}", remedy="run this on a login node", code="no-program"
+        ) from error
+    with process:
+        try:
+            job_id, _, nodes = _granted(process, wanted.wait + _SECONDS_MORE).partition(" ")
+            yield HeldNodes(job_id, tuple(expand(nodes)), slurm)
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_SECONDS_MORE)
+            end_session(process.pid, 1.0, process.poll)
+
+
+def allocation(wanted: Wanted, slurm: SlurmPlan) -> list[str]:
+    """The words of ``salloc``."""
+    count = len(wanted.nodes) or 1
+    argv = ["salloc", f"--nodes={count}", f"--ntasks={count}", f"--time={wanted.minutes}"]
+    argv += [f"--job-name={wanted.name}", "--quiet", "--no-kill", f"--immediate={wanted.wait}"]
+    argv += ["--exclusive", "--mem=0"] if wanted.whole else []
+    argv += [f"--nodelist={compress(wanted.nodes)}"] if wanted.nodes else []
+    argv += [f"--account={slurm.account}"] if slurm.account else []
+    argv += [f"--partition={slurm.partition}"] if slurm.partition else []
+    if slurm.gres:
+        argv += [f"--gres=gpu:{f'{slurm.gres_type}:' if slurm.gres_type else ''}{wanted.gpus}"]
+    further = dict(slurm.additional)
+    return argv + [f"--{key}={further[key]}" for key in ("qos", "reservation", "constraint") if further.get(key)]
+
+
+def _granted(process: subprocess.Popen[bytes], seconds: float) -> str:
+    """``<job id> <nodes>``, once Slurm has granted it.
+
+    Raises:
+        SchedulerError: in Slurm's words
+    """
+    assert process.stdout is not None
+    assert process.stderr is not None
+    deadline, said = time.monotonic() + seconds, b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while b"\n" not in said and selector.select(max(0.0, deadline - time.monotonic())):
+            block = process.stdout.read1(1 << 16)  # type: ignore[attr-defined]
+            said += block
+            if not block:
+                break
+    if b"\n" in said:
+        return said.decode().partition("\n")[0]
+    end_session(process.pid, 1.0, process.poll)
+    lines = process.stderr.read().decode(errors="replace").splitlines()
+    words = [line.removeprefix("salloc: ").removeprefix("error: ").strip() for line in lines]
+    raise SchedulerError(
+        f"Slurm gives no nodes: {'; '.join([*filter(None, words)][:3]) or f'no answer in {seconds:g} s'}",
+        remedy="look at squeue and sinfo, or wait longer",
+        code="no-nodes",
+    )

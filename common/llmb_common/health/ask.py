@@ -1,0 +1,127 @@
+"""Asking nodes how they are: which, in one short job, and what came of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from llmb_common.errors import RequestError, SchedulerError
+from llmb_common.executors import Executor
+from llmb_common.executors.holding import Container, Held, Wanted
+from llmb_common.health.facts import Facts, read_facts
+from llmb_common.health.fleet import drift
+from llmb_common.health.judge import Verdict, judge
+from llmb_common.health.needs import Needs
+from llmb_common.health.program import command, parse_frames
+from llmb_common.programs import Answer
+from llmb_common.submission.excluded_nodes import exclude_nodes, exclusions
+
+LOOK_SECONDS = 50.0
+"""For all nodes together: they answer at once, each within 35 s whatever hangs there."""
+DAYS = 1.0
+"""For which a node that failed is left out, unless somebody says otherwise: long enough to have it repaired."""
+JOB = "llmb-health"
+
+
+@dataclass(frozen=True)
+class Health:
+    """What nodes were found to be. ``not_asked``: why each of the others was not."""
+
+    verdicts: Sequence[Verdict]
+    facts: Mapping[str, Facts] = field(default_factory=dict)
+    not_asked: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    complaint: str = ""
+    """Of the scheduler, where not all answered."""
+
+    @property
+    def failed(self) -> list[Verdict]:
+        """The nodes that no job should get."""
+        return [verdict for verdict in self.verdicts if verdict.status in ("fail", "silent")]
+
+    @property
+    def drift(self) -> dict[str, dict[str, list[str]]]:
+        """What differs between the nodes that answered."""
+        return drift([self.facts[verdict.node] for verdict in self.verdicts if verdict.node in self.facts])
+
+
+def choose(executor: Executor, install: Path, nodes: str | None, partition: str | None) -> tuple[list[str], dict[str, str]]:
+    """The nodes to ask, and why not the others: those that are named, or those of a partition that jobs may get.
+
+    Raises:
+        RequestError: none can be asked
+        SchedulerError: the scheduler does not say
+    """
+    now = executor.nodes_now(nodes, partition)
+    excluded = {} if nodes else {item.node: item.reason for item in exclusions(install)}
+    left = {name: why for name, why in now.items() if why}
+    left |= {name: f"excluded ({excluded[name]})" for name in now if name in excluded and name not in left}
+    asked = [name for name in now if name not in left]
+    if not asked:
+        reasons = ", ".join(f"{name}: {why}" for name, why in list(left.items())[:4])
+        raise RequestError(
+            f"none of {len(now)} nodes can be asked now: {reasons}", remedy="ask again when some are idle", code="no-nodes"
+        )
+    return asked, left
+
+
+def look(
+    executor: Executor, needs: Needs, nodes: Sequence[str], *, not_asked: Mapping[str, str] | None = None, wait: int = 60
+) -> Health:
+    """Hold the nodes, look at them, and judge.
+
+    Raises:
+        SchedulerError: they are not given, or none could start anything
+    """
+    with executor.hold(_wanted(needs, nodes, wait, minutes=2)) as held:
+        return looked(held, needs, not_asked or {})
+
+
+def looked(held: Held, needs: Needs, not_asked: Mapping[str, str]) -> Health:
+    """The first stage, on nodes that are held."""
+    begun = time.monotonic()
+    spec = {"stage": "look", "folders": dict(needs.folders), "written": ["workload"]}
+    answer, said = said_by(held, command(spec, needs.pythons), LOOK_SECONDS)
+    if not said:
+        raise SchedulerError(
+            f"no node answered: {answer.complaint}", remedy="look at the nodes with sinfo, and start one by hand with srun"
+        )
+    facts = _facts(said)
+    verdicts = judge(held.nodes, facts, needs)
+    complaint = "" if len(facts) == len(held.nodes) else (answer.errors.strip() or answer.why)[:500]
+    known = {node: found for node, found in facts.items() if found is not None}
+    return Health(verdicts, known, not_asked, time.monotonic() - begun, complaint)
+
+
+def said_by(
+    held: Held, argv: Sequence[str], seconds: float, inside: Container | None = None
+) -> tuple[Answer, dict[str, Any]]:
+    """What each node says; those that lost their step with that of a dead node are asked once more."""
+    answer = held.run(argv, seconds, inside=inside)
+    said = parse_frames(answer.output)
+    dead = held.unreached(answer)
+    if dead and (rest := [node for node in held.nodes if node not in said and node not in dead]):
+        said |= parse_frames(held.run(argv, seconds, inside=inside, nodes=rest).output)
+    return answer, said
+
+
+def _facts(said: Mapping[str, Any]) -> dict[str, Facts | None]:
+    return {node: None if value is None else read_facts(node, value) for node, value in said.items()}
+
+
+def _wanted(needs: Needs, nodes: Sequence[str], wait: int, minutes: int) -> Wanted:
+    gpus = needs.gpus_per_node or 1
+    return Wanted(name=JOB, slurm=needs.slurm, nodes=nodes, gpus=gpus, minutes=minutes, wait=wait, whole=True)
+
+
+def keep_out(install: Path, failed: Sequence[Verdict], days: float) -> None:
+    """Put failed nodes on the list that submissions heed.
+
+    Raises:
+        RecordError: the list cannot be read
+    """
+    for verdict in failed:
+        exclude_nodes(install, verdict.node, f"health: {verdict.reason}", days=days)

@@ -1,0 +1,254 @@
+"""The checks of one node by itself: one table, each from facts and needs to remarks. Those against the other nodes are
+in ``fleet``; what a run's evidence already finds in ``judge`` is taken from there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from llmb_common.gpus import GPUS
+from llmb_common.health.facts import Facts, Folder
+from llmb_common.health.needs import Needs
+from llmb_common.health.remarks import Level
+from llmb_common.printable import size
+
+GIB = 1 << 30
+Said = Iterator[tuple[Level, str]]
+
+LINKS = 18
+"""NVLinks of a GPU of Hopper or Blackwell with NVLink; 72 on a node of an NVL72 rack."""
+SHM = 8 * GIB
+"""Less shared memory, and NCCL or data loaders fail (also AMD Primus's threshold)."""
+MEMLOCK = 32 * GIB
+"""Less locked memory, and adapters cannot register buffers (the same)."""
+FILES = 65_536
+"""Open files of one process: a rank opens several sockets for each of many others."""
+FOREIGN_MIB = 2048
+"""So much memory of an idle GPU is somebody else's (AMD Primus)."""
+BUSY = 20.0
+"""Per cent: an idle GPU that works so much works for somebody else (the same)."""
+RENDEZVOUS_END = 30_000
+"""The ports of jobs end below it; where outgoing connections begin below, one may hold that of a job."""
+DMABUF = (5, 12)
+"""The kernel from which adapters reach the memory of GPUs without nvidia_peermem, with the open driver."""
+
+
+class Check(NamedTuple):
+    """``what`` it looks at, for the documentation; ``remedy``: what to do where it fails."""
+
+    name: str
+    what: str
+    look: Callable[[Facts, Needs], Said]
+    remedy: str
+
+
+def _memory_errors(facts: Facts, needs: Needs) -> Said:
+    for gpu in facts.gpus.gpus:
+        sram = gpu.uncorrected_sram or 0
+        if sram:
+            yield "fail", f"GPU {gpu.index}: {sram:.0f} uncorrectable errors of SRAM"
+        elif gpu.uncorrected:
+            yield "warn", f"GPU {gpu.index}: {gpu.uncorrected:.0f} uncorrectable memory errors since the driver loaded"
+
+
+def _rows(facts: Facts, needs: Needs) -> Said:
+    for gpu in facts.gpus.gpus:
+        if gpu.rows_failed in ("Yes", "1"):
+            yield "fail", f"GPU {gpu.index}: rows of memory could not be remapped"
+        elif gpu.rows_pending in ("Yes", "1"):
+            yield "warn", f"GPU {gpu.index}: rows to remap at its next reset"
+
+
+def _modes(facts: Facts, needs: Needs) -> Said:
+    for gpu in facts.gpus.gpus:
+        mode = (gpu.compute_mode or "").replace("_", " ").lower()
+        if gpu.mig == "Enabled":
+            yield "fail", f"GPU {gpu.index} is divided (MIG)"
+        if mode == "prohibited":
+            yield "fail", f"GPU {gpu.index}: its compute mode prohibits all work"
+        elif mode.startswith("exclusive"):
+            yield "warn", f"GPU {gpu.index}: its compute mode admits one process"
+
+
+def _in_use(facts: Facts, needs: Needs) -> Said:
+    for gpu in facts.gpus.gpus:
+        used = gpu.memory_used_mib or 0
+        if used >= FOREIGN_MIB:
+            yield "fail", f"GPU {gpu.index}: {used:.0f} MiB in use, {gpu.processes or 'no visible'} processes"
+        elif gpu.utilization is not None and gpu.utilization > BUSY:
+            yield "warn", f"GPU {gpu.index}: {gpu.utilization:.0f} % busy, with no job on it"
+
+
+def _persistence(facts: Facts, needs: Needs) -> Said:
+    if off := [str(gpu.index) for gpu in facts.gpus.gpus if gpu.persistence == "Disabled"]:
+        yield "warn", f"persistence mode is off on GPU {', '.join(off)}"
+
+
+def _links(facts: Facts, needs: Needs) -> Said:
+    found = facts.nvlink
+    if found.missing or not found.gpus:
+        yield "unknown", f"NVLinks: {found.missing or 'nvidia-smi nvlink -s shows none'}"
+        return
+    known = GPUS.get(needs.gpu_type)
+    wanted = LINKS if known and known.generation in ("hopper", "blackwell") else max(gpu.up for gpu in found.gpus)
+    for index, gpu in enumerate(found.gpus):
+        if gpu.down:
+            yield "fail", f"GPU {index}: NVLinks {', '.join(map(str, gpu.down))} are inactive"
+        elif gpu.up < wanted:
+            yield "fail", f"GPU {index}: {gpu.up} of {wanted} NVLinks are up"
+        elif len(gpu.rates) > 1:
+            yield "fail", f"GPU {index}: NVLinks of different rates, {' and '.join(gpu.rates)}"
+
+
+def _link_errors(facts: Facts, needs: Needs) -> Said:
+    if facts.nvlink.errors:
+        yield "warn", f"bit errors on NVLinks: {', '.join(facts.nvlink.errors)}"
+
+
+def _fabric_manager(facts: Facts, needs: Needs) -> Said:
+    state = facts.services.get("fabric_manager", {})
+    if state.get("LoadState") == "loaded" and state.get("ActiveState") != "active" and needs.domain_nodes == 1:
+        yield "fail", f"nvidia-fabricmanager is {state.get('ActiveState', 'not active')}"
+
+
+def _imex(facts: Facts, needs: Needs) -> Said:
+    if needs.domain_nodes == 1:
+        return
+    if not facts.imex.channels:
+        yield "fail", "no channel in /dev/nvidia-caps-imex-channels: NVLink reaches no other node"
+    domain = facts.imex.domain
+    if domain is None:
+        yield "unknown", f"IMEX domain: {facts.imex.missing or 'nvidia-imex-ctl says nothing'}"
+    elif domain.upper() != "UP":
+        yield "warn" if domain.upper() == "DEGRADED" else "fail", f"the IMEX domain is {domain}"
+
+
+def _port_errors(facts: Facts, needs: Needs) -> Said:
+    for port in facts.ports:
+        grown = {name: count for name, count in port.errors.items() if count}
+        if grown.get("link_downed"):
+            yield "fail", f"{port.name} lost its link while it was looked at"
+        elif grown:
+            yield "warn", f"{port.name}: {', '.join(f'{count} {name}' for name, count in grown.items())}"
+
+
+def _direct(facts: Facts, needs: Needs) -> Said:
+    system, version = facts.system, tuple(map(int, (facts.machine.kernel or "0").split("-")[0].split(".")[:2]))
+    if system is None or not facts.machine.adapters or needs.nodes == 1:
+        return
+    if not system.peermem and not (system.open_driver and version >= DMABUF):
+        yield "warn", "neither nvidia_peermem nor the open driver: no GPUDirect RDMA"
+
+
+def _gpu_initiated(facts: Facts, needs: Needs) -> Said:
+    system = facts.system
+    if needs.dispatcher and system and not (system.peer_mapping or system.gdrcopy):
+        yield "fail", f"{needs.dispatcher} needs PeerMappingOverride=1 of the driver, or GDRCopy, and there is neither"
+
+
+def _memlock(facts: Facts, needs: Needs) -> Said:
+    system = facts.system
+    if system and system.memlock is not None and system.memlock < MEMLOCK and facts.machine.adapters:
+        yield "fail", f"a process may lock {size(system.memlock)}"
+
+
+def _shm(facts: Facts, needs: Needs) -> Said:
+    system = facts.system
+    if system is None or system.shm_size is None or system.shm_free is None:
+        return
+    if system.shm_size < SHM:
+        yield "fail", f"/dev/shm has {size(system.shm_size)}"
+    elif system.shm_free < SHM:
+        yield "warn", f"/dev/shm has {size(system.shm_free)} free: something was left there"
+
+
+def _files(facts: Facts, needs: Needs) -> Said:
+    if facts.system and facts.system.nofile is not None and facts.system.nofile < FILES:
+        yield "warn", f"a process may open {facts.system.nofile} files"
+
+
+def _outgoing(facts: Facts, needs: Needs) -> Said:
+    first = facts.system.first_outgoing_port if facts.system else None
+    if first is not None and first < RENDEZVOUS_END:
+        yield "warn", f"outgoing connections take ports from {first} on, and so perhaps that of a job's rendezvous"
+
+
+def _frequency(facts: Facts, needs: Needs) -> Said:
+    system = facts.system
+    if system is None:
+        return
+    if other := [name for name in system.governors if name != "performance"]:
+        yield "warn", f"CPU frequency governor {', '.join(other)}"
+    if system.idle_disabled or (system.idle_states or 9) <= 2:
+        off = f"{system.idle_disabled} of {system.idle_states}" if system.idle_disabled else f"all but {system.idle_states}"
+        yield "warn", f"{off} idle states of the CPU are off: busy cores reach no boost clock"
+    if system.numa_balancing == "1":
+        yield "warn", "kernel.numa_balancing is on"
+
+
+def _time(facts: Facts, needs: Needs) -> Said:
+    if facts.services.get("time", {}).get("NTPSynchronized") == "no":
+        yield "warn", "nothing keeps its clock"
+
+
+def _folders(facts: Facts, needs: Needs) -> Said:
+    for what, folder in facts.folders.items():
+        if not folder.there and what != "/tmp":
+            yield "fail", f"the folder {what}, {folder.path}, is not there"
+        elif folder.problem:
+            yield "fail", f"nothing can be written to the folder {what}, {folder.path}: {folder.problem}"
+        elif _is_full(folder):
+            yield "warn", f"{folder.path} has {size(folder.free or 0)} free"
+    room = facts.folders.get("enroot")
+    if room and room.free is not None and needs.image_bytes and room.free < 3 * needs.image_bytes:
+        level: Level = "fail" if room.free < needs.image_bytes else "warn"
+        yield level, f"{room.path} has {size(room.free)} free for an image of {size(needs.image_bytes)}"
+
+
+def _is_full(folder: Folder) -> bool:
+    return folder.free is not None and folder.size is not None and (folder.free < 5e8 or folder.free < 0.02 * folder.size)
+
+
+def _stuck(facts: Facts, needs: Needs) -> Said:
+    for process in facts.stuck:
+        level: Level = "fail" if process.name.startswith("nvidia") else "warn"
+        yield level, f"{process.name} ({process.pid}) hangs in the kernel (state D)"
+
+
+def _runtime(facts: Facts, needs: Needs) -> Said:
+    if needs.containers and facts.software.enroot is None and "software" not in facts.hung:
+        yield "fail", "enroot is not installed, and containers need it"
+
+
+_DRIVER = "look at the node's kernel log, reset the GPU or reboot the node; if it comes back, have it repaired"
+_RESET = "have the GPU reset, or the node rebooted"
+_CABLE = "have the link looked at: cable, transceiver, switch port; NVLinks: fabric manager, then the tray"
+
+CHECKS = (
+    Check("memory-errors", "uncorrectable ECC errors since the driver was loaded", _memory_errors, _RESET),
+    Check("memory-rows", "rows of memory that wait to be remapped, or could not be", _rows, _RESET),
+    Check("gpu-modes", "MIG off, compute mode default", _modes, "nvidia-smi -mig 0, nvidia-smi -c DEFAULT"),
+    Check("gpu-in-use", "GPUs idle and empty", _in_use, "find and end the process: nvidia-smi on the node"),
+    Check("persistence", "persistence mode", _persistence, "enable nvidia-persistenced"),
+    Check("nvlink", "NVLinks up, 18 a GPU, at one rate", _links, _CABLE),
+    Check("nvlink-errors", "bit error rates of NVLinks", _link_errors, _CABLE),
+    Check("fabric-manager", "the fabric manager of HGX nodes", _fabric_manager, "systemctl start nvidia-fabricmanager"),
+    Check("imex", "IMEX channels and domain of NVL72 nodes", _imex, "systemctl status nvidia-imex; its nodes_config"),
+    Check("port-errors", "error counters of adapters that grow", _port_errors, _CABLE),
+    Check("gpudirect", "GPUDirect RDMA", _direct, "load nvidia_peermem, or use the open driver with DMA-BUF"),
+    Check(
+        "ibgda",
+        "GPU-initiated network, where experts are reached by DeepEP or HybridEP beyond NVLink",
+        _gpu_initiated,
+        'load the driver with NVreg_RegistryDwords="PeerMappingOverride=1;", or install GDRCopy',
+    ),
+    Check("memlock", "locked memory, where there are adapters", _memlock, "PropagateResourceLimitsExcept=MEMLOCK"),
+    Check("shared-memory", "/dev/shm", _shm, "enlarge or empty /dev/shm"),
+    Check("open-files", "open files of a process", _files, "raise LimitNOFILE of slurmd, and ulimit -n"),
+    Check("ports", "ports of outgoing connections", _outgoing, "net.ipv4.ip_local_port_range = 32768 60999"),
+    Check("cpu-speed", "frequency governor, idle states, NUMA balancing", _frequency, "cpupower frequency-set -g performance"),
+    Check("time", "synchronized clock", _time, "start chronyd"),
+    Check("folders", "workload folder writable, installation and images there, room to unpack an image", _folders, "mount"),
+    Check("stuck", "processes in state D", _stuck, _DRIVER),
+    Check("runtime", "Enroot, where jobs run in containers", _runtime, "install Enroot on the node"),
+)

@@ -1,0 +1,116 @@
+"""What nodes are to be, and what a job on them needs: of a plan, or of a site where there is none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from llmb_common.errors import LLMBError
+from llmb_common.gpus import GPUS, per_node
+from llmb_common.planning.job_plan import JobPlan, SlurmPlan
+from llmb_common.recipes.folders import recipe_folders, recipes_root
+from llmb_common.recipes.loading import load_recipe
+from llmb_common.site.cluster import ClusterConfig
+from llmb_common.slurm.options import parse_additional
+
+_WITHOUT_NETWORK = ("alltoall", "allgather", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """``runs.evidence.gpu_run.Expected``, and what the checks of ``llmb_common.health`` ask beside that."""
+
+    gpu_type: str = ""
+    """Empty: whatever most nodes have."""
+    gpus_per_node: int = 0
+    """0: as many as most nodes have."""
+    nodes: int = 1
+    device: Literal["cuda", "cpu"] = "cuda"
+    slurm: SlurmPlan | None = None
+    dispatcher: str = ""
+    """Of tokens to experts on other nodes: ``deepep``, ``hybridep``; empty where they stay in one NVLink domain."""
+    adapters: str = ""
+    """NCCL_IB_HCA of the job."""
+    image: str | None = None
+    image_bytes: int = 0
+    mounts: tuple[str, ...] = ()
+    folders: Mapping[str, str] = field(default_factory=dict)
+    """To look into, by what they are for; into ``workload`` a file is written."""
+    pythons: tuple[str, ...] = ()
+
+    @property
+    def containers(self) -> bool:
+        return self.slurm is not None and self.slurm.runtime != "none"
+
+    @property
+    def domain_nodes(self) -> int:
+        """Nodes that share one NVLink domain."""
+        known = GPUS.get(self.gpu_type)
+        return known.nvlink_nodes if known else 1
+
+
+def needs_of_site(config: ClusterConfig, install: Path, partition: str | None = None) -> Needs:
+    """Without a job: what the site's configuration says."""
+    slurm = config.slurm
+    gpu_type = config.gpu_type or ""
+    engine = config.engine
+    return Needs(
+        gpu_type=gpu_type,
+        gpus_per_node=config.gpus_per_node or (per_node(gpu_type) if gpu_type in GPUS else 0),
+        device="cpu" if gpu_type == "cpu" else "cuda",
+        slurm=SlurmPlan(
+            account=slurm.account,
+            partition=partition or slurm.gpu_partition,
+            gres=slurm.gres,
+            segment=None,
+            additional=tuple(parse_additional(slurm.additional_params, "slurm.additional_params")),
+            runtime=slurm.runtime,
+            container_writable=slurm.container_writable,
+            mpi=slurm.mpi,
+        ),
+        adapters=config.environment.get("NCCL_IB_HCA", ""),
+        mounts=config.mounts,
+        folders={"installation": str(install), "workload": str(install / "workloads"), "/tmp": "/tmp"},
+        pythons=tuple(filter(None, [engine.python])) if engine else (),
+    )
+
+
+def needs_of(plan: JobPlan) -> Needs:
+    """What the job of ``plan`` needs."""
+    image = Path(plan.image) if plan.image and plan.image.startswith("/") else None
+    hca = plan.env.get("NCCL_IB_HCA")
+    folders = {"installation": plan.install, "workload": plan.workload_folder, "/tmp": "/tmp"}
+    return Needs(
+        gpu_type=plan.gpu_type,
+        gpus_per_node=plan.gpus_per_node,
+        nodes=plan.nodes,
+        device=plan.device,
+        slurm=plan.slurm,
+        dispatcher=_dispatcher(plan),
+        adapters=hca.value if hca else "",
+        image=plan.image,
+        image_bytes=image.stat().st_size if image and image.is_file() else 0,
+        mounts=plan.mounts,
+        folders=folders | ({"images": str(image.parent)} if image else {}),
+        pythons=(plan.engine_python,) if plan.engine_python else (),
+    )
+
+
+def _dispatcher(plan: JobPlan) -> str:
+    """How tokens reach experts beyond one NVLink domain, by the function that the job calls."""
+    known = GPUS.get(plan.gpu_type)
+    if plan.function is None or known is None or (plan.ep or 1) <= known.per_node * known.nvlink_nodes:
+        return ""
+    try:
+        folders = {folder.name: folder for folder in recipe_folders(recipes_root())}
+        catalogue = load_recipe(folders[plan.recipe]).catalogue
+        settings = catalogue.function(plan.function.name).settings if catalogue else {}
+    except (LLMBError, KeyError):
+        return ""  # the recipe is another one today: what is not known is not asked for
+    if settings.get("moe_token_dispatcher_type") != "flex":
+        return ""
+    backend = re.sub(r"\W", "", str(settings.get("moe_flex_dispatcher_backend") or ""))
+    return "" if backend in _WITHOUT_NETWORK else backend

@@ -1,0 +1,282 @@
+"""The looks at a node, each one a function that returns JSON values. Starts on Python 3.6.
+
+``ROOT`` has ``proc``, ``sys``, ``dev`` and ``etc``; the variable LLMB_HEALTH_ROOT names another one, for tests.
+"""
+
+import glob
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Tuple
+
+from llmb_train.evidence import gpus, machine
+from llmb_train.evidence.ask import NoAnswer, ask
+from llmb_train.evidence.machine import names, read
+from llmb_train.health.children import Call
+
+TOOL_SECONDS = 15.0
+"""No answer of a tool in so long, and it is killed."""
+FILE_SECONDS = 10.0
+_APART_SECONDS = 4.0
+"""Between two looks, at processes in state D and at counters: what changes meanwhile."""
+KERNEL_HOURS = 24
+_MOST_LINES = 400
+_KERNEL = re.compile(
+    r"NVRM|Xid|nvidia|mlx5|infiniband|lost carrier|lockup|blocked for more than|Hardware Error|\bmce:|EDAC|nvme"
+    r"|I/O error|[Rr]emount|segfault|[Oo]ut of memory|oom-kill|link (?:is )?(?:down|up)",
+)
+"""Lines that may mean something; the table of llmb_common.health says which do."""
+
+ROOT = Path(os.environ.get("LLMB_HEALTH_ROOT", "/").replace("{node}", machine.node_name(os.environ)))
+
+
+def calls(spec: Dict[str, Any]) -> Dict[str, Call]:
+    """Every look by name. ``spec`` has ``folders`` to look into, by what they are for."""
+    found = {
+        "machine": (lambda: machine.facts(os.environ, ROOT), FILE_SECONDS),
+        "gpus": (lambda: gpus.snapshot(TOOL_SECONDS), TOOL_SECONDS + 2),
+        "nvlink": (nvlink, 2 * TOOL_SECONDS + 2),
+        "imex": (imex, TOOL_SECONDS + 2),
+        "services": (services, TOOL_SECONDS + 2),
+        "ports": (ports, FILE_SECONDS),
+        "kernel": (kernel_log, TOOL_SECONDS + 2),
+        "system": (system, FILE_SECONDS),
+        "software": (software, FILE_SECONDS),
+        "stuck": (stuck, FILE_SECONDS),
+    }  # type: Dict[str, Call]
+    for what, path in sorted(spec.get("folders", {}).items()):
+        found[f"folder {what}"] = (_looker(path, what in spec.get("written", ())), FILE_SECONDS)
+    return found
+
+
+def _looker(path: str, written: bool) -> Any:
+    return lambda: folder(path, written=written)
+
+
+def _tool(*command: str, seconds: float = TOOL_SECONDS) -> Optional[str]:
+    """What a tool says; None where there is none.
+
+    Raises:
+        NoAnswer: it hangs or fails
+    """
+    try:
+        return ask(command, seconds).decode("utf-8", "replace")
+    except NoAnswer as error:
+        if "is not installed" in str(error):
+            return None
+        raise
+
+
+def _complaint(*command: str, seconds: float = TOOL_SECONDS) -> Tuple[Optional[str], Optional[str]]:
+    """What a tool says, and why it does not."""
+    try:
+        return _tool(*command, seconds=seconds), None
+    except NoAnswer as error:
+        return None, str(error)
+
+
+# GPUs and what is between them
+
+
+def nvlink() -> Dict[str, Any]:
+    """Of each GPU, in order: ``up``, how many of its links run, ``down``, which do not, ``rates``; ``errors``: bit
+    error rates that are not the tool's zero."""
+    states, missing = _complaint("nvidia-smi", "nvlink", "-s")
+    errors = None if missing else _complaint("nvidia-smi", "nvlink", "-e")[0]
+    found = []  # type: List[Dict[str, Any]]
+    for line in (states or "").splitlines():
+        link = re.match(r"\s*Link (\d+): *(.+)", line)
+        if re.match(r"GPU \d+", line):
+            found.append({"up": 0, "down": [], "rates": []})
+        elif link and found and "inactive" in link.group(2).lower():
+            found[-1]["down"].append(int(link.group(1)))
+        elif link and found:
+            found[-1]["up"] += 1
+            found[-1]["rates"].append(link.group(2).strip()[:20])
+    for gpu in found:
+        gpu["rates"] = sorted(set(gpu["rates"]))
+    rates = re.findall(r"((?:Effective|Symbol) BER: *)(\S+)", errors or "")
+    return {"missing": missing, "gpus": found, "errors": [value[:20] for _, value in rates if value != "15e-255"][:8]}
+
+
+def imex() -> Dict[str, Any]:
+    """``channels``: how many there are; ``domain``: what the daemon says of it."""
+    said, missing = _complaint("nvidia-imex-ctl", "-N")
+    state = re.search(r"(?i)domain state: *(\w+)", said or "")
+    channels = len(names(ROOT / "dev/nvidia-caps-imex-channels"))
+    return {"missing": missing, "domain": state.group(1) if state else None, "channels": channels}
+
+
+def services() -> Dict[str, Any]:
+    """Whether the fabric manager runs, and whether the clock is kept; None: nobody says."""
+    found = {}  # type: Dict[str, Any]
+    for name, command in (
+        ("fabric_manager", ("systemctl", "show", "-p", "LoadState,ActiveState", "nvidia-fabricmanager")),
+        ("time", ("timedatectl", "show", "-p", "NTPSynchronized")),
+    ):
+        said, _ = _complaint(*command, seconds=TOOL_SECONDS / 2)
+        found[name] = dict(line.split("=", 1) for line in (said or "").splitlines() if "=" in line)
+    return found
+
+
+def ports() -> List[Dict[str, Any]]:
+    """Of each port of an adapter what ``machine.adapters`` leaves out: ``phys``, ``board``, ``gids``, and ``errors``:
+    by how much its counters have grown within seconds."""
+    before = _ports()
+    time.sleep(_APART_SECONDS)
+    after = _ports()
+    for old, new in zip(before, after):
+        if old["name"] == new["name"]:
+            new["errors"] = {name: (new["errors"][name] or 0) - (old["errors"][name] or 0) for name in new["errors"]}
+    return after
+
+
+def _ports() -> List[Dict[str, Any]]:
+    found = []
+    for file in sorted(glob.glob(str(ROOT / "sys/class/infiniband/*/ports/*")))[:128]:
+        port = Path(file)
+        kinds = {read(port / "gid_attrs/types" / name) for name in names(port / "gid_attrs/types")[:16]}
+        counters = ("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors")
+        found.append(
+            {
+                "name": port.parent.parent.name,
+                "phys": (read(port / "phys_state") or "").rpartition(":")[2].strip() or None,
+                "board": read(port.parent.parent / "board_id"),
+                "gids": sorted(kind for kind in kinds if kind),
+                "errors": {name: _whole(read(port / "counters" / name)) for name in counters},
+            }
+        )
+    return found
+
+
+# The node
+
+
+def kernel_log() -> Dict[str, Any]:
+    """``lines`` as (age in seconds, text) of the last day, those that may matter; ``missing``: why there are none."""
+    said, why = _complaint("journalctl", "-k", f"--since=-{KERNEL_HOURS}h", "-o", "short-unix", "--no-pager")
+    now = time.time()
+    pattern = re.compile(r"(\d{9,}(?:\.\d+)?)\s+(?:\S+ kernel: )?(.*)")
+    if not [line for line in (said or "").splitlines() if pattern.match(line)]:
+        said, why = _complaint("dmesg")
+        uptime = (read(ROOT / "proc/uptime") or "0").split()[0]
+        now, pattern = float(uptime), re.compile(r"\[ *(\d+\.\d+)\] (.*)")
+    lines = []
+    for line in (said or "").splitlines():
+        found = pattern.match(line)
+        age = now - float(found.group(1)) if found else 0.0
+        if found and age < KERNEL_HOURS * 3600 and _KERNEL.search(found.group(2)):
+            lines.append([round(age), found.group(2)[:300]])
+    return {"missing": why if said is None else None, "lines": lines[-_MOST_LINES:]}
+
+
+def system() -> Dict[str, Any]:
+    """Limits of this process, shared memory, and how the kernel is set."""
+    cores = ROOT / "sys/devices/system/cpu"
+    governors = [read(Path(file)) for file in glob.glob(str(cores / "cpu[0-9]*/cpufreq/scaling_governor"))]
+    idle = names(cores / "cpu0/cpuidle")
+    shm = os.statvfs(str(ROOT / "dev/shm"))
+    parameters = " ".join(
+        read(ROOT / place) or ""
+        for place in ("proc/driver/nvidia/params", "sys/module/nvidia/parameters/NVreg_RegistryDwords")
+    )
+    numa = [read(Path(file)) for file in glob.glob(str(ROOT / "sys/devices/system/node/node[0-9]*/cpulist"))]
+    return {
+        "memlock": _limit("Max locked memory"),
+        "nofile": _limit("Max open files"),
+        "shm_size": shm.f_blocks * shm.f_frsize,
+        "shm_free": shm.f_bavail * shm.f_frsize,
+        "governors": sorted({governor for governor in governors if governor}),
+        "idle_states": len(idle) or None,
+        "idle_disabled": sum(read(cores / "cpu0/cpuidle" / name / "disable") == "1" for name in idle),
+        "numa_balancing": read(ROOT / "proc/sys/kernel/numa_balancing"),
+        "numa_nodes": len([cpus for cpus in numa if cpus]) or None,
+        "cmdline": _cmdline(read(ROOT / "proc/cmdline") or ""),
+        "page_size": os.sysconf("SC_PAGE_SIZE"),
+        "virtual": bool(re.search(r"^flags\s*:.*\bhypervisor\b", read(ROOT / "proc/cpuinfo") or "", re.MULTILINE)),
+        "first_outgoing_port": _whole((read(ROOT / "proc/sys/net/ipv4/ip_local_port_range") or "").split()[0:1]),
+        "peermem": bool(names(ROOT / "sys/module/nvidia_peermem")),
+        "open_driver": "Open Kernel Module" in (read(ROOT / "proc/driver/nvidia/version") or ""),
+        "peer_mapping": bool(re.search(r"PeerMappingOverride\s*=\s*1", parameters)),
+        "gdrcopy": (ROOT / "dev/gdrdrv").exists() or bool(names(ROOT / "sys/module/gdrdrv")),
+        "clock": time.time(),
+    }
+
+
+def software() -> Dict[str, Any]:
+    """Versions by name, and the settings of Enroot that containers of jobs need."""
+    release = re.search(r'^PRETTY_NAME="?([^"\n]+)', read(ROOT / "etc/os-release") or "", re.MULTILINE)
+    enroot, _ = _complaint("enroot", "version", seconds=FILE_SECONDS - 2)
+    files = [ROOT / "etc/enroot/enroot.conf"]
+    files += [Path(name) for name in sorted(glob.glob(str(ROOT / "etc/enroot/*.d/*")))]
+    text = "\n".join(read(file) or "" for file in files)
+    settings = dict(re.findall(r"^\s*(ENROOT_\w+|MELLANOX_VISIBLE_DEVICES|N\w+HCA\w*)[ =]+(\S+)", text, re.MULTILINE))
+    return {
+        "os": release.group(1) if release else None,
+        "ofed": read(ROOT / "sys/module/mlx5_core/version"),
+        "enroot": (enroot or "").strip()[:40] or None,
+        "enroot_settings": settings,
+    }
+
+
+def stuck() -> List[Dict[str, Any]]:
+    """Processes, not the kernel's own, that stayed in state D and were not scheduled once between two looks."""
+    before = _in_d()
+    time.sleep(_APART_SECONDS)
+    after = _in_d()
+    return [{"pid": pid, "name": after[pid][0]} for pid in sorted(after) if before.get(pid) == after[pid]][:32]
+
+
+def _in_d() -> Dict[int, Tuple[str, str]]:
+    """By process id: name, and what changes when it runs."""
+    found = {}
+    for name in names(ROOT / "proc"):
+        status = read(ROOT / "proc" / name / "status") if name.isdigit() else None
+        if status and re.search(r"^State:\s*D", status, re.MULTILINE) and "VmSize:" in status:
+            ran = " ".join(re.findall(r"ctxt_switches:\s*(\d+)", status))
+            title = re.search(r"^Name:\s*(.+)$", status, re.MULTILINE)
+            found[int(name)] = (title.group(1)[:60] if title else "?", ran)
+    return found
+
+
+def folder(path: str, written: bool = False) -> Dict[str, Any]:
+    """``there``, ``free`` bytes and ``size``; where it is to be ``written`` to, what speaks against that."""
+    place = Path(path)
+    if not place.is_dir():
+        return {"path": path, "there": place.exists(), "free": None, "size": None, "problem": None}
+    room = os.statvfs(path)
+    problem = None
+    if written:
+        trial = place / f".llmb-health-{machine.node_name(os.environ)}-{os.getpid()}"
+        try:
+            with trial.open("wb") as stream:
+                stream.write(b"x")
+                os.fsync(stream.fileno())
+            trial.unlink()
+        except OSError as error:
+            problem = error.strerror or str(error)
+    return {
+        "path": path,
+        "there": True,
+        "free": room.f_bavail * room.f_frsize,
+        "size": room.f_blocks * room.f_frsize,
+        "problem": problem,
+    }
+
+
+def _limit(what: str) -> Optional[int]:
+    """Of this process, as a job's would have it; None: there is none."""
+    found = re.search(rf"^{what} +(\d+)", read(ROOT / "proc/self/limits") or "", re.MULTILINE)
+    return int(found.group(1)) if found else None
+
+
+def _cmdline(text: str) -> str:
+    """Without what every node has otherwise."""
+    own = ("BOOT_IMAGE=", "root=", "initrd=", "ip=", "BOOTIF=", "resume=", "hostname=", "rd.luks", "rd.lvm", "ds=")
+    return " ".join(word for word in text.split() if not word.startswith(own))
+
+
+def _whole(text: Any) -> Optional[int]:
+    word = text[0] if isinstance(text, list) and text else text
+    return int(word) if isinstance(word, str) and word.isdigit() else None

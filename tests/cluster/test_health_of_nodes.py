@@ -1,0 +1,95 @@
+"""``llmb-run health`` on a real Slurm, whose nodes have made-up tools and kernel files (``support/node_trees.py``)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmb_common.submission.excluded_nodes import exclusions
+from support.node_trees import NodeTrees
+from support.run_site import RunSite
+from support.slurm_cluster import SlurmCluster
+
+
+class Site:
+    """An installation on nodes that are as a test makes them."""
+
+    def __init__(self, cluster: SlurmCluster, folder: Path) -> None:
+        site = RunSite(folder, "slurm")
+        self.install, self.trees = site.install, NodeTrees(folder / "trees")
+        (self.install / "workloads").mkdir()
+        config = self.install / "cluster_config.yaml"
+        config.write_text(config.read_text().replace("gpu_type: cpu\n", ""))
+        self.env = {**os.environ, **cluster.env, **self.trees.variables, "LLMB_INSTALL": str(self.install)}
+        self.env["PATH"] = f"{self.trees.folder / 'bin'}{os.pathsep}{cluster.env['PATH']}"
+
+    def run(self, *words: str) -> tuple[int, str, str]:
+        command = [sys.executable, "-m", "llmb_run", *words]
+        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=600)
+        return done.returncode, done.stdout, done.stderr
+
+    def health(self, *words: str) -> tuple[int, dict[str, Any]]:
+        status, output, _ = self.run("health", "--json", *words)
+        return status, json.loads(output)
+
+
+@pytest.fixture
+def site(slurm: SlurmCluster, tmp_path: Path) -> Site:
+    return Site(slurm, tmp_path)
+
+
+def failed(found: dict[str, Any]) -> dict[str, list[str]]:
+    """The checks that fail, by node."""
+    return {
+        node["node"]: sorted({remark["check"] for remark in node["remarks"] if remark["level"] == "fail"})
+        for node in found["data"]["nodes"]
+    }
+
+
+def test_healthy_nodes_of_three_kinds(site: Site) -> None:
+    for number in range(1, 5):
+        site.trees.node(f"gpu{number}", "h100" if number < 3 else "b200")
+    site.trees.node("grace1", "gb200")
+    site.trees.node("grace2", "gb200")
+    for nodes in ("gpu[1-2]", "gpu[3-4]", "grace[1-2]"):
+        status, found = site.health("--nodes", nodes)
+        assert (status, [node["status"] for node in found["data"]["nodes"]]) == (0, ["ok", "ok"]), found
+
+
+def test_one_ill_node_one_that_hangs_and_one_that_is_silent(site: Site, slurm: SlurmCluster) -> None:
+    trees = site.trees
+    for number in range(1, 5):
+        trees.node(f"gpu{number}")
+    trees.smi("gpu2", driver="570.86.15", changes={3: {"fabric": "In Progress"}, 5: {"failure": "Yes", "used": "9000 MiB"}})
+    trees.adapter("gpu2", "mlx5_1", state="1: DOWN", phys="2: Polling")
+    trees.tool("gpu2", "nvidia-smi nvlink -s", "GPU 0: x\n\t Link 0: <inactive>\n\t Link 1: 26.562 GB/s\n")
+    trees.tool("gpu2", "dmesg", "[99990.000000] NVRM: Xid (PCI:0000:02:00): 79, GPU has fallen off the bus.\n")
+    trees.write("gpu2", "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n")
+    trees.hang("gpu3", "nvidia-smi")
+    slurm.stop_node("gpu4")
+    try:
+        status, output, errors = site.run("health", "--exclude-failed", "--days", "2", "--json")
+        found = json.loads(output)
+    finally:
+        slurm.start_node("gpu4")
+    assert status == 1, errors
+    ill = failed(found)
+    assert ill["gpu1"] == []
+    assert set(ill["gpu2"]) == {"fabric", "memory-rows", "gpu-in-use", "ports-up", "nvlink", "xid"}
+    assert ill["gpu3"] == ["no-gpu-facts"]
+    assert ill["gpu4"] == ["answer"]
+    assert found["data"]["drift"]["driver"] == {"580.95.05": ["gpu1", "gpu3"], "570.86.15": ["gpu2"]}
+    kept = {item.node: item for item in exclusions(site.install)}
+    assert sorted(kept) == ["gpu2", "gpu3", "gpu4"]
+    assert kept["gpu2"].reason.startswith("health: ")
+    assert round((kept["gpu2"].expires or 0) - kept["gpu2"].added) == 2 * 86400
+    status, output, errors = site.run("health")
+    assert (status, output) == (0, ""), "the others are not asked again"
+    assert "3 excluded" in errors
+

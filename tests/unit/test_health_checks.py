@@ -1,0 +1,300 @@
+"""Every check of ``llmb-run health`` on made-up nodes: healthy fleets are healthy, and each fault is found where it is."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from llmb_common.health.checks import CHECKS
+from llmb_common.health.facts import Facts, Folder, Imex, KernelLog, Links, Nvlink, Port, Process, read_facts
+from llmb_common.health.fleet import drift
+from llmb_common.health.judge import Verdict, judge
+from llmb_common.health.kernel import kernel_trouble
+from llmb_common.health.needs import Needs
+from llmb_common.health.program import parse_frames
+from llmb_common.runs.evidence.nodes import Snapshot
+from llmb_train.health.children import call_all, frames
+from support import health_fleets
+from support.fleets import GB200, H100
+from support.health_fleets import SLURM, fleet, needs
+
+Change = Callable[[Facts], Facts]
+
+
+def gpu(**changes: Any) -> Change:
+    """GPU 2 of the node is otherwise."""
+
+    def change(facts: Facts) -> Facts:
+        gpus = tuple(msgspec.structs.replace(g, **(changes if g.index == 2 else {})) for g in facts.gpus.gpus)
+        return msgspec.structs.replace(facts, gpus=msgspec.structs.replace(facts.gpus, gpus=gpus))
+
+    return change
+
+
+def part(name: str, **changes: Any) -> Change:
+    return lambda facts: msgspec.structs.replace(facts, **{name: msgspec.structs.replace(getattr(facts, name), **changes)})
+
+
+def whole(**changes: Any) -> Change:
+    return lambda facts: msgspec.structs.replace(facts, **changes)
+
+
+def port(name: str, **changes: Any) -> Change:
+    def change(facts: Facts) -> Facts:
+        ports = tuple(msgspec.structs.replace(p, **(changes if p.name == name else {})) for p in facts.machine.adapters)
+        return msgspec.structs.replace(facts, machine=msgspec.structs.replace(facts.machine, adapters=ports))
+
+    return change
+
+
+def links(**changes: Any) -> Change:
+    def change(facts: Facts) -> Facts:
+        first, *rest = facts.nvlink.gpus
+        return whole(nvlink=Nvlink(gpus=(msgspec.structs.replace(first, **changes), *rest)))(facts)
+
+    return change
+
+
+def logged(line: str, age: float = 60.0, times: int = 1) -> Change:
+    return whole(kernel=KernelLog(lines=((age, line),) * times))
+
+
+def checked(change: Change, wanted: Needs, gpu_type: str = H100) -> dict[str, Verdict]:
+    """Four nodes, of which n2 is ``change``\\ d."""
+    nodes = fleet(gpu_type)
+    nodes["n2"] = change(nodes["n2"])
+    return {verdict.node: verdict for verdict in judge(list(nodes), nodes, wanted)}
+
+
+FAILS: list[tuple[str, Change]] = [
+    ("memory-errors", gpu(uncorrected=1.0, uncorrected_sram=1.0)),
+    ("memory-rows", gpu(rows_failed="Yes")),
+    ("gpu-modes", gpu(mig="Enabled")),
+    ("gpu-modes", gpu(compute_mode="Prohibited")),
+    ("gpu-in-use", gpu(memory_used_mib=30_000.0)),
+    ("nvlink", links(up=17, down=(5,))),
+    ("nvlink", links(up=17)),
+    ("nvlink", links(rates=("26.562 GB/s", "13.2 GB/s"))),
+    ("fabric-manager", whole(services={"fabric_manager": {"LoadState": "loaded", "ActiveState": "failed"}})),
+    ("fabric", gpu(fabric="In Progress")),
+    ("different-gpu", lambda f: _all_gpus_are("NVIDIA H200")(f)),
+    ("fewer-gpus", lambda f: part("gpus", gpus=f.gpus.gpus[:7])(f)),
+    ("different-gpu", gpu(power_limit_w=650.0, default_power_limit_w=650.0)),
+    ("throttled", gpu(throttle=("hw_power_brake_slowdown",))),
+    ("no-gpu-facts", whole(gpus=Snapshot(missing="nvidia-smi did not answer in time"))),
+    ("port-errors", whole(ports=(Port(name="mlx5_1", errors={"link_downed": 1}),))),
+    ("ports-up", port("mlx5_1", state="DOWN")),
+    ("port-rate", port("mlx5_1", rate_gbps=200.0)),
+    ("ports-there", lambda f: part("machine", adapters=f.machine.adapters[1:])(f)),
+    ("ibgda", part("system", peer_mapping=False)),
+    ("memlock", part("system", memlock=8 << 20)),
+    ("shared-memory", part("system", shm_size=64 << 20, shm_free=64 << 20)),
+    ("memory", part("machine", memory_gib=1007.0)),
+    ("cpus", part("machine", cpus=112)),
+    ("numa", part("system", numa_nodes=1)),
+    ("clock", part("system", clock=1.8e9 + 100)),
+    ("folders", whole(folders={"workload": Folder(path="/w")})),
+    ("folders", whole(folders={"workload": Folder(path="/w", there=True, problem="Read-only file system")})),
+    ("folders", whole(folders={"enroot": Folder(path="/e", there=True, free=int(5e9), size=int(1e12))})),
+    ("stuck", whole(stuck=(Process(7, "nvidia-smi"),))),
+    ("runtime", part("software", enroot=None)),
+    ("xid", logged("NVRM: Xid (PCI:0000:02:00): 79, pid='<unknown>', GPU has fallen off the bus.")),
+    ("xid", logged("NVRM: fallen off the bus and is not responding to commands.")),
+    ("sxid", logged("nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 23003, Fatal, Link 48 ...")),
+    ("link-flaps", logged("mlx5_core 0000:5e:00.0 ib3: lost carrier", times=5)),
+    ("adapter-log", logged("mlx5_core 0000:5e:00.0: Detected insufficient power on the PCIe slot (27W).")),
+    ("kernel-log", logged("EXT4-fs (nvme0n1p2): Remounting filesystem read-only", age=80_000)),
+    ("kernel-log", logged("mce: [Hardware Error]: Uncorrected error, CPU 3")),
+    ("answer", whole(hung={"folder workload": "killed"})),
+]
+
+WARNS: list[tuple[str, Change]] = [
+    ("memory-errors", gpu(uncorrected=2.0)),
+    ("memory-rows", gpu(rows_pending="Yes")),
+    ("gpu-modes", gpu(compute_mode="Exclusive_Process")),
+    ("gpu-in-use", gpu(utilization=40.0)),
+    ("persistence", gpu(persistence="Disabled")),
+    ("nvlink-errors", lambda f: whole(nvlink=Nvlink(gpus=f.nvlink.gpus, errors=("1e-12",)))(f)),
+    ("power-limit", lambda f: gpu(power_limit_w=600.0)(f)),
+    ("temperature", gpu(temperature_c=75.0)),
+    ("port-errors", whole(ports=(Port(name="mlx5_1", errors={"symbol_error": 7}),))),
+    ("gpudirect", part("system", peermem=False)),
+    ("shared-memory", part("system", shm_free=1 << 30)),
+    ("open-files", part("system", nofile=1024)),
+    ("ports", part("system", first_outgoing_port=1024)),
+    ("cpu-speed", part("system", governors=("performance", "powersave"))),
+    ("cpu-speed", part("system", idle_states=1)),
+    ("cpu-speed", part("system", idle_disabled=2)),
+    ("cpu-speed", part("system", numa_balancing="1")),
+    ("time", whole(services={"time": {"NTPSynchronized": "no"}})),
+    ("folders", whole(folders={"/tmp": Folder(path="/tmp", there=True, free=int(1e8), size=int(1e12))})),
+    ("folders", whole(folders={"enroot": Folder(path="/e", there=True, free=int(3e10), size=int(1e12))})),
+    ("stuck", whole(stuck=(Process(7, "python3"),))),
+    ("xid", logged("NVRM: Xid (PCI:0000:02:00): 79, GPU has fallen off the bus.", age=3 * 3600)),
+    ("xid", logged("NVRM: Xid (PCI:0000:02:00): 63, Row Remapper: New row marked for remapping")),
+    ("sxid", logged("nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up")),
+    ("link-flaps", logged("mlx5_core 0000:5e:00.0 ib3: lost carrier")),
+    ("kernel-log", logged("watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python3:7]")),
+    ("kernel-log", logged("EDAC MC0: 1 CE memory read error on CPU_SrcID#0")),
+    ("slow-driver", whole(seconds={"gpus": 12.0})),
+    ("answer", whole(hung={"kernel": "killed"})),
+]
+
+PLANNED = needs(dispatcher="deepep", image_bytes=int(2e10))
+
+
+@pytest.mark.parametrize(
+    ("level", "check", "change"), [*(("fail", *row) for row in FAILS), *(("warn", *row) for row in WARNS)]
+)
+def test_a_fault_is_found_on_its_node_and_on_no_other(level: str, check: str, change: Change) -> None:
+    found = checked(change, PLANNED)
+    assert {node: verdict.status for node, verdict in found.items()} == {"n1": "ok", "n2": level, "n3": "ok", "n4": "ok"}
+    said = [(remark.check, remark.level) for remark in found["n2"].remarks if remark.level in ("fail", "warn")]
+    assert (check, level) in said
+
+
+def _all_gpus_are(product: str) -> Change:
+    def change(facts: Facts) -> Facts:
+        gpus = tuple(msgspec.structs.replace(g, product=product) for g in facts.gpus.gpus)
+        return part("gpus", gpus=gpus)(facts)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("level", "change"),
+    [
+        ("fail", whole(imex=Imex(domain="UP"))),
+        ("fail", whole(imex=Imex(domain="DOWN", channels=1))),
+        ("warn", whole(imex=Imex(domain="DEGRADED", channels=1))),
+        ("fail", links(up=17)),
+    ],
+)
+def test_a_rack_of_gb200_has_imex_and_72_links_a_node(level: str, change: Change) -> None:
+    found = checked(change, needs(GB200), GB200)
+    assert [verdict.status for verdict in found.values()] == ["ok", level, "ok", "ok"]
+    assert checked(whole(imex=Imex()), needs())["n2"].status == "ok", "elsewhere there is none"
+
+
+def test_what_a_plan_does_not_need_is_not_asked_of_nodes() -> None:
+    assert checked(part("system", peer_mapping=False), needs())["n2"].status == "ok"
+    assert checked(part("software", enroot=None), needs(slurm=msgspec.structs.replace(SLURM, runtime="none")))["n2"].status == "ok"
+    on_cpus = replace(needs(), device="cpu", slurm=None)
+    nothing = whole(gpus=Snapshot(missing="nvidia-smi is not installed"), nvlink=Nvlink(missing="not installed"))
+    assert checked(nothing, on_cpus)["n2"].status == "ok"
+
+
+def test_ports_that_a_job_is_told_to_use_are_those_that_count() -> None:
+    down = port("mlx5_20", state="DOWN")
+    assert checked(down, needs())["n2"].status == "fail", "of the kind that serves GPUs"
+    assert checked(down, needs(adapters="=mlx5_0,mlx5_1"))["n2"].status == "ok"
+    assert checked(port("mlx5_1", state="DOWN"), needs(adapters="mlx5_0,mlx5_1:1"))["n2"].status == "fail"
+
+
+def test_gpus_of_another_type_than_planned_fail_everywhere() -> None:
+    nodes = {name: _all_gpus_are("NVIDIA H200")(facts) for name, facts in fleet().items()}
+    found = judge(list(nodes), nodes, needs())
+    assert {(v.status, v.remarks[0].check) for v in found} == {("fail", "other-gpu")}
+
+
+def test_a_node_alone_is_held_against_itself() -> None:
+    facts = fleet(nodes=1)["n1"]
+    assert judge(["n1"], {"n1": facts}, needs())[0].status == "ok"
+    broken = port("mlx5_1", state="DOWN")(facts)
+    assert judge(["n1"], {"n1": broken}, needs())[0].status == "warn", "ten ports are left for eight GPUs"
+    fewer = part("machine", adapters=tuple(p for p in broken.machine.adapters if p.name < "mlx5_2"))(broken)
+    assert judge(["n1"], {"n1": fewer}, replace(needs(), gpus_per_node=8))[0].status in ("ok", "fail")
+
+
+def test_without_a_plan_the_nodes_say_what_they_are() -> None:
+    nodes = fleet() | {"n9": fleet(nodes=1)["n1"]}
+    nodes["n2"] = part("gpus", gpus=nodes["n2"].gpus.gpus[:7])(nodes["n2"])
+    found = {v.node: v.status for v in judge(["n1", "n2", "n3"], nodes, Needs())}
+    assert found == {"n1": "ok", "n2": "fail", "n3": "ok"}
+
+
+def test_silent_nodes_and_such_without_a_python_fail() -> None:
+    found = judge(["n1", "n2", "n3"], {**fleet(nodes=1), "n2": None}, needs())
+    assert [(v.status, v.reason) for v in found[1:]] == [
+        ("silent", "no Python 3.6 or newer on the node"),
+        ("silent", "no answer in time"),
+    ]
+
+
+def test_a_log_that_cannot_be_read_is_unknown_and_no_fault() -> None:
+    (verdict,) = judge(["n1"], {"n1": whole(kernel=KernelLog(missing="dmesg ended with 1"))(fleet(nodes=1)["n1"])}, needs())
+    assert verdict.status == "ok"
+    assert [(r.check, r.level) for r in verdict.remarks] == [("kernel-log", "unknown")]
+
+
+def test_drift_names_the_nodes_that_are_unlike_most() -> None:
+    nodes = fleet()
+    nodes["n3"] = part("gpus", driver="570.86.15")(nodes["n3"])
+    nodes["n4"] = part("machine", kernel="6.11")(nodes["n4"])
+    found = drift(list(nodes.values()))
+    assert found["driver"] == {"580.95.05": ["n1", "n2", "n4"], "570.86.15": ["n3"]}
+    assert found["kernel"] == {"6.8": ["n1", "n2", "n3"], "6.11": ["n4"]}
+    assert {v.status for v in judge(list(nodes), nodes, needs())} == {"ok"}, "drift alone fails nobody"
+
+
+def test_an_application_that_faults_is_not_its_nodes_fault() -> None:
+    log = KernelLog(lines=tuple((10.0, line) for line in health_fleets.NOISE))
+    assert list(kernel_trouble(log)) == []
+
+
+@pytest.mark.parametrize("gpu_type", [H100, GB200])
+def test_healthy_fleets_do_not_alarm(gpu_type: str) -> None:
+    """100 fleets of 64 nodes by hand: ``python -m support.health_fleets``."""
+    for number in range(5):
+        assert {v.status for v in health_fleets.verdicts(gpu_type, 64, f"{gpu_type} {number}")} == {"ok"}
+
+
+def test_every_check_has_a_name_of_its_own_and_a_remedy() -> None:
+    assert len({check.name for check in CHECKS}) == len(CHECKS)
+    assert all(check.remedy and check.what for check in CHECKS)
+
+
+# What travels
+
+
+def test_frames_survive_the_output_of_many_nodes() -> None:
+    dice = random.Random(3)
+    value = {"node": "n1", "looks": {"x": {"value": [dice.random() for _ in range(2000)]}}}
+    mine, yours = frames("n1", value), frames("n2", {**value, "node": "n2"})
+    assert len(mine) > 3
+    assert max(map(len, mine)) < 1000
+    mixed = [line for pair in zip(mine, yours, strict=True) for line in pair]
+    random.Random(4).shuffle(mixed)
+    found = parse_frames("\n".join(["srun: warning", *mixed, "LLMB-HEALTH n3 no-python", "LLMB-HEALTH n4 1/2 xx"]))
+    assert found == {"n1": value, "n2": {**value, "node": "n2"}, "n3": None}
+    assert parse_frames(mine[0]) == {}, "half of an answer is none"
+    assert parse_frames("LLMB-HEALTH n1 1/1 AAAA\nLLMB-HEALTH n1 1/1 ====") == {}
+
+
+def test_answers_are_not_believed_to_be_of_the_right_kind() -> None:
+    said = {"begun": "x", "looks": {"gpus": {"value": 7}, "kernel": {"value": {"lines": [[1, "x"]]}}, "system": 5, "y": {}}}
+    facts = read_facts("n1", said)
+    assert facts.kernel.lines == ((1, "x"),)
+    assert facts.gpus.missing == "no answer"
+    assert list(facts.errors) == ["gpus"]
+    assert read_facts("n1", {"looks": []}) == Facts("n1")
+
+
+def _sleeps() -> None:
+    import signal
+    import time
+
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
+
+
+def test_a_look_that_hangs_is_killed_and_the_others_answer() -> None:
+    found = call_all({"quick": (lambda: 7, 60.0), "hangs": (_sleeps, 0.2), "wrong": (lambda: 1 / 0, 60.0)})
+    assert found["quick"]["value"] == 7
+    assert found["hangs"]["hung"] == "killed"
+    assert found["wrong"]["error"] == "ZeroDivisionError: division by zero"
