@@ -12,13 +12,15 @@ import msgspec
 
 from llmb_common.cluster_types import LOCAL, SLURM, traits_of
 from llmb_common.envelope import Result
-from llmb_common.errors import CheckFailed, RequestError
+from llmb_common.errors import RequestError
 from llmb_common.executors import Executor, executor_for
 from llmb_common.health.ask import DAYS, Health, choose, keep_out, look
 from llmb_common.health.checks import CHECKS
 from llmb_common.health.needs import Needs, needs_of, needs_of_site
+from llmb_common.printable import counted
 from llmb_common.slurm.hostlist import compress, expand
 from llmb_run.place import Place
+from llmb_run.starting.healthy import counted_by, nodelist_of, partition_of
 from llmb_run.terminal import notice, table
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ def check_nodes(
     executor, needs, nodes, partition = _meant(place, runs, settings)
     asked, left = choose(executor, install, nodes, partition)
     if left:
-        notice(f"not asked: {_counted(left)}")
+        notice(f"not asked: {counted_by(left)}")
     found = look(executor, needs, asked, not_asked=left, wait=round(seconds_of(wait, "--wait")))
     if exclude_failed and found.failed:
         keep_out(install, found.failed, days)
@@ -59,8 +61,12 @@ def _meant(
         raise RequestError("runs, --nodes and --partition exclude each other", remedy="name the nodes in one way")
     if workload:
         plan = _planned(place, workload, given)
-        listed = dict(plan.slurm.additional).get("nodelist") if plan.slurm else None
-        return executor_for(plan.cluster_type), needs_of(plan), nodes or listed, partition or _partition(plan)
+        return (
+            executor_for(plan.cluster_type),
+            needs_of(plan),
+            nodes or nodelist_of(plan),
+            partition or partition_of(plan),
+        )
     if any(value for value in given.values()):
         raise RequestError("these options describe a job, and no workload is named", remedy="add -w WORKLOAD")
     if runs:
@@ -81,10 +87,6 @@ def _planned(place: Place, workload: str, given: Mapping[str, Any]) -> JobPlan:
     return plan_ask(ask, place).plan
 
 
-def _partition(plan: JobPlan) -> str | None:
-    return plan.slurm.partition if plan.slurm else None
-
-
 def _of_runs(place: Place, runs: Sequence[str]) -> tuple[Executor, Needs, str | None, str | None]:
     from llmb_common.index import find_run
     from llmb_common.runs.record import load_record
@@ -98,42 +100,18 @@ def _of_runs(place: Place, runs: Sequence[str]) -> tuple[Executor, Needs, str | 
     return executor_for(plan.cluster_type), needs_of(plan), compress(hosts) if plan.slurm else None, None
 
 
-def require_health(plans: Sequence[JobPlan], place: Place) -> None:
-    """Before jobs are submitted: look at the nodes that they may get, and keep them away from those that fail.
-
-    Raises:
-        CheckFailed: a node that a job asks for fails
-        LLMBError: none can be asked
-    """
-    for plan in {(plan.nodes, plan.slurm): plan for plan in plans}.values():
-        listed = dict(plan.slurm.additional).get("nodelist") if plan.slurm else None
-        executor, needs = executor_for(plan.cluster_type), needs_of(plan)
-        asked, left = choose(executor, place.require_install(), listed, None if listed else _partition(plan))
-        found = look(executor, needs, asked, not_asked=left)
-        notice(f"health: {_counted({item.node: item.status for item in found.verdicts})}, {found.seconds:.0f} s")
-        keep_out(place.install, found.failed, DAYS)
-        for verdict in found.failed:
-            notice(f"{verdict.node} is excluded for {DAYS:g} days: {verdict.reason}")
-        if listed and found.failed:
-            raise CheckFailed(
-                f"nodes that the job asks for fail: {', '.join(item.node for item in found.failed)}",
-                remedy="choose others, or see llmb-run health --nodes",
-                code="unhealthy-nodes",
-            )
-        if len(asked) - len(found.failed) < plan.nodes:
-            notice(f"{len(asked) - len(found.failed)} healthy nodes are idle, and the job takes {plan.nodes}")
-
-
 def shown(found: Health, *, excluded: bool, named: bool) -> Result:
     """The result of a look: JSON for each node, a table, and what to do."""
     failed = found.failed
-    remarks = [f"{len(found.verdicts)} nodes in {found.seconds:.0f} s: {_counted(_statuses(found))}"]
+    remarks = [f"{counted(len(found.verdicts), 'node')} in {found.seconds:.0f} s: {counted_by(_statuses(found))}"]
     if found.complaint:
         remarks.append(f"the scheduler says: {found.complaint.splitlines()[0]}")
     hint = ""
     if failed and not excluded:
         names = compress(item.node for item in failed)
-        hint = f"next: llmb-run exclude add {names} --reason '...' --days {DAYS:g} | llmb-run health ... --exclude-failed"
+        hint = (
+            f"next: llmb-run exclude add {names} --reason '...' --days {DAYS:g} | llmb-run health ... --exclude-failed"
+        )
     return Result(
         {
             "nodes": [_as_dict(found, item.node) for item in found.verdicts],
@@ -161,20 +139,16 @@ def _statuses(found: Health) -> dict[str, str]:
     return {item.node: item.status for item in found.verdicts}
 
 
-def _counted(states: Mapping[str, str]) -> str:
-    """``3 allocated, 1 drained (fan)``."""
-    return ", ".join(f"{count} {state}" for state, count in Counter(states.values()).most_common())
-
-
 def _text(found: Health) -> str:
     """The nodes that have something said of them alone; what all have; what drifts."""
     everywhere = Counter((it.check, it.level, it.text) for item in found.verdicts for it in item.remarks)
     common = {key for key, count in everywhere.items() if count == len(found.verdicts) > 1 and key[1] != "fail"}
-    rows = []
-    for item in found.verdicts:
-        for it in item.remarks:
-            if (it.check, it.level, it.text) not in common and it.level != "drift":
-                rows.append([item.node, it.level, it.check, it.text])
+    rows = [
+        [item.node, it.level, it.check, it.text]
+        for item in found.verdicts
+        for it in item.remarks
+        if (it.check, it.level, it.text) not in common and it.level != "drift"
+    ]
     text = table(["node", "", "check", "what"], rows[:_MOST_LINES]) if rows else ""
     if len(rows) > _MOST_LINES:
         text += f"and {len(rows) - _MOST_LINES} more: --json has all\n"
@@ -182,7 +156,9 @@ def _text(found: Health) -> str:
         lines = [["all nodes", level, check, said] for check, level, said in sorted(common)]
         text += ("\n" if text else "") + table(["", "", "check", "what"], lines)
     drifting = [
-        [name, f"{len(nodes)}", value, compress(nodes)] for name, of in found.drift.items() for value, nodes in of.items()
+        [name, f"{len(nodes)}", value, compress(nodes)]
+        for name, of in found.drift.items()
+        for value, nodes in of.items()
     ]
     if drifting:
         text += ("\n" if text else "") + table(["differs", "nodes", "value", "where"], drifting, ["nodes"])

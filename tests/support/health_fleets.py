@@ -3,7 +3,8 @@
     PYTHONPATH=tests .venv/bin/python -m support.health_fleets [--runs 100] [--nodes 64]
 
 prints how many of so many healthy fleets have a node that fails or warns. The nodes are those of ``fleets.py``, idle;
-drawn beside that: clocks by when the program came to start, the noise of kernel logs, room on disks, how long tools take.
+drawn beside that: clocks by when the program came to start, the noise of kernel logs, room on disks, how long
+tools take.
 """
 
 from __future__ import annotations
@@ -67,7 +68,10 @@ def _facts(cluster: Cluster, name: str, idle: float, dice: random.Random) -> Fac
         gpus=msgspec.structs.replace(node.before, gpus=gpus, driver="580.95.05", cuda="13.0"),
         nvlink=Nvlink(gpus=tuple(Links(up=18, rates=(rate,)) for _ in gpus)),
         imex=Imex(domain="UP", channels=1),
-        services={"fabric_manager": {"LoadState": "loaded", "ActiveState": "active"}, "time": {"NTPSynchronized": "yes"}},
+        services={
+            "fabric_manager": {"LoadState": "loaded", "ActiveState": "active"},
+            "time": {"NTPSynchronized": "yes"},
+        },
         ports=tuple(Port(name=port.name, phys="LinkUp", gids=("RoCE v2",)) for port in machine.adapters),
         kernel=KernelLog(lines=tuple((dice.uniform(0, 86400), line) for line in noise)),
         system=System(
@@ -91,7 +95,7 @@ def _facts(cluster: Cluster, name: str, idle: float, dice: random.Random) -> Fac
             "workload": Folder(path="/w", there=True, free=int(dice.uniform(0.1, 0.9) * 1e15), size=int(1e15)),
             "installation": Folder(path="/i", there=True, free=int(1e14), size=int(1e15)),
         },
-        seconds={"gpus": dice.lognormvariate(0.3, 0.5)},
+        seconds={"gpus": dice.lognormvariate(0.3, 0.35)},
     )
 
 

@@ -1,6 +1,6 @@
 """Made-up nodes for ``llmb-run health``: what their tools print, and the files of the kernel, in a folder for each.
 
-``NodeTrees(folder).node("gpu1", "h100")`` makes a healthy one. Its programs are in ``folder/bin``, for the front of PATH;
+``NodeTrees(folder).node("gpu1", "h100")`` makes a healthy one. Its programs are in ``folder/bin``, to be first on PATH;
 ``variables`` say where the files are. ``write``, ``smi`` and ``tool`` make it ill; ``hang`` lets a tool never answer.
 """
 
@@ -60,7 +60,9 @@ class NodeTrees:
         self.tool(name, "nvidia-smi nvlink -s", text)
         self.tool(name, "nvidia-smi nvlink -e", "GPU 0: x\n\t Link 0: Effective BER: 15e-255\n")
         self.tool(name, "nvidia-imex-ctl -N", "Domain State: UP\n")
-        self.tool(name, "systemctl", "LoadState=loaded\nActiveState=active\n" if kind != "gb200" else "LoadState=not-found\n")
+        self.tool(
+            name, "systemctl", "LoadState=loaded\nActiveState=active\n" if kind != "gb200" else "LoadState=not-found\n"
+        )
         self.tool(name, "timedatectl", "NTPSynchronized=yes\n")
         self.tool(name, "journalctl", "-- No entries --\n")
         self.tool(name, "dmesg", "[    1.000000] Linux version 5.15\n")
@@ -72,10 +74,18 @@ class NodeTrees:
         self.write(name, "proc/cpuinfo", "model name : Intel(R) Xeon(R) Platinum 8480C\nflags : fpu vme\n")
         self.write(name, "proc/uptime", "100000.00 1.00\n")
         self.write(name, "proc/cmdline", f"BOOT_IMAGE=/vmlinuz root=UUID={name} ro iommu=pt\n")
-        self.write(name, "proc/self/limits", "Max open files  1048576  1048576  files\nMax locked memory  unlimited unlimited\n")
+        self.write(
+            name,
+            "proc/self/limits",
+            "Max open files  1048576  1048576  files\nMax locked memory  unlimited unlimited\n",
+        )
         self.write(name, "proc/sys/kernel/numa_balancing", "0\n")
         self.write(name, "proc/sys/net/ipv4/ip_local_port_range", "32768\t60999\n")
-        self.write(name, "proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  R\n")
+        self.write(
+            name,
+            "proc/driver/nvidia/version",
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  R\n",
+        )
         self.write(name, "proc/driver/nvidia/params", 'RegistryDwords: "PeerMappingOverride=1;"\n')
         self.write(name, "sys/module/nvidia_peermem/refcnt", "0\n")
         self.write(name, "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "performance\n")

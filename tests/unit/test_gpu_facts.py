@@ -85,7 +85,7 @@ def test_throttling_has_had_two_names(word: str) -> None:
 
 @pytest.mark.parametrize("nothing", ["N/A", "[N/A]", "[Not Supported]", "Not Supported", "[Unknown Error]", "", "-"])
 def test_what_the_driver_does_not_say_is_null(nothing: str) -> None:
-    changes = {"sm": nothing, "limit": nothing, "uncorrectable": nothing, "cap_us": nothing}
+    changes = {"sm": nothing, "limit": nothing, "uncorrectable": nothing, "sram": nothing, "cap_us": nothing}
     (gpu,) = gpus.parse(smi_answer(1, changes={0: changes}).encode())["gpus"]
     assert (gpu["sm_mhz"], gpu["power_limit_w"], gpu["uncorrected"]) == (None, None, None)
     assert "sw_power_cap" not in gpu["throttled_us"]

@@ -1,4 +1,4 @@
-"""Every check of ``llmb-run health`` on made-up nodes: healthy fleets are healthy, and each fault is found where it is."""
+"""Every check of ``llmb-run health`` on made-up nodes: healthy fleets are healthy, and each fault is found."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from llmb_common.health.checks import CHECKS
-from llmb_common.health.facts import Facts, Folder, Imex, KernelLog, Links, Nvlink, Port, Process, read_facts
+from llmb_common.health.facts import Facts, Folder, Imex, KernelLog, Nvlink, Port, Process, read_facts
 from llmb_common.health.fleet import drift
 from llmb_common.health.judge import Verdict, judge
 from llmb_common.health.kernel import kernel_trouble
@@ -37,7 +37,9 @@ def gpu(**changes: Any) -> Change:
 
 
 def part(name: str, **changes: Any) -> Change:
-    return lambda facts: msgspec.structs.replace(facts, **{name: msgspec.structs.replace(getattr(facts, name), **changes)})
+    return lambda facts: msgspec.structs.replace(
+        facts, **{name: msgspec.structs.replace(getattr(facts, name), **changes)}
+    )
 
 
 def whole(**changes: Any) -> Change:
@@ -153,7 +155,12 @@ PLANNED = needs(dispatcher="deepep", image_bytes=int(2e10))
 )
 def test_a_fault_is_found_on_its_node_and_on_no_other(level: str, check: str, change: Change) -> None:
     found = checked(change, PLANNED)
-    assert {node: verdict.status for node, verdict in found.items()} == {"n1": "ok", "n2": level, "n3": "ok", "n4": "ok"}
+    assert {node: verdict.status for node, verdict in found.items()} == {
+        "n1": "ok",
+        "n2": level,
+        "n3": "ok",
+        "n4": "ok",
+    }
     said = [(remark.check, remark.level) for remark in found["n2"].remarks if remark.level in ("fail", "warn")]
     assert (check, level) in said
 
@@ -183,7 +190,10 @@ def test_a_rack_of_gb200_has_imex_and_72_links_a_node(level: str, change: Change
 
 def test_what_a_plan_does_not_need_is_not_asked_of_nodes() -> None:
     assert checked(part("system", peer_mapping=False), needs())["n2"].status == "ok"
-    assert checked(part("software", enroot=None), needs(slurm=msgspec.structs.replace(SLURM, runtime="none")))["n2"].status == "ok"
+    assert (
+        checked(part("software", enroot=None), needs(slurm=msgspec.structs.replace(SLURM, runtime="none")))["n2"].status
+        == "ok"
+    )
     on_cpus = replace(needs(), device="cpu", slurm=None)
     nothing = whole(gpus=Snapshot(missing="nvidia-smi is not installed"), nvlink=Nvlink(missing="not installed"))
     assert checked(nothing, on_cpus)["n2"].status == "ok"
@@ -227,7 +237,9 @@ def test_silent_nodes_and_such_without_a_python_fail() -> None:
 
 
 def test_a_log_that_cannot_be_read_is_unknown_and_no_fault() -> None:
-    (verdict,) = judge(["n1"], {"n1": whole(kernel=KernelLog(missing="dmesg ended with 1"))(fleet(nodes=1)["n1"])}, needs())
+    (verdict,) = judge(
+        ["n1"], {"n1": whole(kernel=KernelLog(missing="dmesg ended with 1"))(fleet(nodes=1)["n1"])}, needs()
+    )
     assert verdict.status == "ok"
     assert [(r.check, r.level) for r in verdict.remarks] == [("kernel-log", "unknown")]
 
@@ -277,7 +289,10 @@ def test_frames_survive_the_output_of_many_nodes() -> None:
 
 
 def test_answers_are_not_believed_to_be_of_the_right_kind() -> None:
-    said = {"begun": "x", "looks": {"gpus": {"value": 7}, "kernel": {"value": {"lines": [[1, "x"]]}}, "system": 5, "y": {}}}
+    said = {
+        "begun": "x",
+        "looks": {"gpus": {"value": 7}, "kernel": {"value": {"lines": [[1, "x"]]}}, "system": 5, "y": {}},
+    }
     facts = read_facts("n1", said)
     assert facts.kernel.lines == ((1, "x"),)
     assert facts.gpus.missing == "no answer"

@@ -28,7 +28,12 @@ from llmb_run.app import Command
 @options.job_settings
 @options.flag("--exclude-failed", help="Keep later jobs away from the nodes that fail, for --days.")
 @click.option(
-    "--days", metavar="N", type=click.FloatRange(min=0.01), default=1.0, help="How long nodes are excluded.", show_default=True
+    "--days",
+    metavar="N",
+    type=click.FloatRange(min=0.01),
+    default=1.0,
+    help="How long nodes are excluded.",
+    show_default=True,
 )
 @click.option("--wait", metavar="SPAN", default="60s", help="How long to wait for the nodes.", show_default=True)
 @options.json

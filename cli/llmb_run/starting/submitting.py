@@ -58,7 +58,7 @@ def start(
     say_warnings(asked)
     say_doubts(item.plan for item in asked)
     if health:
-        from llmb_run.checking import require_health
+        from llmb_run.starting.healthy import require_health
 
         require_health([item.plan for item in asked], place)
     jobs = [

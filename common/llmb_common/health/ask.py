@@ -48,7 +48,9 @@ class Health:
         return drift([self.facts[verdict.node] for verdict in self.verdicts if verdict.node in self.facts])
 
 
-def choose(executor: Executor, install: Path, nodes: str | None, partition: str | None) -> tuple[list[str], dict[str, str]]:
+def choose(
+    executor: Executor, install: Path, nodes: str | None, partition: str | None
+) -> tuple[list[str], dict[str, str]]:
     """The nodes to ask, and why not the others: those that are named, or those of a partition that jobs may get.
 
     Raises:
@@ -63,13 +65,20 @@ def choose(executor: Executor, install: Path, nodes: str | None, partition: str 
     if not asked:
         reasons = ", ".join(f"{name}: {why}" for name, why in list(left.items())[:4])
         raise RequestError(
-            f"none of {len(now)} nodes can be asked now: {reasons}", remedy="ask again when some are idle", code="no-nodes"
+            f"none of {len(now)} nodes can be asked now: {reasons}",
+            remedy="ask again when some are idle",
+            code="no-nodes",
         )
     return asked, left
 
 
 def look(
-    executor: Executor, needs: Needs, nodes: Sequence[str], *, not_asked: Mapping[str, str] | None = None, wait: int = 60
+    executor: Executor,
+    needs: Needs,
+    nodes: Sequence[str],
+    *,
+    not_asked: Mapping[str, str] | None = None,
+    wait: int = 60,
 ) -> Health:
     """Hold the nodes, look at them, and judge.
 
@@ -87,7 +96,8 @@ def looked(held: Held, needs: Needs, not_asked: Mapping[str, str]) -> Health:
     answer, said = said_by(held, command(spec, needs.pythons), LOOK_SECONDS)
     if not said:
         raise SchedulerError(
-            f"no node answered: {answer.complaint}", remedy="look at the nodes with sinfo, and start one by hand with srun"
+            f"no node answered: {answer.complaint}",
+            remedy="look at the nodes with sinfo, and start one by hand with srun",
         )
     facts = _facts(said)
     verdicts = judge(held.nodes, facts, needs)

@@ -3,6 +3,7 @@ in ``fleet``; what a run's evidence already finds in ``judge`` is taken from the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -133,28 +134,26 @@ def _port_errors(facts: Facts, needs: Needs) -> Said:
 
 
 def _direct(facts: Facts, needs: Needs) -> Said:
-    system, version = facts.system, tuple(map(int, (facts.machine.kernel or "0").split("-")[0].split(".")[:2]))
-    if system is None or not facts.machine.adapters or needs.nodes == 1:
-        return
-    if not system.peermem and not (system.open_driver and version >= DMABUF):
+    system, version = facts.system, re.match(r"(\d+)\.(\d+)", facts.machine.kernel or "")
+    dmabuf = system.open_driver and version and (int(version[1]), int(version[2])) >= DMABUF
+    if system.peermem is False and not dmabuf and facts.machine.adapters and needs.nodes > 1:
         yield "warn", "neither nvidia_peermem nor the open driver: no GPUDirect RDMA"
 
 
 def _gpu_initiated(facts: Facts, needs: Needs) -> Said:
-    system = facts.system
-    if needs.dispatcher and system and not (system.peer_mapping or system.gdrcopy):
+    if needs.dispatcher and facts.system.peer_mapping is False and not facts.system.gdrcopy:
         yield "fail", f"{needs.dispatcher} needs PeerMappingOverride=1 of the driver, or GDRCopy, and there is neither"
 
 
 def _memlock(facts: Facts, needs: Needs) -> Said:
-    system = facts.system
-    if system and system.memlock is not None and system.memlock < MEMLOCK and facts.machine.adapters:
-        yield "fail", f"a process may lock {size(system.memlock)}"
+    limit = facts.system.memlock
+    if limit is not None and limit < MEMLOCK and facts.machine.adapters:
+        yield "fail", f"a process may lock {size(limit)}"
 
 
 def _shm(facts: Facts, needs: Needs) -> Said:
     system = facts.system
-    if system is None or system.shm_size is None or system.shm_free is None:
+    if system.shm_size is None or system.shm_free is None:
         return
     if system.shm_size < SHM:
         yield "fail", f"/dev/shm has {size(system.shm_size)}"
@@ -163,24 +162,26 @@ def _shm(facts: Facts, needs: Needs) -> Said:
 
 
 def _files(facts: Facts, needs: Needs) -> Said:
-    if facts.system and facts.system.nofile is not None and facts.system.nofile < FILES:
+    if facts.system.nofile is not None and facts.system.nofile < FILES:
         yield "warn", f"a process may open {facts.system.nofile} files"
 
 
 def _outgoing(facts: Facts, needs: Needs) -> Said:
-    first = facts.system.first_outgoing_port if facts.system else None
+    first = facts.system.first_outgoing_port
     if first is not None and first < RENDEZVOUS_END:
         yield "warn", f"outgoing connections take ports from {first} on, and so perhaps that of a job's rendezvous"
 
 
 def _frequency(facts: Facts, needs: Needs) -> Said:
     system = facts.system
-    if system is None:
-        return
     if other := [name for name in system.governors if name != "performance"]:
         yield "warn", f"CPU frequency governor {', '.join(other)}"
     if system.idle_disabled or (system.idle_states or 9) <= 2:
-        off = f"{system.idle_disabled} of {system.idle_states}" if system.idle_disabled else f"all but {system.idle_states}"
+        off = (
+            f"{system.idle_disabled} of {system.idle_states}"
+            if system.idle_disabled
+            else f"all but {system.idle_states}"
+        )
         yield "warn", f"{off} idle states of the CPU are off: busy cores reach no boost clock"
     if system.numa_balancing == "1":
         yield "warn", "kernel.numa_balancing is on"
@@ -206,7 +207,9 @@ def _folders(facts: Facts, needs: Needs) -> Said:
 
 
 def _is_full(folder: Folder) -> bool:
-    return folder.free is not None and folder.size is not None and (folder.free < 5e8 or folder.free < 0.02 * folder.size)
+    return (
+        folder.free is not None and folder.size is not None and (folder.free < 5e8 or folder.free < 0.02 * folder.size)
+    )
 
 
 def _stuck(facts: Facts, needs: Needs) -> Said:
@@ -246,9 +249,16 @@ CHECKS = (
     Check("shared-memory", "/dev/shm", _shm, "enlarge or empty /dev/shm"),
     Check("open-files", "open files of a process", _files, "raise LimitNOFILE of slurmd, and ulimit -n"),
     Check("ports", "ports of outgoing connections", _outgoing, "net.ipv4.ip_local_port_range = 32768 60999"),
-    Check("cpu-speed", "frequency governor, idle states, NUMA balancing", _frequency, "cpupower frequency-set -g performance"),
+    Check(
+        "cpu-speed",
+        "frequency governor, idle states, NUMA balancing",
+        _frequency,
+        "cpupower frequency-set -g performance",
+    ),
     Check("time", "synchronized clock", _time, "start chronyd"),
-    Check("folders", "workload folder writable, installation and images there, room to unpack an image", _folders, "mount"),
+    Check(
+        "folders", "workload folder writable, installation and images there, room to unpack an image", _folders, "mount"
+    ),
     Check("stuck", "processes in state D", _stuck, _DRIVER),
     Check("runtime", "Enroot, where jobs run in containers", _runtime, "install Enroot on the node"),
 )

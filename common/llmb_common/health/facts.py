@@ -1,5 +1,4 @@
-"""What nodes say of themselves. Anybody's program may have answered: nothing in it is believed to be of the right kind.
-"""
+"""What nodes say of themselves, of which nothing is believed to be of the right kind."""
 
 from __future__ import annotations
 
@@ -63,10 +62,10 @@ class System(msgspec.Struct, frozen=True):
     page_size: int | None = None
     virtual: bool | None = None
     first_outgoing_port: int | None = None
-    peermem: bool = False
-    open_driver: bool = False
-    peer_mapping: bool = False
-    gdrcopy: bool = False
+    peermem: bool | None = None
+    open_driver: bool | None = None
+    peer_mapping: bool | None = None
+    gdrcopy: bool | None = None
     clock: float | None = None
 
 
@@ -104,7 +103,7 @@ class Facts(msgspec.Struct, frozen=True):
     services: dict[str, dict[str, str]] = {}
     ports: tuple[Port, ...] = ()
     kernel: KernelLog = KernelLog(missing="no answer")
-    system: System | None = None
+    system: System = System()
     software: Software = Software()
     stuck: tuple[Process, ...] = ()
     folders: dict[str, Folder] = {}

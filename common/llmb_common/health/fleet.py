@@ -10,8 +10,8 @@ from typing import NamedTuple
 from llmb_common.health.facts import Facts
 from llmb_common.health.needs import Needs
 from llmb_common.health.remarks import Level, Remark
-from llmb_common.runs.evidence.nodes import Adapter
 from llmb_common.runs.evidence.network import outliers
+from llmb_common.runs.evidence.nodes import Adapter
 
 FEWEST = 3
 """Nodes that make a usual value of numbers; of words two are enough to differ."""
@@ -35,9 +35,9 @@ def _coldest(facts: Facts) -> float | None:
 _NUMBERS = (
     _Number("memory", "fail", "{:.0f} GiB of memory", lambda f: f.machine.memory_gib, lambda x, m: x < 0.95 * m),
     _Number("cpus", "fail", "{:.0f} CPUs", lambda f: f.machine.cpus, lambda x, m: x < 0.95 * m),
-    _Number("numa", "fail", "{:.0f} NUMA nodes", lambda f: f.system and f.system.numa_nodes, lambda x, m: x < m),
+    _Number("numa", "fail", "{:.0f} NUMA nodes", lambda f: f.system.numa_nodes, lambda x, m: x < m),
     _Number("temperature", "warn", "an idle GPU at {:.0f} °C", _coldest, lambda x, m: x > m + 20),
-    _Number("clock", "fail", "its clock at {:.0f}", lambda f: f.system and f.system.clock, lambda x, m: abs(x - m) > 30),
+    _Number("clock", "fail", "its clock at {:.0f}", lambda f: f.system.clock, lambda x, m: abs(x - m) > 30),
     _Number(
         "slow-driver",
         "warn",
@@ -56,9 +56,9 @@ _DRIFT: dict[str, Callable[[Facts], object]] = {
     "Enroot": lambda f: f.software.enroot,
     "settings of Enroot": lambda f: " ".join(f"{k}={v}" for k, v in sorted(f.software.enroot_settings.items())) or None,
     "CPU": lambda f: f.machine.cpu,
-    "kernel parameters": lambda f: f.system and f.system.cmdline,
-    "page size": lambda f: f.system and f.system.page_size,
-    "virtual machine": lambda f: f.system and f.system.virtual,
+    "kernel parameters": lambda f: f.system.cmdline,
+    "page size": lambda f: f.system.page_size,
+    "virtual machine": lambda f: f.system.virtual,
     "VBIOS": lambda f: " ".join(sorted({gpu.vbios for gpu in f.gpus.gpus if gpu.vbios})) or None,
     "firmware of adapters": lambda f: " ".join(sorted({f"{p.type} {p.firmware}" for p in f.machine.adapters})) or None,
     "model of adapters": lambda f: " ".join(sorted({port.board for port in f.ports if port.board})) or None,
@@ -106,20 +106,30 @@ def _ports(fleet: Sequence[Facts], needs: Needs) -> Iterator[tuple[str, Remark]]
             level = _level(port, same, len(active), len(facts.gpus.gpus))
             if port.state != "ACTIVE" and level:
                 phys = next((it.phys for it in facts.ports if it.name == port.name.partition(":")[0]), None)
-                yield facts.node, Remark("ports-up", level, f"{port.name} is {port.state}{phys and f', {phys}' or ''}")
+                yield (
+                    facts.node,
+                    Remark("ports-up", level, f"{port.name} is {port.state}" + (f", {phys}" if phys else "")),
+                )
         usual = Counter(port.rate_gbps for one in fleet for port in _serving(one, needs) if port.state == "ACTIVE")
         rate = usual.most_common(1)[0][0] if usual else None
         for port in active:
             if rate and port.rate_gbps and port.rate_gbps < rate:
                 text = f"{port.name} runs at {port.rate_gbps:g} Gbit/s; usual here: {rate:g}"
                 yield facts.node, Remark("port-rate", "fail", text)
-        roce = [it for it in facts.ports if any(port.name.startswith(it.name) and port.layer == "Ethernet" for port in active)]
+        roce = [
+            it
+            for it in facts.ports
+            if any(port.name.startswith(it.name) and port.layer == "Ethernet" for port in active)
+        ]
         if without := [it.name for it in roce if it.gids and not any("v2" in gid for gid in it.gids)]:
             yield facts.node, Remark("roce", "fail", f"no RoCE v2 address on {', '.join(without)}")
     others, most = outliers((facts.node, len(_serving(facts, needs)) or None) for facts in fleet)
     for node, count in others:
         if int(count) < int(most):
-            yield node, Remark("ports-there", "fail", f"{count} adapters of the kind that serves GPUs; usual here: {most}")
+            yield (
+                node,
+                Remark("ports-there", "fail", f"{count} adapters of the kind that serves GPUs; usual here: {most}"),
+            )
 
 
 def _level(port: Adapter, same: Sequence[Adapter], active: int, gpus: int) -> Level | None:

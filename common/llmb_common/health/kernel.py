@@ -14,9 +14,7 @@ RECENT = 2 * 3600
 """Seconds for which an error of a GPU counts against its node, as in Azure's health checks: later it was reset, or
 fails again."""
 
-XID_FAILS = frozenset(
-    {46, 48, 54, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 155, 158, 167, 168, 169}
-)
+XID_FAILS = frozenset({46, 48, 54, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 155, 158, 167, 168, 169})
 """The driver's errors after which NVIDIA wants a GPU or a node reset, repaired or replaced, apart from those that an
 application causes as well (NVIDIA's catalogue of Xid errors, 2025-10-29)."""
 

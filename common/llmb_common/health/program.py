@@ -14,8 +14,8 @@ from llmb_common.submission.code import training_code
 
 _PACKAGE = "llmb_train"
 _MODULES = (
-    *("__init__", "evidence/__init__", "evidence/ask", "evidence/gpus", "evidence/machine", "evidence/nccl"),
-    *("health/__init__", "health/__main__", "health/children", "health/looks", "health/stress", "health/ranks"),
+    *("__init__", "evidence/__init__", "evidence/ask", "evidence/gpus", "evidence/machine"),
+    *("health/__init__", "health/__main__", "health/children", "health/looks"),
 )
 PYTHONS = ("python3", "/usr/libexec/platform-python", "python3.12", "python3.11", "python3.10", "python3.9")
 

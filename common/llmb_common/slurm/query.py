@@ -157,7 +157,9 @@ def partition_of(nodes: Sequence[str], preferred: str | None) -> str | None:
     fitting = [name for name, found in having.items() if found >= set(nodes)]
     if not fitting:
         raise RequestError(
-            f"no partition has all of {compress(nodes)}", remedy=f"one of {', '.join(having)} at a time", code="no-nodes"
+            f"no partition has all of {compress(nodes)}",
+            remedy=f"one of {', '.join(having)} at a time",
+            code="no-nodes",
         )
     return preferred if preferred in fitting else fitting[0]
 

@@ -142,7 +142,7 @@ def _domain(element: ElementTree.Element) -> Optional[str]:
 
 
 def _uncorrected(element: ElementTree.Element, memory: str = "") -> Optional[float]:
-    """Uncorrectable ECC errors since the driver was loaded, of all memories or of one; older drivers count one total."""
+    """Uncorrectable ECC errors since the driver was loaded, of all memories or one; older drivers count one total."""
     volatile = element.find("ecc_errors/volatile")
     if volatile is None:
         return None

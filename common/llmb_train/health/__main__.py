@@ -8,19 +8,13 @@ from typing import Any, Dict
 
 from llmb_train.evidence.machine import node_name
 from llmb_train.health.children import call_all, frames
+from llmb_train.health.looks import calls
 
 
 def main(spec: Dict[str, Any]) -> None:
-    """Look, and say. ``spec``: ``stage`` is ``look`` or ``stress``, the rest is the stage's."""
+    """Look, and say."""
     begun = time.time()
-    if spec["stage"] == "look":
-        from llmb_train.health.looks import calls
-
-        found = call_all(calls(spec))
-    else:
-        from llmb_train.health.stress import stress
-
-        found = stress(spec)
+    found = call_all(calls(spec))
     node = node_name(os.environ)
     said = {"node": node, "begun": begun, "ended": time.time(), "looks": found}
     sys.stdout.write("\n".join(frames(node, said)) + "\n")

@@ -107,7 +107,7 @@ def _run(function: Callable[[], Any], writing: int) -> None:
         try:
             answer = {"value": function()}  # type: Dict[str, Any]
             text = json.dumps(answer)
-        except BaseException as error:  # the parent reports it
+        except BaseException as error:  # noqa: BLE001 - the parent reports it
             text = json.dumps({"error": f"{type(error).__name__}: {error}"[:500]})
         rest = text.encode()
         while rest:
@@ -125,7 +125,7 @@ def _state(pid: int) -> str:
 
 
 def frames(node: str, value: Any, width: int = 800) -> List[str]:
-    """Lines that carry ``value`` through a step's output, where those of many nodes meet: short enough to stay whole."""
+    """Lines that carry ``value`` through a step's output, where those of many nodes meet: short, to stay whole."""
     import base64
     import zlib
 

@@ -126,7 +126,7 @@ def ports() -> List[Dict[str, Any]]:
     before = _ports()
     time.sleep(_APART_SECONDS)
     after = _ports()
-    for old, new in zip(before, after):
+    for old, new in zip(before, after):  # noqa: B905 - Python 3.10 has strict
         if old["name"] == new["name"]:
             new["errors"] = {name: (new["errors"][name] or 0) - (old["errors"][name] or 0) for name in new["errors"]}
     return after

@@ -123,7 +123,8 @@ class SlurmExecutor(Executor):
         from llmb_common.slurm.query import states_of_nodes
 
         found = states_of_nodes(nodes, partition)
-        return {name: "" if state == "idle" else f"{state}{reason and f' ({reason})'}" for name, state, reason in found}
+        soon = ("idle", "completing", "planned")  # Slurm gives them within its patience
+        return {name: "" if state in soon else f"{state}{reason and f' ({reason})'}" for name, state, reason in found}
 
     def hold(self, wanted: Wanted) -> AbstractContextManager[Held]:
         from llmb_common.executors.slurm.hold import hold

@@ -1,0 +1,56 @@
+"""Only on healthy nodes: they are looked at before jobs are submitted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from llmb_common.errors import CheckFailed
+from llmb_common.executors import executor_for
+from llmb_common.health.ask import DAYS, choose, keep_out, look
+from llmb_common.health.needs import needs_of
+from llmb_common.planning.job_plan import JobPlan
+from llmb_run.place import Place
+from llmb_run.terminal import notice
+
+
+def require_health(plans: Sequence[JobPlan], place: Place) -> None:
+    """Before jobs are submitted: look at the nodes that they may get, and keep them away from those that fail.
+
+    Raises:
+        CheckFailed: a node that a job asks for fails
+        LLMBError: none can be asked
+    """
+    for plan in {(plan.nodes, plan.slurm): plan for plan in plans}.values():
+        listed = nodelist_of(plan)
+        executor, needs = executor_for(plan.cluster_type), needs_of(plan)
+        asked, left = choose(executor, place.require_install(), listed, None if listed else partition_of(plan))
+        found = look(executor, needs, asked, not_asked=left)
+        notice(f"health: {counted_by({item.node: item.status for item in found.verdicts})}, {found.seconds:.0f} s")
+        keep_out(place.install, found.failed, DAYS)
+        for verdict in found.failed:
+            notice(f"{verdict.node} is excluded for {DAYS:g} days: {verdict.reason}")
+        if listed and found.failed:
+            raise CheckFailed(
+                f"nodes that the job asks for fail: {', '.join(item.node for item in found.failed)}",
+                remedy="choose others, or see llmb-run health --nodes",
+                code="unhealthy-nodes",
+            )
+        if len(asked) - len(found.failed) < plan.nodes:
+            notice(f"{len(asked) - len(found.failed)} healthy nodes are idle, and the job takes {plan.nodes}")
+
+
+def partition_of(plan: JobPlan) -> str | None:
+    """Where Slurm is asked for nodes."""
+    return plan.slurm.partition if plan.slurm else None
+
+
+def nodelist_of(plan: JobPlan) -> str | None:
+    """The nodes that the job asks for by name."""
+    return dict(plan.slurm.additional).get("nodelist") if plan.slurm else None
+
+
+def counted_by(states: Mapping[str, str]) -> str:
+    """``3 allocated, 1 drained``, without reasons."""
+    words = Counter(state.partition(" (")[0] for state in states.values())
+    return ", ".join(f"{count} {word}" for word, count in words.most_common())
