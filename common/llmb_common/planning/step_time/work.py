@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from llmb_common.gpus import GPUS, Gpu
 from llmb_common.planning.divisibility import Layout
-from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.job_plan import JobPlan, PlannedFunction
 from llmb_common.recipes import flops
 from llmb_common.recipes.model import Architecture
 from llmb_common.recipes.recipe import Recipe
@@ -67,10 +67,7 @@ def work_of(plan: JobPlan, recipe: Recipe) -> Work | None:
             flops.model_flops(plan.architecture, plan.seq_len).total / plan.seq_len if plan.architecture else None
         )
     else:
-        catalogue = recipe.of_release(plan.function.release).catalogue
-        known = catalogue is not None and catalogue.entry(plan.function.name).task == "pretrain"
-        shape = catalogue.function(plan.function.name).architecture if catalogue is not None and known else None
-        per_token = plan.function.flops_per_token
+        shape, per_token = _pretrained(plan.function, recipe), plan.function.flops_per_token
     gpu = GPUS.get(plan.gpu_type)
     if shape is None or per_token is None or shape.hidden < _LEAST_HIDDEN:
         return None
@@ -86,6 +83,14 @@ def work_of(plan: JobPlan, recipe: Recipe) -> Work | None:
         shape=shape,
         flops_per_token=per_token,
     )
+
+
+def _pretrained(function: PlannedFunction, recipe: Recipe) -> Shape | None:
+    """The model of a function for pretraining; None of one that only a site's own release has."""
+    catalogue = recipe.of_release(function.release).catalogue
+    entries = catalogue.index if catalogue is not None else ()
+    known = any(entry.name == function.name and entry.task == "pretrain" for entry in entries)
+    return catalogue.function(function.name).architecture if catalogue is not None and known else None
 
 
 def seconds_by_part(work: Work) -> dict[str, float]:
