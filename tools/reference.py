@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from llmb_common.causes.table import numbers, signatures
 from llmb_run.acceptance.outcome import WORKLOAD
 from llmb_run.columns import Column, Form
 from llmb_run.results.groups import GROUP
@@ -50,7 +51,64 @@ def _line(column: Column[Any]) -> str:
     return f"| {' | '.join([*names, column.heading, column.means])} |"
 
 
-PAGES: dict[str, Callable[[], Iterator[str]]] = {"columns.md": columns_page}
+_FAILURES = """\
+# Why a run failed
+
+`llmb-run why RUN` reads everything that a run left: its logs, its own events, the scheduler's state, what its nodes and
+ranks wrote, the kernels' messages where they are readable, stacks and PyTorch's flight recorders. It names the first
+line that is a cause of its own (a *root*), on which rank and node, and what to do. A line that only follows another
+failure is never named, nor is a complaint after which iterations went on. Where nothing says why, the answer is
+*unknown*, with the witnesses. `llmb-run why --since 7d` counts causes by kind and node, and says which nodes to keep
+out. `llmb-run why job.out` reads logs that LLMB did not make.
+
+This page is made from the tables that it reads: `signatures.yaml` and `xid.json` in `llmb_common/causes`.
+
+## My run failed
+
+| cause | it says | what it means | what to do | whose fault |
+|---|---|---|---|---|
+"""
+_NO_CAUSES = """
+## Lines that are no cause
+
+| kind | it says | what it means |
+|---|---|---|
+"""
+_XIDS = """
+## Xids
+
+Of Xids 144 to 150 NVIDIA's table of NVLink 5 events decides, which is asked with the words of the line. Of the NVSwitch
+driver's SXids those that are fatal are roots.
+
+| Xid | meaning | role | what to do | NVIDIA's resolution |
+|---|---|---|---|---|
+"""
+
+
+def failures_page() -> Iterator[str]:
+    """``docs/failures.md``: what ``llmb-run why`` knows."""
+    yield _FAILURES.rstrip()
+    for item in signatures():
+        if item.role == "root":
+            sure = "" if item.sure == "certain" else f" ({item.sure})"
+            cells = (_cell(item.examples[0]), item.cause, item.remedy.replace("|", "\\|"), item.fault)
+            yield f"| `{item.id}`: {item.what}{sure} | {' | '.join(cells)} |"
+    yield _NO_CAUSES.rstrip()
+    yield from (
+        f"| `{item.id}` ({item.role}) | {_cell(item.examples[0])} | {item.cause} |"
+        for item in signatures()
+        if item.role != "root"
+    )
+    yield _XIDS.rstrip()
+    yield from (f"| {xid.xid} | {xid.meaning} | {xid.role} | {xid.remedy} | {xid.nvidia} |" for xid in numbers().xids)
+
+
+def _cell(line: str) -> str:
+    plain = line.replace("|", "\\|").replace("`", "'")
+    return f"`{plain[:160]}`"
+
+
+PAGES: dict[str, Callable[[], Iterator[str]]] = {"columns.md": columns_page, "failures.md": failures_page}
 
 
 def main(write: bool) -> int:

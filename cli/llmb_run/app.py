@@ -36,6 +36,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "jobs": "List runs and their states.",
         "watch": "Watch runs live: state, step, time left, why they wait.",
         "show": "Show one run: state, place, plan, result, and what went wrong.",
+        "why": "Why runs failed: the first cause, on which rank and node, and what to do.",
         "logs": "Print a run's log, and follow it.",
         "wait": "Wait until runs have ended.",
         "cancel": "Cancel runs.",

@@ -43,6 +43,6 @@ JOBS: tuple[Column[dict[str, Any]], ...] = (
     Column("step_seconds", item("step_seconds"), Form.TABLE, head="s/step", spec=".3f"),
     Column("job_id", lambda run: run["job_id"] or "-", Form.TABLE, head="job"),
     Column("what", work_of, Form.TABLE, head="what"),
-    Column("detail", lambda run: printable(str(run["detail"])), Form.TABLE),
+    Column("detail", lambda run: printable("; ".join(filter(None, (run["detail"], run["cause"])))), Form.TABLE),
 )
 """Of a run as JSON with its ``live`` and ``step_seconds``: what ``jobs`` lists."""

@@ -78,7 +78,8 @@ def test_what_stays_inconclusive_is_not_accepted(site: Site) -> None:
         (("CANCELLED",), "run 2: it was cancelled (CANCELLED)"),
         (
             ("FAILED", "RuntimeError: CUDA error: uncorrectable ECC error encountered"),
-            "run 2: a node's fault: RuntimeError: CUDA error: uncorrectable ECC error encountered",
+            "run 2: a node's fault: uncorrectable error of a GPU's memory: RuntimeError: CUDA error: uncorrectable ECC"
+            " error encountered",
         ),
     ],
 )

@@ -1,17 +1,24 @@
-"""The log line that says why a run failed: real messages, in their real order."""
+"""Why a run failed: real messages in long logs, in whatever order, with whatever is in front of them."""
 
 from __future__ import annotations
 
 import resource
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from llmb_common.timing.causes import LONGEST, first_cause
+from llmb_common.causes.answer import Diagnosis
+from llmb_common.causes.diagnosis import diagnose, diagnose_logs
+from llmb_common.causes.lines import parse, place_of
+from llmb_common.causes.places import short_bus
+from llmb_common.causes.reading import LONGEST
+from llmb_common.causes.table import Signature, signature_of, signatures
 from support.cli import Cli
-from support.iteration_logs import mbridge_log
+from support.failed_logs import PREFIXES, FailedLog
+from support.iteration_logs import mbridge_line, mbridge_log
 from support.runs import ROOT, make_run, steady_log
 
 NCCL = "gpu12:4711:4735 [3] NCCL INFO Channel 07/0 : 12[4] -> 13[5] via P2P/CUMEM/read\n"
@@ -59,6 +66,35 @@ Traceback (most recent call last):
   File "/src/train.py", line 1, in <module>
 ValueError: GBS does not divide
 """
+TORCHRUN_KILLED = """\
+W1122 10:11:20.000000 470 torch/distributed/elastic/api.py:900] Sending process 475 closing signal SIGTERM
+E1122 10:11:21.000000 470 torch/distributed/elastic/api.py:874] failed (exitcode: -9) local_rank: 1 (pid: 476) of bash
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+bash FAILED
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_10:11:20
+  host      : gpu1
+  rank      : 1 (local_rank: 1)
+  exitcode  : -9 (pid: 476)
+  error_file: <N/A>
+  traceback : Signal 9 (SIGKILL) received by PID 476
+"""
+
+
+def why(tmp_path: Path, text: str, batch: str = "") -> Diagnosis:
+    training, other = tmp_path / "log-x.out", tmp_path / "sbatch_x.out"
+    training.write_text(text)
+    other.write_text(batch)
+    return diagnose_logs([training, other])
+
+
+def named(found: Diagnosis) -> str:
+    """The root's line."""
+    assert found.cause is not None, found
+    return found.cause.line
 
 
 @pytest.mark.parametrize(
@@ -66,7 +102,7 @@ ValueError: GBS does not divide
     [
         (BAD_MOUNT, "pyxis: --container-mounts: source path does not exist: /lustre/datta"),
         (CORRUPT_IMAGE, "File system corruption detected"),
-        (NO_PMIX, "Invalid MPI type 'pmix'"),
+        (NO_PMIX, "Couldn't find the specified plugin name for mpi/pmix"),
         (RANK_OUT_OF_MEMORY, "torch.OutOfMemoryError: CUDA out of memory"),
         ("RuntimeError: CUDA error: out of memory\n", "RuntimeError: CUDA error: out of memory"),
         (f"12: {NCCL}12: ValueError: GBS does not divide\n", "ValueError: GBS does not divide"),
@@ -81,27 +117,162 @@ ValueError: GBS does not divide
 @pytest.mark.parametrize("where", ["training", "batch"])
 def test_a_cause_is_found_in_either_log(tmp_path: Path, text: str, cause: str, where: str) -> None:
     """Slurm and Pyxis write to one or the other; the training log exists from the start and may stay empty."""
-    training, batch = tmp_path / "log-x.out", tmp_path / "sbatch_x.out"
-    training.write_text(NCCL + text if where == "training" else "")
-    batch.write_text(text if where == "batch" else "srun: error: gpu1: task 3: Exited with exit code 1\n")
-    assert cause in first_cause([training, batch])
+    summary = "srun: error: gpu1: task 3: Exited with exit code 1\n"
+    found = why(tmp_path, NCCL + text, summary) if where == "training" else why(tmp_path, "", text)
+    assert cause in named(found)
 
 
-def test_a_consequence_is_better_than_the_last_line(tmp_path: Path) -> None:
-    training, batch = tmp_path / "log-x.out", tmp_path / "sbatch_x.out"
-    training.write_text(NCCL)
-    batch.write_text("srun: error: gpu1: task 3: Exited with exit code 9\nsrun: Terminating StepId=7.0\n")
-    assert first_cause([training, batch]) == "srun: error: gpu1: task 3: Exited with exit code 9"
-    batch.unlink()
-    assert first_cause([training, batch]) == NCCL.strip()
-    training.write_text("\n \n")
-    assert first_cause([training, batch]) == "no output"
+EXAMPLES = [(item, line) for item in signatures() for line in item.examples]
+
+
+@pytest.mark.parametrize(("item", "line"), EXAMPLES, ids=[item.id for item, _ in EXAMPLES])
+def test_every_signature_knows_its_examples(item: Signature, line: str) -> None:
+    found = signature_of(parse(line).text)
+    assert found is not None
+    assert (found.what, found.role) == (item.what, item.role) or found.id.startswith(("xid-79", "sxid-20034"))
+
+
+ROOTS = [(item, line) for item, line in EXAMPLES if item.role == "root"]
+
+
+@pytest.mark.parametrize("number", range(len(ROOTS)), ids=[item.id for item, _ in ROOTS])
+def test_a_root_is_named_in_a_long_log_of_many_ranks(tmp_path: Path, number: int) -> None:
+    """Behind each style of prefix, before the first iteration or after some, with its rank or node where it is said."""
+    item, text = ROOTS[number]
+    style = list(PREFIXES)[number % len(PREFIXES)]
+    log = FailedLog(number, style=style)
+    found = why(tmp_path, log.failed([text], steps=6 * (number % 2)))
+    assert text in named(found)
+    assert found.cause is not None
+    assert found.cause.number is not None
+    assert text in (tmp_path / "log-x.out").read_text().splitlines()[found.cause.number - 1]
+    assert found.cause.step == (6 if number % 2 else None)
+    if style != "none" and item.id not in ("xid", "sxid", "two-ranks-one-gpu", "nccl-versions") and "ank" not in text:
+        assert log.culprit == found.cause.rank or "srun" in text or "slurmstepd" in text
+
+
+@pytest.mark.parametrize("item", [item for item in signatures() if item.role != "root"], ids=lambda item: item.id)
+def test_what_follows_a_failure_is_never_its_cause(tmp_path: Path, item: Signature) -> None:
+    for number, text in enumerate(item.examples):
+        found = why(tmp_path, FailedLog(number).failed([text]))
+        assert found.cause is None or found.cause.kind == "hang"
+        assert found.witnesses
+
+
+def test_a_complaint_after_which_iterations_went_on_is_no_cause(tmp_path: Path) -> None:
+    log = FailedLog(1)
+    early = log.line(3, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
+    assert "ValueError" in named(why(tmp_path, early + log.failed(["ValueError: the last"])))
+    later = early + log.steps(1) + log.line(3, "ValueError: the last")
+    assert "CUDA out of memory" in named(why(tmp_path, later)), "a single line may have been late"
+
+
+def test_the_traceback_of_a_rank_is_followed_through_the_lines_of_others(tmp_path: Path) -> None:
+    log = FailedLog(2)
+    frames = ("Traceback (most recent call last):", '  File "/opt/train.py", line 7, in forward', "    x = table[key]")
+    text = "".join(log.line(log.culprit, frame) + log.noise(3) for frame in frames)
+    found = why(tmp_path, text + log.line(log.culprit, "KeyError: 'qkv'") + log.consequences())
+    assert found.cause is not None
+    assert (found.cause.kind, found.cause.sure, found.cause.rank) == ("exception", "likely", log.culprit)
+
+
+def timeout(log: FailedLog, rank: int, seq: int = 1580) -> str:
+    work = f"WorkNCCL(SeqNum={seq}, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000)"
+    return log.line(
+        rank,
+        f"[E1122 10:11:12.345678901 ProcessGroupNCCL.cpp:628] [Rank {rank}] Watchdog caught collective operation"
+        f" timeout: {work} ran for 600060 milliseconds before timing out.",
+    )
+
+
+@pytest.mark.parametrize("style", ["label", "torch", "none", "host"])
+def test_of_a_collective_that_timed_out_the_rank_that_did_not_wait_is_named(tmp_path: Path, style: str) -> None:
+    log = FailedLog(5, style=style)
+    waited = "".join(timeout(log, rank) for rank in range(log.ranks) if rank != log.culprit)
+    found = why(tmp_path, log.noise(50) + log.communicators() + log.steps(5) + waited + log.consequences())
+    assert found.cause is not None
+    assert (found.cause.kind, found.cause.rank, found.cause.line) == ("hang", log.culprit, "")
+    assert found.cause.node == log.host(log.culprit)
+    assert "ALLREDUCE (sequence 1580)" in found.summary
+
+
+def test_a_rank_that_is_behind_is_named(tmp_path: Path) -> None:
+    log = FailedLog(6)
+    waited = "".join(timeout(log, rank, 1580 - (rank == log.culprit)) for rank in range(log.ranks))
+    found = why(tmp_path, log.steps(5) + waited + log.consequences())
+    assert found.cause is not None
+    assert (found.cause.kind, found.cause.rank) == ("hang", log.culprit)
+
+
+def test_where_all_ranks_waited_nobody_knows(tmp_path: Path) -> None:
+    log = FailedLog(7)
+    found = why(tmp_path, log.steps(5) + "".join(timeout(log, rank) for rank in range(log.ranks)) + log.consequences())
+    assert found.cause is None
+    assert found.summary.startswith("unknown: ")
+    assert found.witnesses[0].role == "witness"
+    assert len(found.witnesses[0].ranks) == log.ranks
+
+
+def test_a_killed_rank_is_named_but_not_as_the_cause(tmp_path: Path) -> None:
+    """By whom a process was killed its own end does not say; the kernel's or Slurm's record of a full memory does."""
+    found = why(tmp_path, TORCHRUN_KILLED)
+    assert found.cause is None
+    assert found.summary == "unknown: rank 1 was killed (SIGKILL), by whom the logs do not say"
+    record = "[9218.12] Memory cgroup out of memory: Killed process 476 (python3) total-vm:1kB\n"
+    confirmed = why(tmp_path, TORCHRUN_KILLED, record)
+    assert confirmed.kind == "host-memory"
+
+
+def test_an_xid_names_the_rank_of_its_gpu(tmp_path: Path) -> None:
+    log = FailedLog(9)
+    xid = f"Nov 20 03:40:35 {log.host(13)} kernel: NVRM: Xid (PCI:0000:5a:00): 79, pid=1, GPU has fallen off the bus.\n"
+    found = why(tmp_path, log.communicators() + log.steps(5) + xid + log.consequences())
+    assert found.cause is not None
+    assert (found.cause.kind, found.cause.rank, found.cause.node) == ("xid-79", 13, log.host(13))
+    assert (found.cause.gpu, found.cause.keep_out, found.of_machine) == ("0000:5a:00", True, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "role"),
+    [
+        ("NVRM: Xid (PCI:0000:5d:00): 63, pid=1, Row Remapper: New row marked for remapping", "noise"),
+        ("NVRM: Xid (PCI:0000:5d:00): 45, pid=1, Ch 00000008", "teardown"),
+        ("NVRM: Xid (PCI:0000:5d:00): 43, pid=1, Ch 00000008", "cascade"),
+        ("NVRM: Xid (PCI:0000:5d:00): 149, NETIR_LINK_EVT Nonfatal XC0 i0 Link 00 (0x025001c6 0x00000007)", "noise"),
+        ("NVRM: Xid (PCI:0000:5d:00): 145, RLW_REMAP Fatal XC0 i0 Link 00 (0x00000082 0x00000040)", "root"),
+        ("NVRM: Xid (PCI:0000:5d:00): 145, RLW_REMAP Fatal XC0 i0 Link 00 (0x00000082 0x00000100)", "noise"),
+        ("nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 11012, Non-fatal, Single bit ECC", "noise"),
+    ],
+)
+def test_the_number_of_an_xid_decides(line: str, role: str) -> None:
+    found = signature_of(line)
+    assert found is not None
+    assert found.role == role
+
+
+def test_prefixes_are_taken_off_in_any_order() -> None:
+    assert parse("[default5]:[rank13]: ValueError: x")[:4] == ("ValueError: x", 13, 5, None)
+    assert parse(" 3: gpu12:4711:4735 [3] NCCL WARN x")[:5] == ("NCCL WARN x", 3, None, "gpu12", 3)
+    assert parse("12: 2026-11-22 10:05:22 ValueError: x").time == "2026-11-22 10:05:22"
+    assert parse("python3: can't open file '/x.py'").host is None
+    assert place_of("srun: error: gpu1: tasks 0-2,5: Killed")[:2] == ((0, 1, 2, 5), "gpu1")
+    assert place_of("[PG ID 5 PG GUID 35(TENSOR) Rank 1] Process group watchdog").ranks == (), "the rank in a group"
+    assert {short_bus(bus) for bus in ("00000000:5D:00.0", "0000:5d:00", "5d000")} == {"5d:00"}
 
 
 def test_an_endless_line_is_cut(tmp_path: Path) -> None:
-    log = tmp_path / "log-x.out"
-    log.write_bytes(b"RuntimeError: " + b"x" * 10**6)
-    assert first_cause([log]) == ("RuntimeError: " + "x" * LONGEST)[:LONGEST]
+    found = why(tmp_path, "RuntimeError: " + "x" * 10**6)
+    assert named(found) == ("RuntimeError: " + "x" * LONGEST)[:LONGEST]
+
+
+def test_what_a_terminal_would_act_on_is_escaped(tmp_path: Path) -> None:
+    assert named(why(tmp_path, "ValueError: \x1b]0;owned\x07 \u202e\n")) == "ValueError: \\x1b]0;owned\\x07 \\u202e"
+
+
+def test_without_any_complaint_the_last_line_is_a_witness(tmp_path: Path) -> None:
+    assert why(tmp_path, f"{NCCL}\nthe end\n \n").summary == "unknown: the last line is the end"
+    assert why(tmp_path, "\n \n").summary == "unknown: no output"
+    assert diagnose_logs([tmp_path / "nowhere"]).summary == "unknown: no output"
 
 
 def test_a_huge_log_is_read_in_little_memory(tmp_path: Path) -> None:
@@ -111,9 +282,9 @@ def test_a_huge_log_is_read_in_little_memory(tmp_path: Path) -> None:
             stream.write(NCCL * 10_000)
         stream.write("RuntimeError: the last line\n")
     assert log.stat().st_size > 80_000_000
-    code = "import sys; from pathlib import Path; from llmb_common.timing.causes import first_cause\n"
-    code += "print(first_cause([Path(sys.argv[1])]))"
-    limit = 64 << 20
+    code = "import sys; from pathlib import Path; from llmb_common.causes.diagnosis import diagnose_logs\n"
+    code += "print(diagnose_logs([Path(sys.argv[1])]).cause.line)"
+    limit = 160 << 20
     done = subprocess.run(
         [sys.executable, "-c", code, str(log)],
         env={"PYTHONPATH": str(ROOT / "common")},
@@ -133,24 +304,67 @@ def test_exit_code_7_after_the_last_iteration_is_a_failure_everywhere(cli: Cli) 
     word = record.paths.run_id
     done = cli("results", word)
     assert done.status == 1
-    assert "Failed: every iteration is there, but the run ended as FAILED, exit code 7" in done.out
+    assert "Failed: every iteration is there, but the run ended as FAILED, exit code 7; GPU out of memory" in done.out
     assert "faster" not in done.out
     data = cli("results", word, "--json").data["runs"][0]
     assert (data["status"], data["reason"], data["verdict"]) == ("Failed", "ended_badly", "not judged")
-    assert data["step_seconds"] is None
-    shown = cli("show", word).out
-    assert "log says   [rank3]: torch.OutOfMemoryError: CUDA out of memory" in shown
+    assert (data["step_seconds"], data["cause"], data["why"]["cause"]["rank"]) == (None, "cuda-memory", 3)
+    assert "[rank3]: torch.OutOfMemoryError: CUDA out of memory" in cli("show", word).out
+    assert "GPU out of memory (rank 3)" in cli("jobs").out
     parser = ["bash", str(ROOT / "common" / "parse_train_timing_mbridge.sh"), str(record.paths.folder)]
     parsed = subprocess.run(parser, env={"LLMB_PYTHON": sys.executable}, capture_output=True, text=True, check=False)
     assert (parsed.returncode, " Failed " in parsed.stdout) == (1, True)
 
 
-def test_show_reads_the_batch_log_if_the_training_log_is_empty(cli: Cli) -> None:
+def test_why_says_what_to_do_and_where_it_is_written(cli: Cli) -> None:
     record = make_run(cli.install, state="FAILED", log="")
-    record.paths.batch_log.write_text(NO_PMIX)
-    assert "log says   srun: error: Invalid MPI type 'pmix'" in cli("show", record.paths.run_id).out
+    record.paths.batch_log.write_text(BAD_MOUNT)
+    said = cli("why", record.paths.run_id).out
+    assert "a folder cannot be mounted into the container" in said
+    assert f"sbatch_{record.plan.experiment_name}.out:1: slurmstepd: error: pyxis: --container-mounts" in said
+    assert "next: ls -d FOLDER on that node" in said
+    assert "source path does not exist" in cli("show", record.paths.run_id).out
 
 
 def test_a_success_has_no_cause(cli: Cli) -> None:
     record = make_run(cli.install, log=mbridge_log() + "DeprecationWarning: an Error that is none\n")
-    assert "log says" not in cli("show", record.paths.run_id).out
+    assert "why " not in cli("show", record.paths.run_id).out
+    assert "it has not failed" in cli("why", record.paths.run_id).out
+
+
+@pytest.mark.parametrize(
+    ("state", "log", "kind"),
+    [
+        ("NODE_FAIL", steady_log(50.0, 5), "node-failed"),
+        ("TIMEOUT", steady_log(50.0, 5), "time-limit"),
+        ("OUT_OF_MEMORY", "", "host-memory"),
+        ("TIMEOUT", steady_log(50.0, 5) + RANK_OUT_OF_MEMORY, "cuda-memory"),
+        ("CANCELLED", steady_log(50.0, 5), "cancelled-by"),
+    ],
+)
+def test_the_schedulers_word_counts_where_no_line_is_surer(cli: Cli, state: str, log: str, kind: str) -> None:
+    assert diagnose(make_run(cli.install, state=state, log=log)).kind == kind
+
+
+def test_a_figure_that_is_not_a_number_is_the_cause(cli: Cli) -> None:
+    lines = "".join(mbridge_line(index, grad_norm="nan" if index > 3 else "1.0") for index in range(1, 51))
+    record = make_run(cli.install, log=lines)
+    assert cli("results", record.paths.run_id, "--json").data["runs"][0]["cause"] == "nan"
+
+
+def test_many_runs_are_counted_by_cause_and_node(cli: Cli) -> None:
+    ecc = "gpu17: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+    for log in (ecc, ecc.replace("error enc", "error  enc"), RANK_OUT_OF_MEMORY, steady_log(50.0)):
+        state = "COMPLETED" if "iteration" in log else "FAILED"
+        make_run(cli.install, state=state, log=log)
+    found = cli("why", "--since", "7d")
+    assert "3 of 4 runs failed" in found.out
+    assert "llmb-run exclude add gpu17 --days 7" in found.out
+    assert cli("why", "--since", "7d", "--json").data["nodes"] == {"gpu17": 2}
+
+
+def test_an_earlier_start_of_the_job_is_not_asked(cli: Cli) -> None:
+    record = make_run(cli.install, state="FAILED", log=RANK_OUT_OF_MEMORY + "ValueError: of the second start\n")
+    start = '{"event":"%s","time":1,"job_id":"101","pid":1,"restart":1,"nodes":"gpu1","exit_code":%s}\n'
+    record.paths.events.write_text(start % ("start", "null") + start % ("log", len(RANK_OUT_OF_MEMORY) + 1))
+    assert "second start" in named(diagnose(replace(record)))

@@ -87,7 +87,8 @@ def test_a_failure_is_told_with_exit_code_cause_and_the_log(record: RunRecord) -
     script(record, "echo 'torch.cuda.OutOfMemoryError: CUDA out of memory' >> \"$log\"; exit 7")
     with pytest.raises(CheckFailed, match=r"the run failed with exit code 7: .*out of memory") as caught:
         start(record)
-    assert caught.value.remedy == f"the whole log: {record.paths.log}"
+    assert caught.value.remedy is not None
+    assert caught.value.remedy.endswith(f"llmb-run why {record.paths.run_id}, or the whole log: {record.paths.log}")
     after = load_record(record.paths.folder)
     assert (after.state, after.detail, "job" in after.manifest) == ("FAILED", "exit code 7", True)
 

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from llmb_common.timing import cli as parser
-from llmb_common.timing.causes import first_cause
 from llmb_common.timing.iterations import read_log
 from llmb_common.timing.job_events import JobEvents, read_events
 from llmb_common.timing.log_files import open_log
@@ -402,15 +401,7 @@ def test_damaged_lines_and_values_of_another_type_say_nothing(tmp_path: Path) ->
     assert (found.ended, found.exit_code) == (None, None)
 
 
-# Causes and tables
-
-
-def test_without_any_telling_line_the_last_one_is_reported(tmp_path: Path) -> None:
-    empty = written(tmp_path / "empty", " \n\n")
-    log = written(tmp_path / "log", "one\n  two  \n\n")
-    assert first_cause([tmp_path / "nowhere", empty, log]) == "two"
-    assert first_cause([empty]) == "no output"
-    assert first_cause([written(tmp_path / "long", "y" * 9000)]) == "y" * 500
+# Tables
 
 
 def test_a_name_is_cut_in_its_middle() -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
+from llmb_common.causes.diagnosis import diagnose
 from llmb_common.results.sequential import Attempt
 from llmb_common.runs.record import CANCELLED, COMPLETED, LOST, RunRecord
-from llmb_common.timing.causes import first_cause
 from llmb_run.results.measuring import Measured
 
 _STATES = {
@@ -21,14 +19,6 @@ _STATES = {
 
 _NODE_KINDS = frozenset({"ecc", "fewer-gpus", "adapter", "adapter-count", "fabric"})
 """Problems that explain why a run failed."""
-
-_NODE_WORDS = re.compile(
-    r"uncorrectable|\bECC error|\bXid\b|fallen off the bus|nvlink error|hardware error|CUDA_ERROR_(?:ECC|HARDWARE)"
-    r"|ncclRemoteError|remote process exited or there was a network error|NET/IB.*(?:error|failed)|Bus error"
-    r"|Stale file handle|Input/output error|Transport endpoint is not connected|NODE FAILURE",
-    re.IGNORECASE,
-)
-"""Causes that are a node's, its network's or its file system's, in the words of NCCL, CUDA, Linux and Slurm."""
 
 
 def attempt_of(item: Measured, record: RunRecord, *, judged: bool, prescreen: bool) -> Attempt:
@@ -54,12 +44,12 @@ def attempt_of(item: Measured, record: RunRecord, *, judged: bool, prescreen: bo
     hardware = [
         finding.text for finding in item.findings if finding.kind in _NODE_KINDS and finding.severity == "problem"
     ]
-    cause = first_cause([record.paths.log, record.paths.batch_log])
-    if _NODE_WORDS.search(cause):
-        hardware.append(cause)
+    why = diagnose(record)
+    if why.of_machine:
+        hardware.append(why.said)
     if hardware:
         return Attempt(fault=f"a node's fault: {hardware[0]}")
     if status.state == "Incomplete":
         return Attempt(fault=status.message)
     said = status.message or record.detail or record.state
-    return Attempt(failure=f"{said}: {cause}" if record.state != COMPLETED else said)
+    return Attempt(failure=f"{said}: {why.said}" if record.state != COMPLETED else said)

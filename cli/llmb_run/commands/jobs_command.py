@@ -11,6 +11,8 @@ from llmb_run import options
 from llmb_run.app import Command
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from llmb_common.index import RunRow
     from llmb_run.following.live import LiveRun
 
@@ -71,10 +73,25 @@ def _ask(rows: list[RunRow]) -> list[dict[str, Any]]:
         from llmb_run.following.live import look_at
 
         asked = {run.record.paths.folder: run for run in look_at(alive)}
-    return [_line(row, asked.get(row.folder), look=number < MOST_LOGS) for number, row in enumerate(rows)]
+    why = _why([row for row in rows[:MOST_LOGS] if row.folder not in asked])
+    return [_line(row, asked.get(row.folder), why, look=number < MOST_LOGS) for number, row in enumerate(rows)]
 
 
-def _line(row: RunRow, run: LiveRun | None, *, look: bool) -> dict[str, Any]:
+def _why(rows: list[RunRow]) -> dict[str, str]:
+    """Why those that have ended badly did, by run id."""
+    from llmb_common.runs.record import COMPLETED
+    from llmb_run.place import Place
+    from llmb_run.selecting import load_rows
+
+    failed = [row for row in rows if row.state != COMPLETED and row.run_id]
+    if not failed:
+        return {}
+    from llmb_run.results.reasons import reasons
+
+    return {word: found.short for word, found in reasons(Place().install_or_none, load_rows(failed)[0]).items()}
+
+
+def _line(row: RunRow, run: LiveRun | None, why: Mapping[str, str], *, look: bool) -> dict[str, Any]:
     from llmb_common.index import row_of
     from llmb_run.following.progress import Progress
     from llmb_run.run_json import run_as_json
@@ -84,5 +101,5 @@ def _line(row: RunRow, run: LiveRun | None, *, look: bool) -> dict[str, Any]:
         progress.look()
     steps = {"step": progress.step or None, "step_seconds": progress.step_seconds}
     if run is None:
-        return {**run_as_json(row), "live": False, **steps}
-    return {**run_as_json(row_of(run.record)), "detail": run.remark(), "live": run.live, **steps}
+        return {**run_as_json(row), "cause": why.get(row.run_id), "live": False, **steps}
+    return {**run_as_json(row_of(run.record)), "detail": run.remark(), "cause": None, "live": run.live, **steps}

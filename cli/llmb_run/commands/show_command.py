@@ -68,6 +68,7 @@ def _lines(seen: Observation, measured: Measured) -> list[tuple[str, list[str]]]
     from llmb_common.runs.manifest import image_line
     from llmb_common.slurm.states import is_live
     from llmb_run.results.measuring import reference_lines
+    from llmb_run.why_lines import cause_lines
     from llmb_run.words import clock, span
 
     record, plan = seen.record, seen.record.plan
@@ -108,8 +109,8 @@ def _lines(seen: Observation, measured: Measured) -> list[tuple[str, list[str]]]
         lines.append(("remarks", remarks))
     if measured.findings:
         lines.append(("findings", [f"{item.severity}: {item.text}" for item in measured.findings]))
-    if cause := _cause(seen, measured):
-        lines.append(("log says", [cause]))
+    if measured.why is not None:
+        lines.append(("why", cause_lines(measured.why)))
     return lines
 
 
@@ -169,14 +170,3 @@ def _memory(measured: Measured) -> str:
     if plan is not None:
         parts.append(f"predicted {plan.peak:.1f} of {plan.limit:.1f} GiB ({plan.kind}: {plan.knowledge})")
     return ", ".join(parts)
-
-
-def _cause(seen: Observation, measured: Measured) -> str:
-    """What the logs of a run that ended badly name as the cause."""
-    from llmb_common.printable import printable
-    from llmb_common.timing.causes import first_cause
-
-    if measured.timing.status.state != "Failed":
-        return ""
-    paths = seen.record.paths
-    return printable(first_cause([paths.log, paths.batch_log]))

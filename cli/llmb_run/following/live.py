@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,17 @@ class LiveRun:
             start = self.seen.start
             expected = f", expected {clock(start)}" if start and start > time.time() else ""
             return (self.seen.reason or self.record.detail) + expected
-        return self.seen.nodes if self.live else self.record.detail
+        return self.seen.nodes if self.live else "; ".join(filter(None, (self.record.detail, self._why)))
+
+    @cached_property
+    def _why(self) -> str:
+        """Of a run that has ended, why it failed."""
+        if self.well:
+            return ""
+        from llmb_run.results.reasons import reasons
+
+        found = reasons(Path(self.record.plan.install), [self.record])
+        return "".join(item.short for item in found.values())
 
     def as_dict(self) -> dict[str, Any]:
         progress = self.progress

@@ -71,7 +71,11 @@ def _broken(suite: ElementTree.Element, run: ReportRun) -> str:
     case = _case(suite, found["name"], run.software or "unknown software")
     running = found["status"] == "Running"
     kind = "skipped" if running else "error"
-    ElementTree.SubElement(case, kind, message=_text(f"{found['status']}: {found['message'] or ''}"))
+    ElementTree.SubElement(
+        case,
+        kind,
+        message=_text(f"{found['status']}: {'; '.join(filter(None, (found['message'], found['cause_text'])))}"),
+    )
     return kind
 
 

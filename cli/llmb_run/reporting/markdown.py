@@ -56,8 +56,8 @@ def _runs(report: Report) -> Iterator[str]:
 
 def _told(found: dict[str, Any]) -> str | None:
     """The verdict, or why there is none."""
-    text: str | None = found["verdict_text"] if found["status"] == "Success" else found["message"]
-    return text
+    told = (found["verdict_text"],) if found["status"] == "Success" else (found["message"], found["cause_text"])
+    return "; ".join(filter(None, told)) or None
 
 
 def _extras(report: Report) -> Iterator[str]:

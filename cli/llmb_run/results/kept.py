@@ -77,7 +77,7 @@ class KeptFigures:
         window = wanted or window_of(record.plan)
         key = f"{window}" if wanted else ""
         state = RecordedState(record.state, record.detail)
-        stamp = "" if is_live(record.state) else _stamp(files, state)
+        stamp = "" if is_live(record.state) else stamp_of(files, state, _code())
         if stamp and (kept := self._known.pop((str(files.log), key), None)) and kept.stamp == stamp:
             try:
                 return *_unpacked(kept.content, files), kept.configuration
@@ -87,7 +87,7 @@ class KeptFigures:
         steps = _placed(steps_of(read), record)
         repeats = ""
         # A log that could not be read may be readable for the next who asks.
-        if stamp and stamp == _stamp(files, state) and read.status.reason != "unreadable_log":
+        if stamp and stamp == stamp_of(files, state, _code()) and read.status.reason != "unreadable_log":
             packed = msgspec.msgpack.encode(_content(read, steps))
             says = steps.time and read.status.state == "Success" and read.window == window_of(record.plan)
             repeats = configuration_of(record) if says else ""
@@ -156,12 +156,12 @@ def _unpacked(content: bytes, files: RunFiles) -> tuple[RunTiming, Steps]:
     return RunTiming(files, found.status, found.window, found.log_format, steps, *said), found.steps
 
 
-def _stamp(files: RunFiles, state: RecordedState) -> str:
-    """Empty where the files cannot vouch for themselves."""
+def stamp_of(files: RunFiles, state: RecordedState, code: str) -> str:
+    """All that decides what ``code`` reads of a run; empty where the files cannot vouch for themselves."""
     if files.folder is None or files.log is None:
         return ""
     now, folder = time.time_ns(), str(files.folder)
-    parts = [_code(), state.state, state.detail]
+    parts = [code, state.state, state.detail]
     for path in (str(files.log), f"{folder}/job.json", f"{folder}/run.json", f"{folder}/events.jsonl"):
         try:
             status = os.stat(path)  # noqa: PTH116 (four for each run: a Path takes twice as long)

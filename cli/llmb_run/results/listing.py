@@ -97,7 +97,7 @@ def _trouble(item: Measured) -> str:
     """Why the run counts in no verdict; empty where it does."""
     status = item.timing.status
     if status.state != "Success":
-        return f"{status.state}: {status.message}"
+        return f"{status.state}: {status.message}" + (f"; {item.why.short}" if item.why and item.why.short else "")
     return item.unfit if item.record else "not an LLMB run: no figures"
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+from llmb_common.causes.answer import Diagnosis
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.observe import observe
 from llmb_common.results.baselines import Baseline, baseline_references, baselines, unlike_baselines
@@ -66,6 +67,8 @@ class Measured:
     """The installation's."""
     past: PastRuns = field(default_factory=PastRuns)
     """What the site's runs say of how they differ."""
+    why: Diagnosis | None = None
+    """Of a run that failed."""
 
     @cached_property
     def step_time(self) -> StepTime | None:
@@ -155,7 +158,19 @@ def measure(
         finally:
             figures.close()
         past = _past(place, read)
-        return beside_repeats([_judged(item, place, known_baselines, past) for item in read])
+        return beside_repeats(_diagnosed([_judged(item, place, known_baselines, past) for item in read], place))
+
+
+def _diagnosed(read: Sequence[Measured], place: Place) -> list[Measured]:
+    """Those that failed, with why."""
+    failed = {item.record.paths.run_id: item for item in read if item.record and item.timing.status.state == "Failed"}
+    if not failed:
+        return list(read)
+    from llmb_run.results.reasons import reasons
+
+    records = [item.record for item in failed.values() if item.record]
+    found = reasons(place.install_or_none, records, {word: item.timing.status for word, item in failed.items()})
+    return [replace(item, why=found.get(item.record.paths.run_id)) if item.record else item for item in read]
 
 
 def _remark(folder: Path) -> Callable[[], None]:

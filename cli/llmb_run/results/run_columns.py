@@ -207,6 +207,10 @@ def _predicted_memory(run: Measured) -> float | None:
     return run.record.plan.preflight.memory_gib if run.record and run.memory_gib else None
 
 
+def _why(run: Measured) -> Any:
+    return msgspec.to_builtins(run.why) if run.why else None
+
+
 RUN: tuple[Column[Measured], ...] = (
     *_LOG,
     Column("run_id", _run_id, DATA | TEXT, "", "run", text=_named),
@@ -222,6 +226,9 @@ RUN: tuple[Column[Measured], ...] = (
     Column("reason", _text_at("timing.status.reason"), DATA, "why it did not succeed, as a code"),
     Column("iteration", at("timing.status.iteration"), DATA, "the iteration that `reason` is about"),
     Column("message", _text_at("timing.status.message"), DATA, "why it did not succeed, in words"),
+    Column("cause", at("why.kind"), DATA, "what began it, by [its id](failures.md); `unknown`: nothing says it"),
+    Column("cause_text", _text_at("why.short"), DATA, "the same in words, with rank and node"),
+    Column("why", _why, Form.JSON, "the whole diagnosis, as `why --json` has it"),
     Column(
         "own_tflops_per_gpu",
         at("figures.own_tflops_per_gpu"),

@@ -147,7 +147,6 @@ def read_ending(file: FileIO) -> Ending:
     Raises:
         OSError: the file cannot be read
     """
-    file.seek(0)
     saved, told = None, False
     for offset, marker in find_markers(file, (SAVED, _TOLD, *MARKERS), separator=b""):
         if marker == SAVED:
@@ -159,7 +158,6 @@ def read_ending(file: FileIO) -> Ending:
 
 
 def _says_nothing_left(file: FileIO) -> bool:
-    file.seek(0)
     found = find_markers(file, (_LAST_STEP,), separator=b"")
     return any(NOTHING_LEFT.match(os.pread(file.fileno(), 100, offset)) for offset, _ in found)
 
@@ -170,7 +168,6 @@ def _with_step_time_prints(file: FileIO, records: list[tuple[int, Iteration]]) -
     Both ranks print in order, but a pair's order can change. A print belongs to a record if it stands between the
     record's neighbours and shows the same time, rounded; each serves once.
     """
-    file.seek(0)
     prints: list[tuple[int, float, float]] = []
     for offset, _ in find_markers(file, (b"Step Time : ",), separator=b""):
         match = STEP_TIME.match(ANSI.sub(b"", os.pread(file.fileno(), 200, offset)))

@@ -34,6 +34,10 @@ class JobEvents:
     restarts: int = 0
     signalled: bool = False
     """Somebody told the job to end."""
+    hung: bool = False
+    """No iteration came for long, and the job ended itself."""
+    log_from: int = 0
+    """The first byte of the training log that is of the last start, from 1; 0 where that is not recorded."""
     problem: str = ""
     earlier: tuple[Start, ...] = ()
     """The starts before the last, of a job that its scheduler queued again."""
@@ -63,6 +67,8 @@ def read_events(path: Path) -> JobEvents:
         nodes=str(start.get("nodes", "")),
         restarts=_integer(start.get("restart")) or 0,
         signalled=any(event["event"] == "signal" for event in later),
+        hung=any(event["event"] == "hang" for event in later),
+        log_from=next((_integer(event.get("exit_code")) or 0 for event in later if event["event"] == "log"), 0),
         problem=_problem(_number(start.get("time")), later),
         earlier=tuple(_start(one) for one in starts[:-1] if one.get("job_id") == start.get("job_id")),
     )

@@ -20,8 +20,12 @@ REACH = 1024
 """A record's header stands at most so many bytes before its marker; beyond, the record is damaged."""
 
 
-def find_markers(file: FileIO, markers: Sequence[bytes], separator: bytes = b"|") -> Iterator[tuple[int, bytes]]:
+def find_markers(
+    file: FileIO, markers: Sequence[bytes], separator: bytes = b"|", start: int = 0, end: int | None = None
+) -> Iterator[tuple[int, bytes]]:
     """The offset of each of ``markers`` in ``file``, in the order of the file, with the marker found there.
+
+    Of the bytes from ``start`` to ``end``, where these are given; a marker must lie between them as a whole.
 
     Markers that have no ``separator`` within ``REACH`` bytes before them may be left out: they belong to no record.
     An empty ``separator`` leaves out nothing, and is slower. A file that grows is read up to its length at the start.
@@ -31,11 +35,13 @@ def find_markers(file: FileIO, markers: Sequence[bytes], separator: bytes = b"|"
         OSError: the file cannot be read
     """
     overlap = REACH + max(map(len, markers))
-    remaining = os.fstat(file.fileno()).st_size
+    size = os.fstat(file.fileno()).st_size
+    remaining = max(0, (size if end is None else min(end, size)) - start)
     buffer = bytearray(overlap + min(BLOCK, remaining))
     view = memoryview(buffer)
-    base = kept = 0  # file offset of the buffer's first byte; bytes kept from the block before
-    unseen = dict.fromkeys(markers, 0)  # where the next of each marker may start: overlaps are searched twice
+    file.seek(start)
+    base, kept = start, 0  # file offset of the buffer's first byte; bytes kept from the block before
+    unseen = dict.fromkeys(markers, start)  # where the next of each marker may start: overlaps are searched twice
     while remaining > 0:
         count = file.readinto(view[kept : kept + min(BLOCK, remaining)])
         if not count:

@@ -47,8 +47,8 @@ const filters = {
 const texts = new Map();
 function searched(run) {
   if (!texts.has(run)) {
-    const { run_id, name, job_id, message, verdict_text, remarks, notices, findings } = run.result;
-    const parts = [run_id, name, job_id, message, verdict_text, run.title, run.software, ...run.hosts, ...remarks, ...notices];
+    const { run_id, name, job_id, message, cause_text, verdict_text, remarks, notices, findings } = run.result;
+    const parts = [run_id, name, job_id, message, cause_text, verdict_text, run.title, run.software, ...run.hosts, ...remarks, ...notices];
     texts.set(run, [...parts, ...findings.map((finding) => finding.text)].filter(known).join("\n").toLowerCase());
   }
   return texts.get(run);

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
+from llmb_common.causes.diagnosis import diagnose
 from llmb_common.errors import CheckFailed, Interrupted
 from llmb_common.executors.local.look import RUN_VARIABLE, processes_of
 from llmb_common.interruption import noted
@@ -18,7 +19,6 @@ from llmb_common.printable import unfiltered
 from llmb_common.process import end_processes, identify
 from llmb_common.runs.facts import with_job_facts
 from llmb_common.runs.record import CANCELLED, COMPLETED, FAILED, RUNNING, RunRecord, update_record
-from llmb_common.timing.causes import first_cause
 from llmb_common.timing.job_events import read_events
 from llmb_common.timing.records import Iteration, iterations_in
 
@@ -50,10 +50,12 @@ def start_and_follow(record: RunRecord, *, detach: bool) -> RunRecord:
     if status == 0:
         return update_record(paths.folder, lambda found: with_job_facts(found.with_state(COMPLETED)))
     detail = "; ".join(filter(None, (f"exit code {status}", read_events(paths.events).problem)))
-    update_record(paths.folder, lambda found: with_job_facts(found.with_state(FAILED, detail)))
+    record = update_record(paths.folder, lambda found: with_job_facts(found.with_state(FAILED, detail)))
+    found = diagnose(record)
+    remedy = f"{found.cause.remedy}; " if found.cause and found.cause.sure != "possible" else ""
     raise CheckFailed(
-        f"the run failed with exit code {status}: {first_cause([paths.log, paths.batch_log])}",
-        remedy=f"the whole log: {paths.log}",
+        f"the run failed with exit code {status}: {found.said}",
+        remedy=f"{remedy}llmb-run why {paths.run_id}, or the whole log: {paths.log}",
     )
 
 

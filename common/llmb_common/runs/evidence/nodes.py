@@ -47,6 +47,8 @@ class Gpu(msgspec.Struct, frozen=True):
     """Numbers in the unit that the name says; null where the driver says nothing."""
 
     index: int = 0
+    bus: str | None = None
+    """Its address on PCIe."""
     product: str | None = None
     uuid: str | None = None
     vbios: str | None = None
@@ -128,6 +130,8 @@ class Node:
     after: Snapshot
     nccl: NcclLog | None
     nccl_missing: str | None
+    rank: int = 0
+    """Its first."""
     samples: tuple[Snapshot, ...] = ()
     """Looks under load, of which ``load`` is the first; that alone where an older LLMB looked once."""
     peaks: tuple[Peak, ...] = ()
@@ -198,6 +202,7 @@ def _node(folder: Path, name: str, file: _NodeFile) -> Node:
         after=file.after,
         nccl=read_nccl_log(folder / f"{stem}.nccl.log"),
         nccl_missing=file.nccl.missing,
+        rank=file.rank,
         samples=file.samples[:_MOST_SAMPLES],
         peaks=read_peaks(folder / f"{stem}.memory.jsonl", file.job, file.restart),
     )

@@ -1,0 +1,115 @@
+"""``llmb-run why``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from llmb_common.envelope import Result
+from llmb_run import options
+from llmb_run.app import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from llmb_common.causes.answer import Diagnosis
+    from llmb_run.place import Place
+
+
+@click.command(cls=Command)
+@options.runs
+@options.filters
+@options.json
+def command(runs: tuple[str, ...], **filters: Any) -> Result:
+    """Why runs failed: the first cause, on which rank and node, and what to do.
+
+    RUNS may also be logs, or folders of logs, that LLMB did not make. Without any: the newest run, or, with an option
+    such as --since 7d, all that match it, counted by cause and node. What nothing says is unknown, with its witnesses.
+    """
+    from llmb_run.place import Place
+    from llmb_run.terminal import notice
+
+    foreign = [Path(word) for word in runs if _is_foreign(Path(word))]
+    names = [word for word in runs if Path(word) not in foreign]
+    found: list[tuple[str, Diagnosis | None, str]] = [_of_logs(path) for path in foreign]
+    if names or not runs:
+        found += _of_runs(Place(), names, filters)
+    if not found:
+        notice("no run matches")
+    many = not runs and any(filters.values())
+    return _summary(found) if many else _each(found)
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether it is a log, or a folder with logs and without a record."""
+    return path.is_file() or (path.is_dir() and not (path / "run.json").exists())
+
+
+def _of_logs(path: Path) -> tuple[str, Diagnosis | None, str]:
+    from llmb_common.causes.diagnosis import diagnose_logs
+    from llmb_common.errors import RequestError
+    from llmb_common.timing.log_files import is_log_name
+
+    logs = [path] if path.is_file() else sorted(path.glob("*.out*")) or sorted(path.glob("*.log*"))
+    if not logs:
+        raise RequestError(f"{path} holds no log", remedy="name a log, or a folder with NAME.out or NAME.log")
+    return str(path), diagnose_logs(sorted(logs, key=lambda log: not is_log_name(log.name))), ""
+
+
+def _of_runs(place: Place, names: Sequence[str], filters: dict[str, Any]) -> list[tuple[str, Diagnosis | None, str]]:
+    """Name, diagnosis and remark of each; None where it has not failed."""
+    from llmb_run.results.measuring import measure
+    from llmb_run.selecting import one_folder, run_filter, select_rows
+
+    if names or any(filters.values()):
+        folders = [row.folder for row in select_rows(place, names, run_filter(place, **filters))]
+    else:
+        folders = [one_folder(place, None)]
+    measured = measure(folders, place)
+    return [
+        (item.record.paths.run_id if item.record else item.timing.files.name, item.why, _status(item))
+        for item in measured
+    ]
+
+
+def _status(item: Any) -> str:
+    status = item.timing.status
+    return "".join([status.state, f": {status.message}" if status.message else ""])
+
+
+def _each(found: Sequence[tuple[str, Diagnosis | None, str]]) -> Result:
+    from llmb_common.printable import printable
+    from llmb_run.terminal import labelled
+    from llmb_run.why_lines import all_lines
+
+    text = ""
+    for word, diagnosis, status in found:
+        said = [f"{printable(word)}  {printable(status)}".rstrip()]
+        lines = all_lines(diagnosis) if diagnosis else [("why", ["it has not failed"])]
+        text += "".join(labelled(name, part) for name, part in [("run", said), *lines])
+    return Result({"runs": [_as_dict(*item) for item in found]}, text)
+
+
+def _summary(found: Sequence[tuple[str, Diagnosis | None, str]]) -> Result:
+    """Many runs: what they failed of, and where."""
+    from llmb_common.causes.counting import count
+    from llmb_run.terminal import table
+
+    failed = [(word, diagnosis) for word, diagnosis, _ in found if diagnosis is not None]
+    counted = count([diagnosis for _, diagnosis in failed])
+    text = f"{len(failed)} of {len(found)} runs failed\n"
+    if failed:
+        kinds = [[str(item.count), item.kind, item.what, ", ".join(item.nodes)] for item in counted.kinds]
+        text += table(["runs", "cause", "", "nodes"], kinds, ("runs",))
+        text += table(["run", "why"], [[word, diagnosis.summary] for word, diagnosis in failed])
+    text += "".join(f"{line}\n" for line in counted.advice)
+    data = {"runs": [_as_dict(*item) for item in found], **counted.as_dict()}
+    return Result(data, text)
+
+
+def _as_dict(word: str, diagnosis: Diagnosis | None, status: str) -> dict[str, Any]:
+    import msgspec
+
+    return {"run": word, "status": status, "why": None if diagnosis is None else msgspec.to_builtins(diagnosis)}

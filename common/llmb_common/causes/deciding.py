@@ -1,0 +1,256 @@
+"""Which of all complaints began it: pure functions of what was read.
+
+The earliest root wins, the surer kind before the less sure one; a cascade never does. What ranks print after a
+collective has timed out is believed only of ranks that did not wait. Where nothing is left, nobody knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from llmb_common.causes.answer import Cause, Diagnosis, Evidence
+from llmb_common.causes.places import Places
+from llmb_common.causes.reading import Complaint, Reading
+from llmb_common.causes.table import Signature, signatures
+from llmb_common.printable import printable
+
+_MOST_WITNESSES = 8
+_STRENGTH = {"certain": 3, "likely": 2, "possible": 1}
+_CLOSE = 16 << 10
+"""Bytes within which the lines of one failure of one rank stand."""
+
+Number = Callable[[Complaint], int | None]
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How the scheduler says that the run ended. ``kind`` is the signature that its state stands for, or empty.
+
+    ``problem`` is what the job itself noticed, in words; ``nodes`` are those that failed.
+    """
+
+    kind: str = ""
+    said: str = ""
+    problem: str = ""
+    nodes: tuple[str, ...] = ()
+
+
+def decide(
+    readings: Sequence[Reading], outcome: Outcome, hang: Cause | None, places: Places, number: Number
+) -> Diagnosis:
+    """The diagnosis of a run that failed.
+
+    Args:
+        readings: the logs, the ranks' own first
+        outcome: the scheduler's word
+        hang: the rank for which the others waited, where that is known
+        places: where ranks ran
+        number: the line number of a complaint
+    """
+    roots = [item for item in _all(readings) if item.signature.role == "root"]
+    first = _earliest(roots, readings)
+    said = _by_state(outcome)
+    chosen: Cause | None = None
+    if first is not None and (said is None or _strength(first) >= _STRENGTH[said.sure]):
+        chosen = _cause(first, readings, places, number)
+    elif said is not None:
+        chosen = said
+    if hang is not None and (chosen is None or chosen.sure == "possible" or chosen.kind == "time-limit"):
+        chosen = hang
+    step = next((reading.step for reading in readings if reading.step is not None), None)
+    chosen = chosen and msgspec.structs.replace(chosen, step=step)
+    witnesses = _witnesses(readings, places, number, chosen)
+    suspect = None if chosen else _suspect(witnesses)
+    return Diagnosis(cause=chosen, summary=_summary(chosen, suspect, outcome), witnesses=witnesses, suspect=suspect)
+
+
+def _all(readings: Sequence[Reading]) -> Iterator[Complaint]:
+    return (item for reading in readings for item in reading.complaints)
+
+
+def _strength(item: Complaint) -> int:
+    return _STRENGTH[item.signature.sure]
+
+
+def _earliest(roots: Sequence[Complaint], readings: Sequence[Reading]) -> Complaint | None:
+    """The one that counts: the surest kind first, then the order of files, lines and, where they are printed, times."""
+    believed = [item for item in roots if not item.survived or _strength(item) == 3]
+    for strength in (3, 2, 1):
+        kept = [item for item in believed if _strength(item) == strength and _may_begin(item, readings)]
+        if kept:
+            return _more_specific(_first_by_time(kept), kept)
+    return None
+
+
+def _may_begin(item: Complaint, readings: Sequence[Reading]) -> bool:
+    """Whether nothing that stands before it says that it follows something else."""
+    if _strength(item) == 3:
+        return True
+    reading = next(reading for reading in readings if reading.log == item.log)
+    before = [other for other in reading.complaints if other.offset < item.offset]
+    if any(other.signature.role == "witness" for other in before):
+        own = item.line.rank
+        return _strength(item) == 2 and own is not None and own not in reading.waits.waiting
+    follows = {"cascade", "killed", "ended"}
+    return _strength(item) == 2 or not any(other.signature.role in follows for other in before)
+
+
+def _first_by_time(items: Sequence[Complaint]) -> Complaint:
+    """The first in the file, unless another of the same style of time is earlier by the clock."""
+    first = items[0]
+    alike = [item for item in items if _style(item) == _style(first) and item.log == first.log]
+    return min(alike, key=lambda item: item.line.time or "") if _style(first) and len(alike) > 1 else first
+
+
+def _style(item: Complaint) -> str:
+    time = item.line.time or ""
+    return "".join("0" if character.isdigit() else character for character in time[:19])
+
+
+def _more_specific(first: Complaint, items: Sequence[Complaint]) -> Complaint:
+    """The same rank's next line where that is of a kind that says more than a mere exception."""
+    if first.signature.id not in ("exception", "cuda", "error", "nccl", "shell"):
+        return first
+    same = [
+        item
+        for item in items
+        if item.line.rank == first.line.rank and item.log == first.log and 0 < item.offset - first.offset < _CLOSE
+    ]
+    return next((item for item in same if item.signature.id not in ("exception", "error", "shell")), first)
+
+
+def _cause(item: Complaint, readings: Sequence[Reading], places: Places, number: Number) -> Cause:
+    found, kind = item.signature, item.signature.id
+    reading = next(reading for reading in readings if reading.log == item.log)
+    said_by = reading.ranks.get(kind, set())
+    rank, node, gpu = locate(item, places)
+    ranks = tuple(sorted(item.place.ranks if len(item.place.ranks) > 1 else said_by))[:64]
+    everywhere = len(said_by) > 1 and len({places.host_of(one) for one in said_by}) > 1
+    return Cause(
+        kind=kind,
+        what=found.what,
+        fault=found.fault,
+        sure=found.sure,
+        cause=found.cause,
+        remedy=found.remedy,
+        rank=rank,
+        ranks=ranks,
+        node=node,
+        gpu=gpu,
+        time=item.line.time,
+        line=printable(item.raw),
+        file=str(item.log),
+        number=number(item),
+        keep_out=found.keep_out and node is not None and not everywhere,
+    )
+
+
+def locate(item: Complaint, places: Places) -> tuple[int | None, str | None, str | None]:
+    """Rank, node and GPU of a complaint, from what stands before the line, in it, and what is known of places."""
+    line, place = item.line, item.place
+    host = line.host or place.host
+    rank = line.rank if line.rank is not None else place.ranks[0] if len(place.ranks) == 1 else None
+    if rank is None and place.bus is not None:
+        rank = places.rank_of_bus(host, place.bus)
+    if rank is None and place.pid is not None:
+        rank = places.processes.get(place.pid)
+    local = line.local if line.local is not None else place.local if place.local is not None else line.gpu
+    if rank is None and local is not None:
+        rank = places.rank_at(host, local)
+    gpu = place.bus or (str(place.gpu) if place.gpu is not None else str(line.gpu) if line.gpu is not None else None)
+    return rank, places.host_of(rank) if host is None else host, gpu
+
+
+_STATES = {
+    "NODE_FAIL": "node-failed",
+    "BOOT_FAIL": "node-failed",
+    "OUT_OF_MEMORY": "host-memory",
+    "TIMEOUT": "time-limit",
+    "DEADLINE": "time-limit",
+    "PREEMPTED": "preempted",
+    "CANCELLED": "cancelled-by",
+}
+
+
+def outcome_of(state: str, detail: str, problem: str, failed: Sequence[str]) -> Outcome:
+    """What a state of a job means, in words of the table of signatures."""
+    word = state.split(" ")[0]
+    return Outcome(_STATES.get(word, ""), f"{state}, {detail}" if detail else state, problem, tuple(failed))
+
+
+def _by_state(outcome: Outcome) -> Cause | None:
+    found = next((item for item in signatures() if item.id == outcome.kind), None)
+    if found is None:
+        return None
+    sure = "likely" if found.id in ("time-limit", "cancelled-by") else found.sure
+    node = outcome.nodes[0] if len(outcome.nodes) == 1 else None
+    return Cause(
+        kind=found.id,
+        what=found.what,
+        fault=found.fault,
+        sure=sure,
+        cause=found.cause,
+        remedy=found.remedy,
+        node=node,
+        line=printable(outcome.said),
+        keep_out=found.keep_out and node is not None,
+    )
+
+
+def _witnesses(
+    readings: Sequence[Reading], places: Places, number: Number, chosen: Cause | None
+) -> tuple[Evidence, ...]:
+    """The first line of each kind, roots that were not chosen among them."""
+    found: list[Evidence] = []
+    for reading in readings:
+        for kind in dict.fromkeys(item.signature.id for item in reading.complaints):
+            item = next(item for item in reading.complaints if item.signature.id == kind)
+            if chosen is None or printable(item.raw) != chosen.line:
+                found.append(_evidence(item, reading, places, number))
+        if not reading.complaints and reading.last and chosen is None:
+            line = Evidence(signature="", role="noise", line=printable(reading.last), file=str(reading.log))
+            found.append(line)
+    return tuple(found[:_MOST_WITNESSES])
+
+
+def _evidence(item: Complaint, reading: Reading, places: Places, number: Number) -> Evidence:
+    rank, node, gpu = locate(item, places)
+    found: Signature = item.signature
+    ranks = tuple(sorted(reading.ranks.get(found.id, set()) | (set() if rank is None else {rank})))[:64]
+    return Evidence(
+        signature=found.id,
+        role=found.role,
+        line=printable(item.raw),
+        file=str(item.log),
+        number=number(item),
+        ranks=ranks,
+        node=node,
+        gpu=gpu,
+        time=item.line.time,
+        count=reading.counts[found.id],
+    )
+
+
+def _suspect(witnesses: Sequence[Evidence]) -> Evidence | None:
+    """What ended first: a rank that was killed, else one that ended by itself, else whoever complains."""
+    alone = next((item for item in witnesses if item.role == "ended" and len(item.ranks) == 1), None)
+    for role in ("killed", "alone", "witness", "root", "cascade", "ended", "teardown", "noise"):
+        found = alone if role == "alone" else next((item for item in witnesses if item.role == role), None)
+        if found is not None:
+            return found
+    return None
+
+
+def _summary(chosen: Cause | None, suspect: Evidence | None, outcome: Outcome) -> str:
+    if chosen is not None:
+        where = [f"rank {chosen.rank}"] if chosen.rank is not None and chosen.kind != "hang" else []
+        where += [f"on {chosen.node}"] if chosen.node else []
+        return f"{chosen.what}{f' ({chr(32).join(where)})' if where else ''}"
+    if suspect is None or (outcome.problem and suspect.role != "killed"):
+        return f"unknown: {outcome.problem or 'no output'}"
+    rank = f"rank {suspect.ranks[0]}" if suspect.ranks else "a rank"
+    on = f" on {suspect.node}" if suspect.node else ""
+    if suspect.role == "killed":
+        return f"unknown: {rank}{on} was killed (SIGKILL), by whom the logs do not say"
+    return f"unknown: {'the last line is ' if suspect.role == 'noise' else ''}{suspect.line}"

@@ -1,0 +1,149 @@
+"""A line of a log without what was put in front of it: who printed it, where and when.
+
+Prefixes come in any order and number: ``srun --label``'s and mpirun's rank, torchrun's ``[default3]:`` (the rank on its
+node) and PyTorch's ``[rank3]:``, a host (NCCL's with process and GPU, syslog's, pdsh's), times in four styles.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import NamedTuple
+
+from llmb_common.timing.records import ANSI
+
+
+class Line(NamedTuple):
+    """``text`` is what remains; ``level`` is W or I for what a logger calls a warning or less."""
+
+    text: str
+    rank: int | None = None
+    local: int | None = None
+    """The rank on its node."""
+    host: str | None = None
+    gpu: int | None = None
+    """The CUDA device that NCCL names."""
+    time: str | None = None
+    level: str = ""
+
+
+_TIME = r"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
+_PREFIXES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"\s*(?P<rank>\d{1,6}): ?(?!\d)",
+        r"\[rank ?(?P<rank>\d{1,6})\]:? ?",
+        r"\[(?P<role>[a-z]\w{0,30}?)(?P<local>\d{1,4})\]: ?",
+        r"\[\d+,(?P<rank>\d{1,6})\]<std(?:err|out)>: ?",
+        r"\[(?P<level>[EWIF])(?:\d{4} (?P<time>\d\d:\d\d:\d\d(?:\.\d+)?))?\s*(?:\d+ )?[\w./-]+:\d+\] ?",
+        r"(?P<level>[EWIF])\d{4} (?P<time>\d\d:\d\d:\d\d(?:\.\d+)?) +(?:\d+ )?[\w./-]+:\d+\] ?",
+        rf"\[?(?P<time>{_TIME})\]?(?: *[-:|] *| *)(?P<level>(?:WARNING|INFO|DEBUG)\b)?[ :|-]*",
+        r"\[ *(?P<time>\d{1,9}\.\d{6})\] ?",
+        r"(?P<time>[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d) (?P<host>[\w.-]+) (?:kernel|[\w./-]+\[\d+\]): ?",
+        r"(?P<host>[\w.-]+) kernel: ?",
+        r"(?P<host>[A-Za-z][\w.-]*):\d+:\d+ \[(?P<gpu>\d{1,3})\] ",
+        r"(?P<host>[a-z][\w.-]*\d[\w.-]*): (?!line \d|error: |fatal error: )",
+        r"(?P<level>WARNING|INFO|DEBUG)[: ][-: ]*",
+    )
+)
+_NO_HOSTS = re.compile(
+    r"(?:python|bash|sh|srun|nccl|cuda|lib|torch|triton|nvidia)[\d.]*\b|.*\.(?:py|so|cu|cc|cpp|h|sh)\b"
+)
+_MOST_PREFIXES = 6
+
+
+@functools.lru_cache(maxsize=4096)
+def parse(line: str) -> Line:
+    """``line`` taken apart."""
+    known: dict[str, str] = {}
+    rest = line.lstrip()
+    for _ in range(_MOST_PREFIXES):
+        match = next((found for pattern in _PREFIXES if (found := _prefix(pattern, rest))), None)
+        if match is None:
+            break
+        known = {name: value for name, value in match.groupdict().items() if value} | known
+        rest = rest[match.end() :].lstrip()
+    number = {name: int(known[name]) for name in ("rank", "local", "gpu") if name in known}
+    level = known.get("level", "")[:1].replace("E", "").replace("F", "").replace("D", "I")
+    place = (number.get("rank"), number.get("local"), known.get("host"), number.get("gpu"))
+    return Line(rest.strip() if known else line.strip(), *place, known.get("time"), level)
+
+
+def _prefix(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    found = pattern.match(text)
+    if found is None or found.end() == 0:
+        return None
+    host = found.groupdict().get("host")
+    return None if host and _NO_HOSTS.match(host) else found
+
+
+_PRINTER = re.compile(r"(?:\s*\d{1,6}: ?|\[\w+ ?\d+\]:? ?|\[\d+,\d+\]<\w+>: ?)*")
+
+
+def printer_of(line: str) -> tuple[str, str]:
+    """What in front of ``line`` says who printed it, by which ranks that print at the same time are told apart; and the
+    rest of the line, with its indentation."""
+    match = _PRINTER.match(line)
+    end = match.end() if match else 0
+    return line[:end].strip(), line[end:]
+
+
+def plain(raw: bytes) -> str:
+    """Bytes of a log as a terminal would show them last: without colours, and without what a return has overwritten."""
+    text = ANSI.sub(b"", raw).decode(errors="replace").rstrip()
+    return text.rpartition("\r")[2].rstrip()
+
+
+_RANK = re.compile(r"(?<![\w-])(?:global[ _])?[Rr]anks?[ :=#\[(]*(\d{1,6})\b(?! of\b)")
+_GROUP_RANK = re.compile(r"\[PG ID \d+ PG GUID (?!0\b)\S* Rank \d+\]")
+_TASKS = re.compile(r"^srun: (?:error: )?(?P<host>[\w.-]+): tasks? (?P<tasks>[\d,-]+): ")
+_ON = re.compile(r"(?:\bON|\bon node|\bnode:|\bfailed on|Node failure on|\bhost *:)\s+(?P<host>[A-Za-z][\w.-]*[\w])")
+_BUS = re.compile(r"\b(?:PCI:)?((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)\b")
+_DEVICE = re.compile(r"\b(?:GPU|[Dd]evice:?|cudaDev)[ #]*(\d{1,2})\b")
+_LOCAL = re.compile(r"\blocal_rank: (\d{1,4})\b")
+_PID = re.compile(r"\b(?:pid:?|PID)[ =]*(\d{1,10})\b")
+
+
+class Place(NamedTuple):
+    """What the words of a line say."""
+
+    ranks: tuple[int, ...] = ()
+    host: str | None = None
+    bus: str | None = None
+    gpu: int | None = None
+    local: int | None = None
+    pid: int | None = None
+
+
+def place_of(text: str) -> Place:
+    """Ranks, host, GPU and process that ``text`` names."""
+    tasks, on, bus = (
+        _TASKS.match(text),
+        _ON.search(text),
+        _BUS.search(text) if "Xid" in text or "NVRM" in text else None,
+    )
+    numbers = [_first(pattern, text) for pattern in (_DEVICE, _LOCAL, _PID)]
+    if tasks:
+        ranks = tuple(_expand(tasks["tasks"]))
+    elif (missing := re.search(r"[Rr]anks? ([\d, ]+?) failed to pass", text)) is not None:
+        ranks = tuple(int(number) for number in re.findall(r"\d{1,6}", missing[1]))
+    else:
+        named = _first(_RANK, text)
+        ranks = () if named is None or _GROUP_RANK.search(text) else (named,)
+    host = tasks["host"] if tasks else on["host"] if on else None
+    return Place(ranks, host, bus[1].lower() if bus else None, *numbers)
+
+
+def _first(pattern: re.Pattern[str], text: str) -> int | None:
+    found = pattern.search(text)
+    return int(found[1]) if found else None
+
+
+def _expand(tasks: str) -> list[int]:
+    """``0-2,5`` as numbers; no more than a job has."""
+    numbers: list[int] = []
+    for part in tasks.split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit() and (not last or last.isdigit()):
+            numbers += range(int(first), min(int(last or first), int(first) + 65_536) + 1)
+    return numbers

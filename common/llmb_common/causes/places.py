@@ -1,0 +1,118 @@
+"""Where ranks ran: from what they wrote themselves, their nodes' accounts, and lines of logs that name both."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llmb_common.causes.lines import parse, plain
+from llmb_common.causes.reading import Complaint, line_at
+from llmb_common.errors import LLMBError
+from llmb_common.runs.evidence.nodes import Nodes
+from llmb_common.slurm.hostlist import expand
+from llmb_common.timing.log_files import open_log
+from llmb_common.timing.scan import find_markers
+
+_HEAD = 64 << 20
+"""Communicators are made at the start of a log."""
+
+_MOST = 100_000
+_COMMUNICATOR = re.compile(r"\brank (\d{1,6}) nranks (\d{1,6}).*?\bbusId ([0-9a-f]{2,12})\b")
+
+
+@dataclass
+class Places:
+    """``per_node`` and ``order``: ranks of a node, and the nodes in the order of ranks, where that is known."""
+
+    world: int | None = None
+    per_node: int | None = None
+    order: tuple[str, ...] = ()
+    hosts: dict[int, str] = field(default_factory=dict)
+    processes: dict[int, int] = field(default_factory=dict)
+    """Rank by process."""
+    buses: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Rank by host and GPU's address."""
+    first: dict[str, int] = field(default_factory=dict)
+    """First rank by host."""
+
+    def host_of(self, rank: int | None) -> str | None:
+        """The node of a rank."""
+        if rank is None:
+            return None
+        if rank in self.hosts:
+            return self.hosts[rank]
+        before = [(number, host) for host, number in self.first.items() if number <= rank]
+        if before and self.per_node and rank < max(before)[0] + self.per_node:
+            return max(before)[1]
+        if self.order and self.per_node and rank // self.per_node < len(self.order):
+            return self.order[rank // self.per_node]
+        return self.order[0] if len(self.order) == 1 else None
+
+    def rank_at(self, host: str | None, local: int) -> int | None:
+        """The rank with that number on its node."""
+        if host is None:
+            return local if len(self.order) == 1 or (self.world or 0) <= (self.per_node or 0) else None
+        if host in self.first:
+            return self.first[host] + local
+        if host in self.order and self.per_node:
+            return self.order.index(host) * self.per_node + local
+        return None
+
+    def rank_of_bus(self, host: str | None, bus: str) -> int | None:
+        """The rank whose GPU has that address."""
+        wanted = short_bus(bus)
+        found = {rank for (where, known), rank in self.buses.items() if known == wanted and host in (None, where)}
+        return found.pop() if len(found) == 1 else None
+
+    def add_nodes(self, found: Nodes) -> None:
+        """What the nodes say of themselves."""
+        for node in found.nodes:
+            self.first[node.host] = node.rank
+            for gpu in node.gpus:
+                if gpu.bus:
+                    self.buses[(node.host, short_bus(gpu.bus))] = node.rank + gpu.index
+
+    def add_order(self, nodes: str) -> None:
+        """The job's host list."""
+        try:
+            self.order = tuple(expand(nodes)) if nodes else ()
+        except LLMBError:
+            self.order = ()
+
+    def add_complaints(self, complaints: Iterable[Complaint]) -> None:
+        """Lines that name a rank and its host."""
+        for item in complaints:
+            if item.line.rank is not None and item.line.host:
+                self.hosts.setdefault(item.line.rank, item.line.host)
+            if item.line.text.startswith("srun: ") and item.place.host:
+                for rank in item.place.ranks:
+                    self.hosts.setdefault(rank, item.place.host)
+
+    def add_log(self, log: Path) -> None:
+        """What NCCL says of its largest communicator, as far as it prints to ``log``: hosts, addresses, how many."""
+        try:
+            with open_log(log) as file:
+                largest = 0
+                for number, (offset, _) in enumerate(find_markers(file, (b" busId ",), b"", 0, _HEAD)):
+                    line = parse(plain(line_at(file, offset)[1]))
+                    found = _COMMUNICATOR.search(line.text)
+                    if number > _MOST:
+                        break
+                    if found is None or line.host is None or int(found[2]) < largest:
+                        continue
+                    largest = int(found[2])
+                    self.world = self.world or largest
+                    self.hosts[int(found[1])] = line.host
+                    self.buses[(line.host, short_bus(found[3]))] = int(found[1])
+        except OSError:
+            return
+
+
+def short_bus(bus: str) -> str:
+    """Bus and device of an address in any of its spellings: ``00000000:5D:00.0``, ``0000:5d:00``, NCCL's ``5d000``."""
+    if ":" in bus:
+        return ":".join(bus.lower().partition(".")[0].split(":")[-2:])
+    number = int(bus, 16)
+    return f"{number >> 12 & 0xFF:02x}:{number >> 4 & 0xFF:02x}"

@@ -1,0 +1,225 @@
+"""The complaints in a log, found in one pass and little memory, as the parser finds iterations.
+
+What matters stands after the last two iterations: a complaint after which training went on is no cause. So most of a
+long log is passed over at the parser's speed, and the rest is searched for a few words that every signature's lines
+have. Only those lines are taken apart.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from io import FileIO
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from llmb_common.causes.lines import Line, Place, parse, place_of, plain, printer_of
+from llmb_common.causes.table import Signature, signature_of
+from llmb_common.causes.waits import Waits
+from llmb_common.timing.log_files import open_log
+from llmb_common.timing.records import MARKERS
+from llmb_common.timing.scan import find_markers
+
+LONGEST = 500
+"""Characters of a line that are reported."""
+
+_REACH = 2048
+"""Bytes of a line before and after the word that gives it away."""
+
+_CORE = (b"rror", b"ERROR", b"xception", b"NCCL WARN", b"emory", b"Killed", b"llmb_train: ")
+_MORE = (
+    *(b"ailed", b"ailure", b"atal", b"fault", b"ignal", b"SIG", b"oom", b"Xid", b"No s", b"imed out", b"imeout"),
+    *(b"CANCELLED", b"xited", b"exitcode", b"not found", b"nan", b"aN", b"denied", b": line ", b"in use", b"refused"),
+    *(b"symbol", b"bort", b"dumped", b"off the bus", b"xceeded", b"atchdog", b"terminate", b"importing", b"UNAVAIL"),
+    *(b"an't ", b"nable to", b"onnection", b"enqueued", b"pass monitored", b"closed by", b"Assertion", b"lost"),
+    *(b"ibgda", b"free()", b"does not", b"annot ", b"not supp", b"neither AF", b"reempt", b"ompletion"),
+)
+_PASSED = b"] datetime: "
+"""Megatron prints it after a barrier of all ranks: none of them is dead."""
+
+_HEAD, _TAIL = 4 << 20, 16 << 20
+"""So much is searched for every word at either end of what matters; the middle of a huge log for the commonest."""
+
+_EACH = 64
+"""Complaints of one signature that are kept; the others are counted."""
+
+_MOST_LINES = 200_000
+
+_TRACEBACK, _FRAMES = 32 << 10, 200
+"""Bytes and lines above the last line of a traceback in which it begins."""
+
+Above: TypeAlias = Literal["none", "caught", "uncaught"]
+
+_HEADER = re.compile(rb"iteration +(\d{1,9})/ *\d{1,9}")
+_RETRIES = re.compile(
+    r"(?i)\bretry|\bre-try|\bwill (?:try|fall)|\btrying again\b|\bfall(?:ing)? ?back\b|\bignor(?:ed|ing)\b"
+    r"|\bskipp(?:ed|ing)\b|\boptional\b|\bdeprecat|\bnon-?fatal\b|\bnot (?:critical|fatal)\b|warning\b|\bharmless\b"
+)
+_HEDGED = re.compile(
+    r"(?i)\b(?:may|might|could) (?:be|have|cause|lead)\b|\bpossibl[ey]\b|\bif (?:you|this)\b|\bplease\b"
+)
+_PYTHON = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Fault|Failure)\b")
+
+
+class Complaint(NamedTuple):
+    """A line that fits a signature. ``survived``: an iteration was printed after it, but only one."""
+
+    signature: Signature
+    line: Line
+    place: Place
+    raw: str
+    log: Path
+    offset: int
+    survived: bool = False
+
+
+@dataclass
+class Reading:
+    """What a log complains of since its last iterations, in its order."""
+
+    log: Path
+    complaints: list[Complaint] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    """By signature, also those that are not kept."""
+    ranks: dict[str, set[int]] = field(default_factory=dict)
+    """That say it, by signature."""
+    waits: Waits = field(default_factory=Waits)
+    step: int | None = None
+    """The last iteration."""
+    step_time: str | None = None
+    """As printed before it."""
+    last: str = ""
+    """The last line that is not empty."""
+
+    def forget(self) -> None:
+        """What was said so far was survived by all."""
+        for known in (self.complaints, self.counts, self.ranks, self.waits.groups):
+            known.clear()
+
+
+def read_complaints(log: Path, start: int = 0) -> Reading:
+    """What ``log`` says from the byte ``start`` on; nothing where it cannot be read."""
+    reading = Reading(log)
+    try:
+        with open_log(log) as file:
+            _read(file, start, reading)
+    except OSError:
+        pass
+    return reading
+
+
+def _read(file: FileIO, start: int, reading: Reading) -> None:
+    last_two = deque(_iterations(file, start), maxlen=2)
+    if last_two:
+        reading.step, reading.step_time = last_two[-1][1:]
+    begin = last_two[0][0] if len(last_two) == 2 else start
+    for complaint in _complaints(file, begin, reading):
+        kind = complaint.signature.id
+        reading.counts[kind] += 1
+        if complaint.line.rank is not None:
+            reading.ranks.setdefault(kind, set()).add(complaint.line.rank)
+        if complaint.signature.role == "witness":
+            reading.waits.note(complaint.line)
+        if reading.counts[kind] <= _EACH:
+            survived = bool(last_two) and complaint.offset < last_two[-1][0]
+            reading.complaints.append(complaint._replace(survived=survived))
+    reading.last = _last_line(file)
+
+
+def _iterations(file: FileIO, start: int) -> Iterator[tuple[int, int, str | None]]:
+    """Offset, number and time of the last iterations that the log has; of the others only that they are there."""
+    found = deque((offset for offset, _ in find_markers(file, list(MARKERS), start=start)), maxlen=4)
+    for offset in found:
+        begin = max(0, offset - 300)
+        before = os.pread(file.fileno(), offset - begin, begin)
+        header = list(_HEADER.finditer(before))
+        if header:
+            time = re.findall(rb"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)", before)
+            yield offset, int(header[-1][1]), time[-1].decode() if time else None
+
+
+def _complaints(file: FileIO, begin: int, reading: Reading) -> Iterator[Complaint]:
+    told, lines = -1, 0
+    for offset, marker in _hits(file, begin):
+        start, raw = line_at(file, offset)
+        if start <= told:
+            continue
+        told, lines = start, lines + 1
+        if lines > _MOST_LINES:
+            return
+        if marker == _PASSED:
+            reading.forget()
+            continue
+        if complaint := _complaint(file, reading.log, start, raw):
+            yield complaint
+
+
+def _hits(file: FileIO, begin: int) -> Iterator[tuple[int, bytes]]:
+    size = os.fstat(file.fileno()).st_size
+    everything = (*_CORE, *_MORE, _PASSED)
+    middle, tail = min(begin + _HEAD, size), max(begin + _HEAD, size - _TAIL)
+    yield from find_markers(file, everything, b"", begin, middle)
+    yield from find_markers(file, (*_CORE, _PASSED), b"", middle, tail)
+    yield from find_markers(file, everything, b"", tail)
+
+
+def _complaint(file: FileIO, log: Path, start: int, raw: bytes) -> Complaint | None:
+    text = plain(raw)
+    line = parse(text[:_REACH])
+    found = signature_of(line.text)
+    if found is None or found.role == "noise":
+        return None
+    found = _believed(found, line, lambda: _above(file, start, text))
+    return Complaint(found, line, place_of(line.text), text[:LONGEST].strip(), log, start) if found else None
+
+
+def _believed(found: Signature, line: Line, traceback: Callable[[], Above]) -> Signature | None:
+    """``found`` as far as the line can be believed; None where it only warns, advises, or tries again."""
+    if found.role != "root" or found.fault in ("node", "network"):
+        return found
+    if _RETRIES.search(line.text) or (found.sure != "certain" and (line.level or _HEDGED.search(line.text))):
+        return None
+    above = traceback() if _PYTHON.match(line.text) else None
+    if above == "caught":
+        return None
+    if line.level or (found.sure == "likely" and above == "none"):
+        return msgspec.structs.replace(found, sure="possible")
+    return found
+
+
+def line_at(file: FileIO, offset: int) -> tuple[int, bytes]:
+    """Where the line around ``offset`` begins (or ``_REACH`` before it), and its bytes."""
+    begin = max(0, offset - _REACH)
+    block = os.pread(file.fileno(), offset - begin + _REACH, begin)
+    start = block.rfind(b"\n", 0, offset - begin) + 1
+    end = block.find(b"\n", offset - begin)
+    return begin + start, block[start : end if end >= 0 else len(block)]
+
+
+def _above(file: FileIO, start: int, text: str) -> Above:
+    """Whether the lines of the same printer before it are a traceback, and one that a program has logged itself.
+
+    Bridge logs each import that it can do without: a message, and the traceback behind it or below.
+    """
+    begin = max(0, start - _TRACEBACK)
+    before = os.pread(file.fileno(), start - begin, begin).decode(errors="replace").splitlines()
+    who = printer_of(text)[0]
+    own = [rest for printer, rest in map(printer_of, reversed(before)) if printer == who]
+    for number, line in enumerate(own[:_FRAMES]):
+        head, found, _ = line.partition("Traceback (most recent call last)")
+        if found:
+            logged = head.strip(" :") or (parse(own[number + 1]).level if number + 1 < len(own) else "")
+            return "caught" if logged else "uncaught"
+    return "uncaught" if any('  File "' in line for line in own[:8]) else "none"
+
+
+def _last_line(file: FileIO) -> str:
+    size = os.fstat(file.fileno()).st_size
+    tail = os.pread(file.fileno(), 2 * _REACH, max(0, size - 2 * _REACH))
+    lines = [line for line in map(plain, tail.split(b"\n")) if line.strip()]
+    return lines[-1].strip()[:LONGEST] if lines else ""

@@ -1,0 +1,158 @@
+"""The signatures of failures, and the numbers of NVIDIA's drivers, as data."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+import msgspec
+
+from llmb_common.causes.answer import Fault, Role, Sure
+from llmb_common.strict_yaml import load_struct
+from llmb_common.structs import from_json
+
+SIGNATURES = Path(__file__).parent / "signatures.yaml"
+XIDS = Path(__file__).parent / "xid.json"
+
+
+class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One kind of line; the fields are explained at the head of the file."""
+
+    id: str
+    what: str
+    cause: str
+    remedy: str
+    pattern: tuple[str, ...]
+    examples: tuple[str, ...]
+    role: Role = "root"
+    sure: Sure = "likely"
+    fault: Fault = "run"
+    keep_out: bool = False
+
+
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    signatures: tuple[Signature, ...]
+
+
+class Xid(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``role`` ``context``: never fails a job by itself. ``depends``: the severity in the line, or the decode table."""
+
+    xid: int
+    name: str
+    meaning: str
+    role: str
+    fault: Fault
+    remedy: str
+    nvidia: str
+    """NVIDIA's immediate resolution, in the catalogue's word."""
+
+
+class _Numbers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    source: str
+    xids: tuple[Xid, ...]
+    nvlink5: tuple[tuple[int, str, str, str, str, str, str], ...]
+    """Xid, unit, the bits of the first word that name it (two forms), error status, resolution, severity."""
+    sxids: tuple[tuple[int, str, str], ...]
+
+
+@functools.cache
+def signatures() -> tuple[Signature, ...]:
+    """All of them, in the order in which they are tried."""
+    return load_struct(SIGNATURES, _Table).signatures
+
+
+@functools.cache
+def numbers() -> _Numbers:
+    """The table of Xids, NVLink 5 events and SXids."""
+    table: _Numbers = from_json(XIDS.read_bytes(), _Numbers)
+    return table
+
+
+@functools.cache
+def _patterns() -> tuple[tuple[re.Pattern[str], Signature], ...]:
+    return tuple((re.compile("|".join(map(_scoped, item.pattern))), item) for item in signatures())
+
+
+def _scoped(pattern: str) -> str:
+    return f"(?i:{pattern[4:]})" if pattern.startswith("(?i)") else f"(?:{pattern})"
+
+
+@functools.lru_cache(maxsize=8192)  # a thousand ranks say the same
+def signature_of(text: str) -> Signature | None:
+    """The signature of a line without its prefix; None where it is none."""
+    found = next((item for pattern, item in _patterns() if pattern.search(text)), None)
+    if found is None or found.id not in ("xid", "sxid"):
+        return found
+    return _numbered(found, text)
+
+
+_XID = re.compile(r"Xid \((?:PCI:)?[0-9a-fA-F:.]+\): (\d+)(?:, *(.*))?")
+_DECODED = re.compile(r"(\w+) .*?\((0x[0-9a-fA-F]{8}) (0x[0-9a-fA-F]{8})")
+
+
+def _numbered(found: Signature, text: str) -> Signature:
+    """``found`` as the number in ``text`` makes it."""
+    match = _XID.search(text)
+    if match is None:
+        return found
+    number, rest = int(match[1]), match[2] or ""
+    if found.id == "sxid":
+        return _sxid(found, number, rest)
+    known = next((item for item in numbers().xids if item.xid == number), None)
+    if known is None:
+        return msgspec.structs.replace(found, id=f"xid-{number}", sure="possible", what=f"Xid {number}")
+    role: Role = "root"
+    sure: Sure = "certain" if known.fault == "node" else "likely"
+    remedy = known.remedy or f"NVIDIA: {known.nvidia}"
+    if known.role == "depends":
+        fatal, resolution = _decode(number, rest)
+        role = "root" if fatal else "noise"
+        remedy = f"{remedy}; NVIDIA: {resolution}" if resolution else remedy
+    elif known.role in ("context", "teardown", "cascade"):
+        role = "cascade" if known.role == "cascade" else "teardown" if known.role == "teardown" else "noise"
+    elif known.role == "either":
+        sure = "possible"
+    return msgspec.structs.replace(
+        found,
+        id=f"xid-{number}",
+        role=role,
+        sure=sure,
+        fault=known.fault,
+        keep_out=known.fault == "node",
+        what=f"Xid {number}: {known.meaning}",
+        cause=known.name,
+        remedy=remedy,
+    )
+
+
+def _decode(xid: int, rest: str) -> tuple[bool, str]:
+    """Whether an NVLink 5 event is fatal, by NVIDIA's table or else by its own word, and NVIDIA's resolution."""
+    word = re.search(r"\b(Non-?fatal|Fatal)\b", rest, re.IGNORECASE)
+    fatal = word is None or word[1].lower() == "fatal"
+    found = _DECODED.search(rest)
+    if found is None:
+        return fatal, ""
+    bits, status = f"{int(found[2], 16):032b}", int(found[3], 16)
+    for number, unit, first, second, wanted, resolution, severity in numbers().nvlink5:
+        named = found[1] in unit.split("/")
+        if number == xid and named and int(wanted, 16) == status and any(_fits(bits, form) for form in (first, second)):
+            return "Fatal" in severity, resolution
+    return fatal, ""
+
+
+def _fits(bits: str, form: str) -> bool:
+    return all(wanted in ("-", bit) for bit, wanted in zip(bits, form.rjust(32, "-"), strict=True))
+
+
+def _sxid(found: Signature, number: int, rest: str) -> Signature:
+    known = next((item for item in numbers().sxids if item[0] == number), None)
+    name, severity = (known[1], known[2]) if known else ("", "fatal" if rest.startswith("Fatal") else "not fatal")
+    role: Role = "noise" if severity == "not fatal" else "root"
+    return msgspec.structs.replace(
+        found,
+        id=f"sxid-{number}",
+        role=role,
+        what=f"SXid {number}: {name} ({severity})",
+        remedy="reset the fabric or the host, and keep the node out until then",
+    )
