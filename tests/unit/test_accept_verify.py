@@ -97,6 +97,9 @@ def test_a_pack_without_an_acceptance_is_verified_too(site: Site) -> None:
     assert site.accept().status == 1
     done = site("accept", "verify", site.campaign / "two.tar.zst", "--json")
     assert (done.status, done.data["verdict"]["outcome"]) == (0, "not accepted"), done.data
+    (note,) = done.data["verdict"]["notes"]
+    assert note.startswith("how runs of that site differ (1.")
+    assert note.endswith("by 120 runs on record): those runs are not in the pack")
 
 
 def test_a_pack_of_a_failed_pre_screen_is_verified(site: Site) -> None:

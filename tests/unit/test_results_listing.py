@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as replaced
 
 from llmb_common.index import rebuild
 from llmb_common.results.comparison import compare_times
@@ -139,7 +141,15 @@ def test_runs_of_a_baseline_are_marked(cli: Cli) -> None:
 def test_repeats_until_the_answer_is_known(cli: Cli) -> None:
     run = run_of(cli, 5741.47)
     (found,) = cli("results", "--group", "--json").data["groups"]
-    assert next_of(cli) == f"llmb-run retry {run.paths.run_id} --repeats {found['more_runs']}"
+    assert (found["more_runs"], found["other_days"]) == (2, True)
+    assert next_of(cli) == f"llmb-run retry {run.paths.run_id} --repeats 2 --spread 2"
+
+
+def test_a_single_run_is_repeated_before_anything_is_said_of_how_many_it_takes(cli: Cli) -> None:
+    run = run_of(cli, 5741.47 * 1.03)
+    assert next_of(cli).startswith(f"llmb-run retry {run.paths.run_id} --repeats 2")
+    run_of(cli, 5741.47 * 1.03, 102)
+    assert next_of(cli).startswith(f"llmb-run retry {run.paths.run_id} --repeats 1"), "one waits for the next look"
 
 
 def test_a_failed_run_is_looked_at_first(cli: Cli) -> None:
@@ -166,7 +176,8 @@ def test_of_what_is_too_slow_the_slowest_run_is_shown(cli: Cli) -> None:
 
 
 def test_too_close_to_the_limit_is_a_report(cli: Cli) -> None:
-    run_of(cli, 5741.47 * 1.05)
+    for number in range(3):
+        run_of(cli, 5741.47 * 1.05, 101 + number)
     assert next_of(cli) == "llmb-run report --html report.html"
 
 
@@ -230,6 +241,31 @@ def test_a_retry_may_be_repeated(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(submitting, "_submit_all", lambda jobs, chain, *, arrays: started.append(len(jobs)) or [])
     assert cli("retry", run.paths.run_id, "--repeats", "3").status == 0
     assert started == [3]
+
+
+def test_repeats_on_other_days_begin_after_the_day_of_the_run(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    from llmb_run.starting import submitting
+
+    def days(run: RunRecord, repeats: int, spread: int) -> list[int]:
+        started: list[Any] = []
+        monkeypatch.setattr(submitting, "_submit_all", lambda jobs, chain, *, arrays: started.extend(jobs) or [])
+        words = ("--repeats", f"{repeats}", "--spread", f"{spread}")
+        assert cli("retry", run.paths.run_id, *words).status == 0
+        begins = [dict(job.plan.slurm.additional).get("begin") for job in started]
+        return [round((_time_of(begin) - time.time()) / 86400) if begin else 0 for begin in begins]
+
+    today = run_of(cli, 5741.47)
+    assert (days(today, 3, 3), days(today, 4, 2), days(today, 2, 1)) == ([1, 2, 3], [1, 1, 2, 2], [1, 1])
+    before = replace(today, states=tuple(replaced(item, time=item.time - 3 * 86400) for item in today.states))
+    before.save()
+    assert days(before, 3, 3) == [0, 1, 2]
+    local = make_run(cli.install, log=steady_log(100), variables=SMOKE, job_id=None)
+    done = cli("retry", local.paths.run_id, "--repeats", "2", "--spread", "2")
+    assert (done.status, "--spread: jobs on this machine start at once" in done.err) == (2, True)
+
+
+def _time_of(begin: str) -> float:
+    return time.mktime(time.strptime(begin, "%Y-%m-%dT%H:%M:%S"))
 
 
 # Scales

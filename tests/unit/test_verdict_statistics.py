@@ -236,6 +236,14 @@ def test_the_site_speaks_for_a_configuration_that_ran_three_times():
     assert known.ratio == pytest.approx(1.0), "earlier runs do not say how fast it is"
 
 
+def test_how_many_more_runs_follows_from_the_record_that_will_speak_then():
+    """Two runs later; what is stated would ask for more than thirty."""
+    single = decide([run(10.3)], 10.0, scatter=QUIET)
+    assert (single.source, single.more_runs, single.other_days) == ("stated", 2, False)
+    assert (decide([run(10.3)], 10.0).more_runs or 99) > 9
+    assert decide([run(10.3)] * 3, 10.0, scatter=QUIET).answer == "pass"
+
+
 def test_a_site_that_is_louder_than_what_is_stated_is_believed_at_once():
     loud = Scatter(0.0, 15.0, 0.04, 15.0, Stalls(0, 0, 2000), learned=True)
     single = decide([run(11.5)], 10.0, scatter=loud)

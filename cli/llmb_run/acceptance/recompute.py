@@ -160,6 +160,11 @@ class _Recomputation:
         planned = [_planned(kept, entries) for kept in self._frozen.workloads]
         workloads = with_frozen_references(planned, self._frozen)
         for item in workloads:
+            if item.scatter.learned:
+                about = (
+                    f"how runs of that site differ ({item.scatter.total:.1%}, by {item.scatter.runs} runs on record)"
+                )
+                self._notes.append(f"{about}: those runs are not in the pack")
             if why := self._other_reference(item.entry, item.reference, item.plan):
                 self._problems.append(f"{item.title}: {why}")
         return workloads

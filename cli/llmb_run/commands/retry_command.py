@@ -27,12 +27,19 @@ if TYPE_CHECKING:
 )
 @click.option("--without", metavar="HOSTS", help="Avoid these nodes, such as n[3-5],x7.")
 @click.option("--repeats", metavar="N", type=click.IntRange(1, 10000), default=1, help="Runs of each.")
+@click.option("--spread", metavar="DAYS", type=click.IntRange(1, 365), help="Days for them, after the run's own.")
 @options.flag("--without-failed", help="Avoid the nodes of the run that Slurm shows as down or drained.")
 @options.flag("--resume", help="Go on from the run's newest checkpoint, and save beside it.")
 @options.detach
 @options.json
 def command(
-    runs: tuple[str, ...], without: str | None, repeats: int, without_failed: bool, resume: bool, detach: bool
+    runs: tuple[str, ...],
+    without: str | None,
+    repeats: int,
+    spread: int | None,
+    without_failed: bool,
+    resume: bool,
+    detach: bool,
 ) -> Result:
     """Start runs again with the same plan.
 
@@ -48,6 +55,7 @@ def command(
     from llmb_run.selecting import require_own, select_rows
     from llmb_run.starting.start import announce, report_started, say_doubts
     from llmb_run.starting.submitting import start_round
+    from llmb_run.starting.sweeps import spread_over
 
     place = Place()
     rows = select_rows(place, runs, RunFilter())
@@ -74,7 +82,9 @@ def command(
                 )
             submission.check_resumable(plan)
             _require_alone(plan, place)
-        jobs += [submission.Job(plan, place.workload(plan.workload).folder, options_)] * repeats
+        folder = place.workload(plan.workload).folder
+        plans = spread_over(plan, repeats, spread, record) if spread else [plan] * repeats
+        jobs += [submission.Job(each, folder, options_) for each in plans]
     say_doubts(job.plan for job in jobs)
     if len(jobs) > 1:
         return start_round("retry", jobs, place)

@@ -66,11 +66,13 @@ def _step(item: Group) -> Step:
 def _more(item: Group, verdict: Verdict) -> Step:
     """Where the answer is open."""
     decision = verdict.decision
-    if decision and decision.more_runs:
-        days = ", on other days" if decision.other_days else ""
-        return _repeat(3, item, decision.more_runs, f"{item.title} is inconclusive: more runs{days}")
     if decision and decision.reference_too_uncertain:
         return Step(3, ("baseline", "list"), f"{item.title}: its baseline is of too few runs to decide")
+    # A single run does not show how much they differ, and so not how many it takes.
+    first = max(ENOUGH - 1 - item.waiting, 1) if len(item.runs) == 1 else None
+    if decision and (count := min(filter(None, (decision.more_runs, first)), default=None)):
+        days = ", on other days" if decision.other_days else ""
+        return _repeat(3, item, count, f"{item.title} is inconclusive: more runs{days}", spread=decision.other_days)
     return Step(6, ("report", "--html", "report.html"), f"{item.title}: {verdict.text}")
 
 
@@ -82,8 +84,9 @@ def _make_reference(item: Group, why: str) -> Step:
     return Step(4, ("baseline", "set", *ids), f"{item.title}: {why}")
 
 
-def _repeat(urgency: int, item: Group, count: int, why: str) -> Step:
-    return Step(urgency, ("retry", item.runs[0].paths.run_id, "--repeats", str(count)), why)
+def _repeat(urgency: int, item: Group, count: int, why: str, *, spread: bool = False) -> Step:
+    days = ("--spread", str(count)) if spread and item.runs[-1].plan.slurm is not None else ()
+    return Step(urgency, ("retry", item.runs[-1].paths.run_id, "--repeats", str(count), *days), why)
 
 
 def _ids(runs: Sequence[Measured]) -> list[str]:

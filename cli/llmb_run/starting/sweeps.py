@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from llmb_common.cluster_types import traits_of
+from llmb_common.cluster_types import ClusterType, traits_of
 from llmb_common.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.slurm.options import begin_in
@@ -19,6 +20,7 @@ from llmb_run.starting.requests import Ask, names_for, variables_for
 
 if TYPE_CHECKING:
     from llmb_common.planning.case import Given
+    from llmb_common.runs.record import RunRecord
 
 
 def on_another_day(plan: JobPlan, days: int) -> JobPlan:
@@ -29,6 +31,27 @@ def on_another_day(plan: JobPlan, days: int) -> JobPlan:
     return msgspec.structs.replace(
         plan, slurm=msgspec.structs.replace(plan.slurm, additional=(*additional, ("begin", begin)))
     )
+
+
+def spread_over(plan: JobPlan, repeats: int, days: int, record: RunRecord) -> list[JobPlan]:
+    """``plan`` for each repeat of the run of ``record``, on so many days on which that did not run: from today on, or
+    from tomorrow.
+
+    Raises:
+        RequestError: its jobs start at once
+    """
+    _require_queue(plan.cluster_type)
+    first = int(record.day == record.day_of(time.time()))
+    begins = (first + number * days // repeats for number in range(repeats))
+    return [on_another_day(plan, day) if day else plan for day in begins]
+
+
+def _require_queue(kind: ClusterType) -> None:
+    if not traits_of(kind).queued:
+        raise RequestError(
+            "--spread: jobs on this machine start at once",
+            remedy="repeat the command on other days; results counts all repeats",
+        )
 
 
 def sweep(
@@ -69,11 +92,8 @@ def sweep(
                 f"--scale {scale} is not a number of GPUs", remedy="llmb-run list shows the scales; or --scale all"
             )
     kind = place.cluster.cluster_type
-    if spread > 1 and kind is not None and not traits_of(kind).queued:
-        raise RequestError(
-            "--spread: jobs on this machine start at once",
-            remedy="repeat the command on other days; results counts all repeats",
-        )
+    if spread > 1 and kind is not None:
+        _require_queue(kind)
     assert place.install  # without one nothing can be planned: say so once
     recipes = [_given(replace(base, workload=name), place).recipe for name in workloads]
     for size in sizes:

@@ -194,13 +194,14 @@ def decide(
     middle, groups = found.steady + found.stalls - origin, len(batches(runs))
     more, blurred, elsewhere = None, False, False
     if answer == "inconclusive":
-        below, above = middle - low, high - middle
+        then = _foreseen(found, runs, scatter, earlier, error_rate, reference_error)
+        below, above = middle - then.low + origin, then.high - origin - middle
 
         def decides(count: int, error: float, same_days: bool = False) -> bool:
             left = groups / (groups + count - len(runs))
             if same_days:
-                left = found.day_share + (1 - found.day_share) * len(runs) / count
-            shrunk = _shrink(found, left, count - len(runs), error_rate, (error, reference_error))
+                left = then.day_share + (1 - then.day_share) * len(runs) / count
+            shrunk = _shrink(then, left, count - len(runs), error_rate, (error, reference_error))
             return middle + above * shrunk <= limit or middle - below * shrunk > limit
 
         more = next((size - len(runs) for size in LOOKS if size > len(runs) and decides(size, reference_error)), None)
@@ -223,6 +224,22 @@ def decide(
         days=groups,
         steps=sum(run.steps or run.count for run in runs),
     )
+
+
+def _foreseen(
+    found: Level, runs: Sequence[StepTime], scatter: Scatter, earlier: Squares, rate: float, error: float
+) -> Level:
+    """``found`` once the site speaks for the configuration, two runs later, where they scatter as it says."""
+    if found.source != "stated" or found.scattered or not scatter.learned:
+        return found
+    within, between = _TRUST * scatter.run**2, _TRUST * scatter.total**2
+    more = Squares(
+        earlier.within + within,
+        earlier.within_degrees + _TRUST,
+        earlier.between + between,
+        earlier.between_degrees + _TRUST,
+    )
+    return level(runs, scatter, more, error_rate=rate, extra_error=error)
 
 
 def _shrink(found: Level, left: float, more: int, error_rate: float, errors: tuple[float, float]) -> float:

@@ -130,10 +130,14 @@ class RunRecord:
 
         Days begin at six: an evening goes on past midnight.
         """
+        return self.day_of(self.started)
+
+    def day_of(self, when: float) -> str:
+        """As ``day``, of another moment."""
         offset = self.manifest.get("utc_offset")
         if not isinstance(offset, int) or abs(offset) > _DAY:
-            offset = time.localtime(self.started).tm_gmtoff
-        return time.strftime("%Y-%m-%d", time.gmtime(self.started + offset - _MORNING))
+            offset = time.localtime(when).tm_gmtoff
+        return time.strftime("%Y-%m-%d", time.gmtime(when + offset - _MORNING))
 
     @property
     def job_name(self) -> str:
