@@ -25,6 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 COMMANDS: dict[str, dict[str, str]] = {
     "Start": {
         "list": "Show workloads with their sizes, dtypes and scales, installed and documented.",
+        "plan": "Show what a job will take: memory, time, GPU-hours, energy, and where its ranks are.",
         "single": "Start one job.",
         "submit": "Start jobs for several workloads, sizes, dtypes and scales.",
         "bulk": "Start the jobs of a task file.",

@@ -19,7 +19,9 @@ from llmb_common.cluster_types import SLURM
 from llmb_common.errors import RequestError
 from llmb_common.gpus import CPU
 from llmb_common.guard import guarded
+from llmb_common.measured_here import measured_here
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
+from llmb_common.planning.outlook import in_short
 from llmb_common.planning.plan import make_plan
 from llmb_common.printable import exact
 from llmb_common.recipes.loading import load_recipe
@@ -61,7 +63,7 @@ def _plan(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
     """The plan for this site; of a dry run for GPUs where there are none, for a cluster that has them."""
     machine = look_at_machine(cluster, request)
     if machine.gpu_type != CPU or request.cluster_type or request.gpu_type == CPU:
-        return make_plan(recipe, cluster, request, machine)
+        return make_plan(recipe, cluster, request, machine, measured_here(request.install))
     if request.gpu_type and request.dry_run:
         return _plan_elsewhere(recipe, cluster, request)
     try:
@@ -81,7 +83,8 @@ def _plan(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
 
 def _plan_elsewhere(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
     cluster = replaced(cluster, cluster_type=SLURM, gpu_type=None)
-    plan = make_plan(recipe, cluster, request, look_at_machine(cluster, request))
+    machine = look_at_machine(cluster, request)
+    plan = make_plan(recipe, cluster, request, machine, measured_here(request.install))
     said = f"there are no GPUs here: planned for {plan.gpu_type} on a Slurm cluster"
     return replaced(plan, preflight=replaced(plan.preflight, warnings=(said, *plan.preflight.warnings)))
 
@@ -93,7 +96,7 @@ def _announce(record: RunRecord) -> None:
 def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
     """Do everything that ``launch.sh`` does, and return its exit status."""
     request, plan = plan_from_variables(recipe_folder, variables)
-    for warning in plan.preflight.warnings:
+    for warning in (*plan.preflight.warnings, *in_short(plan)):
         print(f"note: {warning}", file=sys.stderr)
     if request.dry_run == "json":
         print(json.dumps(plan_as_dict(plan), indent=2))

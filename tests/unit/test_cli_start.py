@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -318,8 +319,12 @@ def test_list_shows_what_is_documented_and_what_is_installed(cli: Cli) -> None:
     known = {"size": "405b", "gpu_type": "gb200", "dtype": "fp8", "fp8_recipe": "cs", "variant": "mbridge"}
     (listed,) = [item for item in by_name["pretrain_llama3.1"]["configurations"] if known.items() <= item.items()]
     assert listed["scales"] == [128, 256, 512]
+    layout = {"scales": [128, 256, 512], "layout": "TP2 FSDP", "published_step_seconds": [5.74147, 5.74147]}
+    assert listed["layouts"] == [layout]
     assert [item["workload"] for item in cli("list", "--json", "--installed").data] == ["pretrain_grok1"]
-    assert "128,256,512" in cli("list", "-w", "llama3.1", "--gpu-type", "gb200").out
+    assert re.search(
+        r"128,256,512 +mbridge +TP2 FSDP +5\.74\n", cli("list", "-w", "llama3.1", "--gpu-type", "gb200").out
+    )
 
 
 def test_list_shows_a_workload_of_hundreds_in_one_line_and_searches_it(cli: Cli) -> None:

@@ -72,7 +72,9 @@ def test_what_to_know_of_a_plan_goes_to_stderr(start: Any) -> None:
     assert status == 0
     warnings = json.loads(out)["preflight"]["warnings"]
     assert warnings
-    assert err.splitlines() == [f"note: {warning}" for warning in warnings]
+    said = err.splitlines()
+    assert said[:-2] == [f"note: {warning}" for warning in warnings]
+    assert [line[:13] for line in said[-2:]] == ["note: memory:", "note: time: 1"], "the job in short"
 
 
 def test_what_a_machine_without_gpus_cannot_run_is_refused_with_the_dry_run_that_plans_it(

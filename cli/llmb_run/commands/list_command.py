@@ -46,7 +46,7 @@ def command(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str | No
     if not place.install_or_none:
         notice("no installation here (LLMB_INSTALL is not set): these are the documented workloads")
     shown = [row for item in data for row in _rows(item, all_of_it=bool(workload or words))]
-    text = table(["workload", "", "size", "GPU", "dtype", "scales", "variant"], shown)
+    text = table(["workload", "", "size", "GPU", "dtype", "scales", "variant", "layout", "s/step"], shown)
     if any(row[5].endswith("*") for row in shown):
         releases = sorted({known["release"] or "" for item in data for known in item["configurations"]} - {""})
         held = ", ".join(releases)
@@ -95,13 +95,13 @@ def _describe(entry: CatalogEntry, gpu_type: str | None, words: Sequence[str], i
 def _configurations(recipe: Summary, gpu_type: str | None, words: Sequence[str]) -> list[dict[str, Any]]:
     """One per size, GPU type, dtype, variant and release, with all scales of its rows. ``words``: parts of sizes."""
     wanted = gpus.row_types(gpu_type) if gpu_type else None
-    scales: dict[Configuration, set[int]] = {}
+    together: dict[Configuration, list[Configuration]] = {}
     for known in recipe.configurations:
         if (wanted is None or known.gpu in wanted) and (not words or any(word in known.size for word in words)):
-            scales.setdefault(known._replace(scales=()), set()).update(known.scales)
+            together.setdefault(known._replace(scales=(), layout="", published=None), []).append(known)
     sizes, types = {size: at for at, size in enumerate(recipe.sizes)}, [*gpus.gpu_types(), "any"]
     keys = sorted(
-        scales,
+        together,
         key=lambda key: (
             *(sizes[key.size], types.index(key.gpu), key.dtype),
             *(key.fp8_recipe or "", key.variant, key.release or ""),
@@ -115,7 +115,11 @@ def _configurations(recipe: Summary, gpu_type: str | None, words: Sequence[str])
             "fp8_recipe": key.fp8_recipe,
             "variant": key.variant,
             "release": key.release,
-            "scales": sorted(scales[key]),
+            "scales": sorted({scale for known in together[key] for scale in known.scales}),
+            "layouts": [
+                {"scales": known.scales, "layout": known.layout, "published_step_seconds": known.published}
+                for known in sorted(together[key], key=lambda known: known.scales)
+            ],
         }
         for key in keys
     ]
@@ -132,7 +136,7 @@ def _rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
         sizes = len({configuration["size"] for configuration in configurations})
         dtypes = sorted({configuration["dtype"] for configuration in configurations})
         more = f"llmb-run list -w {item['workload']} shows {len(configurations)}"
-        return [[item["workload"], state, f"{sizes} sizes", "", ",".join(dtypes), more, ""]]
+        return [[item["workload"], state, f"{sizes} sizes", "", ",".join(dtypes), more, "", "", ""]]
     rows: list[list[str]] = []
     scalings = _several_scalings(configurations)
     for number, configuration in enumerate(item["configurations"]):
@@ -148,9 +152,17 @@ def _rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
                 f"{configuration['dtype']} {scaling or ''}".strip(),
                 ",".join(f"{scale}{'*' if configuration['release'] else ''}" for scale in configuration["scales"]),
                 configuration["variant"] if len(item["variants"]) > 1 else "",
+                " / ".join(dict.fromkeys(known["layout"] or "DP" for known in configuration["layouts"])),
+                _seconds(configuration["layouts"]),
             ]
         )
     return rows
+
+
+def _seconds(layouts: Sequence[dict[str, Any]]) -> str:
+    """``9.86-10.2``: of all published step times."""
+    known = [value for layout in layouts for value in layout["published_step_seconds"] or ()]
+    return "-".join(dict.fromkeys(f"{value:.3g}" for value in (min(known), max(known)))) if known else ""
 
 
 def _several_scalings(configurations: Sequence[dict[str, Any]]) -> bool:

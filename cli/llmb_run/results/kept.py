@@ -91,7 +91,8 @@ class KeptFigures:
             packed = msgspec.msgpack.encode(_content(read, steps))
             says = steps.time and read.status.state == "Success" and read.window == window_of(record.plan)
             repeats = configuration_of(record) if says else ""
-            self._new.append(Kept(str(files.log), key, str(files.folder), stamp, packed, repeats))
+            mean, watts = (steps.time.mean if steps.time else None), (read.watts.mean if read.watts else None)
+            self._new.append(Kept(str(files.log), key, str(files.folder), stamp, packed, repeats, mean, watts))
             if len(self._new) >= _AT_ONCE:
                 self.close()
             # The steps of thousands of runs take more memory than all the rest, and hardly anybody asks for them.

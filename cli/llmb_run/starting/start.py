@@ -23,6 +23,7 @@ from llmb_run.terminal import notice, table
 def show_plans(asked: Sequence[Asked]) -> Result:
     """A dry run: the batch script of one job as launch.sh prints it, a table of several, or all plans as JSON."""
     from llmb_common.planning.job_plan import plan_as_dict
+    from llmb_common.planning.outlook import in_short
 
     say_warnings(asked)
 
@@ -33,6 +34,8 @@ def show_plans(asked: Sequence[Asked]) -> Result:
     if len(asked) > 1:
         return Result(data, _plan_table(asked), remarks=[f"{len(asked)} jobs, nothing started (dry run)"])
     plan = asked[0].plan
+    for line in in_short(plan):
+        notice(line)
     if asked[0].request.dry_run == "json":
         return Result(data, json.dumps(plan_as_dict(plan), indent=2) + "\n")
     return Result(data, lambda: _script(plan), for_programs=True)

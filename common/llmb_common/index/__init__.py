@@ -11,9 +11,10 @@ version, folders that changed are read again, and runs that have not ended are n
     rebuild(install)                   -> int         from the folders
     kept_figures(install, logs), keep_figures(...)    what reading logs gave: read once
     past_figures(install, stamp)                      of the runs that say how fast a configuration is here
+    past_times(install, workload, model_size)         the same of one model, times and power only
 """
 
-from llmb_common.index.figures import Kept, Past, keep_figures, kept_figures, past_figures
+from llmb_common.index.figures import Kept, Past, PastTime, keep_figures, kept_figures, past_figures, past_times
 from llmb_common.index.rows import UNREADABLE, RunFilter, RunRow, row_of
 from llmb_common.index.search import find_run, find_runs, note, rebuild
 
@@ -21,6 +22,7 @@ __all__ = [
     "UNREADABLE",
     "Kept",
     "Past",
+    "PastTime",
     "RunFilter",
     "RunRow",
     "find_run",
@@ -29,6 +31,7 @@ __all__ = [
     "kept_figures",
     "note",
     "past_figures",
+    "past_times",
     "rebuild",
     "row_of",
 ]

@@ -81,6 +81,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE figures ADD COLUMN configuration TEXT NOT NULL DEFAULT ''",
         "CREATE INDEX figures_by_configuration ON figures (configuration)",
     ),
+    (
+        # for plans, which do not look into the content; of runs that are measured from now on
+        "ALTER TABLE figures ADD COLUMN step_seconds REAL",
+        "ALTER TABLE figures ADD COLUMN watts REAL",
+    ),
 )
 
 

@@ -18,6 +18,9 @@ from llmb_common.index.database import index_file, open_index, read_index
 _NEWEST = 2000
 """Runs that speak for a site: systems change."""
 
+_NEWEST_OF_MODEL = 200
+"""Runs of one model that speak for it."""
+
 _AT_ONCE = 200
 """Logs that are looked for one by one; for more, all figures are read."""
 
@@ -25,7 +28,8 @@ _AT_ONCE = 200
 class Kept(NamedTuple):
     """The figures of one log over one window. Paths are absolute; ``stamp`` is the caller's.
 
-    ``configuration`` names what the run is a repeat of; empty where it says nothing of its speed.
+    ``configuration`` names what the run is a repeat of; empty where it says nothing of its speed. ``step_seconds``: the
+    mean of such a run; ``watts``: of one of its GPUs, None where they were not measured.
     """
 
     log: str
@@ -34,6 +38,8 @@ class Kept(NamedTuple):
     stamp: str
     content: bytes
     configuration: str = ""
+    step_seconds: float | None = None
+    watts: float | None = None
 
 
 class Past(NamedTuple):
@@ -42,6 +48,16 @@ class Past(NamedTuple):
     configuration: str
     run_id: str
     content: bytes
+
+
+class PastTime(NamedTuple):
+    """How fast a run was, and how much power a GPU took, None where nobody measured it."""
+
+    configuration: str
+    folder: Path
+    gpu_type: str
+    step_seconds: float
+    watts: float | None
 
 
 def kept_figures(install: Path, logs: Collection[str]) -> dict[tuple[str, str], Kept]:
@@ -64,13 +80,31 @@ def keep_figures(install: Path, figures: Iterable[Kept]) -> bool:
     try:
         with open_index(install) as connection:
             connection.executemany(
-                "INSERT OR REPLACE INTO figures SELECT :log, :window, :folder, :stamp, :content, :configuration"
+                "INSERT OR REPLACE INTO figures SELECT :log, :window, :folder, :stamp, :content, :configuration,"
+                " :step_seconds, :watts"
                 " WHERE EXISTS (SELECT 1 FROM runs WHERE folder = :folder)",
                 (figure._asdict() for figure in figures),
             )
     except (sqlite3.Error, OSError):
         return False
     return True
+
+
+def past_times(install: Path, workload: str, model_size: str) -> list[PastTime]:
+    """Of the newest runs of a model that have a configuration; nothing where ``past_figures`` finds nothing."""
+    query = (
+        "SELECT configuration, folder, gpu_type, step_seconds, watts FROM figures JOIN runs USING (folder)"
+        " WHERE configuration != '' AND step_seconds > 0 AND workload = ? AND model_size = ?"
+        " ORDER BY created DESC LIMIT ?"
+    )
+    try:
+        if not _is_trusted(install):
+            return []
+        with read_index(install) as connection:
+            rows = connection.execute(query, (workload, model_size, _NEWEST_OF_MODEL)).fetchall()
+    except (sqlite3.Error, OSError):
+        return []
+    return [PastTime(key, Path(folder), *rest) for key, folder, *rest in rows]
 
 
 def past_figures(install: Path, stamp: str) -> list[Past]:

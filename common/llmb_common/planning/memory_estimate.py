@@ -71,3 +71,13 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def fits(self) -> bool:
         """Whether peak and reserve are below the limit."""
         return self.peak + self.reserve <= self.limit
+
+    @property
+    def certain(self) -> bool:
+        """Whether a validated lower bound rules the job out."""
+        return (self.at_least or 0) + self.reserve > self.limit
+
+    @property
+    def verdict(self) -> str:
+        """``fits``, ``does not fit``, or ``may not fit`` where that is not certain."""
+        return "fits" if self.fits else "does not fit" if self.certain else "may not fit"

@@ -5,6 +5,7 @@ Pure: it reads no file, asks no scheduler and looks at no environment. ``Machine
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from llmb_common.errors import RequestError
 from llmb_common.gpus import per_node
 from llmb_common.planning import launcher
 from llmb_common.planning.case import Case, Given
-from llmb_common.planning.choose import choice_notices
+from llmb_common.planning.choose import choice_notices, documented_scales
 from llmb_common.planning.divisibility import Layout, check_layout
 from llmb_common.planning.engine import choose_engine, choose_in_release, engine_notices
 from llmb_common.planning.environment import job_environment, recipe_environment
@@ -51,6 +52,11 @@ from llmb_common.site.cluster import ClusterConfig
 from llmb_common.site.machine import Machine
 from llmb_common.slurm.options import parse_additional
 
+_TRIED = 64
+"""Scales around an undocumented one that are tried: nodes more and fewer."""
+
+_NEAREST = 4
+
 
 def make_plan(
     recipe: Recipe,
@@ -67,7 +73,12 @@ def make_plan(
         RequestError: there can be no such job.
     """
     install = _install(request)
-    case = choose_in_release(Given(recipe=recipe, cluster=cluster, request=request, machine=machine))
+    try:
+        case = choose_in_release(Given(recipe=recipe, cluster=cluster, request=request, machine=machine))
+    except RequestError as error:
+        if error.code == "undocumented-scale":
+            error.remedy += _forced_scales(recipe, cluster, request, machine)
+        raise
     engine = choose_engine(case)
     layout = _layout(case)
     moe_routing = moe_routing_for(case)
@@ -168,6 +179,24 @@ def make_plan(
         warnings=tuple(notices),
     )
     return msgspec.structs.replace(plan, preflight=preflight)
+
+
+def _forced_scales(recipe: Recipe, cluster: ClusterConfig, request: Request, machine: Machine) -> str:
+    """``, such as 96 (fits) and 192``: the numbers of GPUs nearest to the one asked for that FORCE takes."""
+    asked, found = request.gpus or 0, list[str]()
+    documented = documented_scales(Given(recipe=recipe, cluster=cluster, request=request, machine=machine))
+    step = request.gpus_per_node or cluster.gpus_per_node or per_node(request.gpu_type or cluster.gpu_type or "")
+    near = sorted(set(range(step, 2 * asked + step, step)) - {*documented}, key=lambda gpus: abs(gpus - asked))
+    for gpus in near[:_TRIED]:
+        forced = replace(request, gpus=gpus, force=True, preflight="warn")
+        try:
+            memory = make_plan(recipe, cluster, forced, machine).preflight.memory
+        except RequestError:
+            continue
+        found.append(str(gpus) if memory is None else f"{gpus} ({memory.verdict})")
+        if len(found) == _NEAREST:
+            break
+    return f", such as {', '.join(found)}" if found else ""
 
 
 def _time_notices(plan: JobPlan, band: Band | None, case: Case) -> list[str]:

@@ -39,7 +39,37 @@ def read_summary(folder: Path) -> Summary:
 
 def summary_of(recipe: Recipe) -> Summary:
     """The summary of a recipe that has been read."""
-    return Summary(recipe.name, recipe.workload, recipe.title, recipe.sizes, tuple(recipe.configurations))
+    rows = [row for row in recipe.listed_rows for _ in row.dtypes]
+    rows += recipe.catalogue.rows() if recipe.catalogue is not None else ()
+    seconds = _published(recipe)
+    known = (
+        one._replace(layout=row.parallelism, published=_span([seconds.get((*one[:5], scale)) for scale in one.scales]))
+        for one, row in zip(recipe.configurations, rows, strict=True)
+    )
+    return Summary(recipe.name, recipe.workload, recipe.title, recipe.sizes, tuple(known))
+
+
+def _published(recipe: Recipe) -> dict[tuple[object, ...], float]:
+    """Step times by what selects a row, and the number of GPUs.
+
+    Of the recipe's own container, else of the newest; of several results, the first.
+    """
+    from llmb_common.recipes.releases import container_release, release_order
+
+    own = release_order(container_release(recipe.image) or "0")
+    found: dict[tuple[object, ...], float] = {}
+    # A release is named where its function has other columns than the one that is listed.
+    results = [(release_order(recipe.document(r).container or "0"), r) for r in recipe.results if r.release is None]
+    for _, result in sorted(results, key=lambda item: (item[0] == own, item[0]), reverse=True):
+        fp8 = result.fp8_recipe or recipe.variant(result.variant).fp8_recipe if result.dtype == "fp8" else None
+        key = (result.size, result.gpu, result.dtype, fp8, result.variant, result.gpus)
+        found.setdefault(key, result.step_seconds)
+    return found
+
+
+def _span(values: Iterable[float | None]) -> tuple[float, float] | None:
+    known = [value for value in values if value is not None]
+    return (min(known), max(known)) if known else None
 
 
 def shipped_text(folders: Iterable[Path]) -> str:
@@ -50,7 +80,7 @@ def shipped_text(folders: Iterable[Path]) -> str:
     for folder in folders:
         recipe = load_recipe(folder)
         catalogues = (one.catalogue_file for one in (recipe, *recipe.releases.values()))
-        beside = dict.fromkeys(Path(file).name for file in catalogues if file)
+        beside = dict.fromkeys(Path(file).name for file in (*catalogues, recipe.results_file) if file)
         files = {name: _fingerprint(folder / name) for name in beside}
         entry = json.dumps([files, summary_of(recipe)], separators=(",", ":"))
         lines.append(f'"{_fingerprint(folder / "recipe.yaml")}":{entry}')
@@ -66,7 +96,10 @@ def _shipped_summary(folder: Path) -> Summary | None:
     except (OSError, KeyError):
         return None
     name, workload, title, sizes, configurations = values
-    rows = (Configuration._make((*row, tuple(scales))) for *row, scales in configurations)
+    rows = (
+        Configuration._make((*row, tuple(scales), layout, span and tuple(span)))
+        for *row, scales, layout, span in configurations
+    )
     return Summary(name, workload, title, tuple(sizes), tuple(rows))
 
 

@@ -16,6 +16,10 @@ class Configuration(NamedTuple):
     release: str | None
     """Of Megatron-Bridge, where the recipe's image has another one without it; else None."""
     scales: tuple[int, ...]
+    layout: str = ""
+    """``TP8 PP8 VP5``: what is not 1; only in summaries."""
+    published: tuple[float, float] | None = None
+    """The shortest and the longest step time that was published for these scales, in seconds; only in summaries."""
 
 
 class Summary(NamedTuple):

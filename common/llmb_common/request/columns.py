@@ -34,5 +34,12 @@ class Columns(msgspec.Struct, Generic[Batch], frozen=True, kw_only=True, forbid_
     recompute_layers: Division[Count] = 0
     offload_layers: Division[Count] = 0
 
+    @property
+    def parallelism(self) -> str:
+        """``TP8 PP8 VP5 FSDP``, for people; empty where there is data parallelism only."""
+        sizes = {name: getattr(self, name) or 1 for name in ("tp", "pp", "cp", "vp", "ep")}
+        words = [f"{name.upper()}{size}" for name, size in sizes.items() if size > 1]
+        return " ".join([*words, *(["FSDP"] if self.fsdp else [])])
+
 
 assert Columns.__struct_fields__ == tuple(COLUMNS.values())  # which help texts need before msgspec

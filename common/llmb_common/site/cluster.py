@@ -89,6 +89,11 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     image_folder: str | None = None
     checkpoint_gb_per_second: Annotated[float, msgspec.Meta(gt=0)] = CHECKPOINT_GB_PER_SECOND
     """At which all ranks of a job together write a checkpoint, in 10^9 bytes/s."""
+    price_per_gpu_hour: Annotated[float, msgspec.Meta(gt=0, lt=1e6)] | None = None
+    """For what ``llmb-run plan`` says of money, in ``currency``."""
+    currency: Annotated[str, msgspec.Meta(pattern=r"^[A-Z]{3}\Z")] = "USD"
+    watts_per_gpu: Annotated[float, msgspec.Meta(gt=0, lt=1e6)] | None = None
+    """For what it says of energy: power of a GPU that trains, where no run here has measured it."""
     mounts: tuple[str, ...] = ()
     environment: dict[str, str] = {}
     """Job variables of this site, for instance NCCL settings. They override the recipe's."""

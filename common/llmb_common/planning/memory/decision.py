@@ -101,7 +101,7 @@ def check_memory(case: Case, estimate: MemoryEstimate | None) -> list[str]:
     mode = case.request.preflight or "default"
     if estimate is None or estimate.fits:
         return []
-    certain = (estimate.at_least or 0) + estimate.reserve > estimate.limit
+    certain = estimate.certain
     said = _said(case, estimate, certain=certain)
     if mode == "strict" or (mode == "default" and certain):
         raise RequestError(

@@ -1,0 +1,165 @@
+"""What ``llmb-run plan`` shows of a job: where its values come from, memory, time, cost, and where its ranks are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from llmb_common.measured_here import measured_here
+from llmb_common.planning.job_plan import JobPlan, plan_as_dict
+from llmb_common.planning.memory_estimate import MemoryEstimate, StageMemory
+from llmb_common.planning.outlook import Span, energy_kwh, gpu_hours, job_seconds, ranged, short
+from llmb_common.planning.placement import ORDER, coordinates, groups
+from llmb_common.planning.sources import Source, sources
+from llmb_common.planning.step_time import CLASSES
+from llmb_common.printable import counted
+from llmb_common.site.cluster import FILE_NAME
+from llmb_run.place import Place
+from llmb_run.starting.requests import Asked
+from llmb_run.terminal import labelled
+
+_BAR = 52
+"""Columns of a bar."""
+
+_NODES = 3
+"""Nodes that are shown before the last."""
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """``watts`` of a GPU, None where nobody says them, and ``watts_from`` where; ``price`` of a GPU-hour."""
+
+    plan: JobPlan
+    sources: list[Source]
+    watts: float | None
+    watts_from: str
+    price: float | None
+    currency: str
+
+    @property
+    def hours(self) -> Span | None:
+        return gpu_hours(self.plan)
+
+    @property
+    def energy(self) -> Span | None:
+        return energy_kwh(self.plan, self.watts) if self.watts is not None else None
+
+    @property
+    def money(self) -> Span | None:
+        return self.hours.times(self.price) if self.hours is not None and self.price is not None else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Spans are pairs; seconds, GPU-hours, kWh and units of ``currency``."""
+        return {
+            "plan": plan_as_dict(self.plan),
+            "sources": [source._asdict() for source in self.sources],
+            "job_seconds": job_seconds(self.plan),
+            "gpu_hours": self.hours,
+            "watts_per_gpu": self.watts,
+            "energy_kwh": self.energy,
+            "cost": self.money,
+            "currency": self.currency if self.money is not None else None,
+            "rank_order": ORDER,
+            "groups": [group._asdict() for group in groups(self.plan)],
+            "ranks": [coordinates(self.plan, rank) for rank in range(self.plan.gpus)],
+        }
+
+    def text(self) -> str:
+        parts = [("job", self._job()), ("from", self._sources()), ("memory", list(self._memory()))]
+        parts += [("time", list(self._time())), ("cost", list(self._cost())), ("ranks", list(self._ranks()))]
+        return "".join(labelled(name, lines) for name, lines in parts if lines)
+
+    def _job(self) -> list[str]:
+        plan = self.plan
+        nodes = f"{counted(plan.nodes, 'node')} of {plan.gpus_per_node}"
+        return [f"{plan.workload} {plan.model_size} {plan.precision} on {plan.scale}, {nodes}"]
+
+    def _sources(self) -> list[str]:
+        together: dict[str, list[str]] = {}
+        for name, value, source in self.sources:
+            together.setdefault(source, []).append(f"{name} {value}")
+        return [f"{source}: {', '.join(values)}" for source, values in together.items()]
+
+    def _memory(self) -> Iterator[str]:
+        memory = self.plan.preflight.memory
+        if memory is None:
+            yield "not estimated"
+            return
+        yield f"GiB of one rank, of {memory.limit:.0f} ({memory.kind}: {memory.knowledge})"
+        for stage in memory.stages:
+            yield _bar(stage, memory)
+        parts = [f"{name[0].upper()} {name.replace('_', ' ')} {gib:.1f}" for name, gib in memory.fullest.parts.items()]
+        yield ", ".join([*(part for part in parts if not part.endswith(" 0.0")), f". reserve {memory.reserve:.0f}"])
+
+    def _time(self) -> Iterator[str]:
+        known = self.plan.preflight
+        whole = job_seconds(self.plan)
+        if whole is None or known.predicted_step_seconds is None:
+            yield "no published result and no run of this site says how long a step takes"
+        else:
+            step = ranged(Span(known.predicted_low or 0.0, known.predicted_high or 0.0))
+            yield f"{step} s a step in 9 of 10 cases, most likely {short(known.predicted_step_seconds)}"
+            yield f"from {CLASSES[known.knowledge or '']}"
+        if known.reference_step_seconds is not None:
+            yield f"published: {known.reference_step_seconds:g} s ({known.reference_software})"
+        if whole is not None:
+            steps = counted(self.plan.exit_after or self.plan.max_steps, "step")
+            yield f"{steps} and the start: {ranged(whole.times(1 / 60))} minutes, of {self.plan.time_limit}"
+
+    def _cost(self) -> Iterator[str]:
+        if self.hours is None:
+            return
+        yield f"{ranged(self.hours)} GPU-hours"
+        if self.energy is not None and self.watts is not None:
+            yield f"{ranged(self.energy)} kWh at {self.watts:.0f} W a GPU ({self.watts_from})"
+        if self.money is not None and self.price is not None:
+            yield f"{ranged(self.money)} {self.currency} at {self.price:g} a GPU-hour ({FILE_NAME})"
+
+    def _ranks(self) -> Iterator[str]:
+        plan = self.plan
+        known = groups(plan)
+        spans = [f"{group.name} {group.size} on {counted(group.nodes, 'node')}" for group in known]
+        yield f"in the order {ORDER}: {', '.join(spans) or 'one rank'}"
+        shown = [*range(min(_NODES, plan.nodes)), *([plan.nodes - 1] if plan.nodes > _NODES else [])]
+        for node in shown:
+            if node == plan.nodes - 1 > _NODES:
+                yield "..."
+            here = [
+                coordinates(plan, rank) for rank in range(node * plan.gpus_per_node, (node + 1) * plan.gpus_per_node)
+            ]
+            names = [group.name.lower() for group in known if group.name.lower() in here[0]]
+            places = (f"{name.upper()} {_range([rank[name] for rank in here])}" for name in names)
+            yield f"node {node}: ranks {_range([rank['rank'] for rank in here])}, {', '.join(places)}"
+
+
+def outlook_of(asked: Asked, place: Place) -> Outlook:
+    """Of one planned job."""
+    plan, cluster = asked.plan, place.cluster
+    measured = measured_here(place.install_or_none)(plan).watts
+    return Outlook(
+        plan=plan,
+        sources=sources(plan, asked.entry.recipe, cluster, asked.request),
+        watts=measured or cluster.watts_per_gpu,
+        watts_from="measured here" if measured else FILE_NAME,
+        price=cluster.price_per_gpu_hour,
+        currency=cluster.currency,
+    )
+
+
+def _bar(stage: StageMemory, memory: MemoryEstimate) -> str:
+    """``PP 0-6     54 WWWGGGGGGOOAAAAAAAAA..     |``: a letter for each part, and where the device ends."""
+    scale = _BAR / max(memory.limit, memory.peak + memory.reserve)
+    drawn, end = "", 0.0
+    for letter, gib in [*((name[0].upper(), gib) for name, gib in stage.parts.items()), (".", memory.reserve)]:
+        end += gib * scale
+        drawn += letter * (round(end) - len(drawn))
+    limit = round(memory.limit * scale)
+    filled = drawn.ljust(limit)
+    name = f"PP {_range([stage.first, stage.last])}"
+    return f"{name:<9}{stage.total:6.1f} {filled[:limit]}|{filled[limit:]}"
+
+
+def _range(values: list[int]) -> str:
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{low}-{high}"

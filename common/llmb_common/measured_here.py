@@ -1,0 +1,77 @@
+"""What this site's runs on record say of a job that is planned: step time and power, from the index of runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llmb_common.errors import LLMBError
+from llmb_common.gpus import CPU
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.step_time import Band, Look, Measured
+
+if TYPE_CHECKING:  # a dry run without an index starts faster without
+    from llmb_common.index import PastTime
+
+_NEWEST = 40
+"""Runs of a configuration that count: systems change."""
+
+_ALIKE = 8
+"""Other configurations that count, the newest run of each."""
+
+
+def measured_here(install: Path | None) -> Look:
+    """Looks at the runs of the installation ``install``, of those whose logs ``results`` or ``show`` has read."""
+
+    def look(plan: JobPlan) -> Measured:
+        if install is None or plan.gpu_type == CPU or not (install / ".llmb" / "index.db").is_file():
+            return Measured()
+        from llmb_common.index import past_times
+
+        rows = past_times(install, plan.workload, plan.model_size)
+        return _measured(plan, rows) if rows else Measured()
+
+    return look
+
+
+def _measured(plan: JobPlan, rows: Sequence[PastTime]) -> Measured:
+    from llmb_common.results.configuration import configuration_key, software_of_plan
+
+    key = f"{configuration_key(plan)} {software_of_plan(plan)}"
+    same = [row for row in rows if row.configuration == key]
+    others: dict[str, PastTime] = {}
+    for row in rows:
+        if row.configuration != key:
+            others.setdefault(row.configuration, row)
+    newest = [row for row in (*same, *rows) if row.gpu_type == plan.gpu_type and row.watts is not None]
+    return Measured(
+        same=_band([row.step_seconds for row in same[:_NEWEST]]) if same else None,
+        alike=[
+            (made, row.step_seconds) for row in list(others.values())[:_ALIKE] if (made := _plan_of(row)) is not None
+        ],
+        watts=newest[0].watts if newest else None,
+    )
+
+
+def _plan_of(row: PastTime) -> JobPlan | None:
+    from llmb_common.runs.record import load_record
+
+    try:
+        return load_record(row.folder).plan
+    except LLMBError:
+        return None
+
+
+def _band(seconds: Sequence[float]) -> Band:
+    """Where a further run lies in 9 of 10 cases, if runs scatter as stated, or as these do."""
+    from llmb_common.results.distributions import t_quantile
+    from llmb_common.results.scatter import STATED
+
+    logs = [math.log(value) for value in seconds]
+    middle = math.fsum(logs) / len(logs)
+    degrees = STATED.run_degrees + len(logs) - 1
+    squares = STATED.run_degrees * STATED.total**2 + math.fsum((log - middle) ** 2 for log in logs)
+    half = t_quantile(0.05, degrees) * math.sqrt(squares / degrees * (1 + 1 / len(logs)))
+    return Band(math.exp(middle), math.exp(middle - half), math.exp(middle + half), "own runs")

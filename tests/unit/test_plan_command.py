@@ -1,0 +1,139 @@
+"""``llmb-run plan``: one screen of what a job will take, the same as JSON, and what this site has measured before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llmb_common.launch import plan_from_variables
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.placement import coordinates, groups
+from support.cli import Cli
+from support.iteration_logs import mbridge_line
+from support.runs import PUBLISHED, make_run
+
+ROOT = Path(__file__).resolve().parents[2]
+LLAMA = ("plan", "-w", "llama3.1", "-s", "70b", "--dtype", "bf16", "--gpu-type", "h100")
+SLURM = {"CLUSTER_TYPE": "slurm"}
+
+
+def plan(recipe: str = "llama3.1", **variables: str) -> JobPlan:
+    return plan_from_variables(ROOT / recipe, {"LLMB_INSTALL": "/x", "CLUSTER_TYPE": "slurm", **variables})[1]
+
+
+def section(out: str, name: str) -> list[str]:
+    """The lines beside ``name``."""
+    lines = out.splitlines()
+    first = next(at for at, line in enumerate(lines) if line.startswith(f"{name} "))
+    rest = lines[first + 1 :]
+    more = next((at for at, line in enumerate(rest) if not line.startswith(" ")), len(rest))
+    return [line[11:] for line in [lines[first], *rest[:more]]]
+
+
+def test_one_screen_says_where_values_come_from_and_what_the_job_takes(cli: Cli) -> None:
+    (cli.install / "cluster_config.yaml").write_text(
+        "gpu_type: h100\nprice_per_gpu_hour: 2\ncurrency: EUR\nwatts_per_gpu: 700\nslurm: {account: research}\n"
+    )
+    done = cli(*LLAMA[:-2], "--scale", "64", "--set", "gbs=256", MAX_STEPS="100", **SLURM)
+    assert done.status == 0, done.err
+    assert section(done.out, "job") == ["pretrain_llama3.1 70b bf16 on 64 H100 GPUs, 8 nodes of 8"]
+    origin = section(done.out, "from")
+    assert "cluster_config.yaml: GPU type h100, account research" in origin
+    assert "--scale: GPUs 64" in origin
+    assert "llama3.1-nemo2.md:12-17: TP 4, PP 4, CP 2, VP 5, MBS 1" in origin
+    assert "GBS: GBS 256" in origin
+    assert "MAX_STEPS: steps 100" in origin
+    assert "GiB of one rank, of 79" in section(done.out, "memory")[0]
+    assert section(done.out, "memory")[1].startswith("PP 0 ")
+    time = section(done.out, "time")
+    assert "s a step in 9 of 10 cases, most likely" in time[0]
+    assert time[1] == "from published results of this model on this GPU type, in other layouts or scales"
+    hours, energy, money = section(done.out, "cost")
+    assert hours.endswith(" GPU-hours")
+    assert energy.endswith(" kWh at 700 W a GPU (cluster_config.yaml)")
+    assert money.endswith(" EUR at 2 a GPU-hour (cluster_config.yaml)")
+    assert section(done.out, "ranks")[-1] == "node 7: ranks 56-63, TP 0-3, CP 0-1, DP 1, PP 3"
+
+
+def test_json_has_the_plan_and_every_rank(cli: Cli) -> None:
+    data = cli(*LLAMA, "--scale", "64", "--json", **SLURM).data
+    known = data["plan"]["preflight"]
+    assert known["predicted_low"] < known["predicted_step_seconds"] < known["predicted_high"]
+    assert [round(value, 3) for value in data["gpu_hours"]] == [
+        round((300 + 50 * known[bound]) * 64 / 3600, 3) for bound in ("predicted_low", "predicted_high")
+    ]
+    assert (data["energy_kwh"], data["cost"], data["currency"]) == (None, None, None), "nobody said any"
+    assert data["ranks"][63] == {"rank": 63, "node": 7, "tp": 3, "cp": 1, "dp": 1, "pp": 3}
+    assert data["groups"][0] == {"name": "TP", "size": 4, "stride": 1, "nodes": 1}
+
+
+def test_a_job_that_does_not_fit_is_shown_and_refused(cli: Cli) -> None:
+    done = cli(
+        "plan",
+        "-w",
+        "nemotron4",
+        "-s",
+        "340b",
+        "--dtype",
+        "bf16",
+        "--gpu-type",
+        "h100",
+        "--scale",
+        "64",
+        "--force",
+        **SLURM,
+    )
+    assert done.status == 2
+    assert section(done.out, "memory")
+    assert "does not fit" in done.err
+
+
+def test_an_undocumented_scale_names_those_that_force_takes_and_whether_they_fit(cli: Cli) -> None:
+    done = cli(*LLAMA, "--scale", "96", **SLURM)
+    assert done.status == 2
+    assert "--force accepts other numbers of GPUs that the layout divides, such as 96 (fits), " in done.err
+    large = cli(
+        "plan", "-w", "nemotron4", "-s", "340b", "--dtype", "bf16", "--gpu-type", "h100", "--scale", "64", **SLURM
+    )
+    assert "such as 64 (does not fit), 128 (fits)" in large.err
+
+
+def test_ranks_are_in_megatrons_order_tp_cp_dp_pp_and_experts_in_theirs() -> None:
+    """As RankGenerator of megatron-core numbers them: TP varies fastest, PP slowest."""
+    p = plan(MODEL_SIZE="70b", DTYPE="bf16", GPU_TYPE="h100", JOB_TOTAL_GPUS="64")
+    every = [coordinates(p, rank) for rank in range(p.gpus)]
+    assert len({(c["tp"], c["cp"], c["dp"], c["pp"]) for c in every}) == p.gpus
+    assert [c["tp"] for c in every[:5]] == [0, 1, 2, 3, 0]
+    assert [rank for rank, c in enumerate(every) if (c["tp"], c["dp"], c["pp"]) == (0, 0, 0)] == [0, 4]
+    moe = plan("grok1", GPU_TYPE="h100", JOB_TOTAL_GPUS="512", DTYPE="bf16")
+    assert {group.name: (group.size, group.stride) for group in groups(moe)}["EP"] == (
+        8,
+        4 if moe.etp is None else moe.etp,
+    )
+    assert coordinates(moe, 511)["ep"] == 7
+
+
+def with_power(milliseconds: float, watts: float) -> str:
+    extra = f" energy per GPU (J/iter/GPU): {watts * milliseconds / 1000:.1f} | power per GPU (W/GPU): {watts:.1f} |"
+    return "".join(mbridge_line(at, 50, milliseconds=milliseconds).rstrip("\n") + extra + "\n" for at in range(1, 51))
+
+
+def test_this_sites_own_runs_count_first_with_their_power(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmb_run.results.kept._COARSE_NS", 0)
+    job = ("plan", "-w", "llama3.1", "-s", "405b", "--dtype", "fp8", "--gpu-type", "gb200", "--scale", "128")
+    before = cli(*job, "--json", **SLURM).data["plan"]["preflight"]
+    assert before["knowledge"] == "other container"
+    for number in range(3):
+        make_run(cli.install, job_id=str(number + 1), log=with_power(6500.0, 950.0))
+    assert cli("results").status in (0, 1)
+    data = cli(*job, "--json", **SLURM).data
+    known = data["plan"]["preflight"]
+    assert known["knowledge"] == "own runs"
+    assert known["predicted_step_seconds"] == pytest.approx(6.5, rel=0.001)
+    assert 1.03 < known["predicted_high"] / known["predicted_step_seconds"] < 1.08
+    assert data["watts_per_gpu"] == pytest.approx(950.0)
+    assert "W a GPU (measured here)" in cli(*job, **SLURM).out
+    other = cli(*job, "--set", "gbs=128", "--json", **SLURM).data["plan"]["preflight"]
+    assert other["knowledge"] == "other layout"
+    assert PUBLISHED["JOB_TOTAL_GPUS"] == "128"
