@@ -30,7 +30,7 @@ _MOST_LINES = 40
 
 
 def check_nodes(
-    runs: Sequence[str], *, exclude_failed: bool, days: float, wait: str, settings: Mapping[str, Any]
+    runs: Sequence[str], *, stress: bool, exclude_failed: bool, days: float, wait: str, settings: Mapping[str, Any]
 ) -> Result:
     """``llmb-run health``.
 
@@ -45,10 +45,33 @@ def check_nodes(
     asked, left = choose(executor, install, nodes, partition)
     if left:
         notice(f"not asked: {counted_by(left)}")
-    found = look(executor, needs, asked, not_asked=left, wait=round(seconds_of(wait, "--wait")))
+    patience = round(seconds_of(wait, "--wait"))
+    if stress:
+        from llmb_common.health.stress import MINUTES, stressed
+
+        _require_torch(needs)
+        found = look(
+            executor,
+            needs,
+            asked,
+            not_asked=left,
+            wait=patience,
+            minutes=MINUTES,
+            then=lambda held, found: stressed(held, needs, found, install),
+        )
+    else:
+        found = look(executor, needs, asked, not_asked=left, wait=patience)
     if exclude_failed and found.failed:
         keep_out(install, found.failed, days)
     return shown(found, excluded=exclude_failed, named=nodes is not None)
+
+
+def _require_torch(needs: Needs) -> None:
+    """Raise RequestError where it is not known in which image, or which Python, PyTorch is."""
+    if needs.containers and needs.image is None:
+        raise RequestError(
+            "--stress runs in the image of a workload, and none is named", remedy="add -w WORKLOAD, or a RUN"
+        )
 
 
 def _meant(
@@ -103,7 +126,10 @@ def _of_runs(place: Place, runs: Sequence[str]) -> tuple[Executor, Needs, str | 
 def shown(found: Health, *, excluded: bool, named: bool) -> Result:
     """The result of a look: JSON for each node, a table, and what to do."""
     failed = found.failed
-    remarks = [f"{counted(len(found.verdicts), 'node')} in {found.seconds:.0f} s: {counted_by(_statuses(found))}"]
+    from llmb_common.health.stress import measured_lines
+
+    remarks = measured_lines(found.measured)
+    remarks += [f"{counted(len(found.verdicts), 'node')} in {found.seconds:.0f} s: {counted_by(_statuses(found))}"]
     if found.complaint:
         remarks.append(f"the scheduler says: {found.complaint.splitlines()[0]}")
     hint = ""
@@ -117,6 +143,7 @@ def shown(found: Health, *, excluded: bool, named: bool) -> Result:
             "nodes": [_as_dict(found, item.node) for item in found.verdicts],
             "not_asked": dict(found.not_asked),
             "drift": found.drift,
+            "measured": dict(found.measured),
             "seconds": round(found.seconds, 1),
             "excluded": [item.node for item in failed] if excluded else [],
         },

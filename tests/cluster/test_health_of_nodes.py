@@ -94,3 +94,15 @@ def test_one_ill_node_one_that_hangs_and_one_that_is_silent(site: Site, slurm: S
     status, output, errors = site.run("health")
     assert (status, output) == (0, ""), f"the others are not asked again: {errors}"
     assert "3 excluded" in errors
+
+
+def test_nodes_at_work_over_gloo(site: Site, engine_python: Path) -> None:
+    config = site.install / "cluster_config.yaml"
+    stand_in = str(site.install.parent / "engine")
+    config.write_text(config.read_text().replace(stand_in, str(engine_python)) + "gpu_type: cpu\n")
+    for number in range(1, 5):
+        site.trees.node(f"gpu{number}")
+    status, found = site.health("--stress")
+    assert (status, {node["status"] for node in found["data"]["nodes"]}) == (0, {"ok"}), found
+    assert set(found["data"]["measured"]["medians"]) == {"tflops", "copy", "pair"}
+    assert set(found["data"]["measured"]["pairs"]) == {"gpu1+gpu2", "gpu3+gpu4"}

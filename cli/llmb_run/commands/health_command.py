@@ -26,6 +26,7 @@ from llmb_run.app import Command
 @options.dtype
 @options.scale
 @options.job_settings
+@options.flag("--stress", help="Also work: products and copies on every GPU, all-reduces in nodes and between them.")
 @options.flag("--exclude-failed", help="Keep later jobs away from the nodes that fail, for --days.")
 @click.option(
     "--days",
@@ -37,7 +38,9 @@ from llmb_run.app import Command
 )
 @click.option("--wait", metavar="SPAN", default="60s", help="How long to wait for the nodes.", show_default=True)
 @options.json
-def command(runs: tuple[str, ...], exclude_failed: bool, days: float, wait: str, **settings: Any) -> Result:
+def command(
+    runs: tuple[str, ...], stress: bool, exclude_failed: bool, days: float, wait: str, **settings: Any
+) -> Result:
     """Look at nodes before a job runs there: drivers, GPUs, NVLink, network, kernel, limits, folders.
 
     \b
@@ -46,8 +49,9 @@ def command(runs: tuple[str, ...], exclude_failed: bool, days: float, wait: str,
     llmb-run health RUN                          # the nodes of a run
     llmb-run health -w pretrain_llama3.1 -s 405b --dtype fp8 --scale 128
 
-    One short job asks all of them at once. Exit status 1 where a node fails, or does not answer.
+    One short job asks all of them at once. With --stress it lasts some minutes, in the image of the workload. Exit
+    status 1 where a node fails, or does not answer.
     """
     from llmb_run.checking import check_nodes
 
-    return check_nodes(runs, exclude_failed=exclude_failed, days=days, wait=wait, settings=settings)
+    return check_nodes(runs, stress=stress, exclude_failed=exclude_failed, days=days, wait=wait, settings=settings)

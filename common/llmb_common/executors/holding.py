@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from llmb_common.planning.job_plan import SlurmPlan
 from llmb_common.programs import Answer
+
+MOST_GROUPS = 4096
+"""Ports that may be in use at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +45,14 @@ class Held(Protocol):
     @property
     def nodes(self) -> Sequence[str]:
         """Their names."""
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """By which they reach each other."""
+
+    @property
+    def port(self) -> int:
+        """From here on ports are ours, for now."""
 
     def run(
         self, argv: Sequence[str], seconds: float, *, inside: Container | None = None, nodes: Sequence[str] = ()

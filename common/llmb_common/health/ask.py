@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from llmb_common.health.facts import Facts, read_facts
 from llmb_common.health.fleet import drift
 from llmb_common.health.judge import Verdict, judge
 from llmb_common.health.needs import Needs
-from llmb_common.health.program import command, parse_frames
+from llmb_common.health.program import PYTHONS, command, parse_frames
 from llmb_common.programs import Answer
 from llmb_common.submission.excluded_nodes import exclude_nodes, exclusions
 
@@ -34,6 +34,8 @@ class Health:
     facts: Mapping[str, Facts] = field(default_factory=dict)
     not_asked: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    measured: Mapping[str, Any] = field(default_factory=dict)
+    """Under load."""
     complaint: str = ""
     """Of the scheduler, where not all answered."""
 
@@ -79,21 +81,23 @@ def look(
     *,
     not_asked: Mapping[str, str] | None = None,
     wait: int = 60,
+    minutes: int = 2,
+    then: Callable[[Held, Health], Health] = lambda held, found: found,
 ) -> Health:
-    """Hold the nodes, look at them, and judge.
+    """Hold the nodes, look at them, and judge; ``then`` is what is done with them as long as they are held.
 
     Raises:
         SchedulerError: they are not given, or none could start anything
     """
-    with executor.hold(_wanted(needs, nodes, wait, minutes=2)) as held:
-        return looked(held, needs, not_asked or {})
+    with executor.hold(_wanted(needs, nodes, wait, minutes)) as held:
+        return then(held, looked(held, needs, not_asked or {}))
 
 
 def looked(held: Held, needs: Needs, not_asked: Mapping[str, str]) -> Health:
     """The first stage, on nodes that are held."""
     begun = time.monotonic()
     spec = {"stage": "look", "folders": dict(needs.folders), "written": ["workload"]}
-    answer, said = said_by(held, command(spec, needs.pythons), LOOK_SECONDS)
+    answer, said = said_by(held, command(spec, (*PYTHONS, *needs.pythons)), LOOK_SECONDS)
     if not said:
         raise SchedulerError(
             f"no node answered: {answer.complaint}",
@@ -103,17 +107,17 @@ def looked(held: Held, needs: Needs, not_asked: Mapping[str, str]) -> Health:
     verdicts = judge(held.nodes, facts, needs)
     complaint = "" if len(facts) == len(held.nodes) else (answer.errors.strip() or answer.why)[:500]
     known = {node: found for node, found in facts.items() if found is not None}
-    return Health(verdicts, known, not_asked, time.monotonic() - begun, complaint)
+    return Health(verdicts, known, not_asked, time.monotonic() - begun, complaint=complaint)
 
 
 def said_by(
-    held: Held, argv: Sequence[str], seconds: float, inside: Container | None = None
+    held: Held, argv: Sequence[str], seconds: float, inside: Container | None = None, nodes: Sequence[str] = ()
 ) -> tuple[Answer, dict[str, Any]]:
     """What each node says; those that lost their step with that of a dead node are asked once more."""
-    answer = held.run(argv, seconds, inside=inside)
+    answer = held.run(argv, seconds, inside=inside, nodes=nodes)
     said = parse_frames(answer.output)
     dead = held.unreached(answer)
-    if dead and (rest := [node for node in held.nodes if node not in said and node not in dead]):
+    if dead and (rest := [node for node in nodes or held.nodes if node not in said and node not in dead]):
         said |= parse_frames(held.run(argv, seconds, inside=inside, nodes=rest).output)
     return answer, said
 

@@ -18,7 +18,7 @@ from llmb_common.health.needs import Needs
 from llmb_common.health.remarks import Level, Remark
 from llmb_common.printable import printable
 from llmb_common.runs.evidence.findings import NodeFinding, find_on_nodes
-from llmb_common.runs.evidence.nodes import Nodes
+from llmb_common.runs.evidence.nodes import Node, Nodes
 
 Status = Literal["ok", "warn", "fail", "silent", "not asked"]
 
@@ -31,6 +31,8 @@ _EVIDENCE: dict[str, Level] = {
     "throttled": "fail",
     "slow-clock": "fail",
     "pcie": "fail",
+    "socket": "fail",
+    "no-gpudirect": "warn",
     "locked-clock": "warn",
     "power-limit": "warn",
 }
@@ -64,11 +66,24 @@ def judge(asked: Sequence[str], said: Mapping[str, Facts | None], needs: Needs) 
         remarks[facts.node] += _own(facts, needs)
     for node, remark in unlike(fleet, needs):
         remarks[node].append(remark)
-    if needs.device == "cuda":
-        found = Nodes(tuple(facts.evidence for facts in fleet))
-        for node, finding in find_on_nodes(replace(needs, nodes=len(fleet)), found):
-            remarks[node] += _taken(finding)
+    for node, remark in evidence_remarks([facts.evidence for facts in fleet], needs):
+        remarks[node].append(remark)
     return [_verdict(node, said, remarks[node]) for node in asked]
+
+
+def evidence_remarks(nodes: Sequence[Node], needs: Needs) -> Iterator[tuple[str, Remark]]:
+    """What a run on these nodes would find in their accounts, by node."""
+    if needs.device == "cuda":
+        for node, finding in find_on_nodes(replace(needs, nodes=len(nodes)), Nodes(tuple(nodes))):
+            yield from ((node, remark) for remark in _taken(finding))
+
+
+def with_remarks(verdicts: Sequence[Verdict], more: Mapping[str, Sequence[Remark]]) -> list[Verdict]:
+    """The verdicts, with what was found later; each thing once."""
+    return [
+        _judged(item.node, list(dict.fromkeys([*item.remarks, *more[item.node]]))) if item.node in more else item
+        for item in verdicts
+    ]
 
 
 def _verdict(node: str, said: Mapping[str, Facts | None], remarks: Sequence[Remark]) -> Verdict:
@@ -76,6 +91,10 @@ def _verdict(node: str, said: Mapping[str, Facts | None], remarks: Sequence[Rema
         return Verdict(node, "silent", (Remark("answer", "fail", "no answer in time"),))
     if said[node] is None:
         return Verdict(node, "silent", (Remark("answer", "fail", "no Python 3.6 or newer on the node"),))
+    return _judged(node, remarks)
+
+
+def _judged(node: str, remarks: Sequence[Remark]) -> Verdict:
     order = ("fail", "warn", "unknown", "drift")
     shown = [msgspec.structs.replace(remark, text=printable(remark.text)[:300]) for remark in remarks]
     shown.sort(key=lambda remark: order.index(remark.level))

@@ -40,6 +40,9 @@ class Needs:
     folders: Mapping[str, str] = field(default_factory=dict)
     """To look into, by what they are for; into ``workload`` a file is written."""
     pythons: tuple[str, ...] = ()
+    """Of the training engine, where jobs run without a container."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """The job's own variables."""
 
     @property
     def containers(self) -> bool:
@@ -75,6 +78,7 @@ def needs_of_site(config: ClusterConfig, install: Path, partition: str | None = 
         mounts=config.mounts,
         folders={"installation": str(install), "workload": str(install / "workloads"), "/tmp": "/tmp"},
         pythons=tuple(filter(None, [engine.python])) if engine else (),
+        env=config.environment,
     )
 
 
@@ -96,6 +100,7 @@ def needs_of(plan: JobPlan) -> Needs:
         mounts=plan.mounts,
         folders=folders | ({"images": str(image.parent)} if image else {}),
         pythons=(plan.engine_python,) if plan.engine_python else (),
+        env={name: item.value for name, item in plan.env.items()},
     )
 
 

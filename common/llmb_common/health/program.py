@@ -14,8 +14,8 @@ from llmb_common.submission.code import training_code
 
 _PACKAGE = "llmb_train"
 _MODULES = (
-    *("__init__", "evidence/__init__", "evidence/ask", "evidence/gpus", "evidence/machine"),
-    *("health/__init__", "health/__main__", "health/children", "health/looks"),
+    *("__init__", "evidence/__init__", "evidence/ask", "evidence/gpus", "evidence/machine", "evidence/nccl"),
+    *("health/__init__", "health/__main__", "health/children", "health/looks", "health/stress", "health/ranks"),
 )
 PYTHONS = ("python3", "/usr/libexec/platform-python", "python3.12", "python3.11", "python3.10", "python3.9")
 
@@ -37,9 +37,9 @@ main(json.loads(sys.argv[2]))
 """
 
 
-def command(spec: dict[str, Any], pythons: Sequence[str] = ()) -> list[str]:
-    """The words that run ``spec`` on a node; ``pythons`` are tried after those that systems bring."""
-    words = [_code(training_code()), json.dumps(spec, separators=(",", ":")), *dict.fromkeys((*PYTHONS, *pythons))]
+def command(spec: dict[str, Any], pythons: Sequence[str]) -> list[str]:
+    """The words that run ``spec`` on a node, with the first of ``pythons`` that works there."""
+    words = [_code(training_code()), json.dumps(spec, separators=(",", ":")), *dict.fromkeys(pythons)]
     return ["bash", "-c", shell_part(__file__, "node.sh"), "llmb-health", *words]
 
 

@@ -130,12 +130,22 @@ def baseline_references(record: RunRecord, known: Sequence[Baseline], past: Past
 
 def unlike_baselines(record: RunRecord, account: Account, known: Sequence[Baseline]) -> list[NodeFinding]:
     """Where the run's nodes are not as a baseline's were: that of its configuration, else the newest with such GPUs."""
-    alike = [item for item in known if item.setup and item.setup.get("gpus") == account.gpus]
-    if not alike or any(run.run_id == record.paths.run_id for item in alike for run in item.runs):
+    if any(run.run_id == record.paths.run_id for item in _alike(account, known) for run in item.runs):
         return []
-    key = configuration_key(record.plan)
-    item = max(alike, key=lambda item: (item.key == key, item.added))
+    return unlike_site(account, known, configuration_key(record.plan))
+
+
+def unlike_site(account: Account, known: Sequence[Baseline], key: str = "") -> list[NodeFinding]:
+    """The same of nodes that no run is on record of; ``key`` is that of a configuration."""
+    item = max(_alike(account, known), key=lambda item: (item.key == key, item.added), default=None)
+    if item is None:
+        return []
     return held_against(account, item.setup, f"this site's baseline {item.key}", same_job=item.key == key)
+
+
+def _alike(account: Account, known: Sequence[Baseline]) -> list[Baseline]:
+    """Those of nodes with the same GPUs."""
+    return [item for item in known if item.setup and item.setup.get("gpus") == account.gpus]
 
 
 def baselines_for(plan: JobPlan, software: str, known: Sequence[Baseline], past: PastRuns) -> list[Reference]:

@@ -176,7 +176,7 @@ def system() -> Dict[str, Any]:
     cores = ROOT / "sys/devices/system/cpu"
     governors = [read(Path(file)) for file in glob.glob(str(cores / "cpu[0-9]*/cpufreq/scaling_governor"))]
     idle = names(cores / "cpu0/cpuidle")
-    shm = os.statvfs(str(ROOT / "dev/shm"))
+    shm = _room(str(ROOT / "dev/shm"))
     parameters = " ".join(
         read(ROOT / place) or ""
         for place in ("proc/driver/nvidia/params", "sys/module/nvidia/parameters/NVreg_RegistryDwords")
@@ -185,8 +185,8 @@ def system() -> Dict[str, Any]:
     return {
         "memlock": _limit("Max locked memory"),
         "nofile": _limit("Max open files"),
-        "shm_size": shm.f_blocks * shm.f_frsize,
-        "shm_free": shm.f_bavail * shm.f_frsize,
+        "shm_size": shm["size"],
+        "shm_free": shm["free"],
         "governors": sorted({governor for governor in governors if governor}),
         "idle_states": len(idle) or None,
         "idle_disabled": sum(read(cores / "cpu0/cpuidle" / name / "disable") == "1" for name in idle),
@@ -243,11 +243,8 @@ def _in_d() -> Dict[int, Tuple[str, str]]:
 def folder(path: str, written: bool = False) -> Dict[str, Any]:
     """``there``, ``free`` bytes and ``size``; where it is to be ``written`` to, what speaks against that."""
     place = Path(path)
-    if not place.is_dir():
-        return {"path": path, "there": place.exists(), "free": None, "size": None, "problem": None}
-    room = os.statvfs(path)
-    problem = None
-    if written:
+    found = dict(_room(path), path=path, there=place.is_dir(), problem=None)
+    if written and found["there"]:
         trial = place / f".llmb-health-{machine.node_name(os.environ)}-{os.getpid()}"
         try:
             with trial.open("wb") as stream:
@@ -255,14 +252,17 @@ def folder(path: str, written: bool = False) -> Dict[str, Any]:
                 os.fsync(stream.fileno())
             trial.unlink()
         except OSError as error:
-            problem = error.strerror or str(error)
-    return {
-        "path": path,
-        "there": True,
-        "free": room.f_bavail * room.f_frsize,
-        "size": room.f_blocks * room.f_frsize,
-        "problem": problem,
-    }
+            found["problem"] = error.strerror or str(error)
+    return found
+
+
+def _room(path: str) -> Dict[str, Any]:
+    """``free`` and ``size`` in bytes of the file system there."""
+    try:
+        room = os.statvfs(path)
+    except OSError:
+        return {"free": None, "size": None}
+    return {"free": room.f_bavail * room.f_frsize, "size": room.f_blocks * room.f_frsize}
 
 
 def _limit(what: str) -> Optional[int]:

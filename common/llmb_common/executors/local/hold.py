@@ -8,7 +8,8 @@ import socket
 from collections.abc import Sequence
 
 from llmb_common.errors import RequestError
-from llmb_common.executors.holding import Container
+from llmb_common.executors.holding import MOST_GROUPS, Container
+from llmb_common.executors.slurm.script import PORT_BASE, PORT_COUNT
 from llmb_common.programs import Answer, ask
 
 
@@ -18,6 +19,14 @@ class ThisMachine(contextlib.AbstractContextManager["ThisMachine"]):
     @property
     def nodes(self) -> Sequence[str]:
         return (_name(),)
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        return {_name(): "127.0.0.1"}
+
+    @property
+    def port(self) -> int:
+        return PORT_BASE + os.getpid() % (PORT_COUNT - MOST_GROUPS)
 
     def run(
         self, argv: Sequence[str], seconds: float, *, inside: Container | None = None, nodes: Sequence[str] = ()

@@ -1,0 +1,101 @@
+"""What one GPU, or one rank on a CPU, does in the second stage. Imports torch."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from llmb_train.evidence import nccl
+
+RENDEZVOUS = timedelta(seconds=30)
+"""For the ranks of a group to find each other, and for one collective."""
+_LINES = ("NCCL version", "Using network", "NET/IB : Using", "Selected provider", " via ", "MNNVL")
+_SECONDS = {"cuda": 12.0, "cpu": 0.3}
+"""Of matrix products: as long as GPUs take to get warm, and as the looks at them need."""
+_SIDE = {"cuda": 8192, "cpu": 384}
+_COPIED = {"cuda": 512 << 20, "cpu": 4 << 20}
+_REDUCED = {"cuda": 256 << 20, "cpu": 1 << 20}
+"""Side of the matrices, and bytes."""
+
+
+def alone(device: str, index: int) -> dict[str, float]:
+    """``tflops`` of a matrix product (bf16; on a CPU fp32), ``copy`` within the memory, reads and writes counted,
+    ``to_gpu`` and ``from_gpu`` in GB/s. Raises ValueError for a product that is wrong."""
+    if device == "cuda":
+        torch.cuda.set_device(index)
+    else:
+        torch.set_num_threads(1)
+    side, kind = _SIDE[device], torch.bfloat16 if device == "cuda" else torch.float32
+    ones = torch.ones(side, side, device=device, dtype=kind)
+    product = ones @ ones
+    if not bool((product == side).all()):
+        raise ValueError("a matrix product is wrong")
+    factor = torch.randn(side, side, device=device, dtype=kind)
+    times = _times(lambda: torch.mm(factor, factor, out=product), device, _SECONDS[device])
+    source = torch.empty(_COPIED[device], dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    size = float(_COPIED[device]) / 1e9
+    found = {"tflops": 2e-12 * side**3 / times, "copy": 2 * size / _times(lambda: target.copy_(source), device)}
+    if device == "cuda":
+        host = torch.empty(_COPIED[device], dtype=torch.uint8, pin_memory=True)
+        found["to_gpu"] = size / _times(lambda: target.copy_(host, non_blocking=True), device)
+        found["from_gpu"] = size / _times(lambda: host.copy_(target, non_blocking=True), device)
+    return found
+
+
+def together(spec: dict[str, Any], group: dict[str, Any], rank: int, index: int) -> dict[str, Any]:
+    """``gbps`` of an all-reduce among the group's ranks, as nccl-tests count it (bus bandwidth), and what NCCL says of
+    the way (``log``, of a node's first rank). Raises for a rendezvous that fails, and for a wrong sum."""
+    device, world = spec["device"], len(group["nodes"]) * spec["gpus"]
+    if device == "cuda":
+        torch.cuda.set_device(index)
+    else:
+        torch.set_num_threads(1)
+    log = Path(tempfile.mkdtemp(prefix="llmb-health-")) / "nccl.log"
+    if device == "cuda" and index == 0:
+        nccl.write_log(os.environ, log)
+    address = spec["addresses"][group["nodes"][0]]
+    store = dist.TCPStore(address, group["port"], world, rank == 0, timeout=RENDEZVOUS, wait_for_workers=False)
+    backend = "nccl" if device == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=RENDEZVOUS)
+    count = _REDUCED[device] // 4
+    data = torch.full((count,), float(rank + 1), device=device)
+    dist.all_reduce(data)
+    if not bool((data == world * (world + 1) / 2).all()):
+        raise ValueError("an all-reduce gave a wrong sum")
+    data.zero_()
+    seconds = _times(lambda: dist.all_reduce(data), device, repeats=8)
+    dist.barrier()  # whoever has the store must not go first
+    said = log.read_text(errors="replace").splitlines() if log.is_file() else []
+    log.unlink(missing_ok=True)
+    log.parent.rmdir()
+    lines = [line[:300] for line in said if any(word in line for word in _LINES)][:200]
+    return {"gbps": 2 * (world - 1) / world * count * 4 / 1e9 / seconds, "log": lines}
+
+
+def _times(work: Any, device: str, seconds: float = 0.0, repeats: int = 5) -> float:
+    """The median time of ``work``, repeated, and for at least so many seconds."""
+    for _ in range(3):
+        work()
+    times: list[float] = []
+    end = time.monotonic() + seconds
+    while len(times) < repeats or time.monotonic() < end:
+        _wait(device)
+        begun = time.perf_counter()
+        work()
+        _wait(device)
+        times.append(time.perf_counter() - begun)
+    return statistics.median(times)
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()

@@ -1,0 +1,186 @@
+"""The second stage of ``llmb-run health``: what is made of measurements, and of a second pass with other partners."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from llmb_common.health.ask import Health
+from llmb_common.health.judge import judge
+from llmb_common.health.stress import measured_lines, stressed
+from llmb_common.programs import Answer
+from llmb_common.results import baselines as kept
+from llmb_common.results.baselines import Baseline, BaselineRun
+from llmb_train.health.children import frames
+from support.health_fleets import fleet, needs
+
+NODES = tuple(f"n{number}" for number in range(1, 9))
+LOG = [
+    "n1:1:1 [0] NCCL INFO Using network IB",
+    "n1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA",
+]
+
+
+class Bench:
+    """Nodes that give the figures that a test wants: of a GPU, and of a pair, or an error."""
+
+    port, nodes = 21000, NODES
+
+    def __init__(self) -> None:
+        self.gpus: dict[tuple[str, int], dict[str, Any]] = {}
+        self.slow_nodes: dict[str, float | str] = {}
+        self.slow_pairs: dict[frozenset[str], float | str] = {}
+        self.silent: set[str] = set()
+        self.asked: list[list[tuple[str, ...]]] = []
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        return dict.fromkeys(self.nodes, "127.0.0.1")
+
+    def run(self, argv: Sequence[str], seconds: float, *, inside: Any = None, nodes: Sequence[str] = ()) -> Answer:
+        spec = msgspec.json.decode(argv[5])
+        self.asked.append([tuple(group["nodes"]) for group in spec["groups"] if len(group["nodes"]) > 1])
+        lines = [line for node in nodes if node not in self.silent for line in self._said(node, spec)]
+        return Answer(0, "\n".join(lines).encode())
+
+    def unreached(self, answer: Answer) -> Sequence[str]:
+        return ()
+
+    def _said(self, node: str, spec: dict[str, Any]) -> list[str]:
+        groups = [
+            {"nodes": group["nodes"], "ranks": {str(n): self._rank(group["nodes"]) for n in range(spec["gpus"])}}
+            for group in spec["groups"]
+            if node in group["nodes"]
+        ]
+        alone = {str(n): self._gpu(node, n) for n in range(spec["gpus"])} if spec["alone"] else {}
+        return frames(node, {"node": node, "looks": {"alone": alone, "load": [], "groups": groups}})
+
+    def _gpu(self, node: str, index: int) -> dict[str, Any]:
+        usual = {"tflops": 700.0, "copy": 2600.0, "to_gpu": 55.0, "from_gpu": 55.0}
+        odd = self.gpus.get((node, index), {})
+        return odd if {"error", "hung"} & set(odd) else {"value": {**usual, **odd}}
+
+    def _rank(self, group: Sequence[str]) -> dict[str, Any]:
+        rates = [self.slow_nodes[node] for node in group if node in self.slow_nodes and len(group) > 1]
+        rates += [self.slow_pairs[frozenset(group)]] if frozenset(group) in self.slow_pairs else []
+        usual = 48.0 if len(group) > 1 else 400.0
+        problem = next((rate for rate in rates if isinstance(rate, str)), None)
+        if problem is not None:
+            return {"error": problem}
+        return {"value": {"gbps": min([usual, *rates]), "log": LOG if len(group) > 1 else []}}  # type: ignore[type-var]
+
+
+def found_by(bench: Bench, tmp_path: Path, **changes: Any) -> dict[str, tuple[str, list[str]]]:
+    """Status and failing or warning checks of each node that is not well."""
+    health = _looked()
+    result = stressed(bench, needs(**changes), health, tmp_path)
+    bench.result = result  # type: ignore[attr-defined]
+    return {
+        item.node: (item.status, [it.text for it in item.remarks if it.level in ("fail", "warn")])
+        for item in result.verdicts
+        if item.status != "ok"
+    }
+
+
+def _looked() -> Health:
+    facts = fleet(nodes=len(NODES))
+    return Health(judge(list(NODES), facts, needs()), facts)
+
+
+def test_healthy_nodes_stay_so_and_the_medians_are_told(tmp_path: Path) -> None:
+    bench = Bench()
+    assert found_by(bench, tmp_path) == {}
+    assert bench.asked == [[("n1", "n2"), ("n3", "n4"), ("n5", "n6"), ("n7", "n8")]], "nobody is asked again"
+    first, *account = measured_lines(bench.result.measured)  # type: ignore[attr-defined]
+    assert first == (
+        "medians: matrix product 700 TFLOPS, copy in memory 2600 GB/s, copy to the GPU 55 GB/s, "
+        "copy from the GPU 55 GB/s, all-reduce in a node 400 GB/s, all-reduce between two nodes 48 GB/s"
+    )
+    assert any("GPUDirect RDMA yes" in line for line in account)
+
+
+@pytest.mark.parametrize(
+    ("figures", "status", "text"),
+    [
+        ({"tflops": 590.0}, "fail", "GPU 3: matrix product 590 TFLOPS; usual here: 700 TFLOPS"),
+        ({"tflops": 640.0}, "warn", "GPU 3: matrix product 640 TFLOPS"),
+        ({"copy": 2300.0}, "fail", "GPU 3: copy in memory 2300 GB/s"),
+        ({"to_gpu": 40.0}, "fail", "GPU 3: copy to the GPU 40 GB/s"),
+        ({"from_gpu": 27.0}, "fail", "GPU 3: copy from the GPU 27 GB/s"),
+        (
+            {"error": "ValueError: a matrix product is wrong"},
+            "fail",
+            "GPU 3 under load: ValueError: a matrix product is",
+        ),
+        ({"hung": "cannot be killed: state D"}, "fail", "GPU 3 under load: cannot be killed: state D"),
+    ],
+)
+def test_a_gpu_against_all_others(tmp_path: Path, figures: dict[str, Any], status: str, text: str) -> None:
+    bench = Bench()
+    bench.gpus["n5", 3] = figures
+    found = found_by(bench, tmp_path)
+    assert list(found) == ["n5"]
+    assert found["n5"][0] == status
+    assert found["n5"][1][0].startswith(text)
+
+
+@pytest.mark.parametrize("how", [20.0, "RuntimeError: timed out"])
+def test_a_node_is_blamed_only_when_a_healthy_partner_gets_no_more_out_of_it(tmp_path: Path, how: float | str) -> None:
+    bench = Bench()
+    bench.slow_nodes["n4"] = how
+    found = found_by(bench, tmp_path)
+    assert found["n4"][0] == "fail"
+    assert found["n4"][1][0].startswith("with n3 and with n2: ")
+    assert list(found) == ["n4"], "its first partner is cleared"
+    assert bench.asked[1:] == [[("n3", "n1"), ("n4", "n2")]]
+
+
+def test_two_that_are_slow_with_each_other_only_are_not_left_out(tmp_path: Path) -> None:
+    bench = Bench()
+    bench.slow_pairs[frozenset(("n3", "n4"))] = 20.0
+    found = found_by(bench, tmp_path)
+    assert {node: status for node, (status, _) in found.items()} == {"n3": "warn", "n4": "warn"}
+    assert found["n3"][1] == ["n3 and n4 are slow with each other only: look at the path between them"]
+
+
+def test_where_nobody_reaches_anybody_all_pairs_fail(tmp_path: Path) -> None:
+    bench = Bench()
+    bench.slow_nodes = dict.fromkeys(NODES, "RuntimeError: connection refused")
+    found = found_by(bench, tmp_path)
+    assert {status for status, _ in found.values()} == {"fail"}
+    assert len(found) == len(NODES)
+    assert len(bench.asked) == 1, "there is no healthy partner"
+
+
+def test_a_node_that_says_nothing_under_load_fails_and_its_partner_is_tried_again(tmp_path: Path) -> None:
+    bench = Bench()
+    bench.silent = {"n2"}
+    found = found_by(bench, tmp_path)
+    assert list(found) == ["n2"]
+    assert bench.asked[1:] == [[("n1", "n3")]]
+
+
+def test_nodes_that_failed_at_rest_are_left_alone(tmp_path: Path) -> None:
+    health = _looked()
+    verdicts = [msgspec.structs.replace(item, status="fail") if item.node == "n1" else item for item in health.verdicts]
+    bench = Bench()
+    stressed(bench, needs(), Health(verdicts, health.facts), tmp_path)
+    assert bench.asked[0] == [("n2", "n3"), ("n4", "n5"), ("n6", "n7")]
+
+
+def test_what_the_site_expects_is_said_where_it_is_not_so(tmp_path: Path) -> None:
+    run = BaselineRun("20261101-000000-aaaa", 1.0, 0.0)
+    setup: dict[str, str | float] = {
+        "gpus": "8 x NVIDIA H100 80GB HBM3",
+        "adapters": "8 at 400 Gbit/s",
+        "power_limit": "650 W",
+    }
+    (tmp_path / ".llmb").mkdir()
+    kept._write(tmp_path, [Baseline("abc", "a title", "0.3", 1.0, (run,), setup)])
+    found = found_by(Bench(), tmp_path)
+    assert {status for status, _ in found.values()} == {"warn"}
+    assert found["n1"][1] == ["power limit 700 W, and 650 W in this site's baseline abc"]
