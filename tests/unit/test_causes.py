@@ -368,3 +368,15 @@ def test_an_earlier_start_of_the_job_is_not_asked(cli: Cli) -> None:
     start = '{"event":"%s","time":1,"job_id":"101","pid":1,"restart":1,"nodes":"gpu1","exit_code":%s}\n'
     record.paths.events.write_text(start % ("start", "null") + start % ("log", len(RANK_OUT_OF_MEMORY) + 1))
     assert "second start" in named(diagnose(replace(record)))
+
+
+def test_what_the_run_itself_knows_is_no_riddle(tmp_path: Path) -> None:
+    """Its supervisor ended it, and of a job that never started there is only Slurm's word."""
+    hung = make_run(tmp_path, state="FAILED", log="LLMB manifest: {}\n")
+    hung.paths.batch_log.write_text("srun: error: gpu2: task 0: Killed\n")
+    events = [(210, "start", "null"), (228, "hang", "0"), (230, "end", "124")]
+    lines = (f'{{"event":"{what}","time":{at},"job_id":"101","exit_code":{code}}}\n' for at, what, code in events)
+    hung.paths.events.write_text("".join(lines))
+    assert diagnose(hung).summary.startswith("unknown: hung before its first iteration: none came in 18 s")
+    gone = make_run(tmp_path, state="LOST").with_state("LOST", "squeue no longer knows job 7")
+    assert diagnose(gone).summary == "unknown: LOST, squeue no longer knows job 7"

@@ -21,7 +21,7 @@ from llmb_common.process import ProcessId, identify
 from llmb_common.runs.finding import Attempt, Finding, attempts_of
 from llmb_common.runs.record import ArrayTask, RunRecord, Submission
 from llmb_common.slurm.hostlist import expand
-from llmb_common.slurm.query import JobInfo, Place
+from llmb_common.slurm.query import WRITTEN_OFF, JobInfo, Place
 from llmb_common.submission.create import create_run
 
 
@@ -445,3 +445,14 @@ def test_a_suspended_job_was_not_queued_again(record: RunRecord, slurm: Slurm) -
     slurm.queue = [job(record, "SUSPENDED", nodes="n1", started=200.0)]
     found = look(record)
     assert (found.state, found.attempts, found.nodes, slurm.asked_for_starts) == ("SUSPENDED", (), "n1", 0)
+
+
+def test_what_accounting_has_written_off_is_lost_unless_the_job_has_ended_by_its_own_word(
+    record: RunRecord, slurm: Slurm
+) -> None:
+    slurm.accounting = [job(record, "CANCELLED", reason=WRITTEN_OFF, exit_code="0:0")]
+    found = look(record.with_state("PENDING"))
+    assert (found.state, found.job_id, found.since) == ("LOST", "7", 300.0)
+    assert found.detail == f"{WRITTEN_OFF}; llmb-run retry starts it again"
+    say(record, START, END)
+    assert look(record.with_state("RUNNING")).state == "COMPLETED"

@@ -247,8 +247,9 @@ def _summary(chosen: Cause | None, suspect: Evidence | None, outcome: Outcome) -
         where = [f"rank {chosen.rank}"] if chosen.rank is not None and chosen.kind != "hang" else []
         where += [f"on {chosen.node}"] if chosen.node else []
         return f"{chosen.what}{f' ({chr(32).join(where)})' if where else ''}"
-    if suspect is None or (outcome.problem and suspect.role != "killed"):
-        return f"unknown: {outcome.problem or 'no output'}"
+    # A job that hung was ended by its own supervisor: whoever was killed then is no riddle.
+    if suspect is None or (outcome.problem and (suspect.role != "killed" or outcome.problem.startswith("hung"))):
+        return f"unknown: {outcome.problem or outcome.said or 'no output'}"
     rank = f"rank {suspect.ranks[0]}" if suspect.ranks else "a rank"
     on = f" on {suspect.node}" if suspect.node else ""
     if suspect.role == "killed":

@@ -245,7 +245,7 @@ def _queued(row: list[str]) -> JobInfo:
     )
 
 
-_WRITTEN_OFF = "by nobody, as where Slurm's controller lost its jobs; llmb-run retry starts it again"
+WRITTEN_OFF = "accounting has ended the job, and nobody cancelled it: Slurm's controller has lost its jobs"
 """Who cancels a job has a number in accounting. It ends all jobs that a controller has forgotten when it starts
 (``as_mysql_flush_jobs_on_cluster`` of slurmdbd; seen with 22.05)."""
 
@@ -261,7 +261,7 @@ def _accounted(row: list[str]) -> JobInfo:
         _time(started),
         _time(ended),
         nodes,
-        reason=_WRITTEN_OFF if (state.strip(), exit_code) == ("CANCELLED", "0:0") else "",
+        reason=WRITTEN_OFF if (state.strip(), exit_code) == ("CANCELLED", "0:0") else "",
         exit_code=exit_code,
         failed="" if failed in ([], ["None"], ["(null)"]) else failed[0],
     )

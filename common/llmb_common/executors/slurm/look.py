@@ -11,7 +11,7 @@ from llmb_common.executors.slurm.attempts import with_attempts
 from llmb_common.process import identify, is_alive, runs_with
 from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import COMPLETED, FAILED, LOST, NOT_SUBMITTED, RUNNING, SUBMITTED, SUBMITTING, RunRecord
-from llmb_common.slurm.query import JobInfo, Place, in_accounting, in_queue
+from llmb_common.slurm.query import WRITTEN_OFF, JobInfo, Place, in_accounting, in_queue
 from llmb_common.slurm.states import is_live
 from llmb_common.timing.job_events import JobEvents, read_events
 
@@ -76,7 +76,11 @@ def _judge(record: RunRecord, jobs: list[JobInfo], whole: list[JobInfo], problem
         # For tasks that were cancelled together before they started Slurm keeps one row, without their numbers.
         jobs = [replace(job, job_id=f"{job.job_id}_{task.index}") for job in whole if not is_live(job.state)]
     job = _ours(record, jobs, events)
-    if job is not None and not (_is_late(job) and (problem or events.exit_code is not None)):
+    written_off = job is not None and job.reason == WRITTEN_OFF
+    if job is not None and written_off and events.exit_code is None:
+        detail = f"{WRITTEN_OFF}; llmb-run retry starts it again"
+        return Finding(LOST, detail, since=job.ended, job_id=job.job_id, nodes=job.nodes or events.nodes)
+    if job is not None and not written_off and not (_is_late(job) and (problem or events.exit_code is not None)):
         return _from_job(record, job, events)
     if events.exit_code is not None and (events.exit_code == 0 or not problem):
         # The job has ended by its own account. While nobody can be asked, only success counts: Slurm may be about to
