@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from llmb_common.files import write_atomic
+from llmb_common.gpus import GPUS
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.step_time.bands import (
     CLASSES,
@@ -154,29 +155,37 @@ def of_result(recipe: Recipe, result: Result) -> Point | None:
 def of_catalogue(recipe: Recipe) -> Iterable[Point]:
     """The printed rows, also those of no function: these have their model's numbers, and their own columns.
 
-    Rows that drop tokens are other work.
+    Rows that drop tokens are other work; rows of what nobody knows are named.
     """
     if recipe.results_file is None or recipe.catalogue is None:
         return
     rows = [row for row in read_published(Path(recipe.results_file)) if not row.drops_tokens]
     sizes = {row.model.partition(" (")[0]: row.size for row in rows if row.size}
     for row in rows:
-        size = row.size or sizes[row.model.partition(" (")[0]]
+        size = row.size or sizes.get(row.model.partition(" (")[0])
         catalogue = recipe.of_release(row.release).catalogue or recipe.catalogue
-        yield of_printed(catalogue, row, size, odd=bool(row.note))
+        point = of_printed(catalogue, row, size)
+        if point is not None:
+            yield point
+        else:
+            print(f"left out: {row.document}:{row.line}: {row.model} {row.precision} on {row.gpu}", file=sys.stderr)
 
 
-def of_printed(catalogue: Catalogue, row: PublishedRow, size: str, *, odd: bool) -> Point:
-    name = row.function or next(item.name for item in catalogue.index if (item.model, item.task) == (size, "pretrain"))
-    function = catalogue.function(name)
-    assert function.flops_per_token is not None
+def of_printed(catalogue: Catalogue, row: PublishedRow, size: str | None) -> Point | None:
+    """None: the catalogue has no such model, or the GPU or its precision is not known."""
+    names = [item.name for item in catalogue.index if (item.model, item.task) == (size, "pretrain")]
+    known = PRECISIONS.get(row.precision)
+    if not names or known is None or row.gpu not in GPUS or known[0] not in GPUS[row.gpu].peaks:
+        return None
+    function = catalogue.function(row.function or names[0])
+    if function.flops_per_token is None:
+        return None
     columns: dict[str, Any] = {name: n for name, n in row.columns.items() if name != "seqlen" and n is not None}
     layout = Layout(gpus=row.gpus, **columns | {"fsdp": bool(columns.get("fsdp"))})
     sequence = row.columns["seqlen"] or function.sequence_length
     longer = 6 * attention_columns(function.architecture) * (sequence - function.sequence_length)
-    per_token = function.flops_per_token + longer
-    words = (layout, row.gpu, *PRECISIONS[row.precision], row.container)
-    return Point(Work(*words, sequence, function.architecture, per_token), row.step_seconds, odd)
+    words = (layout, row.gpu, *known, row.container, sequence, function.architecture)
+    return Point(Work(*words, function.flops_per_token + longer), row.step_seconds, odd=bool(row.note))
 
 
 def fit(known: Sequence[Point], parts: Sequence[dict[str, float]]) -> dict[str, float]:
@@ -222,58 +231,69 @@ def left_over(known: Sequence[Point], weights: dict[str, float]) -> list[Known]:
 
 
 class Miss(NamedTuple):
-    """The natural logarithm of a result's time over what was predicted without it, and what it is left out with."""
+    """The natural logarithm of a result's time over what was predicted without it, and what it is left out with.
+
+    ``of``: which of its model's results; predictions that know the same count once.
+    """
 
     group: str
     error: float
+    of: int
 
 
 def misses(known: Sequence[Point], containers: Sequence[str]) -> dict[tuple[str, str], list[Miss]]:
     """By class of knowledge and kind of model."""
-    found: dict[tuple[str, str], list[Miss]] = defaultdict(list)
+    found: dict[tuple[str, str], set[Miss]] = defaultdict(set)
     parts = [seconds_by_part(point.work) for point in known]
     for model in dict.fromkeys(point.work.model for point in known):
         others = [(point, part) for point, part in zip(known, parts, strict=True) if point.work.model != model]
         weights = fit(*map(list, zip(*others, strict=True)))
         own = [point for point in known if point.work.model == model]
         rows = left_over(own, weights)
-        for point, row in zip(own, rows, strict=True):
-            for knowledge, error in _misses_of(point, row, own, rows, containers):
-                group = str(point.configuration) if knowledge in OF_CONFIGURATIONS else model
-                found[knowledge, point.work.kind].append(Miss(group, error))
-    return found
+        for at, (point, row) in enumerate(zip(own, rows, strict=True)):
+            found["new model", point.work.kind].add(Miss(model, row.left, at))
+            every = [pair for pair in zip(own, rows, strict=True) if pair[0] is not point and not pair[0].odd]
+            for pool in _known_then(point, every):
+                for knowledge, error in _misses_of(point, row, pool, containers):
+                    group = str(point.configuration) if knowledge in OF_CONFIGURATIONS else model
+                    found[knowledge, point.work.kind].add(Miss(group, error, at))
+    return {key: list(errors) for key, errors in found.items()}
+
+
+def _known_then(point: Point, every: Sequence[tuple[Point, Known]]) -> Iterable[Sequence[tuple[Point, Known]]]:
+    """What is known of a model when a job like ``point`` is planned: in a new container, in the newest, in an old one.
+
+    Of its own configuration nothing later: such a job would have a result of its own.
+    """
+    yield [pair for pair in every if pair[0].release < point.release]
+    yield [pair for pair in every if pair[0].release <= point.release]
+    yield [pair for pair in every if pair[0].configuration != point.configuration]
 
 
 def _misses_of(
-    point: Point, row: Known, own: Sequence[Point], rows: Sequence[Known], containers: Sequence[str]
+    point: Point, row: Known, others: Sequence[tuple[Point, Known]], containers: Sequence[str]
 ) -> Iterable[tuple[str, float]]:
-    """``own``: the results of its model, ``rows``: what these have left."""
-    yield "new model", row.left
-    pairs = [(other, left) for other, left in zip(own, rows, strict=True) if other is not point]
-    elsewhere = [left for other, left in pairs if other.work.gpu_type != point.work.gpu_type and not other.odd]
+    """``row``: what the point has left; ``others``: other results of its model, with what these have left."""
+    elsewhere = [left for other, left in others if other.work.gpu_type != point.work.gpu_type]
     if elsewhere:
         yield "other GPU type", row.left - anchor(row, elsewhere, containers)
     # A scale that only repeats the work of each GPU is too easy to speak for other layouts.
-    unlike = [left for other, left in pairs if other.scaled != point.scaled and not other.odd]
+    unlike = [left for other, left in others if other.scaled != point.scaled]
     if any(left.gpu == row.gpu for left in unlike):
         yield "other layout", row.left - anchor(row, unlike, containers)
-    same = [other for other, _ in pairs if other.configuration == point.configuration and not other.odd]
-    mine = point.release
-    if others := [other for other in same if other.release != mine]:
-        yield (
-            "other container",
-            math.log(point.seconds / nearest(point.container, others, containers).seconds),
-        )
+    same = [other for other, _ in others if other.configuration == point.configuration]
+    if apart := [other for other in same if other.release != point.release]:
+        yield "other container", math.log(point.seconds / nearest(point.container, apart, containers).seconds)
     # The nearest to a second measurement in one container: that in another patch of the same release.
     for other in same:
-        if other.release[:2] == mine[:2] and other.release < mine:
+        if other.release[:2] == point.release[:2] and other.release < point.release:
             yield "published", math.log(point.seconds / other.seconds)
 
 
 def nearest(container: str, others: Sequence[Point], containers: Sequence[str]) -> Point:
     """The result in the container next to ``container``, the newer of two."""
     at = place_of(container, containers)
-    return min(reversed(others), key=lambda other: abs(place_of(other.container, containers) - at))
+    return min(others, key=lambda other: (abs(place_of(other.container, containers) - at), [-n for n in other.release]))
 
 
 def width(knowledge: str, found: Sequence[Miss]) -> Width | None:
@@ -307,8 +327,7 @@ def quantile(errors: Sequence[float], level: float) -> float:
     return ordered[min(len(ordered), math.ceil((len(ordered) + 1) * level)) - 1]
 
 
-def learn() -> Learned:
-    known = points()
+def learn(known: Sequence[Point]) -> Learned:
     releases = {point.release: point.container for point in known}  # one has two names
     containers = [releases[release] for release in sorted(releases)]
     found = misses(known, containers)
@@ -329,7 +348,7 @@ def as_text(what: Learned) -> str:
 
 
 def as_table(what: Learned) -> str:
-    lines = ["| class | kind | results | of | median error | 90 % band | inside a band made without them |"]
+    lines = ["| class | kind | predictions | of | median error | 90 % band | inside a band made without them |"]
     lines.append("|---|---|---|---|---|---|---|")
     for name, kinds in what.bands.items():
         of = "configurations" if name in OF_CONFIGURATIONS else "models"
@@ -342,7 +361,7 @@ def as_table(what: Learned) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     write = "--write" in (sys.argv[1:] if arguments is None else arguments)
-    what = learn()
+    what = learn(points())
     print(as_table(what), end="")
     docs = DOCS.read_text(encoding="utf-8")
     before, _, rest = docs.partition(BEGIN)

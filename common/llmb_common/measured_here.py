@@ -65,7 +65,10 @@ def _plan_of(row: PastTime) -> JobPlan | None:
 
 
 def _band(seconds: Sequence[float]) -> Band:
-    """Where a further run lies in 9 of 10 cases, if runs scatter as stated, or as these do."""
+    """Where a further run lies in 9 of 10 cases, if runs scatter as stated, or as these do.
+
+    These may all be of one day: that many runs know it well says nothing of another.
+    """
     from llmb_common.results.distributions import t_quantile
     from llmb_common.results.scatter import STATED
 
@@ -73,5 +76,5 @@ def _band(seconds: Sequence[float]) -> Band:
     middle = math.fsum(logs) / len(logs)
     degrees = STATED.run_degrees + len(logs) - 1
     squares = STATED.run_degrees * STATED.total**2 + math.fsum((log - middle) ** 2 for log in logs)
-    half = t_quantile(0.05, degrees) * math.sqrt(squares / degrees * (1 + 1 / len(logs)))
+    half = t_quantile(0.05, degrees) * math.sqrt(2 * squares / degrees)
     return Band(math.exp(middle), math.exp(middle - half), math.exp(middle + half), "own runs")

@@ -105,7 +105,7 @@ class Outlook:
             yield f"published: {known.reference_step_seconds:g} s ({known.reference_software})"
         if whole is not None:
             steps = counted(self.plan.exit_after or self.plan.max_steps, "step")
-            yield f"{steps} and the start: {ranged(whole.times(1 / 60))} minutes, of {self.plan.time_limit}"
+            yield f"{steps} and the start: {ranged(whole.times(1 / 60))} minutes, time limit {self.plan.time_limit}"
 
     def _cost(self) -> Iterator[str]:
         if self.hours is None:

@@ -47,7 +47,11 @@ def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Requ
     here = site if not machine.traits.this_machine else "this machine"
     found = [
         Source("GPU type", plan.gpu_type, of("GPU_TYPE", request.gpu_type, here)),
-        Source("GPUs", str(plan.gpus), of("JOB_TOTAL_GPUS", request.gpus, "this machine")),
+        Source(
+            "GPUs" if plan.device == "cuda" else "ranks",
+            str(plan.gpus),
+            of("JOB_TOTAL_GPUS", request.gpus, "this machine"),
+        ),
         Source("size", plan.model_size, of("MODEL_SIZE", request.model_size, default)),
         Source("dtype", precision(plan.dtype, plan.fp8_recipe), of("DTYPE", request.dtype, default)),
         Source("variant", plan.variant, of("CONFIG_VARIANT", request.variant, "newest documented")),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -10,10 +9,10 @@ import msgspec
 
 from llmb_common.planning.job_plan import CheckpointPlan, JobPlan
 from llmb_common.planning.published import published_results
-from llmb_common.planning.step_time.bands import Band, predict
+from llmb_common.planning.step_time.bands import Band, learned, place_of, predict
 from llmb_common.planning.step_time.work import work_of
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.recipes.releases import container_release, release_order, same_release
+from llmb_common.recipes.releases import container_release, same_release
 
 
 @dataclass(frozen=True)
@@ -56,16 +55,9 @@ def _published(plan: JobPlan, recipe: Recipe) -> tuple[float, bool] | None:
         for result in published_results(bare, recipe)
         if recipe.document(result).framework == "Megatron-Bridge"
     ]
-    own = container_release(plan.image)
+    own, containers = container_release(plan.image), learned().containers
     if not found:
         return None
-    seconds, container = min(found, key=lambda item: _months(own, item[1]))
+    at = place_of(own or "", containers)
+    seconds, container = min(found, key=lambda item: abs(place_of(item[1], containers) - at))
     return seconds, same_release(own, container)
-
-
-def _months(own: str | None, container: str) -> float:
-    """Between two releases, and a little for patches; of an unknown one nothing, so that the newest is taken."""
-    if own is None:
-        return 0.0
-    years, months, patch = (a - b for a, b in zip(release_order(own), release_order(container), strict=True))
-    return math.fabs(12 * years + months + patch / 100)
