@@ -35,7 +35,10 @@ def customer_report(tmp_path_factory: pytest.TempPathFactory) -> Report:
 def file(customer_report: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page, with a verdict that has much to say."""
     said = "fast, but not training: " + "the loss rises from 5.1 to 54, stalls cost 180 %; " * 8
-    groups = tuple({**group, "verdict": "not training", "verdict_text": said} for group in customer_report.groups[:1])
+    groups = tuple(
+        {**group, "verdict": "not training", "verdict_text": said, "difference": -0.0004}
+        for group in customer_report.groups[:1]
+    )
     report = msgspec.structs.replace(customer_report, groups=groups + customer_report.groups[1:])
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(html_page(report), encoding="utf-8")
@@ -74,6 +77,12 @@ def test_at_every_width_all_of_it_can_be_read(browser: Browser, file: Path, widt
             assert hidden(page) == []
             assert overlaps(page) == []
             assert pale(page) == []
+
+
+def test_nothing_has_no_sign_of_less(page: Page) -> None:
+    text = page.locator("#groups").inner_text()
+    assert "+0.0" in text
+    assert "\u22120.0" not in text
 
 
 def test_a_window_made_narrower_draws_the_charts_again(page: Page) -> None:

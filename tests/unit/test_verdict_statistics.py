@@ -365,6 +365,18 @@ def test_a_history_without_stalls_makes_a_stall_that_nobody_saw_unlikely():
     assert stalling.high > calm.high + 0.01
 
 
+def test_the_upper_bound_of_stalls_holds_where_they_are_of_unlike_size():
+    """A tenth of the steps takes 40 % longer on average, exponentially distributed."""
+    source = random.Random(1)
+
+    def one() -> StepTime:
+        stalls = tuple(source.expovariate(2.5) for _ in range(40) if source.random() < 0.1)
+        return StepTime(1.0, 0.0, count=10, stalls=stalls, steps=40)
+
+    bounds = [level([one() for _ in range(3)]).stalls_high for _ in range(1000)]
+    assert sum(bound < math.log1p(0.04) for bound in bounds) <= 35
+
+
 def test_stalls_in_some_runs_only_leave_more_open_than_as_many_in_all():
     even = level([run(10.0, stalls=(0.5,) * 4)] * 4)
     burst = level([run(10.0, stalls=(0.5,) * 16), *[run(10.0)] * 3])

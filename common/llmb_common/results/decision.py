@@ -345,6 +345,11 @@ def _compound(runs: Sequence[StepTime], history: Stalls | None, z: float) -> tup
     share = total / steps if steps else 0.0
     if total <= 0:
         return share, share, share
+    # As many as were seen are few for the upper bound: Fay and Feuer add the largest one once more, which is too many.
+    more = 0.0 if history else max(max(run.stalls, default=0.0) for run in runs) / 2
+    return share, _bound(total, squared, steps, -z), _bound(total + more, squared + 2 * more * more, steps, z)
+
+
+def _bound(total: float, squared: float, steps: float, z: float) -> float:
     shape = total * total / squared
-    low, high = (share * gamma_quantile(shape, side) / shape for side in (-z, z))
-    return share, low, high
+    return total / steps * gamma_quantile(shape, z) / shape

@@ -17,7 +17,7 @@ function element(name, attributes, ...children) {
 const known = (value) => value !== null && value !== undefined;
 const fixed = (value, digits) => (known(value) ? value.toFixed(digits) : "");
 const percent = (share, digits = 1) => (known(share) ? (100 * share).toFixed(digits) : "");
-const signed = (share, digits = 1) => (known(share) ? (share < 0 ? "\u2212" : "+") + Math.abs(100 * share).toFixed(digits) : "");
+const signed = (share, digits = 1) => (known(share) ? (Number((100 * share).toFixed(digits)) < 0 ? "\u2212" : "+") + Math.abs(100 * share).toFixed(digits) : "");
 const many = (count, one, more = one + "s") => `${count} ${count === 1 ? one : more}`;
 const moment = (seconds) => (known(seconds) ? new Date(1000 * seconds).toISOString().slice(0, 16).replace("T", " ") : "");
 const whole = (value) => (known(value) ? Math.round(value).toLocaleString("en-US") : "");
