@@ -70,7 +70,7 @@ class Cluster:
         after = tuple(msgspec.structs.replace(gpu, throttled_us=self.counted(gpu)) for gpu in before)
         taken = tuple(Snapshot(time=1100.0 + at, gpus=gpus) for at, gpus in enumerate(samples))
         ends = (Snapshot(time=1000.0, gpus=before), Snapshot(time=2000.0, gpus=after))
-        return Node(host, self.machine(), ends[0], taken[0], ends[1], self.nccl(), None, taken)
+        return Node(host, self.machine(), ends[0], taken[0], ends[1], self.nccl(), None, samples=taken)
 
     def gpu(self, index: int, inlet: float) -> Gpu:
         dice = self.dice
