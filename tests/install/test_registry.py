@@ -9,7 +9,9 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from install_world import CLONE, World
@@ -110,6 +112,7 @@ def test_an_image_named_by_its_digest_is_that_one_whatever_its_tag_means_now(sit
 def test_an_image_for_other_machines_is_refused_although_enroot_exits_0(site: World, hub: Registry) -> None:
     done = quick(site, f"{hub.host}#lab/nemo:1", "--arch", "aarch64")
     assert done.returncode == 3
+    assert "Traceback" not in done.stderr
     assert "its programs are for x86_64, and the compute nodes are aarch64" in done.stderr
     assert not list((site.install / "images").iterdir())
 
@@ -142,3 +145,49 @@ def test_a_closed_registry_wants_the_right_credentials(site: World) -> None:
         done = quick(site, f"{hub.host}#lab/nemo:1")
         assert done.returncode == 0, done.stderr
         assert PASSWORD not in done.stderr
+
+
+def test_broken_layers_are_named_and_what_is_whole_is_not_pulled_again(site: World, hub: Registry) -> None:
+    layer = hub.largest_blob()
+    whole, name = layer.read_bytes(), layer.parent.name
+    half = len(whole) // 2
+    damages = {
+        whole[:half] + b"damage" + whole[half + 6 :]: f"the registry sent a damaged layer (sha256:{name})",
+        whole[:half]: f"the registry sent a damaged layer (sha256:{name})",
+        None: "the registry lacks a layer of the image",
+    }
+    for content_of_layer, said in damages.items():
+        layer.unlink()
+        if content_of_layer is not None:
+            layer.write_bytes(content_of_layer)
+        done = quick(site, f"{hub.host}#lab/nemo:1")
+        assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (3, True, False), done.stderr
+        assert not list((site.install / "images").iterdir())
+    layer.write_bytes(whole)
+    assert quick(site, f"{hub.host}#lab/nemo:1").returncode == 0
+    pulled = Counter(re.findall(r'"GET /v2/lab/nemo/blobs/sha256:(\w+)', hub.log()))
+    others = [digest for digest, number in pulled.items() if digest != name and number == 1]
+    assert others, "the other layer was pulled once"
+
+
+@pytest.mark.parametrize("answer", [b"", b"[]", b'{"manifests": []}', b'{"manifests": [5]}', b"[" * 100_000, b"<html>"])
+def test_what_is_no_registry_may_answer_anything(site: World, answer: bytes) -> None:
+    class Anything(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Anything) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        done = quick(site, f"127.0.0.1:{server.server_port}#lab/nemo:1")
+        server.shutdown()
+    assert done.returncode == 3
+    assert "what answered is not a registry\n" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -73,6 +73,10 @@ class Registry:
         """Its output: among other things, a line for every request."""
         return (self.folder / "log").read_text()
 
+    def largest_blob(self) -> Path:
+        """The file of the largest layer, to be damaged."""
+        return max((self.folder / "storage").rglob("data"), key=lambda path: path.stat().st_size)
+
     def push(
         self,
         image: str,

@@ -438,3 +438,12 @@ def test_why_uv_could_not_fetch_a_python(
     monkeypatch.setattr(uv, "on_path", lambda: None)
     problem = uv.fetch_python("3.12", tmp_path / "none", {**NONE, "PIP_INDEX_URL": "http://127.0.0.1:1"})
     assert problem == "the package index http://127.0.0.1:1 cannot be reached: Connection refused"
+
+
+@pytest.mark.parametrize("place", ["http://user:secret@[::1/simple", "https://[x"])
+def test_an_address_that_is_none_is_named_without_its_password(place: str) -> None:
+    for told in (Settings({"UV_DEFAULT_INDEX": place}), Settings({"UV_FIND_LINKS": place}, ("--no-index",))):
+        with pytest.raises(Unavailable) as caught:
+            Sources(told).links("six")
+        assert "cannot be reached: Invalid IPv6 URL" in str(caught.value)
+        assert "secret" not in str(caught.value)

@@ -210,7 +210,7 @@ class Sources:
             return [Link(local.name, str(local))]
         if local is not None and local.is_dir():
             page = (local / "index.html").as_uri()
-        host = urllib.parse.urlsplit(page).netloc
+        host = _host(page)
         if host in self._failed:
             raise self._failed[host]
         try:
@@ -220,7 +220,8 @@ class Sources:
                 self._failed[host] = problem
             raise
         base = without_fragment(page)
-        places = [urllib.parse.urljoin(base, html.unescape(found)) for found in re.findall(r'href="([^"]+)"', text)]
+        found = [_joined(base, html.unescape(link)) for link in re.findall(r'href="([^"]+)"', text)]
+        places = [place for place in found if place]
         return [Link(urllib.parse.unquote(without_fragment(place).rpartition("/")[2]), place) for place in places]
 
     def _read(self, place: str, seconds: float) -> bytes:
@@ -255,7 +256,10 @@ class Sources:
     def _credentials(self, parts: urllib.parse.SplitResult) -> Optional[Tuple[str, str]]:
         """Of the address, of an index on the same host, or of the user's netrc."""
         for index in (parts.geturl(), *self._indexes, *self._pages):
-            known = urllib.parse.urlsplit(index)
+            try:
+                known = urllib.parse.urlsplit(index)
+            except ValueError:  # told when it is read
+                continue
             if known.username and known.hostname == parts.hostname:
                 return urllib.parse.unquote(known.username), urllib.parse.unquote(known.password or "")
         try:
@@ -311,13 +315,36 @@ def _local(place: str) -> Optional[Path]:
     return None if re.match(r"[a-z]+://", place) else Path(place).expanduser()
 
 
+def _host(page: str) -> str:
+    """Host and port of an address.
+
+    Raises:
+        Unavailable: it is none, such as http://[::1/simple.
+    """
+    try:
+        return urllib.parse.urlsplit(page).netloc
+    except ValueError as error:
+        raise Unavailable(f"{without_password(page)}: {error}", silent=str(error)) from error
+
+
+def _joined(base: str, link: str) -> str:
+    """Where a link on a page leads; empty where that is no address."""
+    try:
+        return urllib.parse.urljoin(base, link)
+    except ValueError:
+        return ""
+
+
 def without_fragment(place: str) -> str:
     return place.partition("#")[0]
 
 
 def without_password(place: str) -> str:
     """An address as it may be shown."""
-    parts = urllib.parse.urlsplit(place)
+    try:
+        parts = urllib.parse.urlsplit(place)
+    except ValueError:
+        return re.sub(r"//[^/]*@", "//", place)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl() if parts.netloc else place
 
 
