@@ -270,3 +270,38 @@ def test_all_of_an_image_is_read_without_writing_it(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(squashfs, "ask", lambda *_, **__: Answer(1))
     with pytest.raises(squashfs.BadImage, match=r"its content cannot be read \(unsquashfs failed\)"):
         Inspector().read_everything(Path("/x"))
+
+
+@pytest.mark.parametrize(("folder_mode", "mode"), [(0o2775, 0o644), (0o2770, 0o640), (0o700, 0o600)])
+def test_an_image_is_open_to_whoever_shares_its_folder(
+    shared: Image, monkeypatch: pytest.MonkeyPatch, folder_mode: int, mode: int
+) -> None:
+    def enroot(argv: list[str], *_: object, **__: object) -> Finished:
+        output = Path(argv[argv.index("--output") + 1])
+        output.touch(mode=0o600)  # as umask 077 has it
+        return Finished(0, ())
+
+    monkeypatch.setattr(images.command, "run", enroot)
+    monkeypatch.setattr(Inspector, "check", lambda *_: 0)
+    shared.path.parent.mkdir()
+    shared.path.parent.chmod(folder_mode)
+    ensure(replace(shared, space_check=False, env={"ENROOT_TEMP_PATH": str(shared.path.parent.parent)}))
+    assert shared.path.stat().st_mode & 0o777 == mode
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as two users")
+def test_an_image_that_is_closed_to_us_is_not_replaced() -> None:
+    with shared_folder() as top:
+        closed = Image("nvcr.io#a/b:1", top / "images" / "a.sqsh", "x86_64", top / "i" / ".llmb" / "receipts")
+        closed.path.parent.mkdir()
+        closed.path.parent.chmod(0o777)
+        closed.path.touch(mode=0o600)
+
+        def other() -> None:
+            with pytest.raises(EnvironmentLacks, match=r"a\.sqsh belongs to root and is closed to you\n.*chmod go\+r"):
+                ensure(closed)
+            with pytest.raises(EnvironmentLacks, match=r"belongs to root and is closed to you"):
+                closed.ensure(Reporter(None, stream=io.StringIO()), anew=True)
+
+        as_other_user(other)
+        assert closed.path.exists()

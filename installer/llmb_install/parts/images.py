@@ -24,7 +24,7 @@ from llmb_common.errors import EnvironmentLacks
 from llmb_common.files import fsync_folder, sha256_of, status_of, write_json
 from llmb_common.printable import size
 from llmb_common.programs import ask
-from llmb_common.trust import require_trusted
+from llmb_common.trust import me, require_trusted, user_name
 from llmb_install.parts import enroot_cache, enroot_errors, enroot_progress, registry
 from llmb_install.parts.enroot_settings import cache_folder, temporary_folder
 from llmb_install.parts.receipts import read_receipt
@@ -160,6 +160,7 @@ class Image(Artefact):
         if not anew and self.is_complete():
             return False
         with reporter.step(f"image {self.path.name}") as step:
+            _require_open(self)
             if not anew and _adopt(self, reporter, step):
                 return True
             _require_writable(self)
@@ -265,6 +266,7 @@ def _take(image: Image, origin: Path, step: Step) -> None:
             raise EnvironmentLacks(
                 f"{origin} is damaged: {problem}", remedy="copy it again: 'sha256sum -c SHA256SUMS' names what differs"
             ) from problem
+        _open_as_folder(image, fresh)
         image.receipt_path().parent.mkdir(parents=True, exist_ok=True)
         write_json(image.receipt_path(), {**receipt, "mtime_ns": fresh.stat().st_mtime_ns})
         fresh.replace(image.path)
@@ -297,6 +299,7 @@ def _import(image: Image, reporter: Reporter, step: Step) -> None:
         step.update("reading it for its receipt")
         with fresh.open("rb") as stream:
             os.fsync(stream.fileno())
+        _open_as_folder(image, fresh)
         # The receipt first: it fits nothing until the image has its name, so the rename completes both at once.
         manifest = known()
         _write_receipt(image, fresh, adopted=False, **({"digest": manifest.digest} if manifest else {}))
@@ -357,6 +360,23 @@ def _store(image: Image, receipt: Mapping[str, object]) -> None:
     target = image.receipt_path()
     target.parent.mkdir(parents=True, exist_ok=True)
     write_json(target, receipt)
+
+
+def _open_as_folder(image: Image, file: Path) -> None:
+    """Let whoever may read a shared folder read the image in it, whatever the umask: others would import it anew."""
+    if not image.is_private:
+        with contextlib.suppress(PermissionError):  # a link to somebody else's file
+            file.chmod(file.stat().st_mode & 0o777 | image.path.parent.stat().st_mode & 0o044)
+
+
+def _require_open(image: Image) -> None:
+    """An image that is closed to us is not unusable: its owner, and whoever shares it, would lose it."""
+    status = status_of(image.path)
+    if status and status.st_uid != me() and not os.access(image.path, os.R_OK):
+        raise EnvironmentLacks(
+            f"{image.path} belongs to {user_name(status.st_uid)} and is closed to you",
+            remedy=f"ask its owner for: chmod go+r {shlex.quote(str(image.path))}; or choose another --image-folder",
+        )
 
 
 def _remove_leftovers(image: Image) -> None:
