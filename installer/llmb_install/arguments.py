@@ -47,6 +47,10 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
+    def _print_message(self, message: str, _: object = None) -> None:
+        """Print the help. argparse keeps silent about a disk that is full."""
+        print(message, end="", flush=True)
+
     def error(self, message: str) -> NoReturn:
         near = ""
         unknown = message.removeprefix("unrecognized arguments:").split()

@@ -49,9 +49,9 @@ class Site:
         return any(p.gpus_per_node for p in self.partitions if p.name == partition)
 
     def gpu_type_in(self, partition: str) -> str:
-        """The GPU type of a partition, else of any; empty when nothing says."""
-        names = [p.gpu_name for p in self.partitions if p.name == partition]
-        return next((kind for name in names if (kind := gpus.type_of(name))), self.gpu_type)
+        """The GPU type of a partition, of any where that one does not say; empty when nothing says one that we know."""
+        names = [p.gpu_name for p in self.partitions if p.name == partition and p.gpu_name]
+        return gpus.type_of(names[0]) or "" if names else self.gpu_type
 
 
 def detect_site() -> Site:

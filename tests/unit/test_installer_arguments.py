@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -171,3 +172,10 @@ def test_answers_that_never_end_are_not_waited_for(tmp_path: Path, kind: str) ->
     assert arguments.real_path(tmp_path) == tmp_path
     with pytest.raises(ConfigError, match=re.escape(str(answers))):
         stored_answers(tmp_path)
+
+
+def test_help_that_nobody_gets_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with contextlib.suppress(OSError), Path("/dev/full").open("w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        with pytest.raises(OSError, match="No space left"):
+            parse(["add", "--help"])

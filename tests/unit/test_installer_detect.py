@@ -132,6 +132,8 @@ def test_what_a_site_knows_of_a_partition(machine: Machine) -> None:
     site = detect_site()
     assert [partition.name for partition in site.gpu_partitions] == ["gpu"]
     assert (site.has_gres("gpu"), site.has_gres("cpu"), site.has_gres("none")) == (True, False, False)
-    mixed = replace(site, partitions=parse_sinfo("new|up|1|1|gpu:b200:8\nold|up|1|1|gpu:8"), gpu_type="h200")
+    lines = "new|up|1|1|gpu:b200:8\nold|up|1|1|gpu:8\nother|up|1|1|gpu:a100:8"
+    mixed = replace(site, partitions=parse_sinfo(lines), gpu_type="h200")
     assert mixed.gpu_type_in("new") == "b200"
+    assert mixed.gpu_type_in("other") == "", "these are no H200, whatever other partitions have"
     assert mixed.gpu_type_in("old") == mixed.gpu_type_in("none") == "h200"

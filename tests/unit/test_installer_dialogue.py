@@ -169,6 +169,7 @@ def test_quitting_the_screen_installs_nothing(talk: Any) -> None:
     with pytest.raises(Interrupted, match="nothing was installed"):
         talk(one_screen=True, Go_on=["quit"])
     assert draft.last() == {}
+    assert draft.read()["account"] == "bench", "its message says that answers are kept"
 
 
 def test_only_what_nobody_knows_is_asked_before_it(talk: Any, tmp_path: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_installer_dialogue import BACK, CLUSTER, ENTER, LAPTOP, talk  # noqa: F401  (a fixture)
+from test_installer_dialogue import BACK, CLUSTER, ENTER, GPU, LAPTOP, talk  # noqa: F401  (a fixture)
 
 from llmb_common.errors import Interrupted, RequestError
 from llmb_common.secrets import Secret
@@ -228,3 +229,12 @@ def test_answers_of_last_time_that_cannot_be_are_not_offered(talk: Any, tmp_path
         draft.keep({**kept, "gpu_type": "h100"}, name)
         assert draft.read(name) == {"gpu_type": "h100"}
     assert talk()[0].gpu_type == "h100"
+
+
+def test_of_several_partitions_that_of_known_gpus_is_offered(talk: Any) -> None:
+    older = replace(GPU, name="a100q", gpu_name="a100", is_default=True)
+    default = replace(GPU, name="batch", is_default=True)
+    for partitions in ((older, GPU), (GPU, older)):
+        answers, _, _ = talk(site=replace(CLUSTER, partitions=partitions), one_screen=True)
+        assert (answers.gpu_partition, answers.gpu_type) == ("gpu", "h100")
+    assert talk(site=replace(CLUSTER, partitions=(GPU, default)), one_screen=True)[0].gpu_partition == "batch"

@@ -257,6 +257,7 @@ class Dialogue:
         q = _questionary()
         choice = _answer(q.select("Go on?", choices=["install", "change", "quit"], instruction=" "))
         if choice == "quit":
+            self._save_draft()
             raise Interrupted(
                 "nothing was installed; your answers are kept", remedy="run it again to continue with them"
             )

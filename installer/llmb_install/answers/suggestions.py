@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 
+from llmb_common import gpus
 from llmb_install.answers.questions import Given, Question, default_architecture, on_slurm
 from llmb_install.detect import Partition, Site
 
@@ -55,7 +56,7 @@ def suggestions(site: Site, given: Given) -> Given:
     return {
         "cluster_type": "slurm" if site.has_slurm else "local",
         "account": site.accounts[0] if site.accounts else "",
-        "gpu_partition": site.gpu_partitions[0].name if site.gpu_partitions else default_partition,
+        "gpu_partition": max(site.gpu_partitions, key=_fits).name if site.gpu_partitions else default_partition,
         "cpu_partition": without_gpus or given.get("gpu_partition"),
         "gres": site.has_gres(partition),
         "gpu_type": site.gpu_type_in(partition) or ("h100" if on_slurm(given) else "cpu"),
@@ -67,6 +68,11 @@ def suggestions(site: Site, given: Given) -> Given:
         "env_type": "venv",
         "hugging_face": False,
     }
+
+
+def _fits(partition: Partition) -> tuple[bool, bool, bool]:
+    """Which of several with GPUs: one of a type that there are configurations for, then that of Slurm."""
+    return bool(gpus.type_of(partition.gpu_name)), partition.up, partition.is_default
 
 
 def _runtime(site: Site, given: Given, *, has_enroot: bool) -> str:
