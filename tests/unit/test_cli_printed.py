@@ -8,7 +8,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 
 from llmb_common.runs.finding import Attempt, Finding
@@ -437,21 +436,3 @@ def test_a_retry_that_does_not_know_what_to_avoid(
     assert done.status == (3 if status else 2)
     assert message in done.err
     assert done.err.rstrip().endswith(remedy)
-
-
-def test_words_for_the_shell(cli: Cli) -> None:
-    from llmb_run import completion
-
-    some = click.Context(click.Command("single"))
-    assert completion.workloads(some, some.command, "pretrain_g") == ["pretrain_grok1"]  # type: ignore[arg-type]
-    assert completion.dtypes(some, some.command, "") == ["bf16", "fp8", "nvfp4"]  # type: ignore[arg-type]
-    some.params["workload"] = "pretrain_grok1"
-    assert completion.dtypes(some, some.command, "f") == ["fp8"]  # type: ignore[arg-type]
-    assert completion.sizes(some, some.command, "") == ["314b", "smoke"]  # type: ignore[arg-type]
-    record = make_run(cli.install)
-    run = record.paths.run_id
-    assert completion.runs(some, some.command, run[:3]) == [run]  # type: ignore[arg-type]
-    assert completion.runs(some, some.command, "pret") == [record.paths.name]  # type: ignore[arg-type]
-    assert completion.runs(some, some.command, "pre") == [], "of a name, more than a little must be there"  # type: ignore[arg-type]
-    cli.patch.setenv("LLMB_REPO", "/nonexistent")
-    assert completion.workloads(some, some.command, "") == []  # type: ignore[arg-type]
