@@ -106,12 +106,9 @@ def test_ranks_are_in_megatrons_order_tp_cp_dp_pp_and_experts_in_theirs() -> Non
     assert len({(c["tp"], c["cp"], c["dp"], c["pp"]) for c in every}) == p.gpus
     assert [c["tp"] for c in every[:5]] == [0, 1, 2, 3, 0]
     assert [rank for rank, c in enumerate(every) if (c["tp"], c["dp"], c["pp"]) == (0, 0, 0)] == [0, 4]
-    moe = plan("grok1", GPU_TYPE="h100", JOB_TOTAL_GPUS="512", DTYPE="bf16")
-    assert {group.name: (group.size, group.stride) for group in groups(moe)}["EP"] == (
-        8,
-        4 if moe.etp is None else moe.etp,
-    )
-    assert coordinates(moe, 511)["ep"] == 7
+    moe = plan("llama4", GPU_TYPE="h100", JOB_TOTAL_GPUS="512", DTYPE="bf16")  # ETP 4, EP 128
+    assert {group.name: group.stride for group in groups(moe)} == {"TP": 1, "DP": 4, "ETP": 1, "EP": 4}
+    assert [coordinates(moe, rank)["ep"] for rank in (0, 3, 4, 8, 511)] == [0, 0, 1, 2, 127]
 
 
 def with_power(milliseconds: float, watts: float) -> str:
@@ -133,6 +130,7 @@ def test_this_sites_own_runs_count_first_with_their_power(cli: Cli, monkeypatch:
     assert known["predicted_step_seconds"] == pytest.approx(6.5, rel=0.001)
     assert 1.03 < known["predicted_high"] / known["predicted_step_seconds"] < 1.08
     assert data["watts_per_gpu"] == pytest.approx(950.0)
+    assert data["energy_kwh"][1] == pytest.approx(128 * 0.95 * 50 * known["predicted_high"] / 3600, rel=0.001)
     assert "W a GPU (measured here)" in cli(*job, **SLURM).out
     other = cli(*job, "--set", "gbs=128", "--json", **SLURM).data["plan"]["preflight"]
     assert other["knowledge"] == "other layout"

@@ -114,6 +114,13 @@ def test_the_limit_that_would_do_is_enough_to_the_minute(steps: int, step_second
     assert check_time_limit(600, enough, (), steps, (step_seconds, step_seconds), VARIABLE_NAMES) == []
 
 
+def test_a_job_that_saves_nothing_needs_time_to_start_too() -> None:
+    job = {"ENABLE_CHECKPOINT": "false", "MODEL_SIZE": "405b", "JOB_TOTAL_GPUS": "128"}  # 50 steps of 5.7 s
+    (note,) = (note for note in plan(**job, TIME_LIMIT="00:08:00").preflight.warnings if "TIME_LIMIT" in note)
+    assert "the 8 minutes left are too short for 50 steps of 5.74 s after 5 minutes to start, and it will be" in note
+    assert not any("TIME_LIMIT" in note for note in plan(**job, TIME_LIMIT="00:11:00").preflight.warnings)
+
+
 def test_with_time_for_both_nothing_is_said() -> None:
     assert not any("TIME_LIMIT" in note for note in plan(MODEL_SIZE="8b", JOB_TOTAL_GPUS="8").preflight.warnings)
 
