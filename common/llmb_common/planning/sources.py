@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -9,7 +10,6 @@ from llmb_common.planning.case import Given
 from llmb_common.planning.choose import choose
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.recipes.rows import precision
 from llmb_common.request.columns import Columns
 from llmb_common.request.read import Request
 from llmb_common.site.cluster import FILE_NAME, ClusterConfig
@@ -26,55 +26,42 @@ class Source(NamedTuple):
 
 def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Request) -> list[Source]:
     """The values that decide ``plan``, which was made of the others."""
-    say, default = request.say, f"default of {recipe.name}"
-    resolved = replace(
-        request,
-        gpu_type=plan.gpu_type,
-        model_size=plan.model_size,
-        dtype=plan.dtype,
-        variant=plan.variant,
-        gpus=plan.gpus,
-        fp8_recipe=plan.fp8_recipe,
-        force=True,
-    )
+    names = ("gpu_type", "model_size", "dtype", "fp8_recipe", "variant", "gpus")
+    resolved = replace(request, **{name: getattr(plan, name) for name in names}, force=True)
     machine = Machine(cluster_type=plan.cluster_type)
     row = choose(Given(recipe=recipe, cluster=cluster, request=resolved, machine=machine)).row
-
-    def of(variable: str, asked: object, otherwise: str) -> str:
-        return say(variable) if asked is not None else otherwise
-
-    site = FILE_NAME if cluster.gpu_type is not None else default
-    here = site if not machine.traits.this_machine else "this machine"
-    found = [
-        Source("GPU type", plan.gpu_type, of("GPU_TYPE", request.gpu_type, here)),
-        Source(
-            "GPUs" if plan.device == "cuda" else "ranks",
-            str(plan.gpus),
-            of("JOB_TOTAL_GPUS", request.gpus, "this machine"),
-        ),
-        Source("size", plan.model_size, of("MODEL_SIZE", request.model_size, default)),
-        Source("dtype", precision(plan.dtype, plan.fp8_recipe), of("DTYPE", request.dtype, default)),
-        Source("variant", plan.variant, of("CONFIG_VARIANT", request.variant, "newest documented")),
-    ]
+    default, variant = f"default of {recipe.name}", f"variant {plan.variant}"
     document = f"{plan.function.name} ({row.source})" if plan.function is not None else row.source
-    for name in Columns.__struct_fields__:
-        value = getattr(plan, name)
-        if name in plan.overridden:
-            found.append(Source(name.upper(), str(value), say(name.upper())))
-        elif value not in (None, False, 0) and (value != 1 or name in ("tp", "pp", "cp", "mbs")):
-            found.append(Source(name.upper(), "yes" if value is True else str(value), document))
-    limit = document if row.time_limit else f"variant {plan.variant}"
-    found += [
-        Source("steps", str(plan.max_steps), of("MAX_STEPS", request.max_steps, f"variant {plan.variant}")),
-        Source("time limit", plan.time_limit, of("TIME_LIMIT", request.time_limit, limit)),
+    site = FILE_NAME if cluster.gpu_type is not None else default
+    here = "this machine" if machine.traits.this_machine else site
+    limit = document if row.time_limit else variant
+    image = plan.image.rpartition("/")[2] if plan.image is not None else None
+    account, partition = (plan.slurm.account, plan.slurm.partition) if plan.slurm is not None else (None, None)
+    image_from = ("RUN_CONF_IMAGE", request.image) if request.image else ("LLMB_ENGINE", request.engine)
+    gpus = "GPUs" if plan.device == "cuda" else "ranks"
+    known = [
+        ("GPU type", plan.gpu_type, "GPU_TYPE", request.gpu_type, here),
+        (gpus, plan.gpus, "JOB_TOTAL_GPUS", request.gpus, "this machine"),
+        ("size", plan.model_size, "MODEL_SIZE", request.model_size, default),
+        ("dtype", plan.precision, "DTYPE", request.dtype, default),
+        ("variant", plan.variant, "CONFIG_VARIANT", request.variant, "newest documented"),
+        *((name.upper(), value, name.upper(), asked or None, document) for name, value, asked in _columns(plan)),
+        ("steps", plan.max_steps, "MAX_STEPS", request.max_steps, variant),
+        ("time limit", plan.time_limit, "TIME_LIMIT", request.time_limit, limit),
+        ("image", image, *image_from, recipe.name),
+        ("account", account, "SBATCH_ACCOUNT", request.account, FILE_NAME),
+        ("partition", partition, "SBATCH_PARTITION", request.partition, FILE_NAME),
     ]
-    if plan.image is not None:
-        image = of("RUN_CONF_IMAGE", request.image, of("LLMB_ENGINE", request.engine, recipe.name))
-        found.append(Source("image", plan.image.rpartition("/")[2], image))
-    for name, value, asked, variable in (
-        ("account", plan.slurm and plan.slurm.account, request.account, "SBATCH_ACCOUNT"),
-        ("partition", plan.slurm and plan.slurm.partition, request.partition, "SBATCH_PARTITION"),
-    ):
-        if value:
-            found.append(Source(name, value, of(variable, asked, FILE_NAME)))
-    return found
+    return [
+        Source(name, str(value), request.say(variable) if asked is not None else otherwise)
+        for name, value, variable, asked, otherwise in known
+        if value is not None
+    ]
+
+
+def _columns(plan: JobPlan) -> Iterator[tuple[str, object, bool]]:
+    """Name and value of each column that says something, and whether the user chose it."""
+    for name in Columns.__struct_fields__:
+        value, asked = getattr(plan, name), name in plan.overridden
+        if asked or (value not in (None, False, 0) and (value != 1 or name in ("tp", "pp", "cp", "mbs"))):
+            yield name, "yes" if value is True else value, asked
