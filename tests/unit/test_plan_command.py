@@ -56,6 +56,15 @@ def test_one_screen_says_where_values_come_from_and_what_the_job_takes(cli: Cli)
     assert section(done.out, "ranks")[-1] == "node 7: ranks 56-63, TP 0-3, CP 0-1, DP 1, PP 3"
 
 
+def test_a_time_limit_that_is_long_enough_only_for_a_quick_job_is_doubted(cli: Cli) -> None:
+    times = {
+        limit: section(cli(*LLAMA, "--scale", "64", "--time-limit", limit, **SLURM).out, "time")
+        for limit in ("18m", "30m")
+    }
+    assert times["18m"][-1].endswith("time limit 00:18:00, which may be too short")
+    assert times["30m"][-1].endswith("time limit 00:30:00")
+
+
 def test_json_has_the_plan_and_every_rank(cli: Cli) -> None:
     data = cli(*LLAMA, "--scale", "64", "--json", **SLURM).data
     known = data["plan"]["preflight"]

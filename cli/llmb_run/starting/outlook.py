@@ -11,6 +11,7 @@ from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.memory_estimate import MemoryEstimate, StageMemory
 from llmb_common.planning.outlook import Span, energy_kwh, gpu_hours, job_seconds, ranged, short
 from llmb_common.planning.placement import ORDER, coordinates, groups
+from llmb_common.planning.saving import limit_seconds
 from llmb_common.planning.sources import Source, sources
 from llmb_common.planning.step_time import CLASSES
 from llmb_common.printable import counted
@@ -105,7 +106,9 @@ class Outlook:
             yield f"published: {known.reference_step_seconds:g} s ({known.reference_software})"
         if whole is not None:
             steps = counted(self.plan.exit_after or self.plan.max_steps, "step")
-            yield f"{steps} and the start: {ranged(whole.times(1 / 60))} minutes, time limit {self.plan.time_limit}"
+            short_of = ", which may be too short" if whole.high > limit_seconds(self.plan.time_limit) else ""
+            minutes = ranged(whole.times(1 / 60))
+            yield f"{steps} and the start: {minutes} minutes, time limit {self.plan.time_limit}{short_of}"
 
     def _cost(self) -> Iterator[str]:
         if self.hours is None:
