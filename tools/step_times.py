@@ -25,17 +25,8 @@ import msgspec
 from llmb_common.files import write_atomic
 from llmb_common.gpus import GPUS
 from llmb_common.planning.divisibility import Layout
-from llmb_common.planning.step_time.bands import (
-    CLASSES,
-    FILE,
-    Known,
-    Learned,
-    Width,
-    anchor,
-    known_of,
-    modelled,
-    place_of,
-)
+from llmb_common.planning.step_time import bands
+from llmb_common.planning.step_time.bands import CLASSES, FILE, Known, Learned, Width
 from llmb_common.planning.step_time.work import Work, attention_columns, seconds_by_part
 from llmb_common.recipes import flops
 from llmb_common.recipes.catalogue import Catalogue
@@ -121,7 +112,7 @@ class Point(NamedTuple):
     def scaled(self) -> tuple[object, ...]:
         """The same for the same work on each GPU, at whatever scale."""
         work, layout = self.work, self.work.layout
-        known = known_of(work, 0.0)
+        known = bands.known_of(work, 0.0)
         each = layout.gbs / layout.gpus
         return known.model, work.shape.layers, known.gpu, known.precision, known.columns, work.sequence_length, each
 
@@ -175,7 +166,8 @@ def of_printed(catalogue: Catalogue, row: PublishedRow, size: str | None) -> Poi
     """None: the catalogue has no such model, or the GPU or its precision is not known."""
     names = [item.name for item in catalogue.index if (item.model, item.task) == (size, "pretrain")]
     known = PRECISIONS.get(row.precision)
-    if not names or known is None or row.gpu not in GPUS or known[0] not in GPUS[row.gpu].peaks:
+    gpu = GPUS.get(row.gpu)
+    if not names or known is None or gpu is None or known[0] not in gpu.peaks or not gpu.memory_bandwidth:
         return None
     function = catalogue.function(row.function or names[0])
     if function.flops_per_token is None:
@@ -227,7 +219,7 @@ def solved(matrix: list[list[float]], right: list[float]) -> list[float]:
 def left_over(known: Sequence[Point], weights: dict[str, float]) -> list[Known]:
     """What each result has left."""
     bare = Learned((), weights, {}, ())
-    return [known_of(p.work, round(math.log(p.seconds / modelled(p.work, bare)), 4)) for p in known]
+    return [bands.known_of(p.work, round(math.log(p.seconds / bands.modelled(p.work, bare)), 4)) for p in known]
 
 
 class Miss(NamedTuple):
@@ -276,11 +268,11 @@ def _misses_of(
     """``row``: what the point has left; ``others``: other results of its model, with what these have left."""
     elsewhere = [left for other, left in others if other.work.gpu_type != point.work.gpu_type]
     if elsewhere:
-        yield "other GPU type", row.left - anchor(row, elsewhere, containers)
+        yield "other GPU type", row.left - bands.anchor(row, elsewhere, containers)
     # A scale that only repeats the work of each GPU is too easy to speak for other layouts.
     unlike = [left for other, left in others if other.scaled != point.scaled]
     if any(left.gpu == row.gpu for left in unlike):
-        yield "other layout", row.left - anchor(row, unlike, containers)
+        yield "other layout", row.left - bands.anchor(row, unlike, containers)
     same = [other for other, _ in others if other.configuration == point.configuration]
     if apart := [other for other in same if other.release != point.release]:
         yield "other container", math.log(point.seconds / nearest(point.container, apart, containers).seconds)
@@ -292,8 +284,10 @@ def _misses_of(
 
 def nearest(container: str, others: Sequence[Point], containers: Sequence[str]) -> Point:
     """The result in the container next to ``container``, the newer of two."""
-    at = place_of(container, containers)
-    return min(others, key=lambda other: (abs(place_of(other.container, containers) - at), [-n for n in other.release]))
+    at = bands.place_of(container, containers)
+    return min(
+        others, key=lambda other: (abs(bands.place_of(other.container, containers) - at), [-n for n in other.release])
+    )
 
 
 def width(knowledge: str, found: Sequence[Miss]) -> Width | None:

@@ -13,6 +13,7 @@ from llmb_common.planning.step_time import CLASSES, Band, Measured, expected
 from llmb_common.planning.step_time.bands import learned
 from llmb_common.planning.step_time.work import seconds_by_part, work_of
 from llmb_common.recipes.loading import load_recipe
+from llmb_common.recipes.published_file import read_published
 from llmb_common.request.read import read_request
 from llmb_common.site.cluster import ClusterConfig
 from llmb_common.site.machine import Machine
@@ -38,6 +39,16 @@ def test_the_file_and_the_table_of_the_documentation_are_what_the_results_make(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert step_times.main([]) == 0, capsys.readouterr().out
+
+
+def test_results_of_what_nobody_knows_are_left_out() -> None:
+    recipe = RECIPES["mbridge"]
+    assert recipe.catalogue is not None
+    (row, *_) = read_published(Path(str(recipe.results_file)))
+    assert step_times.of_printed(recipe.catalogue, row, row.size) is not None
+    assert step_times.of_printed(recipe.catalogue, row, None) is None, "a model without a function"
+    for unknown in (replace(row, gpu="x1"), replace(row, gpu="r100"), replace(row, precision="FP3")):
+        assert step_times.of_printed(recipe.catalogue, unknown, row.size) is None
 
 
 def test_every_class_holds_nine_of_ten_results_that_it_did_not_know() -> None:

@@ -108,6 +108,8 @@ def predict(
     if known is not None:
         seconds, here = known
         return banded(seconds, "published" if here else "other container", work.kind, what)
+    if not seconds_by_part(work).keys() <= what.weights.keys():
+        return None  # of a generation without results
     mine = known_of(work, 0.0)
     rows = [*(row for row in what.rows if row.model == mine.model)]
     rows += [known_of(run, math.log(seconds / modelled(run, what))) for run, seconds in own]
