@@ -264,7 +264,7 @@ RUN: tuple[Column[Measured], ...] = (
     Column(
         "predicted_memory_gib",
         _predicted_memory,
-        ALL,
+        DATA | TEXT,  # the page has it in the same cell
         "what the plan predicted for `memory_gib`, where that is known",
         *("predicted", "GiB", ".1f"),
         optional=True,

@@ -3,12 +3,13 @@
 
 function runTable() {
   const steady = ({ name, result: { steady_step_seconds: seconds, steady_step_error_seconds: error } }) => figure(runPlaces.get(name), known(seconds) ? `${fixed(seconds, 3)} \u00b1 ${fixed(error, 3)}` : "");
+  const memory = ({ name, result: { memory_gib: peak, predicted_memory_gib: predicted } }) => [figure(runPlaces.get(name), fixed(peak, 1)), known(predicted) ? quiet(`${fixed(predicted, 1)} predicted`) : ""];
   const columns = [
     column("verdict", "short", (run) => rankOf(verdictOf(run.result)), (run) => [mark(verdictOf(run.result)), indicated(run.result)]),
     column("run, job", "head", (run) => run.name, (run) => [element("span", { class: "code", title: run.result.name }, linkTo(runPlaces, run.name)), quiet(run.result.job_id), slowNodesOf(run)]),
     column("date", "date", (run) => run.result.created, (run) => moment(run.result.created)),
     column("configuration, software", "medium", (run) => `${run.title} ${run.software}`, (run) => [run.title || "other log", quiet(run.software)]),
-    ...figures(report.columns.runs, (run) => run.result, (run) => runPlaces.get(run.name), { steady_step_seconds: steady }),
+    ...figures(report.columns.runs, (run) => run.result, (run) => runPlaces.get(run.name), { steady_step_seconds: steady, memory_gib: memory }),
     column("remarks", "number", (run) => remarksOf(run).length, (run) => figure(runPlaces.get(run.name), String(remarksOf(run).length || ""))),
   ];
   return sortedTable(at("run-table"), columns, report.runs);
