@@ -24,12 +24,20 @@ SLURM = Machine(cluster_type="slurm")
 LAPTOP = Machine(cluster_type="local", gpu_type="cpu")
 
 _NVFP4 = ("nvfp4", "nvfp4_full_iteration")
+_THREE = ("bf16", "fp8cs", "fp8mx")
+_LAYERS = (
+    "qwen35_vl_35b_a3b_pretrain_16gpu_h100",
+    "qwen35_vl_397b_a17b_pretrain_256gpu_h100",
+    "qwen3_vl_235b_a22b_pretrain_256gpu_h100",
+)
 IMPOSSIBLE = {
     *(f"qwen3_235b_a22b_pretrain_64gpu_gb300_{what}_config" for what in ("bf16", "fp8cs", "fp8mx", *_NVFP4)),
     *(f"qwen3_235b_a22b_pretrain_64gpu_gb200_{what}_config" for what in ("fp8cs", "fp8mx", *_NVFP4)),
     *(f"deepseek_v3_pretrain_128gpu_vr200_{what}_config" for what in ("bf16", "fp8cs", "fp8mx", "nvfp4")),
     *(f"deepseek_v3_pretrain_64gpu_h100_{what}_config" for what in ("bf16", "fp8cs")),
     *(f"nemotronh_56b_pretrain_256gpu_{gpu}_bf16_config" for gpu in ("b200", "gb300")),
+    *(f"qwen35_vl_397b_a17b_pretrain_64gpu_{gpu}_{what}_config" for gpu in ("b200", "gb200") for what in _THREE),
+    *(f"{name}_{what}_config" for name in _LAYERS for what in ("bf16", "fp8cs")),
 }
 """Functions of NVIDIA's that do not divide at their own number of GPUs."""
 MEGATRON_REFUSES = {

@@ -72,7 +72,7 @@ def check_memory(layout: Layout, model: ShapeOf, *, whole_iteration: bool) -> No
     Raises:
         RequestError: two of them exclude each other.
     """
-    _check_memory_savers(layout, model)
+    check_memory_savers(layout, model)
     _check_cuda_graph(layout, whole_iteration=whole_iteration)
 
 
@@ -176,7 +176,12 @@ def _check_experts(c: Layout, a: ShapeOf) -> None:
         )
 
 
-def _check_memory_savers(c: Layout, a: ShapeOf) -> None:
+def check_memory_savers(c: Layout, a: ShapeOf) -> None:
+    """Check recomputation, offload and FSDP against each other and the layers.
+
+    Raises:
+        RequestError: two of them exclude each other, or one has not so many layers.
+    """
     if c.offload_layers and c.pp > 1:
         raise _refuse(f"OFFLOAD_LAYERS={c.offload_layers} needs PP=1", "set OFFLOAD_LAYERS=0, or PP=1")
     if c.offload_layers >= a.layers:

@@ -7,11 +7,15 @@ import msgspec
 from llmb_common.errors import RequestError
 from llmb_common.gpus import GPUS
 from llmb_common.planning.case import Case
-from llmb_common.planning.divisibility import Layout, check_memory, check_numbers
+from llmb_common.planning.combinations import check_combinations, divides_stages
+from llmb_common.planning.divisibility import Layout, check_memory_savers, check_numbers
 from llmb_common.planning.job_plan import PlannedFunction
 
 _DOMAIN = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"
 """Ranks of one expert group inside one NVLink domain, for the HybridEP dispatcher."""
+
+
+_SAVERS = ("recompute_layers", "offload_layers", "pp")
 
 
 def planned_function(case: Case) -> PlannedFunction | None:
@@ -82,8 +86,10 @@ def check_function_layout(case: Case, layout: Layout) -> None:
             f"{case.request.say('RUN_CONF_IMAGE')} to an image in which it is right",
             code="refused-by-megatron",
         )
-    if asked.keys() & {"fsdp", "cuda_graph", "recompute_layers", "offload_layers"}:
-        check_memory(layout, case.shape, whole_iteration=True)
+    assert case.row.function is not None
+    check_combinations(case.row.function, function, layout)
+    if any(name in asked and asked[name] != getattr(function.columns, name) for name in _SAVERS):
+        check_memory_savers(layout, case.shape)
 
 
 def function_notices(case: Case) -> list[str]:
@@ -114,7 +120,7 @@ def _refused(case: Case) -> str | None:
         check_numbers(own, case.shape, case.function.sequence_length)
     except RequestError:
         return None
-    return refused
+    return refused if divides_stages(case.function, own) else None
 
 
 def _engine(case: Case) -> str:

@@ -5,6 +5,7 @@ Pure: it reads no file, asks no scheduler and looks at no environment. ``Machine
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,9 +87,9 @@ def make_plan(
         layout = without_cuda_graph(case, layout)
     architecture, function = case.model.architecture, planned_function(case)
     if function is None:
-        check_layout(layout, case.shape, case.model.sequence_length, recipe.family)
+        _check(case, layout, lambda c: check_layout(c, case.shape, case.model.sequence_length, recipe.family))
     else:
-        check_function_layout(case, layout)
+        _check(case, layout, lambda c: check_function_layout(case, c))
     nodes, gpus_per_node = _nodes(case)
     fp8_recipe = fp8_recipe_for(case)
     steps, exit_after = steps_for(case)
@@ -197,6 +198,20 @@ def _forced_scales(recipe: Recipe, cluster: ClusterConfig, request: Request, mac
         if len(found) == _NEAREST:
             break
     return f", such as {', '.join(found)}" if found else ""
+
+
+def _check(case: Case, layout: Layout, check: Callable[[Layout], None]) -> None:
+    """Check ``layout``; a refusal names the nearest values that are valid.
+
+    Raises:
+        RequestError: a rule is broken.
+    """
+    try:
+        check(layout)
+    except RequestError as error:
+        from llmb_common.planning.nearest import with_nearest
+
+        raise with_nearest(error, layout, case.request.columns, check) from None
 
 
 def _time_notices(plan: JobPlan, band: Band | None, case: Case) -> list[str]:

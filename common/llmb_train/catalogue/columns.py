@@ -18,7 +18,7 @@ SETTINGS = (
     "fine_grained_activation_offloading", "offload_modules", "moe_token_dispatcher_type",
     "moe_flex_dispatcher_backend", "moe_router_force_load_balancing", "moe_paged_stash",
     "pipeline_model_parallel_layout", "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage",
-    "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
+    "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split", "add_bias_linear",
 )  # fmt: skip
 """Fields of the model provider that are kept as they are."""
 
@@ -119,6 +119,7 @@ def settings(config: Any) -> dict[str, Any]:
         "precision_aware": bool(config.optimizer.use_precision_aware_optimizer),
         "moments": _plain(str(config.optimizer.exp_avg_dtype)).removeprefix("torch."),
         "fp32_gradients": bool(config.ddp.grad_reduce_in_fp32),
+        "average_in_collective": bool(config.ddp.average_in_collective),
         "precision": mixed if isinstance(mixed, str) else _precision(mixed),
         "nccl_ub": bool(getattr(config.ddp, "nccl_ub", False)),
         "tp_comm_overlap": getattr(config.comm_overlap, "tp_comm_overlap", None),

@@ -1,9 +1,10 @@
 """What Megatron says of each function's configuration, as a job trains it at the function's own number of GPUs.
 
 Asked are, in the order in which a job's start asks them: Bridge's ``runtime_config_update``, which ends with
-``ConfigContainer.validate``; core's calculator of micro-batches; core's process groups. Nothing is trained, so a
-machine without a GPU and without the container's packages can ask. Where Megatron misses such a package, what it looks
-for is claimed to be there, the package is noted, and the question is put again: that shows what else is wrong.
+``ConfigContainer.validate``; core's calculator of micro-batches; core's process groups; the layers of each pipeline
+stage. Nothing is trained, so a machine without a GPU and without the container's packages can ask. Where Megatron
+misses such a package, what it looks for is claimed to be there, the package is noted, and the question is put again:
+that shows what else is wrong.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -84,15 +85,23 @@ def validate(name: str, saving: bool = False) -> dict[str, Any]:
     """``needs``: packages that validation asked for, and what the user has to give; ``refused``: why Megatron does not
     train it all the same, or null. ``saving``: of a job that saves checkpoints. Call ``llmb_train.cpu.install`` first.
     """
-    claimed: list[Need] = []
-    while True:
-        refused = _ask(name, claimed, saving)
-        missing = [need for need in NEEDS if any(words in (refused or "") for words in need.complaint)]
-        if not missing or missing[0] in claimed:
-            break
-        claimed.append(missing[0])
+    claimed, refused = answer(lambda: _configuration(name, saving))
     adapters = [_BASE_MODEL] if "_peft_" in name else []
     return {"needs": [need.title for need in claimed] + adapters, "refused": refused}
+
+
+def answer(make: Callable[[], Any], also: Callable[[Any], None] = lambda config: None) -> tuple[list[Need], str | None]:
+    """What Megatron missed here, and the first refusal of the configuration that ``make`` gives; None: it trains it.
+
+    ``make`` sets WORLD_SIZE; ``also`` asks further questions, among the job's process groups.
+    """
+    claimed: list[Need] = []
+    while True:
+        refused = _ask(make, claimed, also)
+        missing = [need for need in NEEDS if any(words in (refused or "") for words in need.complaint)]
+        if not missing or missing[0] in claimed:
+            return claimed, refused
+        claimed.append(missing[0])
 
 
 def text(found: dict[str, dict[str, Any]], date: str) -> str:
@@ -108,24 +117,37 @@ def text(found: dict[str, dict[str, Any]], date: str) -> str:
     return f'{{{start},\n"functions": {{\n{lines}\n}}}}\n'
 
 
-def _ask(name: str, claimed: list[Need], saving: bool) -> str | None:
+def _ask(make: Callable[[], Any], claimed: list[Need], also: Callable[[Any], None]) -> str | None:
     """The first refusal, in one line; None where there is none."""
     from megatron.bridge.training.config import runtime_config_update
     from megatron.core.num_microbatches_calculator import ConstantNumMicroBatchesCalculator
 
     with _environment(), _claimed(claimed):
         try:
-            config = _configuration(name, saving)
+            config = make()
             runtime_config_update(config)
             train = config.train
             ConstantNumMicroBatchesCalculator(
                 train.global_batch_size, train.micro_batch_size, config.data_parallel_size, False, 0
             )
             with fake_process_groups(config.model, 0, int(os.environ["WORLD_SIZE"])):
-                pass
+                _build_stages(config.model)
+                also(config)
         except (AssertionError, ValueError, TypeError, RuntimeError, NotImplementedError) as error:
             return _one_line(str(error)) or type(error).__name__
     return None
+
+
+def _build_stages(model: Any) -> None:
+    """Ask core which layers it builds in each stage; hybrids divide theirs in their pattern."""
+    from megatron.core.transformer.transformer_block import get_num_layers_to_build
+
+    if getattr(model, "hybrid_layer_pattern", None) or not model.num_layers:
+        return
+    chunks = model.virtual_pipeline_model_parallel_size
+    for rank in range(model.pipeline_model_parallel_size):
+        for chunk in range(chunks or 1):
+            get_num_layers_to_build(model, chunk if chunks else None, rank)
 
 
 def _one_line(message: str) -> str:
@@ -140,7 +162,11 @@ def _configuration(name: str, saving: bool) -> Any:
     word = functions.NAME.match(name)
     assert word is not None  # functions.names has no other
     os.environ.update({key: columns.word(value) for key, value in first.env_vars.items()}, WORLD_SIZE=word["gpus"])
-    config = build_config(_job(name, first, saving), _GPU)
+    return without_kernels(build_config(_job(name, first, saving), _GPU))
+
+
+def without_kernels(config: Any) -> Any:
+    """``config`` without the kernels that core imports while it validates."""
     for field in _IMPORTED:
         if hasattr(config.model, field):
             setattr(config.model, field, False)

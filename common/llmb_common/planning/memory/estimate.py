@@ -139,8 +139,8 @@ def _moment(job: Job, stage: Stage) -> tuple[float, float]:
     comes after it."""
     layout, body = job.layout, job.body
     whole = 2 * body.hidden * job.tokens  # hidden states that TP's ranks have gathered
-    in_layer = max(_layer_moment(job, layer) for layer in set(_layers(job, stage))) + (layout.pp > 1) * _hidden(job)
-    in_layer += _gathered(job, stage)
+    in_layer = max((_layer_moment(job, layer) for layer in set(_layers(job, stage))), default=0.0)
+    in_layer += (layout.pp > 1) * _hidden(job) + _gathered(job, stage)
     if not stage.last:
         return 0.0, in_layer
     logits = job.storage.logits * (1 + body.further) * job.tokens * body.vocabulary / layout.tp
@@ -167,7 +167,7 @@ def _gathered(job: Job, stage: Stage) -> float:
         return 0.0
     layout, storage = job.layout, job.storage
     etp = (layout.ep or 1) * (layout.etp or layout.tp)
-    unit = max(layer.weights.divided / layout.tp + layer.weights.routed / etp for layer in stage.layers)
+    unit = max((layer.weights.divided / layout.tp + layer.weights.routed / etp for layer in stage.layers), default=0.0)
     return _GATHERED_UNITS * unit * (storage.weights + storage.gradients)
 
 

@@ -1,0 +1,30 @@
+"""A few of the random jobs of ``random_jobs.py``: what the plan takes Megatron takes, and what it refuses, too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import random_jobs
+from training_jobs import Engine
+
+COUNT, SEED = 50, 20261124
+
+
+def differences(release: str, engine: Engine, folder: Path) -> list[object]:
+    asked = list(random_jobs.requests(release, COUNT, SEED))
+    assert 10 < sum(one.plan_says is None for one in asked) < COUNT - 10
+    file = folder / "jobs.jsonl"
+    file.write_text("".join(json.dumps(one.document) + "\n" for one in asked))
+    answers = [line["refused"] for line in engine.json_lines("ask_megatron.py", file)]
+    return [
+        (one.recipe, one.variables, one.plan_says, answer) for one, answer in random_jobs.differences(asked, answers)
+    ]
+
+
+def test_documented_models_in_the_first_release(engine: Engine, tmp_path: Path) -> None:
+    assert differences("0.3", engine, tmp_path) == []
+
+
+def test_functions_and_llama_in_the_newest(functions_engine: Engine, tmp_path: Path) -> None:
+    assert differences("0.6", functions_engine, tmp_path) == []
