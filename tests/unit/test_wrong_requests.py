@@ -146,7 +146,11 @@ def test_a_long_search_says_where(cli: Cli, tmp_path: Path, monkeypatch: pytest.
 ANYTHING = {
     *(("jobs", "-s"), ("jobs", "--dtype"), ("logs", "--grep"), ("report", "--title"), ("exclude add", "--reason")),
     ("report", "--html"),
-    *((command, option) for command in ("single", "submit") for option in ("--nodelist", "--exclude", "--reservation")),
+    *(
+        (command, option)
+        for command in ("plan", "single", "submit")
+        for option in ("--nodelist", "--exclude", "--reservation")
+    ),
 }
 """What may be any text: Slurm also takes files of nodes, and of runs that nobody has made there are none. A page takes
 four seconds to make, and is written as the other reports are."""
