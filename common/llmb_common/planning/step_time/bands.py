@@ -27,9 +27,9 @@ CLASSES = {
     "own runs": "runs of exactly this job at this site",
     "published": "the published result of this job in this container",
     "other container": "the published result of this job in another container",
-    "other layout": "published results of this model on this GPU type, in other layouts, scales or frameworks",
-    "other GPU type": "published results of this model on other GPU types only",
-    "new model": "published results of other models only",
+    "other layout": "results of this model on this GPU type, in other layouts, scales or frameworks",
+    "other GPU type": "results of this model on other GPU types only",
+    "new model": "results of other models only",
 }
 """What a prediction can know, the best first, in words."""
 
