@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -51,15 +52,17 @@ def test_a_job_from_start_to_result(cli: Cli) -> None:
     assert (line["job_id"], line["executor"]) == (job, "slurm")
 
 
-def test_a_sweep_and_a_job_after_it(cli: Cli, tmp_path: Path) -> None:
+def test_a_sweep_on_different_nodes_and_a_job_after_it(cli: Cli, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    runs = ids(cli("submit", *SMOKE, "--repeats", "3", "--env", f"STANDIN_GATE={gate}", "--json"))
+    spread = ("--repeats", "3", "--spread-nodes")
+    runs = ids(cli("submit", *SMOKE, *spread, "--env", f"STANDIN_GATE={gate}", "--json"))
     after = [word for run in runs for word in ("--after", run)]
     (last,) = ids(cli("single", *SMOKE, *after, "--json"))
     assert states(cli, last) == {last: "PENDING"}
     gate.touch()
     assert cli("wait").status == 0
     assert set(states(cli).values()) == {"COMPLETED"}
+    assert len({re.search(r'"(gpu[0-9])"', events(cli, run))[1] for run in runs}) == 3  # type: ignore[index]
     script_times = {line["run_id"]: line["state_time"] for line in cli("jobs", "--json").data["runs"]}
     # Slurm's times, in whole seconds, or the script's own, which are exact.
     assert script_times[last] >= int(max(script_times[run] for run in runs))

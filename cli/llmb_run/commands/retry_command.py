@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 @click.option("--without", metavar="HOSTS", help="Avoid these nodes, such as n[3-5],x7.")
 @click.option("--repeats", metavar="N", type=click.IntRange(1, 10000), default=1, help="Runs of each.")
 @click.option("--spread", metavar="DAYS", type=click.IntRange(1, 365), help="Days for them, after the run's own.")
+@options.spread_nodes
 @options.flag("--without-failed", help="Avoid the nodes of the run that Slurm shows as down or drained.")
 @options.flag("--resume", help="Go on from the run's newest checkpoint, and save beside it.")
 @options.detach
@@ -37,6 +38,7 @@ def command(
     without: str | None,
     repeats: int,
     spread: int | None,
+    spread_nodes: bool,
     without_failed: bool,
     resume: bool,
     detach: bool,
@@ -57,6 +59,8 @@ def command(
     from llmb_run.starting.submitting import start_round
     from llmb_run.starting.sweeps import spread_over
 
+    if spread_nodes and repeats == 1:
+        raise RequestError("--spread-nodes is about several repeats", remedy="--repeats N, or leave it out")
     place = Place()
     rows = select_rows(place, runs, RunFilter())
     require_own(row.folder for row in rows)
@@ -87,7 +91,7 @@ def command(
         jobs += [submission.Job(each, folder, options_) for each in plans]
     say_doubts(job.plan for job in jobs)
     if len(jobs) > 1:
-        return start_round("retry", jobs, place)
+        return start_round("retry", jobs, place, apart=spread_nodes)
     started = submission.submit(jobs[0].plan, jobs[0].recipe_folder, jobs[0].options, on_record=announce)
     return report_started([(started.plan.experiment_name, started)])
 

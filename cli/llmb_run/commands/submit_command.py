@@ -27,6 +27,7 @@ _FROM_1 = click.IntRange(min=1)
 @click.option("--max-scale", metavar="GPUS", type=_FROM_1, help="All documented scales up to this one.")
 @click.option("--repeats", metavar="N", type=click.IntRange(1, 10000), default=1, help="Runs of each job.")
 @click.option("--spread", metavar="DAYS", type=click.IntRange(1, 365), default=1, help="Days to spread repeats over.")
+@options.spread_nodes
 @options.job_settings
 @options.after
 @click.option(
@@ -51,6 +52,7 @@ def command(
     max_scale: int | None,
     repeats: int,
     spread: int,
+    spread_nodes: bool,
     after: tuple[str, ...],
     resume_chain: int,
     skip_unsupported: bool,
@@ -69,6 +71,7 @@ def command(
     """
     from dataclasses import replace
 
+    from llmb_common.errors import RequestError
     from llmb_run.place import Place
     from llmb_run.starting.requests import ask_of
     from llmb_run.starting.submitting import start
@@ -77,6 +80,8 @@ def command(
 
     place = Place()
     base = ask_of(**settings)
+    if spread_nodes and repeats == 1:
+        raise RequestError("--spread-nodes is about several repeats", remedy="--repeats N, or leave it out")
     if resume_chain > 1:
         base = replace(base, environment={"ENABLE_CHECKPOINT": "true", **base.environment})
     asks = sweep(
@@ -102,4 +107,5 @@ def command(
         skip_unsupported=skip_unsupported,
         detach=detach,
         arrays=not no_array,
+        apart=spread_nodes,
     )

@@ -34,10 +34,12 @@ def start(
     detach: bool = False,
     arrays: bool = True,
     health: bool = False,
+    apart: bool = False,
 ) -> Result:
     """Start ``asks``, or show what a dry run would start.
 
     ``keys`` name the jobs of ``task_file`` one by one, so that a rerun repeats none. ``health``: look at nodes first.
+    ``apart``: repeats on different nodes.
 
     Raises:
         LLMBError: nothing could be started; with several jobs a refusal of one is reported and the others go on
@@ -81,6 +83,7 @@ def start(
         chain=chain,
         arrays=arrays,
         skipped=skipped,
+        apart=apart,
     )
 
 
@@ -94,6 +97,7 @@ def start_round(
     chain: int = 1,
     arrays: bool = True,
     skipped: Sequence[str] = (),
+    apart: bool = False,
 ) -> Result:
     """Start ``jobs`` together. The same command goes on with a round that was interrupted.
 
@@ -103,7 +107,7 @@ def start_round(
     from llmb_common.submission.jobs import experiments_of
     from llmb_common.submission.rounds import digest_of, digest_of_file, open_round
 
-    digest = digest_of_file(task_file) if task_file else digest_of(jobs, command, chain)
+    digest = digest_of_file(task_file) if task_file else digest_of(jobs, command, chain, *["apart"] * apart)
     with open_round(jobs, digest, again=again, say=notice) as this:
         known = {row.key for row in find_runs(place.install, roots=experiments_of(jobs))} - {""}
         if not task_file:
@@ -113,6 +117,10 @@ def start_round(
             ]
             if this.begun is not None:
                 notice(f"continuing the interrupted submission that began at {clock(this.begun)}")
+        if apart:  # only now: another state of the nodes is no other round
+            from llmb_run.starting.apart import on_different_nodes
+
+            jobs = on_different_nodes(jobs)
         results = _submit_all(jobs, chain, arrays=arrays)
         # A job that ran and failed was submitted: the same command again is meant as new ones.
         this.over = all(isinstance(item, RunRecord | CheckFailed) for _, item in results)
