@@ -95,7 +95,7 @@ def _meant(
     if runs:
         return _of_runs(place, runs)
     kind = place.cluster.cluster_type or (SLURM if shutil.which("sbatch") else LOCAL)
-    needs = needs_of_site(place.cluster, place.install, partition)
+    needs = needs_of_site(place.cluster, place.install, traits_of(kind), partition)
     if nodes is None and partition is None and not traits_of(kind).this_machine:
         partition = place.cluster.slurm.gpu_partition
     return executor_for(kind), needs, nodes, partition

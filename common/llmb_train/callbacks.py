@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from megatron.bridge.training.callbacks import Callback
@@ -9,11 +10,15 @@ from megatron.bridge.training.callbacks import Callback
 from llmb_train.evidence.node import Node
 from llmb_train.evidence.resolved import require_agreement
 from llmb_train.job import FunctionJob, Job
+from llmb_train.waits import Waits
 
 
-def callbacks(job: Job | FunctionJob, node: Node) -> list[Any]:
+def callbacks(job: Job | FunctionJob, node: Node, folder: Path) -> list[Any]:
     """All that the job needs."""
-    return [Evidence(job, node), *([SigtermHandler()] if job.checkpoint.save is not None else [])]
+    found: list[Any] = [Evidence(job, node)]
+    if job.steps.waits_from is not None:
+        found.append(WhoWaits(job.steps.waits_from, folder))
+    return [*found, *([SigtermHandler()] if job.checkpoint.save is not None else [])]
 
 
 class Evidence(Callback):  # type: ignore[misc]
@@ -30,6 +35,24 @@ class Evidence(Callback):  # type: ignore[misc]
     def on_train_step_start(self, context: Any) -> None:
         self._node.after_step(self._steps)
         self._steps += 1
+
+
+class WhoWaits(Callback):  # type: ignore[misc]
+    """Has every rank record how long it waits for others, in the steps after the measured ones."""
+
+    def __init__(self, first: int, folder: Path) -> None:
+        self._first, self._folder = first, folder
+        self._waits: Waits | None = None
+
+    def on_train_step_start(self, context: Any) -> None:
+        step = context.state.train_state.step + 1
+        if step >= self._first:
+            self._waits = self._waits or Waits()
+            self._waits.begin(step)
+
+    def on_train_end(self, context: Any) -> None:
+        if self._waits is not None:
+            self._waits.end(self._folder)
 
 
 class SigtermHandler(Callback):  # type: ignore[misc]

@@ -104,6 +104,8 @@ class Steps:
     train: int
     exit_after: int | None
     """End after this many further steps (further than the loaded checkpoint, where there is one)."""
+    waits_from: int | None = None
+    """From this step on, the first after the measured ones, ranks record how long they wait for each other."""
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def run(job: Job | FunctionJob, folder: Path) -> None:
     gc.enable()
     node.wait()
     try:
-        pretrain(config, forward_step, callbacks=callbacks(job, node))
+        pretrain(config, forward_step, callbacks=callbacks(job, node, folder))
     except SystemExit as end:
         if not end.code:
             node.finish()

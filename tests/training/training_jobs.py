@@ -77,7 +77,7 @@ def make_job(name: str = "llama3", **changes: Any) -> dict[str, Any]:
             "wgrad_deferral": None,
             "moe_routing": "drop" if size["architecture"]["moe"] else None,
         },
-        "steps": {"train": 5, "exit_after": None},
+        "steps": {"train": 5, "exit_after": None, "waits_from": None},
         "profile": None,
         "checkpoint": {"save": None, "interval": None, "load": None},
         "data_workers": 0,

@@ -28,6 +28,7 @@ def command(run: str | None, script: bool) -> Result:
     """
     from llmb_common.observe import observe
     from llmb_common.runs.evidence.account import as_plain
+    from llmb_common.runs.evidence.stragglers import straggler_in
     from llmb_common.runs.record import load_record
     from llmb_common.slurm.states import is_live
     from llmb_run.place import Place
@@ -48,6 +49,8 @@ def command(run: str | None, script: bool) -> Result:
     measured = measure_run(seen.record, place)
     data = {"record": seen.record.as_dict(), "nodes": seen.nodes, "reason": seen.reason, "start": seen.start}
     data["evidence"] = as_plain(measured.account)
+    slow = straggler_in(record.paths.folder, record.plan)
+    data["straggler"] = as_plain(slow) if slow else None
     if is_live(seen.record.state):
         hint = f"next: llmb-run watch {word} | llmb-run logs {word} -f | llmb-run cancel {word}"
     else:
@@ -64,6 +67,7 @@ def _text(seen: Observation, measured: Measured) -> str:
 
 def _lines(seen: Observation, measured: Measured) -> list[tuple[str, list[str]]]:
     from llmb_common.printable import printable
+    from llmb_common.runs.evidence.stragglers import straggler_in
     from llmb_common.runs.finding import attempts_of
     from llmb_common.runs.manifest import image_line
     from llmb_common.slurm.states import is_live
@@ -109,6 +113,8 @@ def _lines(seen: Observation, measured: Measured) -> list[tuple[str, list[str]]]
         lines.append(("remarks", remarks))
     if measured.findings:
         lines.append(("findings", [f"{item.severity}: {item.text}" for item in measured.findings]))
+    if slow := straggler_in(record.paths.folder, plan):
+        lines.append(("slow", [slow.text]))
     if measured.why is not None:
         lines.append(("why", cause_lines(measured.why)))
     return lines

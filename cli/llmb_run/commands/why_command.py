@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @options.runs
 @options.filters
+@options.flag("--slow", help="Instead: which rank the others waited for, in the last steps of runs that trained.")
 @options.json
-def command(runs: tuple[str, ...], **filters: Any) -> Result:
+def command(runs: tuple[str, ...], slow: bool, **filters: Any) -> Result:
     """Why runs failed: the first cause, on which rank and node, and what to do.
 
     RUNS may also be logs, or folders of logs, that LLMB did not make. Without any: the newest run, or, with an option
@@ -31,6 +32,8 @@ def command(runs: tuple[str, ...], **filters: Any) -> Result:
     from llmb_run.place import Place
     from llmb_run.terminal import notice
 
+    if slow:
+        return _slow(Place(), runs, filters)
     foreign = [Path(word) for word in runs if _is_foreign(Path(word))]
     names = [word for word in runs if Path(word) not in foreign]
     found: list[tuple[str, Diagnosis | None, str]] = [_of_logs(path) for path in foreign]
@@ -40,6 +43,27 @@ def command(runs: tuple[str, ...], **filters: Any) -> Result:
         notice("no run matches")
     many = not runs and any(filters.values())
     return _summary(found) if many else _each(found)
+
+
+def _slow(place: Place, names: Sequence[str], filters: dict[str, Any]) -> Result:
+    """Who kept the others waiting, of each run that recorded it."""
+    import msgspec
+
+    from llmb_common.runs.evidence.stragglers import FILE, straggler_in
+    from llmb_run.selecting import load_rows, one_folder, run_filter, select_rows
+    from llmb_run.terminal import labelled
+
+    chosen = names or ([] if any(filters.values()) else [str(one_folder(place, None))])
+    records, _ = load_rows(select_rows(place, chosen, run_filter(place, **filters)))
+    found, text = [], ""
+    for record in records:
+        folder = record.paths.folder
+        item = straggler_in(folder, record.plan)
+        nobody = "nobody kept the others waiting" if (folder / FILE).exists() else "its ranks recorded no waits"
+        text += labelled("run", [f"{record.paths.run_id}  {record.paths.name}"])
+        text += labelled("slow", [item.text if item else nobody])
+        found.append({"run": record.paths.run_id, "straggler": msgspec.to_builtins(item) if item else None})
+    return Result({"runs": found}, text)
 
 
 def _is_foreign(path: Path) -> bool:

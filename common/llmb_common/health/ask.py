@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,12 +90,13 @@ def look(
         SchedulerError: they are not given, or none could start anything
     """
     with executor.hold(_wanted(needs, nodes, wait, minutes)) as held:
-        return then(held, looked(held, needs, not_asked or {}))
+        begun = time.monotonic()
+        found = then(held, looked(held, needs, not_asked or {}))
+        return replace(found, seconds=time.monotonic() - begun)
 
 
 def looked(held: Held, needs: Needs, not_asked: Mapping[str, str]) -> Health:
     """The first stage, on nodes that are held."""
-    begun = time.monotonic()
     spec = {"stage": "look", "folders": dict(needs.folders), "written": ["workload"]}
     answer, said = said_by(held, command(spec, (*PYTHONS, *needs.pythons)), LOOK_SECONDS)
     if not said:
@@ -107,7 +108,7 @@ def looked(held: Held, needs: Needs, not_asked: Mapping[str, str]) -> Health:
     verdicts = judge(held.nodes, facts, needs)
     complaint = "" if len(facts) == len(held.nodes) else (answer.errors.strip() or answer.why)[:500]
     known = {node: found for node, found in facts.items() if found is not None}
-    return Health(verdicts, known, not_asked, time.monotonic() - begun, complaint=complaint)
+    return Health(verdicts, known, not_asked, complaint=complaint)
 
 
 def said_by(

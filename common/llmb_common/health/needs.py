@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from llmb_common.cluster_types import Traits
 from llmb_common.errors import LLMBError
 from llmb_common.gpus import GPUS, per_node
 from llmb_common.planning.job_plan import JobPlan, SlurmPlan
@@ -55,8 +56,8 @@ class Needs:
         return known.nvlink_nodes if known else 1
 
 
-def needs_of_site(config: ClusterConfig, install: Path, partition: str | None = None) -> Needs:
-    """Without a job: what the site's configuration says."""
+def needs_of_site(config: ClusterConfig, install: Path, traits: Traits, partition: str | None = None) -> Needs:
+    """Without a job: what the site's configuration says of ones that run as ``traits`` say."""
     slurm = config.slurm
     gpu_type = config.gpu_type or ""
     engine = config.engine
@@ -64,7 +65,9 @@ def needs_of_site(config: ClusterConfig, install: Path, partition: str | None = 
         gpu_type=gpu_type,
         gpus_per_node=config.gpus_per_node or (per_node(gpu_type) if gpu_type in GPUS else 0),
         device="cpu" if gpu_type == "cpu" else "cuda",
-        slurm=SlurmPlan(
+        slurm=None
+        if not traits.slurm_options
+        else SlurmPlan(
             account=slurm.account,
             partition=partition or slurm.gpu_partition,
             gres=slurm.gres,

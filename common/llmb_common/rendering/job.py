@@ -51,7 +51,7 @@ def job_document(plan: JobPlan, paths: RunPaths) -> dict[str, Any]:
             "wgrad_deferral": plan.wgrad_deferral,
             "moe_routing": plan.moe_routing,
         },
-        "steps": {"train": plan.max_steps, "exit_after": plan.exit_after},
+        "steps": {"train": plan.max_steps, "exit_after": plan.exit_after, "waits_from": _waits_from(plan)},
         "profile": None
         if plan.profile is None
         else {
@@ -69,6 +69,17 @@ def job_document(plan: JobPlan, paths: RunPaths) -> dict[str, Any]:
         "data_workers": 8 if plan.device == "cuda" else 0,
         "seed": SEED,
     }
+
+
+MOST_WAITS, FEWEST_WAITS = 5, 3
+"""Steps in which ranks record their waits: what one step says is chance, and more say no more."""
+
+
+def _waits_from(plan: JobPlan) -> int | None:
+    """The step from which they do; None where too few follow the measured ones, or something else is looked at then."""
+    first = max(plan.measurement.last + 1, plan.max_steps - MOST_WAITS + 1)
+    other = plan.profile is not None or plan.exit_after is not None or plan.gpus == 1
+    return None if other or plan.max_steps - first + 1 < FEWEST_WAITS else first
 
 
 def _function(function: PlannedFunction) -> dict[str, Any]:
