@@ -56,6 +56,12 @@ def test_one_screen_says_where_values_come_from_and_what_the_job_takes(cli: Cli)
     assert section(done.out, "ranks")[-1] == "node 7: ranks 56-63, TP 0-3, CP 0-1, DP 1, PP 3"
 
 
+def test_switches_of_a_layout_are_named_too(cli: Cli) -> None:
+    out = cli("plan", "-w", "llama3.1", "-s", "70b", "--gpu-type", "gb200", "--scale", "64", **SLURM).out
+    layout = "llama3.1-mbridge.md:25: TP 1, PP 1, CP 1, MBS 2, GBS 128, FSDP yes, OFFLOAD_LAYERS 40"
+    assert layout in section(out, "from")
+
+
 def test_a_time_limit_that_is_long_enough_only_for_a_quick_job_is_doubted(cli: Cli) -> None:
     times = {
         limit: section(cli(*LLAMA, "--scale", "64", "--time-limit", limit, **SLURM).out, "time")

@@ -63,5 +63,5 @@ def _columns(plan: JobPlan) -> Iterator[tuple[str, object, bool]]:
     """Name and value of each column that says something, and whether the user chose it."""
     for name in Columns.__struct_fields__:
         value, asked = getattr(plan, name), name in plan.overridden
-        if asked or (value not in (None, False, 0) and (value != 1 or name in ("tp", "pp", "cp", "mbs"))):
+        if asked or value is True or value not in (None, 0, 1) or (value == 1 and name in ("tp", "pp", "cp", "mbs")):
             yield name, "yes" if value is True else value, asked
