@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,10 +29,12 @@ def measured_here(install: Path | None) -> Look:
     def look(plan: JobPlan) -> Measured:
         if install is None or plan.gpu_type == CPU or not (install / ".llmb" / "index.db").is_file():
             return Measured()
-        from llmb_common.index import past_times
+        from llmb_common.index import past_memory, past_times
+        from llmb_common.results.configuration import memory_key
 
         rows = past_times(install, plan.workload, plan.model_size)
-        return _measured(plan, rows) if rows else Measured()
+        found = _measured(plan, rows) if rows else Measured()
+        return replace(found, memory=lambda kind: past_memory(install, memory_key(plan, kind)))
 
     return look
 

@@ -14,10 +14,11 @@ import pytest
 
 from llmb_common.runs.facts import with_job_facts
 from llmb_common.runs.record import RunRecord
+from llmb_run.results import kept
 from support.cli import Cli
 from support.gpu_nodes import smi_answer, snapshot, write_node
 from support.iteration_logs import mbridge_line, memory_print
-from support.runs import make_run
+from support.runs import make_run, plan_for
 
 SOCKETS = (Path(__file__).resolve().parents[1] / "data" / "nccl" / "socket_hpcx.log").read_text()
 CONFIGURATION = {"GPU_TYPE": "h100", "MODEL_SIZE": "8b", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "16", "FORCE": "true"}
@@ -128,6 +129,31 @@ def test_without_the_nodes_memory_is_what_the_log_says(cli: Cli, tmp_path: Path)
     assert row["memory_gib"] == pytest.approx(58.8e9 / 2**30)
     (again,) = cli("results", "--json").data["runs"]
     assert again == row, "of the index as of the log"
+
+
+def test_five_runs_of_a_kind_make_it_known_here(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a kind that nobody has validated: from five pairs of this site and software on, its own runs say how well."""
+    monkeypatch.setattr(kept, "_COARSE_NS", 0)  # files count as settled at once
+    first = make_run(tmp_path, variables=CONFIGURATION, log=log_with_energy(lambda step: 1300.0))
+    predicted = first.plan.preflight.memory
+    assert predicted is not None
+    assert (predicted.knowledge, predicted.low) == ("not validated", None)
+    runs = [
+        first,
+        *(make_run(tmp_path, variables=CONFIGURATION, log=log_with_energy(lambda step: 1.0)) for _ in "1234"),
+    ]
+    for number, run in enumerate(runs):
+        write_node(run.paths.folder, "n1")
+        peak = PEAK | {"allocated": int(predicted.peak * (0.80 + 0.002 * number) * 2**30)}
+        (run.paths.folder / "nodes" / "n1.memory.jsonl").write_text(f"{json.dumps(peak)}\n")
+        cli("results", *(run.paths.run_id for run in runs[: number + 1]))
+        planned = plan_for(tmp_path, **CONFIGURATION).preflight.memory
+        assert planned is not None
+        assert planned.knowledge == ("validated here" if number == 4 else "not validated")
+    assert planned.peak == predicted.peak, "else the next pair would be of another prediction"
+    assert (planned.pairs, round(planned.factor, 3)) == (5, 0.804)
+    assert (planned.low, planned.high) == pytest.approx((23.1, 25.6), abs=0.2)
+    assert planned.at_least == pytest.approx(predicted.peak * 0.796, rel=0.01)
 
 
 def test_an_archive_has_the_evidence(cli: Cli, tmp_path: Path) -> None:

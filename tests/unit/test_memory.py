@@ -14,7 +14,7 @@ from llmb_common.errors import LLMBError, RequestError
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.memory.estimate import Job, stages_memory
-from llmb_common.planning.memory.kinds import known
+from llmb_common.planning.memory.kinds import known, known_here
 from llmb_common.planning.memory.layers import body_of, body_of_function
 from llmb_common.planning.memory.stages import chunks_of, under_way
 from llmb_common.planning.memory.storage import storage_of
@@ -166,6 +166,16 @@ def test_preflight_says_who_is_refused() -> None:
     nothing = plan(**TIGHT, DTYPE="bf16", PREFLIGHT="off").preflight
     assert (nothing.memory, nothing.memory_gib, nothing.fits) == (None, None, None)
     assert not any("fit" in note for note in nothing.warnings)
+
+
+def test_a_sites_own_runs_count_from_the_fifth_on() -> None:
+    assert known_here([0.9] * 4) is None
+    alike = known_here([0.9] * 5)
+    assert alike is not None
+    assert (alike.low, alike.high) == pytest.approx((10.0, 12.2), abs=0.1), "repeats of one job are alike: a percent"
+    apart = known_here([0.8, 0.9, 1.0, 0.85, 0.95])
+    assert apart is not None
+    assert apart.low < -7 < 30 < apart.high, "so much a sixth may differ"
 
 
 def test_a_plan_has_the_parts_of_every_stage() -> None:

@@ -21,7 +21,7 @@ import msgspec
 from llmb_common import results, timing
 from llmb_common.files import sha256_of_tree
 from llmb_common.index import Kept, keep_figures, kept_figures, past_figures
-from llmb_common.results.configuration import configuration_of
+from llmb_common.results.configuration import configuration_of, memory_key
 from llmb_common.results.past_runs import PastRun
 from llmb_common.results.verdict import Steps, steps_of, window_of
 from llmb_common.runs.evidence.account import account_of
@@ -92,7 +92,8 @@ class KeptFigures:
             says = steps.time and read.status.state == "Success" and read.window == window_of(record.plan)
             repeats = configuration_of(record) if says else ""
             mean, watts = (steps.time.mean if steps.time else None), (read.watts.mean if read.watts else None)
-            self._new.append(Kept(str(files.log), key, str(files.folder), stamp, packed, repeats, mean, watts))
+            memory = _memory(read, record) if says else ("", None)
+            self._new.append(Kept(str(files.log), key, str(files.folder), stamp, packed, repeats, mean, watts, *memory))
             if len(self._new) >= _AT_ONCE:
                 self.close()
             # The steps of thousands of runs take more memory than all the rest, and hardly anybody asks for them.
@@ -105,6 +106,15 @@ class KeptFigures:
         if self._install is not None and self._new:
             keep_figures(self._install, self._new)
         self._new = []
+
+
+def _memory(read: RunTiming, record: RunRecord) -> tuple[str, float | None]:
+    """The key of what was predicted, and what was measured over it."""
+    predicted = record.plan.preflight.memory
+    measured = account_of(record).memory_gib or (read.memory.allocated if read.memory else None)
+    if predicted is None or measured is None:
+        return "", None
+    return memory_key(record.plan, predicted.kind), measured / predicted.peak
 
 
 def past_runs(install: Path | None) -> list[PastRun]:

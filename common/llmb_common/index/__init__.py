@@ -12,9 +12,19 @@ version, folders that changed are read again, and runs that have not ended are n
     kept_figures(install, logs), keep_figures(...)    what reading logs gave: read once
     past_figures(install, stamp)                      of the runs that say how fast a configuration is here
     past_times(install, workload, model_size)         the same of one model, times and power only
+    past_memory(install, key)                         what memory runs had, over what was predicted
 """
 
-from llmb_common.index.figures import Kept, Past, PastTime, keep_figures, kept_figures, past_figures, past_times
+from llmb_common.index.figures import (
+    Kept,
+    Past,
+    PastTime,
+    keep_figures,
+    kept_figures,
+    past_figures,
+    past_memory,
+    past_times,
+)
 from llmb_common.index.rows import UNREADABLE, RunFilter, RunRow, row_of
 from llmb_common.index.search import find_run, find_runs, note, rebuild
 
@@ -31,6 +41,7 @@ __all__ = [
     "kept_figures",
     "note",
     "past_figures",
+    "past_memory",
     "past_times",
     "rebuild",
     "row_of",

@@ -86,6 +86,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE figures ADD COLUMN step_seconds REAL",
         "ALTER TABLE figures ADD COLUMN watts REAL",
     ),
+    (
+        # what was measured over what was predicted, by kind of job and software
+        "ALTER TABLE figures ADD COLUMN memory_key TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE figures ADD COLUMN memory_ratio REAL",
+        "CREATE INDEX figures_by_memory ON figures (memory_key)",
+    ),
 )
 
 

@@ -40,6 +40,10 @@ class Kept(NamedTuple):
     configuration: str = ""
     step_seconds: float | None = None
     watts: float | None = None
+    memory_key: str = ""
+    """Kind of job and software that ``memory_ratio`` is of; empty where memory was not predicted or not measured."""
+    memory_ratio: float | None = None
+    """Peak of memory over the predicted one."""
 
 
 class Past(NamedTuple):
@@ -81,7 +85,7 @@ def keep_figures(install: Path, figures: Iterable[Kept]) -> bool:
         with open_index(install) as connection:
             connection.executemany(
                 "INSERT OR REPLACE INTO figures SELECT :log, :window, :folder, :stamp, :content, :configuration,"
-                " :step_seconds, :watts"
+                " :step_seconds, :watts, :memory_key, :memory_ratio"
                 " WHERE EXISTS (SELECT 1 FROM runs WHERE folder = :folder)",
                 (figure._asdict() for figure in figures),
             )
@@ -105,6 +109,21 @@ def past_times(install: Path, workload: str, model_size: str) -> list[PastTime]:
     except (sqlite3.Error, OSError):
         return []
     return [PastTime(key, Path(folder), *rest) for key, folder, *rest in rows]
+
+
+def past_memory(install: Path, key: str) -> list[float]:
+    """Of the newest runs of a kind and software, each once: peak of memory over the predicted one."""
+    query = (
+        "SELECT memory_ratio FROM figures JOIN runs USING (folder) WHERE memory_key = ? AND memory_ratio > 0"
+        " GROUP BY folder ORDER BY created DESC LIMIT ?"
+    )
+    try:
+        if not _is_trusted(install):
+            return []
+        with read_index(install) as connection:
+            return [row[0] for row in connection.execute(query, (key, _NEWEST_OF_MODEL))]
+    except (sqlite3.Error, OSError):
+        return []
 
 
 def past_figures(install: Path, stamp: str) -> list[Past]:

@@ -42,8 +42,9 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     ``reserve``: what the allocator does not see (CUDA's context, NCCL's buffers) and what it loses to fragments;
     ``limit``: what the device has; ``at_least``: a validated lower bound of the peak, None where there is none.
-    ``knowledge`` says how well jobs of the class ``kind`` are known: ``low`` and ``high`` are the errors that were
-    measured, in percent of the measured peak, None where nobody measured any. ``knob``: what would help most.
+    ``knowledge`` says how well jobs of the class ``kind`` are known: ``low`` and ``high`` are the errors of ``pairs``
+    peaks, in percent of the measured one, None where nobody measured any. ``factor``: this site's own runs, over what
+    was predicted. ``knob``: what would help most.
     """
 
     stages: tuple[StageMemory, ...]
@@ -54,6 +55,7 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     low: float | None = None
     high: float | None = None
     pairs: int = 0
+    factor: float = 1.0
     at_least: float | None = None
     knob: str = ""
 
@@ -69,8 +71,8 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def fits(self) -> bool:
-        """Whether peak and reserve are below the limit."""
-        return self.peak + self.reserve <= self.limit
+        """Whether the peak, as this site's runs have it, and the reserve are below the limit."""
+        return self.peak * self.factor + self.reserve <= self.limit
 
     @property
     def certain(self) -> bool:

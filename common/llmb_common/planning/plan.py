@@ -148,8 +148,9 @@ def make_plan(
         preflight=Preflight(),
     )
     published = published_result(plan, recipe)
-    memory = estimate_of(case, plan)
-    band = expected(plan, recipe, measured(plan)) if request.preflight != "off" else None
+    own = measured(plan) if request.preflight != "off" else Measured()
+    memory = estimate_of(case, plan, own.memory)
+    band = expected(plan, recipe, own) if request.preflight != "off" else None
     notices = [
         *choice_notices(case),
         *function_notices(case),

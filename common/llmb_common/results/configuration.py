@@ -104,6 +104,11 @@ def configuration_of(record: RunRecord) -> str:
     return f"{configuration_key(record.plan)} {software_of(record)}"
 
 
+def memory_key(plan: JobPlan, kind: str) -> str:
+    """What the memory of jobs of ``kind`` (``planning.memory.kinds``) is compared within: kind and software."""
+    return f"{kind} | {software_of_plan(plan) or plan.engine}"
+
+
 def software_of_plan(plan: JobPlan) -> str:
     """What a run of the plan will train with; empty outside containers, where only the run itself can tell."""
     release = container_release(plan.image)

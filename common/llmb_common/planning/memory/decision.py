@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -14,7 +14,7 @@ from llmb_common.planning.case import Case
 from llmb_common.planning.divisibility import Layout, check_layout
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.memory.estimate import Job, stages_memory
-from llmb_common.planning.memory.kinds import kind_of, known
+from llmb_common.planning.memory.kinds import Known, kind_of, known, known_here
 from llmb_common.planning.memory.layers import body_of, body_of_function
 from llmb_common.planning.memory.stages import chunks_of
 from llmb_common.planning.memory.storage import storage_of
@@ -27,13 +27,18 @@ _USABLE = 0.989
 """Of a type's ``memory_gb``, in GiB, what PyTorch sees of the device: 79.1 of an H100's 80, 178.4 of a B200's 180."""
 
 
-def estimate_of(case: Case, plan: JobPlan) -> MemoryEstimate | None:
-    """The memory of a plan; None on CPUs, and of a model whose numbers are not known."""
+def estimate_of(
+    case: Case, plan: JobPlan, here: Callable[[str], Sequence[float]] = lambda kind: ()
+) -> MemoryEstimate | None:
+    """The memory of a plan; None on CPUs, and of a model whose numbers are not known.
+
+    ``here``: of this site's runs of a kind, what was measured over what was predicted.
+    """
     job = job_of(case, plan)
     if job is None or case.request.preflight == "off":
         return None
     kind = kind_of(job, plan.precision, device_graphs=plan.cuda_graph, adapters=case.adapters)
-    measured = known(kind)
+    measured = known_here(here(kind)) or known(kind)
     estimate = MemoryEstimate(
         stages=stages_memory(job),
         reserve=RESERVE_GIB,
@@ -43,7 +48,8 @@ def estimate_of(case: Case, plan: JobPlan) -> MemoryEstimate | None:
         low=measured.low,
         high=measured.high,
         pairs=measured.peaks,
-        at_least=_at_least(job, kind, plan),
+        factor=measured.factor,
+        at_least=_at_least(job, kind, measured),
     )
     return estimate if estimate.fits else msgspec.structs.replace(estimate, knob=_knob(case, job, estimate))
 
@@ -82,10 +88,11 @@ def job_of(case: Case, plan: JobPlan) -> Job | None:
     )
 
 
-def _at_least(job: Job, kind: str, plan: JobPlan) -> float | None:
+def _at_least(job: Job, kind: str, measured: Known) -> float | None:
     """A validated lower bound: interleaved stages hold at least what the same stages hold without interleaving."""
-    if known(kind).knowledge == "validated":
-        return max(stage.total for stage in stages_memory(job))
+    if measured.knowledge != "not validated":
+        peak = max(stage.total for stage in stages_memory(job))
+        return peak / (1 + (measured.high or 0) / 100) if measured.knowledge == "validated here" else peak
     plain = msgspec.structs.replace(job.layout, vp=None)
     if known(kind.replace(", VP", "")).knowledge == "validated":
         return max(stage.total for stage in stages_memory(replace(job, layout=plain)))
@@ -134,7 +141,7 @@ def _knob(case: Case, job: Job, estimate: MemoryEstimate) -> str:
     found = []
     for name, layout in _others(case, job.layout):
         saved = estimate.peak - max(stage.total for stage in stages_memory(replace(job, layout=layout)))
-        enough = estimate.peak - saved + estimate.reserve <= estimate.limit
+        enough = (estimate.peak - saved) * estimate.factor + estimate.reserve <= estimate.limit
         rank = (enough, enough and name != "gpus", enough and name != "recompute_layers", saved)
         found.append((rank, name, getattr(layout, name), getattr(job.layout, name)))
     if not found or max(found)[0][-1] < 1:

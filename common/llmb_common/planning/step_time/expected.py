@@ -25,6 +25,8 @@ class Measured:
     """The newest runs of the same model, each with the seconds of its steps."""
     watts: float | None = None
     """Mean power of a GPU in the newest of all these runs that measured it."""
+    memory: Callable[[str], Sequence[float]] = lambda kind: ()
+    """Of runs of a kind (``memory.kinds``) in this software: peak of memory over the predicted one."""
 
 
 NOTHING_MEASURED = Measured()
