@@ -39,13 +39,12 @@ def check_nodes(
     """
     from llmb_run.selecting import seconds_of
 
-    place = Place()
+    place, patience = Place(), round(seconds_of(wait, "--wait"))
     install = place.require_install()
     executor, needs, nodes, partition = _meant(place, runs, settings)
     asked, left = choose(executor, install, nodes, partition)
     if left:
         notice(f"not asked: {counted_by(left)}")
-    patience = round(seconds_of(wait, "--wait"))
     if stress:
         from llmb_common.health.stress import MINUTES, stressed
 

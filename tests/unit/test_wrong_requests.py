@@ -41,7 +41,9 @@ def requests(value: str, good: str = "x") -> Iterator[tuple[Words, str, Words]]:
     """
     for words, command in commands():
         needed = [
-            item for item in command.params if item.required or (words == ("submit",) and item.name == "workload")
+            item
+            for item in command.params
+            if item.required or (words[0] in ("submit", "health") and item.name == "workload")
         ]
         places = [parameter for parameter in command.params if isinstance(parameter, click.Argument)]
         for parameter in command.params:
@@ -144,11 +146,12 @@ def test_a_long_search_says_where(cli: Cli, tmp_path: Path, monkeypatch: pytest.
 
 
 ANYTHING = {
-    *(("jobs", "-s"), ("jobs", "--dtype"), ("logs", "--grep"), ("report", "--title"), ("exclude add", "--reason")),
+    *((command, option) for command in ("jobs", "why") for option in ("-s", "--dtype")),
+    *(("logs", "--grep"), ("report", "--title"), ("exclude add", "--reason")),
     ("report", "--html"),
     *(
         (command, option)
-        for command in ("plan", "single", "submit")
+        for command in ("health", "plan", "single", "submit")
         for option in ("--nodelist", "--exclude", "--reservation")
     ),
 }
@@ -157,6 +160,7 @@ four seconds to make, and is written as the other reports are."""
 NOT_REACHED = {
     *(("accept", "--folder"), ("accept", "--sign"), ("accept sign", "--key"), ("archive verify", "--sha256")),
     *(("accept verify", "--sha256"), ("accept verify", "--signers")),
+    *(("health", "--nodes"), ("health", "--partition"), ("health", "RUN")),
 }
 """What is looked at after something else that is wrong here."""
 
