@@ -11,6 +11,7 @@ from typing import Any
 from llmb_train import engine as engines
 from llmb_train import manifest
 from llmb_train.errors import JobError
+from llmb_train.evidence.hang import RankFile
 from llmb_train.evidence.node import Node
 from llmb_train.job import FunctionJob, Job
 from llmb_train.ranks import find_rank
@@ -37,6 +38,8 @@ def run(job: Job | FunctionJob, folder: Path) -> None:
     # Importing Megatron makes a million objects that stay: looking for garbage among them takes 40 % of the time.
     gc.disable()
     node = Node(folder, rank, os.environ)
+    own = RankFile(folder, rank, os.environ)
+    own.start(os.environ, uses_nccl=engine.device == "cuda")
     node.start(uses_nccl=engine.device == "cuda")
     engines.install_patches(engine)
     if rank.rank == 0:
@@ -62,8 +65,10 @@ def run(job: Job | FunctionJob, folder: Path) -> None:
     except SystemExit as end:
         if not end.code:
             node.finish()
+            own.finish()
         raise
     node.finish()
+    own.finish()
 
 
 def _configuration(job: Job | FunctionJob, engine: engines.Engine) -> tuple[Any, Callable[..., Any]]:

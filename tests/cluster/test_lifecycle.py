@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.causes.diagnosis import diagnose
 from llmb_common.errors import RequestError
 from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.index import RunFilter, find_run, find_runs
@@ -189,7 +190,11 @@ def test_node_failure_without_requeue(site: Lifecycle) -> None:
     record = site.submit(plan={"ADDITIONAL_SLURM_PARAMS": "no-requeue;nodelist=gpu2"}, STANDIN_SECONDS="300")
     record = site.until(record, "RUNNING").record
     site.cluster.set_node_down("gpu2")
-    assert site.end_of(record).state == "NODE_FAIL"
+    record = site.end_of(record)
+    assert record.state == "NODE_FAIL"
+    found = diagnose(record)
+    assert found.cause is not None
+    assert (found.kind, found.cause.node, found.cause.keep_out) == ("node-failed", "gpu2", True)
 
 
 def test_node_failure_with_requeue_goes_on_in_the_same_folder_and_names_the_node(either_site: Lifecycle) -> None:
@@ -222,6 +227,7 @@ def test_hang_is_ended_and_named(site: Lifecycle) -> None:
     record = site.end_of(record)
     expected = "exit code 124; hung after iteration 2: no further one came, the job was ended"
     assert (record.state, record.detail) == ("FAILED", expected)
+    assert diagnose(record).summary.startswith("unknown: hung after iteration 2")  # its ranks are none of llmb_train
 
 
 def test_a_stall_after_the_last_step_is_a_success(site: Lifecycle) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from test_launch_on_slurm import Site, iterations
 
+from llmb_common.causes.diagnosis import diagnose_logs
 from support.slurm_cluster import SlurmCluster, what_is_missing
 from support.slurm_config import SMALL
 
@@ -34,10 +35,13 @@ def cluster(slurm_session: SlurmCluster, tmp_path_factory: pytest.TempPathFactor
         yield started
 
 
-def test_a_job_with_pmix_ends_at_once(cluster: SlurmCluster) -> None:
+def test_a_job_with_pmix_ends_at_once(cluster: SlurmCluster, tmp_path: Path) -> None:
     done = cluster.run(["srun", "--mpi=pmix", "true"], check=False)
     assert done.returncode != 0
     assert "Invalid MPI type 'pmix'" in done.stderr
+    log = tmp_path / "log-x.out"
+    log.write_text(done.stderr)
+    assert diagnose_logs([log]).kind == "pmix"
 
 
 def test_real_training_on_two_nodes(cluster: SlurmCluster, engine_python: Path, tmp_path: Path) -> None:

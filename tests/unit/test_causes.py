@@ -365,8 +365,8 @@ def test_many_runs_are_counted_by_cause_and_node(cli: Cli) -> None:
 
 def test_an_earlier_start_of_the_job_is_not_asked(cli: Cli) -> None:
     record = make_run(cli.install, state="FAILED", log=RANK_OUT_OF_MEMORY + "ValueError: of the second start\n")
-    start = '{"event":"%s","time":1,"job_id":"101","pid":1,"restart":1,"nodes":"gpu1","exit_code":%s}\n'
-    record.paths.events.write_text(start % ("start", "null") + start % ("log", len(RANK_OUT_OF_MEMORY) + 1))
+    start = '{"event":"start","time":1,"job_id":"101","pid":1,"restart":1,"nodes":"gpu1","exit_code":null,"log":%d}\n'
+    record.paths.events.write_text(start % (len(RANK_OUT_OF_MEMORY) + 1))
     assert "second start" in named(diagnose(replace(record)))
 
 

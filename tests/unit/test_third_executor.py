@@ -44,7 +44,9 @@ class SpoolExecutor(Executor):
         return """job=${SPOOL_JOB_ID:-local-$$}
 nodes=$HOSTNAME restarts=0 late_signals=0
 step_status() { echo "$1"; }
-end_step() { kill -TERM "$1" 2> /dev/null || true; }"""
+end_step() { kill -TERM "$1" 2> /dev/null || true; }
+ask_step() { :; }
+on_nodes() { "$@"; }"""
 
     def launch(self, plan: JobPlan) -> list[str]:
         return torchrun(plan)

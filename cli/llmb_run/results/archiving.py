@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from llmb_common import __version__
+from llmb_common.causes.flight import FLIGHT, dump_as_json
 from llmb_common.errors import EnvironmentLacks, RecordError, RequestError
 from llmb_common.files import read_plain
 from llmb_common.runs.code import hash_of_packed
@@ -143,6 +144,9 @@ def _write(
         for folder in folders:
             for file in _files(folder, profiles=packing.profiles):
                 name = f"{top}/{folder.name}/{file.relative_to(folder).as_posix()}"
+                if file.parent == folder / FLIGHT and (text := dump_as_json(file)):
+                    _add_bytes(tar, f"{name}.json", packing.mask.text(text), archive)
+                    continue
                 _add_file(tar, file, name, packing, is_code=file == folder / _CODE and _is_planned_code(folder))
         for name, content in more.items():
             _add_bytes(tar, f"{top}/{name}", content, archive)

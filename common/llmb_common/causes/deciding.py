@@ -6,6 +6,7 @@ collective has timed out is believed only of ranks that did not wait. Where noth
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
@@ -18,6 +19,7 @@ from llmb_common.printable import printable
 
 _MOST_WITNESSES = 8
 _STRENGTH = {"certain": 3, "likely": 2, "possible": 1}
+_TASK = re.compile(r"srun: error: \S+: task \d+: ")
 _CLOSE = 16 << 10
 """Bytes within which the lines of one failure of one rank stand."""
 
@@ -50,7 +52,7 @@ def decide(
     """
     roots = [item for item in _all(readings) if item.signature.role == "root"]
     first = _earliest(roots, readings)
-    said = _by_state(outcome)
+    said = _by_state(outcome, places)
     chosen: Cause | None = None
     if first is not None and (said is None or _strength(first) >= _STRENGTH[said.sure]):
         chosen = _cause(first, readings, places, number)
@@ -125,6 +127,8 @@ def _cause(item: Complaint, readings: Sequence[Reading], places: Places, number:
     reading = next(reading for reading in readings if reading.log == item.log)
     said_by = reading.ranks.get(kind, set())
     rank, node, gpu = locate(item, places)
+    if rank is None and node is None and not item.place.ranks:
+        rank, node = _ended_first(readings, places)
     ranks = tuple(sorted(item.place.ranks if len(item.place.ranks) > 1 else said_by))[:64]
     everywhere = len(said_by) > 1 and len({places.host_of(one) for one in said_by}) > 1
     return Cause(
@@ -144,6 +148,15 @@ def _cause(item: Complaint, readings: Sequence[Reading], places: Places, number:
         number=number(item),
         keep_out=found.keep_out and node is not None and not everywhere,
     )
+
+
+def _ended_first(readings: Sequence[Reading], places: Places) -> tuple[int | None, str | None]:
+    """The rank that ended first by the word of what started it, for a line that does not say whose it is."""
+    says = (
+        item for item in _all(readings) if item.signature.role in ("ended", "killed") or _TASK.match(item.line.text)
+    )
+    first = next((item for item in says if "Terminated" not in item.line.text), None)
+    return locate(first, places)[:2] if first is not None else (None, None)
 
 
 def locate(item: Complaint, places: Places) -> tuple[int | None, str | None, str | None]:
@@ -179,12 +192,13 @@ def outcome_of(state: str, detail: str, problem: str, failed: Sequence[str]) -> 
     return Outcome(_STATES.get(word, ""), f"{state}, {detail}" if detail else state, problem, tuple(failed))
 
 
-def _by_state(outcome: Outcome) -> Cause | None:
+def _by_state(outcome: Outcome, places: Places) -> Cause | None:
     found = next((item for item in signatures() if item.id == outcome.kind), None)
     if found is None:
         return None
     sure = "likely" if found.id in ("time-limit", "cancelled-by") else found.sure
-    node = outcome.nodes[0] if len(outcome.nodes) == 1 else None
+    nodes = outcome.nodes or places.order
+    node = nodes[0] if len(nodes) == 1 and found.fault == "node" else None
     return Cause(
         kind=found.id,
         what=found.what,

@@ -35,7 +35,7 @@ def diagnose(record: RunRecord, not_finite: str = "") -> Diagnosis:
     places.add_nodes(read_nodes(paths.folder))
     _add_ranks(places, ranks)
     logs = [(paths.log, max(0, events.log_from - 1)), (paths.batch_log, 0)]
-    readings = [read_complaints(*log) for log in logs] + list(_kernel_logs(paths.folder))
+    readings = [read_complaints(*log) for log in logs] + list(_kernel_logs(paths.folder, places))
     outcome = outcome_of(record.state, record.detail, events.problem, _failed(record))
     outcome = Outcome("nan", not_finite) if not_finite else outcome
     return _diagnose(readings, outcome, places, paths.folder, ranks)
@@ -73,14 +73,20 @@ def _add_ranks(places: Places, ranks: Sequence[RankFile]) -> None:
             places.first[item.host] = item.rank
 
 
-def _kernel_logs(folder: Path) -> Iterator[Reading]:
+def _kernel_logs(folder: Path, places: Places) -> Iterator[Reading]:
     """What the kernel of each node said, where the job could read it."""
     for file in sorted((folder / FOLDER).glob("*.kernel.log"))[:_MOST_KERNEL_LOGS]:
         reading = read_complaints(file)
         host = file.name.removesuffix(".kernel.log")
-        reading.complaints = [item._replace(line=item.line._replace(host=host)) for item in reading.complaints]
+        ours = (item for item in reading.complaints if _is_ours(item, places))
+        reading.complaints = [item._replace(line=item.line._replace(host=host)) for item in ours]
         reading.last = ""
         yield reading
+
+
+def _is_ours(item: Complaint, places: Places) -> bool:
+    """A GPU is the job's; a process that crashed or was killed may be anybody's."""
+    return item.signature.id not in ("segfault", "host-memory") or (item.place.pid or 0) in places.processes
 
 
 def _failed(record: RunRecord) -> list[str]:

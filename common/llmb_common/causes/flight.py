@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import io
+import json
 import pickletools
 import re
 from collections import Counter
@@ -19,10 +20,12 @@ from typing import Any, NamedTuple
 from llmb_common.causes.waits import Missing
 from llmb_common.files import open_plain
 
+FLIGHT = "flight"
+"""The folder of a run for them."""
+
 _MOST_BYTES = 32 << 20
 _MOST_VALUES = 4_000_000
 _MOST_DUMPS = 4096
-_DEEPEST = 1 << 20
 
 
 class NotADumpError(ValueError):
@@ -104,6 +107,15 @@ def read_plain_pickle(content: bytes) -> Any:
     raise NotADumpError("it has no end")
 
 
+def dump_as_json(file: Path) -> bytes:
+    """A dump as text, in which secrets can be masked; empty where it is none."""
+    try:
+        with open_plain(file, follow=False) as stream:
+            return json.dumps(read_plain_pickle(stream.read(_MOST_BYTES))).encode()
+    except (OSError, ValueError, TypeError, RecursionError):
+        return b""
+
+
 class Entry(NamedTuple):
     """A collective that a rank has begun. ``group`` is the process group's name, ``sequence`` its number in it."""
 
@@ -146,7 +158,8 @@ def _dump(value: Any) -> Dump:
     members, names = {}, {}
     for name, group in list(value["pg_config"].items())[:10_000]:
         members[str(name)] = _numbers(group.get("ranks", ""))
-        names[str(name)] = str(group.get("desc", ""))[:80]
+    for item in value["entries"]:
+        names[str(item["process_group"][0])] = str(item["process_group"][1])[:80]
     return Dump(tuple(_entry(item) for item in value["entries"]), members, names)
 
 
@@ -184,8 +197,7 @@ def never_came(dumps: Mapping[int, Dump]) -> Missing | None:
     if not roots or 2 * len(roots) > len(dumps):
         return None
     group, sequence, operation = Counter(place for rank in roots for place in blamed[rank]).most_common(1)[0][0]
-    names = next((dump.names for dump in dumps.values() if dump.names), {})
-    of = names.get(group, "") or group
+    of = next((dump.names[group] for dump in dumps.values() if dump.names.get(group)), group)
     return Missing(tuple(sorted(roots)), f"{operation} (sequence {sequence} of {of})", "the flight recorders' dumps")
 
 

@@ -6,14 +6,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from llmb_common.causes.answer import Cause, Sure
-from llmb_common.causes.flight import never_came, read_dumps
+from llmb_common.causes.flight import FLIGHT, never_came, read_dumps
 from llmb_common.causes.places import Places
 from llmb_common.causes.reading import Reading
 from llmb_common.causes.stacks import FOLDER, RankFile, stuck
 from llmb_common.causes.waits import Missing
 from llmb_common.printable import counted
-
-FLIGHT = "flight"
 
 
 def find_stuck(

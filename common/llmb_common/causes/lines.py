@@ -101,7 +101,7 @@ _ON = re.compile(r"(?:\bON|\bon node|\bnode:|\bfailed on|Node failure on|\bhost 
 _BUS = re.compile(r"\b(?:PCI:)?((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)\b")
 _DEVICE = re.compile(r"\b(?:GPU|[Dd]evice:?|cudaDev)[ #]*(\d{1,2})\b")
 _LOCAL = re.compile(r"\blocal_rank: (\d{1,4})\b")
-_PID = re.compile(r"\b(?:pid:?|PID)[ =]*(\d{1,10})\b")
+_PID = re.compile(r"(?:\b(?:pid:?|PID|[Pp]rocess)[ =]*|\w\[(?=\d+\]: segfault))(\d{1,10})\b")
 
 
 class Place(NamedTuple):

@@ -70,8 +70,8 @@ class Executor(ABC):
 
     @abstractmethod
     def job_script(self) -> str:
-        """Bash that sets what ``rendering/supervise.sh`` reads of the scheduler, with the functions ``step_status`` and
-        ``end_step``."""
+        """Bash that sets what ``rendering/supervise.sh`` reads of the scheduler, with the functions ``step_status``,
+        ``end_step``, ``ask_step`` and ``on_nodes``."""
 
     @abstractmethod
     def launch(self, plan: JobPlan) -> list[str]:

@@ -48,7 +48,8 @@ def render_script(plan: JobPlan, paths: RunPaths) -> str:
     lines += [*_environment(plan), "", executor.job_script(), *_patience(plan), *_resume(plan), ""]
     lines += [shell_part(__file__, "supervise.sh"), "", *_require_checkpoint(plan, paths)]
     lines += ["# What each rank runs.", "IFS= read -r -d '' task << 'TASK' || true", task_script(plan, executor.ranks)]
-    lines += ["TASK", "", *executor.launch(plan), 'follow "$!"']
+    lines += ["TASK", "", "IFS= read -r -d '' kernel << 'KERNEL' || true", shell_part(__file__, "kernel.sh"), "KERNEL"]
+    lines += ["", *executor.launch(plan), 'follow "$!"']
     return "\n".join(lines) + "\n"
 
 

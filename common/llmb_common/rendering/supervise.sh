@@ -9,15 +9,21 @@
 # teardown_seconds  how long ranks may take to exit after the last iteration
 # late_signals      1 where a signal can reach this script seconds after the step that it ended
 # end_step          a function that is given the PID of the step and tells its ranks to end
+# ask_step          the same, and asks its ranks where they are: SIGURG, which does nothing to other processes
+# on_nodes          a function that runs its arguments once on every node, outside containers, for 30 s at most
+# kernel            what each node runs then, given the time of the start and the folder nodes/
 # step_status       a function that is given the step's exit status and prints the rank's that failed first
 #
 # Numbers from the environment are checked before they meet arithmetic, where bash would evaluate them.
 
+first=$(($(wc -c < "$log") + 1))  # an earlier start of this job may have left its iterations
+
 # The job's own record: it needs no accounting database. A full disk is no reason to end.
 event() {  # name, exit code or iteration or null
-  local json='{"event":"%s","time":%s,"job_id":"%s","pid":%s,"restart":%s,"nodes":"%s","exit_code":%s}\n'
+  local json='{"event":"%s","time":%s,"job_id":"%s","pid":%s,"restart":%s,"nodes":"%s","exit_code":%s,"log":%s}\n'
   # shellcheck disable=SC2059  # the format is the constant above
-  printf "$json" "$1" "$(date +%s)" "$job" "$$" "$restarts" "$nodes" "$2" >> "$LLMB_RUN_DIR/events.jsonl" || true
+  printf "$json" "$1" "$(date +%s)" "$job" "$$" "$restarts" "$nodes" "$2" "$first" >> "$LLMB_RUN_DIR/events.jsonl" ||
+    true
 }
 
 # Should two jobs of this run ever exist, the first one to start has it; a requeued job keeps it.
@@ -28,11 +34,11 @@ if ! (set -o noclobber && printf '%s\n' "$job" > "$LLMB_RUN_DIR/claim") 2> /dev/
   exit 125
 fi
 event start null
+began=$(date +%s)
 # Also a subshell that is killed at its very start runs this trap. Nothing is recorded after the end.
 trap 'status=$?
 if [[ ${BASHPID:-$$} == "$$" ]]; then trap "" TERM INT; event end "$status"; fi' EXIT
 
-first=$(($(wc -c < "$log") + 1))  # an earlier start of this job may have left its iterations
 hung=11 lingered=10  # exit statuses of supervise
 
 seconds() {  # variable, default: whole seconds, or the default
@@ -77,6 +83,19 @@ overdue() {
   ((idle > patience))
 }
 
+# Has the ranks write where they are (ranks/, flight/), and waits while there is more, for 20 s at most.
+ask_ranks() {  # PID of the step
+  local before now=nothing round
+  [[ -d $LLMB_RUN_DIR/ranks ]] || return 0
+  ask_step "$1" || true
+  for round in {1..10}; do
+    pause 2
+    before=$now
+    now=$(du -sb "$LLMB_RUN_DIR/ranks" "$LLMB_RUN_DIR/flight" 2> /dev/null || true)
+    [[ $now != "$before" ]] || ((round < 4)) || break
+  done
+}
+
 # Ends a step that has had no new iteration for long, and one that does not exit after its last iteration. It counts
 # its own pauses: while Slurm suspends a job, no time passes.
 supervise() {  # PID of the step
@@ -93,6 +112,7 @@ supervise() {  # PID of the step
   done
   trap '' TERM  # the verdict must outlive the step
   if ((verdict == hung)); then event hang "$last"; else event teardown "$last"; fi
+  ask_ranks "$1"
   kill -TERM "$1" 2> /dev/null || true
   for ((idle = 0; idle < 60; idle++)); do
     kill -0 "$1" 2> /dev/null || break
@@ -100,6 +120,11 @@ supervise() {  # PID of the step
   done
   kill -KILL "$1" 2> /dev/null || true
   exit "$verdict"
+}
+
+# After a failure, what the kernels have to say; a node that does not answer has 30 s.
+kernel_logs() {
+  mkdir -p "$LLMB_RUN_DIR/nodes" && on_nodes bash -c "$kernel" bash "$began" "$LLMB_RUN_DIR/nodes" || true
 }
 
 # Waits for the step, judges it, and ends this script with the training's exit code.
@@ -118,6 +143,7 @@ follow() {  # PID of the step
   if ((status == 143 && late_signals && ! signals)); then sleep 5 & wait "$!" || true; fi
   kill "$supervisor" 2> /dev/null || true
   wait "$supervisor" 2> /dev/null || verdict=$?
+  ((status == 0 || signals)) || kernel_logs
   case $verdict in
     "$lingered") status=0 ;;  # every iteration was trained, only the exit hung
     "$hung") status=124 ;;

@@ -68,7 +68,7 @@ def read_events(path: Path) -> JobEvents:
         restarts=_integer(start.get("restart")) or 0,
         signalled=any(event["event"] == "signal" for event in later),
         hung=any(event["event"] == "hang" for event in later),
-        log_from=next((_integer(event.get("exit_code")) or 0 for event in later if event["event"] == "log"), 0),
+        log_from=_integer(start.get("log")) or 0,
         problem=_problem(_number(start.get("time")), later),
         earlier=tuple(_start(one) for one in starts[:-1] if one.get("job_id") == start.get("job_id")),
     )

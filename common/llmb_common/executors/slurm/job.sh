@@ -14,6 +14,11 @@ batch_first=$(($({ wc -c < "$batch"; } 2> /dev/null || echo 0) + 1))
 # stopped keeper of the image's mount wakes up and kills it. scancel sends SIGTERM alone, and to no other task's step.
 # shellcheck disable=SC2329  # supervise.sh calls it in a trap
 end_step() { timeout 60 scancel --signal=TERM "$job" || true; }
+# shellcheck disable=SC2329  # supervise.sh calls it
+ask_step() { timeout 60 scancel --signal=URG "$job"; }
+
+# shellcheck disable=SC2329  # supervise.sh calls it
+on_nodes() { timeout 30 srun --overlap --ntasks-per-node=1 --ntasks="$SLURM_JOB_NUM_NODES" --mpi=none "$@" 2> /dev/null; }
 
 # srun gives the largest exit code, often 143 of ranks that it ended itself. In the batch log it says of each how it
 # ended, the first failure first.

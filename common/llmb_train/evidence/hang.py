@@ -1,0 +1,133 @@
+"""What a rank says when its job hangs and asks it: its stack, PyTorch's flight recorder, and what NCCL knows.
+
+The supervisor asks with a signal that does nothing to a process without a handler, because schedulers signal every
+process of a step. Python's own faulthandler answers from within the signal handler, also where the interpreter is
+stuck; everything else is left to a thread, which may get stuck as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import MutableMapping
+from importlib import metadata
+from pathlib import Path
+from typing import IO
+
+from llmb_train.evidence import machine
+from llmb_train.ranks import Rank
+
+FOLDER, FLIGHT = "ranks", "flight"
+SIGNAL = signal.SIGURG
+
+_EVENTS = "2000"
+"""Collectives that are kept: PyTorch's own number since 2.9, a few MB."""
+
+_SECONDS = 15.0
+_MOST = 1 << 20
+
+
+class RankFile:
+    """``ranks/<rank>.txt``: which process this rank is and where, and its stacks whenever it is asked.
+
+    No method raises: a rank that cannot write trains all the same.
+    """
+
+    def __init__(self, folder: Path, rank: Rank, environ: MutableMapping[str, str]) -> None:
+        self._rank, self._folder = rank, folder
+        self._file: IO[str] | None = None
+        self._head = (
+            f"rank {rank.rank} local {rank.local_rank} host {machine.node_name(environ)} pid {os.getpid()}"
+            f" job {environ.get('SLURM_JOB_ID') or '-'} restart {environ.get('SLURM_RESTART_COUNT') or 0}\n"
+        )
+
+    def start(self, environ: MutableMapping[str, str], *, uses_nccl: bool) -> None:
+        """Write who this is, and answer from now on."""
+        with contextlib.suppress(OSError, ValueError):
+            if uses_nccl:
+                _record(environ, self._folder / FLIGHT)
+            (self._folder / FOLDER).mkdir(exist_ok=True)
+            self._file = (self._folder / FOLDER / f"{self._rank.rank}.txt").open("w", encoding="utf-8")
+            self._file.write(self._head)
+            self._file.flush()
+            self._answer()
+
+    def finish(self) -> None:
+        """Nobody has asked: the file says nothing."""
+        with contextlib.suppress(OSError, ValueError):
+            if self._file is not None and os.fstat(self._file.fileno()).st_size == len(self._head.encode()):
+                Path(self._file.name).unlink()
+                for name in (FOLDER, FLIGHT):
+                    with contextlib.suppress(OSError):  # the others are still there
+                        (self._folder / name).rmdir()
+
+    def _answer(self) -> None:
+        """Raises ValueError outside the main thread."""
+        read, write = os.pipe()
+        os.set_blocking(write, False)
+        signal.signal(SIGNAL, lambda number, frame: None)  # that Python notices, and wakes the thread
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        assert self._file is not None
+        faulthandler.register(SIGNAL, self._file, all_threads=True, chain=True)
+        os.register_at_fork(after_in_child=_forget)  # workers of a data loader would write into the same file
+        threading.Thread(target=self._wait, args=(read,), name="llmb-asked", daemon=True).start()
+
+    def _wait(self, read: int) -> None:
+        while numbers := os.read(read, 64):
+            if SIGNAL in numbers:
+                with contextlib.suppress(Exception):  # a traceback here would look like the cause of the hang
+                    self._tell_more()
+
+    def _tell_more(self) -> None:
+        folder = self._folder / FLIGHT
+        folder.mkdir(exist_ok=True)
+        if self._rank.rank == 0 and (program := shutil.which("ncclras")):
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                done = subprocess.run([program, "-v"], capture_output=True, timeout=_SECONDS, check=False)
+                (folder / "ras.txt").write_bytes(done.stdout[:_MOST])
+        torch = sys.modules.get("torch")
+        library = getattr(getattr(torch, "_C", None), "_distributed_c10d", None)
+        for name in ("_dump_nccl_trace", "_dump_fr_trace"):
+            dump = getattr(library, name, None)
+            content = dump() if dump else b""
+            if b"profiling_name" in content:  # it has recorded something
+                temporary = folder / f".rank_{self._rank.rank}"
+                temporary.write_bytes(content)
+                temporary.replace(folder / f"rank_{self._rank.rank}")
+                return
+
+
+def _forget() -> None:
+    with contextlib.suppress(Exception):
+        faulthandler.unregister(SIGNAL)
+        signal.set_wakeup_fd(-1)
+
+
+def _record(environ: MutableMapping[str, str], folder: Path) -> None:
+    """Have PyTorch record collectives and write them to ``folder`` when one times out, unless the user did.
+
+    Since 2.9 the variables have other names, and the old ones warn (c10d/FlightRecorder.hpp, ProcessGroupNCCL.cpp).
+    """
+    old = _torch_release() < (2, 9)
+    size = "TORCH_NCCL_TRACE_BUFFER_SIZE" if old else "TORCH_FR_BUFFER_SIZE"
+    file = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE" if old else "TORCH_FR_DUMP_TEMP_FILE"
+    taken = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT")
+    if not any(environ.get(name) for name in taken):
+        environ[size] = _EVENTS
+        environ["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "1"
+    if not any(environ.get(name) for name in ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE")):
+        folder.mkdir(exist_ok=True)
+        environ[file] = f"{folder}/rank_"
+
+
+def _torch_release() -> tuple[int, int]:
+    with contextlib.suppress(metadata.PackageNotFoundError, ValueError):
+        major, minor = metadata.version("torch").split(".")[:2]
+        return int(major), int(minor)
+    return (2, 9)

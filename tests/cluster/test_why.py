@@ -1,0 +1,146 @@
+"""Failures provoked for real on a Slurm cluster, through the real scripts: what ``why`` says of each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from llmb_common.causes.answer import Diagnosis
+from llmb_common.causes.diagnosis import diagnose
+from llmb_common.observe import cancel, observe, wait
+from llmb_common.runs.record import RunRecord
+from llmb_common.slurm.hostlist import expand
+from llmb_common.submission import submit
+from support.processes import PATIENCE, wait_until
+from support.run_site import RECIPE, ROOT, RunSite
+from support.slurm_cluster import SlurmCluster
+
+KINDS = {
+    "segfault": "segfault",
+    "fatal_python_error": "segfault",
+    "bus_error": "segfault",
+    "illegal_instruction": "segfault",
+    "host_memory": "allocation",
+    "too_many_files": "process-limit",
+    "no_more_threads": "process-limit",
+    "missing_module": "missing-module",
+    "exception": "exception",
+    "caught_before": "exception",
+    "disk_full": "disk-full",
+    "file_too_large": "disk-full",
+    "port_taken": "address-in-use",
+    "unknown_host": "host-name",
+    "missing_data": "file-missing",
+    "forbidden": "permission",
+    "damaged_checkpoint": "checkpoint-damaged",
+    "empty_checkpoint": "checkpoint-damaged",
+    "short_data": "data",
+    "bad_data": "data",
+    "unknown_argument": "arguments",
+    "wrong_layout": "layout",
+    "missing_library": "mixed-libraries",
+    "missing_program": "missing-program",
+    "recursion": "exception",
+    "stuck_in_python": "hang",
+    "stopped": "hang",
+}
+"""How a rank fails -> the cause."""
+
+UNKNOWN = ("killed", "aborted", "silent_exit", "peer_gone")
+"""Of these nothing says why; which rank it was is known all the same."""
+
+
+TWO_NODES = ("segfault", "exception", "stuck_in_python", "killed")
+"""The ranks 2 and 3 are on the second one; else all four are on one."""
+
+
+class FailingSite(RunSite):
+    def __init__(self, folder: Path, cluster: SlurmCluster) -> None:
+        super().__init__(folder, "slurm")
+        self.cluster = cluster
+        rank = ROOT / "tests" / "support" / "failing_rank.py"
+        self.engine.write_text(f'#!/bin/bash\nexec {sys.executable} -u {rank} "$@"\n')
+
+    def submit(self, *ways: str) -> dict[str, RunRecord]:
+        """A job for each, whose ranks get what they are to do from the environment, as real ones get theirs."""
+        found = {}
+        for way in ways:
+            with pytest.MonkeyPatch.context() as patch:
+                for name, value in {"FAILING": way, **SOON}.items():
+                    patch.setenv(name, value)
+                on_a_node = "2" if way in TWO_NODES else "4"
+                found[way] = submit(self.plan(JOB_TOTAL_GPUS="4", GPUS_PER_NODE=on_a_node), RECIPE)
+        return found
+
+
+SOON = {"LLMB_WATCH_SECONDS": "1", "LLMB_HANG_SECONDS": "4"}
+
+
+@pytest.fixture(scope="module")
+def site(slurm_session: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FailingSite]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("SLURM_CONF", "PATH"):
+            patch.setenv(name, slurm_session.env[name])
+        yield FailingSite(tmp_path_factory.mktemp("site"), slurm_session)
+        slurm_session.cancel_everything()
+
+
+@pytest.fixture(scope="module")
+def failed(site: FailingSite) -> dict[str, tuple[RunRecord, Diagnosis]]:
+    """All of them at once: two fit on the cluster at a time."""
+    records = site.submit(*KINDS, *UNKNOWN)
+    ended = wait(list(records.values()), timeout=240 * PATIENCE)
+    return {way: (record, diagnose(record)) for way, record in zip(records, ended, strict=True)}
+
+
+def trains(record: RunRecord) -> bool:
+    return record.paths.log.exists() and "iteration" in record.paths.log.read_text()
+
+
+@pytest.mark.parametrize("way", KINDS)
+def test_the_root_is_named_with_its_rank_and_node(failed: dict[str, tuple[RunRecord, Diagnosis]], way: str) -> None:
+    record, found = failed[way]
+    assert found.cause is not None, (found, record.paths.log.read_text())
+    assert found.kind == KINDS[way], found
+    assert (found.cause.rank, found.cause.step) == (2, 3), found
+    assert found.cause.node == expand(record.manifest["job"]["nodes"])[-1], found
+
+
+@pytest.mark.parametrize("way", UNKNOWN)
+def test_where_nothing_says_why_the_rank_is_named_and_no_cause(
+    failed: dict[str, tuple[RunRecord, Diagnosis]], way: str
+) -> None:
+    _, found = failed[way]
+    assert found.cause is None, found
+    assert found.suspect is not None
+    assert found.suspect.ranks == (2,), found
+
+
+def test_a_hang_says_where_the_rank_stood(failed: dict[str, tuple[RunRecord, Diagnosis]]) -> None:
+    _, found = failed["stuck_in_python"]
+    assert "rank 2 never came to barrier (" in found.summary
+    assert "it stood in read_next_batch (" in found.summary
+    _, silent = failed["stopped"]
+    assert silent.cause is not None
+    assert "did not answer" in silent.cause.cause
+
+
+def test_who_ended_a_job_from_outside(site: FailingSite) -> None:
+    records = site.submit("waits")
+    (record,) = records.values()
+    wait_until(lambda: trains(record), "the first iterations", timeout=60)
+    cancel([record])
+    (record,) = wait([record], timeout=60 * PATIENCE)
+    assert diagnose(record).kind == "cancelled-by"
+
+
+def test_a_job_that_reaches_its_time_limit(site: FailingSite) -> None:
+    (record,) = site.submit("waits").values()
+    wait_until(lambda: trains(record), "the first iterations", timeout=60)
+    (seen,) = observe([record])
+    site.cluster.end_job_in(int(seen.record.job_id or 0), 1)
+    (record,) = wait([seen.record], timeout=120 * PATIENCE)
+    assert diagnose(record).kind == "time-limit"  # also where the script's own end came before Slurm's word
