@@ -69,7 +69,7 @@ class FailingSite(RunSite):
         found = {}
         for way in ways:
             with pytest.MonkeyPatch.context() as patch:
-                for name, value in {"FAILING": way, **SOON}.items():
+                for name, value in {"FAILING": way, **({} if way == "waits" else SOON)}.items():
                     patch.setenv(name, value)
                 on_a_node = "2" if way in TWO_NODES else "4"
                 found[way] = submit(self.plan(JOB_TOTAL_GPUS="4", GPUS_PER_NODE=on_a_node), RECIPE)
