@@ -60,8 +60,8 @@ def check_nodes(
         )
     else:
         found = look(executor, needs, asked, not_asked=left, wait=patience)
-    if exclude_failed and found.failed:
-        keep_out(install, found.failed, days)
+    if exclude_failed:
+        keep_out(install, found, days)
     return shown(found, excluded=exclude_failed, named=nodes is not None)
 
 
@@ -168,7 +168,7 @@ def _statuses(found: Health) -> dict[str, str]:
 def _text(found: Health) -> str:
     """The nodes that have something said of them alone; what all have; what drifts."""
     everywhere = Counter((it.check, it.level, it.text) for item in found.verdicts for it in item.remarks)
-    common = {key for key, count in everywhere.items() if count == len(found.verdicts) > 1 and key[1] != "fail"}
+    common = {key for key, count in everywhere.items() if count == len(found.verdicts) > 1}
     rows = [
         [item.node, it.level, it.check, it.text]
         for item in found.verdicts

@@ -96,6 +96,49 @@ def test_one_ill_node_one_that_hangs_and_one_that_is_silent(site: Site, slurm: S
     assert "3 excluded" in errors
 
 
+def on_cpus(site: Site) -> None:
+    config = site.install / "cluster_config.yaml"
+    config.write_text(config.read_text() + "gpu_type: cpu\n")
+    for number in range(1, 5):
+        site.trees.node(f"gpu{number}")
+    site.trees.tool("gpu1", "dmesg", "[99000.000000] EXT4-fs (nvme0n1p2): Remounting filesystem read-only\n")
+
+
+def test_a_job_is_kept_away_from_a_node_that_fails(site: Site) -> None:
+    on_cpus(site)
+    status, output, errors = site.run(
+        "single", "-w", "pretrain_llama3.1", "-s", "smoke", "--scale", "1", "--health", "--json"
+    )
+    assert status == 0, errors
+    assert "gpu1 is excluded for 1 days: EXT4-fs (nvme0n1p2): Remounting filesystem read-only" in errors
+    (job,) = json.loads(output)["data"]["jobs"]
+    record = json.loads((Path(job["folder"]) / "run.json").read_text())
+    assert record["submission"]["options"] == ["--exclude=gpu1"]
+    command = ("single", "-w", "pretrain_llama3.1", "-s", "smoke", "--scale", "1", "--health", "--nodelist", "gpu1")
+    status, _, errors = site.run(*command)
+    assert (status, "nodes that the job asks for fail: gpu1" in errors) == (1, True)
+
+
+def test_a_campaign_looks_at_its_nodes_first(site: Site, tmp_path: Path) -> None:
+    on_cpus(site)
+    suite = tmp_path / "one.yaml"
+    test = (
+        "{workload: pretrain_llama3.1, size: smoke, scale: 1, repeats: 1, reference: none, env: {STANDIN_STEPS: job}}"
+    )
+    suite.write_text(f"name: one\nhealth: true\ntests:\n  - {test}\n")
+    status, output, errors = site.run("accept", str(suite), "--json")
+    assert status == 4, errors
+    folder = Path(json.loads(output)["data"]["folder"])
+    found = json.loads((folder / "health.json").read_text())["nodes"]
+    assert {node["node"]: node["status"] for node in found} == {
+        "gpu1": "fail",
+        "gpu2": "ok",
+        "gpu3": "ok",
+        "gpu4": "ok",
+    }
+    assert [item.node for item in exclusions(site.install)] == ["gpu1"]
+
+
 def test_nodes_at_work_over_gloo(site: Site, engine_python: Path) -> None:
     config = site.install / "cluster_config.yaml"
     stand_in = str(site.install.parent / "engine")

@@ -47,6 +47,20 @@ def test_the_same_campaign_makes_the_same_evidence(site: Site) -> None:
 
 
 @needs_zstd
+def test_a_suite_may_ask_for_the_health_of_its_nodes_first(site: Site, tmp_path: Path) -> None:
+    """Here nobody knows of nodes, as where all are busy: the campaign goes on, and says so. On nodes: cluster tests."""
+    site.suite(
+        text=SUITE.replace("FIRST", "80").replace("SECOND", "80").replace("name: two", "name: two\nhealth: true")
+    )
+    done = site.accept()
+    assert done.status == 0
+    assert "health: no scheduler knows of nodes here" in done.err
+    inside = unpacked(site.campaign / "two.tar.zst", tmp_path / "out")
+    assert json.loads(inside["campaign/health.json"])["nodes"] == []
+    assert site("archive", "verify", site.campaign / "two.tar.zst").status == 0
+
+
+@needs_zstd
 def test_a_secret_is_not_in_the_evidence(site: Site, tmp_path: Path) -> None:
     site.suite(
         text=SUITE.replace("FIRST", "100")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from llmb_common.errors import CheckFailed
+from llmb_common.health.ask import Health, keep_out
 from llmb_common.health.checks import CHECKS
 from llmb_common.health.facts import Facts, Folder, Imex, KernelLog, Nvlink, Port, Process, read_facts
 from llmb_common.health.fleet import drift
@@ -18,6 +21,7 @@ from llmb_common.health.kernel import kernel_trouble
 from llmb_common.health.needs import Needs
 from llmb_common.health.program import parse_frames
 from llmb_common.runs.evidence.nodes import Snapshot
+from llmb_common.submission.excluded_nodes import exclusions
 from llmb_train.health.children import call_all, frames
 from support import health_fleets
 from support.fleets import GB200, H100
@@ -313,3 +317,15 @@ def test_a_look_that_hangs_is_killed_and_the_others_answer() -> None:
     assert found["quick"]["value"] == 7
     assert found["hangs"]["hung"] == "killed"
     assert found["wrong"]["error"] == "ZeroDivisionError: division by zero"
+
+
+def test_what_all_nodes_fail_of_is_the_sites_fault_and_excludes_none(tmp_path: Path) -> None:
+    nodes = {name: part("system", memlock=8 << 20)(facts) for name, facts in fleet().items()}
+    nodes["n2"] = gpu(rows_failed="Yes")(nodes["n2"])
+    found = Health(judge(list(nodes), nodes, needs()), nodes)
+    with pytest.raises(CheckFailed, match="all 4 nodes fail alike: a process may lock 8 MB"):
+        keep_out(tmp_path, found, days=1)
+    assert exclusions(tmp_path) == []
+    nodes["n3"] = fleet()["n3"]
+    keep_out(tmp_path, Health(judge(list(nodes), nodes, needs()), nodes), days=1)
+    assert [item.node for item in exclusions(tmp_path)] == ["n1", "n2", "n4"]

@@ -7,6 +7,7 @@
         1/                  the first campaign of this suite; --again begins 2/
             suite.yaml      as it was
             campaign.json   what must not change (frozen.Frozen)
+            health.json     what its nodes were found to be, if the suite asks for that
             result.json     the verdicts; the campaign is over once this exists
             report.html
             <suite>.tar.zst the evidence pack
@@ -59,6 +60,10 @@ class Campaign:
     @property
     def result_file(self) -> Path:
         return self.folder / "result.json"
+
+    @property
+    def health_file(self) -> Path:
+        return self.folder / "health.json"
 
     def key(self, workload: int, attempt: int) -> str:
         """The key of a run: both numbers from 1."""

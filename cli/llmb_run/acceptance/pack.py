@@ -51,6 +51,8 @@ def write_pack(
         "campaign/verdicts.txt": mask.text(as_text(result).encode()),
         "campaign/report.xml": junit(report).encode(),
     }
+    if campaign.health_file.exists():
+        more["campaign/health.json"] = mask.text(campaign.health_file.read_bytes())
     if html:
         write_atomic(campaign.folder / "report.html", html)
         more["campaign/report.html"] = html.encode()

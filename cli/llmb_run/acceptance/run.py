@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from llmb_common.envelope import Result
-from llmb_common.errors import RequestError
+from llmb_common.errors import LLMBError, RequestError
 from llmb_common.files import write_json
 from llmb_run.acceptance.campaign import Campaign, begin_or_go_on, open_campaign
 from llmb_run.acceptance.conduct import Conduct
@@ -20,6 +22,7 @@ from llmb_run.acceptance.preview import at_best, foreseen, planned, planned_text
 from llmb_run.acceptance.signing import check_key, sign
 from llmb_run.acceptance.suite import Suite, find_suite, read_suite
 from llmb_run.place import Place
+from llmb_run.starting.healthy import require_health
 from llmb_run.starting.start import say_doubts, say_warnings
 from llmb_run.terminal import notice
 
@@ -50,12 +53,27 @@ def accept(word: str, *, again: bool, folder: Path | None, sign_with: Path | Non
         workloads = with_frozen_references(workloads, frozen)
         for text in foreseen(workloads):
             notice(text)
+        if suite.health and not campaign.health_file.exists():
+            _look_at_nodes(campaign, workloads, place)
         conduct = Conduct(campaign, workloads, place, notice)
         standings = conduct.to_the_end()
         result = outcome(frozen, standings)
         result |= write_pack(campaign, frozen, result, standings, place)
         write_json(campaign.result_file, result)  # last: it says that nothing is left to do
         return _shown(campaign, result, sign_with)
+
+
+def _look_at_nodes(campaign: Campaign, workloads: Sequence[Workload], place: Place) -> None:
+    """Once: a campaign that goes on keeps what it began with. Busy nodes are the pre-screen's runs to look at."""
+    nodes, why = [], ""
+    try:
+        nodes = require_health([item.plan for item in workloads], place)
+    except LLMBError as error:
+        if error.code != "no-nodes":
+            raise
+        why = error.message
+        notice(f"health: {why}")
+    write_json(campaign.health_file, {"schema": 1, "nodes": msgspec.to_builtins(nodes), "why": why})
 
 
 def with_frozen_references(workloads: Sequence[Workload], frozen: Frozen) -> list[Workload]:

@@ -184,6 +184,7 @@ def _suite(name: str, about: Sequence[str], defaults: Sequence[str], smallest: s
     lines = [
         *(f"# {line}" for line in about),
         f"name: {name}",
+        "health: true  # first, all idle nodes are looked at (llmb-run health), and those that fail are left out",
         "prescreen:  # short, on as many nodes as the tests: what its nodes say is looked at",
         f"  - {{{smallest}, max_steps: {PRESCREEN_STEPS}}}",
         "defaults:",

@@ -3,6 +3,7 @@
 ::
 
     name: h100-128
+    health: true                      # before all: look at the nodes (llmb-run health), and leave out those that fail
     prescreen:                        # first; a failure or a problem of a node ends the campaign
       - {workload: pretrain_llama3.1, size: 8b, scale: 128, max_steps: 10}
     defaults:                         # for every test that does not say otherwise
@@ -73,6 +74,7 @@ class SuiteFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     name: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
     tests: tuple[SuiteTest, ...]
     defaults: Defaults = Defaults()
+    health: bool = False
     prescreen: tuple[SuiteTest, ...] = ()
 
 
@@ -97,6 +99,7 @@ class Suite:
     name: str
     text: str
     tests: tuple[Entry, ...]
+    health: bool = False
 
     @property
     def sha256(self) -> str:
@@ -130,7 +133,7 @@ def read_suite(path: Path, text: str, place: Place) -> Suite:
     """
     content, at = read_content(text, str(path), SuiteFile)
     tests = [test for found in _entries(content, at) for test in _swept(*found, content.defaults, place, at)]
-    return Suite(path, content.name, text, tuple(tests))
+    return Suite(path, content.name, text, tuple(tests), content.health)
 
 
 def terms(text: str, name: str) -> list[Entry]:

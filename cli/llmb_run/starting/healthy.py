@@ -8,26 +8,32 @@ from collections.abc import Mapping, Sequence
 from llmb_common.errors import CheckFailed
 from llmb_common.executors import executor_for
 from llmb_common.health.ask import DAYS, choose, keep_out, look
+from llmb_common.health.judge import Verdict
 from llmb_common.health.needs import needs_of
 from llmb_common.planning.job_plan import JobPlan
 from llmb_run.place import Place
 from llmb_run.terminal import notice
 
 
-def require_health(plans: Sequence[JobPlan], place: Place) -> None:
+def require_health(plans: Sequence[JobPlan], place: Place) -> list[Verdict]:
     """Before jobs are submitted: look at the nodes that they may get, and keep them away from those that fail.
 
     Raises:
         CheckFailed: a node that a job asks for fails
         LLMBError: none can be asked
     """
-    for plan in {(plan.nodes, plan.slurm): plan for plan in plans}.values():
-        listed = nodelist_of(plan)
-        executor, needs = executor_for(plan.cluster_type), needs_of(plan)
-        asked, left = choose(executor, place.require_install(), listed, None if listed else partition_of(plan))
+    groups: dict[tuple[str | None, str | None], list[JobPlan]] = {}
+    for plan in plans:
+        groups.setdefault((nodelist_of(plan), partition_of(plan)), []).append(plan)
+    verdicts: list[Verdict] = []
+    for (listed, partition), alike in groups.items():
+        needs = max(map(needs_of, alike), key=lambda item: (bool(item.dispatcher), item.image_bytes, item.nodes))
+        executor = executor_for(alike[0].cluster_type)
+        asked, left = choose(executor, place.require_install(), listed, None if listed else partition)
         found = look(executor, needs, asked, not_asked=left)
+        verdicts += found.verdicts
         notice(f"health: {counted_by({item.node: item.status for item in found.verdicts})}, {found.seconds:.0f} s")
-        keep_out(place.install, found.failed, DAYS)
+        keep_out(place.install, found, DAYS)
         for verdict in found.failed:
             notice(f"{verdict.node} is excluded for {DAYS:g} days: {verdict.reason}")
         if listed and found.failed:
@@ -36,8 +42,10 @@ def require_health(plans: Sequence[JobPlan], place: Place) -> None:
                 remedy="choose others, or see llmb-run health --nodes",
                 code="unhealthy-nodes",
             )
-        if len(asked) - len(found.failed) < plan.nodes:
-            notice(f"{len(asked) - len(found.failed)} healthy nodes are idle, and the job takes {plan.nodes}")
+        healthy, most = len(asked) - len(found.failed), max(plan.nodes for plan in alike)
+        if healthy < most:
+            notice(f"{healthy} healthy nodes are idle, and {most} are needed")
+    return verdicts
 
 
 def partition_of(plan: JobPlan) -> str | None:

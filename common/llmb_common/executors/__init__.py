@@ -162,7 +162,7 @@ class Executor(ABC):
 def _no_nodes() -> LLMBError:
     from llmb_common.errors import RequestError
 
-    return RequestError("no scheduler knows of nodes here", remedy="leave out what asks for them")
+    return RequestError("no scheduler knows of nodes here", remedy="leave out what asks for them", code="no-nodes")
 
 
 def executor_for(cluster_type: ClusterType) -> Executor:

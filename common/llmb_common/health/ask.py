@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from llmb_common.errors import RequestError, SchedulerError
+from llmb_common.errors import CheckFailed, RequestError, SchedulerError
 from llmb_common.executors import Executor
 from llmb_common.executors.holding import Container, Held, Wanted
 from llmb_common.health.facts import Facts, read_facts
@@ -43,6 +43,12 @@ class Health:
     def failed(self) -> list[Verdict]:
         """The nodes that no job should get."""
         return [verdict for verdict in self.verdicts if verdict.status in ("fail", "silent")]
+
+    @property
+    def shared_fault(self) -> str:
+        """What all nodes fail of, where there are several."""
+        fails = [{item.text for item in verdict.remarks if item.level == "fail"} for verdict in self.verdicts]
+        return "; ".join(sorted(set.intersection(*fails))) if len(fails) > 1 else ""
 
     @property
     def drift(self) -> dict[str, dict[str, list[str]]]:
@@ -132,11 +138,18 @@ def _wanted(needs: Needs, nodes: Sequence[str], wait: int, minutes: int) -> Want
     return Wanted(name=JOB, slurm=needs.slurm, nodes=nodes, gpus=gpus, minutes=minutes, wait=wait, whole=True)
 
 
-def keep_out(install: Path, failed: Sequence[Verdict], days: float) -> None:
-    """Put failed nodes on the list that submissions heed.
+def keep_out(install: Path, found: Health, days: float) -> None:
+    """Put the nodes that failed on the list that submissions heed.
 
     Raises:
+        CheckFailed: all of them fail of the same: that is the site's fault, and nothing is put on the list
         RecordError: the list cannot be read
     """
-    for verdict in failed:
+    if shared := found.shared_fault:
+        raise CheckFailed(
+            f"all {len(found.verdicts)} nodes fail alike: {shared}",
+            remedy="that is no node's fault: correct it; none was excluded",
+            code="unhealthy-nodes",
+        )
+    for verdict in found.failed:
         exclude_nodes(install, verdict.node, f"health: {verdict.reason}", days=days)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from llmb_common.causes.table import Signature, numbers, signature_of
 from llmb_common.health.facts import KernelLog
 from llmb_common.health.remarks import Level
 
@@ -14,16 +15,11 @@ RECENT = 2 * 3600
 """Seconds for which an error of a GPU counts against its node, as in Azure's health checks: later it was reset, or
 fails again."""
 
-XID_FAILS = frozenset({46, 48, 54, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 155, 158, 167, 168, 169})
-"""The driver's errors after which NVIDIA wants a GPU or a node reset, repaired or replaced, apart from those that an
-application causes as well (NVIDIA's catalogue of Xid errors, 2025-10-29)."""
+_HARMLESS = ("RESTART_APP", "IGNORE", "RESTART_VM")
+"""What NVIDIA asks for first after errors that leave a GPU as good as it was."""
 
-XID_WARNS = frozenset({63, 80, 92, 94, 121, 144, 145, 146, 147, 148, 149, 150, 154})
-"""Worth knowing, and no reason to leave a node out: rows to remap, corrected errors, contained ones; of NVLink 5's only
-the registers say which kind it was."""
-
-SXID_FAILS = frozenset({10003, 12020, 22003, 22011, *range(23001, 23018)})
-"""Errors of an NVSwitch that are always fatal (Fabric Manager User Guide, appendix D)."""
+_NOTEWORTHY = frozenset({63, 92, 121, 154})
+"""Rows to remap, corrected errors, and what is to be done: no failure, and not to be overlooked."""
 
 FLAPS = 5
 """So often a link of one device was lost within a day: the threshold of Azure's health checks."""
@@ -47,8 +43,6 @@ _LINES = (
     _Line("kernel-log", re.compile(r"segfault.*libnccl"), "warn"),
 )
 
-_XID = re.compile(r"NVRM: Xid \(PCI:([0-9A-Fa-f:.]+)\): (\d+)\b")
-_SXID = re.compile(r"SXid \(PCI:([0-9A-Fa-f:.]+)\): (\d+)\b")
 _LOST = re.compile(r"(\S*\b(?:ib|mlx5_|ens|enp|eth)\w*)[:,]? .*lost carrier", re.I)
 _MOST = 3
 
@@ -67,19 +61,29 @@ def kernel_trouble(log: KernelLog) -> Iterator[tuple[str, Level, str]]:
 
 
 def _meaning(age: float, text: str) -> Iterator[tuple[str, Level, str]]:
-    if found := _XID.search(text):
-        number = int(found[2])
-        if number in XID_FAILS:
-            yield "xid", "fail" if age <= RECENT else "warn", f"{found[1]} {number}"
-        elif number in XID_WARNS and age <= RECENT:
-            yield "xid", "warn", f"{found[1]} {number}"
-        return
-    if found := _SXID.search(text):
-        fatal = int(found[2]) in SXID_FAILS
-        if fatal or re.search(r"(?<!Non-)\bFatal\b", text):
-            yield "sxid", "fail" if fatal and age <= RECENT else "warn", f"{found[1]} {found[2]}"
+    known = signature_of(text)
+    if known is not None and known.id.startswith(("xid-", "sxid-")):
+        check, _, number = known.id.partition("-")
+        level = _of_driver(known, int(number), text)
+        if level is not None and (age <= RECENT or level == "fail"):
+            yield check, level if age <= RECENT else "warn", f"{_bus(text)} {number}"
         return
     for line in _LINES:
         if line.pattern.search(text):
             yield line.check, line.level if age <= line.seconds else "warn", line.pattern.pattern
             return
+
+
+def _of_driver(known: Signature, number: int, text: str) -> Level | None:
+    """What an error of a GPU or an NVSwitch means for its node; None: nothing, an application's fault for instance."""
+    if known.id.startswith("sxid-"):
+        return "fail" if "(always fatal)" in known.what else "warn" if known.role == "root" else None
+    action = next((item.nvidia for item in numbers().xids if item.xid == number), "IGNORE")
+    if known.role == "root" and known.fault == "node" and known.sure == "certain":
+        return "warn" if action in _HARMLESS else "fail"
+    return "warn" if number in _NOTEWORTHY else None
+
+
+def _bus(text: str) -> str:
+    found = re.search(r"PCI:([0-9A-Fa-f:.]+)", text)
+    return found[1] if found else ""

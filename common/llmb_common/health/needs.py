@@ -79,7 +79,7 @@ def needs_of_site(config: ClusterConfig, install: Path, traits: Traits, partitio
         ),
         adapters=config.environment.get("NCCL_IB_HCA", ""),
         mounts=config.mounts,
-        folders={"installation": str(install), "workload": str(install / "workloads"), "/tmp": "/tmp"},
+        folders={"installation": str(install), "workload": _there(str(install / "workloads")), "/tmp": "/tmp"},
         pythons=tuple(filter(None, [engine.python])) if engine else (),
         env=config.environment,
     )
@@ -89,7 +89,7 @@ def needs_of(plan: JobPlan) -> Needs:
     """What the job of ``plan`` needs."""
     image = Path(plan.image) if plan.image and plan.image.startswith("/") else None
     hca = plan.env.get("NCCL_IB_HCA")
-    folders = {"installation": plan.install, "workload": plan.workload_folder, "/tmp": "/tmp"}
+    folders = {"installation": plan.install, "workload": _there(plan.workload_folder), "/tmp": "/tmp"}
     return Needs(
         gpu_type=plan.gpu_type,
         gpus_per_node=plan.gpus_per_node,
@@ -105,6 +105,11 @@ def needs_of(plan: JobPlan) -> Needs:
         pythons=(plan.engine_python,) if plan.engine_python else (),
         env={name: item.value for name, item in plan.env.items()},
     )
+
+
+def _there(path: str) -> str:
+    """The folder, or what of its path is there already: runs make the rest."""
+    return next((str(folder) for folder in (Path(path), *Path(path).parents) if folder.is_dir()), path)
 
 
 def _dispatcher(plan: JobPlan) -> str:

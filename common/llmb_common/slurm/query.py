@@ -118,18 +118,23 @@ def unfit_nodes(nodes: str) -> list[str]:
 
 
 def states_of_nodes(nodes: str | None, partition: str | None) -> list[tuple[str, str, str]]:
-    """Each node of a host list or of a partition once: its name, its state in lower case, and the reason of that.
+    """Each node of a host list or of a partition (the default one, without either) once: its name, its state in lower
+    case, and the reason of that.
 
     Raises:
         RequestError: there is no such node
         SchedulerError: the scheduler does not say
     """
     only = [*([f"--partition={partition}"] if partition else []), *([f"--nodes={nodes}"] if nodes else [])]
-    answer = run_slurm(["sinfo", "--noheader", "--Node", *only, "--format=%N|%T|%E"], ASK_SECONDS)
+    answer = run_slurm(["sinfo", "--noheader", "--Node", *only, "--format=%N|%T|%P|%E"], ASK_SECONDS)
     if answer.status != 0:
         raise SchedulerError(f"sinfo: {answer.complaint}", remedy="try again later")
-    rows = [line.strip().split("|", 2) for line in answer.output.splitlines()]
-    found = {row[0]: (row[0], row[1].rstrip("*~#!%$@^-+"), row[2] if row[2] != "none" else "") for row in rows}
+    rows = [row for line in answer.output.splitlines() if len(row := line.strip().split("|", 3)) == 4]
+    found = {
+        name: (name, state.rstrip("*~#!%$@^-+"), reason if reason != "none" else "")
+        for name, state, where, reason in rows
+        if only or where.endswith("*")
+    }
     unknown = [name for name in expand(nodes or "") if name not in found]
     if unknown or not found:
         where = f" in partition {partition}" if partition else ""
