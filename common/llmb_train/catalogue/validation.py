@@ -197,7 +197,7 @@ def _job(name: str, config: Any, saving: bool) -> FunctionJob:
             **{key: own[key] for key in ("cuda_graph", "recompute_layers", "offload_layers")},
             **{"wgrad_deferral": None, "moe_routing": None},
         },
-        "steps": {"train": 50, "exit_after": None},
+        "steps": {"train": 50, "exit_after": None, "waits_from": None},
         "checkpoint": {
             **{"save": "/nonexistent" if saving else None, "interval": None},
             "load": "/" if word["task"] == "peft" else None,
