@@ -34,10 +34,10 @@ def estimate_of(
 
     ``here``: of this site's runs of a kind, what was measured over what was predicted.
     """
-    job = job_of(case, plan)
-    if job is None or case.request.preflight == "off":
+    job = job_of(case, plan) if case.request.preflight != "off" else None
+    if job is None:
         return None
-    kind = kind_of(job, plan.precision, device_graphs=plan.cuda_graph, adapters=case.adapters)
+    kind = kind_of(job, plan.precision, graphs=plan.cuda_graph, adapters=case.adapters)
     measured = known_here(here(kind)) or known(kind)
     estimate = MemoryEstimate(
         stages=stages_memory(job),
@@ -85,6 +85,8 @@ def job_of(case: Case, plan: JobPlan) -> Job | None:
         early=1 if settings.get("overlap_moe_expert_parallel_comm") else 0,
         recomputed=frozenset(settings.get("recompute_modules", ())),
         offloaded=frozenset(settings.get("offload_modules", ())),
+        # As llmb_train.settings.data_parallel has it: smaller gathers at the cost of memory.
+        instances=2 if (plan.model_size, plan.gpu_type, plan.dtype) == ("405b", "gb200", "fp8") else 1,
     )
 
 

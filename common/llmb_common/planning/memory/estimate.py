@@ -17,9 +17,6 @@ GIB = 2**30
 _GATHERED_UNITS = 2
 """Layers that FSDP holds whole at once: the one in use and the next (``fsdp_double_buffer``)."""
 
-_OFFLOADED_AT_ONCE = 2
-"""Offloaded layers whose activations are on the device all the same, on their way out or back."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -35,7 +32,7 @@ class Job:
     offloaded: frozenset[str] = frozenset()
     """Modules whose results are computed again, or sent to the host, under megatron-core's names."""
     instances: int = 1
-    """Copies of FSDP's shards."""
+    """Copies of what FSDP shards."""
 
     @property
     def tokens(self) -> float:
@@ -84,7 +81,8 @@ def _state(job: Job, stage: Stage) -> tuple[float, float, float, float]:
     others += stage.first * body.encoder
     shards, expert_shards = layout.dp * layout.cp, (layout.expert_dp or 1)
     if layout.fsdp:
-        shards, expert_shards = shards // job.instances, max(expert_shards // job.instances, 1)
+        copies = job.instances if layout.dp % job.instances == 0 else 1
+        shards, expert_shards = shards // copies, max(expert_shards // copies, 1)
     held, experts_held = (shards, expert_shards) if layout.fsdp else (1, 1)
     sharded = (products + others) / shards + routed / expert_shards
     return (
@@ -100,9 +98,9 @@ def _activations(job: Job, stage: Stage) -> float:
     layout, total = job.layout, 0.0
     for chunk, count in zip(stage.chunks, stage.under_way, strict=True):
         kept = chunk[layout.recompute_layers :]
-        away = max(0, min(layout.offload_layers, len(kept)) - _OFFLOADED_AT_ONCE)
         inputs = (len(chunk) - len(kept)) * _hidden(job)
-        total += count * (inputs + sum(_saved(job, layer) for layer in kept[away:]))
+        # At the turn from forward to backward all that is offloaded has gone, and nothing has come back.
+        total += count * (inputs + sum(_saved(job, layer) for layer in kept[layout.offload_layers :]))
     if stage.last:
         total += (2 + 4 * job.body.further) * _hidden(job) + sum(_saved(job, layer) for layer in job.body.heads)
     return total

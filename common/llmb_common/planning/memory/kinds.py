@@ -43,7 +43,7 @@ MEASURED = {
 }
 
 
-def kind_of(job: Job, precision: str, *, device_graphs: bool, adapters: bool, others: Sequence[str] = ()) -> str:
+def kind_of(job: Job, precision: str, *, graphs: bool, adapters: bool) -> str:
     """``dense, bf16``, ``experts, fp8 (mx), VP, offload``: what decides how well the memory of a job is known."""
     layout = job.layout
     words = {
@@ -51,12 +51,12 @@ def kind_of(job: Job, precision: str, *, device_graphs: bool, adapters: bool, ot
         "FSDP": layout.fsdp,
         "recomputation": bool(layout.recompute_layers or job.recomputed),
         "offload": bool(layout.offload_layers or job.offloaded),
-        "CUDA graphs": device_graphs,
+        "CUDA graphs": graphs,
         "heads for further tokens": job.body.further > 0,
         "adapters": adapters,
     }
     found = [word for word, there in words.items() if there]
-    return ", ".join(["experts" if job.body.has_experts else "dense", precision, *others, *found])
+    return ", ".join(["experts" if job.body.has_experts else "dense", precision, *found])
 
 
 def known_here(ratios: Sequence[float]) -> Known | None:

@@ -116,16 +116,15 @@ def body_of_function(function: Function) -> Body | None:
         return None
     experts = (moe.experts, moe.top_k, moe.ffn, moe.shared_ffn or 0) if moe is not None else (0, 0, 0, 0)
     sizes = _Sizes(a.hidden, a.ffn or 0, a.heads, a.query_groups, layers.head_dim, layers.gated, *experts, layers)
-    known = {kind: _layer(sizes, LayerWeights(*_counts(kind)), kind.mixer, kind.mlp) for kind in layers.kinds.values()}
+    known = {
+        kind: _layer(sizes, LayerWeights(kind.divided, kind.routed, kind.whole), kind.mixer, kind.mlp)
+        for kind in layers.kinds.values()
+    }
     found = tuple(known[kind] for kind in layers.in_order)
     heads = found[-1:] * a.mtp_layers
     if a.mtp_layers and layers.mamba is not None:  # one head, used repeatedly: attention and experts
         heads = tuple(layer for kind, layer in known.items() if kind.mixer != "mamba")
     return Body(a.hidden, a.vocabulary, a.hidden, found, heads, a.mtp_layers, layers.encoder)
-
-
-def _counts(kind: object) -> tuple[int, int, int]:
-    return kind.divided, kind.routed, kind.whole  # type: ignore[attr-defined]
 
 
 def _layer(a: _Sizes, weights: LayerWeights, mixer: str, mlp: str) -> Layer:
