@@ -159,6 +159,64 @@ def test_what_follows_a_failure_is_never_its_cause(tmp_path: Path, item: Signatu
         assert found.witnesses
 
 
+FOLLOW = (
+    "RuntimeError: [3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by"
+    " key '0', but store->get('0') got error: Connection reset by peer",
+    "RuntimeError: Rank 5 successfully reached monitoredBarrier, but received errors while waiting for send/recv from"
+    " rank 0. Please check rank 0 logs for faulty rank.",
+    "RuntimeError: NCCL communicator was aborted on rank 3. Original reason for failure was: watchdog timeout",
+    "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Terminated.",
+    "torch.multiprocessing.spawn.ProcessExitedException: process 3 terminated with signal SIGTERM",
+    "torch.distributed.elastic.rendezvous.api.RendezvousClosedError",
+    "NCCL WARN socketStartConnect: Connect to 10.1.2.3<51159> failed : Software caused connection abort",
+    "terminate called after throwing an instance of 'c10::DistBackendError'",
+    "Fatal Python error: Aborted",
+    "ValueError: I/O operation on closed file.",
+    "RuntimeError: cannot schedule new futures after interpreter shutdown",
+    "slurmstepd: error: mpi/pmix_v4: _errhandler: gpu3 [1]: pmixp_client_v2.c:211: Error handler invoked: status = -61",
+    "srun: error: Timed out waiting for job step to complete",
+    "RuntimeError: Application timeout caused pair closure",
+    "EOFError",
+)
+
+
+@pytest.mark.parametrize("number", range(len(FOLLOW)))
+def test_no_line_that_follows_is_a_root(tmp_path: Path, number: int) -> None:
+    """With a traceback above it, too, and where there is nothing else."""
+    log = FailedLog(number, style=list(PREFIXES)[number % len(PREFIXES)])
+    frames = ["Traceback (most recent call last):", '  File "/opt/train.py", line 7, in forward']
+    found = why(tmp_path, log.failed([*frames, FOLLOW[number]], steps=number % 3))
+    assert found.cause is None, found.cause
+
+
+STARTS = (
+    "WARNING: could not find the metadata file /ckpt/latest_checkpointed_iteration.txt",
+    "    will not load any checkpoints and will start from random",
+    "sequence parallel is not supported with a tensor parallel size of 1, disabling it",
+    "mce: [Hardware Error]: Machine check events logged",
+    "[Hardware Error]: Corrected error, no action required.",
+    "pcieport 0000:00:01.0: AER: Corrected error received: 0000:01:00.0",
+    "pcieport 0000:00:01.0: AER: Uncorrected (Non-Fatal) error received: 0000:01:00.0",
+    "NVRM: Xid (PCI:0000:5d:00): 63, pid=1, Row Remapper: New row marked for remapping",
+    "HfHubHTTPError: 429 Client Error: Too Many Requests. Retrying in 1s [Retry 1/5].",
+    "wandb: ERROR Error while calling W&B API",
+    "slurmstepd: error: couldn't chdir to `/home/x': No such file or directory: going to /tmp instead",
+    "W1122 10:00:01.0 12 torch/distributed/run.py:792] No such file or directory",
+    "UserWarning: full recomputation is not supported with CUDA graphs",
+)
+
+
+@pytest.mark.parametrize("style", ["label", "none", "dated"])
+def test_what_is_said_at_the_start_of_a_healthy_run_is_no_cause(tmp_path: Path, style: str) -> None:
+    log = FailedLog(3, style=style)
+    start = "".join(log.line(rank % log.ranks, text) for rank, text in enumerate(STARTS))
+    assert why(tmp_path, start + log.consequences()).cause is None
+    found = why(
+        tmp_path, start + log.failed(["RuntimeError: CUDA error: an illegal memory access was encountered"], steps=0)
+    )
+    assert found.kind == "illegal-access"
+
+
 def test_a_complaint_after_which_iterations_went_on_is_no_cause(tmp_path: Path) -> None:
     log = FailedLog(1)
     early = log.line(3, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")

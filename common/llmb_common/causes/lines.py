@@ -32,7 +32,7 @@ _PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
         r"\s*(?P<rank>\d{1,6}): ?(?!\d)",
-        r"\[rank ?(?P<rank>\d{1,6})\]:? ?",
+        r"\[?[Rr]ank ?(?P<rank>\d{1,6})\]?: ?|\[[Rr]ank ?\d{1,6}\](?= ?\[)",
         r"\[(?P<role>[a-z]\w{0,30}?)(?P<local>\d{1,4})\]: ?",
         r"\[\d+,(?P<rank>\d{1,6})\]<std(?:err|out)>: ?",
         r"\[(?P<level>[EWIF])(?:\d{4} (?P<time>\d\d:\d\d:\d\d(?:\.\d+)?))?\s*(?:\d+ )?[\w./-]+:\d+\] ?",
@@ -47,7 +47,7 @@ _PREFIXES = tuple(
     )
 )
 _NO_HOSTS = re.compile(
-    r"(?:python|bash|sh|srun|nccl|cuda|lib|torch|triton|nvidia)[\d.]*\b|.*\.(?:py|so|cu|cc|cpp|h|sh)\b"
+    r"(?:python|bash|sh|srun|nccl|cuda|lib|torch|triton|nvidia|epoch|step|iter\w*|layer|stage|expert|thread|phase)[-\d.]*\b|.*\.(?:py|so|cu|cc|cpp|h|sh)\b"
 )
 _MOST_PREFIXES = 6
 

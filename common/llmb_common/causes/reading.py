@@ -58,11 +58,14 @@ Above: TypeAlias = Literal["none", "caught", "uncaught"]
 _HEADER = re.compile(rb"iteration +(\d{1,9})/ *\d{1,9}")
 _RETRIES = re.compile(
     r"(?i)\bretry|\bre-try|\bwill (?:try|fall)|\btrying again\b|\bfall(?:ing)? ?back\b|\bignor(?:ed|ing)\b"
+    r"|\bstart(?:ing)? from (?:scratch|random)|\bdisabling\b|\bwill (?:be|use|not)\b|\bcontinu(?:e|ing)\b"
+    r"|\busing default"
     r"|\bskipp(?:ed|ing)\b|\boptional\b|\bdeprecat|\bnon-?fatal\b|\bnot (?:critical|fatal)\b|warning\b|\bharmless\b"
 )
-_HEDGED = re.compile(
-    r"(?i)\b(?:may|might|could) (?:be|have|cause|lead)\b|\bpossibl[ey]\b|\bif (?:you|this)\b|\bplease\b"
-)
+_HEDGED = re.compile(r"(?i)\b(?:may|might|could) (?:be|have|cause|lead)\b|\bpossibly\b|\bif (?:you|this)\b|\bplease\b")
+_WORDS = frozenset({"layout", "arguments", "checkpoint-missing", "checkpoint-layout", "nan"})
+_COMPLAINS = re.compile(r"(?i)error|fatal|fail|assert|exception|\||\bnan\b")
+"""Kinds whose words a program may also use when nothing is wrong, and what such a line has when something is."""
 _PYTHON = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Fault|Failure)\b")
 
 
@@ -180,14 +183,15 @@ def _complaint(file: FileIO, log: Path, start: int, raw: bytes) -> Complaint | N
 
 def _believed(found: Signature, line: Line, traceback: Callable[[], Above]) -> Signature | None:
     """``found`` as far as the line can be believed; None where it only warns, advises, or tries again."""
-    if found.role != "root" or found.fault in ("node", "network"):
+    if found.role != "root" or found.fault == "network" or "NVRM" in line.text or "SXid" in line.text:
         return found
-    if _RETRIES.search(line.text) or (found.sure != "certain" and (line.level or _HEDGED.search(line.text))):
+    if line.level or _RETRIES.search(line.text) or (found.sure != "certain" and _HEDGED.search(line.text)):
         return None
     above = traceback() if _PYTHON.match(line.text) else None
     if above == "caught":
         return None
-    if line.level or (found.sure == "likely" and above == "none"):
+    plain_words = found.id in _WORDS and above is None and not _COMPLAINS.search(line.text)
+    if plain_words or (found.sure == "likely" and above == "none"):
         return msgspec.structs.replace(found, sure="possible")
     return found
 
