@@ -1,6 +1,11 @@
 """Runs the installer and breaks it at one exact point. Not a test: ``test_crashes.py`` starts it.
 
     fault_driver.py KIND N INSTALL [arguments of llmb-install]
+    fault_driver.py forks
+
+With ``forks``, each line of standard input is a request, in JSON: ``argv`` as above, ``env``, ``cwd``, and ``err``, the
+file for what it prints. Each runs in a fork of this process, which has imported the installer, and is answered with its
+exit status. The next one is read when it has ended.
 
 Counts every write, fsync, rename, link, mkdir, chmod, removal and started program that touches INSTALL (or, for
 programs, any), through Python's audit hook and ``os.write``/``os.fsync``. At the N-th it kills the process (``kill``)
@@ -15,12 +20,15 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import importlib
 import json
 import os
+import pkgutil
 import signal
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 _WATCHED = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.symlink", "os.link", "os.chmod", "os.truncate"}
 
@@ -107,10 +115,7 @@ def quick_environment(fault: Fault) -> None:
     environment_build.smoke_problem = lambda environment, folder: None
 
 
-def main() -> int:
-    kind, at, install, *arguments = sys.argv[1:]
-    # The code that this file belongs to, whatever is installed.
-    sys.path[:0] = [str(Path(__file__).parents[2] / package) for package in ("common", "installer")]
+def main(kind: str, at: str, install: str, *arguments: str) -> int:
     fault = Fault(kind, int(at), install)
     quick_environment(fault)
     from llmb_install import main
@@ -122,12 +127,37 @@ def main() -> int:
         wrap(fault, name)
     sys.addaudithook(fault.hook)
     fault.active = True
-    status = main.main(arguments)
+    status = main.main(list(arguments))
     fault.active = False
     if kind == "count":
         Path(os.environ["FAULT_COUNT_FILE"]).write_text(json.dumps(fault.seen))
     return status
 
 
+def forks() -> int:
+    """Answer requests to the end of the input; in a fork, do what the request asks for and return its exit status."""
+    import llmb_install
+
+    for module in pkgutil.walk_packages(llmb_install.__path__, "llmb_install."):
+        importlib.import_module(module.name)
+    while line := sys.stdin.readline():
+        child = os.fork()
+        if child == 0:
+            return fork(json.loads(line))
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    return 0
+
+
+def fork(request: dict[str, Any]) -> int:
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    for number, name in enumerate((os.devnull, os.devnull, request["err"])):
+        os.dup2(os.open(name, os.O_RDWR | os.O_CREAT, 0o600), number)
+    return main(*request["argv"])
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    # The code that this file belongs to, whatever is installed.
+    sys.path[:0] = [str(Path(__file__).parents[2] / package) for package in ("common", "installer")]
+    sys.exit(forks() if sys.argv[1:] == ["forks"] else main(*sys.argv[1:]))

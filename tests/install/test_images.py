@@ -69,9 +69,7 @@ def test_an_import_leaves_the_image_and_its_receipt(image: Image, reporter: Repo
         (NEMO, "killed", "Enroot was killed", "more memory"),
     ],
 )
-def test_a_failure_says_its_cause_and_leaves_nothing(
-    image: Image, reporter: Reporter, env: dict[str, str], source: str, mode: str, cause: str, remedy: str
-) -> None:
+def test_a_failure_says_its_cause_and_leaves_nothing(image, reporter, env, source, mode, cause, remedy):
     bad = replace(image, source=source)
     with pytest.raises(EnvironmentLacks) as caught:
         ensure(bad, reporter, env | {"ENROOT_STANDIN_FAIL": mode})
@@ -80,25 +78,19 @@ def test_a_failure_says_its_cause_and_leaves_nothing(
     assert files_in(image.path.parent) == []
 
 
-def test_wrong_credentials_are_recognised_although_enroot_is_silent(
-    image: Image, reporter: Reporter, env: dict[str, str], registry: Path
-) -> None:
+def test_wrong_credentials_are_recognised_although_enroot_is_silent(image, reporter, env, registry):
     (registry / "nvcr.io" / "credentials").write_text("$oauthtoken right-key")
     with pytest.raises(EnvironmentLacks, match="did not accept the credentials"):
         ensure(image, reporter, env)
 
 
-def test_the_wrong_architecture_is_no_success_although_enroot_exits_0(
-    image: Image, reporter: Reporter, env: dict[str, str]
-) -> None:
+def test_the_wrong_architecture_is_no_success_although_enroot_exits_0(image, reporter, env):
     with pytest.raises(EnvironmentLacks, match="its programs are for x86_64, and the compute nodes are aarch64"):
         ensure(replace(image, architecture="aarch64"), reporter, env)
     assert files_in(image.path.parent) == []
 
 
-def test_an_image_for_the_other_architecture_is_imported(
-    image: Image, reporter: Reporter, env: dict[str, str], registry: Path
-) -> None:
+def test_an_image_for_the_other_architecture_is_imported(image, reporter, env, registry):
     layer = registry / "nvcr.io" / "nvidia" / "nemo" / "26.02.01" / "aarch64"
     layer.mkdir()
     program = layer / "bash"
@@ -109,9 +101,7 @@ def test_an_image_for_the_other_architecture_is_imported(
     assert json.loads(image.receipt_path().read_text())["architecture"] == "aarch64"
 
 
-def test_space_is_checked_first(
-    image: Image, reporter: Reporter, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_space_is_checked_first(image, reporter, env, monkeypatch):
     monkeypatch.setattr(images, "IMAGE_BYTES", 1)  # whatever this machine has
     monkeypatch.setattr(images, "UNPACKED_BYTES", 10**18)
     with pytest.raises(EnvironmentLacks, match=r"needs about \d+.* TB in .*tmp, and .* are free") as caught:
@@ -119,9 +109,7 @@ def test_space_is_checked_first(
     assert "ENROOT_TEMP_PATH" in caught.value.remedy
 
 
-def test_a_good_image_that_somebody_else_imported_is_adopted(
-    image: Image, reporter: Reporter, env: dict[str, str], world: World
-) -> None:
+def test_a_good_image_that_somebody_else_imported_is_adopted(image, reporter, env, world):
     image.path.parent.mkdir(parents=True)
     build_image(image.path)
     assert ensure(image, reporter, env)
@@ -129,9 +117,7 @@ def test_a_good_image_that_somebody_else_imported_is_adopted(
     assert json.loads(image.receipt_path().read_text())["adopted"] is True
 
 
-def test_a_damaged_image_without_a_receipt_is_not_adopted(
-    image: Image, reporter: Reporter, env: dict[str, str], world: World
-) -> None:
+def test_a_damaged_image_without_a_receipt_is_not_adopted(image, reporter, env, world):
     """Its superblock, its listing and the head of its programs are right; the rest of a program is zeros."""
     image.path.parent.mkdir(parents=True)
     build_image(image.path)
@@ -141,13 +127,10 @@ def test_a_damaged_image_without_a_receipt_is_not_adopted(
     Inspector().check(image.path, "x86_64")
     assert ensure(image, reporter, env)
     assert world.imports() == 1
-    assert reporter.log_path is not None
     assert "is unusable: its content cannot be read" in reporter.log_path.read_text()
 
 
-def test_an_image_of_another_source_under_the_same_name_is_replaced(
-    image: Image, reporter: Reporter, env: dict[str, str], world: World
-) -> None:
+def test_an_image_of_another_source_under_the_same_name_is_replaced(image, reporter, env, world):
     assert ensure(image, reporter, env)
     receipt = json.loads(image.receipt_path().read_text())
     image.receipt_path().write_text(json.dumps({**receipt, "source": "elsewhere#nvidia/nemo:26.02"}))
@@ -167,9 +150,7 @@ def read_only(folder: Path) -> Iterator[None]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
-def test_a_shared_folder_that_cannot_be_written_keeps_its_receipts_elsewhere(
-    image: Image, reporter: Reporter, env: dict[str, str]
-) -> None:
+def test_a_shared_folder_that_cannot_be_written_keeps_its_receipts_elsewhere(image, reporter, env):
     folder = image.path.parent
     folder.mkdir(parents=True)
     with read_only(folder), pytest.raises(EnvironmentLacks, match="is missing, and its directory is not writable"):
@@ -194,16 +175,13 @@ def test_what_a_killed_import_left_is_removed(image: Image, reporter: Reporter, 
     assert not left.exists()
 
 
-def test_a_damaged_layer_in_the_cache_is_named_and_downloaded_again(
-    image: Image, reporter: Reporter, env: dict[str, str], world: World
-) -> None:
+def test_a_damaged_layer_in_the_cache_is_named_and_downloaded_again(image, reporter, env, world):
     ensure(image, reporter, env)
     image.discard()
     layer = max((world.root / "cache").iterdir(), key=lambda path: path.stat().st_size)
     os.truncate(layer, layer.stat().st_size // 2)
     assert ensure(image, reporter, env)
     assert world.imports() == 3
-    assert reporter.log_path is not None
     assert f"layer {layer} was damaged and is removed: importing again" in reporter.log_path.read_text()
 
 
@@ -250,9 +228,7 @@ def test_content_decides_what_is_an_image(tmp_path: Path) -> None:
         inspector.check(good, "x86_64")
 
 
-def test_two_architectures_in_the_registry_give_the_one_that_was_asked_for(
-    image: Image, reporter: Reporter, env: dict[str, str], world: World
-) -> None:
+def test_two_architectures_in_the_registry_give_the_one_that_was_asked_for(image, reporter, env, world):
     add_to_registry(world.registry, "nvcr.io#nvidia/both:1", {}, ("aarch64", "x86_64"), programs=("bash",))
     assert ensure(replace(image, source="nvcr.io#nvidia/both:1"), reporter, env)
     shown = subprocess.run(["unsquashfs", "-cat", str(image.path), "arch"], capture_output=True, check=True)

@@ -356,9 +356,7 @@ def test_a_site_file_of_a_later_release_is_refused_by_every_command(installed: W
         (["--gpu-type", "gb200", "--workloads", "nemotron4"], "pretrain_nemotron4 has no configuration for gb200"),
     ],
 )
-def test_what_slurm_or_a_recipe_contradicts_is_refused(
-    installed: World, tmp_path: Path, flags: list[str], message: str
-) -> None:
+def test_what_slurm_or_a_recipe_contradicts_is_refused(installed, tmp_path, flags, message):
     programs = {"sinfo": "printf 'gpu*|up|4:00:00|8|gpu:8\\ncpu|up|1:00:00|4|(null)\\n'", "sacctmgr": "echo bench"}
     for name, script in programs.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
