@@ -46,9 +46,7 @@ def validated(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 
 @pytest.mark.parametrize("case", CASES, ids=label)
-def test_megatron_bridge_accepts_the_job_as_planned(
-    case: tuple[dict[str, Any], str, int], validated: dict[str, dict[str, Any]]
-) -> None:
+def test_megatron_bridge_accepts_the_job_as_planned(case, validated):
     plan, result = plan_of(*case), validated[label(case)]
     assert result["error"] is None
     assert (result["data_parallel"], result["microbatches"]) == (plan.dp, plan.ga)
@@ -79,9 +77,7 @@ GATHERED_IN_THE_OPTIMIZER_STEP = {
 
 
 @pytest.mark.parametrize("case", CASES, ids=label)
-def test_the_optimizer_is_that_of_the_published_runs(
-    case: tuple[dict[str, Any], str, int], validated: dict[str, dict[str, Any]]
-) -> None:
+def test_the_optimizer_is_that_of_the_published_runs(case, validated):
     item, dtype, gpus = case
     fields = validated[label(case)]["fields"]
     place = (item["source"], item["size"].lower(), item["gpu"])
@@ -127,9 +123,7 @@ def whole_models(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> di
 
 
 @pytest.mark.parametrize("key", WHOLE_MODELS, ids="-".join)
-def test_the_real_model_has_the_recipes_parameters(
-    key: tuple[str, str], whole_models: dict[tuple[str, str], int]
-) -> None:
+def test_the_real_model_has_the_recipes_parameters(key, whole_models):
     plans = {(plan.recipe, plan.model_size): plan for plan in (plan_of(*case) for case in CASES)}
     assert whole_models[key] == plans[key].parameters
     assert round(whole_models[key] / 1e9, 4) == WHOLE_MODELS[key]

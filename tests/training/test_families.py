@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from training_jobs import Engine, make_job
@@ -18,9 +17,7 @@ from training_jobs import Engine, make_job
         pytest.param("llama4", {"pp": 2, "vp": 2}, id="llama4-PP2xVP2"),
     ],
 )
-def test_a_resumed_run_repeats_the_uninterrupted_one(
-    engine: Engine, tmp_path: Path, family: str, parallelism: dict[str, Any]
-) -> None:
+def test_a_resumed_run_repeats_the_uninterrupted_one(engine, tmp_path, family, parallelism):
     layout = {"world_size": 2, "parallelism": parallelism, "steps": {"train": 4}}
     checkpoints = tmp_path / "checkpoints"
     whole = engine.train(

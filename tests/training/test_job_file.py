@@ -153,17 +153,13 @@ def test_a_job_that_goes_on_may_find_nothing_left(tmp_path: Path, monkeypatch: p
     ("arguments", "status"),
     [([], 2), (["-h"], 0), (["--help"], 0), (["-x"], 2), (["-h", "job.json"], 2), (["a", "b"], 2)],
 )
-def test_other_words_are_answered_with_how_it_is_called(
-    arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_words_are_answered_with_how_it_is_called(arguments, status, capsys):
     assert main(arguments) == status
     assert capsys.readouterr() == ("", "usage: python -m llmb_train job.json\n")
 
 
 @pytest.mark.parametrize(("rank", "lines"), [("0", 2), ("1", 0)])
-def test_the_first_rank_says_what_is_wrong_with_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rank: str, lines: int
-) -> None:
+def test_the_first_rank_says_what_is_wrong_with_the_job(tmp_path, monkeypatch, capsys, rank, lines):
     (tmp_path / "job.json").write_text("{}", encoding="utf-8")
     monkeypatch.setenv("RANK", rank)
     assert main([str(tmp_path / "job.json")]) == 2

@@ -1,10 +1,11 @@
 """launch.sh on this machine, from the request to the last step: fresh interpreters, torchrun, the local executor.
 
-On the engine that has to be asked for; ``test_evidence.py`` starts launch.sh on the recipe's own.
+On the engine that has to be asked for; the quickstart (``test_quickstart.py``) starts launch.sh on the recipe's own.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -31,7 +32,7 @@ def folder(functions_python: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     done = subprocess.run(
         renamed if os.geteuid() == 0 else ["./launch.sh"],
         cwd=ROOT / "llama3.1",
-        env={**given, **SMOKE_SIZE, **SMOKE_SAVING, **SMOKE_PROFILE, "LLMB_ENGINE": "0.6"},
+        env={**given, **SMOKE_SIZE, **SMOKE_SAVING, **SMOKE_PROFILE, "LLMB_ENGINE": "0.6", "MAX_STEPS": "7"},
         capture_output=True,
         text=True,
         timeout=1200,
@@ -44,7 +45,8 @@ def test_smoke_trains_is_profiled_and_saved(folder: Path) -> None:
     (log,) = folder.glob("*/log-*.out")
     assert '"megatron_bridge": "0.6.' in log.read_text()
     losses = printed_losses(log.read_text())
-    assert {step: float(loss) for step, loss in losses.items()} == pytest.approx(SMOKE_LOSSES, abs=LOSS_TOLERANCE)
+    first = {step: float(losses[step]) for step in SMOKE_LOSSES}
+    assert (len(losses), first) == (7, pytest.approx(SMOKE_LOSSES, abs=LOSS_TOLERANCE))
     assert list(folder.glob("*/*profile*/**/*.json*")), "the PyTorch profiler left no trace"
     assert list(folder.glob("*/checkpoints/iter_0000003/*.distcp"))
 
@@ -57,3 +59,40 @@ def test_the_host_name_need_not_resolve(folder: Path) -> None:
     (log,) = folder.glob("*/log-*.out")
     assert f'"hostname": "{NAME}"' in log.read_text()
     assert "Unable to resolve hostname" not in log.read_text(), "each process group looks the name up"
+
+
+def test_a_run_leaves_an_account_of_its_node_and_no_finding(folder: Path) -> None:
+    (file,) = (folder / "nodes").iterdir()  # one writer, and nothing half written
+    content = json.loads(file.read_text())
+    assert content["rank"] == 0
+    assert content["machine"]["kernel"] == os.uname().release
+    assert {"before", "load", "after"} <= content.keys()
+    shown = json.loads(llmb_run(folder, "show", "--json"))["data"]
+    assert shown["evidence"]["nodes"] == 1
+    assert shown["evidence"]["findings"] == []
+    results = json.loads(llmb_run(folder, "results", "--json", status=1))["data"]  # seven steps are no result
+    assert results["runs"][0]["findings"] == []
+    record = json.loads((folder / "run.json").read_text())
+    assert record["manifest"]["job"]["evidence"] == shown["evidence"]
+
+
+def test_the_resolved_configuration_is_beside_the_record(folder: Path) -> None:
+    resolved = (folder / "config.yaml").read_text()
+    plan = json.loads((folder / "job.json").read_text())
+    assert f"global_batch_size: {plan['batch']['gbs']}\n" in resolved
+    assert "_target_: megatron.bridge.training.config.ConfigContainer\n" in resolved
+
+
+def test_show_says_where_it_ran(folder: Path) -> None:
+    shown = llmb_run(folder, "show")
+    assert "ran on     1 node, " in shown
+    assert "findings" not in shown
+
+
+def llmb_run(folder: Path, *arguments: str, status: int = 0) -> str:
+    """What llmb-run prints of the installation that ``folder`` is in."""
+    install = next(parent for parent in folder.parents if (parent / "cluster_config.yaml").exists())
+    command = ["env", f"LLMB_INSTALL={install}", sys.executable, "-m", "llmb_run.main", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == status, done.stderr
+    return done.stdout

@@ -7,7 +7,6 @@ would: a wrong one trains on happily, with another loss.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from training_jobs import Engine, TrainingRun, make_job
@@ -26,9 +25,7 @@ def uninterrupted(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> t
     return run, checkpoints
 
 
-def test_every_step_is_logged_once_and_the_header_names_the_versions(
-    uninterrupted: tuple[TrainingRun, Path],
-) -> None:
+def test_every_step_is_logged_once_and_the_header_names_the_versions(uninterrupted):
     run, _ = uninterrupted
     assert sorted(run.steps) == [1, 2, 3, 4]
     assert "throughput per GPU (TFLOP/s/GPU)" in run.steps[3].text
@@ -55,13 +52,7 @@ def test_a_checkpoint_is_saved_at_the_interval_and_once_at_the_end(uninterrupted
         pytest.param(2, {}, id="DP2"),
     ],
 )
-def test_the_next_step_is_the_same_in_every_layout(
-    engine: Engine,
-    tmp_path: Path,
-    uninterrupted: tuple[TrainingRun, Path],
-    ranks: int,
-    parallelism: dict[str, Any],
-) -> None:
+def test_the_next_step_is_the_same_in_every_layout(engine, tmp_path, uninterrupted, ranks, parallelism):
     reference, checkpoints = uninterrupted
     job = make_job(
         world_size=ranks,
@@ -77,9 +68,7 @@ def test_the_next_step_is_the_same_in_every_layout(
     assert _learning_rate(steps[3].text) == _learning_rate(reference.steps[3].text)
 
 
-def test_fully_sharded_training_goes_the_same_way(
-    engine: Engine, tmp_path: Path, uninterrupted: tuple[TrainingRun, Path]
-) -> None:
+def test_fully_sharded_training_goes_the_same_way(engine, tmp_path, uninterrupted):
     reference, _ = uninterrupted
     job = make_job(world_size=2, parallelism={"fsdp": True}, steps={"train": 4})
     steps = engine.train(tmp_path, job).steps
@@ -89,9 +78,7 @@ def test_fully_sharded_training_goes_the_same_way(
         assert step.grad_norm == pytest.approx(reference.steps[number].grad_norm, abs=GRAD_NORM_TOLERANCE)
 
 
-def test_a_resumed_rank_repeats_the_uninterrupted_run_to_the_last_printed_digit(
-    engine: Engine, tmp_path: Path, uninterrupted: tuple[TrainingRun, Path]
-) -> None:
+def test_a_resumed_rank_repeats_the_uninterrupted_run_to_the_last_printed_digit(engine, tmp_path, uninterrupted):
     reference, checkpoints = uninterrupted
     job = make_job(steps={"train": 4}, checkpoint={"load": str(checkpoints / "iter_0000002")})
     resumed = engine.train(tmp_path, job).steps
@@ -103,9 +90,7 @@ def test_a_resumed_rank_repeats_the_uninterrupted_run_to_the_last_printed_digit(
         assert _learning_rate(step.text) == _learning_rate(expected.text)
 
 
-def test_a_finished_run_trains_one_more_step_from_its_last_checkpoint(
-    engine: Engine, tmp_path: Path, uninterrupted: tuple[TrainingRun, Path]
-) -> None:
+def test_a_finished_run_trains_one_more_step_from_its_last_checkpoint(engine, tmp_path, uninterrupted):
     _, checkpoints = uninterrupted
     # Like LOAD_CHECKPOINT_PATH: the checkpoints folder, the same number of steps, one more step.
     job = make_job(steps={"train": 4, "exit_after": 1}, checkpoint={"load": str(checkpoints)})

@@ -33,12 +33,7 @@ MEANT: list[tuple[str, set[str], tuple[str, ...]]] = [
         "NVIDIA's scripts run Llama 3, the documents name Llama 3.1, whose rotary frequencies are scaled once at the "
         "start; initial weights of another size, those of Bridge's Llama 3.1, cost the same",
         LLAMA_3,
-        (
-            "model.rope_scaling",
-            "model.rope_scaling_factor",
-            "model.init_method_std",
-            "model.embedding_init_method_std",
-        ),
+        ("model.rope_scaling", "model.rope_scaling_factor", "model.init_method_std", "model.embedding_init_method_std"),
     ),
     (
         "a schedule that lets a run of a few steps learn; its arithmetic costs the same",
@@ -116,9 +111,7 @@ def differences(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_every_setting_is_nvidias_or_differs_for_a_stated_reason(
-    differences: dict[str, dict[str, tuple[Any, Any]]], name: str
-) -> None:
+def test_every_setting_is_nvidias_or_differs_for_a_stated_reason(differences, name):
     meant = {field for _, rows, fields in MEANT if name in rows for field in fields}
     assert {field: values for field, values in differences[name].items() if field not in meant} == {}
     assert meant - differences[name].keys() == set(), "these no longer differ"

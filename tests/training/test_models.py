@@ -29,9 +29,7 @@ def test_parameter_counts(whole_models: dict[str, int], name: str) -> None:
     assert round(whole_models[name] / 1e9, 4) == ARCHITECTURES["sizes"][name]["parameters"]
 
 
-def test_the_ranks_of_a_1024_gpu_job_hold_the_whole_model(
-    engine: Engine, tmp_path: Path, whole_models: dict[str, int]
-) -> None:
+def test_the_ranks_of_a_1024_gpu_job_hold_the_whole_model(engine, tmp_path, whole_models):
     layout = {"tp": 8, "pp": 8, "vp": 8, "cp": 2}
     job = make_job(
         "405b", device="cuda", gpu_type="h100", world_size=1024, parallelism=layout, batch={"mbs": 1, "gbs": 512}

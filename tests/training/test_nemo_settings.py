@@ -159,9 +159,7 @@ def ours(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 
 @pytest.mark.parametrize("case", CASES, ids=label)
-def test_a_job_has_what_nemos_scripts_set(
-    case: tuple[dict[str, Any], str, int], ours: dict[str, dict[str, Any]]
-) -> None:
+def test_a_job_has_what_nemos_scripts_set(case, ours):
     fields = ours[label(case)]
     expected = of_nemo(case)
     unknown = {name for name in expected if name not in fields and not name.startswith("env.")}

@@ -106,12 +106,9 @@ def train(newer: Engine, planned: JobPlan, folder: Path) -> TrainingRun:
 SMALL = {"MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": "2", "MAX_STEPS": "3"}
 
 
-def test_a_function_that_only_the_new_release_has_is_planned_and_its_reduced_copy_trains(
-    site: Path, newer: Engine, tmp_path: Path
-) -> None:
+def test_a_function_that_only_the_new_release_has_is_planned_and_its_reduced_copy_trains(site, newer, tmp_path):
     on_gpus = {"CLUSTER_TYPE": "slurm", "GPU_TYPE": "h100", "MODEL_SIZE": "llama3_8b", "DTYPE": "bf16"}
     planned = plan(site, **on_gpus, JOB_TOTAL_GPUS="4", CONFIG_VARIANT="wide")
-    assert planned.function is not None
     assert (planned.function.name, planned.gbs, planned.image) == (NEW, 64, "/images/ours.sqsh")
     shipped = (ROOT / "mbridge" / "recipe.yaml").read_text()
     small = re.sub(r'(?m)^ *(validation|published|other_catalogues|"0.6.0"):.*\n', "", shipped)
@@ -125,18 +122,14 @@ def test_a_function_that_only_the_new_release_has_is_planned_and_its_reduced_cop
 
 
 @pytest.mark.parametrize("recipe", ["mbridge", "llama3.1"])
-def test_the_new_release_trains_what_the_old_one_trains(
-    recipe: str, site: Path, newer: Engine, functions_engine: Engine, tmp_path: Path
-) -> None:
+def test_the_new_release_trains_what_the_old_one_trains(recipe, site, newer, functions_engine, tmp_path):
     ours = train(newer, plan(site, ROOT / recipe, **SMALL), tmp_path / "newer")
     older = train(functions_engine, plan(tmp_path, ROOT / recipe, **SMALL, LLMB_ENGINE="0.6"), tmp_path / "older")
     assert printed_losses(ours.log) == printed_losses(older.log) != {}
 
 
 @pytest.mark.parametrize(("asked", "here"), [("0.8", "0.9"), ("0.6", "0.9"), ("0.9", "0.6")])
-def test_a_job_trains_in_the_release_that_it_was_planned_for_only(
-    asked: str, here: str, site: Path, newer: Engine, functions_engine: Engine, tmp_path: Path
-) -> None:
+def test_a_job_trains_in_the_release_that_it_was_planned_for_only(asked, here, site, newer, functions_engine, tmp_path):
     planned = plan(tmp_path, **SMALL, LLMB_ENGINE=asked)
     engine = newer if here == "0.9" else functions_engine
     document = job_document(planned, dry_run_paths(str(tmp_path), planned.experiment_name))
@@ -145,9 +138,7 @@ def test_a_job_trains_in_the_release_that_it_was_planned_for_only(
     assert ("LLMB_ENGINE=0.9 plans the job for this one" in refused.log) == (here == "0.9")
 
 
-def test_a_shipped_catalogue_that_does_not_fit_the_new_release_stops_the_job_at_its_start(
-    site: Path, newer: Engine, tmp_path: Path
-) -> None:
+def test_a_shipped_catalogue_that_does_not_fit_the_new_release_stops_the_job_at_its_start(site, newer, tmp_path):
     """Without a catalogue of its own the release is planned with the newest that there is."""
     planned = plan(tmp_path, MODEL_SIZE="qwen3_30b_a3b-smoke", JOB_TOTAL_GPUS="1")
     document = job_document(planned, dry_run_paths(str(tmp_path), planned.experiment_name))

@@ -191,9 +191,7 @@ def differences(
 
 
 @pytest.mark.parametrize("name", [case.name for case in CASES])
-def test_every_setting_is_that_of_nvidias_function_or_differs_for_a_stated_reason(
-    differences: dict[str, dict[str, tuple[Any, Any]]], name: str
-) -> None:
+def test_every_setting_is_that_of_nvidias_function_or_differs_for_a_stated_reason(differences, name):
     meant = {field for _, cases, fields in MEANT if name in cases for field in fields}
     assert {field: values for field, values in differences[name].items() if field not in meant} == {}
     assert meant - differences[name].keys() == set(), "these no longer differ"
@@ -209,9 +207,7 @@ def test_smoke_trains_saves_and_resumes_on_the_other_engine(functions_engine: En
     assert printed_losses(resumed.log) == {4: losses[4]}
 
 
-def test_19_configurations_of_over_700_settings_are_compared(
-    differences: dict[str, dict[str, tuple[Any, Any]]],
-) -> None:
+def test_19_configurations_of_over_700_settings_are_compared(differences):
     assert (len(CASES), len(differences)) == (19, 19)
     places = [(name, field) for _, cases, fields in MEANT for name in cases for field in fields]
     assert len(places) == len(set(places)), "a difference is stated twice"

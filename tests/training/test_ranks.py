@@ -18,13 +18,7 @@ SLURM = {
 
 
 def test_torchrun_wins_over_a_slurm_job_around_it() -> None:
-    torchrun = {
-        "RANK": "1",
-        "LOCAL_RANK": "1",
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "localhost",
-        "MASTER_PORT": "29400",
-    }
+    torchrun = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29400"}
     assert find_rank({**SLURM, **torchrun}) == Rank(1, 1, 2, "localhost", 29400)
 
 

@@ -79,9 +79,7 @@ def reference(functions_engine: Engine, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.mark.parametrize("family", FUNCTIONS)
-def test_a_family_trains_saves_and_resumes_to_the_last_printed_digit(
-    reference: Reference, tmp_path: Path, family: str
-) -> None:
+def test_a_family_trains_saves_and_resumes_to_the_last_printed_digit(reference, tmp_path, family):
     whole, checkpoint = reference.run(family)
     assert sorted(whole.steps) == [1, 2, 3, 4]
     assert whole.steps[4].loss < whole.steps[1].loss
@@ -99,16 +97,10 @@ def test_a_family_trains_saves_and_resumes_to_the_last_printed_digit(
 
 
 @pytest.mark.parametrize(("family", "layout"), CASES, ids=["-".join(case) for case in CASES])
-def test_the_next_step_is_the_same_in_every_layout(
-    reference: Reference, tmp_path: Path, family: str, layout: str
-) -> None:
+def test_the_next_step_is_the_same_in_every_layout(reference, tmp_path, family, layout):
     expected, checkpoint = reference.run(family)
     job = make_function_job(
-        family,
-        world_size=2,
-        parallelism=LAYOUTS[layout],
-        steps={"exit_after": 1},
-        checkpoint={"load": str(checkpoint)},
+        family, world_size=2, parallelism=LAYOUTS[layout], steps={"exit_after": 1}, checkpoint={"load": str(checkpoint)}
     )
     run = reference.engine.train(tmp_path, job, script="train_weights.py")
     assert list(run.steps) == [3]
@@ -147,9 +139,7 @@ def test_adapters_need_transformer_engines_layers(reference: Reference, tmp_path
     assert "trains adapters, which Megatron-Bridge puts on Transformer Engine's layers only" in run.log
 
 
-def test_a_function_with_other_columns_than_the_catalogue_is_not_trained(
-    functions_engine: Engine, tmp_path: Path
-) -> None:
+def test_a_function_with_other_columns_than_the_catalogue_is_not_trained(functions_engine, tmp_path):
     job = make_function_job("llama3_8b")
     job["function"]["columns"]["mbs"] = 77
     run = functions_engine.train(tmp_path, job, expect=3)

@@ -50,9 +50,7 @@ def test_experts_that_are_gathered_late_are_named_in_the_log() -> None:
         (None, "megatron-core of unknown version"),
     ],
 )
-def test_fsdp_with_cuda_graphs_is_refused_with_what_the_engine_lacks(
-    monkeypatch: pytest.MonkeyPatch, core: str | None, why: str
-) -> None:
+def test_fsdp_with_cuda_graphs_is_refused_with_what_the_engine_lacks(monkeypatch, core, why):
     monkeypatch.setattr(refusals, "package_version", {"megatron-core": core}.get)
     message = refusal(parallelism={"fsdp": True}, performance={"cuda_graph": True})
     assert "Megatron-FSDP and CUDA graphs cannot be combined" in message
@@ -93,9 +91,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
 
 @pytest.mark.parametrize("engine", ["0.6", "0.7", "1.3"])
-def test_graphs_of_single_layers_are_refused_where_the_source_refuses_them(
-    sources: Callable[[dict[str, str]], None], engine: str
-) -> None:
+def test_graphs_of_single_layers_are_refused_where_the_source_refuses_them(sources, engine):
     sources(OF_0_6)
     message = refusal("grok1", engine=engine, **GRAPHS)
     assert (
@@ -105,9 +101,7 @@ def test_graphs_of_single_layers_are_refused_where_the_source_refuses_them(
 
 
 @pytest.mark.parametrize("engine", ["0.3", "0.7"])
-def test_graphs_of_single_layers_are_taken_where_the_source_has_them(
-    sources: Callable[[dict[str, str]], None], engine: str
-) -> None:
+def test_graphs_of_single_layers_are_taken_where_the_source_has_them(sources, engine):
     sources(OF_0_3)
     refusals.check(parse_job(make_job("grok1", **ON_GPU, engine=engine, **GRAPHS)), GPU)
 
@@ -117,9 +111,7 @@ def test_graphs_of_single_layers_are_taken_where_the_source_has_them(
     [(OF_0_3, "local", "cuda_graph_scope", False), (OF_0_6, "full_iteration", "cuda_graph_modules", True)],
     ids=["old names", "new names"],
 )
-def test_fields_have_the_names_that_the_source_has(
-    sources: Callable[[dict[str, str]], None], files: dict[str, str], implementation: str, field: str, aware: bool
-) -> None:
+def test_fields_have_the_names_that_the_source_has(sources, files, implementation, field, aware):
     sources(files)
     found = capabilities.fields()
     assert (found.iteration_graph["cuda_graph_impl"], found.fsdp_precision_aware) == (implementation, aware)
@@ -171,9 +163,7 @@ OFFLOAD, CAPTURED = {"offload_layers": 1}, {"cuda_graph": True}
         ),
     ],
 )
-def test_what_cannot_be_combined_is_refused_and_each_alone_is_not(
-    name: str, one: dict[str, Any], other: dict[str, Any], words: tuple[str, ...]
-) -> None:
+def test_what_cannot_be_combined_is_refused_and_each_alone_is_not(name, one, other, words):
     message = refusal(name, **{"world_size": 2, **one, **other})
     assert all(word in message for word in words), message
     for alone in (one, {} if "performance" in other or "fsdp" in str(other) else other):
@@ -193,9 +183,7 @@ def test_what_cannot_be_combined_is_refused_and_each_alone_is_not(
         ),
     ],
 )
-def test_what_needs_transformer_engine_is_refused_without_it(
-    engine: Engine, where: str, changes: dict[str, Any], words: tuple[str, ...]
-) -> None:
+def test_what_needs_transformer_engine_is_refused_without_it(engine, where, changes, words):
     device = ON_GPU if engine.device == "cuda" else {}
     with pytest.raises(JobError) as caught:
         refusals.check(parse_job(make_job(**device, **changes)), engine)

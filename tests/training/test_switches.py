@@ -139,9 +139,7 @@ def test_torch_profiler_writes_a_trace_per_rank(engine: Engine, tmp_path: Path) 
         ({"world_size": 2, "parallelism": {"tp": 2}}, "job.json is for 2 ranks, but 1 were started"),
     ],
 )
-def test_what_would_be_ignored_is_refused(
-    engine: Engine, tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_what_would_be_ignored_is_refused(engine, tmp_path, changes, message):
     process = _start(engine, tmp_path, make_job(**changes))
     assert process.wait(timeout=1500) == 2
     log = (tmp_path / "log.out").read_text(encoding="utf-8")

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from training_jobs import REPOSITORY, Engine, make_function_job, make_job, recor
 
 from llmb_common.recipes.folders import recipe_folders
 from llmb_common.recipes.loading import load_recipe
-from llmb_train.releases import DOCUMENTED, FUNCTIONS, RELEASES, Release
+from llmb_train.releases import DOCUMENTED, FUNCTIONS, RELEASES
 
 INFO = """\
 MAJOR = {0}
@@ -74,9 +73,7 @@ def start(
         ((0, 3, 1, ""), (0, 17, 0, ""), "megatron-core 0.17.0"),
     ],
 )
-def test_another_release_is_refused_with_the_container_that_fits(
-    tmp_path: Path, bridge: tuple[object, ...], core: tuple[object, ...], words: str
-) -> None:
+def test_another_release_is_refused_with_the_container_that_fits(tmp_path, bridge, core, words):
     tree = container(tmp_path, bridge, core)
     done = start(tree)
     assert (done.returncode, done.stdout) == (3, "")
@@ -93,9 +90,7 @@ def test_another_release_is_refused_with_the_container_that_fits(
     [((0, 7, 0, ""), (0, 20, 0, "")), ((0, 7, 1, "rc2"), (0, 21, 0, "")), ((0, 7, 0, ""), (1, 0, 0, ""))],
 )
 @pytest.mark.parametrize("make", [make_job, make_function_job])
-def test_a_newer_release_goes_on_to_torch_with_whatever_core_it_has(
-    tmp_path: Path, make: Callable[..., dict[str, Any]], bridge: tuple[object, ...], core: tuple[object, ...]
-) -> None:
+def test_a_newer_release_goes_on_to_torch_with_whatever_core_it_has(tmp_path, make, bridge, core):
     job = make(device="cuda", gpu_type="h100", world_size=2, engine="0.7")
     done = start(container(tmp_path, bridge, core), job=job)
     assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'torch'"
@@ -113,9 +108,7 @@ def test_a_newer_release_goes_on_to_torch_with_whatever_core_it_has(
         ("0.6", (0, 7, 0, ""), ("written for megatron-bridge 0.6.x", "LLMB_ENGINE=0.7 plans the job for this one")),
     ],
 )
-def test_a_newer_release_is_refused_where_the_job_was_planned_for_another(
-    tmp_path: Path, engine: str, bridge: tuple[object, ...], words: tuple[str, ...]
-) -> None:
+def test_a_newer_release_is_refused_where_the_job_was_planned_for_another(tmp_path, engine, bridge, words):
     job = make_job("8b", device="cuda", gpu_type="h100", world_size=2, engine=engine)
     done = start(container(tmp_path, bridge, (0, 19, 0, "")), job=job)
     assert (done.returncode, done.stdout) == (3, "")
@@ -154,13 +147,7 @@ def test_a_job_that_names_a_function_wants_the_release_that_has_functions(tmp_pa
         pytest.param(make_function_job, (0, 3, 1, ""), (0, 16, 1, ""), FUNCTIONS, id="function"),
     ],
 )
-def test_the_other_cpu_engine_is_refused_with_the_one_that_fits(
-    tmp_path: Path,
-    make: Callable[[], dict[str, Any]],
-    bridge: tuple[object, ...],
-    core: tuple[object, ...],
-    needs: Release,
-) -> None:
+def test_the_other_cpu_engine_is_refused_with_the_one_that_fits(tmp_path, make, bridge, core, needs):
     done = start(container(tmp_path, bridge, core), job=make() | {"world_size": 2})
     assert (done.returncode, done.stdout) == (3, "")
     assert f"needs Megatron-Bridge {needs.bridge}.x; this Python has {bridge[0]}.{bridge[1]}" in done.stderr

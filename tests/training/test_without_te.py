@@ -95,9 +95,7 @@ def copy(reduced: Any, layout: dict[str, Any] | None = None, **more: Any) -> Any
     ("groups", "latent", "kept"),
     [(8, False, 4), (None, False, 4), (2, False, 2), (32, False, 8), (128, True, 8), (8, True, 8)],
 )
-def test_a_small_copy_has_groups_of_queries_where_the_model_has(
-    reduced: Any, groups: int | None, latent: bool, kept: int
-) -> None:
+def test_a_small_copy_has_groups_of_queries_where_the_model_has(reduced, groups, latent, kept):
     model = copy(reduced, num_query_groups=groups, multi_latent_attention=latent)
     assert (model.num_attention_heads, model.kv_channels, model.num_query_groups) == (8, 16, kept)
     assert (model.num_layers, model.hidden_size, model.ffn_hidden_size, model.seq_length) == (4, 128, 384, 64)
