@@ -275,9 +275,7 @@ def test_five_hundred_runs(browser: Browser, report: Report, tmp_path: Path) -> 
         assert cells(page, "#run-table", "run, job")[0].startswith("00000000")
 
 
-def test_runs_of_the_same_second_have_a_time_axis_that_can_be_read(
-    browser: Browser, report: Report, tmp_path: Path
-) -> None:
+def test_runs_of_the_same_second_have_a_time_axis_that_can_be_read(browser, report, tmp_path):
     (history,) = [item for item in report.histories if item.title == LARGE]
     noon = 1_795_608_000.0
     moments = tuple(replace(item, started=noon + 0.2 * place) for place, item in enumerate(history.moments))

@@ -158,9 +158,7 @@ def test_a_node_failure_hits_one_run(site: ArraySite) -> None:
     assert [load_record(record.paths.folder).manifest["job"]["restarts"] for record in records] == [0, 1, 0]
 
 
-def test_the_time_limit_hits_one_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slurm_accounting: SlurmCluster
-) -> None:
+def test_the_time_limit_hits_one_run(tmp_path, monkeypatch, slurm_accounting):
     site = ArraySite(tmp_path, slurm_accounting, monkeypatch)
     site.behave(task_1="STANDIN_SECONDS=300")
     records = site.submit(3)
@@ -172,9 +170,7 @@ def test_the_time_limit_hits_one_run(
     assert "DUE TO TIME LIMIT" in records[1].paths.batch_log.read_text()
 
 
-def test_preemption_hits_one_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slurm_accounting: SlurmCluster
-) -> None:
+def test_preemption_hits_one_run(tmp_path, monkeypatch, slurm_accounting):
     """Three of four nodes are taken, and a job with a higher priority wants two."""
     site = ArraySite(tmp_path, slurm_accounting, monkeypatch)
     site.behave(**{"[0-9]": "STANDIN_SECONDS=300"})

@@ -277,7 +277,6 @@ def test_nothing_is_left_of_a_killed_test_run(slurm: SlurmCluster, tmp_path: Pat
         "time.sleep(600)\n"
     )
     owner = subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True)
-    assert owner.stdout is not None
     root = Path(owner.stdout.readline().strip())
     owner.send_signal(signal.SIGKILL)
     owner.wait()

@@ -108,9 +108,7 @@ def test_a_driver_that_hangs_costs_its_own_answers(place: Place, monkeypatch: py
     assert checks["the image on the node"].level == "ok"
 
 
-def test_an_image_that_never_starts_is_given_up(
-    place: Place, slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_that_never_starts_is_given_up(place, slurm, monkeypatch):
     monkeypatch.setattr(asking, "_IMAGE_SECONDS", 2)
     place.tool("enroot", "#!/bin/bash\n[[ $1 == version ]] && exit\nexec sleep 600\n")
     check = place.ask(place.image(), runtime="enroot")["the image on the node"]
@@ -119,9 +117,7 @@ def test_an_image_that_never_starts_is_given_up(
     slurm.wait_for_idle_nodes(timeout=120)
 
 
-def test_a_node_that_never_answers_is_given_up(
-    place: Place, slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_that_never_answers_is_given_up(place, slurm, monkeypatch):
     monkeypatch.setattr(asking, "_NODE_SECONDS", 2)
     place.tool("hostname", "#!/bin/bash\nexec sleep 600\n")
     check = place.ask(None)["a compute node"]

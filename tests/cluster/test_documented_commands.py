@@ -48,9 +48,7 @@ def script_of(cluster: SlurmCluster, install: Path, recipe: str, command: str) -
 
 
 @pytest.mark.parametrize("item", COMMANDS, ids=lambda item: f"{item['source']}: {item['command']}")
-def test_the_documented_command_gives_a_job_that_slurm_takes(
-    item: dict[str, str], slurm_simulated: SlurmCluster, large_site: Path, tmp_path: Path
-) -> None:
+def test_the_documented_command_gives_a_job_that_slurm_takes(item, slurm_simulated, large_site, tmp_path):
     text = script_of(slurm_simulated, large_site, item["recipe"], item["command"])
     script = tmp_path / "job.sbatch"
     script.write_text(text)

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from support.functions import RECIPE
-from support.slurm_cluster import SlurmCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 EVERYTHING = os.environ.get("LLMB_TEST_FAMILIES") == "all"
@@ -28,9 +27,7 @@ SITES = {
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("size", FAMILIES)
-def test_a_family_trains_from_the_request_to_the_verdict(
-    slurm: SlurmCluster, functions_python: Path, tmp_path: Path, size: str, executor: str
-) -> None:
+def test_a_family_trains_from_the_request_to_the_verdict(slurm, functions_python, tmp_path, size, executor):
     site = f'schema: 1\ngpu_type: cpu\n{SITES[executor]}engine: {{releases: {{"0.6": "{functions_python}"}}}}\n'
     (tmp_path / "cluster_config.yaml").write_text(site)
     common = {"LLMB_PYTHON": sys.executable, "LLMB_INSTALL": str(tmp_path)}

@@ -123,10 +123,7 @@ def training_image(engine_python: Path, tmp_path: Path) -> Path:
         "#!/bin/bash\nset -euo pipefail\nmkdir -p /opt/cache/triton\n"
         f'env > "$LLMB_RUN_DIR/environment-$SLURM_PROCID"\nexec "{engine_python}" "$@"\n'
     )
-    files = {
-        "usr/local/bin/python3": python,
-        "usr/local/bin/nsys": STANDIN_NSYS.read_text(),
-    }
+    files = {"usr/local/bin/python3": python, "usr/local/bin/nsys": STANDIN_NSYS.read_text()}
     image = tmp_path / "image with engine.sqsh"
     return build_image(image, PROGRAMS, {"IN_IMAGE": "yes", "TOKENIZERS_PARALLELISM": "of the image"}, files)
 
@@ -145,9 +142,7 @@ def engine_mounts(engine_python: Path) -> str:
     return ",".join(f"{source}:{target}:ro" for target, source in sorted(mounts.items()))
 
 
-def test_profiled_training_in_a_container(
-    slurm: SlurmCluster, engine_python: Path, training_image: Path, tmp_path: Path
-) -> None:
+def test_profiled_training_in_a_container(slurm, engine_python, training_image, tmp_path):
     site = Site(slurm, tmp_path / "install", engine_python, runtime="pyxis")
     folder = site.run(
         JOB_TOTAL_GPUS="2",
@@ -263,9 +258,7 @@ def test_additional_parameters_reach_slurm_unchanged(site: Site, parameters: str
     assert not Path("/tmp/evil").exists()
 
 
-def test_the_scheduler_refuses_a_job_that_the_cluster_cannot_hold(
-    slurm_simulated: SlurmCluster, tmp_path: Path
-) -> None:
+def test_the_scheduler_refuses_a_job_that_the_cluster_cannot_hold(slurm_simulated, tmp_path):
     given = {"LLMB_PYTHON": sys.executable, "LLMB_INSTALL": "/x", "DRY_RUN": "true", "SBATCH_PARTITION": "h100x128"}
     job = {"GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "2048"}
     script = tmp_path / "job.sbatch"

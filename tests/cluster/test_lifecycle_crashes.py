@@ -21,7 +21,7 @@ from support.crashes import run_and_crash, run_and_crash_while
 from support.processes import wait_until
 from support.run_site import RECIPE, RunSite
 from support.slurm_cluster import SlurmCluster, what_is_missing
-from support.slurm_config import ACCOUNTED, SMALL, ClusterSpec
+from support.slurm_config import ACCOUNTED, SMALL
 
 
 @pytest.fixture(params=["slurm", "slurm_accounting"])
@@ -77,9 +77,7 @@ def test_killed_while_sbatch_is_at_it(site: RunSite, cluster: SlurmCluster) -> N
 
 
 @pytest.mark.parametrize("spec", [SMALL, ACCOUNTED], ids=["alone", "accounting"])
-def test_jobs_that_the_controller_lost_are_lost_and_do_not_wait_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: ClusterSpec
-) -> None:
+def test_jobs_that_the_controller_lost_are_lost_and_do_not_wait_for_ever(tmp_path, monkeypatch, spec):
     spec = replace(spec, containers=False)
     if missing := what_is_missing(spec):
         pytest.skip(missing)

@@ -128,11 +128,7 @@ def test_a_dry_run_states_the_limit_that_will_be_used(site: Site) -> None:
     planned = dry["workloads"]
     reference, limit = planned[0]["reference"]["seconds"], planned[0]["limit_seconds"]
     assert limit == pytest.approx(reference / 0.95 * 1.032)
-    assert [item["limit_performance"] for item in planned] == [
-        pytest.approx(0.95 / 1.032),
-        pytest.approx(0.9),
-        None,
-    ]
+    assert [item["limit_performance"] for item in planned] == [pytest.approx(0.95 / 1.032), pytest.approx(0.9), None]
     assert planned[1]["limit_seconds"] == pytest.approx(5.0 / 0.9)
     rows = done.out.splitlines()[1:]
     assert [f"{reference:g}", f"{limit:.4g}", ">", "92.1"] == rows[0].split("up to 0")[1].split()[:4]
@@ -187,7 +183,6 @@ def test_where_no_speed_was_judged_nothing_is_accepted(site: Site) -> None:
     assert ": NOT JUDGED: 2 workloads completed; no speed was judged" in site.accept().out
     inside = unpacked(next(site.campaign.glob("two.tar.*")), site.folder / "out")
     skipped = ElementTree.fromstring(inside["campaign/report.xml"]).find("testcase[1]/skipped")
-    assert skipped is not None
     assert skipped.get("message", "").startswith("NOT JUDGED: 2 workloads completed")
     assert "2 of 2 workloads will be compared with nothing: at best this campaign ends NOT JUDGED" in done.err
 

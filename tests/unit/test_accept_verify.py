@@ -164,10 +164,7 @@ CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda pack: packs.edit_json(pack, "campaign.json", edit_reference),
         "its reference is not the one that the suite states",
     ),
-    "plan": (
-        lambda pack: packs.edit_json(pack, "/run.json", edit_plan),
-        "not the job that was planned: gbs: 4 -> 8",
-    ),
+    "plan": (lambda pack: packs.edit_json(pack, "/run.json", edit_plan), "not the job that was planned: gbs: 4 -> 8"),
     "code": (lambda pack: packs.edit_json(pack, "/run.json", edit_code), "the training code"),
     "rerun": (lambda pack: packs.edit_json(pack, "verdicts.json", hide_rerun), "it says that runs [] are reruns"),
     "state": (
@@ -254,9 +251,7 @@ def open_up(content: packs.Members) -> packs.Members:
 
 @pytest.mark.parametrize("command", ["archive", "accept"])
 @pytest.mark.parametrize(("change", "message"), [(move, "moved: "), (open_up, "-> 4755)")])
-def test_a_moved_file_and_another_mode_are_found(
-    site: Site, pack: Path, command: str, change: Callable[[packs.Members], packs.Members], message: str
-) -> None:
+def test_a_moved_file_and_another_mode_are_found(site, pack, command, change, message):
     packs.write(pack, packs.with_new_hashes(change(packs.members(pack))))
     done = site(command, "verify", pack)
     assert done.status == 1
@@ -369,9 +364,7 @@ def test_a_change_after_the_signature_is_found(site: Site, pack: Path, key: Path
 
 
 @needs_ssh_keygen
-def test_a_signature_that_is_missing_or_something_else_is_bad_where_one_is_asked_for(
-    site: Site, pack: Path, key: Path
-) -> None:
+def test_a_signature_that_is_missing_or_something_else_is_bad_where_one_is_asked_for(site, pack, key):
     public = key.with_suffix(".pub")
     assert signature(site, pack, "--signers", public) == (1, "bad")
     file = Path(f"{pack}.sig")
@@ -409,9 +402,7 @@ def fake_keygen(site: Site, script: str, patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("script", "why"), [("", "ssh-keygen is not on PATH"), ("sleep 600", "ssh-keygen did not answer in")]
 )
-def test_without_an_ssh_keygen_that_answers_nothing_is_called_signed(
-    site: Site, pack: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str
-) -> None:
+def test_without_an_ssh_keygen_that_answers_nothing_is_called_signed(site, pack, monkeypatch, script, why):
     monkeypatch.setattr(signing, "_SECONDS", 0.5)
     Path(f"{pack}.sig").write_text("x")
     (site.folder / "signers").write_text("ssh-ed25519 AAAA us\n")

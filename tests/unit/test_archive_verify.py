@@ -108,9 +108,7 @@ def test_a_changed_a_missing_and_an_added_file_are_named(path: Path) -> None:
         (member("/top", b"", tarfile.DIRTYPE), "/top (a folder)"),
     ],
 )
-def test_what_does_not_belong_in_a_pack_is_named(
-    path: Path, odd: tuple[tarfile.TarInfo, bytes], named: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_does_not_belong_in_a_pack_is_named(path, odd, named, monkeypatch):
     monkeypatch.chdir(path.parent)
     before = sorted(path.parent.rglob("*"))
     found = verify_archive(pack(path, FILES, FILES, odd))

@@ -106,9 +106,7 @@ def test_a_controller_that_does_not_report_its_limits_gets_no_array(site: RunSit
     assert sorted(map(str, job_ids(start([Job(site.plan(), RECIPE)] * 2)))) == ["1", "2"]
 
 
-def test_a_path_that_slurm_or_the_shell_would_misread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake: FakeSlurm
-) -> None:
+def test_a_path_that_slurm_or_the_shell_would_misread(tmp_path, monkeypatch, fake):
     """The links lead to the runs, whatever the installation is called."""
     folder = tmp_path / "a 'b' %a $(c)"
     folder.mkdir()
@@ -145,9 +143,7 @@ def test_where_arrays_are_refused_each_run_is_submitted_alone(site: RunSite, fak
 
 
 @pytest.mark.parametrize("name", ["script", "job"])
-def test_an_array_with_a_changed_file_is_not_submitted(
-    site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_an_array_with_a_changed_file_is_not_submitted(site, fake, monkeypatch, name):
     created: list[RunRecord] = []
 
     def create_and_change(*given: Any) -> RunRecord:
@@ -181,9 +177,7 @@ def test_a_lost_answer_of_an_accepted_array(site: RunSite, fake: FakeSlurm) -> N
     assert job_ids(start([Job(site.plan(), RECIPE)] * 3)) == ["1_0", "1_1", "1_2"]
 
 
-def test_a_lost_answer_with_no_scheduler_to_query(
-    site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_answer_with_no_scheduler_to_query(site, fake, monkeypatch):
     fake.say("sbatch", "error")
     fake.say("squeue", "error")
     fake.say("sacct", "disabled")
@@ -201,9 +195,7 @@ def test_a_lost_answer_with_no_scheduler_to_query(
     assert len(fake.jobs()) == 2
 
 
-def test_runs_abandoned_in_the_meantime_are_not_submitted(
-    site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_abandoned_in_the_meantime_are_not_submitted(site, fake, monkeypatch):
     """Creating many runs took so long that another process considered the first one abandoned and submitted it."""
     monkeypatch.setattr(slurm_array, "FRESH_SECONDS", -1)
     whole = create_run
@@ -292,9 +284,7 @@ def test_a_started_task_does_not_count_as_cancelled_with_the_others(site: RunSit
 # Cancelling
 
 
-def test_one_waiting_task_is_cancelled_by_its_number_alone(
-    site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_waiting_task_is_cancelled_by_its_number_alone(site, fake, monkeypatch):
     records = start([Job(site.plan(), RECIPE)] * 3)
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: pytest.fail("waits for what never comes"))
     monkeypatch.setattr(sys.modules["llmb_common.observe.cancel"], "time", clock)
@@ -320,9 +310,7 @@ def test_a_task_is_not_cancelled_unseen(site: RunSite, fake: FakeSlurm) -> None:
     assert fake.calls("scancel") == []
 
 
-def test_a_task_that_vanished_is_lost_in_the_end(
-    site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_that_vanished_is_lost_in_the_end(site, fake, monkeypatch):
     records = start([Job(site.plan(), RECIPE)] * 2)
     subprocess.run([fake.bin / "scancel", "1_0"], check=True)
     assert states(records) == ["SUBMITTED", "PENDING"]

@@ -151,9 +151,7 @@ def test_the_receipt_says_what_is_inside(built: Environment) -> None:
     assert any(package == "tiny-1.0" for package in receipt["packages"])
 
 
-def test_an_environment_that_does_not_import_is_not_used(
-    tmp_path: Path, built: Environment, reporter: Reporter
-) -> None:
+def test_an_environment_that_does_not_import_is_not_used(tmp_path, built, reporter):
     lacking = Environment(tmp_path / "venv", sys.executable, built.lock, smoke=("no_such_module",))
     with pytest.raises(EnvironmentLacks, match="No module named 'no_such_module'"):
         lacking.ensure(reporter)
@@ -178,9 +176,7 @@ def test_a_different_lock_file_builds_a_second_environment_and_then_switches_the
     assert not old.exists()
 
 
-def test_conda_creates_the_environment_on_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reporter: Reporter
-) -> None:
+def test_conda_creates_the_environment_on_request(tmp_path, monkeypatch, reporter):
     """Not every machine has it: a stand-in records its arguments and creates the environment with uv."""
     lock = tmp_path / "lock.txt"
     lock.write_text("# nothing\n")

@@ -178,9 +178,7 @@ def test_one_in_the_cache_serves_where_none_may_be_built(stage: Callable[..., St
         (["update"], False),
     ],
 )
-def test_nothing_is_built_in_a_folder_that_may_not_become_an_installation(
-    stage: Callable[..., Stage], words: list[str], in_place: bool
-) -> None:
+def test_nothing_is_built_in_a_folder_that_may_not_become_an_installation(stage, words, in_place):
     done = stage(*words)
     assert done.made == [done.install if in_place else done.cache]
     assert done.install.exists() is in_place
@@ -223,9 +221,7 @@ def test_mistakes_come_before_anything_is_built(stage: Callable[..., Stage], wor
     assert not done.install.exists()
 
 
-def test_a_folder_with_other_things_is_refused_unless_that_was_agreed(
-    stage: Callable[..., Stage], tmp_path: Path
-) -> None:
+def test_a_folder_with_other_things_is_refused_unless_that_was_agreed(stage, tmp_path):
     (tmp_path / "install").mkdir()
     (tmp_path / "install" / "thesis.tex").touch()
     done = stage(*LOCAL)
@@ -247,9 +243,7 @@ def test_an_installation_has_its_answers_already(stage: Callable[..., Stage], tm
 
 
 @pytest.mark.parametrize("which", ["stdin", "stderr"])
-def test_in_a_terminal_what_is_missing_will_be_asked(
-    stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch, which: str
-) -> None:
+def test_in_a_terminal_what_is_missing_will_be_asked(stage, monkeypatch, which):
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     assert stage("--gpu-type", "cpu").made == [scratch_home()], "who knows where it will be installed"
@@ -288,10 +282,7 @@ SLURM = ("--cluster-type", "slurm", "--account", "a", "--gpu-partition", "p", "-
     [
         (["--quickstart"], ["environment llmb 245 MB", "environment engine-cpu 3.0 GB"]),
         ([*LOCAL[:-1], "grok1"], ["environment llmb 245 MB", "environment engine-cpu 3.0 GB"]),
-        (
-            [*LOCAL],
-            ["environment llmb 245 MB", "environment engine-cpu 3.0 GB", "environment engine-cpu-0.6 3.0 GB"],
-        ),
+        ([*LOCAL], ["environment llmb 245 MB", "environment engine-cpu 3.0 GB", "environment engine-cpu-0.6 3.0 GB"]),
         ([*LOCAL, "--no-space-check"], ["environment llmb 245 MB"]),
         (
             [*SLURM, "grok1,nemotron4"],
@@ -301,9 +292,7 @@ SLURM = ("--cluster-type", "slurm", "--account", "a", "--gpu-partition", "p", "-
     ],
     ids=["quickstart", "cpu", "two engines", "unchecked", "images", "images on a node"],
 )
-def test_all_that_will_be_made_is_counted_before_the_first_byte(
-    stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch, words: list[str], parts: list[str], tmp_path: Path
-) -> None:
+def test_all_that_will_be_made_is_counted_before_the_first_byte(stage, monkeypatch, words, parts, tmp_path):
     monkeypatch.setattr("llmb_install.working.readiness.free_bytes", lambda folder: 10**8)
     monkeypatch.setenv("ENROOT_TEMP_PATH", str(tmp_path))
     done = stage(*words)
@@ -351,9 +340,7 @@ def flags(**changes: str) -> list[str]:
         ("cluster_type: local\ngpu_type: cpu\nworkloads: [grok2]\n", "nosuch.yaml:3: there is no workload 'grok2'"),
     ],
 )
-def test_a_play_file_is_read_before_anything_is_built(
-    stage: Callable[..., Stage], tmp_path: Path, text: str | None, said: str
-) -> None:
+def test_a_play_file_is_read_before_anything_is_built(stage, tmp_path, text, said):
     if text is not None:
         (tmp_path / "nosuch.yaml").write_text(text)
     done = stage("--play", "nosuch.yaml")
@@ -361,17 +348,13 @@ def test_a_play_file_is_read_before_anything_is_built(
     assert done.err.startswith(f"error: {said}")
 
 
-def test_a_play_file_that_only_a_yaml_parser_can_read_is_for_the_next_stage(
-    stage: Callable[..., Stage], tmp_path: Path
-) -> None:
+def test_a_play_file_that_only_a_yaml_parser_can_read_is_for_the_next_stage(stage, tmp_path):
     (tmp_path / "play.yaml").write_text("{cluster_type: nonsense}\n")
     assert stage("--play", "play.yaml").became
 
 
 @pytest.mark.usefixtures("slurm")
-def test_all_that_the_site_contradicts_is_one_table_and_the_answers_are_kept(
-    stage: Callable[..., Stage], tmp_path: Path
-) -> None:
+def test_all_that_the_site_contradicts_is_one_table_and_the_answers_are_kept(stage, tmp_path):
     done = stage(*flags(account="bnech", gpu_partition="gpus", gpu_type="b200", workloads="grok1"))
     assert (done.status, done.made, done.became) == (2, [], [])
     assert [line[6:40] for line in done.err.splitlines() if line.startswith("    - ")] == [
@@ -399,9 +382,7 @@ def test_of_a_play_file_too_and_it_is_kept_already(stage: Callable[..., Stage], 
 
 
 @pytest.mark.usefixtures("slurm")
-def test_an_image_folder_must_be_writable_where_an_image_is_to_come(
-    stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_folder_must_be_writable_where_an_image_is_to_come(stage, monkeypatch):
     real = os.access
     monkeypatch.setattr("os.access", lambda path, mode: mode != os.W_OK | os.X_OK and real(path, mode))
     done = stage(*flags(image_folder="/shared/images", install_method="srun"))
@@ -409,18 +390,14 @@ def test_an_image_folder_must_be_writable_where_an_image_is_to_come(
     assert "/shared/images cannot be written: / is read-only for you" in done.err
 
 
-def test_a_quickstart_does_not_begin_where_python_cannot_import(
-    stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quickstart_does_not_begin_where_python_cannot_import(stage, monkeypatch):
     monkeypatch.setattr("llmb_install.arguments.install_path", lambda asked, clone: Path("/a:b"))
     done = stage("--quickstart")
     assert (done.status, done.made) == (2, [])
     assert done.err.startswith("error: install_path: it contains a colon, which separates entries of PYTHONPATH\n  -> ")
 
 
-def test_a_quickstart_does_not_begin_where_ranks_cannot_reach_each_other(
-    stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quickstart_does_not_begin_where_ranks_cannot_reach_each_other(stage, monkeypatch):
     def refuse(*_: object) -> None:
         raise OSError(errno.ENETUNREACH, os.strerror(errno.ENETUNREACH))
 

@@ -72,9 +72,7 @@ def test_a_lease_that_somebody_else_has_now_is_left_to_him(tmp_path: Path) -> No
         lease_file(tmp_path).unlink()
 
 
-def test_a_lease_of_another_host_is_waited_for_a_minute_without_a_sign(
-    tmp_path: Path, time_stands_still: dict[str, float]
-) -> None:
+def test_a_lease_of_another_host_is_waited_for_a_minute_without_a_sign(tmp_path, time_stands_still):
     foreign(tmp_path)
     shown = io.StringIO()
     with install_lock(tmp_path, Reporter(None, stream=shown)):
@@ -84,9 +82,7 @@ def test_a_lease_of_another_host_is_waited_for_a_minute_without_a_sign(
     ), "said once"
 
 
-def test_a_sign_of_life_begins_the_minute_anew(
-    tmp_path: Path, time_stands_still: dict[str, float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sign_of_life_begins_the_minute_anew(tmp_path, time_stands_still, monkeypatch):
     path = foreign(tmp_path)
     sleep = module.time.sleep
 
@@ -113,9 +109,7 @@ def test_waiting_ends(tmp_path: Path, time_stands_still: dict[str, float]) -> No
 
 
 @pytest.mark.parametrize("locks", [True, False, OSError(errno.ENOLCK, "no locks")])
-def test_the_kernels_lock_counts_as_well(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, time_stands_still: dict[str, float], locks: object
-) -> None:
+def test_the_kernels_lock_counts_as_well(tmp_path, monkeypatch, time_stands_still, locks):
     """A file system whose lock cannot be had, for whatever reason, is not one to write to."""
 
     def try_lock(descriptor: int) -> bool:
@@ -165,9 +159,7 @@ def test_a_lease_that_vanishes_while_it_is_judged_is_not_dead(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
-def test_a_folder_that_is_not_ours_is_said_to_be_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_a_folder_that_is_not_ours_is_said_to_be_so(tmp_path, monkeypatch, number):
     def refuse(*_: object, **__: object) -> None:
         raise OSError(number, "")
 

@@ -34,7 +34,6 @@ def quiet() -> Reporter:
 
 def holder(install: Path) -> subprocess.Popen[str]:
     process = subprocess.Popen([sys.executable, "-c", HOLD, str(install)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     return process
 
@@ -157,9 +156,7 @@ def test_an_installation_of_another_user_is_reported_as_such(tmp_path: Path) -> 
     "text",
     ["in use by ann", '{"pid": "x", "host": "h"}', '{"pid": [1]}', '{"pid": 1e999}', "[" * 99999, "", "\x00\xff"],
 )
-def test_a_lease_of_rubbish_is_waited_for_like_any_other(
-    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lease_of_rubbish_is_waited_for_like_any_other(tmp_path, text, monkeypatch):
     (tmp_path / ".llmb").mkdir()
     (tmp_path / ".llmb" / "lock.owner").write_text(text, encoding="latin-1")
     with (

@@ -86,10 +86,7 @@ def test_an_engine_lock_has_no_cuda(kind: Kind) -> None:
     assert with_hashes(text, "torch") == with_hashes((LOCKS / "torch-cpu.txt").read_text(), "torch")
 
 
-SAID = {
-    "changed": "Hash mismatch",
-    "no hash": "must have their versions pinned|must have a hash",
-}
+SAID = {"changed": "Hash mismatch", "no hash": "must have their versions pinned|must have a hash"}
 
 
 @pytest.mark.parametrize("case", ["right", "changed", "no hash"])
@@ -106,9 +103,6 @@ def test_a_file_with_another_content_is_not_installed(tmp_path: Path, case: str)
     if case == "right":
         assert environment.ensure(Reporter(None))
         return
-    with pytest.raises(
-        EnvironmentLacks,
-        match=SAID[case],
-    ):
+    with pytest.raises(EnvironmentLacks, match=SAID[case]):
         environment.ensure(Reporter(None))
     assert not environment.is_complete()

@@ -34,7 +34,6 @@ def test_steps_are_plain_lines_without_a_terminal(tmp_path: Path) -> None:
         "failed  breaking (0 s)",
         "failed  checking (0 s)",
     ]
-    assert reporter.log_path is not None
     assert "ok  fetching: 3 of 4" in reporter.log_path.read_text()
 
 
@@ -69,7 +68,6 @@ def test_a_hidden_secret_is_neither_shown_nor_logged(tmp_path: Path) -> None:
         reporter.hide("hf_swordfish")
         command.run(["sh", "-c", "echo token is $T"], reporter, env={**os.environ, "T": "hf_swordfish"})
         reporter.note("hf_swordfish")
-    assert reporter.log_path is not None
     assert "token is ****" in reporter.log_path.read_text()
     assert "swordfish" not in shown.getvalue() + reporter.log_path.read_text()
 
@@ -140,9 +138,7 @@ def wait_for(condition: object) -> None:
         (OSError(28, "No space left on device", "/x/y"), 3, "error: /x/y: No space left on device"),
     ],
 )
-def test_every_failure_is_a_sentence_and_a_status(
-    error: BaseException, status: int, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_failure_is_a_sentence_and_a_status(error, status, said, capsys):
     def work() -> int:
         raise error
 

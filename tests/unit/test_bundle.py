@@ -112,9 +112,7 @@ def test_a_package_for_one_python_alone_goes_with_its_neighbours(make: Callable[
     assert {*LOCKS["engine-cpu"], *LOCKS["engine-cpu-0.6"]} < wheels(folder)
 
 
-def test_one_that_was_killed_is_none_until_it_is_finished(
-    make: Callable[..., Path], clone: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_was_killed_is_none_until_it_is_finished(make, clone, monkeypatch):
     folder = make(*ONE)
     kept = folder / "wheels" / "tiny-1.0.tar.gz"
     before = kept.stat().st_mtime_ns
@@ -136,9 +134,7 @@ def test_one_that_was_killed_is_none_until_it_is_finished(
     assert not (folder / "SHA256SUMS").exists()
 
 
-def test_requests_that_cannot_be_met(
-    make: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_that_cannot_be_met(make, tmp_path, monkeypatch):
     with pytest.raises(EnvironmentLacks, match=r"six==2.0 for Python 3.13 on .* cannot be had"):
         make("--python", "3.13")
     with pytest.raises(RequestError, match=r"--python 3\.12\.1 is not a version such as 3.12"):
@@ -180,9 +176,7 @@ def test_packages_come_from_it_and_from_nowhere_else(here: Path, clone: Path) ->
         ("other release", r"was made by another release of LLMB"),
     ],
 )
-def test_one_that_is_damaged_or_for_others_is_refused(
-    here: Path, clone: Path, monkeypatch: pytest.MonkeyPatch, damage: str, said: str
-) -> None:
+def test_one_that_is_damaged_or_for_others_is_refused(here, clone, monkeypatch, damage, said):
     file = here / "wheels" / "tiny-1.0.tar.gz"
     if damage == "changed":
         file.write_text("worse")
@@ -223,9 +217,7 @@ def ensure(image: Image) -> bool:
 
 
 @pytest.mark.parametrize("linked", [True, False])
-def test_an_image_is_linked_or_copied_with_its_receipt(
-    image: Image, monkeypatch: pytest.MonkeyPatch, linked: bool
-) -> None:
+def test_an_image_is_linked_or_copied_with_its_receipt(image, monkeypatch, linked):
     if not linked:
 
         def refuse(self: Path, target: Path) -> None:
@@ -276,9 +268,7 @@ def test_an_image_that_the_bundle_lacks_is_told_before_anything_is_made(image: I
     assert not image.lacks(), "it may be adopted"
 
 
-def test_a_bundle_of_an_installation_has_its_images(
-    clone: Path, image: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bundle_of_an_installation_has_its_images(clone, image, tmp_path, monkeypatch):
     monkeypatch.setattr(Image, "_superblock_is_fine", lambda self: True)
     install, folder = tmp_path / "site", tmp_path / "made"
     answers = {
@@ -337,9 +327,7 @@ def test_a_folder_with_wheels_of_somebody_else_is_no_bundle(make: Callable[..., 
     make(*ONE)
 
 
-def test_the_source_of_a_package_that_has_wheels_for_others_is_not_taken(
-    make: Callable[..., Path], clone: Path, tmp_path: Path
-) -> None:
+def test_the_source_of_a_package_that_has_wheels_for_others_is_not_taken(make, clone, tmp_path):
     lock = clone / "installer" / "locks" / "tool.txt"
     digest = hashlib.sha256(b"six-2.0.tar.gz").hexdigest()
     lock.write_text(lock.read_text().replace("six==2.0", f"six==2.0 --hash=sha256:{digest}"))

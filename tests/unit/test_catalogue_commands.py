@@ -148,9 +148,7 @@ def checked(cli: Cli, performance: float, runs: int, image: str = "") -> dict[st
         (0.88, 6, "fail, 13.6% slower ± 6.2% (limit 5.0% slower; stated scatter)"),
     ],
 )
-def test_runs_are_held_against_the_row_of_their_own_container(
-    cli: Cli, performance: float, runs: int, text: str
-) -> None:
+def test_runs_are_held_against_the_row_of_their_own_container(cli, performance, runs, text):
     group = checked(cli, performance, runs)
     assert group["verdict_text"] == text
     assert group["title"] == "mbridge deepseek_v3 pretrain fp8 (mx) on 256 gb300"
@@ -175,9 +173,7 @@ def test_runs_are_held_against_the_row_of_their_own_container(
         ),
     ],
 )
-def test_a_container_without_a_row_of_its_own_gets_an_indication(
-    cli: Cli, container: str, reference: str, text: str
-) -> None:
+def test_a_container_without_a_row_of_its_own_gets_an_indication(cli, container, reference, text):
     group = checked(cli, 1.00, 3, f"nvcr.io#nvidia/nemo:{container}")
     assert (group["verdict_text"], group["reference"]["software"]) == (text, reference)
 

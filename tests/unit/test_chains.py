@@ -76,9 +76,7 @@ def test_only_the_first_link_loads_what_was_asked_for(site: RunSite, tmp_path: P
         (2, {}, "this job saves none", "ENABLE_CHECKPOINT=true"),
     ],
 )
-def test_what_is_not_a_chain_says_what_to_change(
-    site: RunSite, fake: FakeSlurm, links: int, variables: dict[str, str], says: str, remedy: str
-) -> None:
+def test_what_is_not_a_chain_says_what_to_change(site, fake, links, variables, says, remedy):
     with pytest.raises(RequestError, match=says) as caught:
         submit_chain(site.plan(**variables), RECIPE, links)
     assert remedy in caught.value.remedy
@@ -152,9 +150,7 @@ def test_where_nothing_was_saved_nothing_goes_on(here: Cli) -> None:
     assert (done.status, "the run saves none" in done.err) == (2, True)
 
 
-def test_two_jobs_never_go_on_from_the_same_checkpoint(
-    site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_jobs_never_go_on_from_the_same_checkpoint(site, fake, monkeypatch, capsys):
     first, second = submit_chain(site.plan(**SAVING), RECIPE, 2)
     first.paths.checkpoints.mkdir()
     (first.paths.checkpoints / "latest_checkpointed_iteration.txt").write_text("20")

@@ -73,9 +73,7 @@ def test_a_single_fast_run_is_the_odd_one() -> None:
         ((10.0, 10.02, 10.1, 10.39), False),
     ],
 )
-def test_runs_are_unlike_where_the_gap_is_three_times_what_either_kind_scatters(
-    seconds: tuple[float, ...], named: bool
-) -> None:
+def test_runs_are_unlike_where_the_gap_is_three_times_what_either_kind_scatters(seconds, named):
     assert bool(unlike([run(value) for value in seconds])) is named
 
 

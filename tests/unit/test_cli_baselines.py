@@ -122,8 +122,7 @@ def test_only_successful_runs_become_a_baseline(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["{", "[]", '{"schema": 2, "baselines": []}', '{"schema": 1, "baselines": [{"key": 1}]}', '{"schema": 1}'],
+    "text", ["{", "[]", '{"schema": 2, "baselines": []}', '{"schema": 1, "baselines": [{"key": 1}]}', '{"schema": 1}']
 )
 def test_a_damaged_list_is_named_and_results_go_on(cli: Cli, text: str) -> None:
     run_of(cli, 5741.47)

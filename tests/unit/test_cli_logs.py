@@ -121,9 +121,7 @@ def test_a_progress_bar_shows_its_last_state(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.binary(max_size=20).map(lambda b: b.replace(b"\n", b"")), max_size=30), st.integers(0, 40))
-def test_the_last_lines_are_those_of_the_whole(
-    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], count: int
-) -> None:
+def test_the_last_lines_are_those_of_the_whole(tmp_path_factory, lines, count):
     path = tmp_path_factory.mktemp("log") / "log"
     text = b"".join(line + b"\n" for line in lines)
     path.write_bytes(text)

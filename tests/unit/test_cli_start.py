@@ -176,9 +176,7 @@ def test_an_unknown_workload_and_an_unknown_command(cli: Cli) -> None:
     assert "--dtype fp4: no configuration has it\n  -> it is one of bf16, fp8" in nothing.err
 
 
-def test_without_an_installation_the_message_says_how_to_get_one(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_an_installation_the_message_says_how_to_get_one(cli, monkeypatch, tmp_path):
     monkeypatch.delenv("LLMB_INSTALL")
     monkeypatch.chdir(tmp_path)
     done = cli(*DOCUMENTED)

@@ -111,9 +111,7 @@ def test_a_run_as_json(tmp_path: Path) -> None:
     assert live_run(tmp_path).as_dict()["step"] is None
 
 
-def test_only_runs_that_live_are_asked_about_and_with_one_question(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_runs_that_live_are_asked_about_and_with_one_question(tmp_path, monkeypatch):
     runs = [live_run(tmp_path, state) for state in ("RUNNING", "COMPLETED", "PENDING")]
     scheduler = Scheduler(monkeypatch, "FAILED")
     ask_again(runs)

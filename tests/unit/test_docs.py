@@ -162,9 +162,7 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("where", "command"), documented_launches())
-def test_every_documented_command_plans_after_the_quickstart(
-    where: str, command: str, quickstart: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_documented_command_plans_after_the_quickstart(where, command, quickstart, capsys):
     """As a dry run, also for GPUs that the machine lacks; and each variable is one that is read."""
     said = dict(word.split("=", 1) for word in shlex.split(command) if "=" in word)
     variables = {"LLMB_INSTALL": str(quickstart), "DRY_RUN": "true", **said}

@@ -52,9 +52,7 @@ def plan(install: Path, recipe: str, **variables: str) -> JobPlan:
         ("mbridge", {}, "0.6"),
     ],
 )
-def test_a_recipe_trains_in_its_own_engine_or_the_one_asked_for(
-    tmp_path: Path, recipe: str, asked: dict[str, str], release: str
-) -> None:
+def test_a_recipe_trains_in_its_own_engine_or_the_one_asked_for(tmp_path, recipe, asked, release):
     pythons = engines(tmp_path, "0.3", "0.6")
     planned = plan(tmp_path, recipe, **asked)
     assert (planned.engine, planned.engine_python) == (release, str(pythons[release]))
@@ -105,9 +103,7 @@ LAYERS = "captures a CUDA graph of each layer, and Megatron-Bridge 0.6 refuses l
         ("nemotron4", SMOKE, "nemotron4 does not run on Megatron-Bridge 0.6", "nvcr.io#nvidia/nemo:26.02.01"),
     ],
 )
-def test_a_recipe_without_settings_for_the_engine_is_refused_with_the_reason(
-    tmp_path: Path, recipe: str, asked: dict[str, str], message: str, remedy: str
-) -> None:
+def test_a_recipe_without_settings_for_the_engine_is_refused_with_the_reason(tmp_path, recipe, asked, message, remedy):
     with pytest.raises(RequestError) as caught:
         plan_for(tmp_path, recipe, **asked, LLMB_ENGINE="0.6")
     assert message in caught.value.message
@@ -128,9 +124,7 @@ def test_a_recipe_without_settings_for_the_engine_is_refused_with_the_reason(
         ("llama3.1", "0.6.2", "no settings for this release of Megatron-Bridge", "LLMB_ENGINE is one of 0.3, 0.6"),
     ],
 )
-def test_an_engine_that_there_is_not_is_refused(
-    tmp_path: Path, recipe: str, asked: str, message: str, remedy: str
-) -> None:
+def test_an_engine_that_there_is_not_is_refused(tmp_path, recipe, asked, message, remedy):
     with pytest.raises(RequestError) as caught:
         plan(tmp_path, recipe, LLMB_ENGINE=asked)
     assert message in caught.value.message
@@ -166,9 +160,7 @@ def test_a_recipe_names_each_engine_once_and_only_known_ones(tmp_path: Path) -> 
         ("0.6", "llama3.1", "no training engine is installed", "run llmb-install add pretrain_llama3.1, or"),
     ],
 )
-def test_the_engine_of_another_recipe_is_not_taken(
-    tmp_path: Path, installed: str, recipe: str, message: str, remedy: str
-) -> None:
+def test_the_engine_of_another_recipe_is_not_taken(tmp_path, installed, recipe, message, remedy):
     engines(tmp_path, installed)
     with pytest.raises(EnvironmentLacks) as caught:
         check_engine(plan(tmp_path, recipe))
@@ -231,9 +223,7 @@ def test_installer_recipes_and_training_code_mean_the_same_engines() -> None:
     ("recipe", "asked", "kind"),
     [("llama3.1", {}, Job), ("llama3.1", {"LLMB_ENGINE": "0.6"}, Job), ("mbridge", {}, FunctionJob)],
 )
-def test_the_training_code_reads_what_the_plan_writes(
-    tmp_path: Path, recipe: str, asked: dict[str, str], kind: type
-) -> None:
+def test_the_training_code_reads_what_the_plan_writes(tmp_path, recipe, asked, kind):
     planned = plan(tmp_path, recipe, **asked)
     job = parse_job(job_document(planned, dry_run_paths(str(tmp_path), planned.experiment_name)))
     assert type(job) is kind

@@ -65,9 +65,7 @@ def test_only_what_is_printed_is_made(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(
     ("terminal", "as_json", "shown"), [(True, False, True), (True, True, False), (False, False, False)]
 )
-def test_the_next_step_is_for_people_at_a_terminal(
-    terminal: bool, as_json: bool, shown: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_next_step_is_for_people_at_a_terminal(terminal, as_json, shown, monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     assert print_result("install", Result(hint="next: \x1bsource it", status=5), as_json=as_json) == 5
     assert capsys.readouterr().err == ("next: \\x1bsource it\n" if shown else "")

@@ -159,9 +159,7 @@ def test_one_look_under_load_of_an_older_run_says_nothing_of_clocks(plan: JobPla
         (5, "sync_boost", False),
     ],
 )
-def test_one_look_of_several_does_not_prove_a_hardware_slowdown(
-    plan: JobPlan, seen: int, reason: str, found: bool
-) -> None:
+def test_one_look_of_several_does_not_prove_a_hardware_slowdown(plan, seen, reason, found):
     """NVML also reports it while clocks change."""
     held = Snapshot(time=1100.0, gpus=gpus({"throttle": (reason,)}))
     samples = (*[held] * seen, *[Snapshot(time=1100.0, gpus=gpus())] * (5 - seen))
@@ -180,9 +178,7 @@ def test_one_look_of_several_does_not_prove_a_hardware_slowdown(
         ({}, {"temperature_c": 95.0}, False),
     ],
 )
-def test_heat_is_a_temperature_near_its_limit(
-    plan: JobPlan, start: dict[str, Any], seen: dict[str, Any], hot: bool
-) -> None:
+def test_heat_is_a_temperature_near_its_limit(plan, start, seen, hot):
     changes = lasting(start, {**seen, "throttle": ("sw_thermal_slowdown",)})
     assert [kind for kind, *_ in said(plan, node("a"), node("b", **changes))] == (["throttled"] if hot else [])
 
@@ -224,9 +220,7 @@ LINK = {"pcie_width_max": "16x", "pcie_generation_max": 5.0}
         ({"fabric": "Completed"}, {}, "", ""),
     ],
 )
-def test_what_is_wrong_with_a_gpu_by_itself(
-    plan: JobPlan, start: dict[str, Any], load: dict[str, Any], kind: str, text: str
-) -> None:
+def test_what_is_wrong_with_a_gpu_by_itself(plan, start, load, kind, text):
     found = said(plan, node("a"), node("b", **lasting(start, load)))
     assert [(item[0], item[1]) for item in found] == ([(kind, "problem")] if kind else [])
     assert all("b GPU 3" in item[2] and text in item[2] for item in found)

@@ -138,9 +138,7 @@ def test_killed_without_a_trace(site: RunSite, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("change", [{"boot": "another boot"}, {"start": "1"}])
-def test_after_a_restart_its_pid_means_nothing(
-    site: RunSite, monkeypatch: pytest.MonkeyPatch, change: dict[str, str]
-) -> None:
+def test_after_a_restart_its_pid_means_nothing(site, monkeypatch, change):
     """A process with that pid is alive, but it is a different one, and stays untouched."""
     record = running(site, monkeypatch)
     kill_everything_of(record)
@@ -171,9 +169,7 @@ def test_a_run_of_another_machine_cannot_be_seen_nor_cancelled(site: RunSite, mo
 
 @pytest.mark.parametrize("name", ["single", "launch.sh"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-def test_a_run_ends_with_the_command_that_follows_it(
-    site: RunSite, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, name: str
-) -> None:
+def test_a_run_ends_with_the_command_that_follows_it(site, monkeypatch, number, name):
     command, record = followed(site, monkeypatch, name)
     os.kill(command.pid, number)
     status = command.wait(timeout=300)

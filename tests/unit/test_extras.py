@@ -111,7 +111,6 @@ def test_a_resumed_run_is_measured_over_its_own_steps(cli: Cli) -> None:
     for _ in ("read", "kept"):
         found = measure_run(record, Place()).timing
         assert (found.status.state, str(found.window)) == ("Success", "85-94")
-        assert found.seconds is not None
         assert found.seconds.mean == 5.7415
     asked = cli("results", record.paths.folder, "--window", "60-62", "--json").data["runs"][0]
     assert (asked["window"], asked["step_seconds_mean"]) == ({"first": 60, "last": 62}, 9.0)

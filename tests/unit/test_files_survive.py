@@ -50,9 +50,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def test_the_content_is_on_disk_before_it_gets_its_name_and_the_name_before_the_write_is_done(
-    tmp_path: Path, steps: list[str]
-) -> None:
+def test_the_content_is_on_disk_before_it_gets_its_name_and_the_name_before_the_write_is_done(tmp_path, steps):
     write_atomic(tmp_path / "run.json", "twelve bytes")
     assert steps == ["fsync 12 bytes", "rename", "fsync folder"]
 
@@ -72,9 +70,7 @@ def test_a_folder_that_cannot_be_synced_is_no_error(tmp_path: Path, monkeypatch:
     assert open_files() == before
 
 
-def test_a_write_that_cannot_reach_the_disk_is_an_error_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_cannot_reach_the_disk_is_an_error_and_leaves_nothing(tmp_path, monkeypatch):
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 

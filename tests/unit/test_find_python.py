@@ -105,9 +105,7 @@ def test_variables_that_are_not_set_name_no_python(machine: Machine) -> None:
         (MBRIDGE, ["-E", "-S", "-c"], ["llmb_common.timing.cli", "parse_train_timing_mbridge.sh", "mbridge"]),
     ],
 )
-def test_it_is_given_this_clones_library_and_every_argument(
-    machine: Machine, script: str, options: list[str], words: list[str]
-) -> None:
+def test_it_is_given_this_clones_library_and_every_argument(machine, script, options, words):
     machine.put(machine.places[0], suits=True)
     clone = machine.root / "clone"
     done = machine.run(script, "a b", "--c=*", VIRTUAL_ENV=machine.variables["VIRTUAL_ENV"])
@@ -138,9 +136,7 @@ def test_a_python_that_was_asked_for_is_taken_or_nothing_is(machine: Machine) ->
     [(LAUNCH, "with LLMB", "./installer.py --quickstart"), (NEMO, "3.10 or newer", "set LLMB_PYTHON to one")],
 )
 @pytest.mark.parametrize("kind", ["open", "absent", "unset"])
-def test_without_any_it_says_what_was_tried_and_what_to_do(
-    machine: Machine, script: str, what: str, remedy: str, kind: str
-) -> None:
+def test_without_any_it_says_what_was_tried_and_what_to_do(machine, script, what, remedy, kind):
     given = {name: value for name, value in machine.variables.items() if kind != "unset"}
     for place in machine.places if kind == "open" else []:
         machine.put(place, suits=False)

@@ -186,9 +186,7 @@ ADAPTERS = [
 
 
 @pytest.mark.parametrize(("changes", "severity", "text"), ADAPTERS, ids=["state", "rate", "firmware"])
-def test_an_adapter_unlike_those_of_the_other_nodes(
-    run: RunRecord, changes: dict[str, Any], severity: str, text: str
-) -> None:
+def test_an_adapter_unlike_those_of_the_other_nodes(run, changes, severity, text):
     machine = {"kernel": "5.15.0-1063", "adapters": [adapter("mlx5_0"), adapter("mlx5_1", **changes)]}
     write_all(run, {"machine": machine})
     assert (only(run).severity, only(run).text) == (severity, text)

@@ -32,7 +32,7 @@ def test_a_driver_that_counts_heat_with_the_power_cap_is_among_them() -> None:
     """Else the table would not say what it says."""
     clusters = [Cluster(H100, 1, random.Random(number)) for number in range(40)]
     assert {(cluster.capped, cluster.follows) for cluster in clusters} == {
-        *((True, True), (True, False), (False, True), (False, False)),
+        *((True, True), (True, False), (False, True), (False, False))
     }
 
 

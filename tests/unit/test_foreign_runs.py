@@ -124,9 +124,7 @@ def test_cancel_all_ends_ones_own_runs_and_leaves_others(shared: Path, cli: Cli)
 
 
 @pytest.mark.parametrize("alike", [False, True])
-def test_one_refusal_does_not_stop_the_other_cancellations(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alike: bool
-) -> None:
+def test_one_refusal_does_not_stop_the_other_cancellations(tmp_path, monkeypatch, alike):
     """Slurm refuses to cancel the second of three runs, both as separate jobs and as tasks in a single scancel."""
     fake = FakeSlurm(tmp_path / "fake")
     monkeypatch.setenv("PATH", fake.path())
@@ -282,7 +280,6 @@ def test_whoever_holds_the_lock_cannot_block_us_forever(cli: Cli, monkeypatch: p
     )
     command = [sys.executable, "-c", holder, str(record.paths.folder / ".lock")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         with pytest.raises(RecordError, match=r"another process has held .*\.lock"):
             update_record(record.paths.folder, lambda found: found.with_state("RUNNING"))

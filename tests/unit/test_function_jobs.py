@@ -109,10 +109,7 @@ def test_columns_of_the_plan_are_set(config: Any) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [
-        ({"pp": 8, "vp": 2}, "places its layers by hand for PP=4 VP=4"),
-        ({"fsdp": True}, "does not shard its state"),
-    ],
+    [({"pp": 8, "vp": 2}, "places its layers by hand for PP=4 VP=4"), ({"fsdp": True}, "does not shard its state")],
 )
 def test_what_a_function_cannot_be_changed_to_is_refused(config: Any, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(JobError, match=words):

@@ -33,9 +33,7 @@ def raises(error: BaseException) -> object:
         (KeyboardInterrupt(), 130, "error: interrupted\n"),
     ],
 )
-def test_every_failure_is_a_message_and_a_status(
-    error: BaseException, status: int, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_failure_is_a_message_and_a_status(error, status, message, capsys):
     assert guarded(raises(error), command="jobs", as_json=True, notices=["look"]) == status
     printed = capsys.readouterr()
     assert printed.err.startswith(message)
@@ -109,9 +107,7 @@ def test_streams_that_are_full_or_closed(tmp_path: Path, work: str, streams: str
     assert list(tmp_path.iterdir()) == []  # nothing is begun whose result nobody can see
 
 
-def test_a_current_folder_that_has_been_removed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_current_folder_that_has_been_removed(tmp_path, capsys, monkeypatch):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -129,9 +125,7 @@ def test_a_current_folder_that_has_been_removed(
         (PermissionError(13, "Permission denied", "/x"), 3, "error: /x: Permission denied\n  -> free some space\n"),
     ],
 )
-def test_a_command_has_its_own_remedies(
-    error: BaseException, status: int, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_has_its_own_remedies(error, status, message, capsys):
     assert settled(raises(error), again="run it again", os_remedy="free some space") == status
     assert capsys.readouterr() == ("", message)
 
@@ -141,9 +135,7 @@ def test_a_command_that_ends_well_has_its_own_status(capsys: pytest.CaptureFixtu
     assert capsys.readouterr() == ("", "")
 
 
-def test_what_a_command_prints_is_harmless_and_fits_the_encoding(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_command_prints_is_harmless_and_fits_the_encoding(capsys, monkeypatch):
     assert guarded(lambda: print("a\x1b[2J \udc80") or 0) == 0
     assert capsys.readouterr().out == "a\\x1b[2J \\udc80\n"
     terminals = [io.TextIOWrapper(io.BytesIO(), encoding="ascii") for _ in range(2)]

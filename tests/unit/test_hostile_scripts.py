@@ -160,9 +160,7 @@ def test_the_engines_python_is_the_one_of_the_site(site: Site) -> None:
 
 @pytest.mark.parametrize("runtime", ["none", "local"])
 @pytest.mark.parametrize("name", [EVIL.replace("/", "|"), "-x", "x\\", "$(touch evil)"])
-def test_any_python_of_one_line_is_started_by_its_own_name(
-    site_of: Callable[[str], Site], runtime: str, name: str
-) -> None:
+def test_any_python_of_one_line_is_started_by_its_own_name(site_of, runtime, name):
     site = site_of(runtime)
     engine = site.tmp / name
     site.stubs.write(engine, "python3")
@@ -225,9 +223,7 @@ def test_a_hostile_experiment_name_is_a_name_of_folders_files_and_the_job(site: 
 @pytest.mark.parametrize(
     ("file", "ranks"), [("$(touch evil) `touch evil`", None), ('it\'s "$HOME"', (0, 3)), ("-x \\ü%p", (0,))]
 )
-def test_the_profile_has_the_name_that_the_plan_gives_it(
-    site_of: Callable[[str], Site], runtime: str, file: str, ranks: tuple[int, ...] | None
-) -> None:
+def test_the_profile_has_the_name_that_the_plan_gives_it(site_of, runtime, file, ranks):
     site = site_of(runtime)
     plan = site.plan(ENABLE_PROFILE="true", MAX_STEPS="50")
     assert plan.profile is not None
@@ -313,9 +309,7 @@ def test_the_rendezvous_is_the_address_of_the_node(site_of: Callable[[str], Site
 
 
 @pytest.mark.parametrize(("again", "restarts", "resume"), [(False, "0", "0"), (False, "2", "1"), (True, "0", "1")])
-def test_a_requeued_job_and_a_link_of_a_chain_resume_from_the_checkpoint(
-    site_of: Callable[[str], Site], again: bool, restarts: str, resume: str
-) -> None:
+def test_a_requeued_job_and_a_link_of_a_chain_resume_from_the_checkpoint(site_of, again, restarts, resume):
     site = site_of("none")
     plan = site.plan(ENABLE_CHECKPOINT="true")
     saved = site.beside("c")
@@ -406,9 +400,7 @@ def test_a_task_of_an_array_runs_the_script_to_which_its_link_leads(site_of: Cal
         ("enroot", {"mounts": ("/a:/b c",)}, "white space, which Enroot does not accept"),
     ],
 )
-def test_values_that_cannot_be_expressed_are_refused(
-    site_of: Callable[[str], Site], runtime: str, change: dict[str, Any], words: str
-) -> None:
+def test_values_that_cannot_be_expressed_are_refused(site_of, runtime, change, words):
     plan = renamed(site_of(runtime).plan(), **change)
     with pytest.raises(RequestError, match=words) as caught:
         render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name))
@@ -420,9 +412,7 @@ def test_values_that_cannot_be_expressed_are_refused(
     ("place", "mounted"),
     [("/inst", False), ("/inst/w", False), ("/inst2", True), ("/instance/w", True), ("/in", True), ("/", True)],
 )
-def test_a_folder_is_mounted_unless_the_installations_mount_holds_it(
-    site_of: Callable[[str], Site], folder: str, place: str, mounted: bool
-) -> None:
+def test_a_folder_is_mounted_unless_the_installations_mount_holds_it(site_of, folder, place, mounted):
     plan = renamed(site_of("pyxis").plan(ENABLE_CHECKPOINT="true"), install="/inst", workload_folder="/inst/w")
     changed = {"checkpoint": renamed(plan.checkpoint, save=place)} if folder == "save" else {folder: place}  # type: ignore[arg-type]
     plan = renamed(plan, **changed)

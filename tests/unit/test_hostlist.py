@@ -38,8 +38,7 @@ def test_text_that_is_not_a_host_list_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
-    [("n1,a b,n2", "'a b' in 'n1,a b,n2'"), ("a b", "'a b'"), ("n[2-1]", "'[2-1]' in 'n[2-1]'")],
+    ("text", "shown"), [("n1,a b,n2", "'a b' in 'n1,a b,n2'"), ("a b", "'a b'"), ("n[2-1]", "'[2-1]' in 'n[2-1]'")]
 )
 def test_the_part_that_is_none_is_shown(text: str, shown: str) -> None:
     with pytest.raises(RequestError) as caught:

@@ -297,7 +297,7 @@ def test_workloads_that_the_gpus_cannot_run_are_refused() -> None:
 
 def test_a_cluster_type_that_does_not_exist_is_no_slurm() -> None:
     assert [on_slurm({"cluster_type": name}) for name in ("slurm", "SLURM", "local", "flux", None)] == [
-        *(True, True, False, False, False),
+        *(True, True, False, False, False)
     ]
     assert not uses_images({"cluster_type": "slurm", "runtime": "none"})
     assert uses_images({"cluster_type": "slurm"})
@@ -356,7 +356,7 @@ def test_names_of_workloads() -> None:
 
 def test_answers_for_people() -> None:
     assert [plain(value) for value in (None, True, False, ["a", "b"], ("a",), "x", 5)] == [
-        *("default", "yes", "no", "a, b", "a", "x", "5"),
+        *("default", "yes", "no", "a, b", "a", "x", "5")
     ]
 
 

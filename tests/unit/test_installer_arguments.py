@@ -21,9 +21,7 @@ def file_name(command: str) -> str:
 
 
 @pytest.mark.parametrize("command", arguments.COMMANDS)
-def test_help_matches_the_golden_text(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_matches_the_golden_text(command, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "120")
     with pytest.raises(SystemExit) as ended:
         parse([command, "--help"])
@@ -39,9 +37,7 @@ def test_no_golden_help_is_left_over() -> None:
 @pytest.mark.parametrize(
     ("started", "shown"), [("/clone/installer.py", "installer.py"), ("/x/llmb-install", "llmb-install"), ("-c", None)]
 )
-def test_the_help_speaks_of_the_program_that_was_started(
-    started: str, shown: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_help_speaks_of_the_program_that_was_started(started, shown, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", [started])
     for words, usage in ((["--help"], "[--quickstart"), (["doctor", "--help"], "doctor [-h]")):
         with pytest.raises(SystemExit):

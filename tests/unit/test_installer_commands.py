@@ -113,9 +113,7 @@ def test_a_folder_with_other_things_is_refused(installer: Installer, install: Pa
     assert installer(*LOCAL, "--dry-run")[0] == 0, "which makes nothing"
 
 
-def test_flags_change_the_answers_of_an_installation_and_the_others_are_named(
-    installer: Installer, install: Path
-) -> None:
+def test_flags_change_the_answers_of_an_installation_and_the_others_are_named(installer, install):
     given(install, workloads=["pretrain_grok1"])
     status, out, err = installer("--workloads", "nemotron4", "--dry-run")
     assert status == 0
@@ -175,9 +173,7 @@ def test_without_images_a_workload_is_installed_all_the_same(installer: Installe
     assert (row["image"], row["image_complete"]) == (None, None)
 
 
-def test_a_place_that_is_no_clone_is_refused(
-    installer: Installer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_place_that_is_no_clone_is_refused(installer, monkeypatch, tmp_path):
     monkeypatch.setenv("LLMB_REPO", str(tmp_path))
     status, _, err = installer("list")
     assert status == 3
@@ -266,9 +262,7 @@ def things(install: Path, monkeypatch: pytest.MonkeyPatch) -> list[Thing]:
     return things
 
 
-def test_what_is_missing_is_made_once_and_secrets_are_hidden(
-    installer: Installer, install: Path, things: list[Thing], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_missing_is_made_once_and_secrets_are_hidden(installer, install, things, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     status, out, err = installer(*LOCAL)
     assert (status, out) == (0, f"installed in {install}: {', '.join(ALL)}\n")
@@ -286,13 +280,7 @@ def test_what_is_missing_is_made_once_and_secrets_are_hidden(
     assert data == {"install_path": str(install), "ran": ["one"], "complete": True}
 
 
-def test_an_installation_that_is_reached_by_a_link_is_the_same_one(
-    installer: Installer,
-    install: Path,
-    things: list[Thing],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_installation_that_is_reached_by_a_link_is_the_same_one(installer, install, things, tmp_path, capsys):
     link = tmp_path / "an other's name"
     link.symlink_to(install)
     assert installer(*LOCAL, path=link)[0] == 0
@@ -305,9 +293,7 @@ def test_an_installation_that_is_reached_by_a_link_is_the_same_one(
     assert capsys.readouterr().out == f"nothing to do: {install} is complete\n"
 
 
-def test_a_failure_says_where_its_log_is(
-    installer: Installer, install: Path, things: list[Thing], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_says_where_its_log_is(installer, install, things, monkeypatch):
     def ensure(reporter: Reporter, *, anew: bool) -> bool:
         raise EnvironmentLacks("no room", remedy="make some")
 
@@ -331,9 +317,7 @@ def test_update_makes_what_is_damaged_again(installer: Installer, install: Path,
     assert things[0].path.read_text() == "good"
 
 
-def test_an_update_that_cannot_make_another_leaves_what_is_damaged(
-    installer: Installer, install: Path, things: list[Thing], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_update_that_cannot_make_another_leaves_what_is_damaged(installer, install, things, monkeypatch):
     assert installer(*LOCAL)[0] == 0
     for thing in things:
         thing.path.write_text("bad")
@@ -343,9 +327,7 @@ def test_an_update_that_cannot_make_another_leaves_what_is_damaged(
     assert [thing.path.read_text() for thing in things] == ["bad", "bad"]
 
 
-def test_an_update_names_what_it_does_not_make(
-    installer: Installer, install: Path, things: list[Thing], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_update_names_what_it_does_not_make(installer, install, things, monkeypatch):
     assert installer(*LOCAL)[0] == 0
     for thing in things:
         thing.path.write_text("bad")
@@ -375,9 +357,7 @@ def test_an_image_of_an_earlier_release_is_named(installer: Installer, install: 
 
 
 @pytest.mark.parametrize(("umask", "told"), [(0o077, True), (0o027, True), (0o022, False)])
-def test_on_slurm_it_says_whether_colleagues_can_use_it(
-    installer: Installer, install: Path, things: list[Thing], umask: int, told: bool
-) -> None:
+def test_on_slurm_it_says_whether_colleagues_can_use_it(installer, install, things, umask, told):
     words = ("--cluster-type", "slurm", "--gpu-type", "h100", "--account", "a", "--gpu-partition", "g")
     before = os.umask(umask)
     try:
@@ -389,9 +369,7 @@ def test_on_slurm_it_says_whether_colleagues_can_use_it(
     assert "llmb-install doctor; llmb-run list" in err
 
 
-def test_how_srun_starts_ranks_is_found_where_jobs_use_srun(
-    installer: Installer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_how_srun_starts_ranks_is_found_where_jobs_use_srun(installer, tmp_path, monkeypatch):
     program = tmp_path / "srun"
     program.write_text("#!/bin/sh\necho 'MPI plugin types are...' >&2\nprintf 'none\\npmi2\\n' >&2\n")
     program.chmod(0o755)

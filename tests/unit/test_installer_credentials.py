@@ -80,9 +80,7 @@ def test_other_lines_of_the_file_stay_and_an_old_key_goes(install: Path, env: di
 
 
 @pytest.mark.parametrize("key", ["", " ", "nvapi abc", "nvapi-abc\n", "$NGC_API_KEY", "\tnvapi"])
-def test_what_enroot_would_misread_is_refused_before_anything_is_written(
-    install: Path, env: dict[str, str], file: Path, key: str
-) -> None:
+def test_what_enroot_would_misread_is_refused_before_anything_is_written(install, env, file, key):
     with pytest.raises(RequestError, match="not an NGC API key") as caught:
         store_ngc_key(Secret(key), env, install)
     assert "copy the key again" in caught.value.remedy
@@ -91,9 +89,7 @@ def test_what_enroot_would_misread_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize("wide", [0o644, 0o640, 0o604, 0o660])
-def test_a_key_that_others_can_read_counts_as_not_stored_and_is_closed(
-    install: Path, env: dict[str, str], file: Path, wide: int
-) -> None:
+def test_a_key_that_others_can_read_counts_as_not_stored_and_is_closed(install, env, file, wide):
     store_ngc_key(KEY, env, install)
     store_hf_token(Secret("hf_abc"), install)
     token = install / ".llmb" / "hf_token"
@@ -109,9 +105,7 @@ def test_a_key_that_others_can_read_counts_as_not_stored_and_is_closed(
     assert ngc_key_is_stored(KEY, env)
 
 
-def test_a_file_that_this_installation_did_not_write_is_not_its_affair(
-    install: Path, env: dict[str, str], file: Path
-) -> None:
+def test_a_file_that_this_installation_did_not_write_is_not_its_affair(install, env, file):
     file.parent.mkdir()
     file.write_text(SOMEBODYS)
     file.chmod(0o644)
@@ -172,8 +166,6 @@ def test_new_secrets_win_and_old_ones_stay() -> None:
     assert old.updated(Secrets()) == old
     assert Secrets().updated(old) == replace(old, ngc_variable="")
     both = old.updated(Secrets(hf_token=Secret("c"), ngc_api_key=Secret("d"), keep=frozenset({"ngc_api_key"})))
-    assert both.hf_token is not None
-    assert both.ngc_api_key is not None
     assert (both.hf_token.reveal(), both.ngc_api_key.reveal()) == ("c", "d")
     assert (both.keep, both.ngc_variable) == ({"hf_token", "ngc_api_key"}, "X")
 
@@ -215,7 +207,6 @@ def test_a_token_is_kept_for_its_owner_alone(install: Path) -> None:
     assert mode(install / ".llmb" / "hf_token") == 0o600
     assert not store_hf_token(Secret("hf_abc"), install)
     kept = stored_hf_token(install)
-    assert kept is not None
     assert kept.reveal() == "hf_abc"
     assert store_hf_token(Secret("hf_new"), install)
     assert hf_token_is_stored(Secret("hf_new"), install)

@@ -144,9 +144,7 @@ def test_enter_accepts_what_was_detected(talk: Any, tmp_path: Path, capsys: pyte
 # One screen
 
 
-def test_what_was_detected_is_one_screen_and_one_question(
-    talk: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_detected_is_one_screen_and_one_question(talk, tmp_path, capsys):
     answers, secrets, terminal = talk(one_screen=True, defaults={"install_path": str(tmp_path / "there")})
     assert terminal.asked == ["Go on?"]
     assert (answers.install_path, answers.account, answers.gpu_partition) == (str(tmp_path / "there"), "bench", "gpu")
@@ -176,7 +174,7 @@ def test_only_what_nobody_knows_is_asked_before_it(talk: Any, tmp_path: Path) ->
     quiet = Site(True, "24.05", (replace(GPU, gpu_name=""),), (), ("x86_64",), "", ())
     _, _, terminal = talk(one_screen=True, site=quiet, Slurm_account=["team"])
     assert [text.partition(" (")[0] for text in terminal.asked] == [
-        *("Where to install", "Slurm account", "GPU type", "Go on?"),
+        *("Where to install", "Slurm account", "GPU type", "Go on?")
     ]
     used = tmp_path / "used"
     used.mkdir()
@@ -369,10 +367,7 @@ def test_gpu_jobs_on_this_machine_need_a_python_of_their_own(talk: Any, tmp_path
     program = tmp_path / "python"
     program.touch(mode=0o755)
     answers, _, terminal = talk(
-        site=LAPTOP,
-        Where_jobs_run=["local"],
-        GPU_type=["h100"],
-        Python_with=["", str(tmp_path / "none"), str(program)],
+        site=LAPTOP, Where_jobs_run=["local"], GPU_type=["h100"], Python_with=["", str(tmp_path / "none"), str(program)]
     )
     assert answers.engine_python == str(program)
     assert "GPU jobs on this machine cannot run: go back and choose cpu" in terminal.refused[0]
@@ -388,15 +383,11 @@ def test_workloads_without_a_configuration_for_the_gpus_are_not_chosen(talk: Any
     assert "pretrain_grok1" not in answers.workloads
 
 
-def test_secrets_are_asked_for_where_they_are_needed(
-    talk: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_secrets_are_asked_for_where_they_are_needed(talk, monkeypatch, capsys):
     monkeypatch.setattr(
         "llmb_install.parts.hugging_face.check_token", lambda token: "rejected" if "x" in token.reveal() else ""
     )
     _, secrets, _ = talk(Fetch_tokenizers=[True], Hugging_Face_token=["hf_x", " hf_good "], NGC_API_key=[" nvapi "])
-    assert secrets.hf_token is not None
-    assert secrets.ngc_api_key is not None
     assert (secrets.hf_token.reveal(), secrets.ngc_api_key.reveal()) == ("hf_good", "nvapi")
     assert secrets.keep == {"hf_token", "ngc_api_key"}
     assert "\n  rejected\n" in "\n" + capsys.readouterr().err

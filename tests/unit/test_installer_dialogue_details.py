@@ -46,9 +46,7 @@ def _named(question: Any) -> Any:
     return named
 
 
-def test_answers_that_contradict_each_other_are_corrected_one_by_one(
-    talk: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_answers_that_contradict_each_other_are_corrected_one_by_one(talk, capsys):
     answers, _, terminal = talk(
         GPU_type=["cpu"], Container_runtime=["pyxis", "none"], Which_one=["runtime"], given={"cluster_type": "slurm"}
     )
@@ -57,9 +55,7 @@ def test_answers_that_contradict_each_other_are_corrected_one_by_one(
     assert terminal.asked.count("Which one?") == 1
 
 
-def test_a_refusal_cannot_steer_the_terminal(
-    talk: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refusal_cannot_steer_the_terminal(talk, monkeypatch, capsys):
     complete, refusals = dialogue.answers_module.complete, ["a\x1b[2Jb"]
 
     def once(*given: Any) -> Any:
@@ -88,9 +84,7 @@ def test_what_was_answered_is_what_enter_accepts_on_the_way_back(talk: Any) -> N
 
 def test_what_followed_from_an_answer_is_asked_when_that_is_taken_back(talk: Any) -> None:
     _, _, terminal = talk(
-        defaults={"cpu_partition": "cpu"},
-        Where_images=["local", "srun"],
-        Folder_of_container=[BACK, ENTER],
+        defaults={"cpu_partition": "cpu"}, Where_images=["local", "srun"], Folder_of_container=[BACK, ENTER]
     )
     assert "Partition for installation jobs" in terminal.asked
 
@@ -112,9 +106,7 @@ def test_a_path_may_be_relative_or_at_home(talk: Any, tmp_path: Path, monkeypatc
     assert draft.read() == {}
 
 
-def test_a_folder_that_cannot_be_written_is_refused_at_the_prompt(
-    talk: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_written_is_refused_at_the_prompt(talk, tmp_path, monkeypatch):
     (tmp_path / "closed").mkdir()
     monkeypatch.setattr("os.access", lambda path, mode: Path(path).name != "closed")
     answers, _, terminal = talk(

@@ -391,9 +391,7 @@ def seen(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> dict[str, Any]:
     return seen
 
 
-def test_the_report_has_a_line_for_each_check_and_a_sum(
-    seen: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_report_has_a_line_for_each_check_and_a_sum(seen, tmp_path, capsys):
     seen["facts"] = replace(settings(gres=False, account="ann"), site=replace(GOOD.site, accounts=("bench",)))
     result = doctor(asked(), Path("/clone"), tmp_path)
     lines = result.text.splitlines()
@@ -415,9 +413,7 @@ def test_doubts_alone_are_no_failure(seen: dict[str, Any], tmp_path: Path) -> No
     assert doctor(asked(), Path("/clone"), tmp_path).status == 0
 
 
-def test_flags_come_before_the_sites_file(
-    seen: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_flags_come_before_the_sites_file(seen, tmp_path, capsys):
     (tmp_path / "cluster_config.yaml").write_text("cluster_type: slurm\nslurm: {account: a, gpu_partition: b}\n")
     doctor(asked(account="mine", no_compute_node=True), Path("/clone"), tmp_path)
     assert seen["config"] == ClusterConfig(cluster_type="slurm", slurm=SlurmSettings(account="mine", gpu_partition="b"))
@@ -429,9 +425,7 @@ def test_flags_come_before_the_sites_file(
 
 
 @pytest.mark.parametrize(("on_path", "kind"), [({"sbatch"}, "slurm"), (set(), "local")])
-def test_an_unknown_site_is_what_is_found(
-    seen: dict[str, Any], machine: Machine, tmp_path: Path, on_path: set[str], kind: str
-) -> None:
+def test_an_unknown_site_is_what_is_found(seen, machine, tmp_path, on_path, kind):
     machine.on_path = on_path
     doctor(asked(), Path("/clone"), tmp_path)
     assert seen["config"].cluster_type == kind

@@ -92,9 +92,7 @@ def test_what_another_environment_has_is_linked_first(ran: Uv, tmp_path: Path, m
     assert linked == [(other, ran.folder, {"six==1", "h11==4"}) for other in shares]
 
 
-def test_a_python_that_does_not_say_its_version_makes_no_conda_environment(
-    ran: Uv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_python_that_does_not_say_its_version_makes_no_conda_environment(ran, tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if name == "conda" else None)
     monkeypatch.setattr(environment_build, "ask", lambda *_: Answer(1, b"", b"not a python\nmore\n"))
     with pytest.raises(EnvironmentLacks, match="/python does not say its version: not a python") as caught:
@@ -116,9 +114,7 @@ def test_a_python_that_does_not_say_its_version_makes_no_conda_environment(
          "environment engine: its packages do not import (torch)\n    only", "run the same command again"),
     ],
 )  # fmt: skip
-def test_a_failure_has_its_last_lines(
-    ran: Uv, tmp_path: Path, words: str, end: Finished, message: str, remedy: str
-) -> None:
+def test_a_failure_has_its_last_lines(ran, tmp_path, words, end, message, remedy):
     ran.ends[words] = end
     with pytest.raises(EnvironmentLacks) as caught:
         made(ran, content(tmp_path, "six==1"))
@@ -188,7 +184,7 @@ def test_a_build_has_a_name_of_its_own_and_a_receipt(environment: Environment) -
     assert len(folder.name) == len("engine-01234567-abcdef")
     assert environment.link.readlink() == Path(folder.name)
     assert read_receipt(folder / RECEIPT) == {
-        **{"schema": 1, "name": "engine", "inputs": environment.inputs(), "python": "/python", "packages": ["six-1"]},
+        **{"schema": 1, "name": "engine", "inputs": environment.inputs(), "python": "/python", "packages": ["six-1"]}
     }
     assert environment.interpreter == environment.link / "bin" / "python"
     assert environment.id == "engine"
@@ -199,18 +195,10 @@ def test_a_build_has_a_name_of_its_own_and_a_receipt(environment: Environment) -
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"kind": "uv"},
-        {"build_lock": "other"},
-        {"lock": "other"},
-        {"link": "elsewhere"},
-        {"editable": "clone"},
-    ],
+    [{"kind": "uv"}, {"build_lock": "other"}, {"lock": "other"}, {"link": "elsewhere"}, {"editable": "clone"}],
     ids=lambda change: next(iter(change)),
 )
-def test_what_decides_the_content_decides_the_build(
-    environment: Environment, tmp_path: Path, change: dict[str, str]
-) -> None:
+def test_what_decides_the_content_decides_the_build(environment, tmp_path, change):
     (tmp_path / "other").write_text("six==2\n")
     (tmp_path / "clone").mkdir()
     (tmp_path / "clone" / "pyproject.toml").write_text("[project]\n")
@@ -260,9 +248,7 @@ def test_a_build_that_is_damaged_is_replaced(environment: Environment, damage: s
     assert environment.prune() == []
 
 
-def test_what_does_not_import_is_replaced_where_that_matters(
-    environment: Environment, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_does_not_import_is_replaced_where_that_matters(environment, monkeypatch):
     ensure(environment)
     assert environment.is_usable()
     old = environment.folder
@@ -293,9 +279,7 @@ def test_earlier_builds_stay_for_those_who_run_in_them(environment: Environment)
     assert (old.exists(), environment.is_complete(), mine.exists()) == (False, True, True)
 
 
-def test_what_somebody_has_in_the_place_of_the_link_stays_and_is_named(
-    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_somebody_has_in_the_place_of_the_link_stays_and_is_named(environment, tmp_path, monkeypatch):
     monkeypatch.setattr(Environment, "_index_problem", lambda self: None)
     require_ready([environment])
     environment.link.mkdir(parents=True)
@@ -315,9 +299,7 @@ def test_what_somebody_has_in_the_place_of_the_link_stays_and_is_named(
     require_ready([environment])
 
 
-def test_clones_with_one_lock_share_what_the_cache_has(
-    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clones_with_one_lock_share_what_the_cache_has(environment, tmp_path, monkeypatch):
     clones = [tmp_path / name for name in ("one", "same", "newer")]
     for clone in clones:
         (clone / "installer" / "locks").mkdir(parents=True)
@@ -349,9 +331,7 @@ def test_what_a_process_runs_in_stays(environment: Environment) -> None:
     assert environment.prune() == [old]
 
 
-def test_a_link_that_a_killed_installer_was_about_to_move_is_a_leftover(
-    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_that_a_killed_installer_was_about_to_move_is_a_leftover(environment, tmp_path, monkeypatch):
     ensure(environment)
     tool = replace(environment, link=tmp_path / "venvs" / "llmb")
 
@@ -364,9 +344,7 @@ def test_a_link_that_a_killed_installer_was_about_to_move_is_a_leftover(
     assert remove_leftovers(tmp_path) == [tmp_path / "venvs" / f".llmb.{os.getpid()}"]
 
 
-def test_a_build_that_failed_leaves_room_for_the_next(
-    environment: Environment, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_build_that_failed_leaves_room_for_the_next(environment, monkeypatch):
     def fails(environment: Content, folder: Path, *_: object) -> None:
         (folder / "lib").mkdir(parents=True)
         raise EnvironmentLacks("no network")
@@ -377,9 +355,7 @@ def test_a_build_that_failed_leaves_room_for_the_next(
     assert list(environment.link.parent.iterdir()) == []
 
 
-def test_a_python_that_others_cannot_reach_is_told(
-    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_python_that_others_cannot_reach_is_told(environment, tmp_path, monkeypatch):
     monkeypatch.setattr(environments, "_closed_to_others", lambda folder: tmp_path)
     said = ensure(environment)[1]
     assert f"        note: only you can run this installation, because its Python is in {tmp_path};" in said

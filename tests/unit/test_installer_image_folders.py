@@ -8,7 +8,6 @@ import os
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -70,9 +69,7 @@ def test_a_shared_folder_is_locked_and_a_private_one_is_not(shared: Image, monke
     assert seen == [True, False]
 
 
-def test_what_another_installation_imported_meanwhile_is_not_imported_again(
-    shared: Image, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_another_installation_imported_meanwhile_is_not_imported_again(shared, monkeypatch):
     looks = [True, False]
     monkeypatch.setattr(Image, "is_complete", lambda self: looks.pop())
     monkeypatch.setattr(images, "_import", lambda *_: pytest.fail("it is there"))
@@ -91,9 +88,7 @@ def test_what_another_installation_imported_meanwhile_is_not_imported_again(
         (Answer(1, b"/dev/x 100 50 1000 5% /x\n"), None),
     ],
 )
-def test_room_on_another_node_is_what_df_says(
-    monkeypatch: pytest.MonkeyPatch, answer: Answer, free: int | None
-) -> None:
+def test_room_on_another_node_is_what_df_says(monkeypatch, answer, free):
     asked: list[list[str]] = []
     monkeypatch.setattr(images, "ask", lambda argv, seconds: asked.append(argv) or answer)
     assert images._free_bytes(Path("/f"), ("srun", "-N1")) == free
@@ -110,9 +105,7 @@ def test_a_receipt_that_lies_elsewhere_is_made_there(shared: Image, monkeypatch:
     assert json.loads(own.read_text())["size"] == 3
 
 
-def test_a_copy_in_a_read_only_folder_is_believed_after_one_reading(
-    shared: Image, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_in_a_read_only_folder_is_believed_after_one_reading(shared, monkeypatch):
     """``cp`` gives it another time than its receipt says, which cannot be corrected there."""
     shared.path.parent.mkdir()
     shared.path.write_bytes(b"abc")
@@ -253,9 +246,7 @@ def test_programs_are_tried_the_usual_ones_first_and_not_for_ever(monkeypatch: p
     ("problem", "remedy"),
     [("no-program", "install squashfs-tools, or import on a compute node"), ("no-answer", "check the file system")],
 )
-def test_an_unsquashfs_that_does_not_answer_says_nothing_of_the_image(
-    monkeypatch: pytest.MonkeyPatch, problem: Any, remedy: str
-) -> None:
+def test_an_unsquashfs_that_does_not_answer_says_nothing_of_the_image(monkeypatch, problem, remedy):
     monkeypatch.setattr(squashfs, "ask", lambda *_, **__: Answer(None, problem=problem, why="it is stuck"))
     with pytest.raises(EnvironmentLacks, match="it is stuck") as caught:
         Inspector().read_everything(Path("/x"))
@@ -273,9 +264,7 @@ def test_all_of_an_image_is_read_without_writing_it(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("folder_mode", "mode"), [(0o2775, 0o644), (0o2770, 0o640), (0o700, 0o600)])
-def test_an_image_is_open_to_whoever_shares_its_folder(
-    shared: Image, monkeypatch: pytest.MonkeyPatch, folder_mode: int, mode: int
-) -> None:
+def test_an_image_is_open_to_whoever_shares_its_folder(shared, monkeypatch, folder_mode, mode):
     def enroot(argv: list[str], *_: object, **__: object) -> Finished:
         output = Path(argv[argv.index("--output") + 1])
         output.touch(mode=0o600)  # as umask 077 has it

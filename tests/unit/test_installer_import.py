@@ -222,9 +222,7 @@ def test_a_failed_import_leaves_nothing_and_removes_what_was_left(image: Image, 
     assert [path.name for path in image.path.parent.iterdir()] == [".other.sqsh.17.0123abcd.part"]
 
 
-def test_a_damaged_layer_in_the_cache_is_named_and_downloaded_again(
-    image: Image, world: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_layer_in_the_cache_is_named_and_downloaded_again(image, world, capsys):
     cache = world / "cache"
     cache.mkdir()
     whole, cut, partial, foreign = (cache / name for name in ("a" * 64, "b" * 64, "b" * 64 + ".x1", "layout"))
@@ -313,9 +311,7 @@ def test_a_receipt_goes_with_its_image(image: Image) -> None:
     image.discard()
 
 
-def test_the_receipt_of_a_shared_image_is_where_it_can_be_written(
-    image: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_receipt_of_a_shared_image_is_where_it_can_be_written(image, tmp_path, monkeypatch):
     shared = replace(image, path=tmp_path / "shared" / "nemo.sqsh")
     (tmp_path / "shared").mkdir()
     own = shared.receipts / "nemo.sqsh.receipt.json"

@@ -253,10 +253,7 @@ def test_the_engine_of_a_release() -> None:
 
 def test_the_tools_environment_is_the_clone_with_all_that_it_imports(tmp_path: Path) -> None:
     tool = tool_environment(Path("/clone"), tmp_path)
-    assert (tool.link, tool.editable, tool.kind) == (
-        *(tmp_path / "venvs" / "llmb", Path("/clone")),
-        "venv",
-    )
+    assert (tool.link, tool.editable, tool.kind) == (*(tmp_path / "venvs" / "llmb", Path("/clone")), "venv")
     assert tool.lock == Path("/clone/installer/locks/tool.txt")
     assert tool.build_lock == Path("/clone/installer/locks/tool-build.txt")
     assert tool.smoke == ("llmb_common", "llmb_install", "llmb_run", "llmb_charts", *TOOL_IMPORTS)
@@ -298,9 +295,7 @@ def test_an_engine_is_made_of_its_lock_and_shares_with_the_others(monkeypatch: p
 @pytest.mark.parametrize(
     ("release", "oldest", "newest"), [("0.3", (3, 10), (3, 13)), ("0.6", (3, 11), (3, 13))], ids=["0.3", "0.6"]
 )
-def test_an_engine_has_pythons_of_its_own(
-    release: str, oldest: tuple[int, int], newest: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_has_pythons_of_its_own(release, oldest, newest, monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("HOME", "/nowhere")
 
@@ -385,12 +380,9 @@ def test_a_cpu_build_of_torch_is_looked_for_first(tmp_path: Path, monkeypatch: p
         ("os.confstr", lambda name: int("x"), "this machine has no glibc"),
     ],
 )
-def test_a_machine_without_builds_is_told_so(
-    name: str, value: object, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_without_builds_is_told_so(name, value, said, monkeypatch):
     monkeypatch.setattr(name, value)
     lack = engine_module._no_builds()
-    assert lack is not None
     assert said in lack.message
     assert "in a container" in lack.remedy or "in a Linux container" in lack.remedy
 

@@ -66,9 +66,7 @@ def test_a_site_with_a_blocker_has_its_checks_and_status_1(tmp_path: Path) -> No
         (["--workloads", "no-such"], "install", "missing-answers", 2),
     ],
 )
-def test_an_error_names_the_command_and_is_told_to_people_too(
-    words: list[str], command: str, code: str, exit_status: int, tmp_path: Path
-) -> None:
+def test_an_error_names_the_command_and_is_told_to_people_too(words, command, code, exit_status, tmp_path):
     status, said, shown = installer(*words, path=tmp_path / "none")
 
     assert (status, said["command"], said["data"]) == (exit_status, command, None)

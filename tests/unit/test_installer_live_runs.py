@@ -42,9 +42,7 @@ def live_run(install: Path, process: subprocess.Popen[bytes]) -> RunRecord:
 
 
 @pytest.mark.parametrize("words", [("remove", "llama3.1"), ("remove", "all"), ("uninstall", "--yes")])
-def test_it_is_refused_until_the_run_has_ended(
-    installer: Installer, install: Path, training: subprocess.Popen[bytes], words: tuple[str, ...]
-) -> None:
+def test_it_is_refused_until_the_run_has_ended(installer, install, training, words):
     given(install)
     record = live_run(install, training)
     answers = (install / ANSWERS_FILE).read_text()
@@ -59,18 +57,14 @@ def test_it_is_refused_until_the_run_has_ended(
 
 
 @pytest.mark.parametrize("words", [("remove", "llama3.1"), ("uninstall", "--yes")])
-def test_it_is_done_on_demand(
-    installer: Installer, install: Path, training: subprocess.Popen[bytes], words: tuple[str, ...]
-) -> None:
+def test_it_is_done_on_demand(installer, install, training, words):
     given(install)
     live_run(install, training)
     assert installer(*words, "--despite-runs")[0] == 0
     assert training.poll() is None
 
 
-def test_runs_of_other_workloads_and_ended_ones_do_not_matter(
-    installer: Installer, install: Path, training: subprocess.Popen[bytes]
-) -> None:
+def test_runs_of_other_workloads_and_ended_ones_do_not_matter(installer, install, training):
     given(install)
     live_run(install, training)
     make_run(install, "grok1", variables=SMOKE)
@@ -91,9 +85,7 @@ def test_many_are_counted_and_some_are_named(installer: Installer, install: Path
     assert error["message"].endswith(", ...")
 
 
-def test_records_that_cannot_be_read_do_not_keep_a_damaged_installation(
-    installer: Installer, install: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_that_cannot_be_read_do_not_keep_a_damaged_installation(installer, install, monkeypatch):
     def refuse(*_: object) -> None:
         raise RecordError("the index \x1b[31m is gone")
 

@@ -160,9 +160,7 @@ def answered(tmp_path: Path) -> Path:
         (ANSWERED, "a: b\nc: [\n", ":3: not valid YAML", "correct that line"),
     ],
 )
-def test_answers_of_another_version_are_one_sentence_with_line_and_remedy(
-    answered: Path, old: str, new: str, message: str, remedy: str
-) -> None:
+def test_answers_of_another_version_are_one_sentence_with_line_and_remedy(answered, old, new, message, remedy):
     (answered / ANSWERS_FILE).write_text(ANSWERED.replace(old, new))
     with pytest.raises(ConfigError) as caught:
         stored_answers(answered)
@@ -191,7 +189,6 @@ def test_old_answers_are_brought_to_the_newest_schema(answered: Path, monkeypatc
 
     monkeypatch.setattr(migrations, "ANSWERS", (Migration(0, rename),))
     found = stored_answers(answered)
-    assert found is not None
     assert (found.schema, found.env_type, found.install_path) == (1, "venv", str(answered))
     play, _, _ = read_play(answered / ANSWERS_FILE)
     assert (play["schema"], play["env_type"]) == (1, "venv")
@@ -225,8 +222,6 @@ def test_update_says_as_verify_does_what_to_write_by_hand(tmp_path: Path, line: 
         assert remedy in caught.value.remedy
     found = verify_all([part], Reporter(None))
     error = problem_in(found, "update it")
-    assert error is not None
     assert error.remedy == "correct by hand what has a line to write"
     both = problem_in({**found, "tool": "it is damaged"}, "update it")
-    assert both is not None
     assert both.remedy.endswith("to write; then update it")

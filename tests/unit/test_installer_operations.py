@@ -103,7 +103,6 @@ def test_flags_come_before_a_play_file_and_the_files_folder_before_the_default(
     assert run("--play", str(play), "--env-type", "uv", "--dry-run", path=None)[0] == 0
     assert (wanted(part).env_type, wanted(part).install_path) == ("uv", str(install))
     secrets = part.asked_for[-1].secrets
-    assert secrets.hf_token is not None
     assert (secrets.hf_token.reveal(), secrets.keep) == ("hf_x", {"hf_token"})
     play.write_text(text)
     assert run("--play", str(play), "--dry-run", path=None)[0] == 0
@@ -181,9 +180,7 @@ def meanwhile(install: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--env-type", "uv"], ("grok1", "llama4_maverick")),
     ],
 )
-def test_what_another_command_did_meanwhile_stays(
-    run: Run, part: Part, install: Path, meanwhile: None, words: list[str], workloads: tuple[str, ...]
-) -> None:
+def test_what_another_command_did_meanwhile_stays(run, part, install, meanwhile, words, workloads):
     stored(install)
     status, _, err = run(*words)
     assert status == 0, err
@@ -204,9 +201,7 @@ def test_answers_that_somebody_gave_are_not_mixed_with_what_another_command_did(
 # Site checks
 
 
-def test_whether_jobs_ask_for_gpus_is_what_slurm_says_unless_somebody_does(
-    run: Run, part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whether_jobs_ask_for_gpus_is_what_slurm_says_unless_somebody_does(run, part, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "llmb_install.detect.all_partitions", lambda: parse_sinfo("g|up|1:00|8|gpu:8\nx|up|1:00|8|(null)")
     )
@@ -224,9 +219,7 @@ def test_whether_jobs_ask_for_gpus_is_what_slurm_says_unless_somebody_does(
         assert wanted(part).gres is gres, words
 
 
-def test_scripted_answers_are_compared_with_slurm_and_recipes_unless_told_not_to(
-    run: Run, part: Part, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scripted_answers_are_compared_with_slurm_and_recipes_unless_told_not_to(run, part, monkeypatch):
     asked: list[Given] = []
     monkeypatch.setattr("llmb_install.answers.site_checks.slurm_problems", lambda given: asked.append(given) or [])
     b200 = [*SLURM[:2], "--gpu-type", "b200", *SLURM[4:], "--workloads", "grok1"]
@@ -238,9 +231,7 @@ def test_scripted_answers_are_compared_with_slurm_and_recipes_unless_told_not_to
     assert [given["account"] for given in asked] == ["a", "a"]
 
 
-def test_an_installation_is_not_questioned_again(
-    run: Run, part: Part, install: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installation_is_not_questioned_again(run, part, install, monkeypatch):
     asked: list[Given] = []
     monkeypatch.setattr("llmb_install.answers.site_checks.slurm_problems", lambda given: asked.append(given) or [])
     stored(install, cluster_type="slurm", account="a", gpu_partition="g", gpu_type="h100", mpi="pmix")
@@ -324,9 +315,7 @@ def test_without_a_space_check_nothing_is_remembered_of_it(run: Run, part: Part,
         assert wanted(part).space_check is True
 
 
-def test_the_summary_names_answers_secrets_and_what_is_to_come(
-    run: Run, part: Part, install: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_summary_names_answers_secrets_and_what_is_to_come(run, part, install, monkeypatch):
     monkeypatch.setattr(operations, "free_bytes", lambda folder: 7 * 10**9)
     answers = complete(
         {**{"install_path": str(install), "cluster_type": "local", "gpu_type": "cpu", "arch": "x86_64"},
@@ -380,9 +369,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch, run: Run) -> type[Asking]:
     return Asking
 
 
-def test_in_a_terminal_what_is_missing_is_asked(
-    run: Run, part: Part, terminal: type[Asking], install: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_a_terminal_what_is_missing_is_asked(run, part, terminal, install, monkeypatch):
     sit_at_a_terminal(monkeypatch)
     install.mkdir()
     (install / "thesis").touch()
@@ -398,9 +385,7 @@ def test_in_a_terminal_what_is_missing_is_asked(
     assert run("--cluster-type", "local")[0] == 2
 
 
-def test_what_slurm_does_not_have_is_said_while_it_can_be_corrected(
-    run: Run, part: Part, terminal: type[Asking], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_slurm_does_not_have_is_said_while_it_can_be_corrected(run, part, terminal, monkeypatch):
     sit_at_a_terminal(monkeypatch)
     monkeypatch.setattr("llmb_install.answers.site_checks.slurm_problems", lambda given: [RequestError("no account x")])
 
@@ -413,9 +398,7 @@ def test_what_slurm_does_not_have_is_said_while_it_can_be_corrected(
     assert run("--cluster-type", "local", "--gpu-type", "cpu")[0] == 130
 
 
-def test_an_installation_is_asked_about_again_where_no_flag_says_anything(
-    run: Run, part: Part, terminal: type[Asking], install: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installation_is_asked_about_again_where_no_flag_says_anything(run, part, terminal, install, monkeypatch):
     sit_at_a_terminal(monkeypatch)
     stored(install, env_type="uv")
     assert run("--no-space-check", "--dry-run")[0] == 0

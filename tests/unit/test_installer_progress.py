@@ -147,9 +147,7 @@ def test_the_registry_is_asked_as_enroot_asks_it(hub: tuple[str, list[tuple[str,
     assert [allowed for _, allowed in seen] == ["", "", "Bearer t", "Bearer t"]
 
 
-def test_a_password_goes_where_enroot_sends_it(
-    hub: tuple[str, list[tuple[str, str]]], env: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_password_goes_where_enroot_sends_it(hub, env, tmp_path):
     host, seen = hub
     (tmp_path / ".credentials").write_text("machine 127.0.0.1 login ann password $KEY\n")
     assert registry._manifest(f"{host}#basic/nemo:1", "x86_64", env).digest == "sha256:1157"

@@ -62,9 +62,7 @@ def test_pythons_of_uv_are_found_too(old_python: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "below"), [("XDG_DATA_HOME", "uv/python"), ("UV_PYTHON_INSTALL_DIR", "")])
-def test_wherever_uv_keeps_them(
-    old_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, below: str
-) -> None:
+def test_wherever_uv_keeps_them(old_python, tmp_path, monkeypatch, name, below):
     stand_in(tmp_path / "data" / below / "cpython-3.12.1-linux" / "bin" / "python3.12", "/uv/python\\n3 12\\n")
     assert pythons.find_python(pythons.is_tool_python) is None
     monkeypatch.setenv(name, str(tmp_path / "data"))

@@ -109,9 +109,7 @@ def test_an_engine_that_was_made_is_not_called_there_already(quickstart: Quickst
     assert "is there already" not in quickstart(made=("engine-cpu",))[2]
 
 
-def test_the_job_gets_the_callers_variables_without_those_of_a_launch(
-    quickstart: Quickstart, world: Path, tmp_path: Path
-) -> None:
+def test_the_job_gets_the_callers_variables_without_those_of_a_launch(quickstart, world, tmp_path):
     assert quickstart(MODEL_SIZE="405b", DRY_RUN="true", OMP_NUM_THREADS="3", http_proxy="http://p")[0] == 0
     found = dict(line.partition("=")[::2] for line in (world / "environment").read_text().splitlines())
     assert (found["MODEL_SIZE"], found["JOB_TOTAL_GPUS"], found["GPU_TYPE"]) == ("smoke", "2", "cpu")
@@ -147,9 +145,7 @@ def test_a_run_that_is_no_success_is_a_failure(quickstart: Quickstart, world: Pa
     assert "error: the run did not succeed\n  -> look at its log in " in err
 
 
-def test_an_installation_for_something_else_only_gets_the_engine(
-    quickstart: Quickstart, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installation_for_something_else_only_gets_the_engine(quickstart, world, tmp_path, monkeypatch):
     install = tmp_path / "install"
     (install / ".llmb").mkdir(parents=True)
     given = {
@@ -273,9 +269,7 @@ def test_a_gated_repository_names_the_page_to_visit(hub: Hub, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("token", "words"), [(None, "without a token"), (Secret("x"), "to this token")])
-def test_a_hidden_repository_asks_for_a_token(
-    hub: Hub, tmp_path: Path, token: Secret | None, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hidden_repository_asks_for_a_token(hub, tmp_path, token, words, monkeypatch):
     from huggingface_hub.errors import RepositoryNotFoundError
 
     monkeypatch.setenv("HF_ENDPOINT", "https://mirror")

@@ -34,7 +34,7 @@ def test_files_that_changed_since_they_were_installed(tmp_path: Path) -> None:
     rows += ["odd.py,whirl=x,0", "half", f"good.py,{empty}=,0"]
     (metadata / "RECORD").write_text("\n".join(rows) + "\n")
     assert list(package_records.damaged_files(tmp_path)) == [
-        *("bent.py has changed", "gone.py is missing", "folder.py cannot be read (Is a directory)"),
+        *("bent.py has changed", "gone.py is missing", "folder.py cannot be read (Is a directory)")
     ]
     assert package_records.summary(iter("abcd")) == "a, b, c and 1 more"
     assert package_records.summary(iter("abc")) == "a, b, c"

@@ -117,9 +117,7 @@ def test_a_removal_that_was_killed_takes_no_engine_that_is_needed_again(installe
     assert not note.exists()
 
 
-def test_uninstall_ends_with_what_it_runs_in_so_that_it_can_be_called_again(
-    installer: Installer, install: Path
-) -> None:
+def test_uninstall_ends_with_what_it_runs_in_so_that_it_can_be_called_again(installer, install):
     given(install)
     engine_folders(install)
     (install / "cluster_config.yaml").touch()
@@ -162,9 +160,7 @@ def test_uninstall_may_remove_the_results_too(installer: Installer, install: Pat
 
 
 @pytest.mark.parametrize(("typed", "status"), [("yes\n", 0), ("y\n", 2), ("\n", 2)])
-def test_uninstall_is_confirmed_with_a_whole_word(
-    installer: Installer, install: Path, monkeypatch: pytest.MonkeyPatch, typed: str, status: int
-) -> None:
+def test_uninstall_is_confirmed_with_a_whole_word(installer, install, monkeypatch, typed, status):
     import io
     import sys
 

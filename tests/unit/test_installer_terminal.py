@@ -73,13 +73,10 @@ def test_what_is_noted_and_logged_is_there_at_once(tmp_path: Path) -> None:
     with (tmp_path / "shown").open("w") as stream, Reporter(tmp_path / "logs", stream=stream) as reporter:
         reporter.note("noted")
         assert (tmp_path / "shown").read_text() == "noted\n"
-        assert reporter.log_path is not None
         assert reporter.log_path.read_text().endswith(" noted\n")
 
 
-def test_the_first_stage_which_lacks_the_library_has_plain_lines(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_stage_which_lacks_the_library_has_plain_lines(terminal, monkeypatch):
     monkeypatch.setitem(sys.modules, "llmb_install.working.live_lines", None)
     with Reporter(None, stream=terminal) as reporter, reporter.step("building"):
         pass

@@ -24,9 +24,7 @@ from llmb_install.working.reporter import Reporter
 # ruff: noqa: F811  (fixtures)
 
 
-def test_an_update_makes_damaged_parts_again_under_the_lock(
-    run: Run, part: Part, install: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_update_makes_damaged_parts_again_under_the_lock(run, part, install, monkeypatch):
     stored(install)
     part.path.touch()
     part.says = "part is bent"
@@ -51,9 +49,7 @@ def test_an_update_makes_damaged_parts_again_under_the_lock(
     assert pruned == ["yes"]
 
 
-def test_secrets_of_the_environment_are_used_by_an_update(
-    run: Run, part: Part, install: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secrets_of_the_environment_are_used_by_an_update(run, part, install, monkeypatch):
     stored(install)
     monkeypatch.setenv("HF_TOKEN", "hf_x")
     run("update", "--dry-run")
@@ -91,9 +87,7 @@ def test_a_workload_of_an_earlier_release_can_be_removed(run: Run, install: Path
     assert "pretrain_gone" not in (install / ANSWERS_FILE).read_text()
 
 
-def test_uninstall_takes_back_the_key_and_what_was_left_over(
-    run: Run, install: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_uninstall_takes_back_the_key_and_what_was_left_over(run, install, tmp_path, monkeypatch):
     monkeypatch.setenv("ENROOT_CONFIG_PATH", str(tmp_path / "enroot"))
     stored(install)
     store_ngc_key(Secret("nvapi"), os.environ, install)
@@ -128,9 +122,7 @@ def test_results_are_removed_as_a_link_where_they_are_one(run: Run, install: Pat
 
 
 @pytest.mark.parametrize("where", ["stdin", "stderr"])
-def test_nobody_confirms_without_a_terminal(
-    run: Run, install: Path, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
+def test_nobody_confirms_without_a_terminal(run, install, monkeypatch, where):
     stored(install)
     (install / "cluster_config.yaml").touch()
     monkeypatch.setattr(sys, "stdin", io.StringIO("yes\n"))
@@ -151,9 +143,7 @@ def test_what_is_listed_knows_a_whole_image(run: Run, install: Path, monkeypatch
     assert {line[67:] for line in lines[2:]} == {"-"}
 
 
-def test_an_image_of_an_earlier_release_is_named_after_the_work(
-    run: Run, part: Part, install: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_of_an_earlier_release_is_named_after_the_work(run, part, install, monkeypatch):
     old = install / "images" / "old.sqsh"
     old.parent.mkdir(parents=True)
     old.write_bytes(bytes(2000))
@@ -200,9 +190,7 @@ def test_the_quickstart_too_asks_before_a_used_folder(run: Run, install: Path, m
     assert begun == [install]
 
 
-def test_without_a_clone_in_the_environment_it_is_the_one_it_runs_from(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_clone_in_the_environment_it_is_the_one_it_runs_from(run, monkeypatch):
     monkeypatch.setenv("LLMB_REPO", "")
     assert run("--list-workloads")[1].startswith("pretrain_grok1 ")
 

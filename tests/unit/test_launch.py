@@ -105,9 +105,7 @@ def test_the_plan_as_json_has_the_keys_of_the_contract() -> None:
         ({"LLMB_PYTHON": "/nowhere/python"}, 3, "LLMB_PYTHON=/nowhere/python is not there, or not a program"),
     ],
 )
-def test_bad_input_gives_one_message_and_leaves_nothing(
-    tmp_path: Path, variables: dict[str, str], status: int, words: str
-) -> None:
+def test_bad_input_gives_one_message_and_leaves_nothing(tmp_path, variables, status, words):
     given = {"LLMB_INSTALL": str(tmp_path), "GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "256", **variables}
     done = launch("llama3.1", **given)
     assert (done.returncode, done.stdout) == (status, "")

@@ -77,9 +77,7 @@ def test_what_to_know_of_a_plan_goes_to_stderr(start: Any) -> None:
     assert [line[:13] for line in said[-2:]] == ["note: memory:", "note: time: 1"], "the job in short"
 
 
-def test_what_a_machine_without_gpus_cannot_run_is_refused_with_the_dry_run_that_plans_it(
-    start: Any, tmp_path: Path
-) -> None:
+def test_what_a_machine_without_gpus_cannot_run_is_refused_with_the_dry_run_that_plans_it(start, tmp_path):
     (tmp_path / "cluster_config.yaml").write_text("schema: 1\ncluster_type: local\ngpu_type: cpu\n")
     status, out, err = start(JOB_TOTAL_GPUS="1024")
     assert (status, out) == (2, "")
@@ -119,9 +117,7 @@ def test_a_wrong_request_is_a_message_and_status_2(start: Any) -> None:
     assert err.startswith("error: JOB_TOTAL_GPUS=x is not a positive whole number\n  -> ")
 
 
-def test_a_job_that_was_submitted_is_told_with_its_folder(
-    start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_was_submitted_is_told_with_its_folder(start, tmp_path, monkeypatch):
     from support.runs import make_run
 
     record = make_run(tmp_path, state="SUBMITTED", job_id="77")
@@ -267,9 +263,7 @@ PEAKS = {
         ("h100", "hopper", 8, 1, "x86_64", 80),
     ],
 )
-def test_a_gpu_is_what_its_maker_says(
-    name: str, generation: str, per_node: int, nvlink_nodes: int, host: str, memory: int
-) -> None:
+def test_a_gpu_is_what_its_maker_says(name, generation, per_node, nvlink_nodes, host, memory):
     gpu = gpus.GPUS[name]
     assert (gpu.generation, gpu.per_node, gpu.nvlink_nodes, gpu.host) == (generation, per_node, nvlink_nodes, host)
     assert gpu.memory_gb == memory

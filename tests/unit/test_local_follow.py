@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -87,15 +86,12 @@ def test_a_failure_is_told_with_exit_code_cause_and_the_log(record: RunRecord) -
     script(record, "echo 'torch.cuda.OutOfMemoryError: CUDA out of memory' >> \"$log\"; exit 7")
     with pytest.raises(CheckFailed, match=r"the run failed with exit code 7: .*out of memory") as caught:
         start(record)
-    assert caught.value.remedy is not None
     assert caught.value.remedy.endswith(f"llmb-run why {record.paths.run_id}, or the whole log: {record.paths.log}")
     after = load_record(record.paths.folder)
     assert (after.state, after.detail, "job" in after.manifest) == ("FAILED", "exit code 7", True)
 
 
-def test_the_job_gets_no_input_and_knows_whose_run_it_is(
-    record: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_job_gets_no_input_and_knows_whose_run_it_is(record, tmp_path, monkeypatch):
     monkeypatch.setenv("KEPT", "from the caller")
     script(record, 'echo "$LLMB_RUN_DIR, $KEPT, input: $(cat)"; cut -d" " -f5 "/proc/$$/stat"')
     start(record)
@@ -104,9 +100,7 @@ def test_the_job_gets_no_input_and_knows_whose_run_it_is(
     assert int(group) != os.getpgid(0), "Ctrl-C at the terminal is for whoever follows it"
 
 
-def test_progress_is_the_first_step_and_every_tenth(
-    record: RunRecord, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_is_the_first_step_and_every_tenth(record, monkeypatch, capfd):
     while_it_prints(record, monkeypatch, *map(step, (1, 2, 9, 10, 11, 20)), "a line that is no step\n", step(21))
     out, err = capfd.readouterr()
     assert [line.split(",")[0] for line in err.splitlines()] == [f"  step {n} of 50" for n in (1, 10, 20)]
@@ -122,9 +116,7 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(
     ("steps", "shown"), [((2, 3), "\r  step 2 of 50, N s\r  step 3 of 50, N s\n"), ((), "")], ids=["steps", "none"]
 )
-def test_on_a_terminal_progress_is_one_line(
-    record: RunRecord, monkeypatch: pytest.MonkeyPatch, steps: tuple[int, ...], shown: str
-) -> None:
+def test_on_a_terminal_progress_is_one_line(record, monkeypatch, steps, shown):
     terminal = Terminal()
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", terminal)
@@ -132,9 +124,7 @@ def test_on_a_terminal_progress_is_one_line(
     assert re.sub(r"[0-9]+ s", "N s", terminal.getvalue()) == shown
 
 
-def test_half_a_line_is_read_when_it_is_whole(
-    record: RunRecord, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_half_a_line_is_read_when_it_is_whole(record, monkeypatch, capfd):
     line = step(10)
     while_it_prints(record, monkeypatch, step(1) + line[:20], line[20:])
     assert [line.split(",")[0] for line in capfd.readouterr().err.splitlines()] == ["  step 1 of 50", "  step 10 of 50"]
@@ -144,7 +134,6 @@ def test_a_detached_run_is_on_record_with_its_process_and_goes_on(record: RunRec
     script(record, 'until [[ -e $LLMB_RUN_DIR/go ]]; do sleep 0.02; done; echo done; touch "$LLMB_RUN_DIR/gone"')
     running = start(record, detach=True)
     assert running.state == "RUNNING"
-    assert running.process is not None
     assert identify(running.process.pid) == running.process
     (record.paths.folder / "go").touch()
     deadline = time.monotonic() + 300

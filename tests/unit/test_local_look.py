@@ -72,9 +72,7 @@ def old(record: RunRecord, seconds: float = START_SECONDS + 5) -> RunRecord:
         ([{"event": "signal"}, {"event": "end", "exit_code": 0}], "COMPLETED", "ended by a signal"),
     ],
 )
-def test_what_the_job_says_of_its_end_counts(
-    record: RunRecord, events: list[dict[str, object]], state: str, detail: str
-) -> None:
+def test_what_the_job_says_of_its_end_counts(record, events, state, detail):
     say(record, START, *({**event, "time": 2000.0} for event in events))
     # Even where its process seems to live: a pid is used again.
     found = look(replace(record, process=me()))

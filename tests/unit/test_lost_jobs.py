@@ -68,9 +68,7 @@ def test_a_job_that_is_seen_again_is_missing_no_more(record: RunRecord, fake: Fa
         ("COMPLETED", "0:0", ""),
     ],
 )
-def test_how_a_job_ended_is_told_as_accounting_has_it(
-    record: RunRecord, fake: FakeSlurm, state: str, code: str, detail: str
-) -> None:
+def test_how_a_job_ended_is_told_as_accounting_has_it(record, fake, state, code, detail):
     fake.change("1", known=["sacct"], state=state, exit_code=code)
     seen = look(record)
     assert (seen.state, seen.detail) == (state, detail)

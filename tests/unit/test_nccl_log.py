@@ -31,7 +31,6 @@ NETWORKS = [
 @pytest.mark.parametrize(("name", "version", "network", "sockets"), NETWORKS, ids=lambda value: str(value))
 def test_published_logs(name: str, version: str | None, network: str, sockets: bool) -> None:
     log = read_nccl_log(LOGS / name)
-    assert log is not None
     assert (log.version, log.network, log.sockets) == (version, network, sockets)
 
 
@@ -41,12 +40,10 @@ def test_every_published_log_is_tried() -> None:
 
 def test_channels_are_counted_by_their_transport() -> None:
     log = read_nccl_log(LOGS / "ib_h20.log")
-    assert log is not None
     assert log.transports == {"NET/IB/GDRDMA": 3, "P2P/CUMEM": 1}
     shared = "n1:1:2 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct"
     assert parse_nccl_log([shared]).transports == {"SHM": 1}
     nvls = read_nccl_log(LOGS / "nvls_h100.log")
-    assert nvls is not None
     assert nvls.transports == {"P2P/CUMEM": 1, "NVLS": 1}
 
 
@@ -110,7 +107,6 @@ def test_a_huge_log_of_distinct_names_stays_small(tmp_path: Path) -> None:
     many = (f"n:1:2 [0] NCCL INFO Channel {i}/0 : 0[0] -> 1[0] [send] via NET/name{i}/0\n" for i in range(2000))
     (tmp_path / "log").write_text("".join(many) + "x" * 3_000_000 + "via" * 1000)
     log = read_nccl_log(tmp_path / "log")
-    assert log is not None
     assert len(log.transports) == 64
     assert MOST_BYTES < 1 << 25
     assert parse_nccl_log([]) == NcclLog()

@@ -37,9 +37,7 @@ def test_sockets_between_nodes(plan: JobPlan) -> None:
         ({"NET/FasTrak": 8}, ("FasTrak",), False),
     ],
 )
-def test_adapters_that_do_not_reach_the_gpus_memory(
-    plan: JobPlan, transports: dict[str, int], networks: tuple[str, ...], found: bool
-) -> None:
+def test_adapters_that_do_not_reach_the_gpus_memory(plan, transports, networks, found):
     log = NcclLog(version="2.27.3", networks=networks, transports=transports)
     text = "no GPUDirect RDMA between adapters and GPUs: b (IB)"
     assert said(plan, node("a"), node("b", nccl=log)) == ([("no-gpudirect", "problem", text)] if found else [])
@@ -79,9 +77,7 @@ JOINED = NcclLog(version="2.27.3", networks=("IB",), transports={"P2P/MNNVL": 8}
         ({"transports": {"P2P/MNNVL": 8, "NET/IB/GDRDMA": 8}}, (None, None), "NCCL goes over the network from a"),
     ],
 )
-def test_a_pair_that_nvlink_joins_or_not(
-    plan: JobPlan, changes: dict[str, Any], domains: tuple[str | None, str | None], text: str
-) -> None:
+def test_a_pair_that_nvlink_joins_or_not(plan, changes, domains, text):
     grace = msgspec.structs.replace(plan, gpu_type="gb200", gpus_per_node=4, slurm=None)
     log = msgspec.structs.replace(JOINED, **changes)
 
@@ -114,9 +110,7 @@ def test_a_network_that_nobody_logged(plan: JobPlan) -> None:
     ],
 )
 @pytest.mark.parametrize("used", [True, False])
-def test_an_adapter_unlike_those_of_its_name(
-    plan: JobPlan, changes: dict[str, Any], severity: str, text: str, used: bool
-) -> None:
+def test_an_adapter_unlike_those_of_its_name(plan, changes, severity, text, used):
     """Where nobody knows what NCCL uses, any port may be one that has no cable."""
     usual = {"state": "ACTIVE", "rate_gbps": 400.0, "firmware": "28"}
 

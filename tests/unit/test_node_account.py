@@ -140,9 +140,7 @@ def test_a_folder_that_takes_nothing_is_no_error(tmp_path: Path, capfd: pytest.C
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_look_that_fails_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_look_that_fails_is_no_error(tmp_path, monkeypatch, capfd):
     def broken(*_: object) -> None:
         raise RuntimeError("nobody thought of this")
 

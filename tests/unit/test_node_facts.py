@@ -290,9 +290,7 @@ def test_looks_under_load_end_before_iterations_are_measured(looks: list[float |
     assert len(written(tmp_path)["samples"]) == 1
 
 
-def test_a_tool_that_does_not_answer_is_not_asked_again(
-    looks: list[float | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tool_that_does_not_answer_is_not_asked_again(looks, tmp_path, monkeypatch):
     monkeypatch.setattr(gpus, "snapshot", lambda: {"time": 1.0, "missing": "it hangs", "gpus": []})
     node = Node(tmp_path, FIRST, {})
     node.start(uses_nccl=False)
@@ -329,9 +327,7 @@ def test_the_domain_of_nvlink_over_nodes(names: tuple[str, str], cluster: str, c
 
 
 @pytest.mark.parametrize(("count", "restart"), [("3", 3), ("", 0), ("x", 0), ("-1", 0)])
-def test_outside_of_slurm_there_is_no_job_and_no_restart(
-    looks: list[float | None], tmp_path: Path, count: str, restart: int
-) -> None:
+def test_outside_of_slurm_there_is_no_job_and_no_restart(looks, tmp_path, count, restart):
     node = Node(tmp_path, FIRST, {"SLURM_RESTART_COUNT": count})
     node.start(uses_nccl=False)
     node.wait()
@@ -352,9 +348,7 @@ def test_a_file_is_named_after_its_node(looks: list[float | None], tmp_path: Pat
     assert written(tmp_path)["host"] == name
 
 
-def test_a_number_that_json_does_not_have_leaves_the_account_as_it_was(
-    looks: list[float | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_number_that_json_does_not_have_leaves_the_account_as_it_was(looks, tmp_path, monkeypatch):
     node = Node(tmp_path, FIRST, {})
     node.start(uses_nccl=False)
     node.wait()

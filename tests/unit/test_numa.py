@@ -64,9 +64,7 @@ def on(*nodes: int) -> list[str]:
         ({0: "0", 1: "1", 2: "2", 3: "3"}, on(0, 2)),
     ],
 )
-def test_ranks_are_spread_over_the_nodes_that_have_cpus_in_order(
-    tmp_path: Path, nodes: dict[int, str], expected: list[str]
-) -> None:
+def test_ranks_are_spread_over_the_nodes_that_have_cpus_in_order(tmp_path, nodes, expected):
     assert bound(tmp_path, nodes, len(expected)) == expected
 
 

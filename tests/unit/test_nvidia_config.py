@@ -96,9 +96,7 @@ def test_the_image_is_what_the_installer_imported(tmp_path: Path) -> None:
     assert described(record)["container_info"] == {"images": ["nvcr.io#nvidia/nemo:26.02.01"]}
 
 
-def test_it_appears_with_the_job_id_and_a_full_disk_does_not_matter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_appears_with_the_job_id_and_a_full_disk_does_not_matter(tmp_path, monkeypatch):
     record = make_run(tmp_path, job_id=None, state="SUBMITTING")
     folder = record.paths.folder
     assert not list(folder.glob("llmb-config_*"))

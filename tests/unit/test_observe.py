@@ -123,9 +123,7 @@ def test_duplicate_rows_are_one_job(record: RunRecord, fake: FakeSlurm) -> None:
     assert look(record).record.state == "RUNNING"
 
 
-def test_an_empty_answer_is_not_yet_a_lost_job(
-    record: RunRecord, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_empty_answer_is_not_yet_a_lost_job(record, fake, monkeypatch):
     fake.change("1", known=[])
     fake.say("sacct", "disabled")
     seen = look(record)
@@ -221,9 +219,7 @@ def test_a_writer_in_between_is_not_overwritten(record: RunRecord, fake: FakeSlu
     assert load_record(record.paths.folder).state == "CANCELLED"
 
 
-def test_waiting_gives_up_after_many_unanswered_queries(
-    record: RunRecord, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_gives_up_after_many_unanswered_queries(record, fake, monkeypatch):
     monkeypatch.setattr("llmb_common.observe.waiting.TOLERATED", 2)
     monkeypatch.setattr("llmb_common.observe.waiting.FIRST_DELAY", 0.01)
     fake.say("squeue", "error")

@@ -117,9 +117,7 @@ def test_where_the_record_cannot_be_written_the_truth_is_told_all_the_same(plan:
 # Waiting
 
 
-def test_it_is_asked_at_growing_intervals_and_soon_again_after_news(
-    plan: JobPlan, told: Told, pauses: list[float]
-) -> None:
+def test_it_is_asked_at_growing_intervals_and_soon_again_after_news(plan, told, pauses):
     answers = iter([Finding(RUNNING)] * 4 + [Finding("COMPLETING"), Finding("COMPLETING"), Finding(COMPLETED)])
     told.sees = lambda record: next(answers)
     rounds: list[str] = []
@@ -151,9 +149,7 @@ def test_ended_runs_are_not_waited_for(plan: JobPlan, told: Told, pauses: list[f
     assert pauses == []
 
 
-def test_a_scheduler_that_restarts_is_waited_for_a_quarter_of_an_hour(
-    plan: JobPlan, told: Told, pauses: list[float]
-) -> None:
+def test_a_scheduler_that_restarts_is_waited_for_a_quarter_of_an_hour(plan, told, pauses):
     told.sees = lambda record: Finding(unknown="no answer")
     with pytest.raises(AnswerLost) as caught:
         wait([run(plan)])
@@ -184,9 +180,7 @@ def test_a_run_that_is_ended_is_seen_to_end(plan: JobPlan, told: Told, pauses: l
     assert pauses == pytest.approx([0.1, 0.15])
 
 
-def test_one_that_takes_its_time_is_told_as_it_is_after_ten_seconds(
-    plan: JobPlan, told: Told, pauses: list[float]
-) -> None:
+def test_one_that_takes_its_time_is_told_as_it_is_after_ten_seconds(plan, told, pauses):
     assert [item.state for item in cancel([run(plan)])] == [RUNNING]
     assert 10 <= sum(pauses) < 11.1
     assert max(pauses) == 1.0
@@ -261,9 +255,7 @@ def test_a_task_is_only_ended_when_it_was_just_seen(plan: JobPlan, told: Told, f
     assert told.ended == []
 
 
-def test_a_task_that_vanishes_when_it_is_cancelled_was_cancelled(
-    plan: JobPlan, told: Told, pauses: list[float]
-) -> None:
+def test_a_task_that_vanishes_when_it_is_cancelled_was_cancelled(plan, told, pauses):
     told.sees = lambda record: Finding(missing=bool(told.ended))
     (after,) = cancel([run(plan, "PENDING", **TASK)])
     assert (after.state, pauses) == (CANCELLED, [])

@@ -341,9 +341,7 @@ def test_a_host_that_did_not_answer_is_not_asked_twice(index: Index, monkeypatch
     ],
 )
 @pytest.mark.usefixtures("locked")
-def test_which_wheel_is_for_this_machine(
-    monkeypatch: pytest.MonkeyPatch, name: str, machine: str, libc: str, right: bool
-) -> None:
+def test_which_wheel_is_for_this_machine(monkeypatch, name, machine, libc, right):
     monkeypatch.setattr("platform.machine", lambda: machine)
     monkeypatch.setattr("platform.libc_ver", lambda: (libc, ""))
     assert uv.is_for_here(name) == right
@@ -420,9 +418,7 @@ def stand_in(tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.mark.parametrize(("script", "said"), [("echo a; echo ' why '; exit 2", "why"), ("exit 3", "exit status 3")])
-def test_why_uv_could_not_fetch_a_python(
-    tmp_path: Path, stand_in: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, script: str, said: str
-) -> None:
+def test_why_uv_could_not_fetch_a_python(tmp_path, stand_in, monkeypatch, script, said):
     program = stand_in(f"#!/bin/sh\necho $* $UV_HTTP_RETRIES $(cat) > {tmp_path}/asked\n{script}\n")
     monkeypatch.setattr(uv, "BESIDE", program.parent)
     assert uv.fetch_python("3.12", tmp_path, NONE | {"PATH": "/bin"}) == said

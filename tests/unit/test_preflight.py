@@ -70,9 +70,7 @@ def test_a_checkpoint_that_training_would_refuse_is_refused_here(tmp_path: Path)
         ("1.1", None, None),  # no experts
     ],
 )
-def test_a_checkpoint_whose_experts_optimizer_cannot_be_loaded(
-    tmp_path: Path, saved: str, ep: int | None, words: str | None
-) -> None:
+def test_a_checkpoint_whose_experts_optimizer_cannot_be_loaded(tmp_path, saved, ep, words):
     folder = checkpoint(tmp_path / "checkpoints")
     index = folder / "iter_0000020" / ".metadata"
     index.write_bytes(b"\x8c\x18rng_state/shard_0.0.0_%s\x94" % saved.encode())

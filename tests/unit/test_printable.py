@@ -97,9 +97,7 @@ def test_a_script_reaches_a_file_unchanged(cli: Cli) -> None:
     assert cli("show", run.paths.run_id, "--script").out == "echo a\u00a0b\n"
 
 
-def test_the_installer_prints_what_programs_say_without_escapes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_installer_prints_what_programs_say_without_escapes(tmp_path, capsys):
     def fails() -> int:
         with Reporter(tmp_path, verbose=True) as reporter:
             reporter.log(f"enroot: {NASTY}")

@@ -38,7 +38,6 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
     for child in children:
         child.kill()
         child.wait()
-        assert child.stdout is not None
         child.stdout.close()
 
 
@@ -47,7 +46,6 @@ def start(started: list[subprocess.Popen[str]], program: str, *arguments: str, *
     command = [sys.executable, "-c", program, *arguments]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **env})
     started.append(child)
-    assert child.stdout is not None
     assert child.stdout.readline() == "ready\n"
     found = identify(child.pid)
     assert found is not None
@@ -57,7 +55,6 @@ def start(started: list[subprocess.Popen[str]], program: str, *arguments: str, *
 def test_a_process_is_known_by_host_pid_start_and_boot() -> None:
     me = identify()
     assert me == identify(os.getpid())
-    assert me is not None
     assert (me.host, me.pid) == (platform.node(), os.getpid())
     assert me.boot == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     # proc(5): field 22, the time the process started after boot, in clock ticks.
@@ -154,9 +151,7 @@ def test_only_the_first_process_is_the_systems(monkeypatch: pytest.MonkeyPatch) 
     assert [pid for pid in (-1, 0, 1, 2) if is_ours_to_end(pid)] == [2]
 
 
-def test_a_process_of_another_user_is_not_ours_to_end(
-    started: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_of_another_user_is_not_ours_to_end(started, monkeypatch):
     child = start(started, OBEDIENT)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     assert not is_ours_to_end(child.pid)
@@ -170,9 +165,7 @@ def test_processes_are_found_by_an_argument_as_a_whole(started: list[subprocess.
     assert not runs_with(str(tmp_path / "other"))
 
 
-def test_processes_are_found_by_what_they_were_started_with(
-    started: list[subprocess.Popen[str]], tmp_path: Path
-) -> None:
+def test_processes_are_found_by_what_they_were_started_with(started, tmp_path):
     child = start(started, OBEDIENT, LLMB_RUN_DIR=str(tmp_path))
     assert with_variable("LLMB_RUN_DIR", str(tmp_path)) == [child]
     assert with_variable("LLMB_RUN_DIR", str(tmp_path)[:-1]) == []
@@ -215,9 +208,7 @@ def test_who_saves_for_long_is_told_once(started: list[subprocess.Popen[str]], m
 
 
 @pytest.mark.parametrize("hurry", [True, False])
-def test_one_that_does_not_is_killed_when_patience_ends(
-    started: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch, hurry: bool
-) -> None:
+def test_one_that_does_not_is_killed_when_patience_ends(started, monkeypatch, hurry):
     leader, member = start(started, STUBBORN), start(started, STUBBORN)
     killed: list[bool] = []
 
@@ -242,9 +233,7 @@ def test_patience_is_for_a_leader_that_saves(started: list[subprocess.Popen[str]
     assert started[0].wait() == 7
 
 
-def test_without_pidfds_a_signal_still_needs_the_very_process(
-    started: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_pidfds_a_signal_still_needs_the_very_process(started, monkeypatch):
     """As on macOS, and before Linux 5.3."""
     child = start(started, OBEDIENT)
     monkeypatch.delattr(os, "pidfd_open")

@@ -45,7 +45,6 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 def test_a_process_is_known_by_the_date_of_its_start() -> None:
     found = identify(4711)
-    assert found is not None
     assert (found.pid, found.start, found.boot) == (4711, STARTED, "")
     assert is_alive(found)
     assert not is_alive(ProcessId(found.host, 4711, "Sat Nov 22 09:41:08 2026", ""))

@@ -57,7 +57,6 @@ def test_a_program_that_is_ended_has_time_to_tidy_up(monkeypatch: pytest.MonkeyP
     """srun cancels its job then. One that has ended is not killed."""
     script = "trap 'echo tidied; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
     with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, start_new_session=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         end_session(process.pid, 20.0, process.poll)
         assert process.stdout.read() == b"tidied\n"

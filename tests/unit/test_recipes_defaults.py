@@ -172,7 +172,6 @@ def test_the_newest_generation_comes_first(llama: Recipe) -> None:
 def test_a_published_result_belongs_to_the_row_that_has_its_gpu_count(grok: Recipe) -> None:
     for result in grok.results:
         row = find_row(grok, result)
-        assert row is not None
         assert (row.gpu, row.size) == (result.gpu, "314b")
         assert result.gpus in row.scales
     assert find_row(grok, msgspec.structs.replace(grok.results[0], gpus=1024)) is None

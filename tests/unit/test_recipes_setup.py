@@ -65,8 +65,7 @@ def test_without_slurm_it_is_this_machine(install: Path):
 
 
 @pytest.mark.parametrize(
-    ("program", "variables", "kind"),
-    [("", {}, "local"), ("sbatch", {}, "slurm"), ("", {"SLURM_JOB_ID": "7"}, "slurm")],
+    ("program", "variables", "kind"), [("", {}, "local"), ("sbatch", {}, "slurm"), ("", {"SLURM_JOB_ID": "7"}, "slurm")]
 )
 def test_whether_there_is_slurm_is_found_out(install: Path, program: str, variables: dict[str, str], kind: str):
     tools = install.parent / "bin"

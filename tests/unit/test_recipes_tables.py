@@ -101,9 +101,7 @@ def test_a_wrong_mark_is_an_error(text: str, message: str):
     assert caught.value.remedy
 
 
-def test_without_folders_all_recipes_are_checked_and_the_first_problem_ends_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_folders_all_recipes_are_checked_and_the_first_problem_ends_it(tmp_path, monkeypatch, capsys):
     for name in ("grok1", "llama4"):
         shutil.copytree(ROOT / name, tmp_path / name)
     monkeypatch.setenv("LLMB_REPO", str(tmp_path))

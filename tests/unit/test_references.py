@@ -70,7 +70,6 @@ def test_releases_have_an_order() -> None:
 def matches(row: dict[str, Any], result: Result) -> bool:
     """Whether ``result`` is what the summary's ``row`` prints, by every printed column."""
     configuration = find_row(LLAMA, result)
-    assert configuration is not None
     columns = (configuration.tp, configuration.pp, configuration.cp, configuration.vp or 1, configuration.mbs)
     return (
         row["task"] == "pretrain"
@@ -164,7 +163,6 @@ def test_a_result_of_the_other_engine_is_an_indication_and_names_the_references_
     (reference, _) = published_references(plan, LLAMA)
     verdict = judge_runs(plan, [StepTime(10.3, 0.001, count=10)], reference)
     assert verdict.text.startswith("indication: ")
-    assert verdict.decision is not None
     assert verdict.decision.limit > 1 + RELEASE_SPREAD["dense"].slowest
     assert str(verdict.reference).endswith("Megatron-Bridge, nemo:25.11)")
 
@@ -185,8 +183,6 @@ def test_each_fp8_scaling_has_its_own_results(tmp_path: Path) -> None:
     b200 = {"GPU_TYPE": "b200", "MODEL_SIZE": "8b", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "8"}
     current = published_result(plan_for(tmp_path, **b200), LLAMA)
     microscaled = published_result(plan_for(tmp_path, **b200, FP8_RECIPE="mx"), LLAMA)
-    assert current is not None
-    assert microscaled is not None
     assert (current.step_seconds, microscaled.step_seconds) == (4.28, 4.44)
     assert published_result(plan_for(tmp_path, **b200, FP8_RECIPE="ds"), LLAMA) is None
 

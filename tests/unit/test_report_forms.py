@@ -171,9 +171,7 @@ def test_the_page_is_small_enough_to_send(made: str) -> None:
     assert len(made) < 1_200_000, "of which the library is 900,000"
 
 
-def test_the_page_needs_the_script_alone_and_not_what_makes_it(
-    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_needs_the_script_alone_and_not_what_makes_it(report, tmp_path, monkeypatch):
     """Without either, the command says what to install."""
     script = charts_library.charts_library()
     charts_library.install(tmp_path)

@@ -143,8 +143,6 @@ OK = {"status": "Success"}
         ),
     ],
 )
-def test_the_conclusion_is_one_sentence(
-    groups: list[dict[str, Any]], results: list[dict[str, Any]], kind: str, text: str
-) -> None:
+def test_the_conclusion_is_one_sentence(groups, results, kind, text):
     found = conclude(groups, results, ())
     assert (found.kind, found.text) == (kind, text)

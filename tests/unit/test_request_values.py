@@ -177,9 +177,7 @@ def test_switches_have_words(name: str, word: str, value: bool) -> None:
         ({**PROFILE, "ENABLE_NCCLTRACE": "1"}, "ENABLE_PROFILE and ENABLE_NCCLTRACE exclude each other", "run once"),
     ],
 )
-def test_what_is_not_understood_is_named_with_what_would_be(
-    variables: dict[str, str], message: str, remedy: str
-) -> None:
+def test_what_is_not_understood_is_named_with_what_would_be(variables, message, remedy):
     with pytest.raises(RequestError) as caught:
         read_request(variables)
     assert message in caught.value.message

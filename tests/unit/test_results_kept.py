@@ -81,9 +81,7 @@ LOGS = {
 
 @pytest.mark.parametrize("name", LOGS)
 @pytest.mark.parametrize("arguments", [(), ("--window", "5-14"), ("--group",)])
-def test_kept_figures_are_those_of_a_fresh_measurement(
-    cli: Cli, reads: list[str], name: str, arguments: tuple[str, ...]
-) -> None:
+def test_kept_figures_are_those_of_a_fresh_measurement(cli, reads, name, arguments):
     make_run(cli.install, log=LOGS[name])
     make_run(cli.install, log=LOGS[name], state="FAILED")
     first = results(cli, *arguments)
@@ -154,9 +152,7 @@ def test_what_changed_is_read_anew(cli: Cli, change: Callable[[RunRecord], None]
     assert after == fresh(cli)
 
 
-def test_a_file_that_changed_a_moment_ago_is_read_again(
-    cli: Cli, reads: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_changed_a_moment_ago_is_read_again(cli, reads, monkeypatch):
     """It could change once more within the same tick of the file system's clock."""
     monkeypatch.setattr(kept, "_COARSE_NS", 60_000_000_000)
     make_run(cli.install, log=LOG)

@@ -73,9 +73,7 @@ def test_killed_and_run_again(cluster: Cli, fake: FakeSlurm, at: int, more: tupl
 
 
 @pytest.mark.parametrize("repeats", [1, 3])
-def test_killed_with_its_runs_outside_the_installation(
-    repeats: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_killed_with_its_runs_outside_the_installation(repeats, tmp_path, monkeypatch, capsys):
     """The index learns of such a folder by the first run that is noted there: killed before, it knows of no job."""
     instant.install_executor(monkeypatch, tmp_path / "instant")
     cli = Cli(RunSite(tmp_path, "instant").install, monkeypatch, capsys)
@@ -97,9 +95,7 @@ def test_again_does_not_resume(cluster: Cli, fake: FakeSlurm) -> None:
     assert len(fake.jobs()) == 2 + 5
 
 
-def test_another_command_or_another_day_is_another_request(
-    cluster: Cli, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_command_or_another_day_is_another_request(cluster, fake, monkeypatch):
     with_room_for_two(cluster)
     assert cluster(*FIVE, "--max-steps", "60").status == 0
     assert len(fake.jobs()) == 2 + 5

@@ -132,9 +132,7 @@ def test_a_lost_answer_of_an_accepted_job(site: RunSite, fake: FakeSlurm) -> Non
     assert (record.job_id, len(fake.jobs())) == ("1", 1)
 
 
-def test_no_answer_and_no_job_is_submitted_again_when_that_is_certain(
-    site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_answer_and_no_job_is_submitted_again_when_that_is_certain(site, fake, monkeypatch):
     monkeypatch.setattr(slurm_runs, "LOCAL_GRACE_SECONDS", 600)
     fake.say("sbatch", "error")
     with pytest.raises(AnswerLost, match="unknown whether"):
@@ -198,9 +196,7 @@ def test_a_refusal_leaves_nothing(site: RunSite, fake: FakeSlurm) -> None:
     assert find_runs(site.install) == []
 
 
-def test_a_run_that_another_process_is_submitting_is_left_alone(
-    site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_another_process_is_submitting_is_left_alone(site, fake, monkeypatch):
     """A submission whose process is alive is not taken over, not even by the same request."""
     monkeypatch.setattr(slurm_runs, "LOCAL_GRACE_SECONDS", 30)
     fake.say("sbatch", "error")

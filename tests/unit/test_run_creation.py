@@ -92,9 +92,7 @@ def test_a_profiled_run_has_a_place_for_its_profiles(plan: JobPlan, code: Path) 
         (errno.ENOSPC, "check free space and quota; then run the same command again"),
     ],
 )
-def test_a_folder_that_cannot_be_written_says_why_and_where_to_go(
-    plan: JobPlan, code: Path, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
-) -> None:
+def test_a_folder_that_cannot_be_written_says_why_and_where_to_go(plan, code, monkeypatch, number, remedy):
     def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number), "/somewhere")
 

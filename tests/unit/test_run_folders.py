@@ -115,9 +115,7 @@ def test_a_new_file_replaces_none_and_has_its_mode_whatever_the_umask(tmp_path: 
     assert (tmp_path / "a").read_bytes() == b"text"
 
 
-def test_what_must_survive_a_power_cut_is_whole_when_it_is_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_must_survive_a_power_cut_is_whole_when_it_is_synced(tmp_path, monkeypatch):
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
     write_new(tmp_path / "a", b"text")
@@ -140,7 +138,6 @@ def test_a_run_is_ours_where_folder_and_record_are(run: Path, monkeypatch: pytes
     monkeypatch.setattr(ownership, "me", lambda: 4_000_001)
     monkeypatch.setattr(ownership, "_owner_of_new_file", lambda descriptor: None)
     found = refusal(run)
-    assert found is not None
     assert found.message == f"{run} belongs to {user_name(os.geteuid())}, not to you (user 4000001)"
     assert (found.code, "only its owner can continue or cancel a run" in found.remedy) == ("not-yours", True)
 
@@ -166,7 +163,6 @@ def test_a_record_is_a_plain_file(run: Path, make: object, says: str) -> None:
     make(run / "run.json")  # type: ignore[operator]
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     found = refusal(run)
-    assert found is not None
     assert found.message == says.format(run)
     assert len(os.listdir("/proc/self/fd")) == before, "nothing stays open"  # noqa: PTH208
 

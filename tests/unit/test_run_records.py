@@ -50,9 +50,7 @@ EIGHT_IN_THE_EVENING = 1793304000.0
 """2026-10-29, 20:00 UTC."""
 
 
-def test_runs_of_one_evening_share_a_day_wherever_somebody_asks(
-    record: RunRecord, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_of_one_evening_share_a_day_wherever_somebody_asks(record, monkeypatch):
     def day(hours: float, offset: object = 0) -> str:
         states = (State("PENDING", 0.0, ""), State("RUNNING", EIGHT_IN_THE_EVENING + 3600 * hours, ""))
         return replace(record, states=states, manifest={**record.manifest, "utc_offset": offset}).day

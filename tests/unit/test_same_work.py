@@ -210,9 +210,7 @@ def test_scales_of_different_jobs_are_no_line(scales: tuple[JobPlan, JobPlan], f
 @pytest.mark.parametrize(
     "change", [{"checkpoint__enabled": True}, {"checkpoint__load": "/c"}, {"profile": PROFILE}, {"overridden": ("tp",)}]
 )
-def test_nor_are_those_that_do_more_or_were_changed_by_hand(
-    scales: tuple[JobPlan, JobPlan], change: dict[str, Any]
-) -> None:
+def test_nor_are_those_that_do_more_or_were_changed_by_hand(scales, change):
     small, large = scales
     assert lines_of(small, changed(large, **change)) == []
 

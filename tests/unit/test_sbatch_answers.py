@@ -95,9 +95,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("words", "advice"), REFUSALS)
-def test_a_refusal_is_told_in_sbatchs_words_with_advice_and_leaves_no_run(
-    site: RunSite, slurm: Slurm, words: str, advice: str
-) -> None:
+def test_a_refusal_is_told_in_sbatchs_words_with_advice_and_leaves_no_run(site, slurm, words, advice):
     slurm.sbatch(errors=f"sbatch: error: {words}\n", status=1)
     with pytest.raises(SchedulerError) as caught:
         submit(site.plan(), RECIPE)
@@ -130,9 +128,7 @@ LOST = [
 
 
 @pytest.mark.parametrize(("output", "errors", "status"), LOST)
-def test_where_nobody_knows_whether_there_is_a_job_the_run_stays(
-    site: RunSite, slurm: Slurm, output: str, errors: str, status: int
-) -> None:
+def test_where_nobody_knows_whether_there_is_a_job_the_run_stays(site, slurm, output, errors, status):
     slurm.sbatch(output, errors, status)
     with pytest.raises(SchedulerError, match="it is unknown whether the job was accepted") as caught:
         submit(site.plan(), RECIPE)

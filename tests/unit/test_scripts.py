@@ -11,7 +11,6 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
@@ -204,10 +203,7 @@ def test_a_hostile_folder_reaches_the_script_quoted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("site", "handed"),
-    [
-        (ClusterConfig(), r"--container-env=\S*\bLLMB_ENGINE_CHECK\b"),
-        (ENROOT, r"names=\(.*\bLLMB_ENGINE_CHECK\b"),
-    ],
+    [(ClusterConfig(), r"--container-env=\S*\bLLMB_ENGINE_CHECK\b"), (ENROOT, r"names=\(.*\bLLMB_ENGINE_CHECK\b")],
     ids=["pyxis", "enroot"],
 )
 def test_the_engine_check_of_the_caller_reaches_the_ranks_in_their_container(site: ClusterConfig, handed: str) -> None:
@@ -228,9 +224,7 @@ def test_the_engine_check_of_the_caller_reaches_the_ranks_in_their_container(sit
     ],
 )
 @pytest.mark.parametrize("runtime", ["pyxis", "enroot"])
-def test_a_checkpoint_is_mounted_wherever_it_lies(
-    load: str, mounted: list[str], runtime: Literal["pyxis", "enroot"]
-) -> None:
+def test_a_checkpoint_is_mounted_wherever_it_lies(load, mounted, runtime):
     given = {"GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "128", "LLMB_WORKLOAD": "/scratch/w", "LOAD_CHECKPOINT_PATH": load}
     cluster = ClusterConfig(slurm=SlurmSettings(runtime=runtime))
     script = script_of(plan_of(RECIPES["llama3.1"], cluster, **given))

@@ -11,14 +11,7 @@ import pytest
 
 from llmb_common.results.decision import Decision, decide
 from llmb_common.results.estimate import StepTime
-from llmb_common.results.sequential import (
-    REPEATS,
-    REQUIRED,
-    RERUNS,
-    Attempt,
-    follow,
-    tolerance_of,
-)
+from llmb_common.results.sequential import REPEATS, REQUIRED, RERUNS, Attempt, follow, tolerance_of
 from tools.verdict_simulation import CASES, NOISES, Noise, campaign, repeats
 
 

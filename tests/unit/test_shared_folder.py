@@ -151,9 +151,7 @@ def site(tmp_path: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> Ru
     return RunSite(tmp_path, "slurm")
 
 
-def test_every_command_that_submits_says_so_once(
-    site: RunSite, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_that_submits_says_so_once(site, monkeypatch, capsys):
     cli = Cli(site.install, monkeypatch, capsys)
     smoke = ("-w", "llama3.1", "-s", "smoke")
     doubt = f"note: jobs write to {site.install}"

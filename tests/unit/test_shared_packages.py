@@ -81,9 +81,7 @@ def test_what_is_there_already_stays(old: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", ["damaged", "another Python", "no hard links", "nothing there"])
-def test_nothing_is_linked_where_it_would_not_be_right(
-    case: str, old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_linked_where_it_would_not_be_right(case, old, tmp_path, monkeypatch):
     new = environment(tmp_path / "new", "python3.12" if case == "another Python" else "python3.11")
     if case == "damaged":
         packages(old).joinpath("some_hub/__init__.py").write_text("changed\n")

@@ -184,9 +184,7 @@ def test_the_same_seed_gives_the_same_table(monkeypatch: pytest.MonkeyPatch) -> 
     assert first != other
 
 
-def test_the_command_prints_the_parts_that_are_asked_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_the_parts_that_are_asked_for(monkeypatch, capsys):
     def lines(trials: int, seed: int) -> Iterator[str]:
         yield f"{trials!r} trials, seed {seed!r}"
 

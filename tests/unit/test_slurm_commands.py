@@ -53,9 +53,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
     return Commands(tmp_path / "bin", monkeypatch)
 
 
-def test_another_jobs_variables_and_options_do_not_reach_slurm(
-    commands: Commands, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_jobs_variables_and_options_do_not_reach_slurm(commands, monkeypatch):
     hidden = ("SLURM_JOB_ID", "SLURM_NTASKS", "SBATCH_QOS", "SRUN_CPUS_PER_TASK", "SQUEUE_FORMAT", "SACCT_FORMAT")
     kept = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS", "SSH_AUTH_SOCK")
     for name in (*hidden, "SCANCEL_VERBOSE", *kept):
@@ -142,9 +140,7 @@ def test_a_job_that_nobody_cancelled_was_written_off(commands: Commands, state: 
     assert (info.state, info.reason == WRITTEN_OFF) == (state.partition(" ")[0], said)
 
 
-def test_accounting_is_asked_from_a_little_before_the_submission(
-    commands: Commands, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_accounting_is_asked_from_a_little_before_the_submission(commands, monkeypatch):
     monkeypatch.setenv("TZ", "UTC")
     query.time.tzset()
     commands.answer("sacct", "7|CANCELLED by 0|100|Unknown|500|None assigned|llmb.a|0:15\n")
@@ -203,9 +199,7 @@ def test_so_does_one_without_the_program(monkeypatch: pytest.MonkeyPatch, tmp_pa
         in_queue(["a"])
 
 
-def test_a_question_is_asked_three_times_with_growing_delay(
-    commands: Commands, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_question_is_asked_three_times_with_growing_delay(commands, monkeypatch):
     waited: list[float] = []
     monkeypatch.setattr(query, "time", SimpleNamespace(sleep=waited.append, monotonic=time.monotonic))
     monkeypatch.setattr(query, "FIRST_DELAY", 1.5)
@@ -274,7 +268,7 @@ def test_jobs_of_one_name_are_in_the_order_of_their_ids_and_the_last_line_counts
     )))  # fmt: skip
     (found,) = in_queue(["a"]).values()
     assert [(info.job_id, info.state, info.started) for info in found] == [
-        *(("9", "FAILED", None), ("20+1", "PENDING", None), ("100", "RUNNING", None)),
+        *(("9", "FAILED", None), ("20+1", "PENDING", None), ("100", "RUNNING", None))
     ]
 
 

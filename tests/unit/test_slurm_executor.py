@@ -97,10 +97,7 @@ def test_without_an_image_there_must_be_an_engine(plan: JobPlan, with_sbatch: No
 def test_jobs_to_follow_and_nodes_to_avoid_are_options(plan: JobPlan) -> None:
     say = executor(plan).options
     assert say(plan, [], {}) == ()
-    assert say(plan, ["7", "8_1"], {"n2": "fan", "n1": "fan"}) == (
-        "--dependency=afterany:7:8_1",
-        "--exclude=n[1-2]",
-    )
+    assert say(plan, ["7", "8_1"], {"n2": "fan", "n1": "fan"}) == ("--dependency=afterany:7:8_1", "--exclude=n[1-2]")
 
 
 def with_params(plan: JobPlan, *additional: tuple[str, str | None]) -> JobPlan:
@@ -126,9 +123,7 @@ def test_a_submission_that_hangs_ends_by_itself(record: RunRecord, slurm: Slurm)
 
 
 @pytest.mark.parametrize(("code", "kind"), [("no-program", SchedulerError), ("no-answer", AnswerLost)])
-def test_a_program_that_is_not_there_has_submitted_nothing(
-    record: RunRecord, slurm: Slurm, code: str, kind: type[Exception]
-) -> None:
+def test_a_program_that_is_not_there_has_submitted_nothing(record, slurm, code, kind):
     slurm.answers = [SchedulerError("timeout did it", code=code)]
     with pytest.raises(SchedulerError, match="timeout did it") as caught:
         executor(record.plan).start(record)
@@ -290,9 +285,7 @@ def test_which_task_was_refused_is_found_out_one_by_one(plan: JobPlan, slurm: Sl
         (Answer(1, b"on stdout"), "on stdout"),
     ],
 )
-def test_one_that_has_ended_by_itself_is_no_failure(
-    record: RunRecord, slurm: Slurm, answer: Answer, message: str | None
-) -> None:
+def test_one_that_has_ended_by_itself_is_no_failure(record, slurm, answer, message):
     slurm.answers = [answer]
     refused = end([with_job(record, "7")])
     if message is None:

@@ -162,9 +162,7 @@ def test_how_a_job_ended(record: RunRecord, slurm: Slurm, state: str, code: str,
 @pytest.mark.parametrize(
     ("code", "reason"), [("", "JobLaunchFailure"), ("0:53", ""), ("", "RaisedSignal:53(Real-time_signal_19)")]
 )
-def test_a_script_that_a_node_could_not_start_is_explained(
-    record: RunRecord, slurm: Slurm, code: str, reason: str
-) -> None:
+def test_a_script_that_a_node_could_not_start_is_explained(record, slurm, code, reason):
     slurm.queue = [job(record, "FAILED", exit_code=code, reason=reason)]
     detail = look(record).detail
     assert detail.startswith("JobLaunchFailure: the script could not start on n[1-2], as where a node cannot see")
@@ -183,9 +181,7 @@ def test_the_exit_code_of_the_ranks_is_told_and_not_that_of_the_script(record: R
 
 
 @pytest.mark.parametrize("queue", [[], None])
-def test_accounting_that_still_shows_it_alive_is_late_once_it_has_ended(
-    record: RunRecord, slurm: Slurm, queue: list[JobInfo] | None
-) -> None:
+def test_accounting_that_still_shows_it_alive_is_late_once_it_has_ended(record, slurm, queue):
     slurm.queue = queue
     slurm.accounting = [job(record, "RUNNING", exit_code="0:0")]
     assert look(record) == (Finding(unknown="squeue did not answer") if queue is None else Finding(missing=True))
@@ -307,9 +303,7 @@ SUBMITTERS = {
 
 
 @pytest.mark.parametrize(("submitter", "born"), SUBMITTERS.values(), ids=SUBMITTERS.keys())
-def test_a_submission_that_left_no_trace_is_over_when_its_sbatch_is(
-    record: RunRecord, slurm: Slurm, submitter: ProcessId | None, born: bool
-) -> None:
+def test_a_submission_that_left_no_trace_is_over_when_its_sbatch_is(record, slurm, submitter, born):
     begun = replace(record, job_id=None, states=record.states[:1], submitter=submitter)
     assert may_still_be_born(begun)
     assert look(begun) == Finding()
@@ -326,9 +320,7 @@ def test_the_slowest_sbatch_is_waited_for(record: RunRecord, slurm: Slurm) -> No
     assert look(old(begun, SUBMIT_SECONDS + 30)) == Finding()
 
 
-def test_an_sbatch_that_ends_while_slurm_is_asked_is_not_over(
-    record: RunRecord, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_sbatch_that_ends_while_slurm_is_asked_is_not_over(record, slurm, monkeypatch):
     """Its job may have come just after the queue was read."""
     running = [True]
 
@@ -447,9 +439,7 @@ def test_a_suspended_job_was_not_queued_again(record: RunRecord, slurm: Slurm) -
     assert (found.state, found.attempts, found.nodes, slurm.asked_for_starts) == ("SUSPENDED", (), "n1", 0)
 
 
-def test_what_accounting_has_written_off_is_lost_unless_the_job_has_ended_by_its_own_word(
-    record: RunRecord, slurm: Slurm
-) -> None:
+def test_what_accounting_has_written_off_is_lost_unless_the_job_has_ended_by_its_own_word(record, slurm):
     slurm.accounting = [job(record, "CANCELLED", reason=WRITTEN_OFF, exit_code="0:0")]
     found = look(record.with_state("PENDING"))
     assert (found.state, found.job_id, found.since) == ("LOST", "7", 300.0)

@@ -132,9 +132,7 @@ def test_the_key_of_another_users_run_is_not_taken(site: RunSite, monkeypatch: p
     assert submit(site.plan(), RECIPE, Options(key="night")).paths.folder != first.paths.folder
 
 
-def test_another_users_interrupted_run_is_not_continued(
-    site: RunSite, monkeypatch: pytest.MonkeyPatch, told: Told
-) -> None:
+def test_another_users_interrupted_run_is_not_continued(site, monkeypatch, told):
     record = interrupted(told, site, site.plan())
     update_record(record.paths.folder, lambda found: found.with_state(NOT_SUBMITTED))
     monkeypatch.setattr(batch, "is_ours", lambda folder: False)
@@ -167,9 +165,7 @@ def test_one_whose_process_has_ended_is_continued_too(site: RunSite, told: Told)
     assert submit(site.plan(), RECIPE).paths == record.paths
 
 
-def test_another_job_or_another_day_begins_a_new_one(
-    site: RunSite, monkeypatch: pytest.MonkeyPatch, told: Told
-) -> None:
+def test_another_job_or_another_day_begins_a_new_one(site, monkeypatch, told):
     record = interrupted(told, site, site.plan())
     update_record(record.paths.folder, lambda found: found.with_state(NOT_SUBMITTED))
     assert submit(site.plan(MAX_STEPS="60"), RECIPE).paths != record.paths
@@ -209,9 +205,7 @@ def test_a_job_that_is_found_is_adopted(site: RunSite, told: Told) -> None:
         (Finding(), -1.0, "another process is submitting it"),
     ],
 )
-def test_what_cannot_be_settled_says_why_and_is_not_submitted_twice(
-    site: RunSite, monkeypatch: pytest.MonkeyPatch, sees: Finding, patience: float, why: str, told: Told
-) -> None:
+def test_what_cannot_be_settled_says_why_and_is_not_submitted_twice(site, monkeypatch, sees, patience, why, told):
     record = interrupted(told, site, site.plan())
     monkeypatch.setattr(recovery, "PATIENCE_SECONDS", patience)
     told.sees = lambda record: sees

@@ -68,9 +68,7 @@ def test_a_group_is_run_by_one_worker() -> None:
     assert {file: len(names) for file, names in workers.items()} == {"test_files": 1, "test_flops": 1}
 
 
-def test_leftovers_of_an_owner_without_a_name_are_not_a_problem(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leftovers_of_an_owner_without_a_name_are_not_a_problem(tmp_path, monkeypatch):
     monkeypatch.setattr(processes.tempfile, "gettempdir", lambda: str(tmp_path))
     gone = subprocess.Popen(["true"])
     gone.wait()
@@ -103,9 +101,7 @@ def test_tests_that_need_the_training_engine_start_when_it_is_there() -> None:
         (False, ["training", "test_files", "test_quickstart", "test_flops"]),
     ],
 )
-def test_groups_wait_for_the_engine_while_others_are_left(
-    monkeypatch: pytest.MonkeyPatch, being_made: bool, order: list[str]
-) -> None:
+def test_groups_wait_for_the_engine_while_others_are_left(monkeypatch, being_made, order):
     monkeypatch.setattr(engine, "is_being_made", lambda name: being_made)
     tests = ["tests/training/test_a.py", "tests/unit/test_files.py", "tests/install/test_quickstart.py"]
     tests = [f"{file}::test" for file in (*tests, "tests/unit/test_flops.py")]
@@ -127,9 +123,7 @@ def test_groups_wait_for_the_engine_while_others_are_left(
     assert worker.given == order
 
 
-def test_an_engine_that_could_not_be_made_fails_the_tests_that_need_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_that_could_not_be_made_fails_the_tests_that_need_it(tmp_path, monkeypatch):
     monkeypatch.setattr(engine, "WORK", tmp_path)
     monkeypatch.setenv("LLMB_TEST_ENGINES", engine.SECOND)
     assert engine.is_being_made(engine.SECOND)

@@ -244,9 +244,7 @@ done
 
 @settings(FEW, max_examples=4)
 @given(data=st.data())
-def test_each_iteration_is_read_once_it_is_whole_however_the_log_is_cut(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_each_iteration_is_read_once_it_is_whole_however_the_log_is_cut(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("read")
     noise = ["NCCL INFO iteration 9/ 9 of what\n", step_time(), "x" * 5000 + "\n", "[rank1]: größe ", "\n"]
     text, expected = "", []

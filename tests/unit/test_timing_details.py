@@ -49,9 +49,7 @@ def analysed(tmp_path: Path, log: str, *events: dict[str, Any], **documents: obj
 # The command
 
 
-def test_a_success_is_a_row_and_nothing_on_stderr(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_success_is_a_row_and_nothing_on_stderr(tmp_path, monkeypatch, capsys):
     written(tmp_path / "experiments" / "log-good.out", mbridge_log())
     monkeypatch.chdir(tmp_path)
     assert parser.main(["mbridge"]) == 0
@@ -73,9 +71,7 @@ def test_what_is_wrong_and_what_to_know_go_to_stderr(tmp_path: Path, capsys: pyt
 
 
 @pytest.mark.parametrize(("engine", "script"), [("mbridge", "_mbridge.sh"), ("nemo", "parse_train_timing.sh")])
-def test_help_shows_the_scripts_name_its_window_and_its_statuses(
-    engine: str, script: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_shows_the_scripts_name_its_window_and_its_statuses(engine, script, capsys):
     assert parser.main([engine, "--help"]) == 0
     text = capsys.readouterr().out
     style = STYLES["mbridge" if engine == "mbridge" else "nemo"]
@@ -104,14 +100,7 @@ def test_help_shows_the_scripts_name_its_window_and_its_statuses(
         (["nemo", "--window", "9-8"], "--window 9-8 is not a range", "the first and the last iteration"),
     ],
 )
-def test_a_wrong_request_says_what_to_do(
-    arguments: list[str],
-    message: str,
-    remedy: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_wrong_request_says_what_to_do(arguments, message, remedy, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert parser.main(arguments) == 2
     said = capsys.readouterr().err
@@ -139,11 +128,9 @@ def test_what_a_window_lacks() -> None:
 
 def test_a_summary_of_an_even_number_of_values() -> None:
     found = summarize([4.0, 1.0, 3.0, 2.0])
-    assert found is not None
     assert (found.count, found.mean, found.median, found.minimum, found.maximum) == (4, 2.5, 2.5, 1.0, 4.0)
     assert found.std == pytest.approx(1.2909944)
     two = summarize([1.0, 3.0])
-    assert two is not None
     assert two.std == pytest.approx(2**0.5)
 
 
@@ -218,9 +205,7 @@ def test_a_damaged_archive_whose_name_is_not_utf8(tmp_path: Path) -> None:
 
 
 @needs_zstd
-def test_an_archive_that_is_too_large_is_not_unpacked_to_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_archive_that_is_too_large_is_not_unpacked_to_its_end(tmp_path, monkeypatch):
     log = written(tmp_path / "log-x.out", b"x" * (8 << 20))
     subprocess.run(["zstd", "-q", "--rm", str(log)], check=True)
     monkeypatch.setattr("llmb_common.timing.log_files._MOST_BYTES", 10_000)
@@ -295,8 +280,6 @@ def test_a_restart_before_or_at_the_windows_start_does_no_harm(tmp_path: Path) -
 def test_energy_of_a_window_needs_every_step(tmp_path: Path) -> None:
     extra = "energy per GPU (J/iter/GPU): 100.0 | power per GPU (W/GPU): 50.0"
     whole = analysed(tmp_path, "".join(mbridge_line(index, extra=extra) for index in range(1, 51)))
-    assert whole.joules is not None
-    assert whole.watts is not None
     assert (whole.joules.mean, whole.joules.count, whole.watts.mean) == (100.0, 10, 50.0)
     part = analysed(tmp_path, "".join(mbridge_line(i, extra="" if i == 40 else extra) for i in range(1, 51)))
     assert (part.joules, part.watts) == (None, None)
@@ -305,7 +288,6 @@ def test_energy_of_a_window_needs_every_step(tmp_path: Path) -> None:
 def test_a_run_that_waits_for_its_first_log_line(tmp_path: Path) -> None:
     files = run_folder(tmp_path, "", run={"state": "RUNNING"})
     assert files.folder is not None
-    assert files.log is not None
     files.log.unlink()
     found = analyse(RunFiles("run", files.folder, None), WINDOW)
     assert (found.status.state, found.status.reason, found.status.message) == ("Running", "still_running", "no log yet")
@@ -384,9 +366,7 @@ def test_what_went_wrong_in_words(tmp_path: Path, event: str, problem: str) -> N
 
 
 @pytest.mark.parametrize(("time", "waited"), [({"time": 100 + 1215}, " in 1215 s"), ({}, "")])
-def test_a_hang_before_the_first_iteration_says_how_long_it_was_waited_for(
-    tmp_path: Path, time: dict[str, int], waited: str
-) -> None:
+def test_a_hang_before_the_first_iteration_says_how_long_it_was_waited_for(tmp_path, time, waited):
     hang = {"event": "hang", "job_id": "41", "exit_code": 0, **time}
     expected = f"hung before its first iteration: none came{waited}, the job was ended (LLMB_START_SECONDS)"
     assert events(tmp_path, START | {"time": 100}, hang).problem == expected

@@ -29,10 +29,7 @@ def packed(log: Path, text: str) -> Path:
     return log
 
 
-suffixes = pytest.mark.parametrize(
-    "suffix",
-    [".gz", pytest.param(".zst", marks=needs_zstd)],
-)
+suffixes = pytest.mark.parametrize("suffix", [".gz", pytest.param(".zst", marks=needs_zstd)])
 
 
 @suffixes

@@ -355,14 +355,11 @@ def test_a_log_that_is_not_a_regular_file_is_a_failed_run(tmp_path: Path, make):
 def test_statistics_are_of_the_window_with_the_samples_deviation(judge):
     text = "".join(mbridge_line(index, milliseconds=100.0 * index, tflops=index) for index in range(1, 51))
     timing = judge(text)
-    assert timing.seconds is not None
     assert timing.seconds.mean == pytest.approx(3.95)
     assert timing.seconds.std == pytest.approx(0.302765)  # of 3.5, 3.6 ... 4.4, divided by 9
     assert timing.seconds.median == pytest.approx(3.95)
     assert (timing.seconds.minimum, timing.seconds.maximum) == (3.5, 4.4)
-    assert timing.tflops is not None
     assert timing.tflops.mean == 39.5
-    assert timing.last is not None
     assert timing.last.seconds == 5.0
 
 
@@ -375,5 +372,4 @@ def test_throughput_that_part_of_the_window_lacks_has_no_mean(judge):
 def test_summaries_of_few_values():
     assert summarize([]) is None
     single = summarize([2.0])
-    assert single is not None
     assert (single.mean, single.std, single.median) == (2.0, 0.0, 2.0)

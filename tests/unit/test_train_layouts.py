@@ -78,9 +78,7 @@ SPLIT = {"account_for_embedding_in_pipeline_split": True, "account_for_loss_in_p
         (2, {"pp": 2}, {"pipeline_model_parallel_size": 2}),
     ],
 )
-def test_columns_become_fields(
-    parallelism: Any, tmp_path: Path, layers: int, layout: dict[str, Any], others: dict[str, Any]
-) -> None:
+def test_columns_become_fields(parallelism, tmp_path, layers, layout, others):
     assert parallelism.fields(job(tmp_path, layers=layers, **layout)) == FLAT | others
 
 

@@ -124,9 +124,7 @@ def test_experts_of_every_second_layer_and_shared_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", [GPU, CPU], ids=str)
-def test_a_job_says_what_it_runs_with(
-    tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_says_what_it_runs_with(tmp_path, engine, monkeypatch, capsys):
     monkeypatch.setattr(manifest, "package_version", lambda name: f"{name} 1.0")
     monkeypatch.setattr(manifest, "driver_version", lambda file: "575.51")
     made = job(tmp_path)

@@ -90,9 +90,7 @@ BUFFERS = {"nccl_ub", "fsdp_manual_registration"}
         ("405b", {"GPU_TYPE": "gb200"}, set()),
     ],
 )
-def test_fsdp_of_each_size_has_its_own_settings(
-    tmp_path: Path, size: str, variables: dict[str, str], own: set[str]
-) -> None:
+def test_fsdp_of_each_size_has_its_own_settings(tmp_path, size, variables, own):
     ddp = data_parallel.ddp_config(job(tmp_path, size, fsdp=True, **variables), GPU)
     plain = data_parallel.ddp_config(replace(job(tmp_path, size, fsdp=True, **variables), family="grok1"), GPU)
     assert ddp.keys() - plain.keys() == own
@@ -143,9 +141,7 @@ def test_a_run_that_saves_ends_by_its_interval_and_heeds_the_signal(tmp_path: Pa
         ({"ENABLE_CHECKPOINT": "true", "TIME_LIMIT": "02:00:00"}, GPU, False, False),
     ],
 )
-def test_the_precision_aware_optimizer_is_bf16s_alone_and_cannot_save(
-    tmp_path: Path, variables: dict[str, str], engine: Engine, fsdp: bool, aware: bool
-) -> None:
+def test_the_precision_aware_optimizer_is_bf16s_alone_and_cannot_save(tmp_path, variables, engine, fsdp, aware):
     made = optimizer.optimizer_config(job(tmp_path, fsdp=fsdp, **variables), engine)
     assert made["use_precision_aware_optimizer"] is aware
     assert (made["optimizer"], made["bf16"], made["use_distributed_optimizer"]) == ("adam", True, True)
@@ -155,9 +151,7 @@ def layout(made: Job, **changes: Any) -> Job:
     return replace(made, parallelism=replace(made.parallelism, **changes))
 
 
-def test_the_gather_in_the_optimizers_step_needs_interleaving_replicas_and_a_precision_that_bears_it(
-    tmp_path: Path,
-) -> None:
+def test_the_gather_in_the_optimizers_step_needs_interleaving_replicas_and_a_precision_that_bears_it(tmp_path):
     made = layout(job(tmp_path, fsdp=False, CUDA_GRAPH="false"), tp=1, pp=4, vp=5, cp=1)
     assert made.data_parallel == 16
     asked = overlap.gather_in_optimizer_step
@@ -188,9 +182,7 @@ def test_the_gather_in_the_optimizers_step_needs_interleaving_replicas_and_a_pre
         (2, "bf16", False, None),
     ],
 )
-def test_tensor_parallel_overlap_needs_user_buffers(
-    tmp_path: Path, tp: int, dtype: Any, te: bool, preset: str | None
-) -> None:
+def test_tensor_parallel_overlap_needs_user_buffers(tmp_path, tp, dtype, te, preset):
     made = layout(job(tmp_path), tp=tp)
     made = replace(made, precision=replace(made.precision, dtype=dtype))
     found = overlap.comm_overlap(made, Engine(device="cuda", transformer_engine=te))
@@ -204,9 +196,7 @@ def test_tensor_parallel_overlap_needs_user_buffers(
     ("limit", "pp", "te", "deferred"),
     [(8, 4, True, True), (0, 2, True, True), (None, 4, True, False), (8, 1, True, False), (8, 4, False, False)],
 )
-def test_weight_gradients_wait_for_the_drain_of_a_pipeline(
-    tmp_path: Path, limit: int | None, pp: int, te: bool, deferred: bool
-) -> None:
+def test_weight_gradients_wait_for_the_drain_of_a_pipeline(tmp_path, limit, pp, te, deferred):
     made = layout(job(tmp_path), pp=pp)
     made = replace(made, performance=replace(made.performance, wgrad_deferral=limit))
     found = overlap.comm_overlap(made, Engine(device="cuda", transformer_engine=te))
@@ -269,9 +259,7 @@ def test_a_profile_is_of_the_steps_and_ranks_that_were_asked_for(tmp_path: Path,
         ("grok1", "0.3", {"cuda_graph_impl": "local", "cuda_graph_scope": []}),
     ],
 )
-def test_llama_has_a_graph_of_the_whole_iteration_and_others_one_for_each_layer(
-    tmp_path: Path, family: Any, engine: str, graphs: dict[str, Any]
-) -> None:
+def test_llama_has_a_graph_of_the_whole_iteration_and_others_one_for_each_layer(tmp_path, family, engine, graphs):
     made = replace(job(tmp_path), family=family, engine=engine)
     with_graphs = replace(made, performance=replace(made.performance, cuda_graph=True))
 
@@ -297,9 +285,7 @@ def test_llama_has_a_graph_of_the_whole_iteration_and_others_one_for_each_layer(
         ("grok1", 6144, "gb200", "bf16", "fp8_b200_h16384_tp4_cp2_mbs1_seqlen8192"),
     ],
 )
-def test_the_overlap_is_the_one_that_each_models_scripts_name(
-    tmp_path: Path, family: Any, hidden: int, gpu: str, dtype: Any, preset: str | None
-) -> None:
+def test_the_overlap_is_the_one_that_each_models_scripts_name(tmp_path, family, hidden, gpu, dtype, preset):
     """Where each was read: ``settings/overlap.py``."""
     made = job(tmp_path)
     generation: Any = "hopper" if gpu == "h100" else "blackwell"

@@ -325,13 +325,7 @@ tests:
         ("unlike", "not training: the loss ends at 2.776, that of its repeats at 6.655"),
     ],
 )
-def test_a_campaign_fails_where_a_run_does_not_train(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    directed: str | None,
-    said: str,
-) -> None:
+def test_a_campaign_fails_where_a_run_does_not_train(tmp_path, monkeypatch, capsys, directed, said):
     instant.install_executor(monkeypatch, tmp_path / "instant")
     here = Cli(RunSite(tmp_path, "instant").install, monkeypatch, capsys)
     suite = tmp_path / "one.yaml"

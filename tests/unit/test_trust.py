@@ -67,9 +67,7 @@ def test_a_foreign_configuration_decides_nothing(install: Path) -> None:
 
 @as_root
 @pytest.mark.parametrize(("what", "said"), [(ANSWERS_FILE, "it"), (Path(".llmb"), "the folder")])
-def test_planted_answers_are_refused_before_anything_is_started(
-    install: Path, what: Path, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_planted_answers_are_refused_before_anything_is_started(install, what, said, capsys):
     os.chown(install / what, OTHER, -1)
     with pytest.raises(ConfigError, match=f"answers.yaml is not read: {said} belongs to user {OTHER}"):
         stored_answers(install)
@@ -79,9 +77,7 @@ def test_planted_answers_are_refused_before_anything_is_started(
 
 
 @as_root
-def test_the_administrator_who_owns_the_installation_has_the_say_there(
-    install: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_administrator_who_owns_the_installation_has_the_say_there(install, monkeypatch):
     monkeypatch.setattr(trust, "me", lambda: OTHER + 1)
     for path in (install, install / ".llmb", install / "cluster_config.yaml", install / ANSWERS_FILE):
         os.chown(path, OTHER, -1)
@@ -122,9 +118,7 @@ def test_images_are_not_taken_from_somebodys_home(install: Path, tmp_path: Path)
 
 
 @as_root
-def test_a_named_image_folder_is_its_groups_where_the_group_may_write(
-    install: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_named_image_folder_is_its_groups_where_the_group_may_write(install, tmp_path, monkeypatch):
     shared, file = tmp_path / "shared", tmp_path / "shared" / "a.sqsh"
     shared.mkdir()
     file.touch()

@@ -95,13 +95,7 @@ def test_one_rule_refuses_it_everywhere(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     "key",
-    [
-        "repo: {}",
-        "image_folder: {}",
-        "mounts: ['/a', {}]",
-        "workloads: [a, {}]",
-        "engine: {{python: {}}}",
-    ]
+    ["repo: {}", "image_folder: {}", "mounts: ['/a', {}]", "workloads: [a, {}]", "engine: {{python: {}}}"]
     + [f"slurm: {{{{{key}: {{}}}}}}" for key in ("account", "gpu_partition", "cpu_partition", "additional_params")],
 )
 @pytest.mark.parametrize("value", ["/a\\nTASK\\ntouch evil", "/a\\r", "\\x7f/a", "/a\\n"])
