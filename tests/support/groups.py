@@ -33,6 +33,7 @@ TOGETHER = {
     "test_validation": "functions",
     "test_other_engine": "functions",
     "test_newer_release": "functions",
+    "test_random_jobs": "functions",
 }
 """File to the group that it shares with others."""
 
@@ -70,7 +71,7 @@ others follow."""
 
 
 NEED_ENGINE = {
-    **dict.fromkeys(("training", "test_launch_on_slurm", "test_without_pmix"), engine.FIRST),
+    **dict.fromkeys(("training", "test_launch_on_slurm", "test_without_pmix", "test_health_of_nodes"), engine.FIRST),
     "test_launched_smoke": engine.SECOND,
     # Making the second one changes the installation that these tests look at.
     "test_quickstart": engine.SECOND,

@@ -229,7 +229,7 @@ def test_jobs_of_another_scaling_or_variant_have_another_title(cli: Cli) -> None
 ADAPTED = {"CONFIG_VARIANT": "peft", "LOAD_CHECKPOINT_PATH": "/checkpoints/llama3_70b"}
 UNKNOWN = [
     {"MODEL_SIZE": "wan_14b", "GPU_TYPE": "gb200", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "16"},
-    {"MODEL_SIZE": "qwen35_vl_35b_a3b", "GPU_TYPE": "h100", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "16"},
+    {"MODEL_SIZE": "qwen35_vl_35b_a3b", "GPU_TYPE": "gb200", "DTYPE": "fp8", "FP8_RECIPE": "cs", "JOB_TOTAL_GPUS": "8"},
     {"MODEL_SIZE": "llama3_8b", "GPU_TYPE": "vr200", "DTYPE": "nvfp4", "JOB_TOTAL_GPUS": "8"},
     {"MODEL_SIZE": "llama3_70b", "GPU_TYPE": "h100", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "8", **ADAPTED},
 ]

@@ -176,6 +176,6 @@ def test_a_link_whose_chain_has_saved_nothing_says_so_on_record(here: Cli) -> No
     assert (record.state, record.detail) == ("FAILED", f"exit code 3; {why}")
     shown = here("show", row.run_id).out
     assert f"the run ended before its first iteration (FAILED, exit code 3; {why})" in shown
-    assert f"log says   no earlier job has saved a checkpoint in {failed.paths.checkpoints}" in shown
+    assert f"no earlier job has saved a checkpoint in {failed.paths.checkpoints}" in shown
     assert "there is nothing to go on from" in here("logs", row.run_id).out
     assert here("retry", row.run_id).status == 2, "it would only end again"

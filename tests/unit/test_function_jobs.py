@@ -31,7 +31,7 @@ def job(**changes: Any) -> FunctionJob:
             **{name: own[name] for name in ("cuda_graph", "recompute_layers", "offload_layers")},
             **{"wgrad_deferral": None, "moe_routing": None},
         },
-        "steps": {"train": 50, "exit_after": None},
+        "steps": {"train": 50, "exit_after": None, "waits_from": None},
         "checkpoint": {"save": None, "interval": None, "load": None},
         **{"data_workers": 8, "seed": 1234},
         "function": {

@@ -174,11 +174,11 @@ def test_every_value_has_its_line() -> None:
     [
         ("a: [1, 2\n", "f:2: not valid YAML: did not find expected ',' or ']'", "correct that line"),
         ("a: !secret x\n", "f:1: the tag '!secret' is not supported", "write the plain value"),
-        ("b: 1\na: &b [*b]\n", "f:2: an alias that contains itself", ""),
+        ("b: 1\na: &b [*b]\n", "f:2: an alias that contains itself", "write the value out"),
         ("b: 1\n? [a]\n: 1\n", "f:2: a key must be a plain word", ""),
         ("b: 1\n<<: {a: 1}\n", "f:2: merge keys (<<) are not supported", "write the keys out"),
         ("b: 1\na: " + "1" * 400 + "\n", f"f:2: the number {'1' * 40} is too large", ""),
-        ("", "f: the file is empty", ""),
+        ("", "f: the file is empty", "name a file that says something"),
         ("\x00", "f: not valid YAML: ", ""),
     ],
 )
