@@ -5,21 +5,18 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from llmb_common.causes.answer import Diagnosis
-from llmb_common.causes.diagnosis import diagnose, diagnose_logs
+from llmb_common.causes.diagnosis import diagnose_logs
 from llmb_common.causes.lines import parse, place_of
 from llmb_common.causes.places import short_bus
 from llmb_common.causes.reading import LONGEST
 from llmb_common.causes.table import Signature, signature_of, signatures
-from support.cli import Cli
 from support.failed_logs import PREFIXES, FailedLog
-from support.iteration_logs import mbridge_line, mbridge_log
-from support.runs import ROOT, make_run, steady_log
+from support.runs import ROOT
 
 NCCL = "gpu12:4711:4735 [3] NCCL INFO Channel 07/0 : 12[4] -> 13[5] via P2P/CUMEM/read\n"
 
@@ -189,6 +186,32 @@ def test_no_line_that_follows_is_a_root(tmp_path: Path, number: int) -> None:
     assert found.cause is None, found.cause
 
 
+def test_torchruns_summary_of_several_nodes_names_the_rank_of_the_job(tmp_path: Path) -> None:
+    """Beside it the others, which torchrun ended itself; local_rank is the rank on its node."""
+    second = TORCHRUN_KILLED.replace("rank      : 1 (local", "rank      : 11 (local").replace("gpu1", "gpu2")
+    others = "[1]:\n  host      : gpu2\n  rank      : 12 (local_rank: 4)\n  exitcode  : -15 (pid: 477)\n"
+    found = why(tmp_path, second.replace("Root Cause", f"{others}Root Cause"))
+    assert found.suspect is not None
+    assert (found.suspect.ranks, found.suspect.node) == ((11,), "gpu2")
+
+
+@pytest.mark.parametrize(
+    ("line", "rank", "node"),
+    [
+        ('{"host":"cn7","level":"ERROR","rank":3,"msg":"RuntimeError: uncorrectable ECC error"}', 3, "cn7"),
+        ("(TrainWorker pid=123, ip=10.0.0.3) torch.OutOfMemoryError: CUDA out of memory.", None, "10.0.0.3"),
+        ("cn12 | [rank9]: OSError: [Errno 28] No space left on device", 9, "cn12"),
+        ("worker-3: 2026-11-22T10:11:12.123Z [rank25]: OSError: [Errno 116] Stale file handle", 25, "worker-3"),
+        ("[rank3]: AssertionError: Rank 3: found NaN in local forward loss. Device: 3, node: cn17", 3, "cn17"),
+        ("srun: error: Node failure on cn012", None, "cn012"),
+    ],
+)
+def test_rank_and_node_are_found_in_many_styles(tmp_path: Path, line: str, rank: int | None, node: str) -> None:
+    found = why(tmp_path, f"{line}\n")
+    assert found.cause is not None
+    assert (found.cause.rank, found.cause.node) == (rank, node)
+
+
 STARTS = (
     "WARNING: could not find the metadata file /ckpt/latest_checkpointed_iteration.txt",
     "    will not load any checkpoints and will start from random",
@@ -275,7 +298,7 @@ def test_a_killed_rank_is_named_but_not_as_the_cause(tmp_path: Path) -> None:
     """By whom a process was killed its own end does not say; the kernel's or Slurm's record of a full memory does."""
     found = why(tmp_path, TORCHRUN_KILLED)
     assert found.cause is None
-    assert found.summary == "unknown: rank 1 was killed (SIGKILL), by whom the logs do not say"
+    assert found.summary == "unknown: rank 1 on gpu1 was killed (SIGKILL), by whom the logs do not say"
     record = "[9218.12] Memory cgroup out of memory: Killed process 476 (python3) total-vm:1kB\n"
     confirmed = why(tmp_path, TORCHRUN_KILLED, record)
     assert confirmed.kind == "host-memory"
@@ -352,89 +375,3 @@ def test_a_huge_log_is_read_in_little_memory(tmp_path: Path) -> None:
         check=False,
     )
     assert done.stdout == "RuntimeError: the last line\n", done.stderr
-
-
-def test_exit_code_7_after_the_last_iteration_is_a_failure_everywhere(cli: Cli) -> None:
-    """Seen: all 50 iterations, then CUDA out of memory, and the run was reported as a success everywhere."""
-    record = make_run(cli.install, state="RUNNING", log=steady_log(50.0) + RANK_OUT_OF_MEMORY)
-    record = record.with_state("FAILED", "exit code 7")
-    record.save()
-    word = record.paths.run_id
-    done = cli("results", word)
-    assert done.status == 1
-    assert "Failed: every iteration is there, but the run ended as FAILED, exit code 7; GPU out of memory" in done.out
-    assert "faster" not in done.out
-    data = cli("results", word, "--json").data["runs"][0]
-    assert (data["status"], data["reason"], data["verdict"]) == ("Failed", "ended_badly", "not judged")
-    assert (data["step_seconds"], data["cause"], data["why"]["cause"]["rank"]) == (None, "cuda-memory", 3)
-    assert "[rank3]: torch.OutOfMemoryError: CUDA out of memory" in cli("show", word).out
-    assert "GPU out of memory (rank 3)" in cli("jobs").out
-    parser = ["bash", str(ROOT / "common" / "parse_train_timing_mbridge.sh"), str(record.paths.folder)]
-    parsed = subprocess.run(parser, env={"LLMB_PYTHON": sys.executable}, capture_output=True, text=True, check=False)
-    assert (parsed.returncode, " Failed " in parsed.stdout) == (1, True)
-
-
-def test_why_says_what_to_do_and_where_it_is_written(cli: Cli) -> None:
-    record = make_run(cli.install, state="FAILED", log="")
-    record.paths.batch_log.write_text(BAD_MOUNT)
-    said = cli("why", record.paths.run_id).out
-    assert "a folder cannot be mounted into the container" in said
-    assert f"sbatch_{record.plan.experiment_name}.out:1: slurmstepd: error: pyxis: --container-mounts" in said
-    assert "next: ls -d FOLDER on that node" in said
-    assert "source path does not exist" in cli("show", record.paths.run_id).out
-
-
-def test_a_success_has_no_cause(cli: Cli) -> None:
-    record = make_run(cli.install, log=mbridge_log() + "DeprecationWarning: an Error that is none\n")
-    assert "why " not in cli("show", record.paths.run_id).out
-    assert "it has not failed" in cli("why", record.paths.run_id).out
-
-
-@pytest.mark.parametrize(
-    ("state", "log", "kind"),
-    [
-        ("NODE_FAIL", steady_log(50.0, 5), "node-failed"),
-        ("TIMEOUT", steady_log(50.0, 5), "time-limit"),
-        ("OUT_OF_MEMORY", "", "host-memory"),
-        ("TIMEOUT", steady_log(50.0, 5) + RANK_OUT_OF_MEMORY, "cuda-memory"),
-        ("CANCELLED", steady_log(50.0, 5), "cancelled-by"),
-    ],
-)
-def test_the_schedulers_word_counts_where_no_line_is_surer(cli: Cli, state: str, log: str, kind: str) -> None:
-    assert diagnose(make_run(cli.install, state=state, log=log)).kind == kind
-
-
-def test_a_figure_that_is_not_a_number_is_the_cause(cli: Cli) -> None:
-    lines = "".join(mbridge_line(index, grad_norm="nan" if index > 3 else "1.0") for index in range(1, 51))
-    record = make_run(cli.install, log=lines)
-    assert cli("results", record.paths.run_id, "--json").data["runs"][0]["cause"] == "nan"
-
-
-def test_many_runs_are_counted_by_cause_and_node(cli: Cli) -> None:
-    ecc = "gpu17: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
-    for log in (ecc, ecc.replace("error enc", "error  enc"), RANK_OUT_OF_MEMORY, steady_log(50.0)):
-        state = "COMPLETED" if "iteration" in log else "FAILED"
-        make_run(cli.install, state=state, log=log)
-    found = cli("why", "--since", "7d")
-    assert "3 of 4 runs failed" in found.out
-    assert "llmb-run exclude add gpu17 --days 7" in found.out
-    assert cli("why", "--since", "7d", "--json").data["nodes"] == {"gpu17": 2}
-
-
-def test_an_earlier_start_of_the_job_is_not_asked(cli: Cli) -> None:
-    record = make_run(cli.install, state="FAILED", log=RANK_OUT_OF_MEMORY + "ValueError: of the second start\n")
-    start = '{"event":"start","time":1,"job_id":"101","pid":1,"restart":1,"nodes":"gpu1","exit_code":null,"log":%d}\n'
-    record.paths.events.write_text(start % (len(RANK_OUT_OF_MEMORY) + 1))
-    assert "second start" in named(diagnose(replace(record)))
-
-
-def test_what_the_run_itself_knows_is_no_riddle(tmp_path: Path) -> None:
-    """Its supervisor ended it, and of a job that never started there is only Slurm's word."""
-    hung = make_run(tmp_path, state="FAILED", log="LLMB manifest: {}\n")
-    hung.paths.batch_log.write_text("srun: error: gpu2: task 0: Killed\n")
-    events = [(210, "start", "null"), (228, "hang", "0"), (230, "end", "124")]
-    lines = (f'{{"event":"{what}","time":{at},"job_id":"101","exit_code":{code}}}\n' for at, what, code in events)
-    hung.paths.events.write_text("".join(lines))
-    assert diagnose(hung).summary.startswith("unknown: hung before its first iteration: none came in 18 s")
-    gone = make_run(tmp_path, state="LOST").with_state("LOST", "squeue no longer knows job 7")
-    assert diagnose(gone).summary == "unknown: LOST, squeue no longer knows job 7"

@@ -15,7 +15,7 @@ from llmb_common.causes.answer import Cause, Diagnosis, Evidence
 from llmb_common.causes.places import Places
 from llmb_common.causes.reading import Complaint, Reading
 from llmb_common.causes.table import Signature, signatures
-from llmb_common.printable import printable
+from llmb_common.printable import counted, printable
 
 _MOST_WITNESSES = 8
 _STRENGTH = {"certain": 3, "likely": 2, "possible": 1}
@@ -266,6 +266,8 @@ def _summary(chosen: Cause | None, suspect: Evidence | None, outcome: Outcome) -
         return f"unknown: {outcome.problem or outcome.said or 'no output'}"
     rank = f"rank {suspect.ranks[0]}" if suspect.ranks else "a rank"
     on = f" on {suspect.node}" if suspect.node else ""
+    if suspect.role == "witness":
+        return f"unknown: {counted(len(suspect.ranks), 'rank')} waited in vain, for which nothing says: {suspect.line}"
     if suspect.role == "killed":
         return f"unknown: {rank}{on} was killed (SIGKILL), by whom the logs do not say"
     return f"unknown: {'the last line is ' if suspect.role == 'noise' else ''}{suspect.line}"

@@ -42,7 +42,8 @@ _PREFIXES = tuple(
         r"(?P<time>[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d) (?P<host>[\w.-]+) (?:kernel|[\w./-]+\[\d+\]): ?",
         r"(?P<host>[\w.-]+) kernel: ?",
         r"(?P<host>[A-Za-z][\w.-]*):\d+:\d+ \[(?P<gpu>\d{1,3})\] ",
-        r"(?P<host>[a-z][\w.-]*\d[\w.-]*): (?!line \d|error: |fatal error: )",
+        r"\(\w+ pid=\d+(?:, ip=(?P<host>[\d.]+))?\) ",
+        r"(?P<host>[a-z][\w.-]*\d[\w.-]*)(?:: | \| )(?!line \d|error: |fatal error: )",
         r"(?P<level>WARNING|INFO|DEBUG)[: ][-: ]*",
     )
 )
@@ -94,10 +95,13 @@ def plain(raw: bytes) -> str:
     return text.rpartition("\r")[2].rstrip()
 
 
-_RANK = re.compile(r"(?<![\w-])(?:global[ _])?[Rr]anks?[ :=#\[(]*(\d{1,6})\b(?! of\b)")
+_RANK = re.compile(r"(?<![\w-])(?:global[ _])?[Rr]anks?\"?[ :=#\[(]*(\d{1,6})\b(?! of\b)")
 _GROUP_RANK = re.compile(r"\[PG ID \d+ PG GUID (?!0\b)\S* Rank \d+\]")
 _TASKS = re.compile(r"^srun: (?:error: )?(?P<host>[\w.-]+): tasks? (?P<tasks>[\d,-]+): ")
-_ON = re.compile(r"(?:\bON|\bon node|\bnode:|\bfailed on|Node failure on|\bhost *:)\s+(?P<host>[A-Za-z][\w.-]*[\w])")
+_ON = re.compile(
+    r'(?:\bON|\bon node|\bnode:|\bfailed on|Node failure on|\bhost *:|"(?:host|hostname|node)": ?")'
+    r"\s*(?P<host>[A-Za-z][\w.-]*\w)"
+)
 _BUS = re.compile(r"\b(?:PCI:)?((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)\b")
 _DEVICE = re.compile(r"\b(?:GPU|[Dd]evice:?|cudaDev)[ #]*(\d{1,2})\b")
 _LOCAL = re.compile(r"\blocal_rank: (\d{1,4})\b")

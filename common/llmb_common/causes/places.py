@@ -53,7 +53,8 @@ class Places:
     def rank_at(self, host: str | None, local: int) -> int | None:
         """The rank with that number on its node."""
         if host is None:
-            return local if len(self.order) == 1 or (self.world or 0) <= (self.per_node or 0) else None
+            alone = len(self.order) == 1 or (self.world is not None and self.world <= (self.per_node or 0))
+            return local if alone else None
         if host in self.first:
             return self.first[host] + local
         if host in self.order and self.per_node:
@@ -86,6 +87,8 @@ class Places:
         for item in complaints:
             if item.line.rank is not None and item.line.host:
                 self.hosts.setdefault(item.line.rank, item.line.host)
+            if item.line.rank is not None and item.place.pid is not None:
+                self.processes.setdefault(item.place.pid, item.line.rank)
             if item.line.text.startswith("srun: ") and item.place.host:
                 for rank in item.place.ranks:
                     self.hosts.setdefault(rank, item.place.host)

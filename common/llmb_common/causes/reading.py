@@ -66,6 +66,7 @@ _HEDGED = re.compile(r"(?i)\b(?:may|might|could) (?:be|have|cause|lead)\b|\bposs
 _WORDS = frozenset({"layout", "arguments", "checkpoint-missing", "checkpoint-layout", "nan"})
 _COMPLAINS = re.compile(r"(?i)error|fatal|fail|assert|exception|\||\bnan\b")
 """Kinds whose words a program may also use when nothing is wrong, and what such a line has when something is."""
+_SUMMARY = re.compile(r"exitcode +: ")
 _PYTHON = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Fault|Failure)\b")
 
 
@@ -178,7 +179,17 @@ def _complaint(file: FileIO, log: Path, start: int, raw: bytes) -> Complaint | N
     if found is None or found.role == "noise":
         return None
     found = _believed(found, line, lambda: _above(file, start, text))
+    if found and found.role in ("ended", "killed") and _SUMMARY.match(line.text):
+        line = _with_place(file, start, line)
     return Complaint(found, line, place_of(line.text), text[:LONGEST].strip(), log, start) if found else None
+
+
+def _with_place(file: FileIO, start: int, line: Line) -> Line:
+    """A line of torchrun's summary, with the rank and host that stand above it."""
+    begin = max(0, start - 400)
+    above = os.pread(file.fileno(), start - begin, begin)
+    ranks, hosts = re.findall(rb"\brank +: (\d{1,6}) ", above), re.findall(rb"\bhost +: ([\w.-]+)", above)
+    return line._replace(rank=int(ranks[-1]) if ranks else line.rank, host=hosts[-1].decode() if hosts else line.host)
 
 
 def _believed(found: Signature, line: Line, traceback: Callable[[], Above]) -> Signature | None:

@@ -1,0 +1,113 @@
+"""What commands say of why runs failed, and what the scheduler's and the job's own words count."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from llmb_common.causes.diagnosis import diagnose
+from support.cli import Cli
+from support.iteration_logs import mbridge_line, mbridge_log
+from support.runs import ROOT, make_run, steady_log
+
+BAD_MOUNT = """\
+slurmstepd: error: pyxis: --container-mounts: source path does not exist: /lustre/datta
+slurmstepd: error: Failed to invoke spank plugin stack
+"""
+RANK_OUT_OF_MEMORY = """\
+[rank3]: Traceback (most recent call last):
+[rank3]:   File "/opt/Megatron-Bridge/train.py", line 1, in forward
+[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has 79.11 GiB in use.
+[rank0]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1251, remote process exited
+"""
+
+
+def test_exit_code_7_after_the_last_iteration_is_a_failure_everywhere(cli: Cli) -> None:
+    """Seen: all 50 iterations, then CUDA out of memory, and the run was reported as a success everywhere."""
+    record = make_run(cli.install, state="RUNNING", log=steady_log(50.0) + RANK_OUT_OF_MEMORY)
+    record = record.with_state("FAILED", "exit code 7")
+    record.save()
+    word = record.paths.run_id
+    done = cli("results", word)
+    assert done.status == 1
+    assert "Failed: every iteration is there, but the run ended as FAILED, exit code 7; GPU out of memory" in done.out
+    assert "faster" not in done.out
+    data = cli("results", word, "--json").data["runs"][0]
+    assert (data["status"], data["reason"], data["verdict"]) == ("Failed", "ended_badly", "not judged")
+    assert (data["step_seconds"], data["cause"], data["why"]["cause"]["rank"]) == (None, "cuda-memory", 3)
+    assert "[rank3]: torch.OutOfMemoryError: CUDA out of memory" in cli("show", word).out
+    assert "GPU out of memory (rank 3)" in cli("jobs").out
+    parser = ["bash", str(ROOT / "common" / "parse_train_timing_mbridge.sh"), str(record.paths.folder)]
+    parsed = subprocess.run(parser, env={"LLMB_PYTHON": sys.executable}, capture_output=True, text=True, check=False)
+    assert (parsed.returncode, " Failed " in parsed.stdout) == (1, True)
+
+
+def test_why_says_what_to_do_and_where_it_is_written(cli: Cli) -> None:
+    record = make_run(cli.install, state="FAILED", log="")
+    record.paths.batch_log.write_text(BAD_MOUNT)
+    said = cli("why", record.paths.run_id).out
+    assert "a folder cannot be mounted into the container" in said
+    assert f"sbatch_{record.plan.experiment_name}.out:1: slurmstepd: error: pyxis: --container-mounts" in said
+    assert "next: ls -d FOLDER on that node" in said
+    assert "source path does not exist" in cli("show", record.paths.run_id).out
+
+
+def test_a_success_has_no_cause(cli: Cli) -> None:
+    record = make_run(cli.install, log=mbridge_log() + "DeprecationWarning: an Error that is none\n")
+    assert "why " not in cli("show", record.paths.run_id).out
+    assert "it has not failed" in cli("why", record.paths.run_id).out
+
+
+@pytest.mark.parametrize(
+    ("state", "log", "kind"),
+    [
+        ("NODE_FAIL", steady_log(50.0, 5), "node-failed"),
+        ("TIMEOUT", steady_log(50.0, 5), "time-limit"),
+        ("OUT_OF_MEMORY", "", "host-memory"),
+        ("TIMEOUT", steady_log(50.0, 5) + RANK_OUT_OF_MEMORY, "cuda-memory"),
+        ("CANCELLED", steady_log(50.0, 5), "cancelled-by"),
+    ],
+)
+def test_the_schedulers_word_counts_where_no_line_is_surer(cli: Cli, state: str, log: str, kind: str) -> None:
+    assert diagnose(make_run(cli.install, state=state, log=log)).kind == kind
+
+
+def test_a_figure_that_is_not_a_number_is_the_cause(cli: Cli) -> None:
+    lines = "".join(mbridge_line(index, grad_norm="nan" if index > 3 else "1.0") for index in range(1, 51))
+    record = make_run(cli.install, log=lines)
+    assert cli("results", record.paths.run_id, "--json").data["runs"][0]["cause"] == "nan"
+
+
+def test_many_runs_are_counted_by_cause_and_node(cli: Cli) -> None:
+    ecc = "gpu17: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+    for log in (ecc, ecc.replace("error enc", "error  enc"), RANK_OUT_OF_MEMORY, steady_log(50.0)):
+        state = "COMPLETED" if "iteration" in log else "FAILED"
+        make_run(cli.install, state=state, log=log)
+    found = cli("why", "--since", "7d")
+    assert "3 of 4 runs failed" in found.out
+    assert "llmb-run exclude add gpu17 --days 7" in found.out
+    assert cli("why", "--since", "7d", "--json").data["nodes"] == {"gpu17": 2}
+
+
+def test_an_earlier_start_of_the_job_is_not_asked(cli: Cli) -> None:
+    record = make_run(cli.install, state="FAILED", log=RANK_OUT_OF_MEMORY + "ValueError: of the second start\n")
+    start = '{"event":"start","time":1,"job_id":"101","pid":1,"restart":1,"nodes":"gpu1","exit_code":null,"log":%d}\n'
+    record.paths.events.write_text(start % (len(RANK_OUT_OF_MEMORY) + 1))
+    found = diagnose(record)
+    assert found.cause is not None
+    assert "second start" in found.cause.line
+
+
+def test_what_the_run_itself_knows_is_no_riddle(tmp_path: Path) -> None:
+    """Its supervisor ended it, and of a job that never started there is only Slurm's word."""
+    hung = make_run(tmp_path, state="FAILED", log="LLMB manifest: {}\n")
+    hung.paths.batch_log.write_text("srun: error: gpu2: task 0: Killed\n")
+    events = [(210, "start", "null"), (228, "hang", "0"), (230, "end", "124")]
+    lines = (f'{{"event":"{what}","time":{at},"job_id":"101","exit_code":{code}}}\n' for at, what, code in events)
+    hung.paths.events.write_text("".join(lines))
+    assert diagnose(hung).summary.startswith("unknown: hung before its first iteration: none came in 18 s")
+    gone = make_run(tmp_path, state="LOST").with_state("LOST", "squeue no longer knows job 7")
+    assert diagnose(gone).summary == "unknown: LOST, squeue no longer knows job 7"
