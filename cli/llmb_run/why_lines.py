@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llmb_common.causes.answer import Diagnosis, Evidence
+from llmb_common.causes.table import signatures
 from llmb_common.printable import counted
 
 
@@ -10,7 +11,7 @@ def cause_lines(found: Diagnosis) -> list[str]:
     """What began it, the line that says so, and what to do; of an unknown cause its witnesses."""
     cause = found.cause
     if cause is None:
-        return [found.summary, *(_witness(item) for item in found.witnesses[:3])]
+        return [found.summary, *_suspect(found.suspect)]
     sure = "" if cause.sure == "certain" else f" ({cause.sure})"
     step = f"; the last iteration before it is {cause.step}" if cause.step is not None else ""
     lines = [f"{found.summary}{sure}{step}", cause.cause]
@@ -25,9 +26,16 @@ def all_lines(found: Diagnosis) -> list[tuple[str, list[str]]]:
     if cause is not None and cause.keep_out and cause.node:
         reason = cause.what.replace("'", "")
         lines.append(("keep out", [f"llmb-run exclude add {cause.node} --days 7 --reason '{reason}'"]))
-    if found.witnesses:
-        lines.append(("besides", [_witness(item) for item in found.witnesses]))
+    if beside := [_witness(item) for item in found.witnesses if item != found.suspect]:
+        lines.append(("besides", beside))
     return lines
+
+
+def _suspect(item: Evidence | None) -> list[str]:
+    if item is None:
+        return []
+    remedy = next((known.remedy for known in signatures() if known.id == item.signature), "")
+    return [_witness(item), *([f"next: {remedy}"] if remedy else [])]
 
 
 def _witness(item: Evidence) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -22,15 +23,20 @@ SCANCEL = """[[ $* == "--signal=TERM $(cat "$LLMB_RUN_DIR/claim")" ]] && kill -T
 """Signals the rank whose PID is in the run's folder, if the job is named as squeue names it."""
 
 
-def run_script(folder: Path, srun: str, log: str = "", **given: str) -> tuple[int, list[tuple[str, int | None]]]:
-    """The exit code of a Slurm job script whose step runs ``srun`` (bash), and its record of events."""
+def run_script(
+    folder: Path, srun: str, log: str = "", *, scancel: str = SCANCEL, on_nodes: str = "exit 0", **given: str
+) -> tuple[int, list[tuple[str, int | None]]]:
+    """The exit code of a Slurm job script whose step runs ``srun`` (bash), and its record of events.
+
+    ``on_nodes`` is what srun does when the nodes' kernels are to be asked.
+    """
     install = folder / "install"
     install.mkdir()
     record = make_run(install, state="SUBMITTED", log=log)
     programs = folder / "bin"
     programs.mkdir()
-    step = f"[[ $1 != --overlap ]] || exit 0  # which asks the nodes' kernels\n{srun}"
-    for name, text in (("srun", step), ("scontrol", "echo NodeAddr=localhost"), ("scancel", SCANCEL)):
+    step = f"if [[ $1 == --overlap ]]; then {on_nodes}; fi\n{srun}"
+    for name, text in (("srun", step), ("scontrol", "echo NodeAddr=localhost"), ("scancel", scancel)):
         (programs / name).write_text(f"#!/bin/bash\n{text}\n")
         (programs / name).chmod(0o755)
     environment = {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", **given}
@@ -183,3 +189,50 @@ def test_a_job_of_this_machine_is_known_by_its_process_and_waits_for_no_signal(t
     same = {"job_id": f"local-{script.pid}", "pid": script.pid, "nodes": "", "restart": 2}
     assert all(event.items() >= same.items() for event in events)
     assert "5" not in (tmp_path / "slept").read_text().split()
+
+
+def test_ranks_are_asked_where_they_are_before_a_hung_step_is_ended(tmp_path: Path) -> None:
+    answers = "$LLMB_RUN_DIR/ranks/0.txt"
+    asked = f'mkdir -p "${{LLMB_RUN_DIR}}/ranks"; trap \'echo stack >> "{answers}"\' URG'
+    ended = f'trap \'cp "{answers}" "$LLMB_RUN_DIR/before"; exit 9\' TERM'
+    rank = f'echo $$ > "$LLMB_RUN_DIR/rank"\n{asked}\n{ended}\nfor ((i = 0; i < 300; i++)); do sleep 0.1; done\n'
+    found = run_script(tmp_path, printing(1, 2) + rank, scancel=SCANCEL.replace("TERM", "URG"), **SOON)
+    assert found == (124, [("start", None), ("hang", 2), ("end", 124)])
+    (answer,) = tmp_path.rglob("before")
+    assert answer.read_text() == "stack\n"
+
+
+def test_the_kernels_of_the_nodes_are_asked_after_a_failure_alone(tmp_path: Path) -> None:
+    """With the time of the start and the folder for what they say."""
+    for number, (status, times) in enumerate(((3, 1), (0, 0))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        run_script(folder, f"exit {status}", on_nodes='printf "%s\\n" "${@: -2}" > "$LLMB_RUN_DIR/asked"; exit 0')
+        asked = [file.read_text().split() for file in folder.rglob("asked")]
+        assert len(asked) == times
+        assert all(time.isdigit() and nodes.endswith("/nodes") for time, nodes in asked)
+
+
+KERNEL = (Path(__file__).resolve().parents[2] / "common/llmb_common/rendering/kernel.sh").read_text()
+"""rendering/kernel.sh, which each node runs."""
+
+
+@pytest.mark.parametrize("journal", [True, False])
+def test_a_node_keeps_what_its_kernel_said_of_hardware_since_the_start(tmp_path: Path, journal: bool) -> None:
+    """Of the journal, or where that may not be read of dmesg, whose times count from the start of the machine."""
+    up = float(Path("/proc/uptime").read_text().split()[0])
+    xid = "NVRM: Xid (PCI:0000:5d:00): 79, pid=1, GPU has fallen off the bus."
+    said = f"2026-11-20T03:40:35+0000 n1 kernel: {xid}\n2026-11-20T03:40:35+0000 n1 kernel: usb 1-1: new device\n"
+    old = f"[{up - 500:12.6f}] {xid.replace('79', '48')}\n"
+    for name, text in (("journalctl", said if journal else ""), ("dmesg", f"{old}[{up - 5:12.6f}] {xid}\n")):
+        (tmp_path / f"{name}.said").write_text(text)
+        (tmp_path / name).write_text(
+            f'#!/bin/bash\n[[ {name} == dmesg || $* == *"--since @"* ]] && cat {tmp_path}/{name}.said\n'
+        )
+        (tmp_path / name).chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURMD_NODENAME": "n1"}
+    started = str(int(time.time()) - 60)
+    subprocess.run(["bash", "-c", KERNEL, "bash", started, str(tmp_path)], env=environment, check=True)
+    (line,) = (tmp_path / "n1.kernel.log").read_text().splitlines()
+    assert line.endswith(xid)
+    assert line.startswith("2026") == journal
