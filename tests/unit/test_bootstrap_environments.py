@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,7 +21,11 @@ import pytest
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_install.parts import environments, uv
+from llmb_install.parts.engine import KINDS, Kind
 from llmb_install.parts.environments import RECEIPT, Environment, installed_packages
+from llmb_install.parts.lock_files import count_for_here, lock_requirements, with_hashes
+from llmb_install.parts.package_records import damaged_files
+from llmb_install.parts.shared_packages import link_packages
 from llmb_install.working.readiness import require_ready
 from llmb_install.working.reporter import Reporter
 from support.wheels import MODULE, locked, tiny_wheel
@@ -214,3 +222,185 @@ def test_a_python_that_only_its_owner_can_run_is_reported(built: Environment) ->
     top.chmod(0o700)
     assert environments._closed_to_others(folder) is None, "nobody else gets to the environment either"
     shutil.rmtree(top)
+
+
+# Lock files: every package has hashes, no index is named, and an environment accepts nothing else.
+
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCKS = ROOT / "installer" / "locks"
+HASH = "--hash=sha256:" + 64 * "0"
+
+TEXT = f"""# made by a program
+six==1.17.0 \\
+    {HASH} \\
+    {HASH}
+numpy==2.2.6 ; python_full_version < '3.11' \\
+    {HASH}
+h11==1.0 ; sys_platform != 'emscripten' \\
+    {HASH}
+colorama==0.4.6 ; sys_platform == 'win32' \\
+    {HASH}
+"""
+
+
+def test_the_requirements_of_a_lock() -> None:
+    found = lock_requirements(TEXT)
+    assert found[:2] == ["six==1.17.0", "numpy==2.2.6 ; python_full_version < '3.11'"]
+    assert len(found) == 4
+    assert count_for_here(found) == 2, "six and h11"
+    assert lock_requirements("six==1.17.0  # why\n\n") == ["six==1.17.0"]
+
+
+def test_one_package_of_a_lock() -> None:
+    assert with_hashes(TEXT, "six") == f"six==1.17.0 \\\n    {HASH} \\\n    {HASH}\n"
+    assert with_hashes(TEXT, "si") == ""
+
+
+@pytest.mark.parametrize("name", ["tool.txt", "engine-cpu.txt", "engine-cpu-0.6.txt"])
+def test_every_package_is_pinned_and_hashed_and_no_index_is_named(name: str) -> None:
+    text = (LOCKS / name).read_text()
+    requirements = lock_requirements(text)
+    assert len(requirements) > 30
+    for requirement in requirements:
+        package = requirement.partition("==")[0]
+        assert "==" in requirement
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}", with_hashes(text, package)), package
+    assert not re.search(r"https?:|--index|--find-links|--trusted", text)
+
+
+def test_the_tools_locks_cover_the_project_and_its_build_backend() -> None:
+    """A dependency added only to pyproject.toml would be missing from every installation."""
+    project = (ROOT / "pyproject.toml").read_text()
+    runtime = re.search(r"^dependencies = \[(.*?)^\]", project, re.MULTILINE | re.DOTALL)
+    install = re.search(r"^install = \[(.*?)\]", project, re.MULTILINE | re.DOTALL)
+    report = re.search(r"^report = \[(.*?)\]", project, re.MULTILINE | re.DOTALL)
+    backend = re.search(r"^requires = \[(.*?)\]", project, re.MULTILINE)
+    assert runtime
+    assert install
+    assert report
+    assert backend
+    for lock, parts in {"tool.txt": runtime[1] + install[1], "tool-build.txt": report[1] + backend[1]}.items():
+        wanted = re.findall(r'"([A-Za-z0-9_.-]+?)[><=]', parts)
+        assert "msgspec" in wanted or "hatchling" in wanted
+        locked = {requirement.partition("==")[0] for requirement in lock_requirements((LOCKS / lock).read_text())}
+        assert {re.sub(r"[-_.]+", "-", name).lower() for name in wanted} - locked == set()
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
+def test_an_engine_lock_has_no_cuda(kind: Kind) -> None:
+    text = (LOCKS / f"{kind.name}.txt").read_text()
+    requirements = lock_requirements(text)
+    assert [r for r in requirements if r.startswith("torch==")] == ["torch==2.13.0+cpu"]
+    assert not [r for r in requirements if r.startswith(("nvidia-cu", "nvidia-nccl", "triton", "wandb", "cwevals"))]
+    assert all(with_hashes(text, name) for name in kind.of_newer_python)
+    assert with_hashes(text, "torch") == with_hashes((LOCKS / "torch-cpu.txt").read_text(), "torch")
+
+
+SAID = {"changed": "Hash mismatch", "no hash": "must have their versions pinned|must have a hash"}
+
+
+@pytest.mark.parametrize("case", ["right", "changed", "no hash"])
+def test_a_file_with_another_content_is_not_installed(tmp_path: Path, case: str) -> None:
+    """What a compromised index or a damaged download provides under the right name and version."""
+    path = tiny_wheel(tmp_path)
+    lock = tmp_path / "lock.txt"
+    text = locked(path)
+    lock.write_text(text.partition(" \\")[0] + "\n" if case == "no hash" else text)
+    if case == "changed":
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.writestr("more.py", "print('not what was locked')")
+    environment = Environment(tmp_path / "venv", sys.executable, lock, smoke=("tiny",))
+    if case == "right":
+        assert environment.ensure(Reporter(None))
+        return
+    with pytest.raises(EnvironmentLacks, match=SAID[case]):
+        environment.ensure(Reporter(None))
+    assert not environment.is_complete()
+
+
+# Two environments share the packages that both have in the same version.
+
+
+def environment(folder: Path, python: str = "python3.11") -> Path:
+    """With nothing but a place for packages."""
+    (folder / "lib" / python / "site-packages").mkdir(parents=True)
+    return folder
+
+
+def packages(folder: Path) -> Path:
+    return next(folder.glob("lib/*/site-packages"))
+
+
+def add(folder: Path, name: str, version: str, files: dict[str, str]) -> None:
+    """A package as pip leaves it."""
+    place = packages(folder)
+    metadata = f"{name}-{version}.dist-info"
+    lines = []
+    for path, text in {**files, f"{metadata}/METADATA": f"Name: {name}\n"}.items():
+        file = place / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+        lines.append(f"{path},sha256={digest},{len(text)}\n")
+    lines += [f"{name}/__pycache__/gone.pyc,,\n", f"{metadata}/RECORD,,\n"]
+    (place / metadata / "RECORD").write_text("".join(lines))
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    made = environment(tmp_path / "old")
+    add(made, "torch", "2.13.0+cpu", {"torch/__init__.py": "a = 1\n", "../../../bin/torchrun": f"#!{made}\n"})
+    add(made, "Some_Hub", "1.0", {"some_hub/__init__.py": ""})
+    add(made, "megatron_core", "0.16.1", {"megatron/core.py": ""})
+    return made
+
+
+WANTED = {"torch==2.13.0+cpu", "some-hub==1.0", "megatron-core==0.19.2"}
+
+
+def test_the_same_version_is_linked_and_checks_as_if_it_had_been_installed(old: Path, tmp_path: Path) -> None:
+    new = environment(tmp_path / "new")
+    assert sorted(link_packages(old, new, WANTED)) == ["some-hub==1.0", "torch==2.13.0+cpu"]
+    assert packages(new).joinpath("torch/__init__.py").samefile(packages(old) / "torch/__init__.py")
+    assert not (packages(new) / "megatron").exists()
+    assert not (new / "bin").exists(), "a program names the Python of its own environment"
+    assert list(damaged_files(new)) == []
+    packages(new).joinpath("some_hub/__init__.py").unlink()
+    assert list(damaged_files(new)) == ["some_hub/__init__.py is missing"]
+    assert list(damaged_files(old)) == []
+
+
+def test_byte_code_goes_along_although_uv_does_not_list_it(old: Path, tmp_path: Path) -> None:
+    compiled = packages(old) / "torch" / "__pycache__"
+    compiled.mkdir()
+    for name in ("__init__.cpython-311.pyc", "other.cpython-311.pyc"):
+        (compiled / name).write_text(name)
+    new = environment(tmp_path / "new")
+    link_packages(old, new, WANTED)
+    linked = packages(new) / "torch" / "__pycache__"
+    assert [path.name for path in linked.iterdir()] == ["__init__.cpython-311.pyc"], "the other is no module of torch"
+    assert next(linked.iterdir()).samefile(compiled / "__init__.cpython-311.pyc")
+
+
+def test_what_is_there_already_stays(old: Path, tmp_path: Path) -> None:
+    new = environment(tmp_path / "new")
+    add(new, "torch", "1.0", {"torch/__init__.py": "b = 2\n"})
+    assert link_packages(old, new, WANTED) == ["some-hub==1.0"]
+    assert packages(new).joinpath("torch/__init__.py").read_text() == "b = 2\n"
+
+
+@pytest.mark.parametrize("case", ["damaged", "another Python", "no hard links", "nothing there"])
+def test_nothing_is_linked_where_it_would_not_be_right(case, old, tmp_path, monkeypatch):
+    new = environment(tmp_path / "new", "python3.12" if case == "another Python" else "python3.11")
+    if case == "damaged":
+        packages(old).joinpath("some_hub/__init__.py").write_text("changed\n")
+    if case == "no hard links":
+
+        def refuse(*args: object, **kwargs: object) -> None:
+            raise PermissionError(1, "Operation not permitted")
+
+        monkeypatch.setattr(Path, "hardlink_to", refuse)
+    source = tmp_path / "none" if case == "nothing there" else old
+    assert link_packages(source, new, WANTED) == []
+    assert list(packages(new).iterdir()) == []

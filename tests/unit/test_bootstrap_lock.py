@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
+import pwd
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_install.working import install_lock as module
-from llmb_install.working.install_lock import install_lock
+from llmb_install.working.install_lock import _Lease, install_lock
+from llmb_install.working.leftovers import remove_leftovers
 from llmb_install.working.reporter import Reporter
 
 HOLD = (
@@ -167,3 +174,204 @@ def test_a_lease_of_rubbish_is_waited_for_like_any_other(tmp_path, text, monkeyp
     monkeypatch.setattr(module, "_SILENCE", -1.0)
     with install_lock(tmp_path, quiet(), patience=0):
         pass
+
+
+# The lease beside the lock, and what killed installers leave: small cases, in this process.
+
+
+def lease_file(install: Path) -> Path:
+    return install / ".llmb" / "lock.owner"
+
+
+@pytest.fixture
+def time_stands_still(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """``now`` is the clock; every wait moves it on."""
+    clock = {"now": 1000.0, "waits": 0.0}
+
+    def sleep(seconds: float) -> None:
+        clock["now"] += seconds
+        clock["waits"] += 1
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock["now"], sleep=sleep,
+                                                        strftime=time.strftime))  # fmt: skip
+    return clock
+
+
+def foreign(install: Path, **changes: Any) -> Path:
+    """The lease of somebody on another host, of whom nobody knows whether he lives."""
+    path = lease_file(install)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    owner = {"token": "t", "host": "login2", "boot": "b", "pid": 7, "started": "1", "since": "noon"}
+    path.write_text(json.dumps(owner | changes))
+    return path
+
+
+def test_a_lease_says_who_has_it_and_goes_with_its_owner(tmp_path: Path) -> None:
+    with install_lock(tmp_path, quiet()):
+        owner = json.loads(lease_file(tmp_path).read_text())
+        assert set(owner) == {"token", "host", "boot", "pid", "started", "since"}
+        assert owner["pid"] == os.getpid()
+        assert sorted(path.name for path in (tmp_path / ".llmb").iterdir()) == ["lock", "lock.owner"]
+    assert [path.name for path in (tmp_path / ".llmb").iterdir()] == ["lock"]
+
+
+def test_a_lease_that_somebody_else_has_now_is_left_to_him(tmp_path: Path) -> None:
+    with install_lock(tmp_path, quiet()):
+        foreign(tmp_path)
+    assert lease_file(tmp_path).exists()
+    lease_file(tmp_path).unlink()
+    with install_lock(tmp_path, quiet()):
+        lease_file(tmp_path).unlink()
+
+
+def test_a_lease_of_another_host_is_waited_for_a_minute_without_a_sign(tmp_path, time_stands_still):
+    foreign(tmp_path)
+    shown = io.StringIO()
+    with install_lock(tmp_path, Reporter(None, stream=shown)):
+        assert 60 < time_stands_still["now"] - 1000 < 61
+    assert shown.getvalue() == (
+        f"waiting: another installer is working in {tmp_path} (process 7 on login2, since noon)\n"
+    ), "said once"
+
+
+def test_a_sign_of_life_begins_the_minute_anew(tmp_path, time_stands_still, monkeypatch):
+    path = foreign(tmp_path)
+    sleep = module.time.sleep
+
+    def beat(seconds: float) -> None:
+        sleep(seconds)
+        if time_stands_still["now"] < 1050:
+            os.utime(path, ns=(0, int(time_stands_still["now"] * 1e9)))
+
+    monkeypatch.setattr(module.time, "sleep", beat)
+    with install_lock(tmp_path, quiet()):
+        assert 109 < time_stands_still["now"] - 1000 < 111
+
+
+def test_waiting_ends(tmp_path: Path, time_stands_still: dict[str, float]) -> None:
+    foreign(tmp_path).write_text("{")
+    with (
+        pytest.raises(EnvironmentLacks, match=r"working in .* \(it has not identified itself\)") as caught,
+        install_lock(tmp_path, quiet(), patience=20),
+    ):
+        pytest.fail("two at once")
+    assert 20 < time_stands_still["now"] - 1000 < 21
+    assert caught.value.remedy.startswith("wait until it has finished")
+    assert lease_file(tmp_path).exists()
+
+
+@pytest.mark.parametrize("locks", [True, False, OSError(errno.ENOLCK, "no locks")])
+def test_the_kernels_lock_counts_as_well(tmp_path, monkeypatch, time_stands_still, locks):
+    """A file system whose lock cannot be had, for whatever reason, is not one to write to."""
+
+    def try_lock(descriptor: int) -> bool:
+        if isinstance(locks, OSError):
+            raise locks
+        return bool(locks)
+
+    monkeypatch.setattr(module, "try_lock", try_lock)
+    if locks is True:
+        with install_lock(tmp_path, quiet(), patience=1):
+            return
+    with pytest.raises(EnvironmentLacks, match="another installer"), install_lock(tmp_path, quiet(), patience=1):
+        pytest.fail("without its lock")
+
+
+def test_the_lease_is_touched_while_it_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_HEARTBEAT", 0.001)
+    lease = _Lease(tmp_path / "lease")
+    assert lease.acquire()
+    os.utime(tmp_path / "lease", ns=(1, 1))
+    with lease.kept_alive():
+        deadline = time.monotonic() + 100
+        while (tmp_path / "lease").stat().st_mtime_ns == 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        lease.release()
+    assert not [thread for thread in threading.enumerate() if "_beat" in thread.name]
+
+
+def test_of_several_who_see_a_dead_owner_one_gets_the_lease(tmp_path: Path) -> None:
+    path = tmp_path / "lease"
+    first, second = _Lease(path), _Lease(path)
+    path.write_text(json.dumps({"token": "dead", "host": socket.gethostname(), "boot": "another", "pid": 1}))
+    assert first.acquire()
+    second._remove_stale("dead")
+    taken = json.loads(path.read_text())
+    assert taken["token"] == first._token, "it was put back"
+    assert not second.acquire()
+    assert [found.name for found in tmp_path.iterdir()] == ["lease"]
+    path.unlink()
+    second._remove_stale("dead")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lease_that_vanishes_while_it_is_judged_is_not_dead(tmp_path: Path) -> None:
+    assert not _Lease(tmp_path / "lease")._is_dead({"host": "login2", "token": "t", "boot": "b", "pid": 7})
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_a_folder_that_is_not_ours_is_said_to_be_so(tmp_path, monkeypatch, number):
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, "")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(EnvironmentLacks) as caught:
+        install_lock(tmp_path / "x", quiet()).__enter__()
+    assert caught.value.message == f"you cannot write to {tmp_path / 'x'}: {os.strerror(number)}"
+    assert "--install-path" in caught.value.remedy
+    monkeypatch.setattr("os.geteuid", lambda: 4711)
+    owner = pwd.getpwuid(os.getuid()).pw_name
+    with pytest.raises(EnvironmentLacks) as caught:
+        install_lock(tmp_path / "x", quiet()).__enter__()
+    assert caught.value.message.endswith(f" ({tmp_path} belongs to {owner})")
+    monkeypatch.setattr(pwd, "getpwuid", lambda number: {}[number])
+    with pytest.raises(EnvironmentLacks) as caught:
+        install_lock(tmp_path / "x", quiet()).__enter__()
+    assert caught.value.message.endswith(f" ({tmp_path} belongs to user {os.getuid()})")
+
+
+def test_a_full_disk_is_another_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.open", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        install_lock(tmp_path, quiet()).__enter__()
+
+
+# Leftovers
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".cluster_config.yaml.12.0123abcd",
+        *(f".llmb/.{name}.12.0123abcd" for name in ("answers.yaml", "hf_token", "site-config.json", "removing.json")),
+        ".llmb/.credentials.json.12.0123abcd",
+        *(".llmb/lock.owner.0123456789abcdef", ".llmb/lock.owner.stale.0123456789abcdef"),
+        ".llmb/receipts/.hugging_face+a+b.json.12.0123abcd",
+        *("bin/.llmb-run.12.0123abcd", "bin/.llmb-install.12.0123abcd"),
+        *("venvs/.llmb.12", "venvs/.engine-cpu.12", "venvs/.engine-cpu-0.6.12"),
+        "images/.a.sqsh.receipt.json.12.0123abcd",
+    ],
+)
+def test_every_temporary_file_of_a_killed_installer_is_removed(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = [path.with_name(f"{path.name}x"), path.with_name(f"x{path.name}"), path.with_name("mine")]
+    for file in (path, *beside):
+        file.touch()
+    (tmp_path / "linked").symlink_to("nowhere")
+    assert remove_leftovers(tmp_path) == [path]
+    assert not path.exists()
+    assert all(file.exists() for file in beside)
+    path.symlink_to("nowhere")
+    assert remove_leftovers(tmp_path) == [path], "a link as well"
+    assert not path.is_symlink()
+
+
+def test_what_vanishes_meanwhile_is_no_leftover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / ".cluster_config.yaml.12.0123abcd"
+    monkeypatch.setattr(Path, "iterdir", lambda self: iter([gone]))
+    assert remove_leftovers(tmp_path) == []

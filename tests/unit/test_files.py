@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import hashlib
 import json
 import os
 import pickle
 import socket
+import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from llmb_common.errors import RecordError
-from llmb_common.files import read_json, read_some, sha256_of_tree, write_atomic, write_json, write_output
+from llmb_common.files import (
+    fsync_folder,
+    open_plain,
+    read_json,
+    read_plain,
+    read_some,
+    sha256_of,
+    sha256_of_tree,
+    try_lock,
+    write_atomic,
+    write_json,
+    write_output,
+)
 from llmb_common.request.variables import VARIABLES
 from llmb_common.secrets import Secret, is_secret_name
 
@@ -140,3 +157,207 @@ def test_a_name_that_is_not_utf8_is_spelt_out_in_files(tmp_path: Path) -> None:
     assert (tmp_path / "report").read_text() == "log-\\udcff.out"
     write_json(tmp_path / "json", "log-\udcff.out")
     assert read_json(tmp_path / "json") == "log-\udcff.out"
+
+
+# What is written survives a power cut, and nobody can make a write or a read go elsewhere, or wait for ever.
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a write does to the disk, in order."""
+    seen: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def noted_fsync(descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        seen.append("fsync folder" if stat.S_ISDIR(status.st_mode) else f"fsync {status.st_size} bytes")
+        fsync(descriptor)
+
+    def noted_replace(path: Path, target: Any) -> Path:
+        seen.append("rename")
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(Path, "replace", noted_replace)
+    return seen
+
+
+def test_the_content_is_on_disk_before_it_gets_its_name_and_the_name_before_the_write_is_done(tmp_path, steps):
+    write_atomic(tmp_path / "run.json", "twelve bytes")
+    assert steps == ["fsync 12 bytes", "rename", "fsync folder"]
+
+
+def test_the_folder_alone_may_wait(tmp_path: Path, steps: list[str]) -> None:
+    write_atomic(tmp_path / "run.json", b"12", sync_folder=False)
+    assert steps == ["fsync 2 bytes", "rename"]
+
+
+def test_a_folder_that_cannot_be_synced_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    before = open_files()
+    monkeypatch.setattr(os, "fsync", refuse)
+    fsync_folder(tmp_path)
+    assert open_files() == before
+
+
+def test_a_write_that_cannot_reach_the_disk_is_an_error_and_leaves_nothing(tmp_path, monkeypatch):
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "run.json").write_text("old")
+    before = open_files()
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RecordError, match=r"cannot write .*run\.json: No space left on device") as caught:
+        write_atomic(tmp_path / "run.json", "new")
+    assert "free space" in caught.value.remedy
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+    assert (tmp_path / "run.json").read_text() == "old"
+    assert open_files() == before
+
+
+def test_a_planted_link_is_not_written_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever guesses the temporary name in a shared folder must not choose which file we overwrite."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    opened = os.open
+
+    def just_before(path: Any, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_CREAT:
+            Path(path).symlink_to(victim)
+        return opened(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", just_before)
+    with pytest.raises(RecordError, match="File exists"):
+        write_atomic(folder / "f", "x")
+    assert victim.read_text() == "precious"
+    assert not (folder / "f").exists()
+
+
+def test_nobody_reads_a_private_file_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes = []
+    opened = os.open
+
+    def noted(path: Any, flags: int, mode: int = 0o777) -> int:
+        descriptor = opened(path, flags, mode)
+        modes.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
+        return descriptor
+
+    umask = os.umask(0)
+    try:
+        monkeypatch.setattr(os, "open", noted)
+        write_json(tmp_path / "token", {"a": 1}, mode=0o600)
+    finally:
+        os.umask(umask)
+    assert modes[0] == 0o600
+    assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
+
+
+def test_two_writers_never_share_a_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+    replace = Path.replace
+
+    def noted(path: Path, target: Any) -> Path:
+        names.append(path.name)
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", noted)
+    for _ in range(3):
+        write_atomic(tmp_path / "f", "x")
+    assert len(set(names)) == 3
+    assert all(name.startswith(".f.") for name in names), "hidden, and beside the file, where a rename is one step"
+
+
+def test_json_is_indented_utf8_with_a_last_line(tmp_path: Path) -> None:
+    write_json(tmp_path / "f", {"größe": [1]})
+    assert (tmp_path / "f").read_bytes() == '{\n  "größe": [\n    1\n  ]\n}\n'.encode()
+    assert read_json(tmp_path / "f") == {"größe": [1]}
+    assert read_json(tmp_path / "f", b'{"read": "before"}') == {"read": "before"}
+    assert stat.S_IMODE((tmp_path / "f").stat().st_mode) == 0o644
+
+
+def test_what_cannot_be_read_is_said_with_its_reason_and_a_remedy(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"cannot read .*/gone: No such file or directory"):
+        read_json(tmp_path / "gone")
+    for content in (b"{", b"\xff\xfe", b""):
+        with pytest.raises(RecordError, match="is not valid JSON") as caught:
+            read_json(tmp_path / "f", content)
+        assert "restore the file" in caught.value.remedy
+
+
+def test_a_fifo_or_device_is_not_waited_for_and_a_folder_leaves_no_file_open(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    before = open_files()
+    for path in (tmp_path / "fifo", Path("/dev/zero"), tmp_path):
+        with pytest.raises(OSError, match=r"not a (plain|regular) file") as caught:
+            open_plain(path)
+        assert (caught.value.errno, caught.value.filename) == (errno.EINVAL, str(path))
+    assert open_files() == before
+
+
+def test_a_link_is_followed_only_where_that_is_allowed(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("content")
+    (tmp_path / "link").symlink_to("f")
+    with open_plain(tmp_path / "link") as stream:
+        assert stream.read() == b"content"
+    with pytest.raises(OSError, match="symbolic link"):
+        open_plain(tmp_path / "link", follow=False)
+    with pytest.raises(OSError, match="symbolic link"):
+        read_plain(tmp_path / "link")
+    assert read_plain(tmp_path / "f") == b"content"
+
+
+def test_a_lock_is_taken_once_and_never_waited_for(tmp_path: Path) -> None:
+    with (tmp_path / "lock").open("w") as one, (tmp_path / "lock").open("w") as other:
+        assert try_lock(one.fileno())
+        assert not try_lock(other.fileno())
+        fcntl.flock(one.fileno(), fcntl.LOCK_UN)
+        assert try_lock(other.fileno())
+
+
+def test_a_file_system_without_locks_locks_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(number: int) -> None:
+        def flock(descriptor: int, operation: int) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(fcntl, "flock", flock)
+
+    for number in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+        answer(number)
+        assert try_lock(0)
+    answer(errno.EIO)
+    with pytest.raises(OSError, match="Input/output error"):
+        try_lock(0)
+
+
+def test_hashes_are_those_of_sha256sum(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 8192 + b"more than one block"
+    (tmp_path / "f").write_bytes(content)
+    assert sha256_of(tmp_path / "f") == hashlib.sha256(content).hexdigest()
+
+
+def test_the_hash_of_a_tree_is_one_of_names_and_hashes_in_order(tmp_path: Path) -> None:
+    for name in ("b/two", "a", "b/one", "b/__pycache__/x"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    listed = "".join(f"{name}\0{sha256_of(tmp_path / name)}\n" for name in ("a", "b/one", "b/two"))
+    assert sha256_of_tree(tmp_path) == hashlib.sha256(listed.encode()).hexdigest()
+    assert sha256_of_tree(tmp_path, "*") == hashlib.sha256(listed.splitlines(True)[0].encode()).hexdigest()
+
+
+def test_json_is_read_from_files_that_end(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for name in ("fifo", "zero"):
+        with pytest.raises(RecordError, match="not a regular file"):
+            read_json(tmp_path / name)
+    (tmp_path / "deep").write_text("[" * 100_000)
+    with pytest.raises(RecordError, match="is not valid JSON"):
+        read_json(tmp_path / "deep")

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from llmb_common import gpus
+from llmb_common.errors import RequestError
+from llmb_common.planning.plan import make_plan
+from llmb_common.recipes.loading import load_recipe
+from llmb_common.rendering.job import job_document
+from llmb_common.request.read import read_request
+from llmb_common.runs.paths import dry_run_paths
+from llmb_common.site.cluster import ClusterConfig
+from llmb_common.site.machine import Machine
 
 
 @pytest.mark.parametrize("gpu_type", [name for name, gpu in gpus.GPUS.items() if gpu.products])
@@ -64,3 +74,151 @@ def test_the_table_needs_nothing_that_is_to_be_installed(tmp_path: Path) -> None
     code = f"import sys; sys.path.insert(0, {str(library)!r}); import llmb_common.gpus as g; print(*g.gpu_types())"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout.split() == list(gpus.gpu_types()), done.stderr
+
+
+# A GPU type is one entry in the table: with it, everything that depends on GPU types knows it.
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# What a maintainer would write into gpus.py: racks of 8 nodes of 2, beside an ARM CPU, running GB200's rows.
+NEW_ENTRY = """
+from llmb_common import gpus
+gpus.GPUS["x900"] = gpus.Gpu(
+    generation="blackwell", per_node=2, nvlink_nodes=8, host="aarch64", memory_gb=900,
+    peaks={"bf16": 9000, "fp8": 18000}, products=("NVIDIA X900 Super",), rows_of="gb200",
+)
+"""
+# Everything else is imported after it, as it would be with the entry in the file.
+QUESTIONS_TO_THE_HOUSE = """
+import contextlib, io, json, os, sys
+from pathlib import Path
+from llmb_common.errors import did_you_mean
+from llmb_common.planning.plan import make_plan
+from llmb_common.recipes.loading import load_recipe
+from tools.readme_variables import variables
+from llmb_common.rendering.job import job_document
+from llmb_common.rendering.script import render_script
+from llmb_common.request.read import read_request
+from llmb_common.request.variables import VARIABLES
+from llmb_common.runs.paths import dry_run_paths
+from llmb_common.site.cluster import load_cluster_config
+from llmb_common.site.machine import Machine
+from llmb_install.answers import answers, questions, suggestions
+from llmb_install.detect import Site, parse_sinfo
+from llmb_run.main import main
+
+install, root = Path(sys.argv[1]), Path(sys.argv[2])
+llama = load_recipe(root / "llama3.1")
+request = read_request({"LLMB_INSTALL": str(install), "JOB_TOTAL_GPUS": "128", "FP8_RECIPE": "mx"})
+(install / "cluster_config.yaml").write_text("schema: 1\\ngpu_type: x900\\n")
+plan = make_plan(llama, load_cluster_config(install), request, Machine(cluster_type="slurm"))
+paths = dry_run_paths(plan.workload_folder, plan.experiment_name)
+partitions = parse_sinfo("big*|up|1:00:00|4|gpu:nvidia_x900_super:2(S:0)")
+site = Site(True, "25.05", partitions, (), (), "", ())
+given = {"install_path": "/i", "cluster_type": "slurm", "account": "a", "gpu_partition": "big", "gpu_type": "X900",
+         "workloads": "all"}
+os.environ["LLMB_INSTALL"] = str(install)
+
+def llmb_run(*words):
+    written = io.BytesIO()
+    with contextlib.redirect_stdout(io.TextIOWrapper(written)) as out:
+        main(list(words))
+        out.flush()
+        return written.getvalue().decode()
+
+print(json.dumps({
+    "nodes": [plan.nodes, plan.gpus_per_node],
+    "columns": [plan.tp, plan.pp, plan.offload_layers],
+    "variables": {name: value.value for name, value in plan.env.items()},
+    "notices": plan.preflight.warnings,
+    "job": job_document(plan, paths),
+    "segment": plan.slurm.segment,
+    "script": render_script(plan, paths),
+    "listed": json.loads(llmb_run("list", "--gpu-type", "x900", "--json"))["data"],
+    "help": llmb_run("single", "--help"),
+    "variable": VARIABLES["GPU_TYPE"].in_table,
+    "readme": "\\n".join(variables(llama)),
+    "choices": next(q for q in questions.QUESTIONS if q.field == "gpu_type").choices,
+    "arch": answers.complete(given, {llama.workload: llama}).arch,
+    "suggested": suggestions.suggestions(site, {"cluster_type": "slurm", "gpu_partition": "big"})["gpu_type"],
+    "slip": did_you_mean("x90", gpus.gpu_types()),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("install")
+    script = NEW_ENTRY + QUESTIONS_TO_THE_HOUSE
+    done = subprocess.run([sys.executable, "-c", script, folder, ROOT], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_new_type_is_planned_with_its_own_nodes_and_the_rows_of_its_relative(house: Any) -> None:
+    assert house["nodes"] == [64, 2]
+    assert house["columns"] == [2, 1, 80], "GB200's row of 405b on 128 GPUs"
+    assert house["variables"]["CUDA_DEVICE_MAX_CONNECTIONS"] == "32", "what a Blackwell needs"
+    assert any("no configuration is documented for x900: it runs those of gb200" in note for note in house["notices"])
+
+
+def test_a_new_type_asks_for_segments_of_its_own_racks(house: Any) -> None:
+    assert house["segment"] == 8
+    assert "#SBATCH --segment=8" in house["script"]
+
+
+def test_training_is_told_the_generation_of_a_new_type(house: Any) -> None:
+    assert (house["job"]["gpu_type"], house["job"]["gpu_generation"]) == ("x900", "blackwell")
+
+
+def test_llmb_run_lists_and_explains_a_new_type(house: Any) -> None:
+    llama = next(item for item in house["listed"] if item["workload"] == "pretrain_llama3.1")
+    assert {c["gpu_type"] for c in llama["configurations"]} == {"gb200", "any"}
+    assert "x900" in house["help"]
+
+
+def test_the_documentation_has_a_new_type(house: Any) -> None:
+    assert "x900" in house["variable"].split()
+    assert house["variable"] in house["readme"]
+
+
+def test_the_installer_offers_detects_and_defaults_a_new_type(house: Any) -> None:
+    assert "x900" in house["choices"]
+    assert house["arch"] == "aarch64"
+    assert house["suggested"] == "x900"
+    assert house["slip"] == " (did you mean 'x900'?)"
+
+
+def planned(recipe: str = "llama3.1", **variables: str) -> Any:
+    request = read_request({"LLMB_INSTALL": "/install", "GPU_TYPE": "b300", **variables})
+    return make_plan(load_recipe(ROOT / recipe), ClusterConfig(), request, Machine(cluster_type="slurm"))
+
+
+def test_b300_runs_the_rows_of_b200_and_says_so() -> None:
+    plan = planned(JOB_TOTAL_GPUS="128")
+    assert (plan.tp, plan.pp, plan.cp, plan.vp, plan.gpus_per_node, plan.nodes) == (4, 8, 2, 8, 8, 16)
+    assert plan.preflight.reference_step_seconds is None
+    assert any("documented for b300: it runs those of b200" in note for note in plan.preflight.warnings)
+
+
+def test_b300_is_a_blackwell_on_x86() -> None:
+    plan = planned(JOB_TOTAL_GPUS="128")
+    assert plan.env["CUDA_DEVICE_MAX_CONNECTIONS"].value == "32"
+    assert plan.slurm.segment is None, "no NVL72 rack"
+    assert planned(JOB_TOTAL_GPUS="128", FP8_RECIPE="mx").fp8_recipe == "mx"
+    job = job_document(plan, dry_run_paths(plan.workload_folder, plan.experiment_name))
+    assert job["gpu_generation"] == "blackwell"
+
+
+def test_b300_is_refused_where_its_relative_has_no_rows() -> None:
+    with pytest.raises(RequestError, match="grok1 314b has no configuration for GPU_TYPE=b300"):
+        planned("grok1", JOB_TOTAL_GPUS="128")
+
+
+def test_an_h200_is_told_whose_rows_it_runs_and_an_h100_is_not() -> None:
+    def notices(gpu_type: str) -> str:
+        return " ".join(planned(JOB_TOTAL_GPUS="64", MODEL_SIZE="70b", GPU_TYPE=gpu_type).preflight.warnings)
+
+    assert "documented for h200: it runs those of h100" in notices("h200")
+    assert "no configuration is documented" not in notices("h100")

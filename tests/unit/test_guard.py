@@ -9,12 +9,15 @@ import pwd
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import Interrupted, RequestError
+from llmb_common.envelope import Result, envelope, print_result
+from llmb_common.errors import CheckFailed, Interrupted, RequestError
 from llmb_common.guard import guarded, settled
+from llmb_common.interruption import interruptible, noted
 from llmb_install.guard import guarded as guarded_installer
 
 
@@ -158,3 +161,131 @@ def test_a_user_without_a_home_has_one_that_nobody_writes_to(monkeypatch: pytest
         return found
 
     assert homes() == [pwd.getpwuid(os.getuid()).pw_dir, "/nonexistent"]
+
+
+# What signals do to a command: an error that it can clean up after, or a note for code that must not stop halfway.
+
+
+def handlers() -> list[object]:
+    return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_ended_raises_and_names_the_signal(number: signal.Signals) -> None:
+    before = handlers()
+    with pytest.raises(Interrupted, match=f"ended by {number.name}"), interruptible():
+        signal.raise_signal(number)
+    assert handlers() == before
+
+
+def test_ctrl_c_stays_a_keyboard_interrupt() -> None:
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_code_that_must_not_stop_halfway_sees_each_signal_in_a_list() -> None:
+    before = handlers()
+    with noted() as numbers:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGINT):
+            signal.raise_signal(number)
+        assert numbers == [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGINT]
+    assert handlers() == before
+
+
+def test_under_nohup_a_closed_terminal_is_still_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible(), noted() as numbers:
+            signal.raise_signal(signal.SIGHUP)
+        assert numbers == []
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_outside_the_main_thread_nothing_is_handled() -> None:
+    """Python refuses handlers there; the thread's work is done all the same."""
+    before, seen = handlers(), []
+
+    def work() -> None:
+        with interruptible(), noted() as numbers:
+            seen.append((numbers, handlers()))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [([], before)]
+
+
+# The JSON object and the text that both commands print: one typed result, one place.
+
+
+def test_a_result_is_text_for_people_and_one_object_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    result = Result({"runs": 2}, "2 runs\n", remarks=["next: llmb-run jobs"])
+    assert print_result("rebuild", result, as_json=False) == 0
+    assert capsys.readouterr() == ("2 runs\n", "next: llmb-run jobs\n")
+    assert print_result("rebuild", result, as_json=True, notices=["look"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {
+        "schema": 1,
+        "command": "rebuild",
+        "ok": True,
+        "data": {"runs": 2},
+        "error": None,
+        "notices": ["look"],
+    }
+    assert printed.err == "next: llmb-run jobs\n"
+
+
+def test_an_error_beside_data_is_still_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    result = Result({"runs": []}, error=CheckFailed("not ended", remedy="wait", code="timeout"))
+    assert print_result("wait", result, as_json=True) == 1
+    printed = capsys.readouterr()
+    value = json.loads(printed.out)
+    assert (value["ok"], value["data"], value["error"]["code"]) == (False, {"runs": []}, "timeout")
+    assert printed.err == "error: not ended\n  -> wait\n"
+
+
+def test_bad_news_without_an_error_is_not_ok() -> None:
+    value = json.loads(envelope("doctor", Result({"checks": []}, status=1)))
+    assert (value["ok"], value["error"]) == (False, None)
+
+
+def test_text_is_harmless_to_a_terminal_and_a_script_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    print_result("show", Result(text="a\x1b[31mb\n", remarks=["\x1b[2J"]), as_json=False)
+    assert capsys.readouterr() == ("a\\x1b[31mb\n", "\\x1b[2J\n")
+    print_result("show", Result(text="echo '\x1b[31m'\n", for_programs=True), as_json=False)
+    assert capsys.readouterr().out == "echo '\x1b[31m'\n"
+
+
+def test_only_what_is_printed_is_made(capsys: pytest.CaptureFixture[str]) -> None:
+    def never() -> str:
+        raise AssertionError("nobody needs it")
+
+    print_result("show", Result(data=never, text=lambda: "text\n"), as_json=False)
+    assert capsys.readouterr().out == "text\n"
+    print_result("show", Result(data=lambda: {"größe": 1}, text=never), as_json=True)
+    printed = capsys.readouterr().out
+    assert json.loads(printed)["data"] == {"größe": 1}
+    assert '\n  "data": {\n    "größe": 1\n  }' in printed, "people read it, too"
+
+
+@pytest.mark.parametrize(
+    ("terminal", "as_json", "shown"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_the_next_step_is_for_people_at_a_terminal(terminal, as_json, shown, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    assert print_result("install", Result(hint="next: \x1bsource it", status=5), as_json=as_json) == 5
+    assert capsys.readouterr().err == ("next: \\x1bsource it\n" if shown else "")
+
+
+def test_json_has_no_nan() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        envelope("results", Result({"mfu": float("nan")}))
+
+
+def test_it_needs_nothing_but_the_standard_library() -> None:
+    """The installer's first stage runs before anything is installed."""
+    code = "import sys, llmb_common.envelope; print(*sorted({'msgspec', 'yaml', 'click', 'rich'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True)
+    assert done.stdout == "\n"

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
+import signal
 import subprocess
+import sys
+import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from llmb_common.errors import AnswerLost, EnvironmentLacks, RecordError
+from llmb_common.errors import AnswerLost, CheckFailed, EnvironmentLacks, Interrupted, RecordError
+from llmb_common.executors import executor_for
+from llmb_common.executors.local import follow
 from llmb_common.executors.local.end import end_processes_of
 from llmb_common.executors.local.look import START_SECONDS, look_at_processes
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.process import ProcessId, identify
 from llmb_common.runs.finding import Finding
-from llmb_common.runs.record import RunRecord
+from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission.create import create_run
 from support.run_site import RunSite
 
@@ -179,3 +187,141 @@ def test_one_that_has_ended_by_itself_is_on_record_as_cancelled(record: RunRecor
 def test_a_record_that_cannot_be_written_is_the_answer(record: RunRecord) -> None:
     record.paths.record.unlink()
     assert isinstance(refused(replace(record, process=ended())), RecordError)
+
+
+# A run on this machine that is followed: what it shows, how its end is told, and a signal on the way.
+
+
+@pytest.fixture
+def followed(plan: JobPlan, monkeypatch: pytest.MonkeyPatch) -> RunRecord:
+    monkeypatch.setattr(follow, "POLL_SECONDS", 0.01)
+    return create_run(plan, b"", {})
+
+
+def script(followed: RunRecord, text: str) -> None:
+    """What the job does, instead of its real script."""
+    followed.paths.script.write_text(f"log='{followed.paths.log}'\n{text}\n")
+
+
+def step(number: int) -> str:
+    """What training prints of a step."""
+    return f" iteration {number:8}/      50 | elapsed time per iteration (ms): 100.5 | lm loss: 6.9E+00 |\n"
+
+
+def while_it_prints(followed: RunRecord, patch: pytest.MonkeyPatch, *parts: str) -> None:
+    """Follow a job that writes the next of ``parts`` each time it has been looked at, and then ends."""
+    script(followed, "until [[ -e $LLMB_RUN_DIR/over ]]; do sleep 0.01; done")
+    coming = iter(parts)
+
+    def sleep(seconds: float) -> None:
+        part = next(coming, None)
+        if part is None:
+            (followed.paths.folder / "over").touch()
+            time.sleep(seconds)
+        else:
+            with followed.paths.log.open("a") as log:
+                log.write(part)
+
+    patch.setattr(follow, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    start(followed)
+
+
+def start(followed: RunRecord, *, detach: bool = False) -> RunRecord:
+    return executor_for(followed.plan.cluster_type).start(followed, detach=detach)
+
+
+def test_a_run_that_ends_well_is_complete_with_what_only_the_job_knew(followed: RunRecord) -> None:
+    script(followed, 'echo \'LLMB manifest: {"torch": "2.9"}\' >> "$log"; echo of the batch; echo and errors >&2')
+    done = start(followed)
+    assert [state.state for state in done.states] == ["SUBMITTING", "RUNNING", "COMPLETED"]
+    assert done.manifest["job"]["software"] == {"torch": "2.9"}
+    assert load_record(done.paths.folder) == done
+    assert done.paths.batch_log.read_text() == "of the batch\nand errors\n"
+
+
+def test_what_it_wrote_before_is_kept(followed: RunRecord) -> None:
+    followed.paths.batch_log.write_text("the first start\n")
+    script(followed, "echo the second")
+    start(followed)
+    assert followed.paths.batch_log.read_text() == "the first start\nthe second\n"
+
+
+def test_a_failure_is_told_with_exit_code_cause_and_the_log(followed: RunRecord) -> None:
+    script(followed, "echo 'torch.cuda.OutOfMemoryError: CUDA out of memory' >> \"$log\"; exit 7")
+    with pytest.raises(CheckFailed, match=r"the run failed with exit code 7: .*out of memory") as caught:
+        start(followed)
+    assert caught.value.remedy.endswith(f"llmb-run why {followed.paths.run_id}, or the whole log: {followed.paths.log}")
+    after = load_record(followed.paths.folder)
+    assert (after.state, after.detail, "job" in after.manifest) == ("FAILED", "exit code 7", True)
+
+
+def test_the_job_gets_no_input_and_knows_whose_run_it_is(followed, tmp_path, monkeypatch):
+    monkeypatch.setenv("KEPT", "from the caller")
+    script(followed, 'echo "$LLMB_RUN_DIR, $KEPT, input: $(cat)"; cut -d" " -f5 "/proc/$$/stat"')
+    start(followed)
+    said, group = followed.paths.batch_log.read_text().splitlines()
+    assert said == f"{followed.paths.folder}, from the caller, input: "
+    assert int(group) != os.getpgid(0), "Ctrl-C at the terminal is for whoever follows it"
+
+
+def test_progress_is_the_first_step_and_every_tenth(followed, monkeypatch, capfd):
+    while_it_prints(followed, monkeypatch, *map(step, (1, 2, 9, 10, 11, 20)), "a line that is no step\n", step(21))
+    out, err = capfd.readouterr()
+    assert [line.split(",")[0] for line in err.splitlines()] == [f"  step {n} of 50" for n in (1, 10, 20)]
+    assert all(0 <= float(line.split(",")[1].split()[0]) < 600 for line in err.splitlines())
+    assert out == ""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("steps", "shown"), [((2, 3), "\r  step 2 of 50, N s\r  step 3 of 50, N s\n"), ((), "")], ids=["steps", "none"]
+)
+def test_on_a_terminal_progress_is_one_line(followed, monkeypatch, steps, shown):
+    terminal = Terminal()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", terminal)
+        while_it_prints(followed, patch, *map(step, steps))
+    assert re.sub(r"[0-9]+ s", "N s", terminal.getvalue()) == shown
+
+
+def test_half_a_line_is_read_when_it_is_whole(followed, monkeypatch, capfd):
+    line = step(10)
+    while_it_prints(followed, monkeypatch, step(1) + line[:20], line[20:])
+    assert [line.split(",")[0] for line in capfd.readouterr().err.splitlines()] == ["  step 1 of 50", "  step 10 of 50"]
+
+
+def test_a_detached_run_is_on_record_with_its_process_and_goes_on(followed: RunRecord) -> None:
+    script(followed, 'until [[ -e $LLMB_RUN_DIR/go ]]; do sleep 0.02; done; echo done; touch "$LLMB_RUN_DIR/gone"')
+    running = start(followed, detach=True)
+    assert running.state == "RUNNING"
+    assert identify(running.process.pid) == running.process
+    (followed.paths.folder / "go").touch()
+    deadline = time.monotonic() + 300
+    while not (followed.paths.folder / "gone").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert followed.paths.batch_log.read_text() == "done\n"
+    os.waitpid(running.process.pid, 0)
+
+
+def test_a_signal_ends_the_run_which_may_still_save(followed: RunRecord, capfd: pytest.CaptureFixture[str]) -> None:
+    script(followed, "trap 'echo saved; exit 143' TERM; touch \"$LLMB_RUN_DIR/ready\"; sleep 600 & wait $!")
+
+    def interrupt() -> None:
+        while not (followed.paths.folder / "ready").exists():
+            time.sleep(0.01)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(Interrupted, match="on record as CANCELLED") as caught:
+        start(followed)
+    thread.join()
+    assert caught.value.remedy == f"its log: {followed.paths.log}"
+    assert "ending the run, which may take 30 s; press Ctrl-C again to kill it" in capfd.readouterr().err
+    assert followed.paths.batch_log.read_text() == "saved\n"
+    after = load_record(followed.paths.folder)
+    assert (after.state, after.detail, "job" in after.manifest) == ("CANCELLED", "interrupted", True)

@@ -7,12 +7,17 @@ import re
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from llmb_common.errors import RecipeError
+from llmb_common.recipes import flops
 from llmb_common.recipes.folders import recipe_folders
 from llmb_common.recipes.loading import load_recipe
+from llmb_common.recipes.recipe import find_row
+from llmb_common.recipes.rows import Result
 from llmb_common.request.variables import VARIABLES
+from tools.readme_figures import fill_figures, render_figure
 from tools.readme_functions import TABLES
 from tools.readme_tables import fill, main
 
@@ -121,3 +126,168 @@ def test_without_folders_all_recipes_are_checked_and_the_first_problem_ends_it(t
 def test_the_scripts_of_all_recipes_are_the_same_file(script: str):
     assert len({(ROOT / name / script).read_bytes() for name in RECIPES}) == 1
     assert all((ROOT / name / script).stat().st_mode & 0o111 == 0o111 for name in RECIPES)
+
+
+# Figures in the text of the READMEs: the generated ones add up, the others match the recipes.
+
+
+EVERY = ["grok1", "llama3.1", "llama4", "nemotron4"]
+LLAMA = load_recipe(ROOT / "llama3.1")
+
+
+def readme(name: str) -> str:
+    return " ".join((ROOT / name / "README.md").read_text().split())
+
+
+def figures(name: str, kind: str) -> list[str]:
+    text = (ROOT / name / "README.md").read_text()
+    return re.findall(rf"<!-- figure: {kind}[^\n]*? -->(.*?)<!-- end -->", text, re.DOTALL)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_readmes_worked_examples_are_right_to_the_last_digit(name: str) -> None:
+    blocks = figures(name, "example") + figures(name, "breakdown")
+    lines = [line for block in blocks for line in block.splitlines() if " = " in line]
+    assert len(lines) >= 3
+    for line in lines:
+        left, right = line.split(" = ")[-2:]
+        expression = left.rpartition(" = ")[2].replace("x", "*").replace("^", "**").replace(",", "")
+        assert re.fullmatch(r"[0-9eE.+*/() ]+", expression), line
+        factor = 100 if right.endswith("%") else 1
+        value, shown = factor * eval(expression), right.removesuffix(" %").replace(",", "")
+        if "E+" in shown:
+            assert f"{value:.3E}" == shown, line
+        else:
+            assert f"{value:.{len(shown.partition('.')[2])}f}" == shown, line
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_large_numbers_in_the_text_are_generated_or_printed_by_nvidia(name: str) -> None:
+    """``8.918E+14`` was printed where the recipe gives 8.920E+14, and no test noticed."""
+    text = (ROOT / name / "README.md").read_text()
+    typed = set(re.findall(r"[0-9.]+E\+[0-9]+", re.sub(r"<!-- figure: .*?<!-- end -->", "", text, flags=re.DOTALL)))
+    of_the_documents = {"grok1": {"4.27E+15"}, "llama3.1": {"4.74E+14", "3.94E+15"}, "nemotron4": {"1.01E+16"}}
+    assert typed == of_the_documents.get(name, set())
+    assert not re.search(r"(?<!-->)GB300 and GB200 2450", text), "peaks are generated"
+
+
+@pytest.mark.parametrize(
+    ("name", "figure", "text"),
+    [
+        ("llama4", "flops 400b", "8.920E+14"),
+        ("grok1", "flops 314b", "4.274E+15"),
+        ("llama3.1", "flops 70b", "3.944E+15"),
+        ("llama3.1", "flops 70b causal", "3.680E+15"),
+        ("nemotron4", "flops 340b", "8.621E+15"),
+        ("grok1", "checkpoint 314b", "4.0 TiB"),
+        ("grok1", "peaks", "GB300 and GB200 2450 / 4900, B200 2250 / 4500, H100 989 / 1979"),
+    ],
+)
+def test_single_figures(name: str, figure: str, text: str) -> None:
+    assert render_figure(load_recipe(ROOT / name), figure, "README.md") == text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<!-- figure: flop 8b -->x<!-- end -->", "no figure 'flop 8b'"),
+        ("<!-- figure: flops -->x<!-- end -->", "no figure 'flops'"),
+        ("<!-- figure: flops 8b half -->x<!-- end -->", "no attention convention 'half'"),
+        ("<!-- figure: flops 8b full causal -->x<!-- end -->", "no figure 'flops 8b full causal'"),
+        ("<!-- figure: example mbridge 405b nvfp4 h100 8 -->x<!-- end -->", "no published result mbridge 405b nvfp4"),
+        ("<!-- figure: peaks -->x", "no <!-- end -->"),
+        ("<!-- figure: peaks -->x <!-- figure: peaks -->y<!-- end -->", "no <!-- end -->"),
+        ("<!-- figure: peaks -->x <!-- table: sizes -->y<!-- end -->", "no <!-- end -->"),
+        ("<!-- figure: example nemo2 8b bf16 h100 9 -->x<!-- end -->", "no published result nemo2 8b bf16 on 9 h100"),
+    ],
+)
+def test_a_figure_with_a_wrong_mark_is_an_error(text: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=re.escape(message)) as caught:
+        fill_figures(text, LLAMA, "README.md")
+    assert caught.value.remedy
+
+
+def test_only_llama_has_the_breakdown_of_its_own_formula() -> None:
+    with pytest.raises(RecipeError, match=r"no breakdown for grok1's formula\n  -> remove the mark"):
+        fill_figures("<!-- figure: breakdown 314b -->x<!-- end -->", load_recipe(ROOT / "grok1"), "README.md")
+
+
+def test_an_outdated_figure_is_regenerated_with_the_tables() -> None:
+    assert fill("<!-- figure: flops 70b -->3.946E+15<!-- end -->", LLAMA, "x") == (
+        "<!-- figure: flops 70b -->3.944E+15<!-- end -->"
+    )
+
+
+# What NVIDIA really divided by, not quite what the READMEs print: rounded model FLOPs and, for Llama 3.1, other peaks.
+USED_BY_NEMOTRON = {"15b": 434.5e12, "340b": 1.01e16}
+
+
+def used_by_llama(result: Result, layers: int | None) -> float:
+    if not result.size.startswith("405b"):
+        return {"8b": 4.74e14, "70b": 3.94e15}[result.size]
+    model = LLAMA.model(result.size)
+    architecture = model.architecture
+    sixteen_groups = msgspec.structs.replace(architecture, layers=layers or architecture.layers, query_groups=16)
+    return flops.model_flops(sixteen_groups, model.sequence_length, "full").total
+
+
+def printed_mfus(name: str, peaks: dict[str, float], nemotron: dict[str, float] = USED_BY_NEMOTRON) -> tuple[int, int]:
+    """How many of the README's MFUs these assumptions reproduce to the last digit, and how many there are."""
+    recipe = load_recipe(ROOT / name)
+    right = []
+    for result in recipe.results:
+        row = find_row(recipe, result)
+        if result.variant != "nemo2" or row is None or result.mfu_percent is None:
+            continue
+        per_sequence = used_by_llama(result, row.layers) if name == "llama3.1" else nemotron[result.size]
+        achieved = flops.achieved_tflops(
+            per_sequence, row.global_batch_size(result.gpus), result.step_seconds, result.gpus
+        )
+        mfu = 100 * flops.mfu(achieved, peaks[result.dtype])
+        right.append(f"{mfu:.2f}" == f"{result.mfu_percent:.2f}")
+    return sum(right), len(right)
+
+
+def test_all_printed_mfus_of_llama_come_from_peaks_of_989_5_and_1979() -> None:
+    assert printed_mfus("llama3.1", {"bf16": 989.5, "fp8": 1979}) == (34, 34)
+    assert printed_mfus("llama3.1", {"bf16": 989.4, "fp8": 1978.9})[0] < 34
+    assert printed_mfus("llama3.1", {"bf16": 989, "fp8": 1979})[0] < 34
+    whys = {result.why for result in LLAMA.results if "rounds the model FLOPs" in result.why}
+    assert len(whys) == 2
+    assert all("peaks of 989.5 and 1979 TFLOPS" in why for why in whys)
+
+
+def test_all_printed_mfus_of_nemotron_come_from_the_printed_peaks_and_rounded_flops() -> None:
+    peaks = {"bf16": 989.0, "fp8": 1979.0}
+    assert printed_mfus("nemotron4", peaks) == (24, 24)
+    assert printed_mfus("nemotron4", peaks, {**USED_BY_NEMOTRON, "340b": 1.009e16})[0] == 16
+    assert "Its MFU used 1.01E+16" in readme("nemotron4")
+
+
+def total(name: str, size: str, attention: str = "causal") -> float:
+    model = load_recipe(ROOT / name).model(size)
+    return flops.model_flops(
+        model.architecture, model.sequence_length, "full" if attention == "full" else "causal"
+    ).total
+
+
+def test_figures_about_the_documents_mistakes_are_what_the_recipes_give() -> None:
+    example = flops.achieved_tflops(total("llama4", "400b"), 1024, 3.685, 512)
+    assert f"gives {example:.0f} for 3.685 s" in readme("llama4")
+    assert f"is {100 * (527.78 / example - 1):.0f} % above the formula" in readme("llama4")
+    exact = 100 * flops.achieved_tflops(total("grok1", "314b"), 1024, 13.433, 512) / 1979
+    rounded = 100 * flops.achieved_tflops(4.27e15, 1024, 13.433, 512) / 1979
+    assert f"exact model FLOPs ({exact:.2f} %); the rounded 4.27E+15 gives {rounded:.1f} %" in readme("grok1")
+    gb200 = flops.achieved_tflops(total("llama3.1", "405b"), 64, 5.74147, 128)
+    assert f"ms is about {round(gb200, -1):.0f} TFLOPS and {100 * gb200 / 4900:.1f} %" in readme("llama3.1")
+    for size, share in (("15b", "15B is 0.886 of the printed figure"), ("340b", "340B 0.854")):
+        printed = {"15b": 434.478891663360e12, "340b": 1.0094e16}[size]
+        assert f"{total('nemotron4', size, 'full') / printed:.3f}" in share
+        assert share in readme("nemotron4")
+
+
+def test_every_correction_has_a_number_and_a_document() -> None:
+    items = json.loads((ROOT / "tests" / "data" / "documents" / "corrections.json").read_text())
+    assert [item["id"] for item in items] == list(range(1, 33))
+    documents = {"llama3.1-mbridge.md", "llama3.1-nemo2.md", "llama4.md", "grok1.md", "nemotron4.md", "all"}
+    assert {name for item in items for name in item["source"].split(", ")} == documents

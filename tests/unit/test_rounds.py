@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import json
 import os
+import stat
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from llmb_common.errors import RecordError
 from llmb_common.index import find_runs
 from llmb_common.runs.record import RunRecord
-from llmb_common.submission import batch, rounds, single
+from llmb_common.submission import Job, Options, batch, rounds, single
+from llmb_common.submission.rounds import LEFTOVER_SECONDS, digest_of, digest_of_file, open_round
 from llmb_run.main import main
 from support import instant
 from support.cli import Cli, Done
 from support.crashes import run_and_crash, start
+from support.documented_jobs import documented_rows, plan_of
 from support.fake_slurm import FakeSlurm
 from support.processes import wait_until
 from support.run_site import RunSite
@@ -163,3 +171,188 @@ def test_a_link_in_place_of_the_lock_is_not_followed(cluster: Cli, tmp_path: Pat
     file.symlink_to(tmp_path / "elsewhere")
     assert cluster(*FIVE).status == 3
     assert not (tmp_path / "elsewhere").exists()
+
+
+# The files by which the same command, run again, knows what it had begun.
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    plan = msgspec.structs.replace(plan_of(*next(documented_rows())), workload_folder=str(tmp_path / "workload"))
+    return Job(plan, Path("/recipes/llama3.1"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the files are."""
+    return tmp_path / "workload" / "experiments" / ".submitting"
+
+
+def quiet(text: str) -> None:
+    raise AssertionError(f"nothing is to be said, and not {text!r}")
+
+
+def begin(job: Job, digest: str = "abc", *, again: bool = False, over: bool = False) -> tuple[str, bool]:
+    """The round's name, and whether it was begun before."""
+    with open_round([job], digest, again=again, say=quiet) as now:
+        now.over = over
+        return now.name, now.begun is not None
+
+
+def other(job: Job, **changes: object) -> Job:
+    return replace(job, plan=msgspec.structs.replace(job.plan, **changes))
+
+
+# What is the same command
+
+
+def test_the_same_jobs_have_the_same_digest_wherever_they_come_from(job: Job) -> None:
+    copy = Job(msgspec.structs.replace(job.plan), Path(str(job.recipe_folder)))
+    assert digest_of([job, copy]) == digest_of([job, job])
+    assert len(digest_of([job])) == len(digest_of_file("tasks.yaml")) == 16, "enough, and short in a folder's listing"
+
+
+def test_any_difference_is_another_command(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = other(job, max_steps=job.plan.max_steps + 1)
+    commands = [
+        digest_of([job]),
+        digest_of([job, job]),
+        digest_of([job, changed]),
+        digest_of([changed, job]),
+        digest_of([replace(job, recipe_folder=Path("/recipes/llama4"))]),
+        digest_of([replace(job, options=Options(exclude="n1"))]),
+        digest_of([job], "chain", 3),
+        digest_of_file("tasks.yaml"),
+        digest_of_file("other.yaml"),
+    ]
+    monkeypatch.setattr(os, "getuid", lambda: 4711)
+    commands += [digest_of([job]), digest_of_file("tasks.yaml")]
+    assert len(set(commands)) == len(commands)
+
+
+# What is continued
+
+
+def test_a_round_is_continued_until_it_is_over(job: Job, folder: Path) -> None:
+    first, known = begin(job)
+    assert (known, [file.name for file in folder.iterdir()]) == (False, ["abc"])
+    assert begin(job) == (first, True)
+    assert begin(job, "def")[0] != first, "another command"
+    assert begin(job, over=True) == (first, True)
+    assert [file.name for file in folder.iterdir()] == ["def"]
+    assert begin(job)[0] != first
+
+
+def test_it_says_when_it_first_began(job: Job) -> None:
+    before = time.time()
+    begin(job)
+    with open_round([job], "abc", again=False, say=quiet) as now:
+        assert before <= (now.begun or 0) <= time.time()
+
+
+def test_again_begins_another_and_that_one_is_continued_then(job: Job) -> None:
+    first, _ = begin(job)
+    second, known = begin(job, again=True)
+    assert (second != first, known) == (True, False)
+    assert begin(job) == (second, True)
+
+
+@pytest.mark.parametrize("seconds", [-LEFTOVER_SECONDS - 60, 3600])
+def test_one_of_another_day_or_of_the_future_is_not_continued(job: Job, folder: Path, seconds: float) -> None:
+    """A clock that was set back must not keep a round alive."""
+    first, _ = begin(job)
+    (folder / "abc").write_text(json.dumps({"round": first, "begun": time.time() + seconds}))
+    assert begin(job)[1] is False
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"round": "a"}', '{"round": "a", "begun": "noon"}', "null"])
+def test_half_a_file_is_a_new_round(job: Job, folder: Path, text: str) -> None:
+    """Killed while it wrote that, the command had submitted nothing."""
+    folder.mkdir(parents=True)
+    (folder / "abc").write_text(text + " " * 200)
+    name, known = begin(job)
+    assert known is False
+    assert begin(job) == (name, True), "and the longer text is gone"
+
+
+# What is left
+
+
+def test_nothing_is_left_of_rounds_that_are_over(job: Job, tmp_path: Path) -> None:
+    begin(job, over=True)
+    assert list((tmp_path / "workload").iterdir()) == []
+
+
+def test_descriptors_are_closed(job: Job) -> None:
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    begin(job)
+    begin(job, "def", over=True)
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_files_of_others_are_readable_and_theirs(job: Job, folder: Path) -> None:
+    before = os.umask(0)
+    try:
+        begin(job)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((folder / "abc").stat().st_mode) == 0o644
+
+
+def test_old_files_go_unless_somebody_is_working_on_them(job: Job, folder: Path) -> None:
+    for name in ("old", "recent", "held"):
+        begin(job, name)
+    day_before = time.time() - LEFTOVER_SECONDS - 60
+    for name in ("old", "held"):
+        os.utime(folder / name, (day_before, day_before))
+    with (folder / "held").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+        begin(job)
+        assert len(os.listdir("/proc/self/fd")) == descriptors  # noqa: PTH208
+    assert sorted(file.name for file in folder.iterdir()) == ["abc", "held", "recent"]
+
+
+def test_a_link_among_the_old_files_is_left_alone(job: Job, folder: Path, tmp_path: Path) -> None:
+    begin(job, "mine")
+    (tmp_path / "elsewhere").touch()
+    (folder / "old").symlink_to(tmp_path / "elsewhere")
+    os.utime(tmp_path / "elsewhere", (0, 0))
+    begin(job)
+    assert (tmp_path / "elsewhere").exists()
+    assert (folder / "old").is_symlink()
+
+
+# Two at a time
+
+
+def test_whoever_comes_second_waits_says_so_once_and_gets_a_round_of_its_own(job: Job) -> None:
+    said: list[str] = []
+    waiting = threading.Event()
+    names: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        waiting.set()
+
+    def second() -> None:
+        with open_round([job], "abc", again=False, say=say) as now:
+            names.append(now.name)
+
+    thread = threading.Thread(target=second)
+    with open_round([job], "abc", again=False, say=quiet) as now:
+        thread.start()
+        assert waiting.wait(30)
+        assert names == []
+        now.over = True
+    thread.join(30)
+    assert said == ["another process is submitting these jobs: waiting for it (Ctrl-C only stops waiting)"]
+    assert names != [now.name], "the first one's was over"
+
+
+def test_a_place_that_cannot_be_written_is_named(job: Job, folder: Path) -> None:
+    folder.parent.mkdir(parents=True)
+    folder.touch()
+    with pytest.raises(RecordError, match=f"^cannot write {folder / 'abc'}: File exists") as caught:
+        begin(job)
+    assert "check free space, quota and permissions there" in caught.value.remedy

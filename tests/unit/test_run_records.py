@@ -6,6 +6,8 @@ import json
 import math
 import os
 import platform
+import stat
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -19,7 +21,9 @@ from llmb_common import __version__
 from llmb_common.errors import RecordError
 from llmb_common.files import sha256_of, sha256_of_tree
 from llmb_common.planning.job_plan import plan_as_dict
-from llmb_common.runs.manifest import make_manifest
+from llmb_common.process import identify
+from llmb_common.runs.finding import Finding, may_change
+from llmb_common.runs.manifest import git_state, make_manifest
 from llmb_common.runs.record import ArrayTask, RunRecord, State, Submission, load_record, update_record
 from llmb_common.submission.create import create_run
 from support.run_site import RECIPE, RunSite
@@ -272,3 +276,134 @@ def test_repeats_have_one_plan(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace('"gpus": 128', '"gpus": "128"', 1))
     with pytest.raises(RecordError, match=r"at `\$\.plan\.gpus`"):
         load_record(other.paths.folder)
+
+
+# The recorded commit: of your own clone, of a colleague's, or without any clone.
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    folder = tmp_path / "clone"
+    recipe = folder / "recipe"
+    recipe.mkdir(parents=True)
+    (recipe / "recipe.yaml").write_text("a: 1\n")
+    identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+    for arguments in (["init", "-q"], ["add", "."], [*identity, "commit", "-qm", "first"]):
+        subprocess.run(["git", "-C", str(folder), *arguments], check=True)
+    return recipe
+
+
+def head_of(folder: Path) -> str:
+    return subprocess.run(
+        ["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True
+    ).stdout.strip()
+
+
+def test_ones_own_clone(clone: Path) -> None:
+    assert git_state(clone) == {"commit": head_of(clone), "dirty": False}
+    (clone / "recipe.yaml").write_text("a: 2\n")
+    assert git_state(clone) == {"commit": head_of(clone), "dirty": True}
+
+
+def test_a_colleagues_clone_has_a_commit_and_runs_nothing(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``git status`` would run programs that the clone's configuration names."""
+    commit, ran = head_of(clone), clone.parent / "ran"
+    subprocess.run(["git", "-C", str(clone), "config", "core.fsmonitor", f"touch {ran}; false"], check=True)
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # git's own switch for this
+    assert git_state(clone) == {"commit": commit, "dirty": None}
+    assert not ran.exists()
+
+
+def test_no_clone(tmp_path: Path) -> None:
+    assert git_state(tmp_path) is None
+
+
+def test_a_clone_without_a_commit(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    assert git_state(tmp_path) is None
+
+
+def test_a_git_that_says_nothing(clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git = tmp_path / "bin" / "git"
+    git.parent.mkdir()
+    git.write_text("#!/bin/sh\nexit 0\n")
+    git.chmod(0o755)
+    monkeypatch.setenv("PATH", str(git.parent), prepend=":")
+    assert git_state(clone) is None
+
+
+# How what was found out about a run goes into its record, and who else may write beside it.
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Path:
+    folder = tmp_path / "clone" / "llmb_train"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def submitted(tmp_path: Path, recorder: Path) -> RunRecord:
+    return create_run(RunSite(tmp_path, "slurm").plan(), recorder, {}, Submission())
+
+
+def test_a_job_id_is_filled_in_once_and_never_replaced(submitted: RunRecord) -> None:
+    assert Finding().apply(submitted).job_id is None
+    found = Finding(job_id="7").apply(submitted)
+    assert found.job_id == "7"
+    assert Finding(job_id="8").apply(found).job_id == "7"
+    assert Finding().apply(found).job_id == "7"
+
+
+def test_so_is_a_process(submitted: RunRecord) -> None:
+    me, parent = identify(), identify(os.getppid())
+    assert Finding().apply(submitted).process is None
+    found = Finding(process=me).apply(submitted)
+    assert found.process == me
+    assert Finding(process=parent).apply(found).process == me
+
+
+def test_a_state_brings_its_detail_and_time(submitted: RunRecord) -> None:
+    found = Finding("RUNNING", "on gpu1", since=submitted.created + 5).apply(submitted)
+    assert (found.state, found.detail, found.state_time) == ("RUNNING", "on gpu1", submitted.created + 5)
+    assert Finding("RUNNING", "on gpu2").apply(found) == found
+
+
+def test_an_answer_that_was_none_changes_nothing(submitted: RunRecord) -> None:
+    assert Finding("FAILED", job_id="7", missing=True, unknown="timed out").apply(submitted) == submitted
+
+
+@pytest.mark.parametrize(
+    ("state", "changes"),
+    [
+        ("PENDING", True),
+        ("RUNNING", True),
+        ("LOST", True),
+        ("NOT_SUBMITTED", True),
+        ("COMPLETED", False),
+        ("FAILED", False),
+    ],
+)
+def test_a_late_answer_does_not_wake_a_run_that_has_ended(submitted: RunRecord, state: str, changes: bool) -> None:
+    ended = submitted.with_state(state)
+    assert may_change(ended) is changes
+    assert (Finding("CANCELLED").apply(ended) != ended) is changes
+
+
+def test_missing_is_noted_from_the_first_time_on(submitted: RunRecord) -> None:
+    first = replace(submitted, missing_since=5.0)
+    assert Finding(missing=True).apply(first).missing_since == 5.0
+    assert Finding("RUNNING").apply(first).missing_since is None
+
+
+def test_in_a_folder_of_a_group_nobody_can_rename_anothers_runs(tmp_path: Path, recorder: Path) -> None:
+    umask = os.umask(0o002)
+    try:
+        made = create_run(RunSite(tmp_path, "slurm").plan(), recorder, {}, Submission())
+    finally:
+        os.umask(umask)
+    for folder in (made.paths.experiments, made.paths.folder.parent):
+        mode = folder.stat().st_mode
+        assert mode & stat.S_IWGRP, "colleagues may have runs of the same experiment"
+        assert mode & stat.S_ISVTX
+    assert not made.paths.folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from llmb_common.errors import RequestError
 from llmb_run.acceptance.shipped import EXEMPLAR, suites
 from support.cli import Cli
+from support.functions import CATALOGUE, LAPTOP, RECIPE, plan
 from support.repository import REPOSITORY
 
 MADE = [name for name in suites() if name != "smoke"]
@@ -104,3 +106,19 @@ def test_a_suite_can_be_printed_and_changed(cli: Cli, tmp_path: Path) -> None:
     done = cli("accept", own, "--dry-run", "--json", CLUSTER_TYPE="slurm")
     assert (done.status, done.data["suite"], len(done.data["workloads"])) == (0, "own", 4)
     assert cli("accept", "suites", "gb300-65").status == 2
+
+
+# What a machine without GPUs answers to each model of the catalogue.
+
+
+@pytest.mark.parametrize("model", CATALOGUE.sizes)
+def test_without_gpus_a_model_is_answered_with_its_own_small_copy_or_what_is_possible(model: str) -> None:
+    own = RECIPE.smoke_of(model)
+    assert own in (f"{model}-smoke", "smoke" if model == "llama3_8b" else None, None)
+    wrong = [model] if own == f"{model}-smoke" else [model, f"{model}-smoke"]
+    for size in wrong:
+        with pytest.raises(RequestError) as caught:
+            plan(LAPTOP, MODEL_SIZE=size)
+        text = str(caught.value)
+        assert (own in text) if own else f"no copy of {model} runs without GPUs, but a dry run plans it" in text
+        assert not [other for other in CATALOGUE.sizes if other in text.replace(model, "")]

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import subprocess
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from llmb_common.timing.runs import find_runs
+from llmb_common.timing import log_files
+from llmb_common.timing.log_files import is_log_name, log_stem
+from llmb_common.timing.runs import RunFiles, analyse, find_runs
+from llmb_common.timing.statistics import Window
+from support.cli import Cli
+from support.iteration_logs import mbridge_line, mbridge_log
+from support.programs import needs_zstd
+from support.runs import make_run, steady_log
 
 
 def put(path: Path, text: str = "") -> Path:
@@ -108,3 +117,123 @@ def test_a_folder_that_cannot_be_listed_is_reported():
                 os.seteuid(0)
             (folder / "closed").chmod(0o755)
     assert [(run.name, run.log) for run in found] == [("closed", folder / "closed"), ("x", folder / "log-x.out")]
+
+
+# Logs by name, and compressed ones: read as the plain ones are, refused in words where they are damaged.
+
+
+WINDOW = Window(35, 44)
+
+
+def packed(log: Path, text: str) -> Path:
+    """``text`` as the suffix of ``log`` says."""
+    if log.suffix == ".gz":
+        log.write_bytes(gzip.compress(text.encode()))
+    else:
+        subprocess.run(["zstd", "-q", "-o", str(log)], input=text.encode(), check=True)
+    return log
+
+
+suffixes = pytest.mark.parametrize("suffix", [".gz", pytest.param(".zst", marks=needs_zstd)])
+
+
+@suffixes
+def test_a_compressed_log_is_read_like_a_plain_one(tmp_path: Path, suffix: str) -> None:
+    plain = tmp_path / "log-x.out"
+    plain.write_text(mbridge_log())
+    other = packed(tmp_path / f"log-y.out{suffix}", mbridge_log())
+    expected = analyse(RunFiles("x", None, plain), WINDOW)
+    found = analyse(RunFiles("y", None, other), WINDOW)
+    assert found.status.state == "Success"
+    assert (found.iterations, found.seconds, found.tflops) == (expected.iterations, expected.seconds, expected.tflops)
+
+
+@suffixes
+def test_a_damaged_archive_is_a_log_that_cannot_be_read(tmp_path: Path, suffix: str) -> None:
+    log = packed(tmp_path / f"log-x.out{suffix}", mbridge_log())
+    log.write_bytes(log.read_bytes()[:-9])
+    status = analyse(RunFiles("x", None, log), WINDOW).status
+    assert (status.state, status.reason) == ("Failed", "unreadable_log")
+    assert "damaged gzip" in status.message or "zstd cannot unpack it" in status.message
+
+
+def test_without_zstd_it_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "log-x.out.zst"
+    log.write_bytes(b"\x28\xb5\x2f\xfd")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "needs the program zstd" in analyse(RunFiles("x", None, log), WINDOW).status.message
+
+
+def test_a_log_that_grows_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_files, "_MOST_BYTES", 10_000)
+    log = packed(tmp_path / "log-x.out.gz", "x" * 20_000)
+    assert "when unpacked" in analyse(RunFiles("x", None, log), WINDOW).status.message
+
+
+@pytest.mark.parametrize(
+    ("name", "is_log", "stem"),
+    [
+        ("log-a.b.out", True, "a.b"),
+        ("log-a.out.gz", True, "a"),
+        ("log-a.out.zst", True, "a"),
+        ("log-a.txt", False, "a.txt"),
+        ("sbatch_a.out", False, "sbatch_a"),
+        ("log-a.out.bz2", False, "a.out.bz2"),
+    ],
+)
+def test_names_of_logs(name: str, is_log: bool, stem: str) -> None:
+    assert is_log_name(name) == is_log
+    if is_log:
+        assert log_stem(Path(name)) == stem
+
+
+def test_compressed_logs_are_found_in_a_folder(tmp_path: Path) -> None:
+    packed(tmp_path / "log-a.out.gz", mbridge_log())
+    (tmp_path / "log-b.out").write_text(mbridge_log())
+    assert [run.name for run in find_runs(tmp_path)] == ["a", "b"]
+
+
+def test_a_log_and_its_packed_copy_are_one_run(tmp_path: Path) -> None:
+    """``gzip --keep``, or a compression that is under way: the text is complete in any case."""
+    (tmp_path / "log-a.out").write_text(mbridge_log())
+    (tmp_path / "log-a.out.zst").write_bytes(b"half of it")
+    run = tmp_path / "b" / "b_1732000001" / "b"
+    run.mkdir(parents=True)
+    packed(run / "log-b.out.gz", mbridge_log())
+    (run / "log-b.out").write_text(mbridge_log())
+    logs = [found.log for found in find_runs(tmp_path)]
+    assert logs == [run / "log-b.out", tmp_path / "log-a.out"]
+
+
+def test_one_figure_that_is_no_number_does_not_break_the_report_of_others(cli: Cli) -> None:
+    good = make_run(cli.install, log=steady_log(5741.47))
+    odd = steady_log(5741.47).replace(
+        mbridge_line(40, milliseconds=5741.47), mbridge_line(40, milliseconds=5741.47, tflops="nan")
+    )
+    bad = make_run(cli.install, log=odd, job_id="102")
+    long = make_run(cli.install, log=steady_log(5741.47).replace("5741.47", "1e200", 1), job_id="103")
+    done = cli("results", "--json")
+    found = {run["run_id"]: run for run in done.data["runs"]}
+    assert found[good.paths.run_id]["verdict"] == "pass"
+    assert found[bad.paths.run_id]["log_tflops_per_gpu_mean"] is None
+    assert found[bad.paths.run_id]["verdict"] == "pass", "the step times are good"
+    assert (
+        "figures that are not finite numbers are left out: TFLOPS at iteration 40"
+        in (found[bad.paths.run_id]["notices"])
+    )
+    assert found[long.paths.run_id]["status"] == "Success", "the damaged record is before the window"
+    assert cli("results").status == 0
+
+
+def test_a_restart_that_repeats_no_iteration_is_said(cli: Cli) -> None:
+    record = make_run(cli.install, log=steady_log(5741.47))
+    record.paths.events.write_text(
+        '{"event": "start", "time": 1.0, "job_id": "101", "nodes": "n1", "restart": 0}\n'
+        '{"event": "start", "time": 9.0, "job_id": "101", "nodes": "n1", "restart": 1}\n'
+        '{"event": "end", "time": 19.0, "job_id": "101", "exit_code": 0}\n'
+    )
+    (run,) = cli("results", "--json").data["runs"]
+    assert (
+        "the job was restarted, and no iteration is printed again: where it went on, the log does not show"
+        in (run["notices"])
+    )
