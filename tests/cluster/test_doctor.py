@@ -14,13 +14,15 @@ from llmb_install.doctor.checks import all_checks
 from llmb_install.doctor.facts import Facts, Workload, slurm_limits
 from llmb_install.doctor.node import ask_one_node
 from llmb_install.doctor.node_checks import Check
+from support.gpu_nodes import smi_answer
 from support.images import PROGRAMS, build_image
 from support.slurm_cluster import SlurmCluster
 
-SMI = """#!/bin/bash
+SMI = f"""#!/bin/bash
 if [[ $1 == -L ]]; then printf 'GPU %d: x\\n' 0 1
-elif [[ $1 == --query* ]]; then printf 'NVIDIA H100 80GB HBM3, 580.1, %d MiB\\n' 81559 81559
-else echo 'CUDA Version: 13.0'; fi
+else cat << 'XML'
+{smi_answer(2)}XML
+fi
 """
 
 
@@ -119,7 +121,7 @@ def test_an_image_that_never_starts_is_given_up(place, slurm, monkeypatch):
 
 def test_a_node_that_never_answers_is_given_up(place, slurm, monkeypatch):
     monkeypatch.setattr(asking, "_NODE_SECONDS", 2)
-    place.tool("hostname", "#!/bin/bash\nexec sleep 600\n")
+    place.tool("python3", "#!/bin/bash\nexec sleep 600\n")
     check = place.ask(None)["a compute node"]
     assert check.level == "doubt"
     assert check.found.startswith("no node answered")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -106,7 +108,7 @@ FAILS: list[tuple[str, Change]] = [
     ("clock", part("system", clock=1.8e9 + 100)),
     ("folders", whole(folders={"workload": Folder(path="/w")})),
     ("folders", whole(folders={"workload": Folder(path="/w", there=True, problem="Read-only file system")})),
-    ("folders", whole(folders={"enroot": Folder(path="/e", there=True, free=int(5e9), size=int(1e12))})),
+    ("folders", part("software", unpacked=Folder(path="/e", there=True, free=int(5e9), size=int(1e12)))),
     ("stuck", whole(stuck=(Process(7, "nvidia-smi"),))),
     ("runtime", part("software", enroot=None)),
     ("xid", logged("NVRM: Xid (PCI:0000:02:00): 79, pid='<unknown>', GPU has fallen off the bus.")),
@@ -139,7 +141,7 @@ WARNS: list[tuple[str, Change]] = [
     ("cpu-speed", part("system", numa_balancing="1")),
     ("time", whole(services={"time": {"NTPSynchronized": "no"}})),
     ("folders", whole(folders={"/tmp": Folder(path="/tmp", there=True, free=int(1e8), size=int(1e12))})),
-    ("folders", whole(folders={"enroot": Folder(path="/e", there=True, free=int(3e10), size=int(1e12))})),
+    ("folders", part("software", unpacked=Folder(path="/e", there=True, free=int(3e10), size=int(1e12)))),
     ("stuck", whole(stuck=(Process(7, "python3"),))),
     ("xid", logged("NVRM: Xid (PCI:0000:02:00): 79, GPU has fallen off the bus.", age=3 * 3600)),
     ("xid", logged("NVRM: Xid (PCI:0000:02:00): 63, Row Remapper: New row marked for remapping")),
@@ -329,3 +331,19 @@ def test_what_all_nodes_fail_of_is_the_sites_fault_and_excludes_none(tmp_path: P
     nodes["n3"] = fleet()["n3"]
     keep_out(tmp_path, Health(judge(list(nodes), nodes, needs()), nodes), days=1)
     assert [item.node for item in exclusions(tmp_path)] == ["n1", "n2", "n4"]
+
+
+OLD = ("evidence/ask", "evidence/gpus", "evidence/machine", "health/__main__", "health/children", "health/looks")
+"""What a node's own Python runs, which may be 3.6."""
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_what_looks_at_nodes_starts_on_python_3_6(name: str) -> None:
+    file = Path(__file__).resolve().parents[2] / "common" / "llmb_train" / f"{name}.py"
+    tree = ast.parse(file.read_text(), feature_version=(3, 6))
+    future = [node.names[0].name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert "annotations" not in future, "Python 3.6 refuses that import"
+    said = [node.annotation for node in ast.walk(tree) if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation]
+    said += [node.returns for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.returns]
+    words = [ast.unparse(item) for item in said if not isinstance(item, ast.Constant)]
+    assert [text for text in words if re.search(r" \| |\b(dict|list|tuple|set)\[", text)] == [], "it evaluates them"

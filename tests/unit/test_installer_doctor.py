@@ -19,7 +19,7 @@ NODE = Node(
         "host=gpu1\narch=x86_64\nmemlock=unlimited\ngpu=NVIDIA H100 80GB HBM3, 580.65.06, 81559 MiB\n"
         "gpu=NVIDIA H100 80GB HBM3, 580.65.06, 81559 MiB\ncuda=13.0\nenroot=4.1.2\ninfiniband=mlx5_0\n"
         "infiniband=mlx5_1\npeermem=yes\ninstall=yes\nimages=yes\nprobe=yes\nworkloads=seen\nworkloads=written\n"
-        "data=/raid\ndata_free=1000000 4096\nimage_started=yes\nimage_root=ext2/ext3\nimage_workloads=seen\n"
+        "data=/raid\ndata_free=4096000000\nimage_started=yes\nimage_root=ext2/ext3\nimage_workloads=seen\n"
         "image_workloads=written\nimage_gpu=0\nimage_gpu=1\nimage_seconds=43\n"
     ),
     skew=0.2,
@@ -235,7 +235,7 @@ def test_why_an_image_does_not_start(tmp_path: Path) -> None:
 def test_room_to_unpack_an_image(tmp_path: Path) -> None:
     image = tmp_path / "nemo.sqsh"
     image.write_bytes(b"x" * 8193)
-    short = replace(NODE, values=NODE.values | {"data_free": ["2 4096"]})
+    short = replace(NODE, values=NODE.values | {"data_free": ["8192"]})
     facts = replace(GOOD, image=image, node=short)
     assert bad(facts) == {}, "it has started, so there was room"
     failed = replace(short, values={key: value for key, value in short.values.items() if key != "image_started"})

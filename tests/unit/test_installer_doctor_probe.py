@@ -1,107 +1,110 @@
-"""What doctor's job (``doctor/probe.sh``) says on a node, with programs of the test's own; and limits as Slurm prints
-them."""
+"""What doctor's job says of a node, from what health looks at, and of the container on it (``doctor/probe.sh``), with
+programs of the test's own; and limits as Slurm prints them."""
 
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from llmb_common.health.facts import Facts, Folder, Software, System
+from llmb_common.runs.evidence.nodes import Snapshot
 from llmb_install.doctor.facts import limit_minutes
-from llmb_install.doctor.node import parse_node
+from llmb_install.doctor.node import parse_node, values_of
+from llmb_train.health.looks import _unpacked
+from support.health_fleets import fleet
 
 ROOT = Path(__file__).resolve().parents[2]
 
 PROBE = ROOT / "installer" / "llmb_install" / "doctor" / "probe.sh"
 
 
-def probed(tmp_path: Path, tools: dict[str, str], *arguments: str, seconds: int = 1) -> dict[str, list[str]]:
-    """What the probe says on a node with these programs of its own, by the text of their scripts."""
+def probed(tmp_path: Path, tools: dict[str, str], folder: str, seconds: int = 1) -> dict[str, list[str]]:
+    """What the probe says in a container with these programs of its own, by the text of their scripts."""
     for name, text in tools.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
         (tmp_path / name).chmod(0o755)
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)}
-    where, *rest = arguments
-    command = ["bash", str(PROBE), where, str(seconds), *rest]
+    command = ["bash", str(PROBE), str(seconds), folder]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=True)
     return parse_node(done.stdout)
 
 
-def test_a_tool_that_hangs_is_named_and_the_others_answer(tmp_path: Path) -> None:
-    (tmp_path / "probe").mkdir()
-    where = ("node", str(tmp_path), str(tmp_path), str(tmp_path / "probe"), "pyxis")
-    said = probed(tmp_path, {"nvidia-smi": "trap '' TERM; sleep 60 & wait; wait", "enroot": "echo 4.1.2"}, *where)
-    assert said["hung"] == ["nvidia-smi", "nvidia-smi"]
-    assert "gpu" not in said
-    assert said["enroot"] == ["4.1.2"]
-    assert said["workloads"] == ["seen", "written"]
-    assert Path(said["data"][0]) == tmp_path, "Enroot's folder in the home folder does not exist yet"
-    assert len(said["data_free"][0].split()) == 2
-    assert "clock" in said
-
-
-def test_a_folder_that_the_node_does_not_see(tmp_path: Path) -> None:
-    said = probed(
-        tmp_path, {}, "node", "/nowhere", "/nowhere", "/nowhere/else", "enroot", "/nowhere/python", sys.executable
-    )
-    assert {"install", "images", "workloads", "data", "hung"}.isdisjoint(said)
-    assert said["python"] == [sys.executable]
-
-
-SMI = """case $1 in
-  --query*) echo 'NVIDIA H100, 575.51, 81559 MiB'; echo 'NVIDIA H100, 575.51, 81559 MiB' ;;
-  -L) exit 1 ;;
-  *) echo '| NVIDIA-SMI 575.51  Driver Version: 575.51  CUDA Version: 12.9 |' ;;
-esac"""
-NODE = {
-    **{"hostname": "echo n7", "uname": "echo x86_64:$1", "date": "echo clock:$1", "stat": 'echo "$3 of $4"'},
-    "nvidia-smi": SMI,
-}
-
-
-def test_a_healthy_node_says_what_it_is(tmp_path: Path) -> None:
-    said = probed(tmp_path, NODE, "node", str(tmp_path), str(tmp_path), "", "pyxis", "false", "true")
-    limit = said.pop("memlock")
-    assert len(limit) == 1
-    said.pop("infiniband", None)
-    said.pop("peermem", None)
+def test_a_healthy_node_says_what_it_is() -> None:
+    software = Software(enroot="4.1.2", unpacked=Folder(path="/raid", there=True, free=7), starts=("/a/python",))
+    there = {name: Folder(path=f"/{name}", there=True) for name in ("installation", "images", "workload")}
+    facts = msgspec.structs.replace(fleet()["n1"], software=software, folders=there)
+    said = values_of(facts)
+    assert len(said.pop("gpu")) == 8
+    assert len(said.pop("infiniband")) == 11
     assert said == {
-        "host": ["n7"],
-        "arch": ["x86_64:-m"],
+        "host": ["n1"],
+        "memlock": ["unlimited"],
+        "peermem": ["yes"],
         "install": ["yes"],
         "images": ["yes"],
-        "data": [str(tmp_path)],
-        "data_free": [f"%a %S of {tmp_path}"],
-        "gpu": ["NVIDIA H100, 575.51, 81559 MiB"] * 2,
-        "cuda": ["12.9"],
-        "python": ["true"],
-        "clock": ["clock:+%s.%N"],
+        "workloads": ["seen", "written"],
+        "data": ["/raid"],
+        "data_free": ["7"],
+        "enroot": ["4.1.2"],
+        "cuda": ["13.0"],
+        "python": ["/a/python"],
+    }
+    assert {"data", "data_free"}.isdisjoint(values_of(facts, unpacks=False)), "only Pyxis unpacks where Enroot says"
+
+
+def test_what_a_node_does_not_have_it_does_not_say() -> None:
+    facts = Facts(
+        "n1",
+        gpus=Snapshot(missing="nvidia-smi did not answer in time"),
+        system=System(memlock=8 << 20),
+        folders={"workload": Folder(path="/w", there=True, problem="Read-only file system")},
+        hung={"software": "killed"},
+    )
+    assert values_of(facts) == {
+        "host": ["n1"],
+        "memlock": ["8192"],
+        "workloads": ["seen"],
+        "hung": ["nvidia-smi", "software"],
     }
 
 
-def test_a_tool_that_fails_has_not_hung(tmp_path: Path) -> None:
-    where = ("node", str(tmp_path), str(tmp_path), "", "enroot")
-    said = probed(tmp_path, {"nvidia-smi": "echo no driver; exit 9"}, *where)
-    assert said["gpu"] == ["no driver"]
-    assert "hung" not in said
-    assert "data" not in said, "only Pyxis unpacks where Enroot's own settings say"
-    for status in ("sleep 60", "exit 124", "exit 137"):
-        assert probed(tmp_path, {"nvidia-smi": status}, *where)["hung"] == ["nvidia-smi"] * 2
+@pytest.mark.parametrize(
+    ("setting", "folder"),
+    [
+        ("{tmp}/images", "{tmp}"),
+        ("$HOME/x", "{tmp}"),
+        ('"{tmp}/${{UID}}/x"', "{tmp}"),
+        ("/nowhere/x", "/"),
+        (None, "{tmp}"),
+    ],
+)
+def test_where_enroot_unpacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str | None, folder: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    settings = {} if setting is None else {"ENROOT_DATA_PATH": setting.format(tmp=tmp_path)}
+    assert _unpacked(settings).rstrip("/") == folder.format(tmp=tmp_path).rstrip("/")
 
 
 def test_the_container_says_whether_it_sees_the_runs(tmp_path: Path) -> None:
-    said = probed(tmp_path, {"stat": NODE["stat"], "nvidia-smi": "exit 124"}, "image", str(tmp_path))
+    said = probed(tmp_path, {"stat": 'echo "$3 of $4"', "nvidia-smi": "exit 124"}, str(tmp_path))
     assert said == {"started": ["yes"], "root": ["%T of /"], "workloads": ["seen", "written"], "hung": ["nvidia-smi"]}
     assert (tmp_path / "image").read_bytes() == b""
 
 
 def test_gpus_are_counted_in_the_container(tmp_path: Path) -> None:
-    said = probed(tmp_path, {"nvidia-smi": "echo 'GPU 0: H100'; echo 'GPU 1: H100'"}, "image", "")
+    said = probed(tmp_path, {"nvidia-smi": "echo 'GPU 0: H100'; echo 'GPU 1: H100'"}, "")
     assert said["gpu"] == ["0", "1"]
     assert said["started"] == ["yes"]
     assert "workloads" not in said
+
+
+def test_a_tool_that_hangs_is_named_and_one_that_fails_is_not(tmp_path: Path) -> None:
+    assert probed(tmp_path, {"nvidia-smi": "trap '' TERM; sleep 60 & wait; wait"}, "")["hung"] == ["nvidia-smi"]
+    assert "hung" not in probed(tmp_path, {"nvidia-smi": "echo no driver; exit 9"}, "/nowhere")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,9 @@ import msgspec
 import pytest
 from test_installer_doctor import GOOD, NODE, bad, node, settings
 
-from llmb_common.errors import ConfigError
+from llmb_common.errors import ConfigError, SchedulerError
+from llmb_common.executors.holding import Wanted
+from llmb_common.executors.slurm.hold import allocation
 from llmb_common.programs import Answer
 from llmb_common.site.cluster import ClusterConfig, Engine, SlurmSettings
 from llmb_install.detect import parse_sinfo
@@ -22,6 +26,7 @@ from llmb_install.doctor.command import doctor
 from llmb_install.doctor.facts import SLURM_COMMANDS, Facts, Limits, gather, slurm_limits, workloads_here
 from llmb_install.doctor.node import Node, ask_one_node
 from llmb_install.doctor.node_checks import Check
+from llmb_train.health.children import frames
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -206,7 +211,12 @@ SAID = {
     "enroot version": "4.1.2\n",
     "sinfo -h -o %P|%a|%l|%D|%G": "gpu*|up|4:00:00|8|gpu:h100:8\n",
 }
-ON_NODE = "host=gpu1\nclock=1000.5\nhere=1000\n"
+
+
+def on_node(looks: dict[str, Any], **more: Any) -> Answer:
+    """What the program on a node says."""
+    said = {"node": "gpu1", "begun": 1.0, "ended": time.time() + 100, "looks": looks, **more}
+    return Answer(0, "\n".join(frames("gpu1", said)).encode())
 
 
 class Machine:
@@ -215,13 +225,24 @@ class Machine:
     def __init__(self) -> None:
         self.said = dict(SAID)
         self.on_path = {*SLURM_COMMANDS, "unsquashfs"}
-        self.node = Answer(0, ON_NODE.encode())
+        self.node: Answer | SchedulerError = on_node({})
         self.asked: list[list[str]] = []
+        self.wanted: list[Wanted] = []
+        self.nodes = ("gpu1",)
+
+    @contextlib.contextmanager
+    def hold(self, wanted: Wanted) -> Iterator[Machine]:
+        self.wanted.append(wanted)
+        if isinstance(self.node, SchedulerError):
+            raise self.node
+        yield self
+
+    def run(self, argv: Sequence[str], seconds: float, **more: object) -> Answer:
+        assert isinstance(self.node, Answer)
+        return self.node
 
     def ask(self, argv: Sequence[str], seconds: float) -> Answer:
         self.asked.append(list(argv))
-        if argv[0] == "salloc":
-            return self.node
         text = self.said.get(" ".join(argv))
         return Answer(1) if text is None else Answer(0, text.encode())
 
@@ -230,7 +251,7 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     machine = Machine()
     monkeypatch.setattr("llmb_install.detect.ask", machine.ask)
-    monkeypatch.setattr("llmb_install.doctor.node.ask", machine.ask)
+    monkeypatch.setattr("llmb_install.doctor.node.hold", machine.hold)
     monkeypatch.setattr("shutil.which", lambda name: name if name in machine.on_path else None)
     monkeypatch.setattr("llmb_install.doctor.facts.free_bytes", lambda folder: len(str(folder)))
     monkeypatch.setattr("llmb_install.doctor.facts.load_recipes", lambda clone: {})
@@ -261,8 +282,10 @@ def test_a_cluster_is_asked_for_everything(machine: Machine) -> None:
         has_unsquashfs=True,
         free_install=len("/an/install"),
         free_images=len("/an/install/images"),
-        node=Node(values={"host": ["gpu1"], "clock": ["1000.5"], "here": ["1000"]}, skew=0.5),
+        node=found.node,
     )
+    assert found.node is not None
+    assert found.node.values == {"host": ["gpu1"], "memlock": ["unlimited"]}
 
 
 def test_nothing_is_asked_of_a_controller_that_is_down(machine: Machine) -> None:
@@ -302,32 +325,31 @@ def test_a_site_that_says_nothing_of_itself_is_asked_as_a_slurm_site(machine: Ma
 def test_the_job_on_a_node_asks_for_gpus_as_jobs_do(machine: Machine, per_node: int | None, gres: str) -> None:
     config = ClusterConfig(gpus_per_node=per_node, slurm=SlurmSettings(gres=True))
     ask_one_node(config, Path("/i"), Path("/m"))
-    (words,) = machine.asked
+    (wanted,) = machine.wanted
+    assert wanted.slurm is not None
+    words = allocation(wanted, wanted.slurm)
     assert gres in words
-    assert words[0] == "salloc"
+    assert words[:2] == ["salloc", "--nodes=1"]
 
 
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (Answer(1, stderr=b"salloc: error: one\n\nsrun: error: two\nthree\nfour\n"), "one; two; three"),
-        (Answer(None, problem="no-answer", why="salloc did not answer in 600 s"), "salloc did not answer in 600 s"),
-        (Answer(1), "Slurm does not say why"),
+        (SchedulerError("Slurm gives no nodes: one; two"), "one; two"),
+        (Answer(1, stderr=b"srun: error: gone\n"), "srun: error: gone"),
+        (Answer(None, problem="no-answer", why="srun did not answer in 120 s"), "srun did not answer in 120 s"),
+        (Answer(0, b"LLMB-HEALTH gpu1 no-python\n"), "no Python there"),
     ],
 )
-def test_why_no_node_answered(machine: Machine, answer: Answer, error: str) -> None:
+def test_why_no_node_answered(machine: Machine, answer: Answer | SchedulerError, error: str) -> None:
     machine.node = answer
     assert ask_one_node(CONFIG, Path("/i"), Path("/m")) == Node(error=f"no node answered: {error}")
 
 
-def test_what_a_node_said_before_it_hung_is_known(machine: Machine) -> None:
-    machine.node = Answer(None, ON_NODE.encode(), problem="no-answer", why="salloc did not answer in 600 s")
-    assert ask_one_node(CONFIG, Path("/i"), Path("/m")).one("host") == "gpu1"
-
-
-@pytest.mark.parametrize("clock", ["", "clock=\n", "clock=soon\n"])
-def test_a_node_without_a_clock_is_not_judged_by_it(machine: Machine, clock: str) -> None:
-    machine.node = Answer(0, f"host=x\n{clock}".encode())
+@pytest.mark.parametrize("ended", [None, "soon"])
+def test_a_node_without_a_clock_is_not_judged_by_it(machine: Machine, ended: object) -> None:
+    assert round(ask_one_node(CONFIG, Path("/i"), Path("/m")).skew or 0) == 100
+    machine.node = on_node({}, ended=ended)
     assert ask_one_node(CONFIG, Path("/i"), Path("/m")).skew is None
 
 

@@ -200,7 +200,7 @@ def _folders(facts: Facts, needs: Needs) -> Said:
             yield "fail", f"nothing can be written to the folder {what}, {folder.path}: {folder.problem}"
         elif _is_full(folder):
             yield "warn", f"{folder.path} has {size(folder.free or 0)} free"
-    room = facts.folders.get("enroot")
+    room = facts.software.unpacked if needs.containers else None
     if room and room.free is not None and needs.image_bytes and room.free < 3 * needs.image_bytes:
         level: Level = "fail" if room.free < needs.image_bytes else "warn"
         yield level, f"{room.path} has {size(room.free)} free for an image of {size(needs.image_bytes)}"

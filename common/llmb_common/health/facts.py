@@ -69,18 +69,6 @@ class System(msgspec.Struct, frozen=True):
     clock: float | None = None
 
 
-class Software(msgspec.Struct, frozen=True):
-    os: str | None = None
-    ofed: str | None = None
-    enroot: str | None = None
-    enroot_settings: dict[str, str] = {}
-
-
-class Process(msgspec.Struct, frozen=True):
-    pid: int = 0
-    name: str = ""
-
-
 class Folder(msgspec.Struct, frozen=True):
     """``problem``: why nothing can be written there."""
 
@@ -89,6 +77,22 @@ class Folder(msgspec.Struct, frozen=True):
     free: int | None = None
     size: int | None = None
     problem: str | None = None
+
+
+class Software(msgspec.Struct, frozen=True):
+    """``unpacked``: where Enroot unpacks images. ``starts``: the programs that were to start, and did."""
+
+    os: str | None = None
+    ofed: str | None = None
+    enroot: str | None = None
+    enroot_settings: dict[str, str] = {}
+    unpacked: Folder | None = None
+    starts: tuple[str, ...] = ()
+
+
+class Process(msgspec.Struct, frozen=True):
+    pid: int = 0
+    name: str = ""
 
 
 class Facts(msgspec.Struct, frozen=True):

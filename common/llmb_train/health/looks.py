@@ -8,7 +8,7 @@ import os
 import re
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from llmb_train.evidence import gpus, machine
 from llmb_train.evidence.ask import NoAnswer, ask
@@ -42,7 +42,7 @@ def calls(spec: Dict[str, Any]) -> Dict[str, Call]:
         "ports": (ports, FILE_SECONDS),
         "kernel": (kernel_log, TOOL_SECONDS + 2),
         "system": (system, FILE_SECONDS),
-        "software": (software, FILE_SECONDS),
+        "software": (lambda: software(spec.get("starts", ())), FILE_SECONDS),
         "stuck": (stuck, FILE_SECONDS),
     }  # type: Dict[str, Call]
     for what, path in sorted(spec.get("folders", {}).items()):
@@ -204,8 +204,8 @@ def system() -> Dict[str, Any]:
     }
 
 
-def software() -> Dict[str, Any]:
-    """Versions by name, and the settings of Enroot that containers of jobs need."""
+def software(starts: Sequence[str] = ()) -> Dict[str, Any]:
+    """Versions by name, the settings of Enroot, where it unpacks images, and which of the programs ``starts`` do."""
     release = re.search(r'^PRETTY_NAME="?([^"\n]+)', read(ROOT / "etc/os-release") or "", re.MULTILINE)
     enroot, _ = _complaint("enroot", "version", seconds=FILE_SECONDS - 2)
     files = [ROOT / "etc/enroot/enroot.conf"]
@@ -217,7 +217,22 @@ def software() -> Dict[str, Any]:
         "ofed": read(ROOT / "sys/module/mlx5_core/version"),
         "enroot": (enroot or "").strip()[:40] or None,
         "enroot_settings": settings,
+        "unpacked": folder(_unpacked(settings)),
+        "starts": [program for program in starts if _complaint(program, "-c", "pass", seconds=3)[0] is not None],
     }
+
+
+def _unpacked(settings: Dict[str, str]) -> str:
+    """The folder where Enroot unpacks an image for Pyxis, which passes no ENROOT_DATA_PATH of the job on, or what of
+    its path is there. Enroot lets a shell evaluate the setting; what follows another variable than these is left out,
+    for the file system alone matters."""
+    home = os.environ.get("HOME", "/")
+    default = os.environ.get("XDG_DATA_HOME") or home + "/.local/share"
+    path = settings.get("ENROOT_DATA_PATH", default).strip("\"'")
+    path = re.sub(r"^\$\{?HOME\}?", home, re.sub(r"^\$\{?XDG_DATA_HOME\}?", default, path)).split("$")[0] or "/"
+    while not os.path.isdir(path) and path != "/":
+        path = os.path.dirname(path)
+    return path
 
 
 def stuck() -> List[Dict[str, Any]]:

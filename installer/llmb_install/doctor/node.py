@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from llmb_common.executors.slurm.mounts import for_enroot
-from llmb_common.programs import ask
+from llmb_common.cluster_types import SLURM, traits_of
+from llmb_common.errors import SchedulerError
+from llmb_common.executors.holding import Container, Held, Wanted
+from llmb_common.executors.slurm.hold import hold
+from llmb_common.health.facts import Facts, Folder, read_facts
+from llmb_common.health.needs import Needs, needs_of_site
+from llmb_common.health.program import PYTHONS, command, parse_frames
+from llmb_common.programs import Answer
 from llmb_common.shell_text import shell_part
 from llmb_common.site.cluster import ClusterConfig
-from llmb_common.slurm.options import parse_additional
 
 _TOOL_SECONDS = 15
 _NODE_SECONDS = 120
 _IMAGE_SECONDS = 390
 """Pyxis unpacks the image on the node first: some 25 GB."""
 _QUEUE_SECONDS = 60
-_ALL_SECONDS = _QUEUE_SECONDS + _NODE_SECONDS + _IMAGE_SECONDS + 30
 
 
 @dataclass(frozen=True)
@@ -36,26 +41,95 @@ class Node:
     def one(self, name: str) -> str:
         return next(iter(self.values.get(name, [])), "")
 
-    def bytes(self, name: str) -> int | None:
-        """A number of bytes, which ``stat`` gives as blocks and their size."""
-        words = self.one(name).split()
-        return int(words[0]) * int(words[1]) if len(words) == 2 and all(map(str.isdigit, words)) else None
-
 
 def ask_one_node(config: ClusterConfig, install: Path, image_folder: Path, image: Path | None = None) -> Node:
-    """Run ``probe.sh`` on one node of the GPU partition, with GPUs where jobs ask for them, then in ``image``.
+    """Have one node of the GPU partition looked at as ``llmb-run health`` does, with GPUs where jobs ask for them, then
+    run ``probe.sh`` in ``image``.
 
     Nothing is written but files in a folder of their own among the installation's, which goes again.
     """
-    with _folder_to_write(install) as probe:
-        argv = [*_allocation(config), "bash", "-c", _steps(config, install, image_folder, image, probe)]
-        answer = ask(argv, _ALL_SECONDS)
+    needs = needs_of_site(config, install, traits_of(config.cluster_type or SLURM))
+    minutes = -(-(_NODE_SECONDS + _IMAGE_SECONDS) // 60)
+    wanted = Wanted(
+        name="llmb-doctor", slurm=needs.slurm, gpus=config.gpus_per_node or 1, minutes=minutes, wait=_QUEUE_SECONDS
+    )
+    try:
+        with _folder_to_write(install) as probe, hold(wanted) as held:
+            return _asked(held, needs, config, (install, image_folder, image, probe))
+    except SchedulerError as error:
+        return Node(error=f"no node answered: {error.message.removeprefix('Slurm gives no nodes: ')}")
+
+
+def _asked(held: Held, needs: Needs, config: ClusterConfig, places: tuple[Path, Path, Path | None, str]) -> Node:
+    install, image_folder, image, probe = places
+    folders = {"installation": str(install), "images": str(image_folder), **({"workload": probe} if probe else {})}
+    pythons = [*needs.pythons, *(config.engine.releases.values() if config.engine else ())]
+    starts = pythons if config.slurm.runtime == "none" else []
+    spec = {"stage": "look", "folders": folders, "written": ["workload"], "starts": starts}
+    answer = held.run(command(spec, (*PYTHONS, *pythons)), _NODE_SECONDS)
+    now = time.time()
+    (node,) = held.nodes
+    said = parse_frames(answer.output).get(node)
+    if not isinstance(said, dict):
+        return Node(
+            error=f"no node answered: {'no Python there' if 'no-python' in answer.output else answer.complaint}"
+        )
+    values = values_of(read_facts(node, said), unpacks=config.slurm.runtime == "pyxis")
+    values |= {"probe": ["yes"]} if probe else {}
+    if image is not None and config.slurm.runtime != "none":
+        mounts = [*([f"{install}:{install}"] if install.is_dir() else []), *config.mounts]
+        run = ["bash", "-c", shell_part(__file__, "probe.sh"), "probe", str(_TOOL_SECONDS), probe]
+        begun = time.monotonic()
+        inside = held.run(run, _IMAGE_SECONDS, inside=Container(str(image), mounts))
+        values |= _of_image(inside, time.monotonic() - begun)
+    return Node(values=values, skew=_skew(said, now))
+
+
+def values_of(facts: Facts, *, unpacks: bool = True) -> dict[str, list[str]]:
+    """A node's facts as ``checks`` read them: by name, what is not there has none."""
+    system, software, gpus = facts.system, facts.software, facts.gpus
+    installation, images, workload = (
+        facts.folders.get(name, Folder()) for name in ("installation", "images", "workload")
+    )
+    room = software.unpacked if unpacks and software.unpacked else Folder()
+    values: dict[str, list[str | None]] = {
+        "host": [facts.node],
+        "arch": [facts.machine.architecture],
+        "memlock": ["unlimited" if system.memlock is None else str(system.memlock // 1024)],
+        "infiniband": [port.name for port in facts.machine.adapters],
+        "peermem": ["yes" if system.peermem else None],
+        "install": ["yes" if installation.there else None],
+        "images": ["yes" if images.there else None],
+        "workloads": [
+            "seen" if workload.there else None,
+            "written" if workload.there and not workload.problem else None,
+        ],
+        "data": [room.path],
+        "data_free": [None if room.free is None else str(room.free)],
+        "enroot": [software.enroot],
+        "gpu": [f"{gpu.product}, {gpus.driver}, {gpu.memory_mib or 0:.0f} MiB" for gpu in gpus.gpus],
+        "cuda": [gpus.cuda],
+        "python": list(software.starts),
+        "hung": ["nvidia-smi" if "did not answer" in (gpus.missing or "") else None, *facts.hung],
+    }
+    return {name: known for name, found in values.items() if (known := [item for item in found if item])}
+
+
+def _of_image(answer: Answer, seconds: float) -> dict[str, list[str]]:
+    """What the probe said, each name with ``image_`` before it, and what else was said."""
     values = parse_node(answer.output)
-    if "host" in values:  # also where a later part hung: what was said is known
-        return Node(values=values, skew=_skew(values))
-    said = (answer.why or answer.errors).splitlines()
-    words = [line.removeprefix("salloc: ").removeprefix("srun: ").removeprefix("error: ") for line in said]
-    return Node(error=f"no node answered: {'; '.join([*filter(str.strip, words)][:3]) or 'Slurm does not say why'}")
+    found = {f"image_{name}": known for name, known in values.items() if name in _SAID_INSIDE}
+    rest = [line for line in answer.output.splitlines() if line.partition("=")[0] not in _SAID_INSIDE]
+    found["said"] = [line for line in (*rest, *answer.errors.splitlines()) if line.strip()]
+    if answer.status is not None:
+        found |= {
+            "image_seconds": [f"{seconds:.0f}"],
+            **({"image_status": [str(answer.status)]} if answer.status else {}),
+        }
+    return {name: known for name, known in found.items() if known}
+
+
+_SAID_INSIDE = ("started", "root", "workloads", "gpu", "hung")
 
 
 def parse_node(text: str) -> dict[str, list[str]]:
@@ -83,56 +157,6 @@ def _folder_to_write(install: Path) -> Iterator[str]:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def _allocation(config: ClusterConfig) -> list[str]:
-    """``salloc`` runs its command here, which starts steps on the node: two, in one job."""
-    slurm = config.slurm
-    minutes = -(-(_NODE_SECONDS + _IMAGE_SECONDS) // 60)
-    argv = ["salloc", "--nodes=1", "--ntasks=1", f"--time={minutes}", "--job-name=llmb-doctor", "--quiet"]
-    argv += [f"--immediate={_QUEUE_SECONDS}"]
-    argv += [f"--account={slurm.account}"] if slurm.account else []
-    argv += [f"--partition={slurm.gpu_partition}"] if slurm.gpu_partition else []
-    argv += [f"--gres=gpu:{config.gpus_per_node or 1}"] if slurm.gres else []
-    further = dict(parse_additional(slurm.additional_params, "slurm.additional_params"))
-    return argv + [f"--{key}={further[key]}" for key in ("qos", "reservation", "constraint") if further.get(key)]
-
-
-def _steps(config: ClusterConfig, install: Path, image_folder: Path, image: Path | None, probe: str) -> str:
-    """Bash text: both steps. What the second says begins with ``image_``, what is said of its failure is ``said``."""
-    script = shell_part(__file__, "probe.sh")
-    runtime = config.slurm.runtime
-    step = ["srun", "--ntasks=1", "--quiet", "--mpi=none"]
-    run = ["bash", "-c", script, "probe"]
-    engine = config.engine
-    pythons = [*filter(None, [engine.python]), *engine.releases.values()] if engine and runtime == "none" else []
-    first = [*step, *run, "node", str(_TOOL_SECONDS), str(install), str(image_folder), probe, runtime, *pythons]
-    lines = [f"timeout -k 5 {_NODE_SECONDS} {shlex.join(first)}", 'echo "here=$(date +%s.%N)"']
-    if probe:
-        lines.append("echo probe=yes")
-    if image is not None and runtime != "none":
-        second = _in_image(config, install, image, step, [*run, "image", str(_TOOL_SECONDS), probe])
-        lines += [
-            "start=$SECONDS",
-            f"{{ timeout -k 5 {_IMAGE_SECONDS} {shlex.join(second)} 2>&1 || echo status=$?; }} |",
-            "  sed -uE 's/^(started|root|workloads|gpu|hung|status)=/image_&/; t; s/^/said=/'",
-            'echo "image_seconds=$((SECONDS - start))"',
-        ]
-    return "\n".join(lines)
-
-
-def _in_image(config: ClusterConfig, install: Path, image: Path, step: list[str], run: list[str]) -> list[str]:
-    """The words that start ``run`` in the image as jobs are started in it."""
-    mounts = [*([f"{install}:{install}"] if install.is_dir() else []), *config.mounts]
-    writable = config.slurm.container_writable
-    if config.slurm.runtime == "enroot":
-        options = [word for mount in mounts for word in ("--mount", for_enroot(mount))]
-        return [*step, "enroot", "start", *(["--rw"] if writable else []), *options, str(image), *run]
-    options = ["--no-container-mount-home", *(["--container-writable"] if writable else [])]
-    options += [f"--container-image={image}", *([f"--container-mounts={','.join(mounts)}"] if mounts else [])]
-    return [*step, *options, *run]
-
-
-def _skew(values: dict[str, list[str]]) -> float | None:
-    try:
-        return float(values["clock"][0]) - float(values["here"][0])
-    except (KeyError, ValueError):
-        return None
+def _skew(said: dict[str, Any], now: float) -> float | None:
+    ended = said.get("ended")
+    return float(ended) - now if isinstance(ended, float | int) else None

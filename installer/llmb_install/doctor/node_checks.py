@@ -123,8 +123,8 @@ def _container(image: Path, node: Node) -> Iterator[Check]:
     else:
         remedy = "start it by hand (srun --container-image, or enroot start); llmb-install verify checks the file"
         yield Check(name, "blocks", f"{image.name} {_failure(node)}", remedy)
-    free, needed = node.bytes("data_free"), image.stat().st_size if image.is_file() else 0
-    if free is not None and node.one("image_root") not in _NOT_UNPACKED:
+    free, needed = int(node.one("data_free") or -1), image.stat().st_size if image.is_file() else 0
+    if free >= 0 and node.one("image_root") not in _NOT_UNPACKED:
         short = free < needed and not started
         yield Check(
             "room to unpack the image",
