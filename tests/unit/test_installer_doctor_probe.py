@@ -11,7 +11,8 @@ import pytest
 
 from llmb_common.health.facts import Facts, Folder, Software, System
 from llmb_common.runs.evidence.nodes import Snapshot
-from llmb_install.doctor.facts import limit_minutes
+from llmb_common.site.cluster import ClusterConfig
+from llmb_install.doctor.facts import limit_minutes, workloads_here
 from llmb_install.doctor.node import parse_node, values_of
 from llmb_train.health.looks import _unpacked
 from support.health_fleets import fleet
@@ -113,3 +114,14 @@ def test_a_tool_that_hangs_is_named_and_one_that_fails_is_not(tmp_path: Path) ->
 )
 def test_minutes_of_a_limit(text: str, minutes: int | None) -> None:
     assert limit_minutes(text) == minutes
+
+
+def test_what_the_recipes_ask_for() -> None:
+    found = {w.name: w for w in workloads_here(ROOT, ClusterConfig(gpu_type="h100"))}
+    assert (found["pretrain_grok1"].shortest, found["pretrain_grok1"].longest) == (30, 45)
+    assert found["pretrain_llama3.1"].saving > found["pretrain_nemotron4"].saving > 120
+    assert found["pretrain_grok1"].images[0].startswith("nvidia+nemo+26.02")
+    one = ClusterConfig(gpu_type="h100", workloads=("pretrain_grok1",))
+    assert [workload.name for workload in workloads_here(ROOT, one)] == ["pretrain_grok1"]
+    slow = ClusterConfig(gpu_type="h100", workloads=("pretrain_grok1",), checkpoint_gb_per_second=1)
+    assert workloads_here(ROOT, slow)[0].saving > found["pretrain_grok1"].saving

@@ -23,7 +23,7 @@ from llmb_install.detect import parse_sinfo
 from llmb_install.doctor import command
 from llmb_install.doctor.checks import all_checks
 from llmb_install.doctor.command import doctor
-from llmb_install.doctor.facts import SLURM_COMMANDS, Facts, Limits, gather, slurm_limits, workloads_here
+from llmb_install.doctor.facts import SLURM_COMMANDS, Facts, Limits, gather, slurm_limits
 from llmb_install.doctor.node import Node, ask_one_node
 from llmb_install.doctor.node_checks import Check
 from llmb_train.health.children import frames
@@ -213,9 +213,9 @@ SAID = {
 }
 
 
-def on_node(looks: dict[str, Any], **more: Any) -> Answer:
-    """What the program on a node says."""
-    said = {"node": "gpu1", "begun": 1.0, "ended": time.time() + 100, "looks": looks, **more}
+def on_node(**more: Any) -> Answer:
+    """What the program on a node says that cannot look at anything."""
+    said = {"node": "gpu1", "ended": time.time() + 100, "looks": {}, **more}
     return Answer(0, "\n".join(frames("gpu1", said)).encode())
 
 
@@ -225,7 +225,7 @@ class Machine:
     def __init__(self) -> None:
         self.said = dict(SAID)
         self.on_path = {*SLURM_COMMANDS, "unsquashfs"}
-        self.node: Answer | SchedulerError = on_node({})
+        self.node: Answer | SchedulerError = on_node()
         self.asked: list[list[str]] = []
         self.wanted: list[Wanted] = []
         self.nodes = ("gpu1",)
@@ -327,9 +327,7 @@ def test_the_job_on_a_node_asks_for_gpus_as_jobs_do(machine: Machine, per_node: 
     ask_one_node(config, Path("/i"), Path("/m"))
     (wanted,) = machine.wanted
     assert wanted.slurm is not None
-    words = allocation(wanted, wanted.slurm)
-    assert gres in words
-    assert words[:2] == ["salloc", "--nodes=1"]
+    assert {gres, "--nodes=1"} <= {*allocation(wanted, wanted.slurm)}
 
 
 @pytest.mark.parametrize(
@@ -349,7 +347,7 @@ def test_why_no_node_answered(machine: Machine, answer: Answer | SchedulerError,
 @pytest.mark.parametrize("ended", [None, "soon"])
 def test_a_node_without_a_clock_is_not_judged_by_it(machine: Machine, ended: object) -> None:
     assert round(ask_one_node(CONFIG, Path("/i"), Path("/m")).skew or 0) == 100
-    machine.node = on_node({}, ended=ended)
+    machine.node = on_node(ended=ended)
     assert ask_one_node(CONFIG, Path("/i"), Path("/m")).skew is None
 
 
@@ -375,17 +373,6 @@ def test_the_limits_of_partition_association_and_qos(machine: Machine, monkeypat
     assert (found.walls, found.grace) == ((("your association", 1440), ("QOS x", 10)), 90)
     assert slurm_limits(CONFIG, has_accounting=False).walls == ()
     assert slurm_limits(ClusterConfig(), has_accounting=False) == Limits(blocks=(18, 16))
-
-
-def test_what_the_recipes_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {w.name: w for w in workloads_here(ROOT, ClusterConfig(gpu_type="h100"))}
-    assert (found["pretrain_grok1"].shortest, found["pretrain_grok1"].longest) == (30, 45)
-    assert found["pretrain_llama3.1"].saving > found["pretrain_nemotron4"].saving > 120
-    assert found["pretrain_grok1"].images[0].startswith("nvidia+nemo+26.02")
-    one = ClusterConfig(gpu_type="h100", workloads=("pretrain_grok1",))
-    assert [workload.name for workload in workloads_here(ROOT, one)] == ["pretrain_grok1"]
-    slow = ClusterConfig(gpu_type="h100", workloads=("pretrain_grok1",), checkpoint_gb_per_second=1)
-    assert workloads_here(ROOT, slow)[0].saving > found["pretrain_grok1"].saving
 
 
 # The report
