@@ -114,6 +114,11 @@ def test_a_job_is_kept_away_from_a_node_that_fails(site: Site) -> None:
     (job,) = json.loads(output)["data"]["jobs"]
     record = json.loads((Path(job["folder"]) / "run.json").read_text())
     assert record["submission"]["options"] == ["--exclude=gpu1"]
+    site.run("wait", job["run_id"])
+    status, found = site.health(job["run_id"])
+    assert (status, [node["status"] for node in found["data"]["nodes"]]) == (0, ["ok"]), "the node of that run"
+    status, found = site.health("-w", "pretrain_llama3.1", "-s", "smoke", "--scale", "1")
+    assert (status, len(found["data"]["nodes"]), list(found["data"]["not_asked"])) == (0, 3, ["gpu1"])
     command = ("single", "-w", "pretrain_llama3.1", "-s", "smoke", "--scale", "1", "--health", "--nodelist", "gpu1")
     status, _, errors = site.run(*command)
     assert (status, "nodes that the job asks for fail: gpu1" in errors) == (1, True)

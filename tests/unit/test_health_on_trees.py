@@ -1,0 +1,127 @@
+"""The program of ``llmb-run health`` on made-up nodes of three kinds: from tools and kernel files to verdicts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from llmb_common.health.facts import Facts, read_facts
+from llmb_common.health.judge import Verdict, judge
+from llmb_common.health.needs import Needs
+from llmb_common.health.program import PYTHONS, command, parse_frames
+from support.health_fleets import needs
+from support.node_trees import NodeTrees
+
+NOW = 99_990
+"""Seconds since these nodes started, a little before they are asked."""
+
+
+def ill_h100(trees: NodeTrees) -> None:
+    ill = {
+        "sram": "1",
+        "failure": "Yes",
+        "mig": "Enabled",
+        "used": "9000 MiB",
+        "thermal": "Active",
+        "limit": "500.00 W",
+    }
+    trees.smi("h2", "h100", {3: ill, 4: {"fabric": "In Progress", "temperature": "85 C", "persistence": "Disabled"}})
+    trees.tool("h2", "nvidia-smi nvlink -s", "".join(f"GPU {n}: x\n\t Link 0: <inactive>\n" for n in range(8)))
+    trees.tool("h2", "nvidia-smi nvlink -e", "GPU 0: x\n\t Link 0: Effective BER: 1e-9\n")
+    trees.tool("h2", "systemctl", "LoadState=loaded\nActiveState=failed\n")
+    trees.tool("h2", "timedatectl", "NTPSynchronized=no\n")
+    trees.adapter("h2", "mlx5_1", state="1: DOWN", phys="3: Disabled")
+    trees.adapter("h2", "mlx5_2", rate="200 Gb/sec (4X HDR)")
+    lines = [
+        "NVRM: Xid (PCI:0000:02:00): 79, pid='<unknown>', GPU has fallen off the bus.",
+        "nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 23003, Fatal, Link 48 ingress",
+        *["mlx5_core 0000:5e:00.0 ib3: lost carrier"] * 5,
+        "mlx5_core 0000:5e:00.0: Detected insufficient power on the PCIe slot (27W).",
+        "EXT4-fs (nvme0n1p2): Remounting filesystem read-only",
+    ]
+    trees.tool("h2", "dmesg", "".join(f"[{NOW}.000000] {line}\n" for line in lines))
+    limits = "Max open files  1024  4096  files\nMax locked memory  65536  65536  bytes\n"
+    trees.write("h2", "proc/self/limits", limits)
+    trees.write("h2", "proc/driver/nvidia/params", "RegistryDwords: \n")
+    trees.write("h2", "proc/sys/kernel/numa_balancing", "1\n")
+    trees.write("h2", "proc/sys/net/ipv4/ip_local_port_range", "1024 65535\n")
+    trees.write("h2", "proc/meminfo", "MemTotal:       1056781500 kB\n")
+    trees.write(
+        "h2",
+        "proc/77/status",
+        "Name:\tnvidia-smi\nState:\tD (disk sleep)\nVmSize:\t 1 kB\nvoluntary_ctxt_switches:\t7\n",
+    )
+    trees.write("h2", "sys/devices/system/node/node1/cpulist", "\n")
+    (trees.folder / "h2" / "tools" / "enroot").unlink()
+
+
+def ill_b200(trees: NodeTrees) -> None:
+    trees.smi("b2", "b200", {0: {"product": "NVIDIA B300 SXM6 AC"}}, count=7)
+    for number in (6, 7):
+        for name in ("state", "phys_state"):
+            trees.write("b2", f"sys/class/infiniband/mlx5_{number}/ports/1/{name}", "1: DOWN")
+    trees.tool("b2", "dmesg", f"[{NOW}.000000] mce: [Hardware Error]: Uncorrected error, CPU 3\n")
+
+
+def ill_gb200(trees: NodeTrees) -> None:
+    trees.tool("g2", "nvidia-imex-ctl -N", "Domain State: DOWN\n")
+    (trees.folder / "g2" / "root" / "dev" / "nvidia-caps-imex-channels" / "channel0").unlink()
+    links = "".join(f"\t Link {link}: 50 GB/s\n" for link in range(17))
+    trees.tool("g2", "nvidia-smi nvlink -s", "".join(f"GPU {n}: x\n{links}" for n in range(4)))
+    trees.smi("g2", "gb200", {1: {"pending": "Yes", "compute": "Prohibited"}})
+
+
+def looked_at(trees: NodeTrees, names: list[str], folder: Path) -> dict[str, Facts]:
+    """The program's own answers, of all nodes at once."""
+    spec = {"stage": "look", "folders": {"workload": str(folder)}, "written": ["workload"]}
+    started = [
+        subprocess.Popen(
+            command(spec, PYTHONS),
+            env={**os.environ, **trees.variables, "SLURMD_NODENAME": name},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in names
+    ]
+    said = parse_frames("".join(process.communicate(timeout=600)[0] for process in started))
+    return {name: read_facts(name, said[name]) for name in names}
+
+
+CASES: list[tuple[str, str, Callable[[NodeTrees], None], set[str]]] = [
+    (
+        "h100",
+        "h",
+        ill_h100,
+        {"memory-errors", "memory-rows", "gpu-modes", "gpu-in-use", "throttled", "different-gpu", "fabric", "nvlink"}
+        | {"fabric-manager", "ports-up", "port-rate", "xid", "sxid", "link-flaps", "adapter-log", "kernel-log"}
+        | {"memlock", "ibgda", "memory", "numa", "stuck", "runtime"},
+    ),
+    ("b200", "b", ill_b200, {"fewer-gpus", "different-gpu", "ports-up", "kernel-log"}),
+    ("gb200", "g", ill_gb200, {"imex", "nvlink", "gpu-modes"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "letter", "ill", "expected"), CASES, ids=[case[0] for case in CASES])
+def test_each_fault_of_a_node_of_its_kind_is_found(
+    tmp_path: Path, kind: str, letter: str, ill: Callable[[NodeTrees], None], expected: set[str]
+) -> None:
+    trees = NodeTrees(tmp_path / "trees")
+    names = [f"{letter}{number}" for number in (1, 2, 3)]
+    for name in names:
+        trees.node(name, kind)
+    ill(trees)
+    wanted = needs(kind, dispatcher="deepep") if kind != "gb200" else needs(kind)
+    found = {item.node: item for item in _judged(trees, names, tmp_path, wanted)}
+    assert {name: item.status for name, item in found.items()} == {names[0]: "ok", names[1]: "fail", names[2]: "ok"}
+    assert {it.check for it in found[names[1]].remarks if it.level == "fail"} == expected
+    if kind == "h100":
+        warned = {it.check for it in found["h2"].remarks if it.level == "warn"}
+        assert {"persistence", "nvlink-errors", "power-limit", "time", "open-files", "ports", "cpu-speed"} <= warned
+
+
+def _judged(trees: NodeTrees, names: list[str], folder: Path, wanted: Needs) -> list[Verdict]:
+    return judge(names, looked_at(trees, names, folder), wanted)
