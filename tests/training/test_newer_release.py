@@ -83,13 +83,12 @@ def newer(functions_python: Path, tree: Path) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="module")
-def site(functions_python: Path, tree: Path) -> Path:
+def site(newer: Engine, tree: Path) -> Path:
     """The installation of a site that has the release, with the catalogue that was written in it."""
     file = tree / "catalogue-0.9.1.json"
-    command = [str(functions_python), "-m", "llmb_train.catalogue", str(file)]
-    done = subprocess.run(command, env=environment(tree), capture_output=True, text=True, timeout=1200)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == f"{len(json.loads(file.read_text())['index'])} functions in {file}\n"
+    status, _, said = newer.cpu.run(["-m", "llmb_train.catalogue", str(file)], tree)
+    assert status == 0, said
+    assert said == f"{len(json.loads(file.read_text())['index'])} functions in {file}\n"
     (tree / FILE_NAME).write_text(f'schema: 1\nreleases:\n  "0.9.1": {{image: /images/ours.sqsh, catalogue: {file}}}\n')
     return tree
 
@@ -113,6 +112,7 @@ def test_a_function_that_only_the_new_release_has_is_planned_and_its_reduced_cop
     shipped = (ROOT / "mbridge" / "recipe.yaml").read_text()
     small = re.sub(r'(?m)^ *(validation|published|other_catalogues|"0.6.0"):.*\n', "", shipped)
     (tmp_path / "recipe.yaml").write_text(small.replace(f"function: {OLD}", f"function: {NEW}"))
+    (tmp_path / "catalogue-0.6.2.json").symlink_to(ROOT / "mbridge" / "catalogue-0.6.2.json")  # of the model's shape
     run = train(newer, plan(site, tmp_path, **SMALL), tmp_path / "run")
     assert sorted(printed_losses(run.log)) == [1, 2, 3]
     assert (run.manifest["megatron_bridge"], run.manifest["megatron_core"]) == ("0.9.1", "0.22.0")
