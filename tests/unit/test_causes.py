@@ -257,6 +257,28 @@ def test_the_traceback_of_a_rank_is_followed_through_the_lines_of_others(tmp_pat
     assert (found.cause.kind, found.cause.sure, found.cause.rank) == ("exception", "likely", log.culprit)
 
 
+@pytest.mark.parametrize("style", list(PREFIXES))
+def test_a_traceback_that_nobody_caught_counts_behind_any_prefix(tmp_path: Path, style: str) -> None:
+    frames = ("Traceback (most recent call last):", '  File "/opt/train.py", line 7, in forward', "KeyError: 'qkv'")
+    found = why(tmp_path, FailedLog(8, style=style).failed(frames, steps=0))
+    assert found.cause is not None
+    assert (found.cause.kind, found.cause.sure) == ("exception", "likely")
+
+
+def test_a_warning_before_a_traceback_makes_it_less_sure(tmp_path: Path) -> None:
+    """It may be the warning's, or have nothing to do with it."""
+    frames = (
+        "WARNING:megatron: x",
+        "Traceback (most recent call last):",
+        '  File "/opt/a.py", line 7, in f',
+        "KeyError: 'a'",
+    )
+    log = FailedLog(11)
+    assert why(tmp_path, log.failed(frames)).kind == "exception"
+    later = ("Traceback (most recent call last):", '  File "/opt/b.py", line 7, in g', "ValueError: the last")
+    assert "the last" in named(why(tmp_path, log.failed([*frames, *later])))
+
+
 def timeout(log: FailedLog, rank: int, seq: int = 1580) -> str:
     work = f"WorkNCCL(SeqNum={seq}, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000)"
     return log.line(

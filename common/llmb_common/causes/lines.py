@@ -33,7 +33,7 @@ _PREFIXES = tuple(
     for pattern in (
         r"\s*(?P<rank>\d{1,6}): ?(?!\d)",
         r"\[?[Rr]ank ?(?P<rank>\d{1,6})\]?: ?|\[[Rr]ank ?\d{1,6}\](?= ?\[)",
-        r"\[(?P<role>[a-z]\w{0,30}?)(?P<local>\d{1,4})\]: ?",
+        r"\[(?P<role>(?:[a-z]\w{0,30}?)?)(?P<local>\d{1,4})\]: ?",
         r"\[\d+,(?P<rank>\d{1,6})\]<std(?:err|out)>: ?",
         r"\[(?P<level>[EWIF])(?:\d{4} (?P<time>\d\d:\d\d:\d\d(?:\.\d+)?))?\s*(?:\d+ )?[\w./-]+:\d+\] ?",
         r"(?P<level>[EWIF])\d{4} (?P<time>\d\d:\d\d:\d\d(?:\.\d+)?) +(?:\d+ )?[\w./-]+:\d+\] ?",
@@ -78,7 +78,7 @@ def _prefix(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     return None if host and _NO_HOSTS.match(host) else found
 
 
-_PRINTER = re.compile(r"(?:\s*\d{1,6}: ?|\[\w+ ?\d+\]:? ?|\[\d+,\d+\]<\w+>: ?)*")
+_PRINTER = re.compile(r"(?:\s*\d{1,6}: ?|\[\w* ?\d+\]:? ?|\[\d+,\d+\]<\w+>: ?)*")
 
 
 def printer_of(line: str) -> tuple[str, str]:
@@ -99,7 +99,7 @@ _RANK = re.compile(r"(?<![\w-])(?:global[ _])?[Rr]anks?\"?[ :=#\[(]*(\d{1,6})\b(
 _GROUP_RANK = re.compile(r"\[PG ID \d+ PG GUID (?!0\b)\S* Rank \d+\]")
 _TASKS = re.compile(r"^srun: (?:error: )?(?P<host>[\w.-]+): tasks? (?P<tasks>[\d,-]+): ")
 _ON = re.compile(
-    r'(?:\bON|\bon node|\bnode:|\bfailed on|Node failure on|\bhost *:|"(?:host|hostname|node)": ?")'
+    r'(?:\bON|\bon node|\bnode:|\bfailed on(?: node)?|Node failure on|\bhost *:|"(?:host|hostname|node)": ?")'
     r"\s*(?P<host>[A-Za-z][\w.-]*\w)"
 )
 _BUS = re.compile(r"\b(?:PCI:)?((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)\b")

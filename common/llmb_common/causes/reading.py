@@ -53,6 +53,8 @@ _MOST_LINES = 200_000
 _TRACEBACK, _FRAMES = 32 << 10, 200
 """Bytes and lines above the last line of a traceback in which it begins."""
 
+_TRACEBACK_BEGINS = "Traceback (most recent call last)"
+
 Above: TypeAlias = Literal["none", "caught", "uncaught"]
 
 _HEADER = re.compile(rb"iteration +(\d{1,9})/ *\d{1,9}")
@@ -226,10 +228,10 @@ def _above(file: FileIO, start: int, text: str) -> Above:
     who = printer_of(text)[0]
     own = [rest for printer, rest in map(printer_of, reversed(before)) if printer == who]
     for number, line in enumerate(own[:_FRAMES]):
-        head, found, _ = line.partition("Traceback (most recent call last)")
-        if found:
-            logged = head.strip(" :") or (parse(own[number + 1]).level if number + 1 < len(own) else "")
-            return "caught" if logged else "uncaught"
+        if _TRACEBACK_BEGINS in line:
+            alone = parse(line).text.lstrip("ERO :-").startswith(_TRACEBACK_BEGINS)
+            level = parse(own[number + 1]).level if number + 1 < len(own) else ""
+            return "caught" if not alone else "none" if level else "uncaught"  # a warning may have it, or stand there
     return "uncaught" if any('  File "' in line for line in own[:8]) else "none"
 
 
