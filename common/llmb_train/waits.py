@@ -45,9 +45,10 @@ class Waits:
         self._originals: list[tuple[Any, str, Any]] = []
 
     def begin(self, step: int) -> None:
-        """What comes belongs to ``step``."""
-        if not self._originals:
-            self._time_all()
+        """What comes belongs to ``step``. Never raises: a PyTorch that cannot be timed is not, and trains on."""
+        if not self._begun:
+            with contextlib.suppress(AttributeError, TypeError):
+                self._time_all()
         self._now = self._steps.setdefault(step, [])
         self._begun.append(time.perf_counter())
 

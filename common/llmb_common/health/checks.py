@@ -75,7 +75,9 @@ def _in_use(facts: Facts, needs: Needs) -> Said:
     for gpu in facts.gpus.gpus:
         used = gpu.memory_used_mib or 0
         if used >= FOREIGN_MIB:
-            yield "fail", f"GPU {gpu.index}: {used:.0f} MiB in use, {gpu.processes or 'no visible'} processes"
+            # A Grace CPU may use its GPUs' memory as its own; elsewhere nobody does without a process.
+            level: Level = "warn" if needs.domain_nodes > 1 and not gpu.processes else "fail"
+            yield level, f"GPU {gpu.index}: {used:.0f} MiB in use, {gpu.processes or 'no visible'} processes"
         elif gpu.utilization is not None and gpu.utilization > BUSY:
             yield "warn", f"GPU {gpu.index}: {gpu.utilization:.0f} % busy, with no job on it"
 
@@ -118,7 +120,7 @@ def _imex(facts: Facts, needs: Needs) -> Said:
     if not facts.imex.channels:
         yield "fail", "no channel in /dev/nvidia-caps-imex-channels: NVLink reaches no other node"
     domain = facts.imex.domain
-    if domain is None:
+    if domain is None:  # where a daemon is started with each job, there is none at rest
         yield "unknown", f"IMEX domain: {facts.imex.missing or 'nvidia-imex-ctl says nothing'}"
     elif domain.upper() != "UP":
         yield "warn" if domain.upper() == "DEGRADED" else "fail", f"the IMEX domain is {domain}"
