@@ -326,6 +326,18 @@ def test_a_killed_rank_is_named_but_not_as_the_cause(tmp_path: Path) -> None:
     assert confirmed.kind == "host-memory"
 
 
+def test_the_node_that_failed_is_not_the_one_that_says_so(tmp_path: Path) -> None:
+    """slurmstepd says on which node it writes, srun which one failed: the healthy one must not be kept out."""
+    said = (
+        "slurmstepd: error: *** JOB 7 ON gpu1 CANCELLED AT 2026-11-24T05:34:01 DUE TO NODE FAILURE, SEE SLURMCTLD LOG"
+        " FOR DETAILS ***\n"
+    )
+    alone = why(tmp_path, "", said)
+    assert (alone.kind, alone.cause and alone.cause.node) == ("node-failed", None)
+    found = why(tmp_path, "", f"{said}srun: error: Node failure on gpu17\n")
+    assert (found.kind, found.cause and found.cause.node) == ("node-failed", "gpu17")
+
+
 def test_an_xid_names_the_rank_of_its_gpu(tmp_path: Path) -> None:
     log = FailedLog(9)
     xid = f"Nov 20 03:40:35 {log.host(13)} kernel: NVRM: Xid (PCI:0000:5a:00): 79, pid=1, GPU has fallen off the bus.\n"

@@ -81,7 +81,7 @@ def _earliest(roots: Sequence[Complaint], readings: Sequence[Reading]) -> Compla
     for strength in (3, 2, 1):
         kept = [item for item in believed if _strength(item) == strength and _may_begin(item, readings)]
         if kept:
-            return _more_specific(_first_by_time(kept), kept)
+            return _with_a_place(_more_specific(_first_by_time(kept), kept), kept)
     return None
 
 
@@ -120,6 +120,15 @@ def _more_specific(first: Complaint, items: Sequence[Complaint]) -> Complaint:
         if item.line.rank == first.line.rank and item.log == first.log and 0 < item.offset - first.offset < _CLOSE
     ]
     return next((item for item in same if item.signature.id not in ("exception", "error", "shell")), first)
+
+
+def _with_a_place(first: Complaint, items: Sequence[Complaint]) -> Complaint:
+    """Another line of the same kind, where that one says where and ``first`` does not: slurmstepd says of a job that a
+    node failed, srun says which."""
+    if first.signature.fault != "node" or any(locate(first, Places())):
+        return first
+    alike = (item for item in items if item.signature is first.signature and any(locate(item, Places())))
+    return next(alike, first)
 
 
 def _cause(item: Complaint, readings: Sequence[Reading], places: Places, number: Number) -> Cause:
