@@ -15,6 +15,7 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.rendering.job import job_document
 from llmb_common.runs.evidence.stragglers import Waits, read_waits, straggler_in, straggler_of
 from llmb_common.runs.paths import dry_run_paths
+from support.campaigns import Site
 from support.documented_jobs import documented_rows, plan_of
 from support.gpu_nodes import write_node
 
@@ -125,3 +126,19 @@ def test_ranks_record_their_waits_only_after_the_measured_steps(changes: dict[st
     assert (usual.measurement.last, usual.max_steps) == (44, 50)
     document = job_document(msgspec.structs.replace(usual, **changes), dry_run_paths("/w", "x"))
     assert document["steps"]["waits_from"] == first
+
+
+def test_show_and_why_name_whom_the_others_waited_for(site: Site) -> None:
+    done = site("single", "-w", "pretrain_llama3.1", "-s", "smoke", "--scale", "2", "--json")
+    (job,) = done.data["jobs"]
+    word, folder = job["run_id"], Path(job["folder"])
+    assert "its ranks recorded no waits" in site("why", "--slow", word).out
+    (folder / "waits.json").write_text(json.dumps(msgspec.to_builtins(recorded(2, all_but(1)))))
+    said = "rank 1: the others waited for it in each of the last 5 steps, "
+    assert said in site("why", "--slow", word).out
+    assert said in site("show", word).out
+    assert site("why", "--slow", word, "--json").data["runs"][0]["straggler"]["ranks"] == [1]
+    assert site("show", word, "--json").data["straggler"]["what"] == "rank"
+    (folder / "waits.json").write_text(json.dumps(msgspec.to_builtins(recorded(2, all_but(0, 1)))))
+    assert "nobody kept the others waiting" in site("why", "--slow").out
+    assert "waited for it" not in site("show", word).out
