@@ -99,7 +99,9 @@ _RANK = re.compile(r"(?<![\w-])(?:global[ _])?[Rr]anks?\"?[ :=#\[(]*(\d{1,6})\b(
 _GROUP_RANK = re.compile(r"\[PG ID \d+ PG GUID (?!0\b)\S* Rank \d+\]")
 _TASKS = re.compile(r"^srun: (?:error: )?(?P<host>[\w.-]+): tasks? (?P<tasks>[\d,-]+): ")
 _ON = re.compile(
-    r'(?:\bON(?! \S+ CANCELLED)|\bon node|\bnode:|\bfailed on(?: node)?|Node failure on|\bhost *:|"(?:host|hostname|node)": ?")'
+    # Not where slurmstepd itself is that says that a job was cancelled.
+    r"(?:\bON(?! \S+ CANCELLED)|\bon node|\bnode:|\bfailed on(?: node)?|Node failure on|\bhost *:"
+    r'|"(?:host|hostname|node)": ?")'
     r"\s*(?P<host>[A-Za-z][\w.-]*\w)"
 )
 _BUS = re.compile(r"\b(?:PCI:)?((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)\b")
