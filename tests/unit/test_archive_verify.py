@@ -191,3 +191,11 @@ def test_the_same_runs_make_the_same_archive(cli: Cli, tmp_path: Path, suffix: s
         assert cli("archive", "-o", target).status == 0
         contents.append(target.read_bytes)
     assert contents[0]() == contents[1]()
+
+
+@pytest.mark.parametrize("command", ["archive", "accept"])
+def test_what_cannot_be_read_is_answered_with_what_can(cli: Cli, tmp_path: Path, command: str) -> None:
+    for path, problem in ((tmp_path / "nosuch", "No such file or directory"), (tmp_path, "not a regular file")):
+        done = cli(command, "verify", path)
+        assert (done.status, done.out) == (3, "")
+        assert done.err.startswith(f"error: cannot read {path}: {problem}\n  -> give the .tar.zst or .tar.gz file")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from datetime import datetime
 from pathlib import Path
 
@@ -369,7 +370,14 @@ def test_every_step_as_csv(cli: Cli) -> None:
         *("5.0", "6.958428", "", "false"),
     )
     assert cli("results", "--iterations", "--group").status == 2
-    assert cli("results", "--iterations", "--format", "json").status == 2
+
+
+def test_every_step_as_json(cli: Cli) -> None:
+    record = make_run(cli.install, log=steady_log(5000))
+    steps = json.loads(cli("results", "--iterations", "--json").out)["data"]["steps"]
+    assert steps == json.loads(cli("results", "--iterations", "--format", "json").out)["data"]["steps"]
+    assert [step["iteration"] for step in steps if step["measured"]] == [*range(35, 45)]
+    assert (steps[0]["run"], steps[0]["seconds"], steps[0]["skipped"]) == (record.paths.run_id, 5.0, False)
 
 
 def test_no_cell_is_a_formula(cli: Cli, tmp_path: Path) -> None:

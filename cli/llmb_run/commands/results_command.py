@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option("--last", metavar="N", type=click.IntRange(min=1), help="List the N newest runs, not 50.")
 @options.flag("--all", "everything", help="List every run.")
 @click.option("--window", metavar="FIRST-LAST", help="Measure these iterations instead of the documented ones.")
-@options.flag("--iterations", help="Every step of every run instead, as CSV.")
+@options.flag("--iterations", help="Every step of every run instead, as CSV, or as JSON.")
 @options.flag("--group", help="One line and one verdict for all repeats of a configuration.")
 @options.flag("--scaling", help="Efficiency against the smallest scale, and the published one beside it.")
 @options.flag("--history", help="Each configuration over time: since when it is slower, and what changed.")
@@ -74,8 +74,6 @@ def command(
         raise RequestError(
             "--iterations, --group, --scaling and --history or --alarm exclude each other", remedy="choose one"
         )
-    if iterations and output == "json":
-        raise RequestError("--iterations is CSV of single runs", remedy="without --format json")
     if alarm and output == "csv":
         raise RequestError("--alarm is a line of text", remedy="without --format csv, or with --json")
     place, measured = Place(), read_window(window) if window else None
@@ -84,23 +82,35 @@ def command(
     found = selected(place, runs, filters, measured)
     if group or scaling or history:
         return _in_form(output, *_view(found, place, group=group, scaling=scaling), _status(found))
+    if iterations:
+        return _steps(output, found)
     most = None if everything else last or filters["limit"] or MOST
-    return _plain("csv" if iterations else output, found, most, iterations=iterations, full_names=full_names)
+    return _plain(output, found, most, full_names=full_names)
 
 
-def _plain(output: str, found: list[Measured], most: int | None, *, iterations: bool, full_names: bool) -> Result:
+def _plain(output: str, found: list[Measured], most: int | None, *, full_names: bool) -> Result:
     """Runs, their groups, and what to do next."""
     from llmb_run import columns
     from llmb_run.results.listing import listing, listing_as_dict
-    from llmb_run.results.run_columns import RUN, steps_csv
+    from llmb_run.results.run_columns import RUN
 
     return _in_form(
         output,
         lambda: listing_as_dict(found),
         lambda: listing(found, most, full_names=full_names),
-        lambda: steps_csv(found) if iterations else columns.csv_of(RUN, found),
+        lambda: columns.csv_of(RUN, found),
         _status(found),
     )
+
+
+def _steps(output: str, found: list[Measured]) -> Result:
+    """Every step, which is no table for a terminal."""
+    from llmb_run.results.run_columns import steps_as_dict, steps_csv
+
+    def csv() -> str:
+        return steps_csv(found)
+
+    return _in_form(output, lambda: steps_as_dict(found), csv, csv, _status(found))
 
 
 def _alarm(output: str, place: Place, runs: tuple[str, ...], filters: dict[str, Any], window: Window | None) -> Result:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
@@ -294,22 +294,31 @@ def _of_step(name: str) -> Callable[[tuple[Measured, Iteration]], Any]:
 
 
 STEP: tuple[Column[tuple[Measured, Iteration]], ...] = (
-    Column("run", lambda row: _named(row[0]), Form.CSV, "run id, or the log's name"),
-    Column("measured", lambda row: row[1].index in row[0].timing.window, Form.CSV, "whether it is in the window"),
-    Column("iteration", _of_step("index"), Form.CSV, "from 1"),
-    Column("seconds", _of_step("seconds"), Form.CSV),
-    Column("tflops_per_gpu", _of_step("tflops"), Form.CSV, "by the log"),
-    Column("loss", _of_step("loss"), Form.CSV),
-    Column("grad_norm", _of_step("grad_norm"), Form.CSV),
-    Column("joules_per_gpu", _of_step("joules"), Form.CSV),
-    Column("watts_per_gpu", _of_step("watts"), Form.CSV),
-    Column("skipped", _of_step("skipped"), Form.CSV, "by the optimizer"),
+    Column("run", lambda row: _named(row[0]), DATA, "run id, or the log's name"),
+    Column("measured", lambda row: row[1].index in row[0].timing.window, DATA, "whether it is in the window"),
+    Column("iteration", _of_step("index"), DATA, "from 1"),
+    Column("seconds", _of_step("seconds"), DATA),
+    Column("tflops_per_gpu", _of_step("tflops"), DATA, "by the log"),
+    Column("loss", _of_step("loss"), DATA),
+    Column("grad_norm", _of_step("grad_norm"), DATA),
+    Column("joules_per_gpu", _of_step("joules"), DATA),
+    Column("watts_per_gpu", _of_step("watts"), DATA),
+    Column("skipped", _of_step("skipped"), DATA, "by the optimizer"),
 )
 
 
 def steps_csv(runs: Iterable[Measured]) -> str:
     """A line for each iteration of each run."""
-    return columns.csv_of(STEP, ((run, step) for run in runs for step in run.timing.iterations))
+    return columns.csv_of(STEP, _steps(runs))
+
+
+def steps_as_dict(runs: Iterable[Measured]) -> dict[str, Any]:
+    """The same as JSON."""
+    return {"steps": [columns.as_dict(STEP, step) for step in _steps(runs)]}
+
+
+def _steps(runs: Iterable[Measured]) -> Iterator[tuple[Measured, Iteration]]:
+    return ((run, step) for run in runs for step in run.timing.iterations)
 
 
 def remarks_of(found: dict[str, Any]) -> list[str]:

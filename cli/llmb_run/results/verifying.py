@@ -117,7 +117,10 @@ def verify_archive(path: Path, sha256: str = "", keep: Keep | None = None) -> Ve
             with _decompressed(source, found) as stream:
                 _check(stream, found, keep or (lambda name, size: None))
     except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
+        raise RecordError(
+            f"cannot read {path}: {error.strerror or error}",
+            remedy="give the .tar.zst or .tar.gz file that llmb-run archive or accept pack wrote",
+        ) from error
     if sha256 and whole != sha256.strip().lower():
         found.damaged.append(f"the archive's own SHA-256 is {whole}, not {sha256}")
     return found

@@ -41,8 +41,8 @@ if [[ ${BASHPID:-$$} == "$$" ]]; then trap "" TERM INT; event end "$status"; fi'
 
 hung=11 lingered=10  # exit statuses of supervise
 
-seconds() {  # variable, default: whole seconds, or the default
-  if [[ ${!1:-} =~ ^[1-9][0-9]{0,6}$ ]]; then echo "${!1}"; else echo "$2"; fi
+seconds() {  # variable, default: whole seconds, or the default; what else a request has is refused before submission
+  if [[ ${!1:-} =~ ^[[:space:]]*0*([1-9][0-9]{0,8})[[:space:]]*$ ]]; then echo "${BASH_REMATCH[1]}"; else echo "$2"; fi
 }
 
 pause() {  # seconds

@@ -20,7 +20,7 @@ from llmb_common.request.columns import Columns
 from llmb_common.request.fields import VARIABLE_NAMES, FieldNames
 from llmb_common.request.names import refuse_typos, shorter_names
 from llmb_common.request.values import Reader, gres_count, gres_type, read_mounts, same
-from llmb_common.request.variables import VARIABLES
+from llmb_common.request.variables import PATIENCE, VARIABLES
 from llmb_common.secrets import is_secret_name
 
 _UNSET_WORDS = {"na", "none", "null"}
@@ -106,7 +106,7 @@ def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES)
             "$LLMB_INSTALL/workloads/<workload>/experiments",
             code="stage-path",
         )
-    refuse_typos(variables, VARIABLES)
+    refuse_typos(variables, [*VARIABLES, *PATIENCE])
     read = Reader(variables, say)
     gres_gpus = read.text("SBATCH_GPUS_PER_NODE")
     request = Request(
@@ -165,6 +165,8 @@ def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES)
         say=say,
     )
     read.choice("LLMB_ENGINE_CHECK")  # passed to the ranks unchanged, with the tuning variables
+    for name in PATIENCE:  # read by the job itself
+        read.positive(name, remedy="whole seconds, from 1 on")
     _refuse_contradictions(request)
     return request
 

@@ -23,6 +23,9 @@ COLUMNS = {
 }
 """The variables that override one column of a row, and the column's name. ``columns`` has the types, of just these."""
 
+PATIENCE = ("LLMB_WATCH_SECONDS", "LLMB_START_SECONDS", "LLMB_HANG_SECONDS", "LLMB_TEARDOWN_SECONDS")
+"""Variables of the caller that ``supervise.sh`` reads in the job: how long a step may show no sign of life."""
+
 
 @dataclass(frozen=True)
 class Variable:
