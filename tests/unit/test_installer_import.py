@@ -236,6 +236,19 @@ def test_a_damaged_layer_in_the_cache_is_named_and_downloaded_again(image, world
     assert len(calls(world)) == 2
 
 
+def test_parts_of_layers_that_nobody_downloads_any_more_are_removed(image: Image, world: Path) -> None:
+    cache = world / "cache"
+    cache.mkdir()
+    names = ("a" * 64 + ".N5nCo1TFeH", "b" * 64 + ".b7TbUEHrFs", "x.0123456789")
+    dead, alive, foreign = (cache / name for name in names)
+    for path in (dead, alive, foreign):
+        path.touch()
+    for path in (dead, foreign):
+        os.utime(path, (0, 0))
+    assert ensure(replace(image, env=dict(os.environ) | {"ENROOT_CACHE_PATH": str(cache)}))
+    assert sorted(cache.iterdir()) == [alive, foreign]
+
+
 def test_layers_of_somebody_else_and_failures_that_stay_are_told(image: Image, world: Path) -> None:
     cache = world / "cache"
     cache.mkdir()

@@ -225,3 +225,19 @@ def test_update_says_as_verify_does_what_to_write_by_hand(tmp_path: Path, line: 
     assert error.remedy == "correct by hand what has a line to write"
     both = problem_in({**found, "tool": "it is damaged"}, "update it")
     assert both.remedy.endswith("to write; then update it")
+
+
+def test_verify_names_update_only_where_it_helps(tmp_path: Path) -> None:
+    values = {"gpu_type": "h100"}
+    part, path = SiteConfig(tmp_path, values), tmp_path / FILE_NAME
+    apply_site_values(tmp_path, values)
+    path.write_text("")
+    error = problem_in(verify_all([part], Reporter(None)), "update it")
+    assert (f"{path} is empty" in error.message, error.remedy) == (True, "update it")
+    assert part.ensure(Reporter(None))
+    assert "gpu_type: h100" in path.read_text()
+    path.unlink()
+    path.mkdir()
+    error = problem_in(verify_all([part], Reporter(None)), "update it")
+    assert "it must be a file that you can read" in error.message
+    assert error.remedy == "correct by hand what has a line to write"

@@ -279,6 +279,7 @@ def _take(image: Image, origin: Path, step: Step) -> None:
 def _import(image: Image, reporter: Reporter, step: Step) -> None:
     folder, env = image.path.parent, image.env
     _remove_leftovers(image)
+    enroot_cache.remove_abandoned(cache_folder(env))
     fresh = folder / f".{image.path.name}.{os.getpid()}.{secrets.token_hex(4)}.part"
     known = registry.ask(image.source, image.architecture, env)
     try:

@@ -95,8 +95,10 @@ class SiteConfig(Artefact):
 
     def verify(self) -> str | None:
         path = self.install / FILE_NAME
-        if not path.is_file():
+        if not path.exists():
             return f"{path} is missing"
+        if path.is_file() and migrations.is_blank(read_text(path, ConfigError)):
+            return f"{path} is empty"
         complete = self.is_complete()  # first: it tells a file of a later release
         load_cluster_config(self.install)
         if lacking := absent_keys(self.install, self.values):
