@@ -8,6 +8,7 @@ one that the documented variable takes, and the documented variable is not set.
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Collection, Mapping
 
@@ -43,19 +44,23 @@ def refuse_typos(variables: Mapping[str, str], documented: Collection[str]) -> N
         RequestError: the first name that is one slip away from a documented one.
     """
     # Short names (TP, VP) are too close to everything; a slip in those is caught by nothing but the plan's own print.
-    candidates = [name for name in documented if len(name) >= 5]
+    candidates = tuple(name for name in documented if len(name) >= 5)
     for name in sorted(variables):
         if len(name) < 5 or name in documented or name in _NOT_TYPOS or name in SECRET_VARIABLES:
             continue
         if name.startswith(_OTHERS):
             continue
-        near = difflib.get_close_matches(name.upper(), candidates, n=1, cutoff=0.85 if len(name) > 7 else 0.79)
-        if near:
+        if near := _near(name, candidates):
             raise RequestError(
-                f"the variable {name} is unknown (did you mean {near[0]}?)",
-                remedy=f"rename it to {near[0]}, or unset {name} if it is meant for something else",
+                f"the variable {name} is unknown (did you mean {near}?)",
+                remedy=f"rename it to {near}, or unset {name} if it is meant for something else",
                 code="unknown-variable",
             )
+
+
+@functools.cache  # the requests of a sweep or a campaign are read in one environment, and comparing takes longest
+def _near(name: str, candidates: tuple[str, ...]) -> str:
+    return next(iter(difflib.get_close_matches(name.upper(), candidates, 1, 0.85 if len(name) > 7 else 0.79)), "")
 
 
 def shorter_names(variables: Mapping[str, str], documented: Collection[str]) -> dict[str, str]:
