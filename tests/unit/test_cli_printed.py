@@ -265,6 +265,7 @@ def test_a_run_shown_in_full(cli: Cli) -> None:
         (["single", "-w", "grok1", "--env", "A=b\nc"], "--env 'A=b\\nc' contains a line break", "on one line"),
         (["single", "-w", "grok1", "--set", "tp"], "--set 'tp' is not COLUMN=VALUE", "--set tp=4"),
         (["single", "-w", "grok1", "--set", "tpp=1"], "--set: no column 'tpp' (did you mean 'tp'?)", "one of tp, pp"),
+        (["single", "-w", "grok1", "--set", "MAX_STEPS=5"], "--set: no column 'MAX_STEPS'", "--env MAX_STEPS=5"),
         (["single", "-w", "grok1", "--slurm-arg", "a;b"], "--slurm-arg 'a;b' contains a semicolon", "one option at"),
         (["submit", "-w", "grok1", "--nodelist", " "], "--nodelist is empty", "give it a value"),
         (["submit", "-w", "grok1", "--nodelist", "a;b"], "--nodelist 'a;b' is not a valid value", "--nodelist n1,n2"),

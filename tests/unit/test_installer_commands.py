@@ -20,6 +20,7 @@ from llmb_install.installation import Installation
 from llmb_install.main import main
 from llmb_install.parts.folders import AnswersFile
 from llmb_install.working.artefact import Artefact
+from llmb_install.working.install_lock import install_lock
 from llmb_install.working.reporter import Reporter
 
 CLONE = Path(__file__).resolve().parents[2]
@@ -344,6 +345,11 @@ def test_the_thorough_check_reads_every_part(installer: Installer, install: Path
     status, out, err = installer("verify")
     assert (status, out) == (1, "")
     assert "two is damaged" in err
+    assert "run llmb-install update" in err
+    with install_lock(install, Reporter(None)):
+        status, _, err = installer("verify")
+    assert (status, "run llmb-install update" in err) == (1, False)
+    assert f"look again later: another installer is working in it (process {os.getpid()} on " in err
 
 
 def test_an_image_of_an_earlier_release_is_named(installer: Installer, install: Path, things: list[Thing]) -> None:

@@ -87,6 +87,8 @@ REFUSALS = [
     ("Invalid generic resource (gres) specification", "SBATCH_GPUS_PER_NODE"),
     ("sbatch: unrecognized option '--segment=4'", "does not know that option"),
     ("Invalid node name specified", "--nodelist"),
+    ("Requested reservation is invalid", "scontrol show reservation"),
+    ("Access denied to requested reservation", "scontrol show reservation"),
     ("Job dependency problem", "leave out --after"),
     ("Invalid qos specification", "sacctmgr show qos"),
     ("Unable to contact slurm controller (connect failure)", "try again later"),

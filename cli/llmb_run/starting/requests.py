@@ -252,8 +252,10 @@ def columns_of(values: Sequence[str]) -> dict[str, str]:
         if not equals or not value.strip():
             raise RequestError(f"--set {text!r} is not COLUMN=VALUE", remedy="for example --set tp=4")
         if key not in known:
+            is_variable = name.strip().upper() in VARIABLES
             raise RequestError(
-                f"--set: no column {name!r}{did_you_mean(key, known)}", remedy=f"one of {', '.join(known)}"
+                f"--set: no column {name!r}{did_you_mean(key, known)}",
+                remedy=f"--env {text}" if is_variable else f"one of {', '.join(known)}",
             )
         _refuse_twice(key, result, "--set")
         result[key] = value.strip()

@@ -19,6 +19,7 @@ from llmb_install.installation import Installation
 from llmb_install.parts import credentials
 from llmb_install.parts.belongings import belongings, remove_if_empty
 from llmb_install.working import steps
+from llmb_install.working.install_lock import at_work
 from llmb_install.working.reporter import Reporter
 
 
@@ -53,8 +54,12 @@ def verify(asked: argparse.Namespace, clone: Path, path: Path) -> Result:
     """The thorough check of every part; the result has CheckFailed if one of them fails."""
     installation = Installation(clone, required_answers(path))
     reporter = Reporter(None, verbose=asked.verbose)
+    busy = at_work(path)
     found = steps.verify_all(installation.artefacts(), reporter)
-    error = steps.problem_in(found, "run llmb-install update, which repairs what is missing or damaged")
+    remedy = "run llmb-install update, which repairs what is missing or damaged"
+    if busy := busy or at_work(path):
+        remedy = f"look again later: another installer is working in it ({busy})"
+    error = steps.problem_in(found, remedy)
     text = "" if error else f"{path}: all {len(found)} parts are intact\n"
     return Result({"install_path": str(path), "parts": found}, text, error=error)
 

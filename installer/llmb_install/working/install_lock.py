@@ -119,6 +119,12 @@ def open_lock_as_folder(folder: Path) -> None:
             )
 
 
+def at_work(install: Path) -> str:
+    """Who is changing the installation just now, in words; empty where nobody is, as far as can be told."""
+    lease = _Lease(install / ".llmb" / "lock.owner")
+    return lease.describe_owner() if lease.is_held() else ""
+
+
 def _whose(folder: Path) -> str:
     """`` (FOLDER belongs to ANN)`` for the nearest folder that can be seen, if it is somebody else's."""
     for path in (folder, *folder.parents):
@@ -176,6 +182,10 @@ class _Lease:
             return False
         self._remove_stale(owner.get("token"))
         return self._create()
+
+    def is_held(self) -> bool:
+        owner = self._read()
+        return owner is not None and not self._is_dead(owner)
 
     def release(self) -> None:
         owner = self._read()

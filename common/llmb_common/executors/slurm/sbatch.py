@@ -67,6 +67,7 @@ _ADVICE = (
     (r"gres|without gpu", "set SBATCH_GPUS_PER_NODE to the GPUs of a node, or unset it on a cluster without GRES"),
     (r"unrecognized option|invalid option", "this Slurm or its container plugin does not know that option"),
     (r"invalid node name", "is it in --nodelist, or on the list of llmb-run exclude?"),
+    (r"requested reservation", "scontrol show reservation lists them, and whose they are"),
     (r"dependency problem", "the job that this one should follow is no longer known; leave out --after"),
     (r"invalid qos", "set qos=... in ADDITIONAL_SLURM_PARAMS or with --slurm-arg; sacctmgr show qos lists them"),
     (r"unable to contact|socket timed out|connection refused", "the controller is busy or down: try again later"),
