@@ -184,7 +184,7 @@ def _instead(name: str, act: Callable[[click.Context], None], text: str) -> Call
     "benchmark failed, 2 the request is wrong, 3 something is missing or the scheduler refused, 4 accept: not judged, "
     "130 interrupted.",
 )
-@_instead("--version", _version, "Print the version and end.")
+@_instead("--version", _version, "Print the version and exit.")
 @_instead("--install-completion", _install_completion, "Install completion for your $SHELL: bash, zsh or fish.")
 @_instead("--show-completion", _show_completion, "Print the completion script for your $SHELL.")
 def app() -> None:
