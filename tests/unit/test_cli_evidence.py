@@ -122,6 +122,14 @@ def test_measured_memory_stands_beside_the_predicted(cli: Cli, tmp_path: Path) -
     assert "| memory GiB | predicted GiB |" in cli("report").out
 
 
+def test_memory_of_a_rank_on_a_cpu_is_not_called_a_gpus(cli: Cli, tmp_path: Path) -> None:
+    job = {"GPU_TYPE": "cpu", "MODEL_SIZE": "smoke", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "1"}
+    run = make_run(tmp_path, variables=job, log=log_with_energy(lambda step: 1300.0))
+    write_node(run.paths.folder, "n1")
+    (run.paths.folder / "nodes" / "n1.memory.jsonl").write_text(f"{json.dumps(PEAK)}\n")
+    assert "memory     52.0 GiB at most in a rank, 60.0 reserved" in cli("show").out
+
+
 def test_without_the_nodes_memory_is_what_the_log_says(cli: Cli, tmp_path: Path) -> None:
     log = log_with_energy(lambda step: 1300.0).split("\n", 1)
     make_run(tmp_path, variables=CONFIGURATION, log=f"{log[0]}\n{memory_print(0, 1, 58.8, 62.5)}{log[1]}")

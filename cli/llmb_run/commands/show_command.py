@@ -172,7 +172,8 @@ def _memory(measured: Measured) -> str:
     parts = []
     if measured.memory_gib is not None:
         reserved = f", {measured.memory_reserved_gib:.1f} reserved" if measured.memory_reserved_gib else ""
-        parts.append(f"{measured.memory_gib:.1f} GiB at most on a GPU{reserved}")
+        where = "in a rank" if measured.record and measured.record.plan.device == "cpu" else "on a GPU"
+        parts.append(f"{measured.memory_gib:.1f} GiB at most {where}{reserved}")
     if plan is not None:
         parts.append(f"predicted {plan.peak:.1f} of {plan.limit:.1f} GiB ({plan.kind}: {plan.knowledge})")
     return ", ".join(parts)
