@@ -3,9 +3,9 @@
     fault_driver.py KIND N INSTALL [arguments of llmb-install]
     fault_driver.py forks
 
-With ``forks``, each line of standard input is a request, in JSON: ``argv`` as above, ``env``, ``cwd``, and ``err``, the
-file for what it prints. Each runs in a fork of this process, which has imported the installer, and is answered with its
-exit status. The next one is read when it has ended.
+With ``forks``, each line of standard input is a request, in JSON: ``argv`` as above, ``env``, ``cwd``, and the files
+``out`` and ``err`` for what it prints. Each runs in a fork of this process, which has imported the installer, and is
+answered with its exit status. The next one is read when it has ended.
 
 Counts every write, fsync, rename, link, mkdir, chmod, removal and started program that touches INSTALL (or, for
 programs, any), through Python's audit hook and ``os.write``/``os.fsync``. At the N-th it kills the process (``kill``)
@@ -152,7 +152,7 @@ def fork(request: dict[str, Any]) -> int:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
-    for number, name in enumerate((os.devnull, os.devnull, request["err"])):
+    for number, name in enumerate((os.devnull, request["out"], request["err"])):
         os.dup2(os.open(name, os.O_RDWR | os.O_CREAT, 0o600), number)
     return main(*request["argv"])
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from support.images import add_to_registry
 
+DRIVER = Path(__file__).with_name("fault_driver.py")
 CLONE = Path(__file__).resolve().parents[2]
 NEMO = "nvcr.io#nvidia/nemo:26.02.01"
 NEMO_OF_FUNCTIONS = "nvcr.io#nvidia/nemo:26.08"
@@ -39,6 +42,14 @@ class World:
     @property
     def image(self) -> Path:
         return self.install / "images" / IMAGE_NAME
+
+    @property
+    def installer(self) -> list[str]:
+        """llmb-install in a Python of its own, with LLMB's environment made in a moment: see ``fault_driver.py``."""
+        return self.driver("none", 0)
+
+    def driver(self, kind: str, at: int) -> list[str]:
+        return [sys.executable, str(DRIVER), kind, str(at), str(self.install)]
 
     def slurm_flags(self, *more: str, workloads: str = "all") -> list[str]:
         flags = ["--install-path", str(self.install), "--cluster-type", "slurm", "--account", "bench"]
@@ -93,3 +104,27 @@ def fill_registry(world: World) -> None:
 
 
 _KEPT = ("LANG", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "https_proxy", "http_proxy", "no_proxy")
+
+
+Drive = Callable[..., subprocess.CompletedProcess[str]]
+"""Runs ``fault_driver.py`` in a world: of a kind, at a point, with arguments of llmb-install."""
+
+
+@contextmanager
+def forks(folder: Path) -> Iterator[Drive]:
+    """The driver in forks of one process: starting a Python and importing the installer takes most of its time."""
+    outputs = {name: str(folder / name) for name in ("out", "err")}
+
+    def drive(world: World, kind: str, at: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+        argv = [*world.driver(kind, at)[2:], *arguments]
+        for name in outputs.values():
+            Path(name).write_text("")
+        request = {"argv": argv, "env": world.env, "cwd": str(world.root), **outputs}
+        print(json.dumps(request), file=process.stdin, flush=True)
+        status = int(process.stdout.readline())
+        return subprocess.CompletedProcess(argv, status, *(Path(name).read_text() for name in outputs.values()))
+
+    command = [sys.executable, str(DRIVER), "forks"]
+    with subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        yield drive
+        process.stdin.close()

@@ -7,50 +7,22 @@ import json
 import re
 import shutil
 import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from install_world import World, fill_registry, make_world
+from install_world import Drive, World, fill_registry, forks, make_world
 
-DRIVER = Path(__file__).with_name("fault_driver.py")
+LLAMA = "pretrain_llama3.1"
 
 # What rightly differs between two runs: logs, the lock, and times.
 _APART = re.compile(r"\.llmb/(logs|lock)")
 
 
-Drive = Callable[..., subprocess.CompletedProcess[str]]
-"""Runs the driver in a world: of a kind, at a point, with arguments of llmb-install (else those that install it)."""
-
-
-def argv(world: World, kind: str, at: int, arguments: Sequence[str]) -> list[str]:
-    return [kind, str(at), str(world.install), *(arguments or world.slurm_flags(workloads="pretrain_llama3.1"))]
-
-
 def drive(world: World, kind: str, at: int, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return world.run(env=env, program=[sys.executable, str(DRIVER), *argv(world, kind, at, arguments)])
-
-
-@contextmanager
-def forks(folder: Path) -> Iterator[Drive]:
-    """``drive`` in forks of one process: starting a Python and importing the installer takes most of its time."""
-    err = folder / "err"
-    command = [sys.executable, str(DRIVER), "forks"]
-
-    def drive(world: World, kind: str, at: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-        asked = argv(world, kind, at, arguments)
-        request = {"argv": asked, "env": world.env, "cwd": str(world.root), "err": str(err)}
-        err.write_text("")
-        print(json.dumps(request), file=process.stdin, flush=True)
-        return subprocess.CompletedProcess(asked, int(process.stdout.readline()), "", err.read_text())
-
-    with subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        yield drive
-        process.stdin.close()
+    return world.run(*(arguments or world.slurm_flags(workloads=LLAMA)), env=env, program=world.driver(kind, at))
 
 
 def tree(install: Path) -> dict[str, str]:
@@ -134,7 +106,7 @@ def at_each(points: list[int], world: World, whole: Whole, break_it: Callable[[D
         fresh = World(root, world.env | {"HOME": str(world.root), "ENROOT_CACHE_PATH": str(root / "cache")})
         fresh.root.mkdir()
         break_it(drive, fresh, at)
-        again = drive(fresh, "none", 0)
+        again = drive(fresh, "none", 0, *fresh.slurm_flags(workloads=LLAMA))
         assert again.returncode == 0, f"point {at}: {again.stderr}"
         assert tree(fresh.install) == whole.tree, f"point {at}"
         shutil.rmtree(fresh.root)
@@ -153,7 +125,7 @@ def at_each(points: list[int], world: World, whole: Whole, break_it: Callable[[D
 @pytest.mark.usefixtures("registry")
 def test_killed_at_any_point_it_is_completed_by_running_again(world: World, whole: Whole) -> None:
     def kill(drive: Drive, fresh: World, at: int) -> None:
-        killed = drive(fresh, "kill", at)
+        killed = drive(fresh, "kill", at, *fresh.slurm_flags(workloads=LLAMA))
         assert killed.returncode == -9, f"point {at}: {killed.stderr}"
 
     at_each(whole.to_kill(), world, whole, kill)
@@ -168,7 +140,7 @@ def test_a_removal_killed_at_any_point_leaves_no_image_for_ever(world: World, re
     points = len(json.loads(note.read_text()))
     with forks(world.root) as in_fork:
         for at in range(2, points + 1, max(points // 8, 1)):
-            assert in_fork(world, "none", 0).returncode == 0
+            assert in_fork(world, "none", 0, *world.slurm_flags(workloads=LLAMA)).returncode == 0
             assert world.image.exists()
             assert in_fork(world, "kill", at, *remove).returncode == -9
             # Done already, or done now: "is not installed" is the answer where nothing was left to do.
@@ -188,7 +160,7 @@ def test_a_removal_killed_at_any_point_leaves_no_image_for_ever(world: World, re
 )
 def test_a_disk_that_refuses_gives_an_error_and_success_once_it_does_not(world, whole, kind, text, where):
     def refuse(drive: Drive, fresh: World, at: int) -> None:
-        refused = drive(fresh, kind, at)
+        refused = drive(fresh, kind, at, *fresh.slurm_flags(workloads=LLAMA))
         # A step may do without what was refused (say, the removal of a temporary file): then it succeeds.
         if refused.returncode != 0:
             assert refused.returncode == 3, f"point {at}: {refused.stderr}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,7 +14,6 @@ from install_world import World
 
 from llmb_common.recipes.loading import load_recipe
 
-DRIVER = Path(__file__).with_name("fault_driver.py")
 REPOSITORY = "meta-llama/Llama-3.1-405B"
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = load_recipe(ROOT / "llama3.1")
@@ -93,7 +91,7 @@ def hub() -> Iterator[Hub]:
 def install(world: World, hub: str) -> subprocess.CompletedProcess[str]:
     flags = world.slurm_flags("--hugging-face", workloads="pretrain_llama3.1")
     env = {"HF_ENDPOINT": hub, "HF_TOKEN": TOKEN}
-    return world.run(*flags, env=env, program=[sys.executable, str(DRIVER), "none", "0", str(world.install)])
+    return world.run(*flags, env=env, program=world.installer)
 
 
 def test_small_files_come_and_weights_do_not(world: World, registry: Path, hub: Hub) -> None:

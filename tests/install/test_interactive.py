@@ -15,7 +15,6 @@ from install_world import World
 
 from llmb_common.site.cluster import load_cluster_config
 
-DRIVER = Path(__file__).with_name("fault_driver.py")
 TOKEN = "hf_canary with a space"
 KEY = "nvapi-canarycanarycanary"
 ENTER, DOWN, BACK = "\r", "\x1b[B", "\x1b[Z"
@@ -51,10 +50,10 @@ class Terminal:
     """A user at the keyboard."""
 
     def __init__(self, world: World) -> None:
-        argv = [str(DRIVER), "none", "0", str(world.install), "--no-space-check", "--install-path", str(world.install)]
+        program, *argv = [*world.installer, "--no-space-check", "--install-path", str(world.install)]
         self.log = world.root / "screen"
         self.process = pexpect.spawn(
-            sys.executable, argv, env=world.env | {"TERM": "xterm", "XDG_STATE_HOME": str(world.root / "state")},
+            program, argv, env=world.env | {"TERM": "xterm", "XDG_STATE_HOME": str(world.root / "state")},
             cwd=str(world.root), encoding="utf-8", timeout=600, dimensions=(50, 160),
         )  # fmt: skip
         self.process.logfile_read = self.log.open("a", encoding="utf-8")

@@ -13,8 +13,6 @@ from llmb_common.site.cluster import load_cluster_config
 from llmb_install.detect import detect_site
 from support.slurm_cluster import SlurmCluster
 
-DRIVER = Path(__file__).with_name("fault_driver.py")
-
 
 @pytest.fixture
 def site(world: World, registry: Path, slurm: SlurmCluster) -> World:
@@ -27,7 +25,7 @@ def site(world: World, registry: Path, slurm: SlurmCluster) -> World:
 
 def install(site: World, *more: str) -> None:
     flags = site.slurm_flags("--gpu-partition", "batch", *more)
-    done = site.run(*flags, program=[sys.executable, str(DRIVER), "none", "0", str(site.install)])
+    done = site.run(*flags, program=site.installer)
     assert done.returncode == 0, done.stderr
 
 
@@ -43,14 +41,13 @@ def test_all_workloads_through_srun(site: World, slurm: SlurmCluster) -> None:
 
 def test_a_partition_that_does_not_exist_is_refused_at_once(site: World) -> None:
     flags = site.slurm_flags("--gpu-partition", "nowhere", "--install-method", "srun")
-    driver = [sys.executable, str(DRIVER), "none", "0", str(site.install)]
-    done = site.run(*flags, program=driver)
+    done = site.run(*flags, program=site.installer)
     assert done.returncode == 2
     assert "gpu_partition: Slurm has no partition 'nowhere'" in done.stderr
     assert "batch" in done.stderr
     assert not site.install.exists()
     # Whoever insists hears it from srun.
-    done = site.run(*flags, "--no-site-check", program=driver)
+    done = site.run(*flags, "--no-site-check", program=site.installer)
     assert done.returncode == 3
     assert "Slurm allocated no node for the import" in done.stderr
     assert "--cpu-partition" in done.stderr

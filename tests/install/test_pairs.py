@@ -9,7 +9,6 @@ import os
 import random
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import permutations
@@ -21,7 +20,6 @@ from install_world import World, fill_registry, make_world
 from llmb_install.answers.stored import stored_answers
 from llmb_install.parts.belongings import belongings
 
-DRIVER = Path(__file__).with_name("fault_driver.py")
 KILLS = int(os.environ.get("LLMB_TEST_KILLS") or 3)
 SEED = int(os.environ.get("LLMB_TEST_KILLS_SEED") or random.randrange(10**6))
 MOST_EVENTS = 140
@@ -74,7 +72,7 @@ def begin(world: World, words: tuple[str, ...], kill_at: int = 0) -> subprocess.
     given += ["--no-space-check"] if words[0] in ("add", "update") else []
     kind = "kill" if kill_at else "none"
     return subprocess.Popen(
-        [sys.executable, str(DRIVER), kind, str(kill_at), str(world.install), *given],
+        [*world.driver(kind, kill_at), *given],
         env=world.env | {"LLMB_INSTALL": str(world.install)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,11 +12,9 @@ from install_world import IMAGE_NAME, IMAGE_NAMES, World
 
 from support.processes import wait_until
 
-DRIVER = Path(__file__).with_name("fault_driver.py")
-
 
 def start(world: World, *more: str, **env: str) -> subprocess.Popen[str]:
-    argv = [sys.executable, str(DRIVER), "none", "0", str(world.install), *world.slurm_flags(*more)]
+    argv = [*world.installer, *world.slurm_flags(*more)]
     return subprocess.Popen(
         argv, env=world.env | env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -19,8 +19,6 @@ from install_world import CLONE, World
 from support import registry as real_registry
 from support.registry import LOGIN, PASSWORD, Registry
 
-DRIVER = Path(__file__).with_name("fault_driver.py")
-
 
 @pytest.fixture
 def site(world: World) -> World:
@@ -60,8 +58,7 @@ def quick(site: World, image: str, *more: str) -> subprocess.CompletedProcess[st
     clone = site.root / "clone"
     if not clone.exists():
         clone_with_image(site, image)
-    program = [sys.executable, str(DRIVER), "none", "0", str(site.install)]
-    return site.run(*site.slurm_flags(*more), env={"LLMB_REPO": str(clone)}, program=program)
+    return site.run(*site.slurm_flags(*more), env={"LLMB_REPO": str(clone)}, program=site.installer)
 
 
 def test_all_workloads_are_installed_with_one_pull(site: World, hub: Registry) -> None:

@@ -9,10 +9,12 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from install_world import IMAGE_NAMES, NEMO, World, fill_registry, make_world
+from install_world import IMAGE_NAMES, NEMO, World, fill_registry, forks, make_world
 
 from llmb_common.site.cluster import load_cluster_config
 
@@ -33,6 +35,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> World:
     done = world.run(*world.slurm_flags())
     assert done.returncode == 0, done.stderr
     return world
+
+
+@pytest.fixture(scope="module")
+def asked(installed: World) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """The installer in forks of one process: for what it answers before it does anything."""
+    with forks(installed.root) as drive:
+        yield lambda *arguments, **env: drive(replace(installed, env=installed.env | env), "none", 0, *arguments)
 
 
 def command(world: World, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -207,7 +216,7 @@ def test_a_reduced_site_file_is_noticed_and_repaired(installed: World) -> None:
         path.write_text(left)
         done = command(installed, "verify")
         assert done.returncode == 1
-        assert ("the file is empty" if not left else "lacks repo, gpu_type, arch") in done.stderr
+        assert ("is empty" if not left else "lacks repo, gpu_type, arch") in done.stderr
         assert command(installed, "update", "--no-space-check").returncode == 0
         assert command(installed, "verify").returncode == 0
         assert load_cluster_config(installed.install).slurm.gpu_partition == "gpu"
@@ -277,20 +286,20 @@ def test_record_and_play(installed: World, tmp_path: Path) -> None:
         ("account: bench\naccount: bench", "play.yaml:3: duplicate key 'account'"),
     ],
 )
-def test_mistakes_in_a_play_file_name_file_and_line(installed: World, tmp_path: Path, line: str, message: str) -> None:
+def test_mistakes_in_a_play_file_name_file_and_line(asked, tmp_path, line, message):
     base = {"cluster_type": "slurm", "gpu_type": "h100", "workloads": "all", "account": "a", "gpu_partition": "gpu"}
     key = line.partition(":")[0]
     rest = "".join(f"{name}: {value}\n" for name, value in base.items() if name != key)
     play = tmp_path / "play.yaml"
     play.write_text(f"schema: 1\n{line}\n{rest}")
-    done = installed.run("--play", str(play), "--install-path", str(tmp_path / "new"))
+    done = asked("--play", str(play), "--install-path", str(tmp_path / "new"))
     assert done.returncode == 2
     assert message in done.stderr
     assert not (tmp_path / "new").exists()
 
 
-def test_a_lack_of_answers_is_listed_at_once(tmp_path: Path, installed: World) -> None:
-    done = installed.run("--install-path", str(tmp_path / "new"), "--cluster-type", "slurm", "--gpu-type", "h100")
+def test_a_lack_of_answers_is_listed_at_once(asked, tmp_path):
+    done = asked("--install-path", str(tmp_path / "new"), "--cluster-type", "slurm", "--gpu-type", "h100")
     assert done.returncode == 2
     lacking = [line.split()[0] for line in done.stderr.splitlines() if line.startswith("    --")]
     assert lacking == ["--account", "--gpu-partition", "--workloads"]
@@ -313,20 +322,20 @@ def test_a_lack_of_answers_is_listed_at_once(tmp_path: Path, installed: World) -
         (["--workloads", "pretrain_lama3.1"], "did you mean 'pretrain_llama3.1'?"),
     ],
 )
-def test_answers_that_make_no_sense(installed: World, tmp_path: Path, flags: list[str], message: str) -> None:
-    done = installed.run(*installed.slurm_flags(), "--install-path", str(tmp_path / "new"), *flags)
+def test_answers_that_make_no_sense(asked, installed, tmp_path, flags, message):
+    done = asked(*installed.slurm_flags(), "--install-path", str(tmp_path / "new"), *flags)
     assert done.returncode == 2
     assert message in done.stderr
     assert not (tmp_path / "new").exists()
 
 
-def test_one_answer_changed_keeps_the_others_and_says_so(installed: World) -> None:
+def test_one_answer_changed_keeps_the_others_and_says_so(asked, installed):
     path = ["--install-path", str(installed.install), "--dry-run"]
-    done = installed.run(*path, "--gpu-type", "gb200")
+    done = asked(*path, "--gpu-type", "gb200")
     assert done.returncode == 0, done.stderr
     assert f"continuing with the answers of {installed.install}" in done.stderr
     assert "--arch aarch64" in done.stdout, "another GPU brings another architecture"
-    done = installed.run(*path, "--cluster-type", "local", "--gpu-type", "cpu")
+    done = asked(*path, "--cluster-type", "local", "--gpu-type", "cpu")
     assert done.returncode == 0, done.stderr
     assert "engine-cpu" in done.stdout
     assert command(installed, "verify").returncode == 0, "a dry run changes nothing"
@@ -356,39 +365,39 @@ def test_a_site_file_of_a_later_release_is_refused_by_every_command(installed: W
         (["--gpu-type", "gb200", "--workloads", "nemotron4"], "pretrain_nemotron4 has no configuration for gb200"),
     ],
 )
-def test_what_slurm_or_a_recipe_contradicts_is_refused(installed, tmp_path, flags, message):
+def test_what_slurm_or_a_recipe_contradicts_is_refused(asked, installed, tmp_path, flags, message):
     programs = {"sinfo": "printf 'gpu*|up|4:00:00|8|gpu:8\\ncpu|up|1:00:00|4|(null)\\n'", "sacctmgr": "echo bench"}
     for name, script in programs.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
     env = {"PATH": f"{tmp_path}:{installed.env['PATH']}"}
     words = [*installed.slurm_flags("--dry-run"), *flags, "--install-path", str(tmp_path / "new")]
-    done = installed.run(*words, env=env)
+    done = asked(*words, **env)
     assert (done.returncode, message in done.stderr) == (2, True), done.stderr
-    assert installed.run(*words, "--no-site-check", env=env).returncode == 0
+    assert asked(*words, "--no-site-check", **env).returncode == 0
 
 
-def test_all_workloads_are_those_that_have_a_configuration(installed: World, tmp_path: Path) -> None:
+def test_all_workloads_are_those_that_have_a_configuration(asked, installed, tmp_path):
     path = tmp_path / "answers.yaml"
     flags = [*installed.slurm_flags(), "--gpu-type", "gb200", "--record", str(path)]
-    assert installed.run(*flags, "--install-path", str(tmp_path / "new")).returncode == 0
+    assert asked(*flags, "--install-path", str(tmp_path / "new")).returncode == 0
     assert "pretrain_nemotron4" not in path.read_text()
     assert "pretrain_grok1" in path.read_text()
 
 
-def test_a_folder_that_holds_other_things_is_refused(installed: World, tmp_path: Path) -> None:
+def test_a_folder_that_holds_other_things_is_refused(asked, installed, tmp_path):
     home = tmp_path / "home"
     (home / "bin").mkdir(parents=True)
     (home / "bin" / "my-tool").touch()
     flags = [*installed.slurm_flags(), "--install-path", str(home)]
-    done = installed.run(*flags)
+    done = asked(*flags)
     assert (done.returncode, f"{home} is not empty: it contains bin" in done.stderr) == (2, True), done.stderr
     assert sorted(path.name for path in home.iterdir()) == ["bin"]
-    assert installed.run(*flags, "--dry-run", "--into-used-folder").returncode == 0
+    assert asked(*flags, "--dry-run", "--into-used-folder").returncode == 0
     # What belongs to an installation may be there before: results of an earlier one, images that somebody brought.
     (home / "bin").rename(home / "workloads")
     (home / "images").mkdir()
-    assert installed.run(*flags, "--dry-run").returncode == 0
+    assert asked(*flags, "--dry-run").returncode == 0
 
 
 def test_uninstall_asks_and_keeps_results_and_what_is_not_its_own(installed: World) -> None:

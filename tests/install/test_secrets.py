@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ from pathlib import Path
 import pytest
 from install_world import CLONE, World
 
-DRIVER = Path(__file__).with_name("fault_driver.py")
 TOKEN = "hf_canarycanarycanary"
 KEY = "nvapi-canarycanarycanary"
 
@@ -70,8 +68,7 @@ def install(world: World, way: str) -> subprocess.CompletedProcess[str]:
             f"ngc_api_key: {KEY}\nworkloads: [pretrain_llama3.1]\nspace_check: false\n"
         )
         flags = ["--play", str(play), "--install-path", str(world.install)]
-    program = [sys.executable, str(DRIVER), "none", "0", str(world.install)]
-    return world.run("--verbose", *flags, env=env, program=program)
+    return world.run("--verbose", *flags, env=env, program=world.installer)
 
 
 @pytest.mark.parametrize("way", ["flags", "play file"])
@@ -89,7 +86,7 @@ def test_secrets_are_in_their_own_private_files_only(world: World, closed_regist
     for path in (world.install / ".llmb" / "hf_token", world.root / "enroot" / ".credentials"):
         assert path.stat().st_mode & 0o777 == 0o600
     # The driver's own arguments are the user's; everything that it starts must be clean.
-    children = {line for lines in seen.values() for line in lines if DRIVER.name not in line}
+    children = {line for lines in seen.values() for line in lines if "fault_driver.py" not in line}
     assert any("enroot import" in line for line in children), "the watcher saw nothing"
     assert not [line for line in children if TOKEN in line or KEY in line]
 
@@ -116,8 +113,7 @@ def test_credentials_that_are_there_already_are_not_replaced_unasked(world: Worl
     path.write_text(own)
     path.chmod(0o600)
     flags = world.slurm_flags(workloads="pretrain_llama3.1")
-    program = [sys.executable, str(DRIVER), "none", "0", str(world.install)]
-    done = world.run(*flags, env={"NGC_API_KEY": "nvapi-of-somebody-else"}, program=program)
+    done = world.run(*flags, env={"NGC_API_KEY": "nvapi-of-somebody-else"}, program=world.installer)
     assert done.returncode == 0, done.stderr
     assert path.read_text() == own
 
@@ -127,8 +123,7 @@ def test_uninstall_takes_back_what_it_has_stored(world: World, closed_registry: 
     path.write_text("machine other.example login ann password x\n")
     assert install(world, "flags").returncode == 0
     (closed_registry / "nvcr.io" / "credentials").unlink()
-    program = [sys.executable, str(DRIVER), "none", "0", str(world.install)]
-    done = world.run("uninstall", "--yes", env={"LLMB_INSTALL": str(world.install)}, program=program)
+    done = world.run("uninstall", "--yes", env={"LLMB_INSTALL": str(world.install)}, program=world.installer)
     assert done.returncode == 0, done.stderr
     assert path.read_text() == "machine other.example login ann password x\n"
     assert files_with(TOKEN, world.root) == files_with(KEY, world.root) == []
@@ -138,10 +133,9 @@ def test_a_token_that_others_can_read_does_not_verify(world: World, registry: Pa
     assert install(world, "flags").returncode == 0
     token = world.install / ".llmb" / "hf_token"
     token.chmod(0o644)
-    program = [sys.executable, str(DRIVER), "none", "0", str(world.install)]
-    done = world.run("verify", env={"LLMB_INSTALL": str(world.install)}, program=program)
+    done = world.run("verify", env={"LLMB_INSTALL": str(world.install)}, program=world.installer)
     assert (done.returncode, f"secret-files: other users can read {token}" in done.stderr) == (1, True), done.stderr
-    assert world.run("update", env={"LLMB_INSTALL": str(world.install)}, program=program).returncode == 0
+    assert world.run("update", env={"LLMB_INSTALL": str(world.install)}, program=world.installer).returncode == 0
     assert token.stat().st_mode & 0o777 == 0o600
 
 
@@ -161,7 +155,7 @@ def test_both_hosts_of_ngc_get_the_key_and_other_lines_stay(world: World, closed
 def test_recorded_answers_hold_no_secret(world: World, registry: Path) -> None:
     answers = world.root / "answers.yaml"
     flags = world.slurm_flags("--record", str(answers), "--hf-token", TOKEN)
-    done = world.run(*flags, program=[sys.executable, str(DRIVER), "none", "0", str(world.install)])
+    done = world.run(*flags, program=world.installer)
     assert done.returncode == 0, done.stderr
     assert TOKEN not in answers.read_text()
     assert not world.install.exists()
@@ -180,8 +174,7 @@ def test_the_second_stage_gets_secrets_in_its_environment_not_its_arguments(worl
 
 @pytest.mark.parametrize("mask", [0o000, 0o077])
 def test_modes_do_not_depend_on_the_umask(world: World, closed_registry: Path, mask: int) -> None:
-    driver = [sys.executable, str(DRIVER), "none", "0", str(world.install)]
-    program = ["bash", "-c", f'umask {mask:03o}; exec "$0" "$@"', *driver]
+    program = ["bash", "-c", f'umask {mask:03o}; exec "$0" "$@"', *world.installer]
     flags = world.slurm_flags(workloads="pretrain_llama3.1")
     done = world.run(*flags, "--hf-token", TOKEN, "--ngc-api-key", KEY, program=program)
     assert done.returncode == 0, done.stderr
