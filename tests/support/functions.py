@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.catalogue import Entry
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.request.read import read_request
-from llmb_common.site.cluster import ClusterConfig
 from llmb_common.site.machine import Machine
+from support import plans
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = load_recipe(ROOT / "mbridge")
@@ -50,7 +48,7 @@ MEGATRON_REFUSES = {
 
 def plan(machine: Machine = SLURM, **variables: str) -> JobPlan:
     """The plan of a job of the recipe ``mbridge``."""
-    return make_plan(RECIPE, ClusterConfig(), read_request({"LLMB_INSTALL": "/install", **variables}), machine)
+    return plans.plan("mbridge", machine, **variables)
 
 
 def asked(entry: Entry) -> dict[str, str]:

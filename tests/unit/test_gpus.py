@@ -12,13 +12,9 @@ import pytest
 
 from llmb_common import gpus
 from llmb_common.errors import RequestError
-from llmb_common.planning.plan import make_plan
-from llmb_common.recipes.loading import load_recipe
 from llmb_common.rendering.job import job_document
-from llmb_common.request.read import read_request
 from llmb_common.runs.paths import dry_run_paths
-from llmb_common.site.cluster import ClusterConfig
-from llmb_common.site.machine import Machine
+from support.plans import plan
 
 
 @pytest.mark.parametrize("gpu_type", [name for name, gpu in gpus.GPUS.items() if gpu.products])
@@ -191,23 +187,22 @@ def test_the_installer_offers_detects_and_defaults_a_new_type(house: Any) -> Non
 
 
 def planned(recipe: str = "llama3.1", **variables: str) -> Any:
-    request = read_request({"LLMB_INSTALL": "/install", "GPU_TYPE": "b300", **variables})
-    return make_plan(load_recipe(ROOT / recipe), ClusterConfig(), request, Machine(cluster_type="slurm"))
+    return plan(recipe, **{"GPU_TYPE": "b300", **variables})
 
 
 def test_b300_runs_the_rows_of_b200_and_says_so() -> None:
-    plan = planned(JOB_TOTAL_GPUS="128")
-    assert (plan.tp, plan.pp, plan.cp, plan.vp, plan.gpus_per_node, plan.nodes) == (4, 8, 2, 8, 8, 16)
-    assert plan.preflight.reference_step_seconds is None
-    assert any("documented for b300: it runs those of b200" in note for note in plan.preflight.warnings)
+    made = planned(JOB_TOTAL_GPUS="128")
+    assert (made.tp, made.pp, made.cp, made.vp, made.gpus_per_node, made.nodes) == (4, 8, 2, 8, 8, 16)
+    assert made.preflight.reference_step_seconds is None
+    assert any("documented for b300: it runs those of b200" in note for note in made.preflight.warnings)
 
 
 def test_b300_is_a_blackwell_on_x86() -> None:
-    plan = planned(JOB_TOTAL_GPUS="128")
-    assert plan.env["CUDA_DEVICE_MAX_CONNECTIONS"].value == "32"
-    assert plan.slurm.segment is None, "no NVL72 rack"
+    made = planned(JOB_TOTAL_GPUS="128")
+    assert made.env["CUDA_DEVICE_MAX_CONNECTIONS"].value == "32"
+    assert made.slurm.segment is None, "no NVL72 rack"
     assert planned(JOB_TOTAL_GPUS="128", FP8_RECIPE="mx").fp8_recipe == "mx"
-    job = job_document(plan, dry_run_paths(plan.workload_folder, plan.experiment_name))
+    job = job_document(made, dry_run_paths(made.workload_folder, made.experiment_name))
     assert job["gpu_generation"] == "blackwell"
 
 

@@ -7,34 +7,15 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import RequestError
-from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
 from llmb_common.planning.published import published_result
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.request.read import read_request
 from llmb_common.site.cluster import ClusterConfig, SlurmSettings
 from llmb_common.site.machine import Machine
+from support.plans import LAPTOP, ROOT, SLURM, plan, refusal
 
-ROOT = Path(__file__).resolve().parents[2]
-SLURM = Machine(cluster_type="slurm")
-LAPTOP = Machine(cluster_type="local", gpu_type="cpu")
 GROK = load_recipe(ROOT / "grok1")
-
-
-def plan(
-    machine: Machine = SLURM, cluster: ClusterConfig | None = None, recipe: str = "llama3.1", **variables: str
-) -> JobPlan:
-    request = read_request({"LLMB_INSTALL": "/install", **variables})
-    return make_plan(load_recipe(ROOT / recipe), cluster or ClusterConfig(), request, machine)
-
-
-def refusal(
-    machine: Machine = SLURM, cluster: ClusterConfig | None = None, recipe: str = "llama3.1", **variables: str
-) -> str:
-    with pytest.raises(RequestError) as caught:
-        plan(machine, cluster, recipe, **variables)
-    assert caught.value.exit_status == 2
-    return str(caught.value)
 
 
 def test_the_documented_default_is_405b_fp8_with_the_documented_columns() -> None:
@@ -154,7 +135,7 @@ def test_without_an_installation_or_gpus_the_message_names_the_variable() -> Non
 
 def test_the_caller_overrides_the_site_and_the_site_the_recipe_and_the_plan_says_who_won() -> None:
     site = ClusterConfig(environment={"NCCL_NVLS_ENABLE": "1", "NCCL_IB_HCA": "mlx5"})
-    env = plan(cluster=site, JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", NCCL_IB_HCA="mlx6").env
+    env = plan(site, JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", NCCL_IB_HCA="mlx6").env
     assert (env["NCCL_NVLS_ENABLE"].value, env["NCCL_NVLS_ENABLE"].source) == ("1", "cluster_config.yaml")
     assert (env["NCCL_IB_HCA"].value, env["NCCL_IB_HCA"].source) == ("mlx6", "environment")
     assert env["CUDA_DEVICE_MAX_CONNECTIONS"].source == "recipe"
@@ -174,7 +155,7 @@ def test_the_type_in_sbatch_gpus_per_node_is_asked_for_too() -> None:
 def test_slurm_parameters_of_the_user_win_over_the_site() -> None:
     site = ClusterConfig(slurm=SlurmSettings(account="a", additional_params="qos=low;comment=site"))
     p = plan(
-        cluster=site,
+        site,
         JOB_TOTAL_GPUS="128",
         GPU_TYPE="gb200",
         ADDITIONAL_SLURM_PARAMS="qos=high;exclusive",
@@ -258,7 +239,7 @@ def test_what_the_local_executor_cannot_do_is_said() -> None:
 
 def test_mounts_without_containers_are_said_to_have_no_effect() -> None:
     site = ClusterConfig(slurm=SlurmSettings(runtime="none"))
-    p = plan(cluster=site, JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", RUN_CONF_MOUNTS="/data:/data")
+    p = plan(site, JOB_TOTAL_GPUS="128", GPU_TYPE="gb200", RUN_CONF_MOUNTS="/data:/data")
     assert any("RUN_CONF_MOUNTS has no effect" in note for note in p.preflight.warnings)
 
 

@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from llmb_common.errors import RequestError
-from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.request.read import read_request
 from llmb_common.site.cluster import ClusterConfig
 from llmb_common.site.machine import Machine
+from support.plans import LAPTOP, ROOT, SLURM, plan, refusal
 
-ROOT = Path(__file__).resolve().parents[2]
-SLURM = Machine(cluster_type="slurm")
 BIG = {"GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "256"}
-
-
-def plan(
-    machine: Machine = SLURM, cluster: ClusterConfig | None = None, recipe: str = "llama3.1", **variables: str
-) -> JobPlan:
-    request = read_request({"LLMB_INSTALL": "/install", **variables})
-    return make_plan(load_recipe(ROOT / recipe), cluster or ClusterConfig(), request, machine)
-
-
-def refusal(machine: Machine = SLURM, recipe: str = "llama3.1", **variables: str) -> str:
-    with pytest.raises(RequestError) as caught:
-        plan(machine, recipe=recipe, **variables)
-    return str(caught.value)
 
 
 def notes(machine: Machine = SLURM, recipe: str = "llama3.1", **variables: str) -> str:
@@ -155,19 +135,17 @@ def test_without_a_number_of_gpus_slurm_is_told_the_documented_ones_and_a_machin
 
 def test_a_dtype_that_a_gpu_or_model_lacks() -> None:
     assert "llama3.1 405b has no DTYPE=nvfp4 on gb200" in refusal(DTYPE="nvfp4", **BIG)
-    laptop = Machine(cluster_type="local", gpu_type="cpu")
-    assert "DTYPE=fp8 cannot run on a CPU: it would silently train in bf16" in refusal(laptop, DTYPE="fp8")
-    assert plan(laptop, DTYPE="bf16").dtype == "bf16"
-    assert "FP8_RECIPE=cs has no effect with DTYPE=bf16" in notes(laptop, DTYPE="bf16", FP8_RECIPE="cs")
+    assert "DTYPE=fp8 cannot run on a CPU: it would silently train in bf16" in refusal(LAPTOP, DTYPE="fp8")
+    assert plan(LAPTOP, DTYPE="bf16").dtype == "bf16"
+    assert "FP8_RECIPE=cs has no effect with DTYPE=bf16" in notes(LAPTOP, DTYPE="bf16", FP8_RECIPE="cs")
 
 
 def test_what_a_cpu_cannot_do() -> None:
-    laptop = Machine(cluster_type="local", gpu_type="cpu")
-    assert "CUDA_GRAPH=true cannot run on a CPU" in refusal(laptop, CUDA_GRAPH="true")
-    assert "OFFLOAD_LAYERS cannot run on a CPU" in refusal(laptop, OFFLOAD_LAYERS="1")
-    assert "FSDP cannot save or load" in refusal(laptop, FSDP="true", LOAD_CHECKPOINT_PATH="/c")
-    assert plan(laptop, FSDP="true").fsdp
-    assert "the log will hold no NCCL lines" in notes(laptop, ENABLE_NCCLTRACE="true")
+    assert "CUDA_GRAPH=true cannot run on a CPU" in refusal(LAPTOP, CUDA_GRAPH="true")
+    assert "OFFLOAD_LAYERS cannot run on a CPU" in refusal(LAPTOP, OFFLOAD_LAYERS="1")
+    assert "FSDP cannot save or load" in refusal(LAPTOP, FSDP="true", LOAD_CHECKPOINT_PATH="/c")
+    assert plan(LAPTOP, FSDP="true").fsdp
+    assert "the log will hold no NCCL lines" in notes(LAPTOP, ENABLE_NCCLTRACE="true")
     assert "NCCL lines" not in notes(ENABLE_NCCLTRACE="true", **BIG)
 
 
@@ -227,13 +205,12 @@ def test_variables_of_a_job(variables: dict[str, str], present: dict[str, str], 
 
 
 def test_a_job_on_cpus_has_none_of_those_for_gpus() -> None:
-    laptop = Machine(cluster_type="local", gpu_type="cpu")
-    assert {name: item.value for name, item in plan(laptop).env.items()} == EVERYWHERE
+    assert {name: item.value for name, item in plan(LAPTOP).env.items()} == EVERYWHERE
 
 
 def test_a_variable_is_the_callers_before_the_sites_before_the_recipes() -> None:
     site = ClusterConfig(environment={"NCCL_NVLS_ENABLE": "1", "NCCL_IB_HCA": "mlx5"})
-    env = plan(cluster=site, NCCL_IB_HCA="mlx6", UCX_TLS="rc", **BIG).env
+    env = plan(site, NCCL_IB_HCA="mlx6", UCX_TLS="rc", **BIG).env
     said = {name: (env[name].value, env[name].source) for name in ("NCCL_NVLS_ENABLE", "NCCL_IB_HCA", "UCX_TLS")}
     assert said == {
         "NCCL_NVLS_ENABLE": ("1", "cluster_config.yaml"),

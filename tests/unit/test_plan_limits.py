@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 import pytest
 
 from llmb_common.errors import RequestError
 from llmb_common.planning.divisibility import Layout, check_layout
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.model import Architecture
 from llmb_common.rendering.job import job_document
 from llmb_common.rendering.script import render_script
-from llmb_common.request.read import read_request
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import ClusterConfig, SlurmSettings
 from llmb_common.site.machine import Machine
-
-ROOT = Path(__file__).resolve().parents[2]
-SLURM = Machine(cluster_type="slurm")
+from support.plans import ROOT, plan
 
 
 def architecture(recipe: str, size: str) -> Architecture:
@@ -158,13 +152,6 @@ def test_sizes_of_groups() -> None:
     assert layout().expert_dp is None
 
 
-def plan(
-    machine: Machine = SLURM, cluster: ClusterConfig | None = None, recipe: str = "llama3.1", **variables: str
-) -> JobPlan:
-    request = read_request({"LLMB_INSTALL": "/install", **variables})
-    return make_plan(load_recipe(ROOT / recipe), cluster or ClusterConfig(), request, machine)
-
-
 def script(made: JobPlan) -> str:
     return render_script(made, dry_run_paths(made.workload_folder, made.experiment_name))
 
@@ -215,8 +202,8 @@ def test_a_part_of_a_second_node_is_refused() -> None:
 def test_nodes_have_as_many_gpus_as_the_type_has_unless_site_or_user_say_otherwise(gpu_type: str, each: int) -> None:
     job = {"GPU_TYPE": gpu_type, "MODEL_SIZE": "8b", "JOB_TOTAL_GPUS": "16", "FORCE": "true"}
     assert plan(**job).gpus_per_node == each
-    assert plan(cluster=ClusterConfig(gpus_per_node=2), **job).gpus_per_node == 2
-    assert plan(cluster=ClusterConfig(gpus_per_node=2), GPUS_PER_NODE="1", **job).gpus_per_node == 1
+    assert plan(ClusterConfig(gpus_per_node=2), **job).gpus_per_node == 2
+    assert plan(ClusterConfig(gpus_per_node=2), GPUS_PER_NODE="1", **job).gpus_per_node == 1
 
 
 def test_the_users_word_on_slurm_goes_before_the_sites() -> None:
@@ -226,12 +213,12 @@ def test_the_users_word_on_slurm_goes_before_the_sites() -> None:
         )
     )
     job = {"GPU_TYPE": "h100", "MODEL_SIZE": "8b", "JOB_TOTAL_GPUS": "8"}
-    slurm = plan(cluster=site, **job).slurm
+    slurm = plan(site, **job).slurm
     assert slurm is not None
     assert (slurm.account, slurm.partition, slurm.gres) == ("site", "sitepart", False)
     assert slurm.additional == (("qos", "low"), ("exclusive", None), ("comment", "a"))
     mine = {"SBATCH_ACCOUNT": "me", "SBATCH_PARTITION": "mine", "SBATCH_GPUS_PER_NODE": "h100:8"}
-    slurm = plan(cluster=site, ADDITIONAL_SLURM_PARAMS="qos=high", **mine, **job).slurm
+    slurm = plan(site, ADDITIONAL_SLURM_PARAMS="qos=high", **mine, **job).slurm
     assert slurm is not None
     assert (slurm.account, slurm.partition, slurm.gres, slurm.gres_type) == ("me", "mine", True, "h100")
     assert slurm.additional == (("exclusive", None), ("comment", "a"), ("qos", "high"))
@@ -240,20 +227,20 @@ def test_the_users_word_on_slurm_goes_before_the_sites() -> None:
 def test_images_come_from_the_sites_folder_the_installation_or_the_user() -> None:
     job = {"GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "256"}
     assert plan(**job).image == "/install/images/nvidia+nemo+26.02.01.sqsh"
-    assert plan(cluster=ClusterConfig(image_folder="/images"), **job).image == "/images/nvidia+nemo+26.02.01.sqsh"
+    assert plan(ClusterConfig(image_folder="/images"), **job).image == "/images/nvidia+nemo+26.02.01.sqsh"
     bare = ClusterConfig(slurm=SlurmSettings(runtime="none"))
-    assert plan(cluster=bare, **job).image is None
+    assert plan(bare, **job).image is None
     with pytest.raises(RequestError, match="this site runs without containers"):
-        plan(cluster=bare, RUN_CONF_IMAGE="/a.sqsh", **job)
+        plan(bare, RUN_CONF_IMAGE="/a.sqsh", **job)
 
 
 def test_what_is_trained_where_goes_by_the_request_before_the_site() -> None:
     job = {"MODEL_SIZE": "8b", "JOB_TOTAL_GPUS": "8"}
     site = ClusterConfig(gpu_type="h100")
-    assert plan(cluster=site, **job).gpu_type == "h100"
-    assert plan(cluster=site, GPU_TYPE="b200", **job).gpu_type == "b200"
+    assert plan(site, **job).gpu_type == "h100"
+    assert plan(site, GPU_TYPE="b200", **job).gpu_type == "b200"
     machine = Machine(cluster_type="local", gpu_type="h100", gpus=8)
     assert plan(machine, **job).gpu_type == "h100"
-    assert plan(machine, cluster=ClusterConfig(gpu_type="b200"), **job).gpu_type == "b200"
+    assert plan(machine, ClusterConfig(gpu_type="b200"), **job).gpu_type == "b200"
     assert plan(machine, LLMB_WORKLOAD="/elsewhere/w", **job).workload_folder == "/elsewhere/w"
     assert plan(machine, **job).workload_folder == "/install/workloads/pretrain_llama3.1"

@@ -4,34 +4,16 @@ from __future__ import annotations
 
 import json
 import shlex
-from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import RequestError, did_you_mean
-from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.plan import make_plan
-from llmb_common.recipes.loading import load_recipe
-from llmb_common.request.read import read_request
+from llmb_common.errors import did_you_mean
 from llmb_common.site.cluster import ClusterConfig
-from llmb_common.site.machine import Machine
+from support.plans import LAPTOP, ROOT, plan, refusal
 
-ROOT = Path(__file__).resolve().parents[2]
-SLURM = Machine(cluster_type="slurm")
 COMMANDS = json.loads((ROOT / "tests" / "data" / "documents" / "commands.json").read_text())
 VARIANTS = {"llama3.1-mbridge.md": "mbridge"}
 """The variant of each README; nemo2 if none is listed."""
-
-
-def plan(recipe: str, cluster: ClusterConfig | None = None, machine: Machine = SLURM, **variables: str) -> JobPlan:
-    request = read_request({"LLMB_INSTALL": "/install", **variables})
-    return make_plan(load_recipe(ROOT / recipe), cluster or ClusterConfig(), request, machine)
-
-
-def refusal(recipe: str, cluster: ClusterConfig | None = None, **variables: str) -> str:
-    with pytest.raises(RequestError) as caught:
-        plan(recipe, cluster, **variables)
-    return str(caught.value)
 
 
 def notes(**variables: str) -> tuple[str, ...]:
@@ -108,8 +90,7 @@ def test_documented_ranks_beyond_a_small_job_cause_no_warning() -> None:
 
 
 def test_a_smoke_run_has_no_window_to_miss() -> None:
-    local = Machine(cluster_type="local", gpu_type="cpu")
-    assert not [n for n in plan("grok1", machine=local, MAX_STEPS="3").preflight.warnings if "MAX_STEPS" in n]
+    assert not [n for n in plan("grok1", LAPTOP, MAX_STEPS="3").preflight.warnings if "MAX_STEPS" in n]
 
 
 def test_the_error_mentions_a_gpu_count_given_under_another_name() -> None:

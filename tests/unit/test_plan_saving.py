@@ -9,24 +9,21 @@ import pytest
 
 from llmb_common.errors import ConfigError, RequestError
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.plan import make_plan
 from llmb_common.planning.saving import check_time_limit, save_seconds
-from llmb_common.recipes.loading import load_recipe
 from llmb_common.rendering.script import render_script
 from llmb_common.request.fields import VARIABLE_NAMES
-from llmb_common.request.read import read_request
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import ClusterConfig, load_cluster_config
 from llmb_common.site.machine import Machine
+from support import plans
 
 ROOT = Path(__file__).resolve().parents[2]
 SLURM = Machine(cluster_type="slurm")
 
 
 def plan(cluster: ClusterConfig | None = None, **variables: str) -> JobPlan:
-    given = {"LLMB_INSTALL": "/install", "ENABLE_CHECKPOINT": "true", "GPU_TYPE": "gb200", "TIME_LIMIT": "02:00:00"}
-    request = read_request({**given, **variables})
-    return make_plan(load_recipe(ROOT / "llama3.1"), cluster or ClusterConfig(), request, SLURM)
+    given = {"ENABLE_CHECKPOINT": "true", "GPU_TYPE": "gb200", "TIME_LIMIT": "02:00:00"}
+    return plans.plan(cluster, **{**given, **variables})
 
 
 def script(p: JobPlan) -> str:

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.plan import make_plan
 from llmb_common.planning.segments import best_segment, choose_segment
-from llmb_common.recipes.loading import load_recipe
 from llmb_common.rendering.script import render_script
 from llmb_common.request.read import read_request
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import ClusterConfig, SlurmSettings
 from llmb_common.site.machine import Machine, look_at_machine
+from support import plans
 
 ROOT = Path(__file__).resolve().parents[2]
 NEW, OLD = Machine(cluster_type="slurm"), Machine(cluster_type="slurm", slurm_segments=False)
@@ -23,8 +22,7 @@ RACK = 18
 
 
 def plan(machine: Machine = NEW, cluster: ClusterConfig | None = None, **variables: str) -> JobPlan:
-    request = read_request({"LLMB_INSTALL": "/install", "FORCE": "true", "MODEL_SIZE": "8b", **variables})
-    return make_plan(load_recipe(ROOT / "llama3.1"), cluster or ClusterConfig(), request, machine)
+    return plans.plan(machine, cluster, **{"FORCE": "true", "MODEL_SIZE": "8b", **variables})
 
 
 def segment_line(p: JobPlan) -> str | None:
