@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from llmb_common.errors import RequestError
+from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.site.cluster import ClusterConfig
+from llmb_common.rendering.job import job_document
+from llmb_common.rendering.script import render_script
+from llmb_common.runs.paths import dry_run_paths
+from llmb_common.site.cluster import ClusterConfig, SlurmSettings
 from llmb_common.site.machine import Machine
 from support.plans import LAPTOP, ROOT, SLURM, plan, refusal
 
@@ -219,3 +224,100 @@ def test_a_variable_is_the_callers_before_the_sites_before_the_recipes() -> None
     }
     assert env["NVTE_FWD_LAYERNORM_SM_MARGIN"].source == "recipe"
     assert list(env) == sorted(env)
+
+
+# Site, machine and request together
+
+
+def script(made: JobPlan) -> str:
+    return render_script(made, dry_run_paths(made.workload_folder, made.experiment_name))
+
+
+@pytest.mark.parametrize(("gpus", "segment"), [("68", 17), ("72", 18), ("76", 1), ("80", 10), ("144", 18)])
+def test_a_segment_is_at_most_the_18_nodes_of_a_rack(gpus: str, segment: int) -> None:
+    made = plan(GPU_TYPE="gb200", MODEL_SIZE="8b", JOB_TOTAL_GPUS=gpus, FORCE="true")
+    assert f"#SBATCH --segment={segment}\n" in script(made)
+
+
+RESUMED = {"recipe": "nemotron4", "MODEL_SIZE": "15b", "JOB_TOTAL_GPUS": "16", "LOAD_CHECKPOINT_PATH": "/install/c"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "steps", "exit_after"),
+    [
+        ({}, 50, 1),  # as documented: one step further
+        ({"MAX_STEPS": "60"}, 60, None),  # to the step that was asked for
+        ({"MAX_STEPS": "60", "LOAD_CHECKPOINT_PATH": ""}, 60, None),
+        ({"LOAD_CHECKPOINT_PATH": ""}, 50, None),
+    ],
+)
+def test_a_resumed_job_ends_after_one_step_unless_it_is_told_where(
+    variables: dict[str, str], steps: int, exit_after: int | None
+) -> None:
+    made = plan(**{**RESUMED, **variables})  # type: ignore[arg-type]
+    assert (made.max_steps, made.exit_after) == (steps, exit_after)
+    document = job_document(made, dry_run_paths(made.workload_folder, made.experiment_name))
+    waits_from = None if exit_after else steps - 4  # beyond the window, where ranks record whom they wait for
+    assert document["steps"] == {"train": steps, "exit_after": exit_after, "waits_from": waits_from}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nodes", "each"), [("4", 1, 4), ("8", 1, 8), ("16", 2, 8), ("1024", 128, 8), ("1", 1, 1)]
+)
+def test_jobs_fill_whole_nodes_or_a_part_of_one(gpus: str, nodes: int, each: int) -> None:
+    made = plan(GPU_TYPE="h100", MODEL_SIZE="8b", JOB_TOTAL_GPUS=gpus, FORCE="true")
+    assert (made.nodes, made.gpus_per_node) == (nodes, each)
+
+
+def test_a_part_of_a_second_node_is_refused() -> None:
+    with pytest.raises(RequestError, match=r"12 GPUs do not fill nodes of 8 GPUs") as caught:
+        plan(GPU_TYPE="h100", MODEL_SIZE="8b", JOB_TOTAL_GPUS="12", FORCE="true", GBS="24")
+    assert "use a multiple of 8" in caught.value.remedy
+
+
+@pytest.mark.parametrize(("gpu_type", "each"), [("gb300", 4), ("gb200", 4), ("b200", 8), ("h200", 8), ("h100", 8)])
+def test_nodes_have_as_many_gpus_as_the_type_has_unless_site_or_user_say_otherwise(gpu_type: str, each: int) -> None:
+    job = {"GPU_TYPE": gpu_type, "MODEL_SIZE": "8b", "JOB_TOTAL_GPUS": "16", "FORCE": "true"}
+    assert plan(**job).gpus_per_node == each
+    assert plan(ClusterConfig(gpus_per_node=2), **job).gpus_per_node == 2
+    assert plan(ClusterConfig(gpus_per_node=2), GPUS_PER_NODE="1", **job).gpus_per_node == 1
+
+
+def test_the_users_word_on_slurm_goes_before_the_sites() -> None:
+    site = ClusterConfig(
+        slurm=SlurmSettings(
+            account="site", gpu_partition="sitepart", gres=False, additional_params="qos=low;exclusive;comment=a"
+        )
+    )
+    job = {"GPU_TYPE": "h100", "MODEL_SIZE": "8b", "JOB_TOTAL_GPUS": "8"}
+    slurm = plan(site, **job).slurm
+    assert slurm is not None
+    assert (slurm.account, slurm.partition, slurm.gres) == ("site", "sitepart", False)
+    assert slurm.additional == (("qos", "low"), ("exclusive", None), ("comment", "a"))
+    mine = {"SBATCH_ACCOUNT": "me", "SBATCH_PARTITION": "mine", "SBATCH_GPUS_PER_NODE": "h100:8"}
+    slurm = plan(site, ADDITIONAL_SLURM_PARAMS="qos=high", **mine, **job).slurm
+    assert slurm is not None
+    assert (slurm.account, slurm.partition, slurm.gres, slurm.gres_type) == ("me", "mine", True, "h100")
+    assert slurm.additional == (("exclusive", None), ("comment", "a"), ("qos", "high"))
+
+
+def test_images_come_from_the_sites_folder_the_installation_or_the_user() -> None:
+    job = {"GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "256"}
+    assert plan(**job).image == "/install/images/nvidia+nemo+26.02.01.sqsh"
+    assert plan(ClusterConfig(image_folder="/images"), **job).image == "/images/nvidia+nemo+26.02.01.sqsh"
+    bare = ClusterConfig(slurm=SlurmSettings(runtime="none"))
+    assert plan(bare, **job).image is None
+    with pytest.raises(RequestError, match="this site runs without containers"):
+        plan(bare, RUN_CONF_IMAGE="/a.sqsh", **job)
+
+
+def test_what_is_trained_where_goes_by_the_request_before_the_site() -> None:
+    job = {"MODEL_SIZE": "8b", "JOB_TOTAL_GPUS": "8"}
+    site = ClusterConfig(gpu_type="h100")
+    assert plan(site, **job).gpu_type == "h100"
+    assert plan(site, GPU_TYPE="b200", **job).gpu_type == "b200"
+    machine = Machine(cluster_type="local", gpu_type="h100", gpus=8)
+    assert plan(machine, **job).gpu_type == "h100"
+    assert plan(machine, ClusterConfig(gpu_type="b200"), **job).gpu_type == "b200"
+    assert plan(machine, LLMB_WORKLOAD="/elsewhere/w", **job).workload_folder == "/elsewhere/w"
+    assert plan(machine, **job).workload_folder == "/install/workloads/pretrain_llama3.1"
