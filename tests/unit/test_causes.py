@@ -63,6 +63,7 @@ Traceback (most recent call last):
   File "/src/train.py", line 1, in <module>
 ValueError: GBS does not divide
 """
+TRACEBACK = 'Traceback (most recent call last):\n  File "/src/train.py", line 1, in <module>\n'
 TORCHRUN_KILLED = """\
 W1122 10:11:20.000000 470 torch/distributed/elastic/api.py:900] Sending process 475 closing signal SIGTERM
 E1122 10:11:21.000000 470 torch/distributed/elastic/api.py:874] failed (exitcode: -9) local_rank: 1 (pid: 476) of bash
@@ -108,6 +109,10 @@ def named(found: Diagnosis) -> str:
         ("slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-20T03:40 DUE TO TIME LIMIT ***\n", "TIME LIMIT"),
         ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.\n", "oom_kill"),
         ("llmb_train: error: no checkpoint in /x\n", "no checkpoint in /x"),
+        (f"{TRACEBACK}triton.runtime.errors.OutOfResources: out of resource: shared memory\n", "OutOfResources"),
+        (f"{TRACEBACK}Exception: Current loss scale already at minimum\n", "already at minimum"),
+        ("enroot-switchroot: failed to execute: /usr/bin/bash: Exec format error\n", "Exec format error"),
+        ("python3: /opt/permute.cu:412: void f(P): Assertion `p != nullptr' failed.\n", "Assertion `p != nullptr'"),
         (IMPORT_THAT_WAS_TRIED, "ValueError: GBS does not divide"),
     ],
 )
@@ -165,6 +170,8 @@ FOLLOW = (
     "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Terminated.",
     "torch.multiprocessing.spawn.ProcessExitedException: process 3 terminated with signal SIGTERM",
     "torch.distributed.elastic.rendezvous.api.RendezvousClosedError",
+    "Exception: WorkerProc initialization failed due to an exception in a background process. See stack trace above.",
+    "ray.exceptions.RayTaskError(RuntimeError): ray::Worker.run() (pid=336, ip=10.99.48.129)",
     "NCCL WARN socketStartConnect: Connect to 10.1.2.3<51159> failed : Software caused connection abort",
     "terminate called after throwing an instance of 'c10::DistBackendError'",
     "Fatal Python error: Aborted",
@@ -204,9 +211,26 @@ def test_torchruns_summary_of_several_nodes_names_the_rank_of_the_job(tmp_path: 
         ("worker-3: 2026-11-22T10:11:12.123Z [rank25]: OSError: [Errno 116] Stale file handle", 25, "worker-3"),
         ("[rank3]: AssertionError: Rank 3: found NaN in local forward loss. Device: 3, node: cn17", 3, "cn17"),
         ("srun: error: Node failure on cn012", None, "cn012"),
+        (
+            " iteration 2/ 50 | lm loss: nan |\n[rank3]: AssertionError: found NaN. Device: 0, node: cn17",
+            3,
+            "cn17",
+        ),
+        ("[cn7:2760180:0:2760180] Caught signal 11 (Segmentation fault: address not mapped)", None, "cn7"),
+        (
+            "(Worker_TP3 pid=7) ERROR 09-18 00:55:15 [exec.py:596] torch.OutOfMemoryError: CUDA out of memory",
+            None,
+            None,
+        ),
+        ("i.pretrain/0 [default5]:[rank13]: torch.OutOfMemoryError: CUDA out of memory.", 13, None),
+        (
+            "2025-11-09 15:39:31.043 +08:00 [2025-11-09 07:39:30] h28:238:13 [0] ib.cc:4 NCCL WARN NET/IB error",
+            None,
+            "h28",
+        ),
     ],
 )
-def test_rank_and_node_are_found_in_many_styles(tmp_path: Path, line: str, rank: int | None, node: str) -> None:
+def test_rank_and_node_are_found_in_many_styles(tmp_path: Path, line: str, rank: int | None, node: str | None) -> None:
     found = why(tmp_path, f"{line}\n")
     assert found.cause is not None
     assert (found.cause.rank, found.cause.node) == (rank, node)
@@ -268,7 +292,7 @@ def test_a_traceback_that_nobody_caught_counts_behind_any_prefix(tmp_path: Path,
 def test_a_warning_before_a_traceback_makes_it_less_sure(tmp_path: Path) -> None:
     """It may be the warning's, or have nothing to do with it."""
     frames = (
-        "WARNING:megatron: x",
+        "WARNING:megatron: could not load the plugin",
         "Traceback (most recent call last):",
         '  File "/opt/a.py", line 7, in f',
         "KeyError: 'a'",
@@ -277,6 +301,41 @@ def test_a_warning_before_a_traceback_makes_it_less_sure(tmp_path: Path) -> None
     assert why(tmp_path, log.failed(frames)).kind == "exception"
     later = ("Traceback (most recent call last):", '  File "/opt/b.py", line 7, in g', "ValueError: the last")
     assert "the last" in named(why(tmp_path, log.failed([*frames, *later])))
+
+
+SAID_BEFORE = (
+    "[W1122 10:00:01.123456789 socket.cpp:752] [c10d] The client socket failed to connect to [gpu1]:29500.",
+    "[E504 22:44:07.389636235 ProcessGroupNCCL.cpp:1896] x",
+    "WARNING:megatron.core.utils: fused_indices_to_multihot has reached end of life.",
+    "INFO:megatron.core.optimizer: Setting up optimizer",
+)
+
+
+@pytest.mark.parametrize("before", SAID_BEFORE)
+def test_what_a_rank_last_said_takes_nothing_from_its_traceback(tmp_path: Path, before: str) -> None:
+    frames = (before, "Traceback (most recent call last):", '  File "/opt/a.py", line 7, in f', "Exception: the last")
+    follows = "RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:55993."
+    found = why(tmp_path, FailedLog(12).failed([follows, *frames]))
+    assert found.cause is not None
+    assert ("the last" in found.cause.line, found.cause.sure) == (True, "likely")
+
+
+def test_a_traceback_in_a_frame_counts(tmp_path: Path) -> None:
+    frame = ("╭──── Traceback (most recent call last) ────╮", "│ ❱ 150 │   trainer.fit(model, data)            │")
+    found = why(tmp_path, FailedLog(13, style="label").failed([*frame, "ValueError: the last"], steps=0))
+    assert found.cause is not None
+    assert ("the last" in found.cause.line, found.cause.sure) == (True, "likely")
+
+
+def test_an_exception_is_more_than_an_early_complaint(tmp_path: Path) -> None:
+    complaint = "[gpu1:411] PMIX ERROR: NOT-FOUND in file server/pmix_server.c at line 229\n"
+    raised = "Traceback (most recent call last):\n  File 'a.py', line 1\nTimeoutError: The read operation timed out\n"
+    assert why(tmp_path, complaint).kind == "pmix-complaint"
+    qp = "gpu2:80:99 [0] misc/ibvwrap.cc:262 NCCL WARN Call to ibv_modify_qp failed with error Connection timed out\n"
+    assert why(tmp_path, complaint + qp).kind == "ib-retry"
+    assert why(tmp_path, complaint + raised).kind == "timeout"
+    killed = "[2023-09-10 11:46:00,885] [ERROR] [launch.py:434:sigkill_handler] ['a.py'] exits with return code = -9\n"
+    assert why(tmp_path, complaint + killed).cause is None
 
 
 def timeout(log: FailedLog, rank: int, seq: int = 1580) -> str:
@@ -307,6 +366,14 @@ def test_a_rank_that_is_behind_is_named(tmp_path: Path) -> None:
     assert (found.cause.kind, found.cause.rank) == ("hang", log.culprit)
 
 
+def test_how_many_ranks_there_are_is_seen_where_many_have_waited(tmp_path: Path) -> None:
+    log = FailedLog(5)
+    waited = [timeout(log, rank) for rank in range(8) if rank != 3]
+    found = why(tmp_path, log.steps(5) + "".join(waited))
+    assert (found.kind, found.cause and found.cause.rank) == ("hang", 3)
+    assert why(tmp_path, log.steps(5) + "".join(waited[:3])).cause is None
+
+
 def test_where_all_ranks_waited_nobody_knows(tmp_path: Path) -> None:
     log = FailedLog(7)
     found = why(tmp_path, log.steps(5) + "".join(timeout(log, rank) for rank in range(log.ranks)) + log.consequences())
@@ -324,6 +391,13 @@ def test_a_killed_rank_is_named_but_not_as_the_cause(tmp_path: Path) -> None:
     record = "[9218.12] Memory cgroup out of memory: Killed process 476 (python3) total-vm:1kB\n"
     confirmed = why(tmp_path, TORCHRUN_KILLED, record)
     assert confirmed.kind == "host-memory"
+
+
+def test_what_is_killed_after_a_rank_has_ended_is_not_the_suspect(tmp_path: Path) -> None:
+    ended = "srun: error: gpu1: task 5: Aborted (core dumped)\nsrun: error: gpu4: tasks 32-39: Killed\n"
+    found = why(tmp_path, "", ended)
+    assert found.suspect is not None
+    assert (found.suspect.ranks, found.suspect.node) == ((5,), "gpu1")
 
 
 def test_the_node_that_failed_is_not_the_one_that_says_so(tmp_path: Path) -> None:

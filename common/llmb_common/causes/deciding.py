@@ -20,6 +20,7 @@ from llmb_common.printable import counted, printable
 _MOST_WITNESSES = 8
 _STRENGTH = {"certain": 3, "likely": 2, "possible": 1}
 _TASK = re.compile(r"srun: error: \S+: task \d+: ")
+_ANYTHING = frozenset({"error", "missing-module", "nccl", "pmix-complaint", "read-only", "shell"})
 _CLOSE = 16 << 10
 """Bytes within which the lines of one failure of one rank stand."""
 
@@ -80,9 +81,22 @@ def _earliest(roots: Sequence[Complaint], readings: Sequence[Reading]) -> Compla
     believed = [item for item in roots if not item.survived or _strength(item) == 3]
     for strength in (3, 2, 1):
         kept = [item for item in believed if _strength(item) == strength and _may_begin(item, readings)]
+        if strength == 1:  # nobody is killed because of a mere complaint
+            kept = [item for item in kept if item.raised] or ([] if _killed_first(readings) else _better(kept))
         if kept:
             return _with_a_place(_more_specific(_first_by_time(kept), kept), kept)
     return None
+
+
+def _better(items: list[Complaint]) -> list[Complaint]:
+    """Without those that may be said of anything, where there are others."""
+    return [item for item in items if item.signature.id not in _ANYTHING] or items
+
+
+def _killed_first(readings: Sequence[Reading]) -> bool:
+    """Whether a rank was killed before any ended otherwise; what is left of a job that fails is killed, too."""
+    ends = ([item for item in reading.complaints if item.signature.role in ("killed", "ended")] for reading in readings)
+    return any(items[0].signature.role == "killed" for items in ends if items)
 
 
 def _may_begin(item: Complaint, readings: Sequence[Reading]) -> bool:
@@ -95,7 +109,7 @@ def _may_begin(item: Complaint, readings: Sequence[Reading]) -> bool:
         own = item.line.rank
         return _strength(item) == 2 and own is not None and own not in reading.waits.waiting
     follows = {"cascade", "killed", "ended"}
-    return _strength(item) == 2 or not any(other.signature.role in follows for other in before)
+    return _strength(item) == 2 or not any(other.signature.role in follows and not other.line.level for other in before)
 
 
 def _first_by_time(items: Sequence[Complaint]) -> Complaint:
@@ -124,8 +138,8 @@ def _more_specific(first: Complaint, items: Sequence[Complaint]) -> Complaint:
 
 def _with_a_place(first: Complaint, items: Sequence[Complaint]) -> Complaint:
     """Another line of the same kind, where that one says where and ``first`` does not: slurmstepd says of a job that a
-    node failed, srun says which."""
-    if first.signature.fault != "node" or any(locate(first, Places())):
+    node failed, srun says which; of a loss that is no number, the iteration's line says less than the assertion."""
+    if (first.signature.fault != "node" and first.signature.id != "nan") or any(locate(first, Places())):
         return first
     alike = (item for item in items if item.signature is first.signature and any(locate(item, Places())))
     return next(alike, first)
@@ -258,11 +272,12 @@ def _evidence(item: Complaint, reading: Reading, places: Places, number: Number)
 def _suspect(witnesses: Sequence[Evidence]) -> Evidence | None:
     """What ended first: a rank that was killed, else one that ended by itself, else whoever complains."""
     alone = next((item for item in witnesses if item.role == "ended" and len(item.ranks) == 1), None)
-    for role in ("killed", "alone", "witness", "root", "cascade", "ended", "teardown", "noise"):
-        found = alone if role == "alone" else next((item for item in witnesses if item.role == role), None)
-        if found is not None:
-            return found
-    return None
+    killed = next((item for item in witnesses if item.role == "killed"), None)
+    if alone and killed and alone.file == killed.file and (alone.number or 0) < (killed.number or 0):
+        killed = None
+    roles = ("witness", "root", "cascade", "ended", "teardown", "noise")
+    others = (item for role in roles for item in witnesses if item.role == role)
+    return killed or alone or next(others, None)
 
 
 def _summary(chosen: Cause | None, suspect: Evidence | None, outcome: Outcome) -> str:

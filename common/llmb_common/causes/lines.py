@@ -27,7 +27,7 @@ class Line(NamedTuple):
     level: str = ""
 
 
-_TIME = r"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
+_TIME = r"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d)?"
 _PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
@@ -35,13 +35,17 @@ _PREFIXES = tuple(
         r"\[?[Rr]ank ?(?P<rank>\d{1,6})\]?: ?|\[[Rr]ank ?\d{1,6}\](?= ?\[)",
         r"\[(?P<role>(?:[a-z]\w{0,30}?)?)(?P<local>\d{1,4})\]: ?",
         r"\[\d+,(?P<rank>\d{1,6})\]<std(?:err|out)>: ?",
-        r"\[(?P<level>[EWIF])(?:\d{4} (?P<time>\d\d:\d\d:\d\d(?:\.\d+)?))?\s*(?:\d+ )?[\w./-]+:\d+\] ?",
-        r"(?P<level>[EWIF])\d{4} (?P<time>\d\d:\d\d:\d\d(?:\.\d+)?) +(?:\d+ )?[\w./-]+:\d+\] ?",
+        r"\[(?P<level>[EWIF])(?:\d{3,4} (?P<time>\d\d:\d\d:\d\d(?:\.\d+)?))?\s*(?:\d+ )?[\w./-]+:\d+\] ?",
+        r"(?P<level>[EWIF])\d{3,4} (?P<time>\d\d:\d\d:\d\d(?:\.\d+)?) +(?:\d+ )?[\w./-]+:\d+\] ?",
         rf"\[?(?P<time>{_TIME})\]?(?: *[-:|] *| *)(?P<level>(?:WARNING|INFO|DEBUG)\b)?[ :|-]*",
         r"\[ *(?P<time>\d{1,9}\.\d{6})\] ?",
         r"(?P<time>[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d) (?P<host>[\w.-]+) (?:kernel|[\w./-]+\[\d+\]): ?",
         r"(?P<host>[\w.-]+) kernel: ?",
         r"(?P<host>[A-Za-z][\w.-]*):\d+:\d+ \[(?P<gpu>\d{1,3})\] ",
+        r"\[(?P<host>[A-Za-z][\w.-]*):\d+(?::\d+:\d+)?\] ",
+        r"(?P<level>[A-Z]+) \d\d-\d\d (?P<time>\d\d:\d\d:\d\d) \[?[\w./-]+\.py:\d+\] ?",
+        r"\| +(?=\S+(?:Error|Exception)\b)",
+        r"\[\d{1,9}\] (?=\[|\S+:\d+:\d+ \[)|[a-z][\w.-]*/\d{1,5} (?=\[|Traceback|(?:\w+\.)*\w*(?:Error|Exception)\b)",
         r"\(\w+ pid=\d+(?:, ip=(?P<host>[\d.]+))?\) ",
         r"(?P<host>[a-z][\w.-]*\d[\w.-]*)(?:: | \| )(?!line \d|error: |fatal error: )",
         r"(?P<level>WARNING|INFO|DEBUG)[: ][-: ]*",
@@ -65,7 +69,7 @@ def parse(line: str) -> Line:
         known = {name: value for name, value in match.groupdict().items() if value} | known
         rest = rest[match.end() :].lstrip()
     number = {name: int(known[name]) for name in ("rank", "local", "gpu") if name in known}
-    level = known.get("level", "")[:1].replace("E", "").replace("F", "").replace("D", "I")
+    level = {"W": "W", "I": "I", "D": "I"}.get(known.get("level", "")[:1], "")
     place = (number.get("rank"), number.get("local"), known.get("host"), number.get("gpu"))
     return Line(rest.strip() if known else line.strip(), *place, known.get("time"), level)
 
@@ -100,7 +104,7 @@ _GROUP_RANK = re.compile(r"\[PG ID \d+ PG GUID (?!0\b)\S* Rank \d+\]")
 _TASKS = re.compile(r"^srun: (?:error: )?(?P<host>[\w.-]+): tasks? (?P<tasks>[\d,-]+): ")
 _ON = re.compile(
     # Not where slurmstepd itself is that says that a job was cancelled.
-    r"(?:\bON(?! \S+ CANCELLED)|\bon node|\bnode:|\bfailed on(?: node)?|Node failure on|\bhost *:"
+    r"(?:\bON(?! \S+ CANCELLED)|\bon node|\bnode:|\bfailed on node|Node failure on|\bhost *:"
     r'|"(?:host|hostname|node)": ?")'
     r"\s*(?P<host>[A-Za-z][\w.-]*\w)"
 )

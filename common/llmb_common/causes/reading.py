@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -64,16 +64,26 @@ _RETRIES = re.compile(
     r"|\busing default"
     r"|\bskipp(?:ed|ing)\b|\boptional\b|\bdeprecat|\bnon-?fatal\b|\bnot (?:critical|fatal)\b|warning\b|\bharmless\b"
 )
-_HEDGED = re.compile(r"(?i)\b(?:may|might|could) (?:be|have|cause|lead)\b|\bpossibly\b|\bif (?:you|this)\b|\bplease\b")
+_HEDGED = re.compile(
+    r"(?i)\b(?:may|might|could|can) (?:be|have|cause|lead)\b|\bpossibly\b|\bif (?:you|this)\b|\bplease\b"
+)
 _WORDS = frozenset({"layout", "arguments", "checkpoint-missing", "checkpoint-layout", "nan"})
 _COMPLAINS = re.compile(r"(?i)error|fatal|fail|assert|exception|\||\bnan\b")
 """Kinds whose words a program may also use when nothing is wrong, and what such a line has when something is."""
 _SUMMARY = re.compile(r"exitcode +: ")
-_PYTHON = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Fault|Failure)\b")
+_PYTHON = re.compile(
+    r"^(?:[A-Za-z_]\w*\.)*(?:[A-Za-z_]\w*)?(?:Error|Exception|Fault|Failure)\b|^(?:[a-z_]\w*\.)+[A-Z]\w+: "
+)
+_NATIVE = re.compile(r"\.(?:cpp|cc|cu|h):\d+\]")
+_HANDLED = re.compile(r"(?i)fail|error|exception|could not|cannot|unable|missing|not (?:found|available|installed)")
+"""What a logger says of an exception that it has caught. PyTorch's C++ code catches none of Python's."""
 
 
 class Complaint(NamedTuple):
-    """A line that fits a signature. ``survived``: an iteration was printed after it, but only one."""
+    """A line that fits a signature.
+
+    ``survived``: an iteration was printed after it, but only one. ``raised``: it ends a traceback that nobody caught.
+    """
 
     signature: Signature
     line: Line
@@ -82,6 +92,7 @@ class Complaint(NamedTuple):
     log: Path
     offset: int
     survived: bool = False
+    raised: bool = False
 
 
 @dataclass
@@ -180,10 +191,14 @@ def _complaint(file: FileIO, log: Path, start: int, raw: bytes) -> Complaint | N
     found = signature_of(line.text)
     if found is None or found.role == "noise":
         return None
-    found = _believed(found, line, lambda: _above(file, start, text))
+    above = _above(file, start, text) if found.role == "root" and _PYTHON.match(line.text) else None
+    found = _believed(found, line, above)
     if found and found.role in ("ended", "killed") and _SUMMARY.match(line.text):
         line = _with_place(file, start, line)
-    return Complaint(found, line, place_of(line.text), text[:LONGEST].strip(), log, start) if found else None
+    if found is None:
+        return None
+    raised = above == "uncaught"
+    return Complaint(found, line, place_of(line.text), text[:LONGEST].strip(), log, start, raised=raised)
 
 
 def _with_place(file: FileIO, start: int, line: Line) -> Line:
@@ -194,13 +209,13 @@ def _with_place(file: FileIO, start: int, line: Line) -> Line:
     return line._replace(rank=int(ranks[-1]) if ranks else line.rank, host=hosts[-1].decode() if hosts else line.host)
 
 
-def _believed(found: Signature, line: Line, traceback: Callable[[], Above]) -> Signature | None:
-    """``found`` as far as the line can be believed; None where it only warns, advises, or tries again."""
+def _believed(found: Signature, line: Line, above: Above | None) -> Signature | None:
+    """``found`` as far as the line can be believed; None where it only warns, advises, or tries again. ``above``: what
+    stands above an exception."""
     if found.role != "root" or found.fault == "network" or "NVRM" in line.text or "SXid" in line.text:
         return found
     if line.level or _RETRIES.search(line.text) or (found.sure != "certain" and _HEDGED.search(line.text)):
         return None
-    above = traceback() if _PYTHON.match(line.text) else None
     if above == "caught":
         return None
     plain_words = found.id in _WORDS and above is None and not _COMPLAINS.search(line.text)
@@ -224,15 +239,23 @@ def _above(file: FileIO, start: int, text: str) -> Above:
     Bridge logs each import that it can do without: a message, and the traceback behind it or below.
     """
     begin = max(0, start - _TRACEBACK)
-    before = os.pread(file.fileno(), start - begin, begin).decode(errors="replace").splitlines()
+    before = list(map(plain, os.pread(file.fileno(), start - begin, begin).split(b"\n")))[:-1]
     who = printer_of(text)[0]
     own = [rest for printer, rest in map(printer_of, reversed(before)) if printer == who]
     for number, line in enumerate(own[:_FRAMES]):
         if _TRACEBACK_BEGINS in line:
-            alone = parse(line).text.lstrip("ERO :-").startswith(_TRACEBACK_BEGINS)
-            level = parse(own[number + 1]).level if number + 1 < len(own) else ""
-            return "caught" if not alone else "none" if level else "uncaught"  # a warning may have it, or stand there
+            alone = (
+                parse(line).text.lstrip("ERO |:-\u2500\u256d").startswith(_TRACEBACK_BEGINS)
+            )  # or in a frame, by rich
+            handled = _is_handled(own[number + 1]) if number + 1 < len(own) else False
+            return "caught" if not alone else "none" if handled else "uncaught"
     return "uncaught" if any('  File "' in line for line in own[:8]) else "none"
+
+
+def _is_handled(line: str) -> bool:
+    """Whether the traceback below ``line`` may be that of what it tells."""
+    parsed = parse(line)
+    return bool(parsed.level and _HANDLED.search(parsed.text)) and not _NATIVE.search(line)
 
 
 def _last_line(file: FileIO) -> str:

@@ -13,6 +13,7 @@ _GROUP = re.compile(r"\[PG (?:ID )?\d+ PG GUID (\d+)(?:\(([^)]*)\))? Rank (\d+)\
 _WORK = re.compile(r"Work\w+\(SeqNum=(\d{1,12}), OpType=(\w{1,40})")
 _PROGRESS = re.compile(r"last enqueued (?:NCCL )?work: (-?\d{1,12}), last completed (?:NCCL )?work: (-?\d{1,12})")
 _OWN = re.compile(r"\[Rank (\d{1,6})\]")
+_MANY = 7
 
 
 class Missing(NamedTuple):
@@ -55,9 +56,11 @@ class Waits:
             group.enqueued.setdefault(rank, int(progress[1]))
 
     def missing(self, world: int | None) -> Missing | None:
-        """Who is missing or behind; None where the lines do not say. ``world``: how many ranks there are."""
+        """Who is missing or behind; None where the lines do not say. ``world``: how many ranks there are; where that is
+        unknown, the highest of ``_MANY`` that have spoken is the last."""
         for name, group in self.groups.items():
-            if found := _behind(group) or (_absent(group, world) if name == "0" and world else None):
+            spoken = max(group.waits) + 1 if len(group.waits) >= _MANY else None
+            if found := _behind(group) or (_absent(group, world or spoken) if name == "0" else None):
                 return found
         return None
 
@@ -80,10 +83,10 @@ def _behind(group: _Group) -> Missing | None:
     return None
 
 
-def _absent(group: _Group, world: int) -> Missing | None:
+def _absent(group: _Group, world: int | None) -> Missing | None:
     """Those of all ranks that do not say that they wait, where these are few."""
-    absent = tuple(sorted(set(range(world)).difference(group.waits)))
-    if not absent or not group.waits or len(absent) > max(1, world // 4):
+    absent = tuple(sorted(set(range(world or 0)).difference(group.waits)))
+    if not world or not absent or not group.waits or len(absent) > max(1, world // 4):
         return None
     seq = Counter(seq for seq, _ in group.waits.values()).most_common(1)[0][0]
     return Missing(absent, _at(group, seq), f"{len(group.waits)} of {world} ranks waited for it")
