@@ -16,10 +16,10 @@ import pytest
 from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.observe import cancel, observe, wait
 from llmb_common.runs.record import load_record
-from llmb_common.submission import Options, batch, submit
+from llmb_common.submission import Options, submit
 from support.crashes import run_and_crash, run_and_crash_while
 from support.processes import wait_until
-from support.run_site import RECIPE, RunSite
+from support.run_site import RECIPE, RunSite, with_small_code
 from support.slurm_cluster import SlurmCluster, what_is_missing
 from support.slurm_config import ACCOUNTED, SMALL
 
@@ -36,10 +36,7 @@ def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: SlurmCluster) -> RunSite:
-    code = tmp_path / "code" / "llmb_train"
-    code.mkdir(parents=True)
-    (code / "__main__.py").touch()
-    monkeypatch.setattr(batch, "training_code", lambda: code)
+    with_small_code(tmp_path, monkeypatch)
     return RunSite(tmp_path, "slurm")
 
 

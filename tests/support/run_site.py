@@ -13,12 +13,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.request.read import read_request
 from llmb_common.site.cluster import load_cluster_config
 from llmb_common.site.machine import look_at_machine
+from llmb_common.submission import batch
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "llama3.1"
@@ -81,3 +84,11 @@ class RunSite:
         request = read_request(self.variables(**changes))
         cluster = load_cluster_config(self.install)
         return make_plan(load_recipe(RECIPE), cluster, request, look_at_machine(cluster, request))
+
+
+def with_small_code(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Runs get training code of one file, so that one is made in a moment, in few steps."""
+    code = folder / "code" / "llmb_train"
+    code.mkdir(parents=True)
+    (code / "__main__.py").write_text("print('trained')\n")
+    patch.setattr(batch, "training_code", lambda: code)

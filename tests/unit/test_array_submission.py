@@ -18,11 +18,11 @@ from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.index import find_run
 from llmb_common.observe import cancel, observe
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_common.submission import Job, Options, arrays, batch, submit, submit_many
+from llmb_common.submission import Job, Options, arrays, submit, submit_many
 from llmb_common.submission.create import create_run
 from llmb_common.submission.jobs import alike
 from support.fake_slurm import FakeSlurm
-from support.run_site import RECIPE, RunSite
+from support.run_site import RECIPE, RunSite, with_small_code
 
 
 @pytest.fixture
@@ -35,10 +35,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake: FakeSlurm) -> RunSite:
-    code = tmp_path / "code" / "llmb_train"
-    code.mkdir(parents=True)
-    (code / "__main__.py").touch()
-    monkeypatch.setattr(batch, "training_code", lambda: code)
+    with_small_code(tmp_path, monkeypatch)
     return RunSite(tmp_path, "slurm")
 
 

@@ -21,20 +21,17 @@ from llmb_common.index import find_runs
 from llmb_common.observe import Observation, cancel, observe, wait
 from llmb_common.process import identify, is_alive, send
 from llmb_common.runs.record import RunRecord, load_record, update_record
-from llmb_common.submission import Options, batch, submit
+from llmb_common.submission import Options, submit
 from support.crashes import run_and_crash
 from support.processes import wait_until
-from support.run_site import RECIPE, RunSite
+from support.run_site import RECIPE, RunSite, with_small_code
 
 DETACHED = Options(detach=True)
 
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunSite]:
-    code = tmp_path / "code" / "llmb_train"
-    code.mkdir(parents=True)
-    (code / "__main__.py").touch()
-    monkeypatch.setattr(batch, "training_code", lambda: code)
+    with_small_code(tmp_path, monkeypatch)
     site = RunSite(tmp_path, "local")
     yield site
     for record in map(load_record, run_folders(site)):

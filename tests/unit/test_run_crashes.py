@@ -17,18 +17,15 @@ from llmb_common.index import find_runs
 from llmb_common.observe import observe
 from llmb_common.process import identify
 from llmb_common.runs.record import RunRecord, load_record, update_record
-from llmb_common.submission import Job, Options, batch, submit, submit_many
+from llmb_common.submission import Job, Options, submit, submit_many
 from support.crashes import run_and_crash, run_and_crash_while, run_to_end
 from support.fake_slurm import FakeSlurm
-from support.run_site import RECIPE, RunSite
+from support.run_site import RECIPE, RunSite, with_small_code
 
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake: FakeSlurm) -> RunSite:
-    code = tmp_path / "code" / "llmb_train"
-    code.mkdir(parents=True)
-    (code / "__main__.py").write_text("print('trained')\n")
-    monkeypatch.setattr(batch, "training_code", lambda: code)  # small, to keep the matrix small
+    with_small_code(tmp_path, monkeypatch)
     return RunSite(tmp_path, "slurm")
 
 
