@@ -225,12 +225,13 @@ def left_over(known: Sequence[Point], weights: dict[str, float]) -> list[Known]:
 class Miss(NamedTuple):
     """The natural logarithm of a result's time over what was predicted without it, and what it is left out with.
 
-    ``of``: which of its model's results; predictions that know the same count once.
+    ``of``: which of its model's results; predictions that know the same count once. ``configuration``: of the result.
     """
 
     group: str
     error: float
     of: int
+    configuration: str
 
 
 def misses(known: Sequence[Point], containers: Sequence[str]) -> dict[tuple[str, str], list[Miss]]:
@@ -243,12 +244,13 @@ def misses(known: Sequence[Point], containers: Sequence[str]) -> dict[tuple[str,
         own = [point for point in known if point.work.model == model]
         rows = left_over(own, weights)
         for at, (point, row) in enumerate(zip(own, rows, strict=True)):
-            found["new model", point.work.kind].add(Miss(model, row.left, at))
+            configuration = str(point.configuration)
+            found["new model", point.work.kind].add(Miss(model, row.left, at, configuration))
             every = [pair for pair in zip(own, rows, strict=True) if pair[0] is not point and not pair[0].odd]
             for pool in _known_then(point, every):
                 for knowledge, error in _misses_of(point, row, pool, containers):
-                    group = str(point.configuration) if knowledge in OF_CONFIGURATIONS else model
-                    found[knowledge, point.work.kind].add(Miss(group, error, at))
+                    group = configuration if knowledge in OF_CONFIGURATIONS else model
+                    found[knowledge, point.work.kind].add(Miss(group, error, at, configuration))
     return {key: list(errors) for key, errors in found.items()}
 
 
@@ -298,21 +300,32 @@ def width(knowledge: str, found: Sequence[Miss]) -> Width | None:
     groups = sorted({miss.group for miss in found})
     few = knowledge == "new model" and len(groups) < FEWEST
     for per_mille in range(round(COVERAGE * 1000), 1000, 5):
-        level, inside, held = per_mille / 1000, 0, 0
+        level, inside = per_mille / 1000, list[tuple[Miss, bool]]()
         for group in groups:
             others = [miss.error for miss in found if miss.group != group]
-            if len(others) < FEWEST:
-                continue
-            half = quantile(others, level)
-            own = [abs(miss.error) for miss in found if miss.group == group]
-            inside, held = inside + sum(error <= half for error in own), held + len(own)
-        if held and inside >= COVERAGE * held:
+            if len(others) >= FEWEST:
+                half = quantile(others, level)
+                inside += [(miss, abs(miss.error) <= half) for miss in found if miss.group == group]
+        if inside and min(shares(knowledge, inside)) >= COVERAGE:
             errors = [miss.error for miss in found]
             half, middle = quantile(errors, level), statistics.median(map(abs, errors))
             if few:
                 half = max(quantile([miss.error for miss in found if miss.group == group], level) for group in groups)
-            return Width(round(half, 4), level, len(errors), len(groups), round(middle, 4), round(inside / held, 3))
+            coverage = round(shares(knowledge, inside)[0], 3)
+            return Width(round(half, 4), level, len(errors), len(groups), round(middle, 4), coverage)
     return None
+
+
+def shares(knowledge: str, inside: Sequence[tuple[Miss, bool]]) -> tuple[float, float]:
+    """Of predictions that are inside; and where each configuration counts once, unless it is known as it is.
+
+    Those in many containers are the better known ones, and a job of which nothing is published is none of them.
+    """
+    every = sum(held for _, held in inside) / len(inside)
+    if knowledge in OF_CONFIGURATIONS:
+        return every, every
+    often = Counter(miss.configuration for miss, _ in inside)
+    return every, math.fsum(held / often[miss.configuration] for miss, held in inside) / len(often)
 
 
 def quantile(errors: Sequence[float], level: float) -> float:
