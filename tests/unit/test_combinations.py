@@ -44,6 +44,16 @@ def test_what_a_function_does_not_go_with_is_refused(job: dict[str, str], change
     assert caught.value.code == "does-not-divide"
 
 
+def test_experts_are_whole_where_nobody_says_how_to_divide_them() -> None:
+    """Megatron-Bridge's models take ETP=1 with EP, core would take TP."""
+    assert plan(**QWEN, TP="2", ETP="NA", **NEWEST, PREFLIGHT="off").etp == 1
+
+
+def test_a_model_without_experts_has_none_with_biases() -> None:
+    wan = {"MODEL_SIZE": "wan_14b", "GPU_TYPE": "h100", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "64"}
+    assert plan(**wan, EP="1", FORCE="true", **NEWEST, PREFLIGHT="off").ep == 1
+
+
 def test_what_is_as_in_the_function_is_not_asked_again() -> None:
     """NVIDIA's own combinations are NVIDIA's: this one has CUDA graphs and Megatron-FSDP."""
     job = {"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "gb300", "DTYPE": "fp8", "FP8_RECIPE": "mx"}

@@ -77,7 +77,7 @@ def _rules(function: Function, c: Layout) -> tuple[tuple[bool, str, str], ...]:
             "set OFFLOAD_LAYERS=0",
         ),
         (
-            bool(settings.get("add_bias_linear") and c.ep is not None and (c.etp or c.tp) > 1),
+            bool(settings.get("add_bias_linear") and function.architecture.moe is not None and (c.etp or c.tp) > 1),
             f"its experts have biases, which ETP={c.etp or c.tp} cannot divide",
             "set ETP=1",
         ),

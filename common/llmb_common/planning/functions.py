@@ -8,7 +8,7 @@ from llmb_common.errors import RequestError
 from llmb_common.gpus import GPUS
 from llmb_common.planning.case import Case
 from llmb_common.planning.combinations import check_combinations, divides_stages
-from llmb_common.planning.divisibility import Layout, check_memory_savers, check_numbers
+from llmb_common.planning.divisibility import Layout, check_layout, check_memory_savers, check_numbers
 from llmb_common.planning.job_plan import PlannedFunction
 
 _DOMAIN = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"
@@ -45,12 +45,20 @@ def family_of(case: Case) -> str:
     return case.recipe.catalogue.entry(case.row.function).model
 
 
-def check_function_layout(case: Case, layout: Layout) -> None:
-    """Check what the user changes; the function's own columns are NVIDIA's, and checked by arithmetic only.
+def check_columns(case: Case, layout: Layout) -> None:
+    """Check ``layout`` by the rules of what builds the model.
 
     Raises:
         RequestError: a number does not divide, or a column cannot be changed.
     """
+    if case.function is None:
+        check_layout(layout, case.shape, case.model.sequence_length, case.recipe.family)
+    else:
+        _check_function_layout(case, layout)
+
+
+def _check_function_layout(case: Case, layout: Layout) -> None:
+    """What the user changes; the function's own columns are NVIDIA's, and checked by arithmetic only."""
     function, asked = case.function, case.request.columns
     assert function is not None
     if case.adapters and case.request.load_checkpoint is None:

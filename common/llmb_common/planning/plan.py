@@ -5,7 +5,6 @@ Pure: it reads no file, asks no scheduler and looks at no environment. ``Machine
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,10 @@ from llmb_common.gpus import per_node
 from llmb_common.planning import launcher
 from llmb_common.planning.case import Case, Given
 from llmb_common.planning.choose import choice_notices, documented_scales
-from llmb_common.planning.divisibility import Layout, check_layout
+from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.engine import choose_engine, choose_in_release, engine_notices
 from llmb_common.planning.environment import job_environment, recipe_environment
-from llmb_common.planning.functions import check_function_layout, family_of, function_notices, planned_function
+from llmb_common.planning.functions import check_columns, family_of, function_notices, planned_function
 from llmb_common.planning.job_plan import JobPlan, Preflight, SlurmPlan
 from llmb_common.planning.memory.decision import check_memory, estimate_of
 from llmb_common.planning.naming import experiment_name
@@ -86,10 +85,7 @@ def make_plan(
     if moe_routing == "balanced":
         layout = without_cuda_graph(case, layout)
     architecture, function = case.model.architecture, planned_function(case)
-    if function is None:
-        _check(case, layout, lambda c: check_layout(c, case.shape, case.model.sequence_length, recipe.family))
-    else:
-        _check(case, layout, lambda c: check_function_layout(case, c))
+    _check(case, layout)
     nodes, gpus_per_node = _nodes(case)
     fp8_recipe = fp8_recipe_for(case)
     steps, exit_after = steps_for(case)
@@ -201,18 +197,18 @@ def _forced_scales(recipe: Recipe, cluster: ClusterConfig, request: Request, mac
     return f", such as {', '.join(found)}" if found else ""
 
 
-def _check(case: Case, layout: Layout, check: Callable[[Layout], None]) -> None:
+def _check(case: Case, layout: Layout) -> None:
     """Check ``layout``; a refusal names the nearest values that are valid.
 
     Raises:
         RequestError: a rule is broken.
     """
     try:
-        check(layout)
+        check_columns(case, layout)
     except RequestError as error:
         from llmb_common.planning.nearest import with_nearest
 
-        raise with_nearest(error, layout, case.request.columns, check) from None
+        raise with_nearest(error, layout, case.request.columns, lambda c: check_columns(case, c)) from None
 
 
 def _time_notices(plan: JobPlan, band: Band | None, case: Case) -> list[str]:
@@ -256,7 +252,10 @@ def _layout(case: Case) -> Layout:
         columns["gbs"] = row.global_batch_size(row.gpus_max if request.strong_scaling else case.gpus)
     elif request.strong_scaling:
         raise RequestError("STRONG_SCALING and GBS exclude each other", remedy="unset one of them")
-    return _of_row(case, **columns)
+    layout = _of_row(case, **columns)
+    # With EP, Megatron-Bridge's models take 1 where core takes TP (0.6.2: models/transformer_config.py).
+    whole = case.function is not None and layout.etp is None and (layout.ep or 1) > 1
+    return msgspec.structs.replace(layout, etp=1) if whole else layout
 
 
 def _documented(case: Case) -> Layout:
