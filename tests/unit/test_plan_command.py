@@ -42,7 +42,7 @@ def test_one_screen_says_where_values_come_from_and_what_the_job_takes(cli: Cli)
     assert "cluster_config.yaml: GPU type h100, account research" in origin
     assert "--scale: GPUs 64" in origin
     assert "llama3.1-nemo2.md:12-17: TP 4, PP 4, CP 2, VP 5, MBS 1" in origin
-    assert "GBS: GBS 256" in origin
+    assert "set: GBS 256" in origin
     assert "MAX_STEPS: steps 100" in origin
     assert "GiB of one rank, of 79" in section(done.out, "memory")[0]
     assert section(done.out, "memory")[1].startswith("PP 0 ")
@@ -60,6 +60,8 @@ def test_switches_of_a_layout_are_named_too(cli: Cli) -> None:
     out = cli("plan", "-w", "llama3.1", "-s", "70b", "--gpu-type", "gb200", "--scale", "64", **SLURM).out
     layout = "llama3.1-mbridge.md:25: TP 1, PP 1, CP 1, MBS 2, GBS 128, FSDP yes, OFFLOAD_LAYERS 40"
     assert layout in section(out, "from")
+    out = cli(*LLAMA, "--scale", "64", "--set", "vp=NA", "--set", "fsdp=false", "--set", "tp=8", **SLURM).out
+    assert "set: TP 8, VP NA, FSDP no" in section(out, "from")
 
 
 def test_a_time_limit_that_is_long_enough_only_for_a_quick_job_is_doubted(cli: Cli) -> None:

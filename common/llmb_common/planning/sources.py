@@ -15,6 +15,9 @@ from llmb_common.request.read import Request
 from llmb_common.site.cluster import FILE_NAME, ClusterConfig
 from llmb_common.site.machine import Machine
 
+_SET = "set"
+"""The source of columns that the user chose, each of which is a variable of its own name."""
+
 
 class Source(NamedTuple):
     """``value`` is for people; ``source`` is an option, a variable, a file, or the line of a document."""
@@ -45,7 +48,7 @@ def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Requ
         ("size", plan.model_size, "MODEL_SIZE", request.model_size, default),
         ("dtype", plan.precision, "DTYPE", request.dtype, default),
         ("variant", plan.variant, "CONFIG_VARIANT", request.variant, "newest documented"),
-        *((name.upper(), value, name.upper(), asked or None, document) for name, value, asked in _columns(plan)),
+        *((name.upper(), value, _SET, asked or None, document) for name, value, asked in _columns(plan)),
         ("steps", plan.max_steps, "MAX_STEPS", request.max_steps, variant),
         ("time limit", plan.time_limit, "TIME_LIMIT", request.time_limit, limit),
         ("image", image, *image_from, recipe.name),
@@ -64,4 +67,10 @@ def _columns(plan: JobPlan) -> Iterator[tuple[str, object, bool]]:
     for name in Columns.__struct_fields__:
         value, asked = getattr(plan, name), name in plan.overridden
         if asked or value is True or value not in (None, 0, 1) or (value == 1 and name in ("tp", "pp", "cp", "mbs")):
-            yield name, "yes" if value is True else value, asked
+            yield name, _word(value), asked
+
+
+def _word(value: int | None) -> object:
+    """As a user writes it."""
+    switches = {True: "yes", False: "no"}
+    return "NA" if value is None else switches[value] if isinstance(value, bool) else value
