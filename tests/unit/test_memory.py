@@ -118,8 +118,11 @@ def test_experts_with_latent_attention_are_predicted_from_their_catalogue() -> N
 def test_functions_are_predicted_as_well_as_it_is_documented() -> None:
     found: dict[str, list[float]] = {}
     for row in PEAKS["functions"]:
-        model, gpus, gpu, dtype = re.findall(r"(.*)_pretrain_(\d+)gpu_(.*)_(.*)_config", row["function"])[0]
-        made = plan("mbridge", MODEL_SIZE=model, JOB_TOTAL_GPUS=gpus, GPU_TYPE=gpu, DTYPE=dtype).preflight.memory
+        words = r"(.*)_pretrain_(\d+)gpu_(.*)_(bf16|fp8)(mx)?(_fsdp)?_config"
+        model, gpus, gpu, dtype, recipe, fsdp = re.findall(words, row["function"])[0]
+        asked = {"MODEL_SIZE": model, "JOB_TOTAL_GPUS": gpus, "GPU_TYPE": gpu, "DTYPE": dtype}
+        asked |= {"FP8_RECIPE": recipe} if recipe else {}
+        made = plan("mbridge", **asked, CONFIG_VARIANT="fsdp" if fsdp else "pretrain").preflight.memory
         assert made is not None
         found.setdefault(made.kind, []).append(round(100 * (made.peak / row["allocated_gib"] - 1), 1))
     for kind, of_kind in found.items():
@@ -168,6 +171,14 @@ def test_preflight_says_who_is_refused() -> None:
     assert not any("fit" in note for note in nothing.warnings)
 
 
+def test_what_would_help_is_a_change_that_is_taken() -> None:
+    """The function's overlap of the experts' exchange and recomputed layers exclude each other."""
+    job = {"MODEL_SIZE": "qwen3_235b_a22b", "GPU_TYPE": "h100", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "256", "MBS": "8"}
+    made = plan("mbridge", **job, FP8_RECIPE="cs", PREFLIGHT="warn").preflight.memory
+    assert made is not None
+    assert made.knob.startswith("TP 4 instead of 2 saves")
+
+
 def test_a_sites_own_runs_count_from_the_fifth_on() -> None:
     assert known_here([0.9] * 4) is None
     alike = known_here([0.9] * 5)
@@ -176,6 +187,7 @@ def test_a_sites_own_runs_count_from_the_fifth_on() -> None:
     apart = known_here([0.8, 0.9, 1.0, 0.85, 0.95])
     assert apart is not None
     assert apart.low < -7 < 30 < apart.high, "so much a sixth may differ"
+    assert known_here([0.5, 1.4, 0.7, 1.2, 1.0]) is None, "they contradict each other"
 
 
 def test_a_plan_has_the_parts_of_every_stage() -> None:

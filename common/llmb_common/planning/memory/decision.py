@@ -11,7 +11,8 @@ from llmb_common import gpus
 from llmb_common.engines import is_newer
 from llmb_common.errors import RequestError
 from llmb_common.planning.case import Case
-from llmb_common.planning.divisibility import Layout, check_layout
+from llmb_common.planning.divisibility import Layout
+from llmb_common.planning.functions import check_columns
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.memory.estimate import Job, stages_memory
 from llmb_common.planning.memory.kinds import Known, kind_of, known, known_here
@@ -126,11 +127,14 @@ def _said(case: Case, estimate: MemoryEstimate, *, certain: bool) -> str:
     fullest = estimate.fullest
     largest, name = max((part, name) for name, part in fullest.parts.items())
     where = f"pipeline stage {fullest.first}" if len(estimate.stages) > 1 else "each rank"
-    bound, doubt = estimate.at_least or estimate.peak, f" (jobs of this kind, {estimate.kind}, are not validated)"
-    needs = f"at least {bound:.0f} GiB, {estimate.peak:.0f} predicted," if bound < estimate.peak else f"{bound:.0f} GiB"
+    bound = estimate.at_least or estimate.peak
+    here = " as runs here measured" if estimate.knowledge == "validated here" else ""
+    least = f"at least {bound:.0f} GiB{here}, {estimate.peak:.0f} predicted,"
+    needs = f"{bound:.0f} GiB" if bound == estimate.peak else least
+    doubt = "" if certain or here else f" (jobs of this kind, {estimate.kind}, are not validated)"
     return (
         f"{case.what} on {case.gpus} GPUs {'does not' if certain else 'may not'} fit: {where} needs {needs} and "
-        f"{estimate.reserve:.0f} in reserve, of {estimate.limit:.0f} GiB{'' if certain else doubt}; "
+        f"{estimate.reserve:.0f} in reserve, of {estimate.limit:.0f} GiB{doubt}; "
         f"the largest part: {name.replace('_', ' ')}, {largest:.0f} GiB"
     )
 
@@ -164,8 +168,9 @@ def _others(case: Case, own: Layout) -> Iterator[tuple[str, Layout]]:
     }
     for name, change in changes.items():
         layout = msgspec.structs.replace(own, **change)
+        asked = replace(case.request, columns={**case.request.columns, **change})
         try:
-            check_layout(layout, case.shape, case.model.sequence_length, case.recipe.family)
+            check_columns(replace(case, request=asked), layout)
         except RequestError:
             continue
         yield name, layout

@@ -17,6 +17,9 @@ Knowledge = Literal["validated", "validated here", "not validated"]
 ENOUGH = 5
 """Pairs of one site and software from which on its own residual counts."""
 
+_APART = 1.25
+"""How far a further run may be off where a site's runs say anything: runs that contradict each other say nothing."""
+
 _T = 2.13
 """Student's t of 5 % and four degrees of freedom, those of the fewest runs that count."""
 
@@ -39,6 +42,12 @@ MEASURED = {
     "experts, bf16": Known("not validated", -0.3, 0.1, 12),
     "experts, bf16, CUDA graphs": Known("not validated", -17.3, -10.0, 2),
     "experts, bf16, recomputation, CUDA graphs": Known("not validated", -11.2, -11.2, 1),
+    "experts, bf16, recomputation, heads for further tokens": Known("not validated", -19.7, -19.7, 1),
+    "experts, bf16, CUDA graphs, heads for further tokens": Known("not validated", -15.6, -15.6, 1),
+    "experts, bf16, recomputation, offload, CUDA graphs, heads for further tokens": Known(
+        "not validated", -19.3, -19.3, 1
+    ),
+    "experts, fp8 (mx), FSDP, heads for further tokens": Known("not validated", -12.1, -12.1, 1),
     "dense, fp8 (cs), VP": Known("not validated", -4.6, 16.4, 4),
 }
 
@@ -60,7 +69,7 @@ def kind_of(job: Job, precision: str, *, graphs: bool, adapters: bool) -> str:
 
 
 def known_here(ratios: Sequence[float]) -> Known | None:
-    """What a site's runs say of their kind: peaks over predictions. None where they are too few.
+    """What a site's runs say of their kind: peaks over predictions. None where they are too few, or contradict.
 
     The errors are those between which a further run lies in 9 of 10 cases, and never nearer than a percent: repeats of
     one job are alike, and another job of the kind is not.
@@ -71,6 +80,8 @@ def known_here(ratios: Sequence[float]) -> Known | None:
     middle = math.fsum(logs) / len(logs)
     spread = math.sqrt(math.fsum((log - middle) ** 2 for log in logs) / (len(logs) - 1))
     half = max(_T * spread * math.sqrt(1 + 1 / len(logs)), math.log(1.01))
+    if half > math.log(_APART):
+        return None
     low, high = (100 * (math.exp(error) - 1) for error in (-middle - half, -middle + half))
     return Known("validated here", round(low, 1), round(high, 1), len(ratios), math.exp(middle))
 
