@@ -84,7 +84,7 @@ def test_one_ill_node_one_that_hangs_and_one_that_is_silent(site: Site, slurm: S
     ill = failed(found)
     assert ill["gpu1"] == []
     assert set(ill["gpu2"]) == {"fabric", "memory-rows", "gpu-in-use", "ports-up", "nvlink", "xid"}
-    assert ill["gpu3"] == ["no-gpu-facts"]
+    assert ill["gpu3"] == ["answer", "no-gpu-facts"]
     assert ill["gpu4"] == ["answer"]
     assert found["data"]["drift"]["driver"] == {"580.95.05": ["gpu1", "gpu3"], "570.86.15": ["gpu2"]}
     kept = {item.node: item for item in exclusions(site.install)}
@@ -122,6 +122,12 @@ def test_a_job_is_kept_away_from_a_node_that_fails(site: Site) -> None:
     command = ("single", "-w", "pretrain_llama3.1", "-s", "smoke", "--scale", "1", "--health", "--nodelist", "gpu1")
     status, _, errors = site.run(*command)
     assert (status, "nodes that the job asks for fail: gpu1" in errors) == (1, True)
+    for number in (2, 3, 4):
+        site.trees.tool(
+            f"gpu{number}", "dmesg", f"[99000.000000] mce: Uncorrected hardware memory error at {number}f\n"
+        )
+    status, _, errors = site.run("single", "-w", "pretrain_llama3.1", "-s", "smoke", "--scale", "1", "--health")
+    assert (status, "no node is left for the job: 3 fail, 1 were excluded before" in errors) == (1, True), errors
 
 
 def test_a_campaign_looks_at_its_nodes_first(site: Site, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from llmb_common.health.needs import Needs
 from llmb_common.health.program import parse_frames
 from llmb_common.runs.evidence.nodes import Snapshot
 from llmb_common.submission.excluded_nodes import exclusions
+from llmb_train.evidence.ask import Hangs
+from llmb_train.health import looks
 from llmb_train.health.children import call_all, frames
 from support import health_fleets
 from support.fleets import GB200, H100
@@ -147,6 +149,11 @@ WARNS: list[tuple[str, Change]] = [
     ("xid", logged("NVRM: Xid (PCI:0000:02:00): 63, Row Remapper: New row marked for remapping")),
     ("sxid", logged("nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up")),
     ("link-flaps", logged("mlx5_core 0000:5e:00.0 ib3: lost carrier")),
+    ("link-flaps", logged("mlx5_core 0000:5e:00.0 ens6f0np0: Link down", times=2)),
+    (
+        "kernel-log",
+        logged("mce: CPU12: Core temperature is above threshold, cpu clock is throttled (total events = 7)"),
+    ),
     ("kernel-log", logged("watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python3:7]")),
     ("kernel-log", logged("EDAC MC0: 1 CE memory read error on CPU_SrcID#0")),
     ("slow-driver", whole(seconds={"gpus": 12.0})),
@@ -210,6 +217,53 @@ def test_ports_that_a_job_is_told_to_use_are_those_that_count() -> None:
     assert checked(down, needs())["n2"].status == "fail", "of the kind that serves GPUs"
     assert checked(down, needs(adapters="=mlx5_0,mlx5_1"))["n2"].status == "ok"
     assert checked(port("mlx5_1", state="DOWN"), needs(adapters="mlx5_0,mlx5_1:1"))["n2"].status == "fail"
+
+
+def alike(facts: Facts, nodes: int, change: Change) -> set[tuple[str, str]]:
+    """What is said of so many nodes that are all the same, by design: check and level."""
+    fleet = {f"n{n}": change(msgspec.structs.replace(facts, node=f"n{n}")) for n in range(1, nodes + 1)}
+    return {(r.check, r.level) for v in judge(list(fleet), fleet, needs()) for r in v.remarks}
+
+
+@pytest.mark.parametrize(("nodes", "slower", "dark"), [(4, set(), set()), (2, set(), set()), (1, {"warn"}, {"warn"})])
+def test_ports_that_are_slow_or_dark_by_design_fail_no_node(nodes: int, slower: set[str], dark: set[str]) -> None:
+    facts = fleet(nodes=1)["n1"]
+    assert alike(facts, nodes, port("mlx5_7", rate_gbps=200.0)) == {("port-rate", level) for level in slower}
+    assert alike(facts, nodes, port("mlx5_7", state="DOWN")) == {("ports-up", level) for level in dark}
+
+
+def test_of_two_nodes_the_worse_one_fails() -> None:
+    for change in (port("mlx5_1", state="DOWN"), port("mlx5_1", rate_gbps=200.0)):
+        nodes = fleet(nodes=2)
+        nodes["n2"] = change(nodes["n2"])
+        assert [v.status for v in judge(list(nodes), nodes, needs())] == ["ok", "fail"]
+
+
+def test_two_nodes_with_fewer_ports_up_than_gpus_are_worth_a_look() -> None:
+    facts = fleet(nodes=1)["n1"]
+    eight = part("machine", adapters=facts.machine.adapters[:8])(facts)
+    assert alike(eight, 2, port("mlx5_7", state="DOWN")) == {("ports-up", "warn")}
+
+
+def test_efa_needs_no_peer_memory_module() -> None:
+    facts = part("system", peermem=False)(fleet(nodes=1)["n1"])
+    efa = tuple(msgspec.structs.replace(p, type=None, layer="Unknown") for p in facts.machine.adapters)
+    assert alike(part("machine", adapters=efa)(facts), 4, lambda f: f) == set()
+    assert alike(facts, 4, lambda f: f) == {("gpudirect", "warn")}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mce: CPU0: Thermal monitoring enabled (TM1)",
+        "mce: CPU supports 20 MCE banks",
+        "mlx5_core 0000:16:00.0 ens6f0np0: Link down",
+        "mlx5_core 0000:0d:00.0: Port module event: module 0, Cable plugged",
+        "EDAC MC0: Giving out device to module i10nm_edac controller Intel_10nm Socket#0 IMC#0",
+    ],
+)
+def test_a_node_that_has_just_started_logs_no_fault(line: str) -> None:
+    assert checked(logged(line), needs())["n2"].remarks == ()
 
 
 def test_gpus_of_another_type_than_planned_fail_everywhere() -> None:
@@ -319,6 +373,25 @@ def test_a_look_that_hangs_is_killed_and_the_others_answer() -> None:
     assert found["quick"]["value"] == 7
     assert found["hangs"]["hung"] == "killed"
     assert found["wrong"]["error"] == "ZeroDivisionError: division by zero"
+
+
+def test_a_tool_that_hangs_is_named_whatever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hangs(command: Sequence[str], seconds: float) -> bytes:
+        raise Hangs(f"{command[0]} did not answer in time")
+
+    monkeypatch.setattr(looks, "ask", hangs)
+    found = call_all({name: looks.calls({})[name] for name in ("nvlink", "imex", "services", "software", "kernel")})
+    facts = read_facts("n2", {"looks": found})
+    assert {look: how.partition(" ")[0] for look, how in facts.hung.items()} == {
+        "nvlink": "nvidia-smi",
+        "imex": "nvidia-imex-ctl",
+        "services": "systemctl",
+        "software": "enroot",
+        "kernel": "dmesg",
+    }
+    nodes = fleet() | {"n2": whole(hung=facts.hung)(fleet()["n2"])}
+    said = {(it.level, it.text.split()[3]) for v in judge(list(nodes), nodes, needs()) for it in v.remarks}
+    assert said == {("fail", "nvlink"), *(("warn", look) for look in ("imex", "services", "software", "kernel"))}
 
 
 def test_what_all_nodes_fail_of_is_the_sites_fault_and_excludes_none(tmp_path: Path) -> None:

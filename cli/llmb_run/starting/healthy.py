@@ -19,7 +19,7 @@ def require_health(plans: Sequence[JobPlan], place: Place) -> list[Verdict]:
     """Before jobs are submitted: look at the nodes that they may get, and keep them away from those that fail.
 
     Raises:
-        CheckFailed: a node that a job asks for fails
+        CheckFailed: a node that a job asks for fails, or none is left
         LLMBError: none can be asked
     """
     groups: dict[tuple[str | None, str | None], list[JobPlan]] = {}
@@ -43,6 +43,12 @@ def require_health(plans: Sequence[JobPlan], place: Place) -> list[Verdict]:
                 code="unhealthy-nodes",
             )
         healthy, most = len(asked) - len(found.failed), max(plan.nodes for plan in alike)
+        if not healthy and all(why.startswith("excluded") for why in left.values()):
+            raise CheckFailed(
+                f"no node is left for the job: {len(asked)} fail, {len(left)} were excluded before",
+                remedy="see llmb-run health, and llmb-run exclude list",
+                code="unhealthy-nodes",
+            )
         if healthy < most:
             notice(f"{healthy} healthy nodes are idle, and {most} are needed")
     return verdicts

@@ -138,7 +138,8 @@ def _port_errors(facts: Facts, needs: Needs) -> Said:
 def _direct(facts: Facts, needs: Needs) -> Said:
     system, version = facts.system, re.match(r"(\d+)\.(\d+)", facts.machine.kernel or "")
     dmabuf = system.open_driver and version and (int(version[1]), int(version[2])) >= DMABUF
-    if system.peermem is False and not dmabuf and facts.machine.adapters and needs.nodes > 1:
+    verbs = any(port.layer in ("InfiniBand", "Ethernet") for port in facts.machine.adapters)  # EFA is neither
+    if system.peermem is False and not dmabuf and verbs and needs.nodes > 1:
         yield "warn", "neither nvidia_peermem nor the open driver: no GPUDirect RDMA"
 
 

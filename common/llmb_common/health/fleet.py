@@ -103,19 +103,19 @@ def _ports(fleet: Sequence[Facts], needs: Needs) -> Iterator[tuple[str, Remark]]
         active = [port for port in serving if port.state == "ACTIVE"]
         for port in serving:
             same = [other for one in fleet for other in one.machine.adapters if other.name == port.name]
-            level = _level(port, same, len(active), len(facts.gpus.gpus))
+            level = _level(same, len(active), len(facts.gpus.gpus))
             if port.state != "ACTIVE" and level:
                 phys = next((it.phys for it in facts.ports if it.name == port.name.partition(":")[0]), None)
                 yield (
                     facts.node,
                     Remark("ports-up", level, f"{port.name} is {port.state}" + (f", {phys}" if phys else "")),
                 )
-        usual = Counter(port.rate_gbps for one in fleet for port in _serving(one, needs) if port.state == "ACTIVE")
-        rate = usual.most_common(1)[0][0] if usual else None
         for port in active:
+            same = [other for one in fleet for other in one.machine.adapters if other.name == port.name]
+            rate = _usual_rate(same if len(same) > 1 else active)
             if rate and port.rate_gbps and port.rate_gbps < rate:
                 text = f"{port.name} runs at {port.rate_gbps:g} Gbit/s; usual here: {rate:g}"
-                yield facts.node, Remark("port-rate", "fail", text)
+                yield facts.node, Remark("port-rate", "fail" if len(same) > 1 else "warn", text)
         roce = [
             it
             for it in facts.ports
@@ -132,12 +132,19 @@ def _ports(fleet: Sequence[Facts], needs: Needs) -> Iterator[tuple[str, Remark]]
             )
 
 
-def _level(port: Adapter, same: Sequence[Adapter], active: int, gpus: int) -> Level | None:
-    """Of a port that is not up: what most others of that name are decides, else whether enough are left."""
-    if len(same) >= FEWEST:
-        up = sum(other.state == "ACTIVE" for other in same)
-        return "fail" if up > len(same) / 2 else None
-    return "fail" if active < gpus else "warn"
+def _usual_rate(ports: Sequence[Adapter]) -> float | None:
+    """Of ports of one name, for those of a node may differ by design: adapters of storage are of the same kind, and
+    slower. Of two that differ the faster one is right."""
+    rates = Counter(port.rate_gbps for port in ports if port.state == "ACTIVE" and port.rate_gbps)
+    return max(rates, key=lambda rate: (rates[rate], rate)) if rates else None
+
+
+def _level(same: Sequence[Adapter], active: int, gpus: int) -> Level | None:
+    """Of a port that is not up: what others of that name are decides. A node alone does not say what should be."""
+    up = sum(other.state == "ACTIVE" for other in same)
+    if len(same) >= FEWEST or up:
+        return "fail" if 2 * up > len(same) or len(same) < FEWEST else None
+    return "warn" if len(same) == 1 or active < gpus else None
 
 
 def _serving(facts: Facts, needs: Needs) -> list[Adapter]:

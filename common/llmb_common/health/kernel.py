@@ -39,11 +39,17 @@ _LINES = (
     _Line("kernel-log", re.compile(r"[Rr]emounting filesystem read-only|[Rr]emounted .*read-only"), "fail"),
     _Line("kernel-log", re.compile(r"\bmce:.*[Uu]ncorrected|Hardware Error.*(?:[Uu]ncorrected|[Ff]atal)"), "fail"),
     _Line("kernel-log", re.compile(r"soft lockup|hard LOCKUP|blocked for more than \d+ seconds"), "warn"),
-    _Line("kernel-log", re.compile(r"Hardware Error|\bmce: |EDAC .*\b(?:CE|UE)\b|nvme.*I/O.*timeout"), "warn"),
+    _Line(
+        "kernel-log",
+        re.compile(r"Hardware Error|\bmce: .*above threshold|EDAC .*\b(?:CE|UE)\b|nvme.*I/O.*timeout"),
+        "warn",
+    ),
     _Line("kernel-log", re.compile(r"segfault.*libnccl"), "warn"),
 )
 
 _LOST = re.compile(r"(\S*\b(?:ib|mlx5_|ens|enp|eth)\w*)[:,]? .*lost carrier", re.I)
+_DOWN = re.compile(r"mlx5_core \S+ (\w+): Link down")
+"""As the driver says it, of which the first is that of the start."""
 _MOST = 3
 
 
@@ -55,7 +61,8 @@ def kernel_trouble(log: KernelLog) -> Iterator[tuple[str, Level, str]]:
             worst.setdefault((check, level, kind), []).append(text)
     for (check, level, _), lines in list(worst.items())[: 4 * _MOST]:
         yield check, level, lines[-1] + (f" ({len(lines)} times)" if len(lines) > 1 else "")
-    lost = Counter(found[1] for _, text in log.lines if (found := _LOST.search(text)))
+    lost, down = (Counter(it[1] for _, text in log.lines if (it := line.search(text))) for line in (_LOST, _DOWN))
+    lost += down - Counter(set(down))
     for device, times in lost.most_common(_MOST):
         yield "link-flaps", "fail" if times >= FLAPS else "warn", f"{device} lost its link {times} times in a day"
 

@@ -25,6 +25,10 @@ class NoAnswer(Exception):
     """Why there is none, in words for the run's record."""
 
 
+class Hangs(NoAnswer):
+    """It did not come in time."""
+
+
 def ask(command: Sequence[str], seconds: float) -> bytes:
     """The standard output of ``command``, which gets at most ``seconds``.
 
@@ -64,13 +68,13 @@ def _ask(command: Sequence[str], seconds: float, thread: int) -> bytes:
         try:
             status = process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            raise NoAnswer(f"{name} did not end within {seconds:g} s") from None
+            raise Hangs(f"{name} did not end within {seconds:g} s") from None
     except NoAnswer:
         _kill(process.pid)
         try:
             process.wait(0.2)
         except subprocess.TimeoutExpired:
-            raise NoAnswer(f"{name} hangs in the kernel, and cannot be killed") from None
+            raise Hangs(f"{name} hangs in the kernel, and cannot be killed") from None
         raise
     finally:
         assert process.stdout is not None
@@ -104,7 +108,7 @@ def _read(process: "subprocess.Popen[bytes]", deadline: float, name: str) -> byt
         selector.register(process.stdout, selectors.EVENT_READ)
         while True:
             if not selector.select(max(0.0, deadline - time.monotonic())):
-                raise NoAnswer(f"{name} did not answer in time")
+                raise Hangs(f"{name} did not answer in time")
             part = os.read(process.stdout.fileno(), 1 << 16)
             if not part:
                 return bytes(answer)

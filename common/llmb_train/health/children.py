@@ -8,6 +8,8 @@ import signal
 import time
 from typing import Any, Callable, Dict, List, Tuple
 
+from llmb_train.evidence.ask import Hangs
+
 Call = Tuple[Callable[[], Any], float]
 """A function that returns JSON values, and the seconds that it may take."""
 
@@ -19,7 +21,8 @@ _KILL_SECONDS = 1.0
 def call_all(calls: Dict[str, Call]) -> Dict[str, Dict[str, Any]]:
     """Call all at once; by name what each gave: ``seconds``, with ``value``, or ``error``, or ``hung``.
 
-    ``hung`` says what became of one that was not over in time: one in state D cannot be killed, and is left alone.
+    ``hung`` says for which tool one waited in vain, or what became of one that was not over in time: in state D
+    it cannot be killed, and is left alone.
     """
     children = [_Child(name, function, seconds) for name, (function, seconds) in calls.items()]
     waiting = {child.reading: child for child in children}
@@ -107,6 +110,8 @@ def _run(function: Callable[[], Any], writing: int) -> None:
         try:
             answer = {"value": function()}  # type: Dict[str, Any]
             text = json.dumps(answer)
+        except Hangs as error:
+            text = json.dumps({"hung": str(error)})
         except BaseException as error:  # noqa: BLE001 - the parent reports it
             text = json.dumps({"error": f"{type(error).__name__}: {error}"[:500]})
         rest = text.encode()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from llmb_train.evidence import gpus, machine
-from llmb_train.evidence.ask import NoAnswer, ask
+from llmb_train.evidence.ask import Hangs, NoAnswer, ask
 from llmb_train.evidence.machine import names, read
 from llmb_train.health.children import Call
 
@@ -54,26 +54,18 @@ def _looker(path: str, written: bool) -> Any:
     return lambda: folder(path, written=written)
 
 
-def _tool(*command: str, seconds: float = TOOL_SECONDS) -> Optional[str]:
-    """What a tool says; None where there is none.
+def _tool(*command: str, seconds: float = TOOL_SECONDS) -> Tuple[Optional[str], Optional[str]]:
+    """What a tool says, and why it does not: both None where there is no such tool.
 
     Raises:
-        NoAnswer: it hangs or fails
+        Hangs: it does not answer
     """
     try:
-        return ask(command, seconds).decode("utf-8", "replace")
-    except NoAnswer as error:
-        if "is not installed" in str(error):
-            return None
+        return ask(command, seconds).decode("utf-8", "replace"), None
+    except Hangs:
         raise
-
-
-def _complaint(*command: str, seconds: float = TOOL_SECONDS) -> Tuple[Optional[str], Optional[str]]:
-    """What a tool says, and why it does not."""
-    try:
-        return _tool(*command, seconds=seconds), None
     except NoAnswer as error:
-        return None, str(error)
+        return None, None if "is not installed" in str(error) else str(error)
 
 
 # GPUs and what is between them
@@ -82,8 +74,8 @@ def _complaint(*command: str, seconds: float = TOOL_SECONDS) -> Tuple[Optional[s
 def nvlink() -> Dict[str, Any]:
     """Of each GPU, in order: ``up``, how many of its links run, ``down``, which do not, ``rates``; ``errors``: bit
     error rates that are not the tool's zero."""
-    states, missing = _complaint("nvidia-smi", "nvlink", "-s")
-    errors = None if missing else _complaint("nvidia-smi", "nvlink", "-e")[0]
+    states, missing = _tool("nvidia-smi", "nvlink", "-s")
+    errors = None if missing else _tool("nvidia-smi", "nvlink", "-e")[0]
     found = []  # type: List[Dict[str, Any]]
     for line in (states or "").splitlines():
         link = re.match(r"\s*Link (\d+): *(.+)", line)
@@ -102,7 +94,7 @@ def nvlink() -> Dict[str, Any]:
 
 def imex() -> Dict[str, Any]:
     """``channels``: how many there are; ``domain``: what the daemon says of it."""
-    said, missing = _complaint("nvidia-imex-ctl", "-N")
+    said, missing = _tool("nvidia-imex-ctl", "-N")
     state = re.search(r"(?i)domain state: *(\w+)", said or "")
     channels = len(names(ROOT / "dev/nvidia-caps-imex-channels"))
     return {"missing": missing, "domain": state.group(1) if state else None, "channels": channels}
@@ -115,7 +107,7 @@ def services() -> Dict[str, Any]:
         ("fabric_manager", ("systemctl", "show", "-p", "LoadState,ActiveState", "nvidia-fabricmanager")),
         ("time", ("timedatectl", "show", "-p", "NTPSynchronized")),
     ):
-        said, _ = _complaint(*command, seconds=TOOL_SECONDS / 2)
+        said, _ = _tool(*command, seconds=TOOL_SECONDS / 2)
         found[name] = dict(line.split("=", 1) for line in (said or "").splitlines() if "=" in line)
     return found
 
@@ -155,11 +147,15 @@ def _ports() -> List[Dict[str, Any]]:
 
 def kernel_log() -> Dict[str, Any]:
     """``lines`` as (age in seconds, text) of the last day, those that may matter; ``missing``: why there are none."""
-    said, why = _complaint("journalctl", "-k", f"--since=-{KERNEL_HOURS}h", "-o", "short-unix", "--no-pager")
+    try:
+        since = f"--since=-{KERNEL_HOURS}h"
+        said, why = _tool("journalctl", "-k", since, "-o", "short-unix", "--no-pager", seconds=TOOL_SECONDS / 2)
+    except Hangs:
+        said = None  # long journals take their time; the kernel's own buffer does not
     now = time.time()
     pattern = re.compile(r"(\d{9,}(?:\.\d+)?)\s+(?:\S+ kernel: )?(.*)")
     if not [line for line in (said or "").splitlines() if pattern.match(line)]:
-        said, why = _complaint("dmesg")
+        said, why = _tool("dmesg", seconds=TOOL_SECONDS / 2)
         uptime = (read(ROOT / "proc/uptime") or "0").split()[0]
         now, pattern = float(uptime), re.compile(r"\[ *(\d+\.\d+)\] (.*)")
     lines = []
@@ -207,7 +203,7 @@ def system() -> Dict[str, Any]:
 def software(starts: Sequence[str] = ()) -> Dict[str, Any]:
     """Versions by name, the settings of Enroot, where it unpacks images, and which of the programs ``starts`` do."""
     release = re.search(r'^PRETTY_NAME="?([^"\n]+)', read(ROOT / "etc/os-release") or "", re.MULTILINE)
-    enroot, _ = _complaint("enroot", "version", seconds=FILE_SECONDS - 2)
+    enroot, _ = _tool("enroot", "version", seconds=FILE_SECONDS - 2)
     files = [ROOT / "etc/enroot/enroot.conf"]
     files += [Path(name) for name in sorted(glob.glob(str(ROOT / "etc/enroot/*.d/*")))]
     text = "\n".join(read(file) or "" for file in files)
@@ -218,8 +214,15 @@ def software(starts: Sequence[str] = ()) -> Dict[str, Any]:
         "enroot": (enroot or "").strip()[:40] or None,
         "enroot_settings": settings,
         "unpacked": folder(_unpacked(settings)),
-        "starts": [program for program in starts if _complaint(program, "-c", "pass", seconds=3)[0] is not None],
+        "starts": [program for program in starts if _starts(program)],
     }
+
+
+def _starts(program: str) -> bool:
+    try:
+        return _tool(program, "-c", "pass", seconds=3)[0] is not None
+    except Hangs:
+        return False
 
 
 def _unpacked(settings: Dict[str, str]) -> str:
