@@ -162,6 +162,14 @@ def test_what_is_not_validated_is_warned_of_and_started() -> None:
     assert "TP 2 instead of 1 saves 47 GiB" in said
 
 
+def test_what_is_known_to_need_more_is_warned_of() -> None:
+    made = plan("mbridge", MODEL_SIZE="qwen3_30b_a3b", GPU_TYPE="b300", DTYPE="bf16", JOB_TOTAL_GPUS="8").preflight
+    assert made.memory is not None
+    assert made.memory.peak + made.memory.reserve < made.memory.limit
+    (said,) = [note for note in made.warnings if "may not fit" in note]
+    assert "(jobs of this kind, experts, bf16, CUDA graphs, are not validated, and needed up to 21% more)" in said
+
+
 def test_preflight_says_who_is_refused() -> None:
     assert "does not fit" in refusal(**TIGHT, DTYPE="bf16")
     assert "PREFLIGHT=warn starts it all the same" in refusal(**TIGHT, DTYPE="fp8", PREFLIGHT="strict")

@@ -43,8 +43,8 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ``reserve``: what the allocator does not see (CUDA's context, NCCL's buffers) and what it loses to fragments;
     ``limit``: what the device has; ``at_least``: a validated lower bound of the peak, None where there is none.
     ``knowledge`` says how well jobs of the class ``kind`` are known: ``low`` and ``high`` are the errors of ``pairs``
-    peaks, in percent of the measured one, None where nobody measured any. ``factor``: this site's own runs, over what
-    was predicted. ``knob``: what would help most.
+    peaks, in percent of the measured one, None where nobody measured any. ``factor``: what was
+    measured over what was predicted, here or by others. ``knob``: what would help most.
     """
 
     stages: tuple[StageMemory, ...]
@@ -71,7 +71,7 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def fits(self) -> bool:
-        """Whether the peak, as this site's runs have it, and the reserve are below the limit."""
+        """Whether the peak, as it was measured of such jobs, and the reserve are below the limit."""
         return self.peak * self.factor + self.reserve <= self.limit
 
     @property

@@ -131,7 +131,8 @@ def _said(case: Case, estimate: MemoryEstimate, *, certain: bool) -> str:
     here = " as runs here measured" if estimate.knowledge == "validated here" else ""
     least = f"at least {bound:.0f} GiB{here}, {estimate.peak:.0f} predicted,"
     needs = f"{bound:.0f} GiB" if bound == estimate.peak else least
-    doubt = "" if certain or here else f" (jobs of this kind, {estimate.kind}, are not validated)"
+    more = f", and needed up to {estimate.factor - 1:.0%} more" if estimate.factor > 1 else ""
+    doubt = "" if certain or here else f" (jobs of this kind, {estimate.kind}, are not validated{more})"
     return (
         f"{case.what} on {case.gpus} GPUs {'does not' if certain else 'may not'} fit: {where} needs {needs} and "
         f"{estimate.reserve:.0f} in reserve, of {estimate.limit:.0f} GiB{doubt}; "
