@@ -131,7 +131,7 @@ def _start(tree: Path, call: Call) -> int:
 def _pytest(tree: Path, call: Call) -> int:
     """In the new process: the tree's packages instead of those of the repository, for its own children too."""
     os.chdir(tree)
-    sources = [str(tree / source) for source in SOURCES]
+    sources = [*(str(tree / source) for source in SOURCES), str(tree)]  # the last one for tools/
     sys.path[:] = sources + [path for path in sys.path if "site-packages" in path or "/lib/python" in path]
     sys.argv = ["pytest"]
     os.environ["PYTHONPATH"] = os.pathsep.join(sources)
