@@ -11,8 +11,7 @@ import pytest
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.printable import size
-from llmb_common.site.cluster import ClusterConfig, SlurmSettings
-from llmb_install.doctor.node import ask_one_node, parse_node
+from llmb_install.doctor.node import parse_node
 from llmb_install.parts import environment_build, lock_files, package_records, shared_packages, uv
 from llmb_install.parts.environment_build import smoke_problem
 from llmb_install.parts.environment_content import Content
@@ -299,29 +298,6 @@ def test_steps_and_notes_are_lines_and_secrets_are_hidden(tmp_path: Path) -> Non
 
 
 # Doctor
-
-
-def test_a_node_is_asked_as_jobs_ask(world: World) -> None:
-    slurm = SlurmSettings(account="bench", gpu_partition="gpu", gres=True, additional_params="qos=high;exclude=gpu7")
-    config = ClusterConfig(cluster_type="slurm", slurm=slurm, gpus_per_node=4)
-    world.program("salloc")
-    world.does("salloc", 0, "host=gpu1")
-    assert ask_one_node(config, Path("/install"), Path("/images")).one("host") == "gpu1"
-    (words,) = ([word for word in call if word.startswith("-")] for call in world.calls()[:1])
-    assert words[:11] == [
-        *("--nodes=1", "--ntasks=1", "--time=9", "--job-name=llmb-doctor", "--quiet", "--immediate=60"),
-        *("--account=bench", "--partition=gpu", "--gres=gpu:4", "--qos=high", "-c"),
-    ]
-
-
-def test_a_node_that_says_nothing_of_its_clock_or_does_not_answer(world: World) -> None:
-    world.program("salloc")
-    config = ClusterConfig(cluster_type="slurm")
-    world.does("salloc", 0, "host=gpu1")
-    assert ask_one_node(config, Path("/i"), Path("/m")).skew is None
-    (world.folder / "does").write_text("salloc|1|\n")
-    assert ask_one_node(config, Path("/i"), Path("/m")).error == "no node answered: Slurm does not say why"
-    assert not any(word.startswith(("--account", "--partition", "--gres")) for word in world.calls()[0])
 
 
 def test_what_a_node_says_line_by_line() -> None:

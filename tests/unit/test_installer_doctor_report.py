@@ -323,11 +323,12 @@ def test_a_site_that_says_nothing_of_itself_is_asked_as_a_slurm_site(machine: Ma
 
 @pytest.mark.parametrize(("per_node", "gres"), [(4, "--gres=gpu:4"), (None, "--gres=gpu:1")])
 def test_the_job_on_a_node_asks_for_gpus_as_jobs_do(machine: Machine, per_node: int | None, gres: str) -> None:
-    config = ClusterConfig(gpus_per_node=per_node, slurm=SlurmSettings(gres=True))
-    ask_one_node(config, Path("/i"), Path("/m"))
+    slurm = SlurmSettings(account="bench", gpu_partition="gpu", gres=True, additional_params="qos=high")
+    ask_one_node(ClusterConfig(gpus_per_node=per_node, slurm=slurm), Path("/i"), Path("/m"))
     (wanted,) = machine.wanted
     assert wanted.slurm is not None
-    assert {gres, "--nodes=1"} <= {*allocation(wanted, wanted.slurm)}
+    asked = {*allocation(wanted, wanted.slurm)}
+    assert {gres, "--nodes=1", "--account=bench", "--partition=gpu", "--qos=high"} <= asked
 
 
 @pytest.mark.parametrize(
