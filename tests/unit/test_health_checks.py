@@ -14,20 +14,22 @@ import msgspec
 import pytest
 
 from llmb_common.errors import CheckFailed
-from llmb_common.health.ask import Health, keep_out
+from llmb_common.health.ask import Health, keep_out, said_by
 from llmb_common.health.checks import CHECKS
 from llmb_common.health.facts import Facts, Folder, Imex, KernelLog, Nvlink, Port, Process, read_facts
 from llmb_common.health.fleet import drift
 from llmb_common.health.judge import Verdict, judge
 from llmb_common.health.kernel import kernel_trouble
-from llmb_common.health.needs import Needs
+from llmb_common.health.needs import Needs, needs_of
 from llmb_common.health.program import parse_frames
+from llmb_common.programs import Answer
 from llmb_common.runs.evidence.nodes import Snapshot
 from llmb_common.submission.excluded_nodes import exclusions
 from llmb_train.evidence.ask import Hangs
 from llmb_train.health import looks
 from llmb_train.health.children import call_all, frames
 from support import health_fleets
+from support.documented_jobs import documented_rows, plan_of
 from support.fleets import GB200, H100
 from support.health_fleets import SLURM, fleet, needs
 
@@ -134,6 +136,10 @@ WARNS: list[tuple[str, Change]] = [
     ("temperature", gpu(temperature_c=75.0)),
     ("port-errors", whole(ports=(Port(name="mlx5_1", errors={"symbol_error": 7}),))),
     ("gpudirect", part("system", peermem=False)),
+    (
+        "gpudirect",
+        lambda f: part("machine", kernel="4.18.0-553.el8")(part("system", peermem=False, open_driver=True)(f)),
+    ),
     ("shared-memory", part("system", shm_free=1 << 30)),
     ("open-files", part("system", nofile=1024)),
     ("ports", part("system", first_outgoing_port=1024)),
@@ -147,6 +153,7 @@ WARNS: list[tuple[str, Change]] = [
     ("stuck", whole(stuck=(Process(7, "python3"),))),
     ("xid", logged("NVRM: Xid (PCI:0000:02:00): 79, GPU has fallen off the bus.", age=3 * 3600)),
     ("xid", logged("NVRM: Xid (PCI:0000:02:00): 63, Row Remapper: New row marked for remapping")),
+    *(("xid", logged(f"NVRM: Xid (PCI:0000:02:00): {number}, something")) for number in (92, 121, 154)),
     ("sxid", logged("nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up")),
     ("link-flaps", logged("mlx5_core 0000:5e:00.0 ib3: lost carrier")),
     ("link-flaps", logged("mlx5_core 0000:5e:00.0 ens6f0np0: Link down", times=2)),
@@ -392,6 +399,62 @@ def test_a_tool_that_hangs_is_named_whatever_it_is(monkeypatch: pytest.MonkeyPat
     nodes = fleet() | {"n2": whole(hung=facts.hung)(fleet()["n2"])}
     said = {(it.level, it.text.split()[3]) for v in judge(list(nodes), nodes, needs()) for it in v.remarks}
     assert said == {("fail", "nvlink"), *(("warn", look) for look in ("imex", "services", "software", "kernel"))}
+
+
+def test_folders_are_tried_and_what_of_a_path_is_there_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert looks.folder(str(tmp_path / "none"), written=True)["there"] is False
+    seen = looks.folder(str(tmp_path), written=True)
+    assert (seen["there"], seen["problem"], list(tmp_path.iterdir())) == (True, None, [])
+    assert 0 < seen["free"] <= seen["size"]
+    assert "No such" in looks.folder("/proc/self/", written=True)["problem"], "where nothing can be made"
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    for setting in ("${XDG_DATA_HOME}/enroot", '"$XDG_DATA_HOME/enroot/$UID"'):
+        assert looks._unpacked({"ENROOT_DATA_PATH": setting}) == str(tmp_path)
+    assert looks._unpacked({}) == str(tmp_path)
+
+
+def test_counters_of_ports_count_by_how_much_they_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counters = tmp_path / "sys/class/infiniband/mlx5_1/ports/1/counters"
+    counters.mkdir(parents=True)
+    (counters / "symbol_error").write_text("100")
+    monkeypatch.setattr(looks, "ROOT", tmp_path)
+    monkeypatch.setattr(looks.time, "sleep", lambda seconds: (counters / "symbol_error").write_text("107"))
+    (port,) = looks.ports()
+    assert {name: count for name, count in port["errors"].items() if count} == {"symbol_error": 7}
+
+
+class Steps:
+    """Nodes that are held: what each step says."""
+
+    nodes = ("n1", "n2", "n3")
+
+    def __init__(self, *answers: list[str], dead: Sequence[str] = ()) -> None:
+        self.answers, self.dead, self.asked = list(answers), dead, list[Sequence[str]]()
+
+    def run(self, argv: Sequence[str], seconds: float, *, inside: Any = None, nodes: Sequence[str] = ()) -> Answer:
+        self.asked.append(nodes)
+        lines = [line for node in self.answers.pop(0) for line in frames(node, {"looks": {}})]
+        return Answer(0, "\n".join(lines).encode())
+
+    def unreached(self, answer: Answer) -> Sequence[str]:
+        return self.dead
+
+
+def test_nodes_that_lost_their_step_with_that_of_a_dead_one_are_asked_once_more() -> None:
+    held: Any = Steps(["n1"], ["n3"], dead=["n2"])
+    assert sorted(said_by(held, ["x"], 1.0)[1]) == ["n1", "n3"]
+    assert held.asked == [(), ["n3"]]
+    held = Steps(["n1"], dead=["n2"])
+    assert sorted(said_by(held, ["x"], 1.0, nodes=["n1", "n2"])[1]) == ["n1"]
+    assert held.asked == [["n1", "n2"]], "nobody is left to ask"
+
+
+def test_what_a_plan_needs_is_found_in_it() -> None:
+    usual = plan_of(*next(documented_rows()))
+    found = needs_of(usual)
+    assert (found.gpu_type, found.gpus_per_node, found.nodes) == (usual.gpu_type, usual.gpus_per_node, usual.nodes)
+    assert (found.dispatcher, found.image) == ("", usual.image)
+    assert {"installation", "workload", "/tmp"} <= set(found.folders)
 
 
 def test_what_all_nodes_fail_of_is_the_sites_fault_and_excludes_none(tmp_path: Path) -> None:
