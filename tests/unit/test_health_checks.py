@@ -31,6 +31,7 @@ from llmb_train.health.children import call_all, frames
 from support import health_fleets
 from support.documented_jobs import documented_rows, plan_of
 from support.fleets import GB200, H100
+from support.functions import plan as function_plan
 from support.health_fleets import SLURM, fleet, needs
 
 Change = Callable[[Facts], Facts]
@@ -246,6 +247,12 @@ def test_of_two_nodes_the_worse_one_fails() -> None:
         assert [v.status for v in judge(list(nodes), nodes, needs())] == ["ok", "fail"]
 
 
+def test_one_port_that_is_faster_than_the_others_of_its_name_makes_none_of_them_slow() -> None:
+    nodes = {name: port("mlx5_1", rate_gbps=200.0)(facts) for name, facts in fleet().items()}
+    nodes["n4"] = fleet()["n4"]
+    assert {v.status for v in judge(list(nodes), nodes, needs())} == {"ok"}
+
+
 def test_two_nodes_with_fewer_ports_up_than_gpus_are_worth_a_look() -> None:
     facts = fleet(nodes=1)["n1"]
     eight = part("machine", adapters=facts.machine.adapters[:8])(facts)
@@ -256,7 +263,8 @@ def test_efa_needs_no_peer_memory_module() -> None:
     facts = part("system", peermem=False)(fleet(nodes=1)["n1"])
     efa = tuple(msgspec.structs.replace(p, type=None, layer="Unknown") for p in facts.machine.adapters)
     assert alike(part("machine", adapters=efa)(facts), 4, lambda f: f) == set()
-    assert alike(facts, 4, lambda f: f) == {("gpudirect", "warn")}
+    infiniband = part("machine", adapters=facts.machine.adapters[:8])(facts)
+    assert alike(infiniband, 4, lambda f: f) == {("gpudirect", "warn")}
 
 
 @pytest.mark.parametrize(
@@ -455,6 +463,11 @@ def test_what_a_plan_needs_is_found_in_it() -> None:
     assert (found.gpu_type, found.gpus_per_node, found.nodes) == (usual.gpu_type, usual.gpus_per_node, usual.nodes)
     assert (found.dispatcher, found.image) == ("", usual.image)
     assert {"installation", "workload", "/tmp"} <= set(found.folders)
+    beyond = function_plan(MODEL_SIZE="deepseek_v3", DTYPE="fp8", GPU_TYPE="h100", JOB_TOTAL_GPUS="1024")
+    assert (beyond.ep, needs_of(beyond).dispatcher) == (64, "hybridep")
+    assert needs_of(msgspec.structs.replace(beyond, ep=8)).dispatcher == "", "experts in one NVLink domain"
+    rack = function_plan(MODEL_SIZE="deepseek_v3", DTYPE="fp8", GPU_TYPE="gb300", JOB_TOTAL_GPUS="256")
+    assert (rack.ep, needs_of(rack).dispatcher) == (32, ""), "the same: 72 GPUs are joined there"
 
 
 def test_what_all_nodes_fail_of_is_the_sites_fault_and_excludes_none(tmp_path: Path) -> None:
