@@ -155,6 +155,7 @@ def most(values):
 """
 TEST = """import subprocess, sys
 from thing.code import most
+import helps  # of the repository itself, as tools/ is
 
 
 def test_here():
@@ -176,6 +177,7 @@ def test_survivors_are_shown_with_their_place_and_the_working_tree_stays_as_it_i
     for path, text in (
         *((code, CODE), (code.with_name("__init__.py"), ""), (test, TEST)),
         (test.with_name("test_other.py"), unasked),
+        (tmp_path / "helps.py", ""),
     ):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
