@@ -104,6 +104,7 @@ def named(found: Diagnosis) -> str:
         (RANK_OUT_OF_MEMORY, "torch.OutOfMemoryError: CUDA out of memory"),
         ("RuntimeError: CUDA error: out of memory\n", "RuntimeError: CUDA error: out of memory"),
         (f"12: {NCCL}12: ValueError: GBS does not divide\n", "ValueError: GBS does not divide"),
+        ("pyxis:     [ERROR] Invalid image format: /images/nemo.sqsh\n", "Invalid image format"),
         ("[ERROR] No such file or directory: /images/nemo.sqsh\n", "No such file or directory: /images/nemo.sqsh"),
         ("bash: line 4: python3: command not found\n", "python3: command not found"),
         ("slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-20T03:40 DUE TO TIME LIMIT ***\n", "TIME LIMIT"),
@@ -410,6 +411,21 @@ def test_the_node_that_failed_is_not_the_one_that_says_so(tmp_path: Path) -> Non
     assert (alone.kind, alone.cause and alone.cause.node) == ("node-failed", None)
     found = why(tmp_path, "", f"{said}srun: error: Node failure on gpu17\n")
     assert (found.kind, found.cause and found.cause.node) == ("node-failed", "gpu17")
+
+
+def test_a_node_is_kept_out_only_where_others_do_not_say_the_same(tmp_path: Path) -> None:
+    """A path that is wrong is missing everywhere; srun says first of another node that it ended."""
+    says = "slurmstepd-{}: error: pyxis: --container-mounts: source path does not exist: /lustre/datta\n"
+    ended = "srun: error: gpu3: tasks 0-1: Exited with exit code 1\nsrun: error: gpu4: tasks 2-3: Terminated\n"
+    one = why(tmp_path, says.format("gpu4"), ended)
+    assert one.cause is not None
+    assert (one.kind, one.cause.node, one.cause.keep_out) == ("mount", "gpu4", True)
+    both = why(tmp_path, says.format("gpu4") + says.format("gpu3"), ended)
+    assert both.cause is not None
+    assert (both.cause.node, both.cause.keep_out) == ("gpu4", False)
+    alone = why(tmp_path, says.format("gpu4"))
+    assert alone.cause is not None
+    assert not alone.cause.keep_out, "the only node of a job"
 
 
 def test_an_xid_names_the_rank_of_its_gpu(tmp_path: Path) -> None:

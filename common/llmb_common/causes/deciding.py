@@ -150,10 +150,12 @@ def _cause(item: Complaint, readings: Sequence[Reading], places: Places, number:
     reading = next(reading for reading in readings if reading.log == item.log)
     said_by = reading.ranks.get(kind, set())
     rank, node, gpu = locate(item, places)
-    if rank is None and node is None and not item.place.ranks:
-        rank, node = _ended_first(readings, places)
+    if rank is None and not item.place.ranks:
+        ended, host = _ended_first(readings, places)
+        rank, node = (ended, host) if node in (None, host) else (None, node)
     ranks = tuple(sorted(item.place.ranks if len(item.place.ranks) > 1 else said_by))[:64]
-    everywhere = len(said_by) > 1 and len({places.host_of(one) for one in said_by}) > 1
+    hosts = reading.hosts.get(kind, set()) | {places.host_of(one) for one in said_by}
+    everywhere = len(hosts) > 1 or (found.fault in ("site", "storage") and not places.several)
     return Cause(
         kind=kind,
         what=found.what,

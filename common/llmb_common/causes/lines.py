@@ -108,6 +108,7 @@ _ON = re.compile(
     r'|"(?:host|hostname|node)": ?")'
     r"\s*(?P<host>[A-Za-z][\w.-]*\w)"
 )
+_STEPD = re.compile(r"^slurmstepd-(?P<host>[\w.-]+): (?!.*CANCELLED)")
 _BUS = re.compile(r"\b(?:PCI:)?((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)\b")
 _DEVICE = re.compile(r"\b(?:GPU|[Dd]evice:?|cudaDev)[ #]*(\d{1,2})\b")
 _LOCAL = re.compile(r"\blocal_rank: (\d{1,4})\b")
@@ -140,7 +141,8 @@ def place_of(text: str) -> Place:
     else:
         named = _first(_RANK, text)
         ranks = () if named is None or _GROUP_RANK.search(text) else (named,)
-    host = tasks["host"] if tasks else on["host"] if on else None
+    where = tasks or on or _STEPD.match(text)
+    host = where["host"] if where else None
     return Place(ranks, host, bus[1].lower() if bus else None, *numbers)
 
 

@@ -50,6 +50,11 @@ class Places:
             return self.order[rank // self.per_node]
         return self.order[0] if len(self.order) == 1 else None
 
+    @property
+    def several(self) -> bool:
+        """Whether the job is known to have more than one node."""
+        return len({*self.order, *self.hosts.values(), *self.first}) > 1
+
     def rank_at(self, host: str | None, local: int) -> int | None:
         """The rank with that number on its node."""
         if host is None:

@@ -105,6 +105,8 @@ class Reading:
     """By signature, also those that are not kept."""
     ranks: dict[str, set[int]] = field(default_factory=dict)
     """That say it, by signature."""
+    hosts: dict[str, set[str]] = field(default_factory=dict)
+    """The same of nodes."""
     waits: Waits = field(default_factory=Waits)
     step: int | None = None
     """The last iteration."""
@@ -115,7 +117,7 @@ class Reading:
 
     def forget(self) -> None:
         """What was said so far was survived by all."""
-        for known in (self.complaints, self.counts, self.ranks, self.waits.groups):
+        for known in (self.complaints, self.counts, self.ranks, self.hosts, self.waits.groups):
             known.clear()
 
 
@@ -140,6 +142,8 @@ def _read(file: FileIO, start: int, reading: Reading) -> None:
         reading.counts[kind] += 1
         if complaint.line.rank is not None:
             reading.ranks.setdefault(kind, set()).add(complaint.line.rank)
+        if host := complaint.line.host or complaint.place.host:
+            reading.hosts.setdefault(kind, set()).add(host)
         if complaint.signature.role == "witness":
             reading.waits.note(complaint.line)
         if reading.counts[kind] <= _EACH:
