@@ -92,6 +92,15 @@ def test_many_runs_are_counted_by_cause_and_node(cli: Cli) -> None:
     assert cli("why", "--since", "7d", "--json").data["nodes"] == {"gpu17": 2}
 
 
+def test_the_node_of_the_first_rank_is_no_bad_one(cli: Cli) -> None:
+    """All ranks refuse a wrong layout; the first says so first, and small clusters give a job the same nodes again."""
+    for _ in range(3):
+        record = make_run(cli.install, state="FAILED", log="[rank0]: AssertionError: size 8 is not divisible by 3\n")
+        record.paths.batch_log.write_text("srun: error: gpu1: task 0: Exited with exit code 1\n")
+    data = cli("why", "--since", "7d", "--json").data
+    assert (data["nodes"], data["keep_out"]) == ({"gpu1": 3}, "")
+
+
 def test_an_earlier_start_of_the_job_is_not_asked(cli: Cli) -> None:
     record = make_run(cli.install, state="FAILED", log=RANK_OUT_OF_MEMORY + "ValueError: of the second start\n")
     start = '{"event":"start","time":1,"job_id":"101","pid":1,"restart":1,"nodes":"gpu1","exit_code":null,"log":%d}\n'
@@ -99,6 +108,12 @@ def test_an_earlier_start_of_the_job_is_not_asked(cli: Cli) -> None:
     found = diagnose(record)
     assert found.cause is not None
     assert "second start" in found.cause.line
+    preempted = "slurmstepd: error: *** JOB 101 ON gpu1 CANCELLED AT 2026-11-24T07:29:15 DUE TO PREEMPTION ***\n"
+    record.paths.batch_log.write_text(preempted)
+    assert diagnose(record).kind == "preempted"
+    offset = f'"log":{len(RANK_OUT_OF_MEMORY) + 1},"batch":{len(preempted) + 1}}}\n'
+    record.paths.events.write_text((start % 1).replace('"log":1}\n', offset))
+    assert diagnose(record).kind == "exception"
 
 
 def test_what_the_run_itself_knows_is_no_riddle(tmp_path: Path) -> None:

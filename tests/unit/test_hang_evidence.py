@@ -162,6 +162,14 @@ def test_damaged_dumps_are_left_out(tmp_path: Path) -> None:
     assert list(read_dumps(tmp_path / "flight")) == [0]
 
 
+@pytest.mark.parametrize("ranks", ["[" + "9" * 100_000 + "]", "(" * 5000 + ")" * 5000, "[1,", "0 0", 7])
+def test_what_a_dump_says_of_a_group_is_no_program(tmp_path: Path, ranks: object) -> None:
+    (tmp_path / "flight").mkdir()
+    dump = {"pg_config": {"1": {"ranks": ranks}}, "entries": [entry(1)]}
+    (tmp_path / "flight" / "rank_0").write_bytes(pickle.dumps(dump, protocol=2))
+    assert list(read_dumps(tmp_path / "flight")) == [0]
+
+
 def test_an_archive_has_dumps_as_text(cli: Cli, tmp_path: Path) -> None:
     record = hung(cli)
     write_rank(record.paths.folder, 0, WAITS)

@@ -162,7 +162,7 @@ def test_all_scripts_and_their_tasks_pass_bash_and_shellcheck(tmp_path: Path) ->
     shapes: dict[tuple[str, str], str] = {}
     for text in scripts:
         subprocess.run(["bash", "-n"], input=text, text=True, check=True)
-        head, body = split(text)
+        head, body = split(re.sub(r"limit_seconds=\d+$", "limit_seconds=1", text, flags=re.MULTILINE))
         shapes.setdefault((re.sub(r"^(export \w+=|#).*", r"\1", head, flags=re.MULTILINE), body), text)
     assert 1 < len(shapes) < len(scripts) / 2
     for text in shapes.values():

@@ -25,7 +25,7 @@ FEW = settings(max_examples=12, deadline=None, suppress_health_check=list(Health
 PRELUDE = r"""
 set -euo pipefail
 export LLMB_RUN_DIR=$PWD
-job=1 nodes=n1 restarts=0 late_signals=0 log=$PWD/log
+job=1 nodes=n1 restarts=0 late_signals=0 limit_seconds=0 log=$PWD/log
 step_status() { echo "$1"; }
 touch "$log"
 source "$1"
@@ -288,3 +288,22 @@ def test_the_record_is_one_object_for_each_event(folder: Path) -> None:
     same = {"job_id": "1", "nodes": "n1", "restart": 0}
     assert kept == [{"event": "start", **same, "exit_code": None}, {"event": "hang", **same, "exit_code": 12}]
     assert all(event["time"] > 1_700_000_000 and event["pid"] > 0 for event in events)
+
+
+@pytest.mark.parametrize(
+    ("age", "limit", "last", "idle", "asks"),
+    [
+        (3550, 3600, 7, 40, True),
+        (3550, 3600, 7, 20, False),  # it may still come
+        (3500, 3600, 7, 40, False),  # there is time
+        (3550, 3600, 0, 40, False),  # ranks that start wait for each other for long
+        (3550, 0, 7, 40, False),  # nobody ends the job, or ranks save
+    ],
+)
+def test_ranks_that_are_stuck_are_asked_before_the_time_limit(
+    tmp_path: Path, age: int, limit: int, last: int, idle: int, asks: bool
+) -> None:
+    state = f"began=$(($(date +%s) - {age})) limit_seconds={limit} last={last} idle={idle} times=(5000 6000 7000)"
+    script = f"{PRELUDE}\n{state}\nif at_the_limit; then echo asked; fi"
+    done = subprocess.run(["bash", "-c", script, "bash", SUPERVISE], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == ("asked\n" if asks else ""), done.stderr

@@ -15,6 +15,10 @@ from llmb_common.slurm.hostlist import compress
 FEW = 2
 """Failures with their root on the same node that are more than chance."""
 
+_OR_HARDWARE = frozenset({"barrier-missed", "cuda", "hang", "illegal-access", "nan", "segfault"})
+"""Faults of a run by themselves, and of a node that has them again and again. No node is kept out for a setting that
+its rank, often the first, was the first to refuse."""
+
 
 class Kind(msgspec.Struct, frozen=True):
     """``nodes``: where the root was, the most frequent first."""
@@ -40,8 +44,8 @@ class Counts(msgspec.Struct, frozen=True):
 def count(found: Sequence[Diagnosis]) -> Counts:
     """What the diagnoses of failed runs have in common.
 
-    A node is proposed where a line says that it is bad, or where it was the root's in ``FEW`` failures and in more than
-    half of those of its kind.
+    A node is proposed where a line says that it is bad, or where it was the root's in ``FEW`` failures that hardware
+    may cause and in more than half of those.
     """
     causes = [item.cause for item in found if item.cause is not None]
     nodes = Counter(cause.node for cause in causes if cause.node)
@@ -52,8 +56,14 @@ def count(found: Sequence[Diagnosis]) -> Counts:
         where = Counter(cause.node for cause in of_kind if cause.node)
         kinds.append(Kind(kind, what, number, tuple(node for node, _ in where.most_common(8))))
     bad = {cause.node for cause in causes if cause.keep_out and cause.node}
-    often = {node for node, number in nodes.items() if number >= FEW and 2 * number > len(causes)}
-    advice = [f"{node} was the root in {number} of {counted(len(found), 'failure')}" for node, number in nodes.items()]
+    suspects = [
+        cause for cause in causes if cause.fault in ("node", "network", "storage") or cause.kind in _OR_HARDWARE
+    ]
+    times = Counter(cause.node for cause in suspects if cause.node)
+    often = {node for node, number in times.items() if number >= FEW and 2 * number > len(suspects)}
+    advice = [
+        f"{node} was the root in {number} of {counted(len(found), 'failure')}" for node, number in nodes.most_common()
+    ]
     keep_out = compress(sorted(bad | often))
     if keep_out:
         advice.append(f"llmb-run exclude add {keep_out} --days 7 --reason 'root of failed runs'")

@@ -34,7 +34,7 @@ def diagnose(record: RunRecord, not_finite: str = "") -> Diagnosis:
     places.add_order(events.nodes)
     places.add_nodes(read_nodes(paths.folder))
     _add_ranks(places, ranks)
-    logs = [(paths.log, max(0, events.log_from - 1)), (paths.batch_log, 0)]
+    logs = [(paths.log, max(0, events.log_from - 1)), (paths.batch_log, max(0, events.batch_from - 1))]
     readings = [read_complaints(*log) for log in logs] + list(_kernel_logs(paths.folder, places))
     outcome = outcome_of(record.state, record.detail, events.problem, _failed(record))
     outcome = Outcome("nan", not_finite) if not_finite else outcome

@@ -176,7 +176,7 @@ def _complaints(file: FileIO, begin: int, reading: Reading) -> Iterator[Complain
         if marker == _PASSED:
             reading.forget()
             continue
-        if complaint := _complaint(file, reading.log, start, raw):
+        if complaint := _complaint(file, reading, start, raw):
             yield complaint
 
 
@@ -189,20 +189,21 @@ def _hits(file: FileIO, begin: int) -> Iterator[tuple[int, bytes]]:
     yield from find_markers(file, everything, b"", tail)
 
 
-def _complaint(file: FileIO, log: Path, start: int, raw: bytes) -> Complaint | None:
+def _complaint(file: FileIO, reading: Reading, start: int, raw: bytes) -> Complaint | None:
     text = plain(raw)
     line = parse(text[:_REACH])
     found = signature_of(line.text)
     if found is None or found.role == "noise":
         return None
-    above = _above(file, start, text) if found.role == "root" and _PYTHON.match(line.text) else None
+    looks = found.role == "root" and reading.counts[found.id] < _EACH and _PYTHON.match(line.text)
+    above = _above(file, start, text) if looks else None
     found = _believed(found, line, above)
     if found and found.role in ("ended", "killed") and _SUMMARY.match(line.text):
         line = _with_place(file, start, line)
     if found is None:
         return None
     raised = above == "uncaught"
-    return Complaint(found, line, place_of(line.text), text[:LONGEST].strip(), log, start, raised=raised)
+    return Complaint(found, line, place_of(line.text), text[:LONGEST].strip(), reading.log, start, raised=raised)
 
 
 def _with_place(file: FileIO, start: int, line: Line) -> Line:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from shlex import quote
 
+from llmb_common.cluster_types import traits_of
 from llmb_common.errors import RequestError
 from llmb_common.executors import executor_for
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.saving import START_SECONDS
+from llmb_common.planning.saving import START_SECONDS, limit_seconds
 from llmb_common.rendering.task import task_script
 from llmb_common.runs.paths import RunPaths
 from llmb_common.shell_text import shell_part
@@ -74,7 +75,9 @@ def _patience(plan: JobPlan) -> list[str]:
         start += long
     if plan.checkpoint.enabled or plan.profile is not None:
         hang = teardown = long
-    return [f"start_seconds={start} hang_seconds={hang} teardown_seconds={teardown}"]
+    ends = traits_of(plan.cluster_type).queued and not plan.checkpoint.enabled
+    limit = limit_seconds(plan.time_limit) if ends else 0
+    return [f"start_seconds={start} hang_seconds={hang} teardown_seconds={teardown} limit_seconds={limit}"]
 
 
 def _comment(plan: JobPlan) -> list[str]:

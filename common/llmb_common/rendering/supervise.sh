@@ -7,6 +7,8 @@
 # start_seconds     how long the first iteration may take to end, from the start of the step, before it counts as hung
 # hang_seconds      the same for each later one, or 20 times the median iteration where that is longer
 # teardown_seconds  how long ranks may take to exit after the last iteration
+# limit_seconds     after which the scheduler ends the job, 0 where nobody does or ranks may be saving then
+# batch_first       the first byte of the batch log that is of this start, where there is such a log
 # late_signals      1 where a signal can reach this script seconds after the step that it ended
 # end_step          a function that is given the PID of the step and tells its ranks to end
 # ask_step          the same, and asks its ranks where they are: SIGURG, which does nothing to other processes
@@ -20,9 +22,10 @@ first=$(($(wc -c < "$log") + 1))  # an earlier start of this job may have left i
 
 # The job's own record: it needs no accounting database. A full disk is no reason to end.
 event() {  # name, exit code or iteration or null
-  local json='{"event":"%s","time":%s,"job_id":"%s","pid":%s,"restart":%s,"nodes":"%s","exit_code":%s,"log":%s}\n'
+  local json='{"event":"%s","time":%s,"job_id":"%s","pid":%s,"restart":%s,"nodes":"%s","exit_code":%s,"log":%s,"batch":%s}\n'
   # shellcheck disable=SC2059  # the format is the constant above
-  printf "$json" "$1" "$(date +%s)" "$job" "$$" "$restarts" "$nodes" "$2" "$first" >> "$LLMB_RUN_DIR/events.jsonl" ||
+  printf "$json" "$1" "$(date +%s)" "$job" "$$" "$restarts" "$nodes" "$2" "$first" \
+    "${batch_first:-null}" >> "$LLMB_RUN_DIR/events.jsonl" ||
     true
 }
 
@@ -96,10 +99,16 @@ ask_ranks() {  # PID of the step
   done
 }
 
+# Whether the scheduler is about to end a job in which nothing has come for five times as long as an iteration takes.
+at_the_limit() {
+  ((limit_seconds > 0 && last > 0 && idle >= 30)) &&
+    ((idle * 1000 > times[(${#times[@]} - 1) / 2] * 5 && $(date +%s) > began + limit_seconds - 90))
+}
+
 # Ends a step that has had no new iteration for long, and one that does not exit after its last iteration. It counts
 # its own pauses: while Slurm suspends a job, no time passes.
 supervise() {  # PID of the step
-  local poll start hang teardown verdict last=0 steps=0 idle=0 times=() offset=$first
+  local poll start hang teardown verdict asked=0 last=0 steps=0 idle=0 times=() offset=$first
   poll=$(seconds LLMB_WATCH_SECONDS 15)
   start=$(seconds LLMB_START_SECONDS "$start_seconds")
   hang=$(seconds LLMB_HANG_SECONDS "$hang_seconds")
@@ -109,6 +118,10 @@ supervise() {  # PID of the step
     pause "$poll"
     idle=$((idle + poll))
     look
+    if ((!asked)) && at_the_limit; then
+      asked=1
+      ask_ranks "$1"
+    fi
   done
   trap '' TERM  # the verdict must outlive the step
   if ((verdict == hung)); then event hang "$last"; else event teardown "$last"; fi

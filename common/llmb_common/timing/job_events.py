@@ -38,6 +38,8 @@ class JobEvents:
     """No iteration came for long, and the job ended itself."""
     log_from: int = 0
     """The first byte of the training log that is of the last start, from 1; 0 where that is not recorded."""
+    batch_from: int = 0
+    """The same of the batch log, which keeps what Slurm said of earlier starts."""
     problem: str = ""
     earlier: tuple[Start, ...] = ()
     """The starts before the last, of a job that its scheduler queued again."""
@@ -69,6 +71,7 @@ def read_events(path: Path) -> JobEvents:
         signalled=any(event["event"] == "signal" for event in later),
         hung=any(event["event"] == "hang" for event in later),
         log_from=_integer(start.get("log")) or 0,
+        batch_from=_integer(start.get("batch")) or 0,
         problem=_problem(_number(start.get("time")), later),
         earlier=tuple(_start(one) for one in starts[:-1] if one.get("job_id") == start.get("job_id")),
     )
