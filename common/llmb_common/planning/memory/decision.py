@@ -57,7 +57,7 @@ def estimate_of(
 
 def job_of(case: Case, plan: JobPlan) -> Job | None:
     """What the memory of a plan depends on; None as ``estimate_of`` says."""
-    if plan.device == "cpu":
+    if plan.device == "cpu" or (plan.function is not None and plan.function.reduced is not None):
         return None
     settings = case.function.settings if case.function is not None else {}
     body = body_of_function(case.function) if case.function is not None else body_of(case.model.listed)
@@ -170,6 +170,8 @@ def _others(case: Case, own: Layout) -> Iterator[tuple[str, Layout]]:
     for name, change in changes.items():
         layout = msgspec.structs.replace(own, **change)
         asked = replace(case.request, columns={**case.request.columns, **change})
+        if not layout.dp:
+            continue
         try:
             check_columns(replace(case, request=asked), layout)
         except RequestError:
