@@ -321,6 +321,18 @@ def test_what_a_rank_last_said_takes_nothing_from_its_traceback(tmp_path: Path, 
     assert ("the last" in found.cause.line, found.cause.sure) == (True, "likely")
 
 
+@pytest.mark.parametrize("style", ["none", "torch", "label"])
+def test_a_traceback_that_was_logged_gives_way_to_the_one_that_ended_the_rank(tmp_path: Path, style: str) -> None:
+    logged = (
+        "WARNING:root:going on without it",
+        "Traceback (most recent call last):",
+        '  File "/opt/a.py", line 7, in f',
+    )
+    raised = ("Traceback (most recent call last):", '  File "/opt/b.py", line 7, in g', "ValueError: the last")
+    lines = [*logged, "ModuleNotFoundError: No module named 'optional_package'", *raised]
+    assert "the last" in named(why(tmp_path, FailedLog(14, style=style).failed(lines)))
+
+
 def test_a_traceback_in_a_frame_counts(tmp_path: Path) -> None:
     frame = ("╭──── Traceback (most recent call last) ────╮", "│ ❱ 150 │   trainer.fit(model, data)            │")
     found = why(tmp_path, FailedLog(13, style="label").failed([*frame, "ValueError: the last"], steps=0))

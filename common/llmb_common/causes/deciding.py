@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -78,7 +79,7 @@ def _strength(item: Complaint) -> int:
 
 def _earliest(roots: Sequence[Complaint], readings: Sequence[Reading]) -> Complaint | None:
     """The one that counts: the surest kind first, then the order of files, lines and, where they are printed, times."""
-    believed = [item for item in roots if not item.survived or _strength(item) == 3]
+    believed = [item for item in roots if (not item.survived or _strength(item) == 3) and not _caught(item, roots)]
     for strength in (3, 2, 1):
         kept = [item for item in believed if _strength(item) == strength and _may_begin(item, readings)]
         if strength == 1:  # nobody is killed because of a mere complaint
@@ -86,6 +87,15 @@ def _earliest(roots: Sequence[Complaint], readings: Sequence[Reading]) -> Compla
         if kept:
             return _with_a_place(_more_specific(_first_by_time(kept), kept), kept)
     return None
+
+
+def _caught(item: Complaint, roots: Sequence[Complaint]) -> bool:
+    """Whether a traceback that may have been logged was: its rank has raised another after it."""
+    return item.logged and any(
+        other.raised and not other.logged and other.line.rank == item.line.rank and other.offset > item.offset
+        for other in roots
+        if other.log == item.log
+    )
 
 
 def _better(items: list[Complaint]) -> list[Complaint]:
@@ -156,13 +166,8 @@ def _cause(item: Complaint, readings: Sequence[Reading], places: Places, number:
     ranks = tuple(sorted(item.place.ranks if len(item.place.ranks) > 1 else said_by))[:64]
     hosts = reading.hosts.get(kind, set()) | {places.host_of(one) for one in said_by}
     everywhere = len(hosts) > 1 or (found.fault in ("site", "storage") and not places.several)
-    return Cause(
-        kind=kind,
-        what=found.what,
-        fault=found.fault,
-        sure=found.sure,
-        cause=found.cause,
-        remedy=found.remedy,
+    return _of_kind(
+        found,
         rank=rank,
         ranks=ranks,
         node=node,
@@ -224,17 +229,14 @@ def _by_state(outcome: Outcome, places: Places) -> Cause | None:
     sure = "likely" if found.id in ("time-limit", "cancelled-by") else found.sure
     nodes = outcome.nodes or places.order
     node = nodes[0] if len(nodes) == 1 and found.fault == "node" else None
-    return Cause(
-        kind=found.id,
-        what=found.what,
-        fault=found.fault,
-        sure=sure,
-        cause=found.cause,
-        remedy=found.remedy,
-        node=node,
-        line=printable(outcome.said),
-        keep_out=found.keep_out and node is not None,
-    )
+    keep_out = found.keep_out and node is not None
+    return _of_kind(found, sure=sure, node=node, line=printable(outcome.said), keep_out=keep_out)
+
+
+def _of_kind(found: Signature, **known: Any) -> Cause:
+    """The cause that ``found`` stands for, with what else is ``known``."""
+    words = {name: getattr(found, name) for name in ("what", "fault", "sure", "cause", "remedy")}
+    return Cause(kind=found.id, **{**words, **known})
 
 
 def _witnesses(

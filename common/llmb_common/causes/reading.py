@@ -55,7 +55,7 @@ _TRACEBACK, _FRAMES = 32 << 10, 200
 
 _TRACEBACK_BEGINS = "Traceback (most recent call last)"
 
-Above: TypeAlias = Literal["none", "caught", "uncaught"]
+Above: TypeAlias = Literal["none", "caught", "logged", "uncaught"]
 
 _HEADER = re.compile(rb"iteration +(\d{1,9})/ *\d{1,9}")
 _RETRIES = re.compile(
@@ -82,7 +82,8 @@ _HANDLED = re.compile(r"(?i)fail|error|exception|could not|cannot|unable|missing
 class Complaint(NamedTuple):
     """A line that fits a signature.
 
-    ``survived``: an iteration was printed after it, but only one. ``raised``: it ends a traceback that nobody caught.
+    ``survived``: an iteration was printed after it, but only one. ``raised``: it ends a traceback that nobody caught;
+    ``logged``: or that was logged, if its rank raises another later.
     """
 
     signature: Signature
@@ -93,6 +94,7 @@ class Complaint(NamedTuple):
     offset: int
     survived: bool = False
     raised: bool = False
+    logged: bool = False
 
 
 @dataclass
@@ -202,8 +204,8 @@ def _complaint(file: FileIO, reading: Reading, start: int, raw: bytes) -> Compla
         line = _with_place(file, start, line)
     if found is None:
         return None
-    raised = above == "uncaught"
-    return Complaint(found, line, place_of(line.text), text[:LONGEST].strip(), reading.log, start, raised=raised)
+    said, how = text[:LONGEST].strip(), {"raised": above in ("uncaught", "logged"), "logged": above == "logged"}
+    return Complaint(found, line, place_of(line.text), said, reading.log, start, **how)
 
 
 def _with_place(file: FileIO, start: int, line: Line) -> Line:
@@ -252,15 +254,18 @@ def _above(file: FileIO, start: int, text: str) -> Above:
             alone = (
                 parse(line).text.lstrip("ERO |:-\u2500\u256d").startswith(_TRACEBACK_BEGINS)
             )  # or in a frame, by rich
-            handled = _is_handled(own[number + 1]) if number + 1 < len(own) else False
-            return "caught" if not alone else "none" if handled else "uncaught"
+            if not alone:
+                return "caught"
+            return _by_last_words(own[number + 1]) if number + 1 < len(own) else "uncaught"
     return "uncaught" if any('  File "' in line for line in own[:8]) else "none"
 
 
-def _is_handled(line: str) -> bool:
-    """Whether the traceback below ``line`` may be that of what it tells."""
+def _by_last_words(line: str) -> Above:
+    """What the traceback below ``line``, of the same printer, is: a logger may have printed it."""
     parsed = parse(line)
-    return bool(parsed.level and _HANDLED.search(parsed.text)) and not _NATIVE.search(line)
+    if not parsed.level or _NATIVE.search(line):
+        return "uncaught"
+    return "none" if _HANDLED.search(parsed.text) else "logged"
 
 
 def _last_line(file: FileIO) -> str:
