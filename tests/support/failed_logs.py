@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from llmb_common.causes.answer import Diagnosis
+from llmb_common.causes.diagnosis import diagnose_logs
 from support.iteration_logs import mbridge_line
 
 PREFIXES: dict[str, Callable[[int, str, str], str]] = {
@@ -116,3 +119,29 @@ class FailedLog:
         own = "".join(self.line(self.culprit, text) for text in texts)
         started = self.noise(before) + self.communicators() + self.steps(steps) + self.noise(20)
         return started + own + self.consequences()
+
+
+TORCHRUN_KILLED = """\
+W1122 10:11:20.000000 470 torch/distributed/elastic/api.py:900] Sending process 475 closing signal SIGTERM
+E1122 10:11:21.000000 470 torch/distributed/elastic/api.py:874] failed (exitcode: -9) local_rank: 1 (pid: 476) of bash
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+bash FAILED
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_10:11:20
+  host      : gpu1
+  rank      : 1 (local_rank: 1)
+  exitcode  : -9 (pid: 476)
+  error_file: <N/A>
+  traceback : Signal 9 (SIGKILL) received by PID 476
+"""
+
+
+def why(tmp_path: Path, text: str, batch: str = "") -> Diagnosis:
+    """What is said of a run with these two logs."""
+    training, other = tmp_path / "log-x.out", tmp_path / "sbatch_x.out"
+    training.write_text(text)
+    other.write_text(batch)
+    return diagnose_logs([training, other])

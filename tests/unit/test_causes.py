@@ -15,7 +15,7 @@ from llmb_common.causes.lines import parse, place_of
 from llmb_common.causes.places import short_bus
 from llmb_common.causes.reading import LONGEST
 from llmb_common.causes.table import Signature, signature_of, signatures
-from support.failed_logs import PREFIXES, FailedLog
+from support.failed_logs import PREFIXES, TORCHRUN_KILLED, FailedLog, why
 from support.runs import ROOT
 
 NCCL = "gpu12:4711:4735 [3] NCCL INFO Channel 07/0 : 12[4] -> 13[5] via P2P/CUMEM/read\n"
@@ -64,29 +64,6 @@ Traceback (most recent call last):
 ValueError: GBS does not divide
 """
 TRACEBACK = 'Traceback (most recent call last):\n  File "/src/train.py", line 1, in <module>\n'
-TORCHRUN_KILLED = """\
-W1122 10:11:20.000000 470 torch/distributed/elastic/api.py:900] Sending process 475 closing signal SIGTERM
-E1122 10:11:21.000000 470 torch/distributed/elastic/api.py:874] failed (exitcode: -9) local_rank: 1 (pid: 476) of bash
-torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
-============================================================
-bash FAILED
-------------------------------------------------------------
-Root Cause (first observed failure):
-[0]:
-  time      : 2026-11-22_10:11:20
-  host      : gpu1
-  rank      : 1 (local_rank: 1)
-  exitcode  : -9 (pid: 476)
-  error_file: <N/A>
-  traceback : Signal 9 (SIGKILL) received by PID 476
-"""
-
-
-def why(tmp_path: Path, text: str, batch: str = "") -> Diagnosis:
-    training, other = tmp_path / "log-x.out", tmp_path / "sbatch_x.out"
-    training.write_text(text)
-    other.write_text(batch)
-    return diagnose_logs([training, other])
 
 
 def named(found: Diagnosis) -> str:
@@ -349,95 +326,6 @@ def test_an_exception_is_more_than_an_early_complaint(tmp_path: Path) -> None:
     assert why(tmp_path, complaint + raised).kind == "timeout"
     killed = "[2023-09-10 11:46:00,885] [ERROR] [launch.py:434:sigkill_handler] ['a.py'] exits with return code = -9\n"
     assert why(tmp_path, complaint + killed).cause is None
-
-
-def timeout(log: FailedLog, rank: int, seq: int = 1580) -> str:
-    work = f"WorkNCCL(SeqNum={seq}, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000)"
-    return log.line(
-        rank,
-        f"[E1122 10:11:12.345678901 ProcessGroupNCCL.cpp:628] [Rank {rank}] Watchdog caught collective operation"
-        f" timeout: {work} ran for 600060 milliseconds before timing out.",
-    )
-
-
-@pytest.mark.parametrize("style", ["label", "torch", "none", "host"])
-def test_of_a_collective_that_timed_out_the_rank_that_did_not_wait_is_named(tmp_path: Path, style: str) -> None:
-    log = FailedLog(5, style=style)
-    waited = "".join(timeout(log, rank) for rank in range(log.ranks) if rank != log.culprit)
-    found = why(tmp_path, log.noise(50) + log.communicators() + log.steps(5) + waited + log.consequences())
-    assert found.cause is not None
-    assert (found.cause.kind, found.cause.rank, found.cause.line) == ("hang", log.culprit, "")
-    assert found.cause.node == log.host(log.culprit)
-    assert "ALLREDUCE (sequence 1580)" in found.summary
-
-
-def test_a_rank_that_is_behind_is_named(tmp_path: Path) -> None:
-    log = FailedLog(6)
-    waited = "".join(timeout(log, rank, 1580 - (rank == log.culprit)) for rank in range(log.ranks))
-    found = why(tmp_path, log.steps(5) + waited + log.consequences())
-    assert found.cause is not None
-    assert (found.cause.kind, found.cause.rank) == ("hang", log.culprit)
-
-
-def test_how_many_ranks_there_are_is_seen_where_many_have_waited(tmp_path: Path) -> None:
-    log = FailedLog(5)
-    waited = [timeout(log, rank) for rank in range(8) if rank != 3]
-    found = why(tmp_path, log.steps(5) + "".join(waited))
-    assert (found.kind, found.cause and found.cause.rank) == ("hang", 3)
-    assert why(tmp_path, log.steps(5) + "".join(waited[:3])).cause is None
-
-
-def test_where_all_ranks_waited_nobody_knows(tmp_path: Path) -> None:
-    log = FailedLog(7)
-    found = why(tmp_path, log.steps(5) + "".join(timeout(log, rank) for rank in range(log.ranks)) + log.consequences())
-    assert found.cause is None
-    assert found.summary.startswith("unknown: ")
-    assert found.witnesses[0].role == "witness"
-    assert len(found.witnesses[0].ranks) == log.ranks
-
-
-def test_a_killed_rank_is_named_but_not_as_the_cause(tmp_path: Path) -> None:
-    """By whom a process was killed its own end does not say; the kernel's or Slurm's record of a full memory does."""
-    found = why(tmp_path, TORCHRUN_KILLED)
-    assert found.cause is None
-    assert found.summary == "unknown: rank 1 on gpu1 was killed (SIGKILL), by whom the logs do not say"
-    record = "[9218.12] Memory cgroup out of memory: Killed process 476 (python3) total-vm:1kB\n"
-    confirmed = why(tmp_path, TORCHRUN_KILLED, record)
-    assert confirmed.kind == "host-memory"
-
-
-def test_what_is_killed_after_a_rank_has_ended_is_not_the_suspect(tmp_path: Path) -> None:
-    ended = "srun: error: gpu1: task 5: Aborted (core dumped)\nsrun: error: gpu4: tasks 32-39: Killed\n"
-    found = why(tmp_path, "", ended)
-    assert found.suspect is not None
-    assert (found.suspect.ranks, found.suspect.node) == ((5,), "gpu1")
-
-
-def test_the_node_that_failed_is_not_the_one_that_says_so(tmp_path: Path) -> None:
-    """slurmstepd says on which node it writes, srun which one failed: the healthy one must not be kept out."""
-    said = (
-        "slurmstepd: error: *** JOB 7 ON gpu1 CANCELLED AT 2026-11-24T05:34:01 DUE TO NODE FAILURE, SEE SLURMCTLD LOG"
-        " FOR DETAILS ***\n"
-    )
-    alone = why(tmp_path, "", said)
-    assert (alone.kind, alone.cause and alone.cause.node) == ("node-failed", None)
-    found = why(tmp_path, "", f"{said}srun: error: Node failure on gpu17\n")
-    assert (found.kind, found.cause and found.cause.node) == ("node-failed", "gpu17")
-
-
-def test_a_node_is_kept_out_only_where_others_do_not_say_the_same(tmp_path: Path) -> None:
-    """A path that is wrong is missing everywhere; srun says first of another node that it ended."""
-    says = "slurmstepd-{}: error: pyxis: --container-mounts: source path does not exist: /lustre/datta\n"
-    ended = "srun: error: gpu3: tasks 0-1: Exited with exit code 1\nsrun: error: gpu4: tasks 2-3: Terminated\n"
-    one = why(tmp_path, says.format("gpu4"), ended)
-    assert one.cause is not None
-    assert (one.kind, one.cause.node, one.cause.keep_out) == ("mount", "gpu4", True)
-    both = why(tmp_path, says.format("gpu4") + says.format("gpu3"), ended)
-    assert both.cause is not None
-    assert (both.cause.node, both.cause.keep_out) == ("gpu4", False)
-    alone = why(tmp_path, says.format("gpu4"))
-    assert alone.cause is not None
-    assert not alone.cause.keep_out, "the only node of a job"
 
 
 def test_an_xid_names_the_rank_of_its_gpu(tmp_path: Path) -> None:
