@@ -105,7 +105,7 @@ def test_a_driver_that_hangs_costs_its_own_answers(place: Place, monkeypatch: py
     place.tool("nvidia-smi", "#!/bin/bash\nexec sleep 600\n")
     checks = place.ask(place.image(smi="#!/bin/sh\nexec sleep 600\n"))
     assert checks["programs of the node"].level == "blocks"
-    assert checks["programs of the node"].found == "nvidia-smi: no answer"
+    assert checks["programs of the node"].found == "nvidia-smi, nvlink: no answer"
     assert checks["GPUs of the node"].level == "blocks"
     assert checks["the image on the node"].level == "ok"
 

@@ -16,7 +16,7 @@ from training_jobs import Engine
 
 from llmb_common.errors import RequestError
 from llmb_common.planning import plan as planning
-from llmb_common.planning.divisibility import check_layout
+from llmb_common.planning.functions import check_columns
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.rendering.job import job_document
 from llmb_common.request.read import read_request
@@ -70,12 +70,12 @@ def planned(recipe: str, variables: dict[str, str], monkeypatch: pytest.MonkeyPa
 
     def remember(*arguments: Any) -> None:
         try:
-            check_layout(*arguments)
+            check_columns(*arguments)
         except RequestError as error:
             complaint.append(error.message)
 
-    monkeypatch.setattr(planning, "check_layout", remember)
-    request = read_request({"LLMB_INSTALL": "/i", **variables})
+    monkeypatch.setattr(planning, "check_columns", remember)
+    request = read_request({"LLMB_INSTALL": "/i", "PREFLIGHT": "off", **variables})
     try:
         plan = planning.make_plan(load_recipe(ROOT / recipe), ClusterConfig(), request, Machine(cluster_type="slurm"))
     except ZeroDivisionError:  # fewer GPUs than TP * PP * CP: there is no job to write

@@ -58,6 +58,8 @@ def decide(
     chosen: Cause | None = None
     if first is not None and (said is None or _strength(first) >= _STRENGTH[said.sure]):
         chosen = _cause(first, readings, places, number)
+        if said is not None and chosen.node is None and chosen.kind == said.kind:  # the scheduler knows where
+            chosen = msgspec.structs.replace(chosen, node=said.node, keep_out=said.keep_out)
     elif said is not None:
         chosen = said
     if hang is not None and (chosen is None or chosen.sure == "possible" or chosen.kind == "time-limit"):
