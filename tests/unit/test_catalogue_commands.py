@@ -298,7 +298,8 @@ def test_task_files_retries_and_groups_take_functions(site: Cli, tmp_path: Path)
         ("gpt_oss_120b-smoke", 1, "COMPLETED"),
         *[("kimi_k2-smoke", gpus, "COMPLETED") for gpus in (1, 1, 2, 2)],
     ]
-    again = site("retry", runs[0]["run_id"])
+    (chosen,) = [run["run_id"] for run in runs if run["model_size"] == "gpt_oss_120b-smoke"]
+    again = site("retry", chosen)
     assert again.status == 0, again.err
     groups = site("results", "--group", "--json").data["groups"]
     assert {(group["title"], len(group["run_ids"])) for group in groups} == {
