@@ -10,7 +10,7 @@ from llmb_common.slurm.options import is_option, option_name
 _SCALE = "--scale GPUS: tasks and nodes follow from it"
 _HERE = {
     **dict.fromkeys(("nodes", "ntasks", "gpus", "num-gpus", "num-nodes", "ntasks-per-node"), _SCALE),
-    **dict.fromkeys(("image", "container-image", "container"), "--env RUN_CONF_IMAGE=IMAGE"),
+    **dict.fromkeys(("container-image", "container"), "--image IMAGE"),
     **dict.fromkeys(("mounts", "container-mounts"), "--env RUN_CONF_MOUNTS=/SOURCE:/TARGET"),
     **dict.fromkeys(("steps", "num-steps", "iterations"), "--max-steps N"),
     **dict.fromkeys(("model", "recipe"), "-w WORKLOAD -s SIZE"),

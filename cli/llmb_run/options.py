@@ -97,6 +97,7 @@ job_settings = together(
     gpu_type,
     setting("CONFIG_VARIANT", shell_complete=completion.variants),
     setting("LLMB_ENGINE", shell_complete=completion.engines),
+    setting("RUN_CONF_IMAGE"),
     setting("MAX_STEPS"),
     setting("TIME_LIMIT"),
     several("--env", metavar="NAME=VALUE", help="Set a variable of the job or of launch.sh; repeatable."),

@@ -141,6 +141,29 @@ def test_the_yaml_form(tmp_path: Path, place: Place) -> None:
     assert asks[-1].profile
 
 
+def test_a_list_anywhere_is_a_sweep(tmp_path: Path, place: Place) -> None:
+    text = """\
+defaults: {env: {NCCL_ALGO: [Ring, Tree]}, set: {mbs: 2}, scale: 8}
+tasks:
+  - workload: grok1
+    set: {mbs: [1, 2], fsdp: false}
+    engine: ["0.3", "0.6"]
+    zip: {tp: [4, 8], scale: [512, 1024]}
+    overrides:
+      - when: {tp: 8, NCCL_ALGO: [Ring], mbs: 1, engine: "0.6"}
+        use: {env: {NCCL_ALGO: NVLS}, max_steps: 9}
+"""
+    asks = read(tmp_path, place, text)
+    assert len(asks) == 2 * 2 * 2 * 2
+    assert {(ask.columns["tp"], ask.scale) for ask in asks} == {("4", "512"), ("8", "1024")}
+    first, second = asks[:2]
+    assert first.varied == {"NCCL_ALGO": "Ring", "engine": "0.3", "mbs": "1", "tp": "4", "scale": "512"}
+    assert second.varied == first.varied | {"tp": "8", "scale": "1024"}
+    (overridden,) = (ask for ask in asks if ask.max_steps)
+    assert overridden.environment == {"NCCL_ALGO": "NVLS"}
+    assert (overridden.columns, overridden.engine) == ({"mbs": "1", "fsdp": "false", "tp": "8"}, "0.6")
+
+
 WRONG_YAML = {
     "tasks: []\n": ":1: tasks is empty",
     "tasks:\n  - workload: grok1\n    size: []\n": ":3: tasks[0].size is empty",
@@ -151,6 +174,12 @@ WRONG_YAML = {
     "tasks:\n  - workload: grok1\n    set: {tp: 4, TP: 4}\n": ":2: --set: tp is given twice",
     "defaults:\n  set: {tpp: 4}\ntasks:\n  - workload: grok1\n": ":1: --set: no column 'tpp'",
     "tasks:\n  - workload: grok1\n    scal: 512\n": ":3: unknown key 'scal' (did you mean 'scale'?)",
+    "tasks:\n  - workload: grok1\n    set: {tp: [4, 4]}\n": ":2: tp: 4 is given twice",
+    "tasks:\n  - workload: grok1\n    zip: {tp: [1, 2], pp: [4]}\n": ":2: values that change together are as many",
+    "tasks:\n  - workload: grok1\n    set: {tp: 4}\n    zip: {tp: [1, 2], pp: [4, 2]}\n": ":2: tp is given, and zipped",
+    "tasks:\n  - workload: grok1\n    overrides:\n      - {when: {tpp: 4}, use: {max_steps: 9}}\n": ":4: 'tpp' cannot",
+    "tasks:\n  - workload: grok1\n    overrides:\n"
+    "      - {when: {size: 314b}, use: {set: {tp: [1, 2]}}}\n": ":4: tp: an override has one value",
     "tasks:\n  - size: 8b\n": ":2: the key 'workload' is missing",
     "tasks:\n  - workload: grok1\n    repeats: 0\n": ":3: ",
     "tasks:\n  - workload: grok1\n    scale: -8\n": ":3: ",

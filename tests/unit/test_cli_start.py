@@ -143,7 +143,7 @@ def test_an_error_names_its_field_to_programs(cli: Cli) -> None:
     ("option", "instead"),
     [
         *(("--qos", "--slurm-arg qos=VALUE"), ("-q", "--slurm-arg qos=VALUE"), ("--tp", "--set tp=VALUE")),
-        *(("--partition", "--slurm-arg partition=VALUE"), ("--image", "--env RUN_CONF_IMAGE=IMAGE")),
+        *(("--partition", "--slurm-arg partition=VALUE"), ("--container-image", "--image IMAGE")),
         *(
             ("--nodes", "--scale GPUS"),
             ("-N", "--scale GPUS"),

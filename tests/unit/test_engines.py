@@ -135,7 +135,7 @@ def test_the_image_of_the_other_engine_is_refused_unless_the_check_is_off(tmp_pa
     other = {**PUBLISHED, "RUN_CONF_IMAGE": "/images/nvidia+nemo+26.08.sqsh"}
     with pytest.raises(RequestError, match=r"has Megatron-Bridge 0.6, and the job is planned for 0.3") as caught:
         plan_for(tmp_path, **other)
-    assert caught.value.remedy == "set LLMB_ENGINE=0.6, or unset RUN_CONF_IMAGE"
+    assert caught.value.remedy == "set LLMB_ENGINE=0.6, or leave RUN_CONF_IMAGE out"
     assert plan_for(tmp_path, **other, LLMB_ENGINE="0.6").image == other["RUN_CONF_IMAGE"]
     assert plan_for(tmp_path, **other, LLMB_ENGINE_CHECK="off").engine == "0.3"
 

@@ -23,7 +23,7 @@ from llmb_common.words import (
 )
 from llmb_install.answers.checks import check
 from llmb_install.doctor.command import doctor
-from llmb_run.starting.requests import check_job_variable
+from llmb_run.starting.said import check_job_variable
 from support.golden import GOLDEN
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -152,11 +152,11 @@ ANYTHING = {
     *(
         (command, option)
         for command in ("health", "plan", "single", "submit")
-        for option in ("--nodelist", "--exclude", "--reservation")
+        for option in ("--image", "--nodelist", "--exclude", "--reservation")
     ),
 }
-"""What may be any text: Slurm also takes files of nodes, and of runs that nobody has made there are none. A page takes
-four seconds to make, and is written as the other reports are."""
+"""What may be any text: Slurm also takes files of nodes, images are looked at before a submission, and of runs that
+nobody has made there are none. A page takes four seconds to make, and is written as the other reports are."""
 NOT_REACHED = {
     *(("accept", "--folder"), ("accept", "--sign"), ("accept sign", "--key"), ("archive verify", "--sha256")),
     *(("accept verify", "--sha256"), ("accept verify", "--signers")),

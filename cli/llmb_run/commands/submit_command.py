@@ -87,10 +87,7 @@ def command(
     asks = sweep(
         base,
         place,
-        workloads=split(workload),
-        sizes=split(size),
-        dtypes=split(dtype),
-        scales=split(scale),
+        {"workload": split(workload), "size": split(size), "dtype": split(dtype), "scale": split(scale)},
         min_scale=min_scale,
         max_scale=max_scale,
         repeats=repeats,

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from llmb_common.errors import RequestError, did_you_mean, located
+from llmb_common.errors import RequestError, located
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.request.fields import FieldNames
 from llmb_common.request.read import Request
-from llmb_common.request.variables import COLUMNS, VARIABLES
-from llmb_common.secrets import is_secret_name
-from llmb_common.slurm.hostlist import expand
-from llmb_common.slurm.options import option_name, override_additional, parse_additional
-from llmb_common.words import is_variable_name, job_variable_problem
+from llmb_common.request.variables import VARIABLES
+from llmb_common.slurm.options import override_additional
 from llmb_run.place import CatalogEntry, Place
+from llmb_run.starting.said import columns_of, environment_of, slurm_of
+
+FIELDS = {
+    "MODEL_SIZE": "size",
+    "DTYPE": "dtype",
+    "JOB_TOTAL_GPUS": "scale",
+    "GPU_TYPE": "gpu_type",
+    "CONFIG_VARIANT": "variant",
+    "LLMB_ENGINE": "engine",
+    "RUN_CONF_IMAGE": "image",
+    "MAX_STEPS": "max_steps",
+    "TIME_LIMIT": "time_limit",
+    "ENABLE_PROFILE": "profile",
+    "FORCE": "force",
+    "PREFLIGHT": "preflight",
+}
+"""The variables of ``launch.sh`` that have an option of their own, and the field of an ``Ask`` that it fills."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +46,7 @@ class Ask:
     gpu_type: str | None = None
     variant: str | None = None
     engine: str | None = None
+    image: str | None = None
     max_steps: str | None = None
     time_limit: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -45,12 +60,27 @@ class Ask:
     """Which of several equal jobs this is, from 1."""
     where: str = field(default="", compare=False)
     """File and line of the task."""
+    varied: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """The combination of a sweep that this is: its value in each dimension (``starting.varying``)."""
 
     @property
     def title(self) -> str:
         words = [self.where and f"{self.where}:", self.workload, self.size, self.dtype]
         words.append(self.scale and f"{self.scale} GPUs")
-        return " ".join(word for word in words if word)
+        return " ".join([*(word for word in words if word), *self._changes("workload", "size", "dtype", "scale")])
+
+    def value(self, dimension: str) -> str | None:
+        """What is asked for in ``dimension`` (``starting.varying``); None: not said."""
+        named: str | None = getattr(self, dimension, None) if dimension in FIELDS.values() else None
+        return named or self.columns.get(dimension) or self.environment.get(dimension)
+
+    @property
+    def combination(self) -> str:
+        """``tp=2 mbs=1``, for people."""
+        return " ".join(self._changes())
+
+    def _changes(self, *without: str) -> list[str]:
+        return [f"{name}={value}" for name, value in self.varied.items() if name not in without]
 
 
 def ask_of(
@@ -87,6 +117,14 @@ class Asked:
     plan: JobPlan
 
 
+@dataclass(frozen=True)
+class Refused:
+    """A job that cannot be planned, and why."""
+
+    ask: Ask
+    error: RequestError
+
+
 def variables_for(ask: Ask, place: Place, *, base: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The variables of ``launch.sh`` that ask for ``ask``: the caller's environment, then the options."""
     variables = {**base, "LLMB_INSTALL": str(place.install), **ask.environment, **_said(ask)}
@@ -101,19 +139,8 @@ def variables_for(ask: Ask, place: Place, *, base: Mapping[str, str] = os.enviro
 
 def _said(ask: Ask) -> dict[str, str]:
     """The variables that ``ask`` sets by options of their own, which win over all others."""
-    said = {
-        "MODEL_SIZE": ask.size,
-        "DTYPE": ask.dtype,
-        "JOB_TOTAL_GPUS": ask.scale,
-        "GPU_TYPE": ask.gpu_type,
-        "CONFIG_VARIANT": ask.variant,
-        "LLMB_ENGINE": ask.engine,
-        "MAX_STEPS": ask.max_steps,
-        "TIME_LIMIT": ask.time_limit,
-        "ENABLE_PROFILE": "true" if ask.profile else None,
-        "FORCE": "true" if ask.force else None,
-        "PREFLIGHT": ask.preflight,
-    }
+    said = {name: getattr(ask, known) for name, known in FIELDS.items()}
+    said = {name: "true" if value is True else value for name, value in said.items() if value is not False}
     return {name: value for name, value in said.items() if value is not None}
 
 
@@ -145,25 +172,15 @@ def plan_all(asks: Iterable[Ask], place: Place, *, skip_unsupported: bool = Fals
 
     Raises the error where there is one job; RequestError that lists all that cannot be planned where there are more.
     """
-    planned: list[Asked] = []
-    problems: list[str] = []
     all_asks = list(asks)
-    assert place.install  # without one nothing can be planned: say so once
-    refuse_one_folder_for_many(all_asks)
-    for ask in all_asks:
-        # Repeats follow each other, and have one plan.
-        last = planned[-1] if planned else None
-        if last is not None and replace(last.ask, repeat=ask.repeat) == ask:
-            planned.append(replace(last, ask=ask))
-            continue
-        outcome = _plan_or_error(ask, place)
-        if isinstance(outcome, Asked):
-            planned.append(outcome)
-        elif len(all_asks) == 1:
-            with located(ask.where) if ask.where else nullcontext():
-                raise outcome
-        elif (problem := f"{ask.title}: {outcome.message}") not in problems:
-            problems.append(problem)
+    outcomes = list(plan_each(all_asks, place))
+    refused = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
+    if refused and len(all_asks) == 1:
+        ask = refused[0].ask
+        with located(ask.where) if ask.where else nullcontext():
+            raise refused[0].error
+    planned = [outcome for outcome in outcomes if isinstance(outcome, Asked)]
+    problems = list(dict.fromkeys(f"{item.ask.title}: {item.error.message}" for item in refused))
     if problems and not (skip_unsupported and planned):
         raise RequestError(
             "nothing was started; these jobs cannot be planned:\n  " + "\n  ".join(problems),
@@ -172,11 +189,28 @@ def plan_all(asks: Iterable[Ask], place: Place, *, skip_unsupported: bool = Fals
     return planned, problems
 
 
-def _plan_or_error(ask: Ask, place: Place) -> Asked | RequestError:
+def plan_each(asks: Sequence[Ask], place: Place) -> Iterator[Asked | Refused]:
+    """What becomes of every ask, in their order. Repeats that follow each other have one plan.
+
+    Raises:
+        RequestError: none of them can be planned here, whatever they ask for
+    """
+    assert place.install  # without one nothing can be planned: say so once
+    refuse_one_folder_for_many(asks)
+    last: Asked | Refused | None = None
+    for ask in asks:
+        if last is not None and replace(last.ask, repeat=ask.repeat) == ask:
+            last = replace(last, ask=ask)
+        else:
+            last = _planned_or_refused(ask, place)
+        yield last
+
+
+def _planned_or_refused(ask: Ask, place: Place) -> Asked | Refused:
     try:
         return plan_ask(ask, place)
     except RequestError as error:
-        return error
+        return Refused(ask, error)
 
 
 def refuse_one_folder_for_many(asks: Sequence[Ask]) -> None:
@@ -201,95 +235,3 @@ def refuse_several(options: Mapping[str, str | None]) -> None:
                 f"{option} {value}: single starts one job",
                 remedy=f"llmb-run submit ... {option} {value} starts several",
             )
-
-
-def environment_of(values: Sequence[str]) -> dict[str, str]:
-    """``--env NAME=VALUE`` options.
-
-    Raises:
-        RequestError: it is anything else, or a secret
-    """
-    result: dict[str, str] = {}
-    for text in values:
-        name, equals, value = text.partition("=")
-        if not equals or not is_variable_name(name):
-            raise RequestError(f"--env {text!r} is not NAME=VALUE", remedy="for example --env NCCL_DEBUG=INFO")
-        check_job_variable(name, value, "--env")
-        _refuse_twice(name, result, "--env")
-        result[name] = value
-    return result
-
-
-def check_job_variable(name: str, value: str, where: str) -> None:
-    """Refuse what a job cannot be given.
-
-    Raises:
-        RequestError: it is not a name, is a secret, has a line break, or is the script's own
-    """
-    if is_secret_name(name):
-        raise RequestError(
-            f"{where}: {name} looks like a secret, which does not belong on a command line or in a task file",
-            remedy=f"export {name} in the environment instead: jobs receive it by name",
-            code="secret",
-        )
-    if problem := job_variable_problem(name, value):
-        raise RequestError(f"{where}: {problem}", remedy="correct it, or leave it out")
-    if name in ("DRY_RUN", "PATH") or name.startswith(("LLMB_", "SLURM_")):
-        raise RequestError(f"{where}: {name} cannot be set for a job", remedy="export it before llmb-run")
-
-
-def columns_of(values: Sequence[str]) -> dict[str, str]:
-    """``--set COLUMN=VALUE`` options, by the plan's names (tp, pp, gbs, ...).
-
-    Raises:
-        RequestError: there is no such column, or no value
-    """
-    known = {variable.lower(): column for variable, column in COLUMNS.items()}
-    result: dict[str, str] = {}
-    for text in values:
-        name, equals, value = text.partition("=")
-        key = name.strip().lower().replace("-", "_")
-        if not equals or not value.strip():
-            raise RequestError(f"--set {text!r} is not COLUMN=VALUE", remedy="for example --set tp=4")
-        if key not in known:
-            is_variable = name.strip().upper() in VARIABLES
-            raise RequestError(
-                f"--set: no column {name!r}{did_you_mean(key, known)}",
-                remedy=f"--env {text}" if is_variable else f"one of {', '.join(known)}",
-            )
-        _refuse_twice(key, result, "--set")
-        result[key] = value.strip()
-    return result
-
-
-def _refuse_twice(name: str, given: Collection[str], option: str) -> None:
-    """Also where both say the same: a line that says a thing twice was put together wrongly."""
-    if name in given:
-        raise RequestError(f"{option}: {name} is given twice", remedy="give it once")
-
-
-def slurm_of(values: Sequence[str], said: str = "--slurm-arg", **named: str | None) -> dict[str, str]:
-    """What ``said`` gives, and the options with a name (nodelist, exclude, ...), as ``Ask.slurm``.
-
-    Raises:
-        RequestError: one is not an option for Slurm, or given twice
-    """
-    parts: dict[str, str] = {}
-    for text in values:
-        if ";" in text:
-            raise RequestError(f"{said} {text!r} contains a semicolon", remedy="one option at a time")
-        _refuse_twice(option_name(text), set(map(option_name, parts)), said)
-        parts[text] = said
-    for name, value in named.items():
-        if value is None:
-            continue
-        if ";" in value:
-            raise RequestError(f"--{name} {value!r} is not a valid value", remedy=f"for example --{name} n1,n2")
-        if name != "reservation" and "/" not in value:  # with one it is a file that has the list
-            with located(f"--{name}"):
-                expand(value)
-        _refuse_twice(name, set(map(option_name, parts)), said)
-        parts[f"{name}={value}"] = f"--{name}"
-    for part, option in parts.items():
-        parse_additional(part, option)
-    return parts

@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,6 +16,7 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.slurm.options import begin_in
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask, names_for, variables_for
+from llmb_run.starting.varying import Dimensions, changed, combinations
 
 if TYPE_CHECKING:
     from llmb_common.planning.case import Given
@@ -57,32 +57,57 @@ def _require_queue(kind: ClusterType) -> None:
 def sweep(
     base: Ask,
     place: Place,
+    dimensions: Dimensions,
+    zipped: Sequence[Dimensions] = (),
     *,
-    workloads: Sequence[str],
-    sizes: Sequence[str] = (),
-    dtypes: Sequence[str] = (),
-    scales: Sequence[str] = (),
     min_scale: int | None = None,
     max_scale: int | None = None,
     repeats: int = 1,
     spread: int = 0,
 ) -> list[Ask]:
-    """One ask per combination and repeat; an empty list of values leaves the choice to the recipe.
+    """One ask per combination and repeat; a dimension without values leaves the choice to the recipe.
 
-    Scales are those given, or the documented ones where ``all`` or a bound is given. Repeats are spread evenly over
-    ``spread`` days, beginning today.
+    The ``workload`` is among the dimensions. Scales are those given, or the documented ones where ``all`` or a bound is
+    given. Repeats are spread evenly over ``spread`` days, beginning today.
 
     Raises:
         RequestError: a name or a number is wrong, or no scale is within the bounds
     """
-    if not workloads:
-        raise RequestError("no workload is given", remedy="-w NAME; llmb-run list shows them")
-    if (min_scale or max_scale) and any(scale.lower() != "all" for scale in scales):
+    given = {name: values for name, values in dimensions.items() if values}
+    scales = given.get("scale", [])
+    _check_scales(scales, bounded=bool(min_scale or max_scale))
+    kind = place.cluster.cluster_type
+    if spread > 1 and kind is not None:
+        _require_queue(kind)
+    assert place.install  # without one nothing can be planned: say so once
+    given = _check_names(base, place, given)
+    for name in sorted(set(given) & {name for group in zipped for name in group}):
+        raise RequestError(f"{name} is given, and zipped", remedy="give its values once")
+    single = {name: values[0] for name, values in given.items() if len(values) == 1 and name != "scale"}
+    several = {name: values for name, values in given.items() if len(values) > 1 and name != "scale"}
+    base = replace(changed(base, single), varied={})
+    asks: list[Ask] = []
+    for combination in combinations(several, zipped):
+        ask = changed(base, combination)
+        for gpus in _scales(ask, place, scales, min_scale, max_scale):
+            at = changed(ask, {"scale": gpus}) if len(scales) > 1 and gpus else replace(ask, scale=gpus)
+            for number in range(1, repeats + 1):
+                day = (number - 1) * spread // repeats
+                begin = {**ask.slurm, begin_in(day): "--spread"} if day else ask.slurm
+                asks.append(replace(at, repeat=number, slurm=begin))
+    if not asks:
+        raise RequestError("no documented scale lies within the bounds", remedy="llmb-run list shows the scales")
+    return asks
+
+
+def _check_scales(scales: Sequence[str], *, bounded: bool) -> None:
+    every = any(scale.lower() == "all" for scale in scales)
+    if bounded and scales and not (every and len(scales) == 1):
         raise RequestError(
             f"--scale {','.join(scales)} beside bounds of scales: one of them has no effect",
             remedy="give the scales, or --min-scale and --max-scale (in a file min_scale and max_scale)",
         )
-    if len(scales) > 1 and any(scale.lower() == "all" for scale in scales):
+    if len(scales) > 1 and every:
         raise RequestError(
             f"--scale {','.join(scales)}: beside all the others have no effect", remedy="give all, or the scales"
         )
@@ -91,32 +116,23 @@ def sweep(
             raise RequestError(
                 f"--scale {scale} is not a number of GPUs", remedy="llmb-run list shows the scales; or --scale all"
             )
-    kind = place.cluster.cluster_type
-    if spread > 1 and kind is not None:
-        _require_queue(kind)
-    assert place.install  # without one nothing can be planned: say so once
-    recipes = [_given(replace(base, workload=name), place).recipe for name in workloads]
-    for size in sizes:
+
+
+def _check_names(base: Ask, place: Place, given: Dimensions) -> dict[str, Sequence[str]]:
+    """``given`` with workloads by their names, where none of its sizes and dtypes is a slip."""
+    if "workload" not in given and not base.workload:
+        raise RequestError("no workload is given", remedy="-w NAME; llmb-run list shows them")
+    names = given.get("workload") or [base.workload]
+    recipes = [_given(replace(base, workload=name), place).recipe for name in names]
+    for size in given.get("size", ()):
         # A size of one of several workloads is a combination; a size of none is a slip.
         if not any(size.lower() in recipe.sizes for recipe in recipes):
             recipes[0].model(size)
-    for wanted in dtypes:
+    for wanted in given.get("dtype", ()):
         known = sorted({configuration.dtype for recipe in recipes for configuration in recipe.configurations})
         if wanted.lower() not in known:
             raise RequestError(f"--dtype {wanted}: no configuration has it", remedy=f"it is one of {', '.join(known)}")
-    asks: list[Ask] = []
-    all_sizes: Sequence[str | None] = sizes or [base.size]
-    all_dtypes: Sequence[str | None] = dtypes or [base.dtype]
-    for recipe, model_size, dtype in product(recipes, all_sizes, all_dtypes):
-        ask = replace(base, workload=recipe.workload, size=model_size, dtype=dtype)
-        for gpus in _scales(ask, place, scales, min_scale, max_scale):
-            for number in range(1, repeats + 1):
-                day = (number - 1) * spread // repeats
-                begin = {**ask.slurm, begin_in(day): "--spread"} if day else ask.slurm
-                asks.append(replace(ask, scale=gpus, repeat=number, slurm=begin))
-    if not asks:
-        raise RequestError("no documented scale lies within the bounds", remedy="llmb-run list shows the scales")
-    return asks
+    return {"workload": [recipe.workload for recipe in recipes]} | {k: v for k, v in given.items() if k != "workload"}
 
 
 def _scales(

@@ -11,6 +11,9 @@ from llmb_common.strict_yaml import read_text
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask
 
+_LATER = ("image",)
+"""Fields of an ``Ask`` that older versions lack: where they say nothing, jobs keep the names that those gave them."""
+
 
 def read_tasks(path: Path, place: Place) -> list[Ask]:
     """Every job of the file, in its order.
@@ -37,7 +40,8 @@ def keys_of(path: Path, asks: list[Ask], round_name: str = "") -> list[str]:
     seen: dict[str, int] = {}
     keys = []
     for ask in asks:
-        content = "\n".join(f"{field.name}={_text(getattr(ask, field.name))}" for field in fields(ask) if field.compare)
+        said = {field.name: getattr(ask, field.name) for field in fields(ask) if field.compare}
+        content = "\n".join(f"{name}={_text(value)}" for name, value in said.items() if value or name not in _LATER)
         where = str(path.resolve())
         digest = hashlib.sha256(f"{where}\n{round_name}\n{content}".encode()).hexdigest()[:16]
         seen[digest] = seen.get(digest, 0) + 1

@@ -100,9 +100,7 @@ def _task(line: str, at: str, base: Ask, place: Place) -> list[Ask]:
         return sweep(
             replace(base, profile=wanted),
             place,
-            workloads=[base.workload],
-            dtypes=dtypes,
-            scales=scales,
+            {"dtype": dtypes, "scale": scales},
             repeats=int(repeats[0]),
         )
 

@@ -15,13 +15,18 @@
         overrides:                  # the last one that fits wins
           - when: {size: 70b, scale: 128}
             use: {time_limit: "01:30:00", set: {recompute_layers: 8}}
+      - workload: pretrain_grok1
+        scale: 128
+        set: {mbs: [1, 2]}          # so are these, and of engine, image, variant and gpu_type
+        env: {NCCL_ALGO: [Ring, Tree]}
+        zip: {tp: [4, 8], pp: [8, 4]}   # these change together
 
 ``env`` and ``set`` of a task are added to those of the defaults, those of an override to the task's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
@@ -30,8 +35,10 @@ import msgspec
 from llmb_common.errors import ConfigError, located
 from llmb_common.strict_yaml import convert, load_text
 from llmb_run.place import Place
-from llmb_run.starting.requests import Ask, check_job_variable, columns_of, slurm_of
+from llmb_run.starting.requests import Ask
+from llmb_run.starting.said import check_job_variable, columns_of, slurm_of
 from llmb_run.starting.sweeps import sweep
+from llmb_run.starting.varying import NAMED, changed, dimension
 
 T = TypeVar("T")
 At = Callable[[str], str]
@@ -40,35 +47,32 @@ At = Callable[[str], str]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Repeats = Annotated[int, msgspec.Meta(ge=1, le=10000)]
 Words = str | tuple[str, ...]
-Values = dict[str, str | int]
+Value = str | int | bool
+Values = dict[str, Value | tuple[Value, ...]]
+"""Of each name one value, or a list: a sweep."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What every level may say of a job. None: not said here."""
 
     profile: bool | None = None
-    gpu_type: str | None = None
-    variant: str | None = None
-    engine: str | None = None
+    gpu_type: Words | None = None
+    variant: Words | None = None
+    engine: Words | None = None
+    image: Words | None = None
     max_steps: Positive | None = None
     time_limit: str | Positive | None = None
     env: Values = {}
-    set: dict[str, str | int | bool] = {}
+    set: Values = {}
     slurm: dict[str, str | int | None] = {}
     force: bool | None = None
     preflight: str | None = None
 
 
-class When(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which jobs of a task an override is for; every condition must hold."""
-
-    size: Words | None = None
-    dtype: Words | None = None
-    scale: Positive | tuple[Positive, ...] | None = None
-
-
 class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    when: When
+    """``when``: the value of dimensions, or values; every condition must hold."""
+
+    when: Values
     use: Settings
 
 
@@ -83,6 +87,7 @@ class Sweep(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class Task(Sweep, frozen=True, kw_only=True, forbid_unknown_fields=True):
     workload: Words
+    zip: Values = {}
     overrides: tuple[Override, ...] = ()
 
 
@@ -142,62 +147,73 @@ def asks_of_task(task: Task, defaults: Sweep, place: Place, path: str, at: At) -
         ConfigError: something in it is wrong; with file and line
     """
     with located(at("$.defaults")):
-        base = _with(Ask(workload=""), defaults)
+        base, usual = _with(Ask(workload=""), defaults), _said(defaults)
     with located(at(path)):
-        base = _with(base, task)
+        base, own = _with(base, task), _said(task)
+        zipped = {dimension(name): _words(values) for name, values in task.zip.items()}
+        usual = {name: values for name, values in usual.items() if name not in zipped}
         # A task that says which scales it runs at says all of it.
-        scaled = task if (task.scale, task.min_scale, task.max_scale) != (None, None, None) else defaults
+        scaled = (task.scale, task.min_scale, task.max_scale) != (None, None, None) or "scale" in zipped
+        bounds = task if scaled else defaults
         asks = sweep(
             base,
             place,
-            workloads=_words(task.workload),
-            sizes=_words(task.size or defaults.size),
-            dtypes=_words(task.dtype or defaults.dtype),
-            scales=_words(scaled.scale),
-            min_scale=scaled.min_scale,
-            max_scale=scaled.max_scale,
+            usual | ({"scale": []} if scaled else {}) | own,
+            [zipped] if zipped else [],
+            min_scale=bounds.min_scale,
+            max_scale=bounds.max_scale,
             repeats=task.repeats or defaults.repeats or 1,
         )
     for number, override in enumerate(task.overrides):
         with located(at(f"{path}.overrides[{number}]")):
             fits = [_fits(ask, override.when) for ask in asks]
+            use = _said(override.use)
+            for name in (name for name, values in use.items() if len(values) > 1):
+                raise ConfigError(f"{name}: an override has one value of each", remedy="a list belongs into the task")
             if not any(fits):
                 raise ConfigError("an override matches no job of its task", remedy="correct its 'when', or remove it")
-            asks = [_with(ask, override.use) if fit else ask for ask, fit in zip(asks, fits, strict=True)]
+            asks = [_overridden(ask, override.use, use) if fit else ask for ask, fit in zip(asks, fits, strict=True)]
     return asks
 
 
 def _words(value: Any) -> list[str]:
     if value is None:
         return []
-    return [str(item) for item in value] if isinstance(value, tuple) else [str(value)]
+    values = value if isinstance(value, tuple) else (value,)
+    return [str(item).lower() if isinstance(item, bool) else str(item) for item in values]
 
 
-def _fits(ask: Ask, when: When) -> bool:
-    pairs = ((ask.size, when.size), (ask.dtype, when.dtype), (ask.scale, when.scale))
-    return all(wanted is None or actual in _words(wanted) for actual, wanted in pairs)
+def _fits(ask: Ask, when: Values) -> bool:
+    return all(ask.value(dimension(name)) in _words(wanted) for name, wanted in when.items())
+
+
+def _said(settings: Settings) -> dict[str, list[str]]:
+    """The values of every dimension that ``settings`` name."""
+    found = {name: _words(value) for name in NAMED if (value := getattr(settings, name, None))}
+    columns = columns_of([f"{name}={','.join(_words(value))}" for name, value in settings.set.items()])
+    found |= {name: values.split(",") for name, values in columns.items()}
+    for name, values in settings.env.items():
+        found[name] = _words(values)
+        for value in found[name]:
+            check_job_variable(name, value, "env")
+    return found
+
+
+def _overridden(ask: Ask, settings: Settings, said: Mapping[str, Sequence[str]]) -> Ask:
+    return _with(changed(ask, {name: values[0] for name, values in said.items()}), settings)
 
 
 def _with(ask: Ask, settings: Settings) -> Ask:
-    """``ask`` with what ``settings`` say."""
-    for name, value in settings.env.items():
-        check_job_variable(name, str(value), "env")
-    names = ("profile", "gpu_type", "variant", "engine", "force", "preflight")
-    said: Any = {name: getattr(settings, name) for name in names}
+    """``ask`` with what ``settings`` say besides dimensions."""
+    said: Any = {name: getattr(settings, name) for name in ("profile", "force", "preflight")}
     said = {name: value for name, value in said.items() if value is not None}
     return replace(
         ask,
         **said,
         max_steps=ask.max_steps if settings.max_steps is None else str(settings.max_steps),
         time_limit=ask.time_limit if settings.time_limit is None else str(settings.time_limit),
-        environment={**ask.environment, **{name: str(value) for name, value in settings.env.items()}},
-        columns={**ask.columns, **columns_of([f"{key}={_word(value)}" for key, value in settings.set.items()])},
         slurm={
             **ask.slurm,
             **slurm_of([k if v is None else f"{k}={v}" for k, v in settings.slurm.items()], "slurm"),
         },
     )
-
-
-def _word(value: str | int | bool) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

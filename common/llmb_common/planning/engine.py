@@ -269,8 +269,9 @@ def _check_image(case: Case, engine: str) -> None:
     checked = request.tuning.get("LLMB_ENGINE_CHECK", "").strip().lower() != "off"
     if checked and not _is_of(held, wanted) and (minor(held) in case.recipe.engines or is_newer(engine)):
         has = held if minor(held) == engine else minor(held)
+        image = request.say("RUN_CONF_IMAGE", request.image)
         raise RequestError(
-            f"RUN_CONF_IMAGE={request.image} has Megatron-Bridge {has}, and the job is planned for {wanted}",
-            remedy=f"set {request.say('LLMB_ENGINE', has)}, or unset RUN_CONF_IMAGE",
+            f"{image} has Megatron-Bridge {has}, and the job is planned for {wanted}",
+            remedy=f"set {request.say('LLMB_ENGINE', has)}, or leave {request.say('RUN_CONF_IMAGE')} out",
             field="RUN_CONF_IMAGE",
         )

@@ -291,7 +291,8 @@ def _image(case: Case, engine: str, install: Path) -> str | None:
     request, cluster = case.request, case.cluster
     if not case.containers:
         if request.image:
-            raise RequestError("RUN_CONF_IMAGE: this site runs without containers", remedy="unset RUN_CONF_IMAGE")
+            said = request.say("RUN_CONF_IMAGE")
+            raise RequestError(f"{said}: this site runs without containers", remedy=f"leave {said} out")
         return None
     if request.image:
         return request.image

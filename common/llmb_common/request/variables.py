@@ -97,7 +97,7 @@ VARIABLES: dict[str, Variable] = {
     "SBATCH_ACCOUNT": Variable("Slurm account", SITE),
     "SBATCH_PARTITION": Variable("Slurm partition", SITE),
     "ADDITIONAL_SLURM_PARAMS": Variable("semicolon-separated key=value or flag"),
-    "RUN_CONF_IMAGE": Variable("another container image", "{image}"),
+    "RUN_CONF_IMAGE": Variable("another container image", "{image}", option="--image", metavar="IMAGE"),
     "RUN_CONF_MOUNTS": Variable("extra container mounts, comma-separated"),
     "ENABLE_PROFILE": Variable("profile with Nsight Systems", _OFF, option="--profile"),
     "PROFILE_START_STEP": Variable("first profiled step", "{profile_start}"),

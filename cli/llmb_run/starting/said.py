@@ -1,0 +1,104 @@
+"""What options and the keys of task files say of a job, each value checked where it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from llmb_common.errors import RequestError, did_you_mean, located
+from llmb_common.request.variables import COLUMNS, VARIABLES
+from llmb_common.secrets import is_secret_name
+from llmb_common.slurm.hostlist import expand
+from llmb_common.slurm.options import option_name, parse_additional
+from llmb_common.words import is_variable_name, job_variable_problem
+
+
+def environment_of(values: Sequence[str]) -> dict[str, str]:
+    """``--env NAME=VALUE`` options.
+
+    Raises:
+        RequestError: it is anything else, or a secret
+    """
+    result: dict[str, str] = {}
+    for text in values:
+        name, equals, value = text.partition("=")
+        if not equals or not is_variable_name(name):
+            raise RequestError(f"--env {text!r} is not NAME=VALUE", remedy="for example --env NCCL_DEBUG=INFO")
+        check_job_variable(name, value, "--env")
+        _refuse_twice(name, result, "--env")
+        result[name] = value
+    return result
+
+
+def check_job_variable(name: str, value: str, where: str) -> None:
+    """Refuse what a job cannot be given.
+
+    Raises:
+        RequestError: it is not a name, is a secret, has a line break, or is the script's own
+    """
+    if is_secret_name(name):
+        raise RequestError(
+            f"{where}: {name} looks like a secret, which does not belong on a command line or in a task file",
+            remedy=f"export {name} in the environment instead: jobs receive it by name",
+            code="secret",
+        )
+    if problem := job_variable_problem(name, value):
+        raise RequestError(f"{where}: {problem}", remedy="correct it, or leave it out")
+    if name in ("DRY_RUN", "PATH") or name.startswith(("LLMB_", "SLURM_")):
+        raise RequestError(f"{where}: {name} cannot be set for a job", remedy="export it before llmb-run")
+
+
+def columns_of(values: Sequence[str]) -> dict[str, str]:
+    """``--set COLUMN=VALUE`` options, by the plan's names (tp, pp, gbs, ...).
+
+    Raises:
+        RequestError: there is no such column, or no value
+    """
+    known = {variable.lower(): column for variable, column in COLUMNS.items()}
+    result: dict[str, str] = {}
+    for text in values:
+        name, equals, value = text.partition("=")
+        key = name.strip().lower().replace("-", "_")
+        if not equals or not value.strip():
+            raise RequestError(f"--set {text!r} is not COLUMN=VALUE", remedy="for example --set tp=4")
+        if key not in known:
+            is_variable = name.strip().upper() in VARIABLES
+            raise RequestError(
+                f"--set: no column {name!r}{did_you_mean(key, known)}",
+                remedy=f"--env {text}" if is_variable else f"one of {', '.join(known)}",
+            )
+        _refuse_twice(key, result, "--set")
+        result[key] = value.strip()
+    return result
+
+
+def _refuse_twice(name: str, given: Collection[str], option: str) -> None:
+    """Also where both say the same: a line that says a thing twice was put together wrongly."""
+    if name in given:
+        raise RequestError(f"{option}: {name} is given twice", remedy="give it once")
+
+
+def slurm_of(values: Sequence[str], said: str = "--slurm-arg", **named: str | None) -> dict[str, str]:
+    """What ``said`` gives, and the options with a name (nodelist, exclude, ...), as ``Ask.slurm``.
+
+    Raises:
+        RequestError: one is not an option for Slurm, or given twice
+    """
+    parts: dict[str, str] = {}
+    for text in values:
+        if ";" in text:
+            raise RequestError(f"{said} {text!r} contains a semicolon", remedy="one option at a time")
+        _refuse_twice(option_name(text), set(map(option_name, parts)), said)
+        parts[text] = said
+    for name, value in named.items():
+        if value is None:
+            continue
+        if ";" in value:
+            raise RequestError(f"--{name} {value!r} is not a valid value", remedy=f"for example --{name} n1,n2")
+        if name != "reservation" and "/" not in value:  # with one it is a file that has the list
+            with located(f"--{name}"):
+                expand(value)
+        _refuse_twice(name, set(map(option_name, parts)), said)
+        parts[f"{name}={value}"] = f"--{name}"
+    for part, option in parts.items():
+        parse_additional(part, option)
+    return parts
