@@ -72,7 +72,7 @@ def _band(seconds: Sequence[float]) -> Band:
 
     These may all be of one day: that many runs know it well says nothing of another.
     """
-    from llmb_common.results.distributions import t_quantile
+    from llmb_common.distributions import t_quantile
     from llmb_common.results.scatter import STATED
 
     logs = [math.log(value) for value in seconds]

@@ -29,7 +29,7 @@ _COLLECTIVES = (
 )
 """Methods of a process group, of which each release of PyTorch has some: where a collective runs on the compute stream
 itself, the call is the wait; else the ``wait`` of what it returns is."""
-_MOST = 20_000
+_MOST = 8_000
 """Waits of a step that are timed: all, but of the longest pipelines."""
 _PATIENCE = timedelta(seconds=20)
 """For which the first rank waits for what the others have recorded."""

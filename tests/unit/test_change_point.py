@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from llmb_common.distributions import t_quantile
 from llmb_common.results import change_point
 from llmb_common.results.change_point import (
     ALARM_RATE,
@@ -21,7 +22,6 @@ from llmb_common.results.change_point import (
     standing,
 )
 from llmb_common.results.decision import ERROR_RATE
-from llmb_common.results.distributions import t_quantile
 from llmb_common.results.scatter import STATED
 from tools import change_point_simulation as simulated
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.results.decision import Decision, decide
-from llmb_common.results.distributions import (
+from llmb_common.distributions import (
     beta_cdf,
     digamma,
     f_tail,
@@ -21,6 +20,7 @@ from llmb_common.results.distributions import (
     trigamma,
     trigamma_inverse,
 )
+from llmb_common.results.decision import Decision, decide
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.sequential import REPEATS, REQUIRED, RERUNS, Attempt, follow, tolerance_of
 from tools.verdict_simulation import CASES, NOISES, Noise, campaign, repeats

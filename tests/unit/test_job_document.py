@@ -68,7 +68,7 @@ def test_the_ranks_read_what_was_planned(tmp_path: Path, name: str) -> None:
     assert asdict(job.batch) == {"mbs": plan.mbs, "gbs": plan.gbs}
     names = ("cuda_graph", "recompute_layers", "offload_layers", "wgrad_deferral", "moe_routing")
     assert asdict(job.performance) == {name: getattr(plan, name) for name in names}
-    assert asdict(job.steps) == {"train": plan.max_steps, "exit_after": None, "waits_from": 46}
+    assert asdict(job.steps) == {"train": plan.max_steps, "exit_after": None, "waits_from": 45}
     assert job.profile is None
     assert not job.checkpoint.used
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.distributions import t_quantile
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.results.anomalies import anomalies, flops_mismatch, logged_tflop, steady_from
 from llmb_common.results.baselines import (
@@ -23,7 +24,6 @@ from llmb_common.results.baselines import (
 from llmb_common.results.comparison import Change, compare_times, differences, loss_difference
 from llmb_common.results.configuration import configuration, configuration_key, software_of
 from llmb_common.results.decision import ERROR_RATE, decide, level, steady_error
-from llmb_common.results.distributions import t_quantile
 from llmb_common.results.estimate import StepTime, estimate
 from llmb_common.results.past_runs import PastRun, PastRuns
 from llmb_common.results.references import Reference, release_spread

@@ -71,8 +71,8 @@ def job_document(plan: JobPlan, paths: RunPaths) -> dict[str, Any]:
     }
 
 
-MOST_WAITS, FEWEST_WAITS = 5, 3
-"""Steps in which ranks record their waits: what one step says is chance, and more say no more."""
+MOST_WAITS, FEWEST_WAITS = 20, 3
+"""Steps in which ranks record their waits: what one step says is chance, and some have a pause."""
 
 
 def _waits_from(plan: JobPlan) -> int | None:

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
+from llmb_common.distributions import t_quantile, t_tail
 from llmb_common.results.decision import ERROR_RATE
-from llmb_common.results.distributions import t_quantile, t_tail
 from llmb_common.results.scatter import Scatter
 
 REPORT_RATE = 0.01

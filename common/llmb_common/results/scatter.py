@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from llmb_common.results.distributions import digamma, trigamma, trigamma_inverse
+from llmb_common.distributions import digamma, trigamma, trigamma_inverse
 from llmb_common.results.estimate import StepTime
 
 _ENOUGH = 8

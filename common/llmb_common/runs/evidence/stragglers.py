@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 
+from llmb_common.distributions import t_quantile
 from llmb_common.files import open_plain
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.evidence.nodes import read_nodes
@@ -17,11 +20,14 @@ from llmb_common.structs import from_plain
 FILE = "waits.json"
 _MOST_BYTES = 16 << 20
 FEWEST = 3
-"""Steps that must say the same."""
+"""Steps: fewer say nothing."""
 SHARE = 0.05
-"""Of a step: for so long, in each of them, everybody else waited longer than who is named,"""
-STEADY = 0.4
-"""and in all of four or more, but one, for at least this share of the longest: chance is not so even."""
+"""Of a step: for so long everybody else waits longer than who is named."""
+CUT = 5
+"""Of each so many steps the highest and the lowest are left out: a pause of any rank in one of them says nothing."""
+ERROR_RATE = 0.0015
+"""Of the t-test on either side. Two ranks that are alike differ in either direction; of more, the next one is meant,
+which takes away from the difference: docs/benchmarks.md has the simulated rates."""
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e6)]
 
@@ -37,7 +43,7 @@ class Waits(msgspec.Struct, frozen=True):
 
 class Straggler(msgspec.Struct, frozen=True):
     """``node``: where they ran, if that is known and one. ``share``: of a step, for which the others waited longer than
-    these ranks, in the step where it was least."""
+    these ranks: the trimmed mean of ``steps``."""
 
     ranks: tuple[int, ...]
     what: Literal["rank", "TP group", "node"]
@@ -51,8 +57,7 @@ class Straggler(msgspec.Struct, frozen=True):
         numbers = f"{self.ranks[0]}" if len(self.ranks) == 1 else f"{self.ranks[0]} to {self.ranks[-1]}"
         who = f"rank {numbers}" if self.what == "rank" else f"the {self.what} of ranks {numbers}"
         where = f" on {self.node}" if self.node else ""
-        steps = f"in each of the last {self.steps} steps, {self.share:.0%} of each or more"
-        return f"{who}{where}: the others waited for it {steps}"
+        return f"{who}{where}: the others waited for it, {self.share:.0%} of a step (last {self.steps} steps)"
 
 
 def read_waits(run_folder: Path) -> Waits | None:
@@ -77,7 +82,7 @@ def straggler_in(run_folder: Path, plan: JobPlan) -> Straggler | None:
 
 
 def straggler_of(plan: JobPlan, waits: Waits) -> Straggler | None:
-    """Who waits less than everybody else, in every step; None: nobody, or it cannot be told from the layout.
+    """Who waits less than everybody else, step after step; None: nobody, or it cannot be told from the layout.
 
     The smallest unit that stands out: a rank, its tensor-parallel group (which waits as a whole where its ranks meet
     all the time), a node. Stages of a pipeline have pauses of their own: only ranks of the same one are compared.
@@ -94,23 +99,33 @@ def straggler_of(plan: JobPlan, waits: Waits) -> Straggler | None:
         if size == 1 and what != "rank":
             continue
         found = [item for ranks in stages if (item := _of_stage(ranks, waits, what, size))]
-        if len(found) == 1 or (found and plan.pp > 1):
+        if found:
             return max(found, key=lambda item: item.share)
     return None
 
 
 def _of_stage(ranks: range, waits: Waits, what: Literal["rank", "TP group", "node"], size: int) -> Straggler | None:
     groups = [ranks[at : at + size] for at in range(0, len(ranks), size)]
-    if len(groups) < 2:
+    steps = range(len(waits.steps))
+    if len(groups) < 2 or not all(waits.seconds):
         return None
-    shares = []
-    chosen = set()
-    for step, seconds in enumerate(waits.seconds):
-        waited = [statistics.median(waits.waited[rank][step] for rank in group) for group in groups]
-        first, second = sorted(range(len(groups)), key=waited.__getitem__)[:2]
-        chosen.add(first)
-        shares.append((waited[second] - waited[first]) / seconds if seconds else 0.0)
-    shares.sort()
-    if len(chosen) > 1 or shares[0] < SHARE or shares[len(shares) > FEWEST] < STEADY * shares[-1]:
-        return None
-    return Straggler(tuple(groups[chosen.pop()]), what, min(shares), len(shares))
+    rows = [[statistics.median(waits.waited[rank][at] for rank in group) for at in steps] for group in groups]
+    rows = [[wait / seconds for wait, seconds in zip(row, waits.seconds, strict=True)] for row in rows]
+    least = min(range(len(rows)), key=lambda at: statistics.median(rows[at]))
+    others = [row for at, row in enumerate(rows) if at != least]
+    share = _surely([min(waited) - own for own, *waited in zip(rows[least], *others, strict=True)])
+    return Straggler(tuple(groups[least]), what, share, len(steps)) if share >= SHARE else None
+
+
+def _surely(differences: Sequence[float]) -> float:
+    """Their trimmed mean, or 0 where it may be chance.
+
+    Yuen's t-test of a trimmed mean, with the winsorized variance (Biometrika 61 (1974) 165).
+    """
+    ordered, cut = sorted(differences), len(differences) // CUT
+    kept = ordered[cut : len(ordered) - cut]
+    winsorized = [*kept[:1] * cut, *kept, *kept[-1:] * cut]
+    degrees = len(kept) - 1
+    error = statistics.stdev(winsorized) * math.sqrt((len(ordered) - 1) / (len(kept) * degrees))
+    mean = statistics.fmean(kept)
+    return mean if mean > t_quantile(ERROR_RATE, degrees) * error else 0.0
