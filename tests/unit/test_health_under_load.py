@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from llmb_common.health.ask import Health
+from llmb_common.errors import CheckFailed
+from llmb_common.health.ask import Health, keep_out
 from llmb_common.health.judge import judge
 from llmb_common.health.stress import measured_lines, stressed
 from llmb_common.programs import Answer
@@ -184,3 +186,49 @@ def test_what_the_site_expects_is_said_where_it_is_not_so(tmp_path: Path) -> Non
     found = found_by(Bench(), tmp_path)
     assert {status for status, _ in found.values()} == {"warn"}
     assert found["n1"][1] == ["power limit 700 W, and 650 W in this site's baseline abc"]
+
+
+@pytest.mark.parametrize(
+    ("expected", "status", "texts"),
+    [
+        ("all_reduce_gb_per_s: 55", {}, []),
+        ("all_reduce_gb_per_s: 60", NODES, ["all nodes: all-reduce between two nodes 48 GB/s; usual here: 48 GB/s; "]),
+        (
+            "matrix_tflops: 1000",
+            NODES,
+            ["all nodes: matrix product 700 TFLOPS; usual here: 700 TFLOPS; expected: 1000"],
+        ),
+    ],
+)
+def test_what_all_give_is_held_against_what_the_site_expects(
+    tmp_path: Path, expected: str, status: Sequence[str], texts: list[str]
+) -> None:
+    (tmp_path / "cluster_config.yaml").write_text(f"health: {{{expected}}}\n")
+    bench = Bench()
+    found = found_by(bench, tmp_path)
+    assert list(found) == list(status)
+    for _, said in found.values():
+        assert [text[: len(wanted)] for text, wanted in zip(said, texts, strict=True)] == texts
+    if found:
+        with pytest.raises(CheckFailed, match="all nodes fail alike: all nodes: "):
+            keep_out(tmp_path, bench.result, days=1)  # type: ignore[attr-defined]
+
+
+def test_a_gpu_that_gives_less_than_the_site_expects_though_it_is_near_the_median(tmp_path: Path) -> None:
+    (tmp_path / "cluster_config.yaml").write_text("health: {matrix_tflops: 820}\n")
+    bench = Bench()
+    bench.gpus["n5", 3] = {"tflops": 690.0}
+    text = "GPU 3: matrix product 690 TFLOPS; usual here: 700 TFLOPS; expected: 820 TFLOPS"
+    assert found_by(bench, tmp_path) == {"n5": ("fail", [text])}
+
+
+def test_a_pair_that_gives_less_than_the_site_expects_where_there_is_no_median(tmp_path: Path) -> None:
+    (tmp_path / "cluster_config.yaml").write_text("health: {all_reduce_gb_per_s: 50}\n")
+    bench = Bench()
+    bench.slow_nodes = dict.fromkeys(["n1"], 20.0)
+    health = _looked()
+    two = replace(health, verdicts=health.verdicts[:2])
+    found = stressed(bench, needs(), two, tmp_path)
+    texts = {remark.text for item in found.verdicts for remark in item.remarks if remark.level == "fail"}
+    assert texts == {"all nodes: all-reduce between two nodes 20 GB/s; usual here: 20 GB/s; expected: 50 GB/s"}
+    assert found.shared_fault

@@ -68,6 +68,8 @@ def test_a_whole_file(tmp_path: Path) -> None:
         ("price_per_gpu_hour: 0", "price_per_gpu_hour"),
         ("price_per_gpu_hour: .inf", "price_per_gpu_hour"),
         ("watts_per_gpu: -1", "watts_per_gpu"),
+        ("health: {all_reduce_gb_per_s: 0}", "health.all_reduce_gb_per_s"),
+        ("health: {pair: 40}", "pair"),
         ("currency: dollars", "currency"),
         ("slurm: {account: 'a b'}", "slurm.account 'a b'"),
         ('slurm: {gpu_partition: "p\\n#SBATCH --uid=0"}', "slurm.gpu_partition"),

@@ -46,8 +46,9 @@ class Health:
 
     @property
     def shared_fault(self) -> str:
-        """What all nodes fail of, where there are several."""
-        fails = [{item.text for item in verdict.remarks if item.level == "fail"} for verdict in self.verdicts]
+        """What all nodes that answer fail of, where there are several."""
+        answered = [verdict for verdict in self.verdicts if verdict.status != "silent"]
+        fails = [{item.text for item in verdict.remarks if item.level == "fail"} for verdict in answered]
         return "; ".join(sorted(set.intersection(*fails))) if len(fails) > 1 else ""
 
     @property
@@ -147,7 +148,7 @@ def keep_out(install: Path, found: Health, days: float) -> None:
     """
     if shared := found.shared_fault:
         raise CheckFailed(
-            f"all {len(found.verdicts)} nodes fail alike: {shared}",
+            f"all nodes fail alike: {shared}",
             remedy="that is no node's fault: correct it; none was excluded",
             code="unhealthy-nodes",
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,6 +21,7 @@ from llmb_common.results.baselines import baselines, unlike_site
 from llmb_common.runs.evidence.account import summarize
 from llmb_common.runs.evidence.nccl_log import parse_nccl_log
 from llmb_common.runs.evidence.nodes import Node, Nodes, Snapshot
+from llmb_common.site.cluster import HealthSettings, load_cluster_config
 from llmb_common.structs import from_plain
 
 MINUTES = 10
@@ -31,25 +32,29 @@ _FEWEST = 3
 _ROUNDS = 3
 """Second passes at most: suspects find partners among the healthy."""
 
-_SHARES: dict[str, tuple[float, float]] = {
-    "tflops": (0.85, 0.95),
-    "copy": (0.9, 0.97),
-    "to_gpu": (0.8, 0.0),
-    "from_gpu": (0.8, 0.0),
-    "node": (0.9, 0.0),
-    "pair": (0.85, 0.0),
+
+class _Measure(NamedTuple):
+    """Below ``fails`` and ``warns`` of the median of all, or ``fails`` of what the site expects in ``expected`` of its
+    ``health``, a GPU, a node or a pair fails, or is worth a look."""
+
+    word: str
+    form: str
+    fails: float
+    warns: float
+    expected: str
+
+
+_MEASURES = {
+    "tflops": _Measure("matrix product", "{:.4g} TFLOPS", 0.85, 0.95, "matrix_tflops"),
+    "copy": _Measure("copy in memory", "{:.4g} GB/s", 0.9, 0.97, "copy_gb_per_s"),
+    "to_gpu": _Measure("copy to the GPU", "{:.3g} GB/s", 0.8, 0.0, "to_gpu_gb_per_s"),
+    "from_gpu": _Measure("copy from the GPU", "{:.3g} GB/s", 0.8, 0.0, "from_gpu_gb_per_s"),
+    "node": _Measure("all-reduce in a node", "{:.3g} GB/s", 0.9, 0.0, "node_all_reduce_gb_per_s"),
+    "pair": _Measure("all-reduce between two nodes", "{:.3g} GB/s", 0.85, 0.0, "all_reduce_gb_per_s"),
 }
-"""Below these shares of the median of all, a GPU, a node or a pair fails, or is worth a look."""
+_OF_GPU = ("tflops", "copy", "to_gpu", "from_gpu")
 _ON_CPUS = (0.25, 0.0)
 """There for all: others may work beside us."""
-_WORDS = {
-    "tflops": ("matrix product", "{:.3g} TFLOPS"),
-    "copy": ("copy in memory", "{:.4g} GB/s"),
-    "to_gpu": ("copy to the GPU", "{:.3g} GB/s"),
-    "from_gpu": ("copy from the GPU", "{:.3g} GB/s"),
-    "node": ("all-reduce in a node", "{:.3g} GB/s"),
-    "pair": ("all-reduce between two nodes", "{:.3g} GB/s"),
-}
 
 
 @dataclass(frozen=True)
@@ -65,25 +70,68 @@ class Group:
         return "pair" if len(self.nodes) > 1 else "node"
 
 
+class _Usual:
+    """What all gave in the first pass, by measurement, and what the site expects."""
+
+    def __init__(self, needs: Needs, expected: HealthSettings, values: Mapping[str, Sequence[float]]) -> None:
+        self._on_cpus = needs.device == "cpu"
+        self._expected = expected
+        self._values = values
+        self.medians = {name: statistics.median(known) for name, known in values.items() if known}
+
+    def level(self, name: str, value: float) -> Level | None:
+        fails, warns = self._shares(name)
+        wanted, median = fails * self._wanted(name), self.medians.get(name, value)
+        if value < wanted <= median:  # where the median is below, that is nobody's own fault
+            return "fail"
+        if len(self._values[name]) < _FEWEST:
+            return None
+        return "fail" if value < fails * median else "warn" if value < warns * median else None
+
+    def remark(self, name: str, level: Level, value: float, where: str = "") -> Remark:
+        told = [f"{where}{_told(name, value)}"]
+        told += [f"usual here: {_told(name, self.medians[name], alone=True)}"] if name in self.medians else []
+        told += [f"expected: {_told(name, self._wanted(name), alone=True)}"] if self._wanted(name) else []
+        return Remark(f"{name.replace('_', '-')}-speed", level, "; ".join(told))
+
+    def short(self) -> Iterator[Remark]:
+        """Of what all give less than the site expects."""
+        for name, median in self.medians.items():
+            if median < self._shares(name)[0] * self._wanted(name):
+                yield self.remark(name, "fail", median, "all nodes: ")
+
+    def _shares(self, name: str) -> tuple[float, float]:
+        return _ON_CPUS if self._on_cpus else (_MEASURES[name].fails, _MEASURES[name].warns)
+
+    def _wanted(self, name: str) -> float:
+        """0: nobody has said."""
+        return getattr(self._expected, _MEASURES[name].expected) or 0.0
+
+
+def _told(name: str, value: float, *, alone: bool = False) -> str:
+    measure = _MEASURES[name]
+    return ("" if alone else f"{measure.word} ") + measure.form.format(value)
+
+
 def stressed(held: Held, needs: Needs, found: Health, install: Path) -> Health:
     """``found``, with what the nodes that did not fail do under load.
 
     Raises:
-        RecordError: the site's baselines cannot be read
+        ConfigError: the site's configuration cannot be read
+        RecordError: its baselines cannot
     """
     nodes = [item.node for item in found.verdicts if item.status in ("ok", "warn")]
     if not nodes:
         return found
     pairs = list(zip(nodes[::2], nodes[1::2], strict=False))
     said = _ask(held, needs, nodes, [*(((node,) for node in nodes) if _ranks(needs) > 1 else ()), *pairs], alone=True)
-    remarks = {node: list(_alone(node, said.get(node))) for node in nodes}
-    remarks = {node: [*own, *_slow(needs, node, said)] for node, own in remarks.items()}
     groups = _groups(nodes, said)
-    rates = [group.gbps for group in groups if group.kind == "pair" and group.gbps]
-    good = [group for group in groups if group.kind == "pair" and not _is_slow(needs, group, rates)]
+    usual = _Usual(needs, load_cluster_config(install).health, _values(said, groups))
+    remarks = {node: [*_alone(node, said.get(node)), *_slow(usual, node, said, groups)] for node in nodes}
+    good = [group for group in groups if group.kind == "pair" and not _is_slow(usual, group)]
     healthy = [node for group in good for node in group.nodes if not _fails(remarks[node])]
     suspects = [node for node in nodes if node not in healthy and not _fails(remarks[node]) and len(nodes) > 1]
-    for node, remark in _blamed(held, needs, suspects, healthy, groups, rates):
+    for node, remark in _blamed(held, needs, suspects, healthy, groups, usual):
         remarks[node].append(remark)
     evidence = [_evidence(found, node, said) for node in nodes]
     for node, remark in evidence_remarks(evidence, needs):
@@ -92,9 +140,14 @@ def stressed(held: Held, needs: Needs, found: Health, install: Path) -> Health:
     for finding in unlike_site(account, baselines(install)):
         for node in nodes if finding.severity == "problem" else ():
             remarks[node].append(Remark(finding.kind, "warn", finding.text))
-    return replace(
-        found, verdicts=with_remarks(found.verdicts, remarks), measured=_measured(said, groups, account.lines())
-    )
+    answered = [item.node for item in found.verdicts if item.status != "silent"]
+    everyone = {node: [*remarks.get(node, ()), *usual.short()] for node in answered}
+    measured = {
+        "medians": usual.medians,
+        "pairs": {"+".join(group.nodes): group.gbps for group in groups if group.kind == "pair"},
+        "account": list(account.lines()),
+    }
+    return replace(found, verdicts=with_remarks(found.verdicts, everyone), measured=measured)
 
 
 def _ask(
@@ -139,46 +192,34 @@ def _by_gpu(said: Mapping[str, Any] | None) -> Iterator[tuple[str, dict[str, Any
     return ((i, r) for i, r in (alone.items() if isinstance(alone, dict) else ()) if isinstance(r, dict))
 
 
-def _values(said: Mapping[str, Any], name: str) -> list[tuple[str, str, float]]:
+def _of_gpus(said: Mapping[str, Any], name: str) -> Iterator[tuple[str, str, float]]:
     """Node, GPU and value of a measurement, of all."""
-    found = []
     for node, looks in said.items():
         for index, result in _by_gpu(looks):
             value = result.get("value")
             number = value.get(name) if isinstance(value, dict) else None
             if isinstance(number, float | int) and number > 0:
-                found.append((node, index, float(number)))
-    return found
+                yield node, index, float(number)
 
 
-def _slow(needs: Needs, node: str, said: Mapping[str, Any]) -> Iterator[Remark]:
-    for name in ("tflops", "copy", "to_gpu", "from_gpu"):
-        values = _values(said, name)
-        for at, index, value in values:
-            if at == node and (level := _level(needs, name, value, [other for _, _, other in values])):
-                yield _remark(name, level, value, [other for _, _, other in values], f"GPU {index}: ")
-    groups = [group for group in _groups(list(said), said) if group.kind == "node"]
-    rates = [group.gbps for group in groups if group.gbps]
+def _values(said: Mapping[str, Any], groups: Sequence[Group]) -> dict[str, list[float]]:
+    found = {name: [value for _, _, value in _of_gpus(said, name)] for name in _OF_GPU}
+    return found | {
+        kind: [group.gbps for group in groups if group.kind == kind and group.gbps] for kind in ("node", "pair")
+    }
+
+
+def _slow(usual: _Usual, node: str, said: Mapping[str, Any], groups: Sequence[Group]) -> Iterator[Remark]:
+    for name in _OF_GPU:
+        for at, index, value in _of_gpus(said, name):
+            if at == node and (level := usual.level(name, value)):
+                yield usual.remark(name, level, value, f"GPU {index}: ")
     for group in groups:
         if group.nodes == (node,):
             if group.gbps is None:
                 yield Remark("node-reduce", "fail", f"all-reduce in the node: {group.why}")
-            elif level := _level(needs, "node", group.gbps, rates):
-                yield _remark("node", level, group.gbps, rates)
-
-
-def _remark(name: str, level: Level, value: float, others: Sequence[float], where: str = "") -> Remark:
-    word, form = _WORDS[name]
-    text = f"{where}{word} {form.format(value)}; usual here: {form.format(statistics.median(others))}"
-    return Remark(f"{name.replace('_', '-')}-speed", level, text)
-
-
-def _level(needs: Needs, name: str, value: float, others: Sequence[float]) -> Level | None:
-    if len(others) < _FEWEST:
-        return None
-    fails, warns = _SHARES[name] if needs.device == "cuda" else _ON_CPUS
-    share = value / statistics.median(others)
-    return "fail" if share < fails else "warn" if share < warns else None
+            elif level := usual.level("node", group.gbps):
+                yield usual.remark("node", level, group.gbps)
 
 
 def _groups(nodes: Sequence[str], said: Mapping[str, Any]) -> list[Group]:
@@ -199,8 +240,8 @@ def _group(members: tuple[str, ...], results: Sequence[tuple[str, Any]], nodes: 
     return Group(members, min(float(it["value"]["gbps"]) for _, it in results))
 
 
-def _is_slow(needs: Needs, group: Group, rates: Sequence[float]) -> bool:
-    return group.gbps is None or _level(needs, "pair", group.gbps, rates) == "fail"
+def _is_slow(usual: _Usual, group: Group) -> bool:
+    return group.gbps is None or usual.level("pair", group.gbps) == "fail"
 
 
 def _fails(remarks: Sequence[Remark]) -> bool:
@@ -213,7 +254,7 @@ def _blamed(
     suspects: Sequence[str],
     healthy: Sequence[str],
     groups: Sequence[Group],
-    rates: Sequence[float],
+    usual: _Usual,
 ) -> Iterator[tuple[str, Remark]]:
     """The suspects that also a healthy partner gets nothing out of. Without one, both of a pair that fails."""
     first = {node: group for group in groups if group.kind == "pair" for node in group.nodes}
@@ -235,8 +276,8 @@ def _blamed(
         second = {group.nodes[0]: group for group in again}
         for node, partner in pairs:
             group = second.get(node, Group((node, partner), None, "no answer"))
-            if _is_slow(needs, group, rates):
-                how = group.why if group.gbps is None else _remark("pair", "fail", group.gbps, rates).text
+            if _is_slow(usual, group):
+                how = group.why if group.gbps is None else usual.remark("pair", "fail", group.gbps).text
                 others = [other for other in (first[node].nodes if node in first else ()) if other != node]
                 yield node, Remark("pair", "fail", f"with {' and with '.join([*others, partner])}: {how}")
             else:
@@ -266,20 +307,8 @@ def _log_of(result: Mapping[str, Any]) -> list[str]:
     return [line for line in log if isinstance(line, str)] if isinstance(log, list) else []
 
 
-def _measured(said: Mapping[str, Any], groups: Sequence[Group], lines: Sequence[str]) -> dict[str, Any]:
-    """Medians by the name of the measurement, each pair's rate, and what carries it."""
-    values = {name: [value for _, _, value in _values(said, name)] for name in ("tflops", "copy", "to_gpu", "from_gpu")}
-    for kind in ("node", "pair"):
-        values[kind] = [group.gbps for group in groups if group.kind == kind and group.gbps]
-    return {
-        "medians": {name: statistics.median(known) for name, known in values.items() if known},
-        "pairs": {"+".join(group.nodes): group.gbps for group in groups if group.kind == "pair"},
-        "account": list(lines),
-    }
-
-
 def measured_lines(measured: Mapping[str, Any]) -> list[str]:
     """For people."""
     medians = measured.get("medians", {})
-    said = [f"{_WORDS[name][0]} {_WORDS[name][1].format(value)}" for name, value in medians.items()]
+    said = [_told(name, value) for name, value in medians.items()]
     return [f"medians: {', '.join(said)}", *measured.get("account", ())] if said else []

@@ -68,6 +68,22 @@ class SiteRelease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The file that ``python -m llmb_train.catalogue`` wrote in it."""
 
 
+Rate = Annotated[float, msgspec.Meta(gt=0, lt=1e6)] | None
+
+
+class HealthSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What nodes of this site give under load, of which ``llmb-run health --stress`` fails those that give less: of a
+    GPU matrix products in bf16 and copies, of nodes the bus bandwidth of an all-reduce. GB: 10^9 bytes."""
+
+    matrix_tflops: Rate = None
+    copy_gb_per_s: Rate = None
+    to_gpu_gb_per_s: Rate = None
+    from_gpu_gb_per_s: Rate = None
+    node_all_reduce_gb_per_s: Rate = None
+    all_reduce_gb_per_s: Rate = None
+    """Between two nodes."""
+
+
 class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A whole ``cluster_config.yaml``."""
 
@@ -94,6 +110,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     currency: Annotated[str, msgspec.Meta(pattern=r"^[A-Z]{3}\Z")] = "USD"
     watts_per_gpu: Annotated[float, msgspec.Meta(gt=0, lt=1e6)] | None = None
     """For what it says of energy: power of a GPU that trains, where no run here has measured it."""
+    health: HealthSettings = HealthSettings()
     mounts: tuple[str, ...] = ()
     environment: dict[str, str] = {}
     """Job variables of this site, for instance NCCL settings. They override the recipe's."""
