@@ -13,8 +13,8 @@ import pytest
 from llmb_common.results.sequential import Attempt
 from llmb_common.runs.evidence.account import Account
 from llmb_common.runs.evidence.findings import NodeFinding
-from llmb_run.acceptance.attempts import attempt_of
 from llmb_run.acceptance.outcome import conclusion
+from llmb_run.campaigns.attempts import attempt_of
 from llmb_run.main import main
 from llmb_run.place import Place
 from llmb_run.results.measuring import measure
@@ -168,10 +168,10 @@ def test_a_problem_of_a_node_fails_the_pre_screen_only(cli: Cli) -> None:
     record = make_run(cli.install, log=steady_log(5741.47))
     (item,) = measure([record.paths.folder], Place(cli.install))
     item.__dict__["account"] = Account(findings=(NodeFinding("throttled", "problem", "n3: too hot"),))
-    screened = attempt_of(item, record, judged=False, prescreen=True)
+    screened = attempt_of(item, record, timed=False, strict=True)
     assert screened.failure == "its nodes: n3: too hot"
-    assert attempt_of(item, record, judged=False, prescreen=False) == Attempt()
-    assert attempt_of(item, record, judged=True, prescreen=False).time is not None
+    assert attempt_of(item, record, timed=False, strict=False) == Attempt()
+    assert attempt_of(item, record, timed=True, strict=False).time is not None
 
 
 def test_where_no_speed_was_judged_nothing_is_accepted(site: Site) -> None:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.request.variables import VARIABLES
 from llmb_run.acceptance import recompute, signing
-from llmb_run.acceptance.frozen import plan_changes
+from llmb_run.campaigns.frozen import plan_changes
 from llmb_run.main import main
 from support import instant, packs
 from support.campaigns import SUITE, Site

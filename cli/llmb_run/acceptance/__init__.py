@@ -5,9 +5,7 @@
     suite      the file: which jobs, how often, compared with what
     planned    every job planned, with its reference, before anything starts
     frozen     what must not change while a campaign lasts, and what has
-    campaign   a campaign's folder and lock
-    attempts   how each run ended: with a step time, by a fault that a rerun cures, or by its own failure
-    conduct    submit, wait, judge, rerun; all that is done is derived from the runs on record
+    standing   where each workload stands by the runs on record, and which runs are due (campaigns conducts them)
     outcome    the verdicts as table and JSON
     pack       the evidence pack
     verify     a pack, checked: its files, its signature (signing), and its verdict, judged again from its logs

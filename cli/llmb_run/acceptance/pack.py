@@ -16,10 +16,10 @@ import msgspec
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.files import sha256_of, write_atomic
 from llmb_common.structs import from_plain
-from llmb_run.acceptance.campaign import Campaign
-from llmb_run.acceptance.conduct import Standing
 from llmb_run.acceptance.frozen import Frozen
 from llmb_run.acceptance.outcome import as_text, for_report
+from llmb_run.acceptance.standing import Standing
+from llmb_run.campaigns.folder import Campaign
 from llmb_run.place import Place
 from llmb_run.reporting.html import page
 from llmb_run.reporting.junit import junit
@@ -28,6 +28,9 @@ from llmb_run.results.archiving import Mask, stored_secrets, write_archive
 from llmb_run.results.measuring import Measured
 from llmb_run.results.run_columns import as_dict
 from llmb_run.terminal import notice
+
+HEALTH = "health.json"
+"""Of a campaign's folder: what its nodes were found to be, if the suite asks for that."""
 
 
 def write_pack(
@@ -51,8 +54,8 @@ def write_pack(
         "campaign/verdicts.txt": mask.text(as_text(result).encode()),
         "campaign/report.xml": junit(report).encode(),
     }
-    if campaign.health_file.exists():
-        more["campaign/health.json"] = mask.text(campaign.health_file.read_bytes())
+    if (health := campaign.folder / HEALTH).exists():
+        more[f"campaign/{HEALTH}"] = mask.text(health.read_bytes())
     if html:
         write_atomic(campaign.folder / "report.html", html)
         more["campaign/report.html"] = html.encode()

@@ -20,6 +20,7 @@ from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares
 from llmb_common.results.sequential import tolerance_of
 from llmb_common.results.verdict import judge_runs, widened, window_of
 from llmb_run.acceptance.suite import Entry, Stated, Suite
+from llmb_run.campaigns.conduct import Arm
 from llmb_run.place import Place
 from llmb_run.results.kept import past_runs
 from llmb_run.starting.requests import Asked, plan_ask, refuse_one_folder_for_many
@@ -40,10 +41,10 @@ class Workload:
     earlier: Squares = NOTHING_SEEN
 
     @property
-    def recipe_folder(self) -> Path:
-        """Of a workload that is to be started."""
-        assert self.asked is not None
-        return self.asked.entry.folder
+    def arm(self) -> Arm:
+        """What its campaign runs."""
+        folder = self.asked.entry.folder if self.asked is not None else Path()
+        return Arm(self.plan, folder, self.title, self.reference is not None, self.entry.prescreen)
 
     @property
     def title(self) -> str:

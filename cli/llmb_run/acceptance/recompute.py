@@ -24,14 +24,16 @@ from llmb_common.results.references import Reference, published_references
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.structs import from_plain
 from llmb_common.timing.job_events import read_events
-from llmb_run.acceptance.campaign import Campaign
-from llmb_run.acceptance.conduct import Conduct, Standing
 from llmb_run.acceptance.differences import differences, without_paths
-from llmb_run.acceptance.frozen import Frozen, FrozenWorkload, important, plan_changes
+from llmb_run.acceptance.frozen import Frozen, FrozenWorkload
 from llmb_run.acceptance.outcome import as_text, headline, outcome, with_conclusion
 from llmb_run.acceptance.planned import Workload
 from llmb_run.acceptance.run import with_frozen_references
+from llmb_run.acceptance.standing import Judged, Standing
 from llmb_run.acceptance.suite import Entry, Stated, terms
+from llmb_run.campaigns.conduct import Conduct
+from llmb_run.campaigns.folder import Campaign
+from llmb_run.campaigns.frozen import important, plan_changes, plan_of
 from llmb_run.place import Place
 
 MOST_BYTES = 4 << 30
@@ -115,9 +117,8 @@ class _Packed(Campaign):
         found: dict[tuple[int, int], RunRecord] = {}
         for folder in self.runs:
             record = load_record(folder)
-            key = re.fullmatch(rf"{re.escape(self.prefix)}(\d{{1,4}})\.(\d{{1,4}})", record.submission.key)
-            number = (int(key[1]), int(key[2])) if key else (0, 0)
-            if not 1 <= number[0] <= len(plans):
+            number = self.numbers(record.submission.key)
+            if number is None or not 1 <= number[0] <= len(plans):
                 raise RecordError(f"{folder.name} is no run of this campaign")
             if number in found:
                 raise RecordError(f"{folder.name} and {found[number].paths.name} are one and the same run")
@@ -139,12 +140,14 @@ class _Recomputation:
         self._notes: list[str] = []
         self._place = _Nowhere()
         self._frozen: Frozen = from_plain(read_json(self._folder / "campaign.json"), Frozen)
-        self._runs = _Packed(self._folder, self._frozen.id, unpacked.runs)
+        self._runs = _Packed(self._folder, self._frozen.id, "accept", unpacked.runs)
 
     def result(self) -> Recomputed:
         said = with_conclusion(read_json(self._folder / "verdicts.json"))
         workloads = self._workloads()
-        standings = Conduct(self._runs, workloads, self._place, lambda text: None).look()
+        judged = Judged(workloads)
+        arms = [item.arm for item in workloads]
+        standings = judged.standings(Conduct(self._runs, arms, judged, self._place, lambda text: None).look())
         found = outcome(self._frozen, standings)
         self._problems += differences(said, found)
         self._check_plans(standings)
@@ -228,8 +231,7 @@ class _Recomputation:
 
 def _planned(kept: FrozenWorkload, entries: dict[int, Entry]) -> Workload:
     """The workload without its reference. ``entries`` by line."""
-    plan: JobPlan = from_plain({**kept.plan, "preflight": {}}, JobPlan)
-    return Workload(replace(entries[_line(kept.where)], where=kept.where), plan, None)
+    return Workload(replace(entries[_line(kept.where)], where=kept.where), plan_of(kept), None)
 
 
 def work_of(plan: dict[str, Any]) -> dict[str, Any]:

@@ -11,16 +11,18 @@ import msgspec
 
 from llmb_common.envelope import Result
 from llmb_common.errors import LLMBError, RequestError
-from llmb_common.files import write_json
-from llmb_run.acceptance.campaign import Campaign, begin_or_go_on, open_campaign
-from llmb_run.acceptance.conduct import Conduct
-from llmb_run.acceptance.frozen import Frozen, frozen_reference
+from llmb_common.files import write_atomic, write_json
+from llmb_run.acceptance.frozen import Frozen, changes, freeze, frozen_reference
 from llmb_run.acceptance.outcome import STATUS, as_text, outcome, with_conclusion
-from llmb_run.acceptance.pack import write_pack
+from llmb_run.acceptance.pack import HEALTH, write_pack
 from llmb_run.acceptance.planned import Workload, plan_suite
 from llmb_run.acceptance.preview import at_best, foreseen, planned, planned_text
 from llmb_run.acceptance.signing import check_key, sign
+from llmb_run.acceptance.standing import Judged
 from llmb_run.acceptance.suite import Suite, find_suite, read_suite
+from llmb_run.campaigns.conduct import Conduct
+from llmb_run.campaigns.folder import ANEW, Campaign, open_campaign
+from llmb_run.campaigns.frozen import began_with, begin_or_go_on
 from llmb_run.place import Place
 from llmb_run.starting.healthy import require_health
 from llmb_run.starting.start import say_doubts, say_warnings
@@ -41,7 +43,8 @@ def accept(word: str, *, again: bool, folder: Path | None, sign_with: Path | Non
         workloads = plan_suite(suite, place, dry_run=True)
         say_warnings([item.asked for item in workloads if item.asked])
         return _show_plans(workloads, suite)
-    with open_campaign(suite, folder or place.require_install() / "campaigns", again=again) as campaign:
+    campaigns = folder or place.require_install() / "campaigns"
+    with open_campaign(campaigns, "accept", suite.name, str(suite.path), again=again) as campaign:
         if (result := campaign.result()) is not None:
             _refuse_other_suite(campaign, suite)
             notice("this campaign is over; --again begins another one")
@@ -49,14 +52,17 @@ def accept(word: str, *, again: bool, folder: Path | None, sign_with: Path | Non
         workloads = plan_suite(suite, place, dry_run=False)
         say_warnings([item.asked for item in workloads if item.asked])
         say_doubts(item.plan for item in workloads)
-        frozen = begin_or_go_on(campaign, suite, workloads)
+        if not campaign.frozen_file.exists():
+            write_atomic(campaign.folder / "suite.yaml", suite.text)
+        frozen = begin_or_go_on(campaign, freeze(campaign, suite, workloads), changes)
         workloads = with_frozen_references(workloads, frozen)
         for text in foreseen(workloads):
             notice(text)
-        if suite.health and not campaign.health_file.exists():
+        if suite.health and not (campaign.folder / HEALTH).exists():
             _look_at_nodes(campaign, workloads, place)
-        conduct = Conduct(campaign, workloads, place, notice)
-        standings = conduct.to_the_end()
+        judged = Judged(workloads)
+        runs = Conduct(campaign, [item.arm for item in workloads], judged, place, notice).to_the_end()
+        standings = judged.standings(runs)
         result = outcome(frozen, standings)
         result |= write_pack(campaign, frozen, result, standings, place)
         write_json(campaign.result_file, result)  # last: it says that nothing is left to do
@@ -73,7 +79,7 @@ def _look_at_nodes(campaign: Campaign, workloads: Sequence[Workload], place: Pla
             raise
         why = error.message
         notice(f"health: {why}")
-    write_json(campaign.health_file, {"schema": 1, "nodes": msgspec.to_builtins(nodes), "why": why})
+    write_json(campaign.folder / HEALTH, {"schema": 1, "nodes": msgspec.to_builtins(nodes), "why": why})
 
 
 def with_frozen_references(workloads: Sequence[Workload], frozen: Frozen) -> list[Workload]:
@@ -85,11 +91,11 @@ def with_frozen_references(workloads: Sequence[Workload], frozen: Frozen) -> lis
 
 
 def _refuse_other_suite(campaign: Campaign, suite: Suite) -> None:
-    frozen = campaign.frozen()
+    frozen = began_with(campaign, Frozen)
     if frozen is not None and frozen.suite_sha256 != suite.sha256:
         raise RequestError(
             f"the campaign of {suite.path} is over, and the suite has been changed since",
-            remedy="start a new campaign with --again",
+            remedy=ANEW,
             code="changed-inputs",
         )
 

@@ -21,24 +21,24 @@ _NODE_KINDS = frozenset({"ecc", "fewer-gpus", "adapter", "adapter-count", "fabri
 """Problems that explain why a run failed."""
 
 
-def attempt_of(item: Measured, record: RunRecord, *, judged: bool, prescreen: bool) -> Attempt:
+def attempt_of(item: Measured, record: RunRecord, *, timed: bool, strict: bool) -> Attempt:
     """How a run that has ended did.
 
     Args:
         item: its figures
         record: as it is now
-        judged: its step time counts; else it is enough that it succeeded
-        prescreen: what its nodes have found is a failure
+        timed: its step time counts; else it is enough that it succeeded
+        strict: what its nodes have found is a failure
     """
     status = item.timing.status
     if status.state == "Success" and item.not_training:
         return Attempt(failure=item.unfit)
     problems = [finding.text for finding in item.findings if finding.severity == "problem"]
-    if judged and status.state == "Success" and item.step_time is not None:
+    if timed and status.state == "Success" and item.step_time is not None:
         return Attempt(item.step_time)
     short = status.state == "Success" or status.reason == "window_not_reached"
-    if not judged and record.state == COMPLETED and short:
-        return Attempt(failure=f"its nodes: {'; '.join(problems)}") if prescreen and problems else Attempt()
+    if not timed and record.state == COMPLETED and short:
+        return Attempt(failure=f"its nodes: {'; '.join(problems)}") if strict and problems else Attempt()
     if (word := record.state.split()[0]) in _STATES:
         return Attempt(fault=f"{_STATES[word]} ({record.state}{f', {record.detail}' if record.detail else ''})")
     hardware = [

@@ -1,0 +1,184 @@
+"""The loop of every campaign: look at the runs on record, ask a strategy what is due, submit that, wait, look again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from llmb_common import submission
+from llmb_common.errors import CheckFailed, LLMBError
+from llmb_common.observe import Observation, wait
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.results.sequential import Attempt
+from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTING, RunRecord
+from llmb_common.slurm.states import is_live
+from llmb_run.campaigns.attempts import attempt_of
+from llmb_run.campaigns.folder import Campaign
+from llmb_run.place import Place
+from llmb_run.results.measuring import Measured, beside_repeats, measure_run
+from llmb_run.starting.sweeps import on_another_day
+
+_UNSETTLED = (SUBMITTING, NOT_SUBMITTED)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One configuration under trial; arms are numbered from 1.
+
+    ``timed``: its step time counts, else it is enough that it succeeds. ``strict``: what its nodes find is a failure.
+    """
+
+    plan: JobPlan
+    recipe_folder: Path
+    title: str
+    timed: bool = True
+    strict: bool = False
+
+
+@dataclass(frozen=True)
+class Run:
+    """``number`` counts the arm's runs from 1. ``measured`` and ``attempt`` are None before its end."""
+
+    number: int
+    record: RunRecord
+    measured: Measured | None = None
+    attempt: Attempt | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether it may have, or may still get, a job."""
+        return self.unsettled or is_live(self.record.state)
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether its submission was interrupted."""
+        return self.record.state in _UNSETTLED
+
+
+Runs: TypeAlias = Mapping[int, Sequence[Run]]
+"""Of every arm, by its number."""
+
+
+@dataclass(frozen=True)
+class Due:
+    """A run to start now: the ``attempt`` of an arm, both numbers from 1.
+
+    ``days``: from now it should begin. ``plan``: another than the arm's. ``why``: said to people.
+    """
+
+    arm: int
+    attempt: int
+    days: int = 0
+    plan: JobPlan | None = None
+    why: str = ""
+
+
+class Strategy(Protocol):
+    """What a campaign does next: pure, from the runs on record. Nothing due and nothing live: it is over."""
+
+    def due(self, arms: Sequence[Arm], runs: Runs) -> Sequence[Due]: ...
+
+
+class Conduct:
+    """One process's work on a campaign. ``say`` tells people what is going on."""
+
+    def __init__(
+        self, campaign: Campaign, arms: Sequence[Arm], strategy: Strategy, place: Place, say: Callable[[str], None]
+    ) -> None:
+        self._campaign = campaign
+        self._arms = arms
+        self._strategy = strategy
+        self._place = place
+        self._say = say
+        self._known: dict[str, tuple[Measured, Attempt]] = {}
+        self._states: dict[str, str] = {}
+
+    def to_the_end(self) -> Runs:
+        """Until nothing is due, and nothing live.
+
+        Raises:
+            LLMBError: runs cannot be submitted, or the scheduler does not answer. What there is stays on record.
+        """
+        while True:
+            runs = self.look()
+            due = self._strategy.due(self._arms, runs)
+            every = [run for arm in runs.values() for run in arm]
+            unsettled = [run.record for run in every if run.unsettled]
+            if due or unsettled:
+                self._start(due, unsettled)
+            elif live := [run.record for run in every if run.live]:
+                wait(live, seen=self._tell)
+            else:
+                return runs
+
+    def look(self) -> Runs:
+        """The runs on record."""
+        found = self._campaign.records([arm.plan for arm in self._arms])
+        return {
+            number: self._runs(arm, {attempt: record for (of, attempt), record in found.items() if of == number})
+            for number, arm in enumerate(self._arms, 1)
+        }
+
+    def _runs(self, arm: Arm, records: Mapping[int, RunRecord]) -> Sequence[Run]:
+        return _held([self._run(arm, attempt, record) for attempt, record in sorted(records.items())])
+
+    def _run(self, arm: Arm, number: int, record: RunRecord) -> Run:
+        if (run := Run(number, record)).live:
+            return run
+        if record.paths.run_id not in self._known:
+            item = measure_run(record, self._place)
+            self._known[record.paths.run_id] = item, attempt_of(item, record, timed=arm.timed, strict=arm.strict)
+        return Run(number, record, *self._known[record.paths.run_id])
+
+    def _start(self, due: Sequence[Due], unsettled: Sequence[RunRecord]) -> None:
+        refused = [error for record in unsettled for error in self._settle(record)]
+        jobs = [self._job(item) for item in due]
+        for _, result in submission.submit_many(jobs, say=self._say) if jobs else ():
+            # A run that was followed here, and failed, is on record like any other.
+            if isinstance(result, LLMBError) and not isinstance(result, CheckFailed):
+                refused.append(result)
+        if refused:
+            error = refused[0]
+            every = len(due) + len(unsettled)
+            error.message = f"{len(refused)} of {every} runs could not be submitted: {error.message}"
+            error.remedy = f"{error.remedy or 'correct that'}; then the same command resumes the campaign"
+            raise error
+
+    def _job(self, due: Due) -> submission.Job:
+        arm = self._arms[due.arm - 1]
+        self._say(f"{arm.title}: run {due.attempt}{due.why}")
+        plan = due.plan or arm.plan
+        if due.days:
+            plan = on_another_day(plan, due.days)
+        options = submission.Options(key=self._campaign.key(due.arm, due.attempt))
+        return submission.Job(plan, arm.recipe_folder, options)
+
+    def _settle(self, record: RunRecord) -> list[LLMBError]:
+        """Adopt the job of a submission that was interrupted, or submit the same run again; why that is impossible."""
+        self._say(f"{record.paths.run_id}: its submission was interrupted: looking for its job")
+        try:
+            submission.recover(record)
+        except CheckFailed:
+            return []  # it was followed here, and failed
+        except LLMBError as error:
+            return [error]
+        return []
+
+    def _tell(self, seen: Sequence[Observation]) -> None:
+        for item in seen:
+            record = item.record
+            if self._states.get(record.paths.run_id) != record.state:
+                self._states[record.paths.run_id] = record.state
+                self._say(f"{record.paths.run_id}  {record.state}  {item.reason or record.detail}".rstrip())
+
+
+def _held(runs: Sequence[Run]) -> list[Run]:
+    """``runs``; one whose training is unlike that of its repeats has failed."""
+    held = list(runs)
+    measured = [(at, run, run.measured) for at, run in enumerate(runs) if run.measured]
+    for (at, run, before), item in zip(measured, beside_repeats([item for *_, item in measured]), strict=True):
+        if item is not before:
+            held[at] = replace(run, measured=item, attempt=Attempt(failure=item.unfit))
+    return held
