@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,14 @@ import pytest
 
 from llmb_common.errors import RequestError
 from llmb_common.executors.slurm.script import render_array
+from llmb_common.executors.slurm.series import render_series
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.rendering.script import render_script
 from llmb_common.request.read import read_request
 from llmb_common.runs.paths import RunPaths, dry_run_paths
-from llmb_common.runs.record import RunRecord
+from llmb_common.runs.record import ArrayTask, RunRecord, Submission
 from llmb_common.site.cluster import ClusterConfig, Engine, SlurmSettings
 from llmb_common.site.machine import Machine
 from llmb_common.submission.create import create_run
@@ -371,6 +372,28 @@ def test_a_task_of_an_array_runs_the_script_to_which_its_link_leads(site_of: Cal
     output = file_of(str(options["output"]), a="1")
     assert Path(output).parent.samefile(records[1].paths.output)
     assert Path(output).name == records[1].paths.batch_log.name
+    assert not list(site.tmp.rglob("evil"))
+
+
+def test_the_runs_of_a_series_have_their_turns_by_their_links(site_of: Callable[[str], Site]) -> None:
+    """A run that was removed, and one whose turn was over before its job was queued again, are left out."""
+    site = site_of("none")
+    plan = renamed(site.plan(), experiment_name="it's $(touch evil) %j %a #1")
+    records = [replace(site.create(plan), submission=Submission(task=ArrayTask("0a1b", n, 4))) for n in range(4)]
+    series = records[0].shared
+    assert series is not None
+    series.folder.mkdir()
+    for turn in (0, 1, 3):
+        (series.folder / str(turn)).symlink_to(records[turn].paths.folder)
+    records[0].paths.events.write_text('{"event":"over"}\n')
+    series.script.write_text(render_series(records, series))
+    done = site.stubs.run(series.script, site.tmp, SLURM_JOB_ID="40")
+    assert done.returncode == 0, done.stderr
+    assert [rank.words[-1] for rank in site.stubs.ranks()] == [str(records[turn].paths.job) for turn in (1, 3)]
+    events = [json.loads(line) for line in records[3].paths.events.read_text().splitlines()]
+    assert [(event["event"], event["job_id"]) for event in events] == [
+        (kind, "40") for kind in ("start", "end", "over")
+    ]
     assert not list(site.tmp.rglob("evil"))
 
 

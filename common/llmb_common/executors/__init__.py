@@ -45,13 +45,16 @@ TORCHRUN = Ranks("RANK", "LOCAL_RANK", None, job="local", node="0")
 
 
 class Arrays(Protocol):
-    """A scheduler that takes many jobs that are alike at once."""
+    """A scheduler that takes many runs at once: those that are alike as an array, others as a series."""
 
     def most(self) -> int:
-        """How many jobs it takes together; below 2 each is submitted alone."""
+        """How many jobs it takes together as an array; below 2 each is submitted alone."""
+
+    def apart(self, plans: Sequence[JobPlan]) -> str:
+        """Why runs of these plans cannot take turns in one allocation; empty where they can."""
 
     def start(self, records: Sequence[RunRecord]) -> list[RunRecord]:
-        """As ``Executor.start``, for the tasks 0, 1, ... of one array."""
+        """As ``Executor.start``, for the tasks 0, 1, ... of one array, or the turns of one series."""
 
 
 class Executor(ABC):

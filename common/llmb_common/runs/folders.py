@@ -14,7 +14,7 @@ from pathlib import Path
 
 from llmb_common.errors import RecordError
 from llmb_common.runs.ownership import close_to_others
-from llmb_common.runs.paths import ARRAY_PREFIX, RunPaths, numbered
+from llmb_common.runs.paths import SHARED_PREFIXES, RunPaths, numbered
 from llmb_common.runs.record import RunRecord
 from llmb_common.trust import me
 
@@ -55,14 +55,16 @@ def reserve(probe: RunPaths) -> tuple[RunPaths, Path]:
 
 
 def _remove_leftovers(parent: Path) -> None:
-    """Remove what processes that were killed while making a run left here a day ago or earlier, and arrays of which no
-    run is left."""
+    """Remove what processes that were killed while making a run left here a day ago or earlier, and the folders of jobs
+    that several runs shared, of which none is left."""
     for folder in parent.glob(f"{_MAKING}*"):
         with contextlib.suppress(OSError):
             status = folder.lstat()
             if status.st_uid == me() and time.time() - status.st_mtime > _LEFTOVER_SECONDS:
                 shutil.rmtree(folder)
-    for folder in parent.glob(f"{ARRAY_PREFIX}*"):
+    for folder in (
+        found for at in (parent, parent.parent) for prefix in SHARED_PREFIXES for found in at.glob(f"{prefix}*")
+    ):
         with contextlib.suppress(OSError):
             runs = (link for link in folder.iterdir() if link.is_symlink())
             status = folder.lstat()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 DRY_RUN_STAMP = "TIMESTAMP"
 DRY_RUN_ID = "RUNID"
-ARRAY_PREFIX = ".array-"
+SHARED_PREFIXES = (".array-", ".series-")
 
 
 @dataclass(frozen=True)
@@ -77,34 +78,44 @@ class RunPaths:
         """The Slurm job name: it holds the run id, by which a job is found again after a crash."""
         return f"{self.experiment_name}.{self.run_id}"
 
-    def array(self, array_id: str) -> ArrayPaths:
+    def array(self, array_id: str) -> SharedPaths:
         """The job array ``array_id`` of runs of this experiment."""
-        return ArrayPaths(self.folder.parent, self.experiment_name, array_id)
+        return SharedPaths(self.folder.parent, self.experiment_name, "array", array_id)
+
+    def series(self, series_id: str) -> SharedPaths:
+        """The series ``series_id`` of runs, which may be of several experiments."""
+        return SharedPaths(self.experiments, "llmb", "series", series_id)
 
 
 @dataclass(frozen=True)
-class ArrayPaths:
-    """A job array of runs of one experiment: a hidden folder beside theirs, where a link leads to each by its number.
+class SharedPaths:
+    """A job of several runs: a hidden folder beside theirs, where a link leads to each by its number.
 
     Beside them and not in one of them: removing a run must not harm the others.
     """
 
-    experiment: Path
-    experiment_name: str
-    array_id: str
+    parent: Path
+    title: str
+    kind: Literal["array", "series"]
+    shared_id: str
 
     @property
     def folder(self) -> Path:
-        return self.experiment / f"{ARRAY_PREFIX}{self.array_id}"
+        return self.parent / f".{self.kind}-{self.shared_id}"
 
     @property
     def script(self) -> Path:
-        return self.folder / "array.sbatch"
+        return self.folder / f"{self.kind}.sbatch"
+
+    @property
+    def log(self) -> Path:
+        """Where a series writes what is no run's own."""
+        return self.folder / f"{self.kind}.out"
 
     @property
     def job_name(self) -> str:
-        """The Slurm job name of all its tasks."""
-        return f"{self.experiment_name}.array-{self.array_id}"
+        """The Slurm job name: of all tasks, where it is an array."""
+        return f"{self.title}.{self.kind}-{self.shared_id}"
 
 
 def numbered(second: int, number: int) -> str:

@@ -27,7 +27,7 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.process import ProcessId
 from llmb_common.runs.lock import locked
 from llmb_common.runs.ownership import own_run
-from llmb_common.runs.paths import RunPaths
+from llmb_common.runs.paths import RunPaths, SharedPaths
 from llmb_common.structs import from_json, json_text
 from llmb_common.words import is_experiment_name
 
@@ -45,6 +45,7 @@ RUNNING = "RUNNING"
 COMPLETED = "COMPLETED"
 FAILED = "FAILED"
 CANCELLED = "CANCELLED"
+TIMEOUT = "TIMEOUT"
 
 
 RunId = Annotated[str, msgspec.Meta(pattern=r"\A[0-9A-Za-z]{1,32}\Z")]
@@ -60,10 +61,15 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ArrayTask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The run's place in a Slurm job array: our own id of it, which its job name holds, and the task's number."""
+    """The run's place in a job that several runs share: our own id of that, which its name holds, and its number there.
+
+    With ``turns`` it is a *series*: so many runs in one allocation, in turn, on the same nodes, and ``index``
+    is the run's turn, from 0. Else it is a job array, and ``index`` the number of the run's task.
+    """
 
     array_id: str
     index: int
+    turns: int = 0
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,6 +84,16 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     chain: str = ""
     link: int = 0
     task: ArrayTask | None = None
+
+    @property
+    def array_index(self) -> int | None:
+        """The number of its task in a job array."""
+        return self.task.index if self.task is not None and not self.task.turns else None
+
+    @property
+    def in_series(self) -> bool:
+        """Whether its job runs others before it, or after it."""
+        return self.task is not None and self.task.turns > 0
 
     def alone(self) -> Submission:
         """The same as a job of its own."""
@@ -141,15 +157,21 @@ class RunRecord:
 
     @property
     def job_name(self) -> str:
-        """The name of the run's job in Slurm; all tasks of an array have the array's."""
-        task = self.submission.task
-        return self.paths.job_name if task is None else self.paths.array(task.array_id).job_name
+        """The name of the run's job in Slurm, which it may share with others."""
+        return self.paths.job_name if self.shared is None else self.shared.job_name
 
     @property
     def submitted_script(self) -> Path:
-        """What ``sbatch`` is given: the run's script, or its array's, which starts that one."""
+        """What ``sbatch`` is given: the run's script, or that of the job that it shares, which starts that one."""
+        return self.paths.script if self.shared is None else self.shared.script
+
+    @property
+    def shared(self) -> SharedPaths | None:
+        """The job that it shares with other runs; None: it has one of its own."""
         task = self.submission.task
-        return self.paths.script if task is None else self.paths.array(task.array_id).script
+        if task is None:
+            return None
+        return self.paths.series(task.array_id) if task.turns else self.paths.array(task.array_id)
 
     def with_state(self, state: str, detail: str = "", since: float | None = None) -> RunRecord:
         """A copy that is in ``state`` since Unix time ``since`` (default: now); the same twice adds nothing."""

@@ -17,6 +17,7 @@ from llmb_common.programs import Answer
 from llmb_common.slurm.command import run_slurm
 from llmb_common.slurm.hostlist import compress, expand
 from llmb_common.slurm.states import base_state
+from llmb_common.words import span_seconds
 
 ASK_SECONDS = 30
 """How long one query may take."""
@@ -167,6 +168,32 @@ def partition_of(nodes: Sequence[str], preferred: str | None) -> str | None:
             code="no-nodes",
         )
     return preferred if preferred in fitting else fitting[0]
+
+
+def steps_of(job_id: str) -> list[str]:
+    """The steps of a job that are running, as ``scancel`` takes them.
+
+    Raises:
+        SchedulerError: the controller cannot be reached.
+    """
+    answer = _ask(["squeue", "--noheader", "--steps", f"--jobs={job_id}", "--format=%i"])
+    return [step for step in answer.output.split() if re.fullmatch(r"[0-9]+\.[0-9]+", step)]
+
+
+def longest_job(partition: str | None) -> int | None:
+    """Seconds that a partition, or the default one, gives a job at most; None: any, or it does not say.
+
+    Raises:
+        SchedulerError: the scheduler does not say.
+    """
+    only = [f"--partition={partition}"] if partition else []
+    answer = run_slurm(["sinfo", "--noheader", *only, "--format=%P|%l"], ASK_SECONDS)
+    if answer.status != 0:
+        raise SchedulerError(f"sinfo: {answer.complaint}", remedy="try again later")
+    rows = [line.strip().partition("|") for line in answer.output.splitlines()]
+    limits = [limit for name, _, limit in rows if only or name.endswith("*")]
+    spans = [span_seconds(limit if limit.count(":") > 1 else f"0:{limit}") for limit in limits]
+    return max((span for span in spans if span is not None), default=None) if None not in spans else None
 
 
 def nodes_of_jobs(partition: str | None, nodelist: str | None) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Submit plans, individually, as arrays or as chains, and pick up interrupted submissions where they stopped.
+"""Submit plans, individually, as arrays, series or chains, and pick up interrupted submissions where they stopped.
 
 A submission first writes the run folder, with ``run.json`` in state SUBMITTING, and syncs it; then the executor starts
 the job (``sbatch``), the job id goes into ``run.json``, and the run into the index. Whenever the process may die,
@@ -12,6 +12,7 @@ from llmb_common.submission.jobs import Job, Options
 from llmb_common.submission.many import submit_many
 from llmb_common.submission.preflight import check_resumable, doubts
 from llmb_common.submission.recovery import recover
+from llmb_common.submission.series import submit_series
 from llmb_common.submission.single import submit
 
 __all__ = [
@@ -24,5 +25,6 @@ __all__ = [
     "submit",
     "submit_chain",
     "submit_many",
+    "submit_series",
     "training_code",
 ]

@@ -51,12 +51,7 @@ def submit_array(
         for item in created:
             if isinstance(item, LLMBError):
                 raise item
-        for record in records:
-            check_unchanged(record, code=False)
-        return [*arrays.start(records)]
-    except AnswerLost as error:
-        # The answer was lost, but not necessarily the array. If the scheduler shows it, all is well.
-        return [error if record.job_id is None else record for record in refresh(records)]
+        return start_together(records, arrays)
     except SchedulerError as error:
         refused = error
     except LLMBError:
@@ -72,6 +67,22 @@ def submit_array(
     say(f"no job arrays here, each run is submitted individually: {refused.message}")
     with ThreadPoolExecutor(AT_ONCE, "alone") as pool:
         return [first, *pool.map(_start_alone, records[1:])]
+
+
+def start_together(records: Sequence[RunRecord], arrays: Arrays) -> list[RunRecord | LLMBError]:
+    """Start runs that are on record as SUBMITTING and share a job.
+
+    Raises:
+        SchedulerError: it was refused, and does not exist.
+        LLMBError: they cannot be started.
+    """
+    for record in records:
+        check_unchanged(record, code=False)
+    try:
+        return [*arrays.start(records)]
+    except AnswerLost as error:
+        # The answer was lost, but not necessarily the job. If the scheduler shows it, all is well.
+        return [error if record.job_id is None else record for record in refresh(records)]
 
 
 def _start_alone(record: RunRecord) -> RunRecord | LLMBError:

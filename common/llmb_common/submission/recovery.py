@@ -12,7 +12,7 @@ from llmb_common.process import identify
 from llmb_common.rendering.integrity import check_unchanged
 from llmb_common.runs.facts import stay_submitting
 from llmb_common.runs.folders import remove_run
-from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTING, RunRecord, update_record
+from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTING, RunRecord, Submission, update_record
 
 PATIENCE_SECONDS = 360.0
 """How long ``recover`` waits for certainty that a lost ``sbatch`` left no job; it never takes that long."""
@@ -21,9 +21,21 @@ UNSETTLED = (SUBMITTING, NOT_SUBMITTED)
 
 
 def recover(record: RunRecord, *, detach: bool = False) -> RunRecord:
-    """Settle an interrupted submission: adopt the job that exists, or submit the same run again.
+    """Settle an interrupted submission: adopt the job that exists, or submit the same run again, as a job of its own.
 
     Waits while it is too early to be sure.
+
+    Raises:
+        AnswerLost: the scheduler cannot be asked, or another process is submitting the run.
+    """
+    record = settle(record)
+    if record.state != NOT_SUBMITTED:
+        return record
+    return start(once_more(record, record.submission.alone()), detach=detach)
+
+
+def settle(record: RunRecord) -> RunRecord:
+    """The run with its job, or NOT_SUBMITTED where it is certain that there is none. Waits for that.
 
     Raises:
         AnswerLost: the scheduler cannot be asked, or another process is submitting the run.
@@ -33,10 +45,8 @@ def recover(record: RunRecord, *, detach: bool = False) -> RunRecord:
     while True:
         (seen,) = observe([record])
         record = seen.record
-        if record.state not in UNSETTLED:
+        if record.state != SUBMITTING:
             return record
-        if record.state == NOT_SUBMITTED:
-            return _start_again(record, detach=detach)
         if seen.unknown or time.monotonic() > deadline:
             raise AnswerLost(
                 f"it is unknown whether {record.paths.name} has a job: "
@@ -70,8 +80,8 @@ def start(record: RunRecord, *, detach: bool) -> RunRecord:
         raise
 
 
-def _start_again(record: RunRecord, *, detach: bool) -> RunRecord:
-    """Submit a run again, in its own folder, once it is certain that it has no job."""
+def once_more(record: RunRecord, submission: Submission) -> RunRecord:
+    """A run without a job, on record as SUBMITTING again: its record, saved."""
     check_unchanged(record)
 
     def claim(found: RunRecord) -> RunRecord:
@@ -82,6 +92,6 @@ def _start_again(record: RunRecord, *, detach: bool) -> RunRecord:
                 remedy="llmb-run jobs shows what becomes of it",
             )
         again = found.with_state(SUBMITTING, "again")
-        return replace(again, submitter=identify(), submission=found.submission.alone())
+        return replace(again, submitter=identify(), submission=submission, job_id=None)
 
-    return start(update_record(record.paths.folder, claim), detach=detach)
+    return update_record(record.paths.folder, claim)

@@ -40,6 +40,12 @@ class JobEvents:
     """The first byte of the training log that is of the last start, from 1; 0 where that is not recorded."""
     batch_from: int = 0
     """The same of the batch log, which keeps what Slurm said of earlier starts."""
+    over: bool = False
+    """In a series: its turn has ended, and the job has gone on."""
+    cancelled: bool = False
+    """In a series: somebody asked for its end, and not for the others'."""
+    timed_out: bool = False
+    """In a series: it was ended at its own time limit."""
     problem: str = ""
     earlier: tuple[Start, ...] = ()
     """The starts before the last, of a job that its scheduler queued again."""
@@ -59,7 +65,9 @@ def read_events(path: Path) -> JobEvents:
     if start is None:
         return JobEvents()
     job_id = str(start.get("job_id", ""))
-    end = next((event for event in later if event["event"] == "end"), None)
+    kinds = {event["event"] for event in later}
+    ends = [event for kind in ("end", "over") for event in later if event["event"] == kind]
+    end = ends[0] if ends else None  # a script that was killed has no say: the series speaks for it
     return JobEvents(
         job_id=job_id if job_id and not job_id.startswith("local-") else None,
         pid=_integer(start.get("pid")),
@@ -68,8 +76,11 @@ def read_events(path: Path) -> JobEvents:
         exit_code=_integer(end.get("exit_code")) if end else None,
         nodes=str(start.get("nodes", "")),
         restarts=_integer(start.get("restart")) or 0,
-        signalled=any(event["event"] == "signal" for event in later),
-        hung=any(event["event"] == "hang" for event in later),
+        signalled="signal" in kinds,
+        hung="hang" in kinds,
+        over="over" in kinds,
+        cancelled="cancel" in kinds,
+        timed_out="limit" in kinds,
         log_from=_integer(start.get("log")) or 0,
         batch_from=_integer(start.get("batch")) or 0,
         problem=_problem(_number(start.get("time")), later),

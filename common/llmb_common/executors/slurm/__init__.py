@@ -27,12 +27,17 @@ if TYPE_CHECKING:
 
 
 class SlurmArrays:
-    """Job arrays."""
+    """Job arrays, and several runs in one allocation."""
 
     def most(self) -> int:
         from llmb_common.executors.slurm.array import largest_array
 
         return largest_array()
+
+    def apart(self, plans: Sequence[JobPlan]) -> str:
+        from llmb_common.executors.slurm.series import apart
+
+        return apart(plans)
 
     def start(self, records: Sequence[RunRecord]) -> list[RunRecord]:
         from llmb_common.executors.slurm.array import start_array
@@ -134,4 +139,4 @@ class SlurmExecutor(Executor):
     def end(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
         from llmb_common.executors.slurm.scancel import end_jobs
 
-        return {**end_jobs(records)}
+        return end_jobs(records)

@@ -1,11 +1,12 @@
-"""Start identical runs as one Slurm job array, with a single ``sbatch``.
+"""Start several runs with a single ``sbatch``: identical ones as a job array, or any as a series in one allocation.
 
-Each run keeps its folder, its own script and its logs; the array's script only finds the run folder of its task.
+Each run keeps its folder, its own script and its logs; the shared script only finds the run folders.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 import time
@@ -16,9 +17,10 @@ from dataclasses import replace
 from llmb_common.errors import AnswerLost, RecordError, SchedulerError
 from llmb_common.executors.slurm.sbatch import sbatch
 from llmb_common.executors.slurm.script import render_array
+from llmb_common.executors.slurm.series import render_series
 from llmb_common.files import write_atomic
 from llmb_common.runs.facts import stay_submitting
-from llmb_common.runs.paths import ArrayPaths
+from llmb_common.runs.paths import SharedPaths
 from llmb_common.runs.record import SUBMITTED, SUBMITTING, RunRecord, update_record
 from llmb_common.slurm.command import run_slurm
 
@@ -40,15 +42,15 @@ def largest_array() -> int:
 
 
 def start_array(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """Submit runs in state SUBMITTING, the tasks 0, 1, ... of one array; their records, saved.
+    """Submit runs in state SUBMITTING, the tasks 0, 1, ... of one array or the turns of a series; their records, saved.
 
     Raises:
         AnswerLost: nobody knows whether there are jobs. The records stay SUBMITTING.
         SchedulerError: there is no job. The caller removes the runs, or submits them individually.
     """
     first = records[0]
-    assert first.submission.task is not None
-    array = first.paths.array(first.submission.task.array_id)
+    array = first.shared
+    assert array is not None
     _prepare(array, records)
     if time.time() - first.created > FRESH_SECONDS:
         for record in records:
@@ -66,11 +68,13 @@ def start_array(records: Sequence[RunRecord]) -> list[RunRecord]:
         return list(pool.map(lambda record: _accepted(record, job_id, remark), records))
 
 
-def _prepare(array: ArrayPaths, records: Sequence[RunRecord]) -> None:
+def _prepare(array: SharedPaths, records: Sequence[RunRecord]) -> None:
+    plan = records[0].plan
+    text = render_array(plan, array, len(records)) if array.kind == "array" else render_series(records, array)
     try:
         array.folder.mkdir(mode=0o755)  # its links say which scripts run: nobody else changes them
         for index, record in enumerate(records):
-            (array.folder / str(index)).symlink_to(f"../{record.paths.name}")
+            (array.folder / str(index)).symlink_to(os.path.relpath(record.paths.folder, array.folder))
     except OSError as error:
         with contextlib.suppress(OSError):
             shutil.rmtree(array.folder)
@@ -78,7 +82,7 @@ def _prepare(array: ArrayPaths, records: Sequence[RunRecord]) -> None:
             f"cannot write {array.folder}: {error.strerror or error}",
             remedy="check free space, quota and permissions there; or submit without job arrays (--no-array)",
         ) from error
-    write_atomic(array.script, render_array(records[0].plan, array, len(records)), mode=0o755)
+    write_atomic(array.script, text, mode=0o755)
 
 
 def _confirmed(found: RunRecord) -> RunRecord:
@@ -90,10 +94,9 @@ def _confirmed(found: RunRecord) -> RunRecord:
     return found.with_state(SUBMITTING, "confirmed")
 
 
-def _accepted(record: RunRecord, array_job: str, remark: str) -> RunRecord:
-    task = record.submission.task
-    assert task is not None
-    job_id = f"{array_job}_{task.index}"
+def _accepted(record: RunRecord, job_id: str, remark: str) -> RunRecord:
+    if (place := record.submission.array_index) is not None:
+        job_id = f"{job_id}_{place}"
     try:
         return update_record(
             record.paths.folder, lambda found: replace(found, job_id=job_id).with_state(SUBMITTED, remark)

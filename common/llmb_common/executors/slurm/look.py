@@ -10,9 +10,20 @@ from llmb_common.errors import SchedulerError
 from llmb_common.executors.slurm.attempts import with_attempts
 from llmb_common.process import identify, is_alive, runs_with
 from llmb_common.runs.finding import Finding
-from llmb_common.runs.record import COMPLETED, FAILED, LOST, NOT_SUBMITTED, RUNNING, SUBMITTED, SUBMITTING, RunRecord
+from llmb_common.runs.record import (
+    CANCELLED,
+    COMPLETED,
+    FAILED,
+    LOST,
+    NOT_SUBMITTED,
+    RUNNING,
+    SUBMITTED,
+    SUBMITTING,
+    TIMEOUT,
+    RunRecord,
+)
 from llmb_common.slurm.query import WRITTEN_OFF, JobInfo, Place, in_accounting, in_queue
-from llmb_common.slurm.states import is_live
+from llmb_common.slurm.states import is_live, is_waiting
 from llmb_common.timing.job_events import JobEvents, read_events
 
 LOST_SECONDS = 600
@@ -58,34 +69,34 @@ def look_at_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
 
 
 def _place(record: RunRecord) -> Place:
-    task = record.submission.task
-    return record.job_name, task.index if task is not None else None
+    return record.job_name, record.submission.array_index
 
 
 def _judge(record: RunRecord, jobs: list[JobInfo], whole: list[JobInfo], problem: str, *, may_come: bool) -> Finding:
     """``whole``: what Slurm says of the run's array as a whole; ``may_come``: its ``sbatch`` may not have ended."""
     events = read_events(record.paths.events)
-    task = record.submission.task
+    index = record.submission.array_index
     shadows: list[JobInfo] = []
-    if not problem and (task is not None or record.job_id is not None):
+    if not problem and (index is not None or record.job_id is not None):
         # Accounting may show for ever what the queue knows no more: a waiting task that was cancelled, and all jobs of
         # a controller that lost its state in a crash.
         shadows = [job for job in jobs if _is_late(job)]
         jobs = [job for job in jobs if not _is_late(job)]
-    if task is not None and not jobs and events.started is None:
+    if index is not None and not jobs and events.started is None:
         # For tasks that were cancelled together before they started Slurm keeps one row, without their numbers.
-        jobs = [replace(job, job_id=f"{job.job_id}_{task.index}") for job in whole if not is_live(job.state)]
+        jobs = [replace(job, job_id=f"{job.job_id}_{index}") for job in whole if not is_live(job.state)]
     job = _ours(record, jobs, events)
     written_off = job is not None and job.reason == WRITTEN_OFF
     if job is not None and written_off and events.exit_code is None:
         detail = f"{WRITTEN_OFF}; llmb-run retry starts it again"
         return Finding(LOST, detail, since=job.ended, job_id=job.job_id, nodes=job.nodes or events.nodes)
     if job is not None and not written_off and not (_is_late(job) and (problem or events.exit_code is not None)):
-        return _from_job(record, job, events)
-    if events.exit_code is not None and (events.exit_code == 0 or not problem):
+        return _in_turn(record, job, events) if record.submission.in_series else _from_job(record, job, events)
+    succeeded = events.over if record.submission.in_series else events.exit_code == 0
+    if events.exit_code is not None and (succeeded or not problem):
         # The job has ended by its own account. While nobody can be asked, only success counts: Slurm may be about to
         # requeue a job that failed with its node.
-        return _from_events(record, events)
+        return _from_events(events, "by the job's own record")
     if problem:
         return Finding(unknown=problem)
     if events.started is not None and record.job_id is None:
@@ -105,7 +116,7 @@ def _lost(record: RunRecord, events: JobEvents, shadows: Sequence[JobInfo]) -> s
     """How it is known that there is no such job any more."""
     if events.started is not None:
         how = "the scheduler has forgotten the job, and it left no end record"
-    elif record.submission.task is not None:
+    elif record.submission.array_index is not None:
         how = "the scheduler has forgotten the job: Slurm does so when a task of an array is cancelled while it waits"
     else:
         how = f"squeue no longer knows job {record.job_id}, which never started: the controller may have lost its jobs"
@@ -145,6 +156,28 @@ def _from_job(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
     )
 
 
+def _in_turn(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
+    """A run of a series: what its job says holds for the run whose turn it is, and for all while there are no nodes."""
+    task, whole = record.submission.task, _from_job(record, job, events)
+    assert task is not None
+    if events.over:
+        return _from_events(events)
+    if job.state == COMPLETED:
+        return replace(whole, state=FAILED, detail="the job went on, and this run left no record of its end")
+    if events.started is not None or is_waiting(job.state):
+        return replace(whole, start=events.started or whole.start)
+    if is_live(job.state):
+        turn = f"turn {task.index + 1} of {task.turns} in job {job.job_id}"
+        return Finding("PENDING", turn, since=job.submitted, job_id=job.job_id, reason=turn)
+    if job.state in _CUT_SHORT:
+        return Finding(NOT_SUBMITTED, f"job {job.job_id} ended ({job.state}) before the run's turn", since=job.ended)
+    return whole
+
+
+_CUT_SHORT = ("TIMEOUT", "DEADLINE", "NODE_FAIL", "PREEMPTED", "REVOKED", "OUT_OF_MEMORY")
+"""Ends of a series that are not the doing of runs whose turn has not come: they are submitted again."""
+
+
 _NOT_LAUNCHED = ("JobLaunchFailure", "RaisedSignal:53")
 """What the queue says of a batch script that a node could not start; accounting has the exit code 0:53."""
 
@@ -166,10 +199,11 @@ def _end_detail(record: RunRecord, job: JobInfo, events: JobEvents) -> str:
     return "; ".join(part for part in (code, events.problem, reason) if part)
 
 
-def _from_events(record: RunRecord, events: JobEvents) -> Finding:
-    state = COMPLETED if events.exit_code == 0 else FAILED
+def _from_events(events: JobEvents, remark: str = "") -> Finding:
+    stopped = CANCELLED if events.cancelled else TIMEOUT if events.timed_out else FAILED
+    state = COMPLETED if events.exit_code == 0 else stopped
     code = "" if events.exit_code == 0 else f"exit code {events.exit_code}"
-    detail = "; ".join(part for part in (code, events.problem, "by the job's own record") if part)
+    detail = "; ".join(part for part in (code, events.problem, remark) if part)
     return Finding(state=state, detail=detail, since=events.ended, job_id=events.job_id, nodes=events.nodes)
 
 

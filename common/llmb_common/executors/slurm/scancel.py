@@ -3,14 +3,17 @@
 A job of its own is identified by id and name together. For a task of an array that would be wrong: given a name, Slurm
 22.05 cancels all waiting tasks instead of the one. So a task is identified by id alone, and only when the scheduler has
 just shown it under our name.
+
+A series is cancelled as a job where none of its runs is to go on; else single runs of it are ended (``turns``).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from llmb_common.errors import SchedulerError
+from llmb_common.errors import LLMBError, SchedulerError
+from llmb_common.executors.slurm.turns import end_turn, whole_jobs
 from llmb_common.runs.record import RunRecord
 from llmb_common.slurm.command import run_slurm
 
@@ -23,22 +26,38 @@ _ENDED = r"Invalid job id|already completing"
 TASKS_AT_ONCE = 200
 
 
-def end_jobs(records: Sequence[RunRecord]) -> dict[str, SchedulerError]:
-    """Cancel the jobs; by run id, why scancel refused one."""
-    refused: dict[str, SchedulerError] = {}
-    tasks = [record for record in records if record.submission.task is not None]
+def end_jobs(records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
+    """Cancel the jobs; by run id, why one was refused, and the record of a run that will certainly not begin."""
+    told: dict[str, RunRecord | LLMBError] = {}
+    tasks = [record for record in records if record.submission.array_index is not None]
     for start in range(0, len(tasks), TASKS_AT_ONCE):
-        refused |= _end_tasks(tasks[start : start + TASKS_AT_ONCE])
+        told |= _end_tasks(tasks[start : start + TASKS_AT_ONCE])
+    whole = whole_jobs([record for record in records if record.submission.in_series])
+    asked: dict[str, SchedulerError | None] = {}
     for record in records:
-        if record.submission.task is None:
-            # Given both, scancel cancels only a job that matches both.
-            problem = _scancel(f"--name={record.job_name}", str(record.job_id))
-            if problem is not None:
-                refused[record.paths.run_id] = problem
-    return refused
+        if record.submission.array_index is not None:
+            continue
+        said: RunRecord | LLMBError | None
+        if record.submission.in_series and record.job_id not in whole:
+            said = _end_turn(record)
+        else:
+            if record.job_name not in asked:
+                # Given both, scancel cancels only a job that matches both.
+                asked[record.job_name] = _scancel(f"--name={record.job_name}", str(record.job_id))
+            said = asked[record.job_name]
+        if said is not None:
+            told[record.paths.run_id] = said
+    return told
 
 
-def _end_tasks(tasks: Sequence[RunRecord]) -> dict[str, SchedulerError]:
+def _end_turn(record: RunRecord) -> RunRecord | LLMBError | None:
+    try:
+        return end_turn(record)
+    except LLMBError as error:
+        return error
+
+
+def _end_tasks(tasks: Sequence[RunRecord]) -> Mapping[str, SchedulerError]:
     problem = _scancel(*(str(record.job_id) for record in tasks))
     if problem is None:
         return {}

@@ -8,7 +8,7 @@ from llmb_common.errors import RequestError, assert_never
 from llmb_common.executors.slurm.enroot import enter_script
 from llmb_common.executors.slurm.mounts import container_mounts
 from llmb_common.planning.job_plan import JobPlan, SlurmPlan
-from llmb_common.runs.paths import ArrayPaths
+from llmb_common.runs.paths import SharedPaths
 from llmb_common.slurm.options import output_pattern, sbatch_line
 
 PORT_BASE, PORT_COUNT = 21000, 9000
@@ -17,7 +17,7 @@ Linux uses ports from 32768 up for outgoing connections, and one that holds the 
 start; 30000 to 32767 are Kubernetes' node ports, 20048 and 20049 those of NFS."""
 
 
-def render_array(plan: JobPlan, array: ArrayPaths, size: int) -> str:
+def render_array(plan: JobPlan, array: SharedPaths, size: int) -> str:
     """The script of a job array: its task N runs the script in the run folder to which the link N leads.
 
     Raises:

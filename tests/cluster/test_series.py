@@ -1,0 +1,138 @@
+"""Runs of different plans in one allocation of a real Slurm: each ends in its own state, with its own log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cluster.test_arrays import WHOLE_NODE, ArraySite, end_of, events_of, log_written, state_of
+from llmb_common.executors.slurm import look as slurm_runs
+from llmb_common.observe import cancel, observe, wait
+from llmb_common.runs.record import RunRecord, load_record
+from llmb_common.submission import Job, Options, submit_series
+from support.crashes import run_and_crash_while
+from support.processes import wait_until
+from support.run_site import RECIPE
+from support.slurm_cluster import SlurmCluster
+
+
+class SeriesSite(ArraySite):
+    """What a run does depends on its number of steps: 21 for the first, 22 for the second, ..."""
+
+    def behave(self, **runs: str) -> None:
+        cases = "".join(f"  {21 + int(name[-1])}) {what} ;;\n" for name, what in runs.items())
+        head, _, rest = self.engine.read_text().partition("\n")
+        steps = """steps=$(sed -nE 's/.*"train": ?([0-9]+).*/\\1/p' "$LLMB_RUN_DIR/job.json")"""
+        self.engine.write_text(f"{head}\n{steps}\ncase $steps in\n{cases}esac\n{rest}")
+
+    def folders(self) -> list[Path]:
+        return [folder for folder in super().folders() if not folder.parent.name.startswith(".")]
+
+    def jobs(self, count: int, **changes: str) -> list[Job]:
+        plans = [self.plan(**{**WHOLE_NODE, "MAX_STEPS": f"{21 + number}", **changes}) for number in range(count)]
+        return [Job(plan, RECIPE, Options(key=f"series {number}")) for number, plan in enumerate(plans)]
+
+    def start(self, count: int, **changes: str) -> list[RunRecord]:
+        results = submit_series(self.jobs(count, **changes))
+        records = [result for result in results if isinstance(result, RunRecord)]
+        assert len(records) == count, results
+        return records
+
+
+@pytest.fixture
+def site(slurm: SlurmCluster, tmp_path, monkeypatch) -> SeriesSite:
+    return SeriesSite(tmp_path, slurm, monkeypatch)
+
+
+def test_each_run_has_its_turn_on_the_same_nodes_and_a_failure_stops_none(site: SeriesSite) -> None:
+    site.behave(run_0="STANDIN_EXIT=0", run_1="STANDIN_EXIT=7")
+    records = site.start(3, JOB_TOTAL_GPUS="2")
+    assert len({record.job_id for record in records}) == 1
+    script = records[0].submitted_script.read_text()
+    assert "#SBATCH --time=00:15:00\n" in script, "the limits of all"
+    ended = wait(records, timeout=450)
+    assert [(record.state, record.detail) for record in ended] == [
+        ("COMPLETED", ""),
+        ("FAILED", "exit code 7"),
+        ("COMPLETED", ""),
+    ]
+    assert len({record.manifest["job"]["nodes"] for record in ended}) == 1
+    times = [(record.manifest["job"]["started"], record.manifest["job"]["ended"]) for record in ended]
+    assert times == sorted(times)
+    for record in ended:
+        assert [event for event, _ in events_of(record)] == ["start", "end", "over"]
+        assert record.paths.log.read_text().count("LLMB manifest") == 1
+        assert load_record(record.paths.folder) == record
+
+
+def test_one_run_is_cancelled_before_its_turn_and_one_in_it(site: SeriesSite) -> None:
+    site.behave(run_0="STANDIN_SECONDS=300")
+    records = site.start(4)
+    wait_until(log_written(records[0]), "the first run", timeout=60)
+    seen = observe(records)
+    assert [item.record.state for item in seen] == ["RUNNING", "PENDING", "PENDING", "PENDING"]
+    assert seen[2].reason == f"turn 3 of 4 in job {records[0].job_id}"
+    (waiting,) = cancel([records[2]])
+    assert (waiting.state, waiting.detail) == ("CANCELLED", "cancelled")
+    (running,) = cancel([seen[0].record])
+    assert running.state in ("CANCELLED", "RUNNING"), "its script may take a moment"
+    assert end_of(records) == ["CANCELLED", "COMPLETED", "CANCELLED", "COMPLETED"]
+    assert not waiting.paths.log.read_text() if waiting.paths.log.exists() else True
+
+
+def test_the_whole_series_is_cancelled_as_a_job(site: SeriesSite) -> None:
+    site.behave(run_1="STANDIN_SECONDS=300")
+    records = site.start(3)
+    wait_until(log_written(records[1]), "the second run", timeout=60)
+    cancel(observe_all(records))
+    assert end_of(records) == ["COMPLETED", "CANCELLED", "CANCELLED"]
+    (job,) = {record.job_id for record in records}
+    assert site.cluster.wait_for_state(int(str(job))) == "CANCELLED"
+
+
+def observe_all(records: list[RunRecord]) -> list[RunRecord]:
+    return [item.record for item in observe(records)]
+
+
+def test_after_a_node_failure_it_goes_on_with_the_run_that_was_interrupted(site: SeriesSite) -> None:
+    site.behave(run_1="((SLURM_RESTART_COUNT > 0)) || STANDIN_SECONDS=300")
+    records = site.start(3)
+    wait_until(log_written(records[1]), "the second run", timeout=60)
+    site.cluster.set_node_down(observe(records)[1].nodes)
+    wait_until(lambda: state_of(records[1]) == "PENDING", "the requeue", timeout=30)
+    assert [item.record.state for item in observe(records)] == ["COMPLETED", "PENDING", "PENDING"]
+    site.cluster.run(["scontrol", "update", f"JobId={records[1].job_id}", "StartTime=now"])
+    assert end_of(records) == ["COMPLETED"] * 3
+    assert [event for event, _ in events_of(records[0])] == ["start", "end", "over"], "it had its turn"
+    assert [event for event, _ in events_of(records[1])][-3:] == ["start", "end", "over"]
+
+
+def test_a_time_limit_cuts_it_short_and_the_rest_is_submitted_again_together(site: SeriesSite) -> None:
+    site.behave(run_1="STANDIN_SECONDS=300")
+    records = site.start(4)
+    wait_until(log_written(records[1]), "the second run", timeout=60)
+    site.cluster.end_job_in(int(str(records[0].job_id)), 1)
+    ended = wait(records, timeout=450)
+    assert [record.state for record in ended] == ["COMPLETED", "TIMEOUT", "NOT_SUBMITTED", "NOT_SUBMITTED"]
+    assert ended[2].detail == f"job {records[0].job_id} ended (TIMEOUT) before the run's turn"
+    again = site.start(4)
+    assert [record.paths.folder for record in again] == [record.paths.folder for record in records]
+    assert again[2].job_id == again[3].job_id != records[0].job_id
+    assert end_of(again) == ["COMPLETED", "TIMEOUT", "COMPLETED", "COMPLETED"]
+
+
+def test_a_run_is_bounded_by_its_own_limit(site: SeriesSite) -> None:
+    site.behave(run_0="STANDIN_SECONDS=300")
+    records = site.start(2, TIME_LIMIT="00:00:03")
+    assert end_of(records) == ["TIMEOUT", "COMPLETED"]
+
+
+def test_killed_right_after_sbatch(site: SeriesSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_runs, "LOCAL_GRACE_SECONDS", 1)
+    assert run_and_crash_while("sbatch", lambda: site.start(3))
+    assert [load_record(folder).job_id for folder in site.folders()] == [None] * 3
+    records = site.start(3)
+    assert sorted(record.paths.folder for record in records) == site.folders(), "the same runs, adopted"
+    assert len({record.job_id for record in records}) == 1
+    assert end_of(records) == ["COMPLETED"] * 3
