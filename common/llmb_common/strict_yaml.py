@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -236,21 +235,13 @@ def read_text(path: Path, error: type[LLMBError] = ConfigError) -> str:
 
 
 def load_struct(path: Path, kind: type[T], error: type[LLMBError] = ConfigError) -> T:
-    """Read ``path`` as a ``kind`` (a frozen msgspec struct: a file that has not changed gives the same one).
+    """Read ``path`` as a ``kind`` (a frozen msgspec struct).
 
     Raises:
         LLMBError: the class ``error``, with file, line and remedy.
     """
-    named: tuple[Any, ...] = (kind, str(path), error)
-    result: T = _struct(read_text(path, error), *named)
-    return result
-
-
-@lru_cache(maxsize=16)
-def _struct(text: str, kind: type[T], where: str, error: type[LLMBError]) -> T:
-    """A campaign plans dozens of jobs of one recipe, whose file takes 50 ms to parse."""
-    data, lines = load_text(text, where, error)
-    return convert(data, lines, kind, where, error)
+    data, lines = load_text(read_text(path, error), str(path), error)
+    return convert(data, lines, kind, str(path), error)
 
 
 def convert(data: Any, lines: Lines, kind: type[T], where: str, error: type[LLMBError] = ConfigError) -> T:

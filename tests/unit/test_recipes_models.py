@@ -115,9 +115,9 @@ def test_another_catalogue_is_read(tmp_path: Path) -> None:
     shipped, read = read_summary(ROOT / "mbridge"), read_summary(tmp_path)
     assert len(read.configurations) == len(shipped.configurations) - 1
     assert first[1] in shipped.sizes
-    file.unlink()
+    (tmp_path / "without").mkdir()
     with pytest.raises(RecipeError, match="cannot read the catalogue"):
-        read_summary(tmp_path)
+        read_summary(Path(shutil.copy(tmp_path / "recipe.yaml", tmp_path / "without")).parent)
 
 
 def test_a_folder_without_a_recipe_is_refused(tmp_path: Path) -> None:
