@@ -295,6 +295,7 @@ def test_a_dry_run_shows_everything_and_writes_nothing(site: Site) -> None:
 # Interruptions
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("at", [1, 4, 7, 11, 18, 27, 40, 70, 110, 150])
 def test_killed_at_any_step_and_run_again(site: Site, at: int) -> None:
     path = site.suite(103.7, 100)

@@ -152,6 +152,10 @@ def documented_launches() -> list[tuple[str, str]]:
     return found
 
 
+def test_the_documents_have_enough_examples() -> None:
+    assert len([where for where, _ in documented_launches() if Path(where).parent.name in RECIPES]) >= 35
+
+
 @pytest.fixture(scope="module")
 def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An installation that knows of its site what ``./installer.py --quickstart`` writes."""

@@ -211,6 +211,7 @@ def test_ctrl_c_in_a_sweep_ends_the_sweep(site: RunSite, monkeypatch: pytest.Mon
     assert [row.run_id for row in find_runs(site.install)] == [record.paths.run_id]
 
 
+@pytest.mark.exhaustive
 def test_killed_at_every_step_each_run_runs_once(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_runs, "START_SECONDS", 0.5)
     plan = site.plan()

@@ -43,6 +43,7 @@ def body_of(script: str, experiment_name: str) -> str:
     return re.sub(r"\b\d+\b", "0", "\n".join(kept))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("release", "planned_functions"), [("0.6.2", 417), ("0.6.0", 397)])
 def test_every_function_is_planned_and_rendered_at_its_own_scale(
     tmp_path: Path, release: str, planned_functions: int

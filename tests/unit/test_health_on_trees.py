@@ -105,6 +105,7 @@ CASES: list[tuple[str, str, Callable[[NodeTrees], None], set[str]]] = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("kind", "letter", "ill", "expected"), CASES, ids=[case[0] for case in CASES])
 def test_each_fault_of_a_node_of_its_kind_is_found(
     tmp_path: Path, kind: str, letter: str, ill: Callable[[NodeTrees], None], expected: set[str]

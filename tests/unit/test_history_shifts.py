@@ -144,6 +144,7 @@ def test_the_alarm_is_one_line_and_a_status(cli: Cli) -> None:
     assert float(cells[10]) == pytest.approx(0.06, abs=0.002)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "levels",
     [

@@ -171,6 +171,7 @@ def test_that_fails_anyway():
 """
 
 
+@pytest.mark.exhaustive
 def test_survivors_are_shown_with_their_place_and_the_working_tree_stays_as_it_is(tmp_path: Path) -> None:
     code, test = tmp_path / "common" / "thing" / "code.py", tmp_path / "tests" / "unit" / "test_code.py"
     unasked = "def test_that_is_not_asked():\n    assert False\n"

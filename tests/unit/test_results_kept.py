@@ -79,6 +79,7 @@ LOGS = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", LOGS)
 @pytest.mark.parametrize("arguments", [(), ("--window", "5-14"), ("--group",)])
 def test_kept_figures_are_those_of_a_fresh_measurement(cli, reads, name, arguments):

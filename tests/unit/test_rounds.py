@@ -67,6 +67,7 @@ def with_room_for_two(cli: Cli) -> Done:
         return cli(*FIVE, "--no-array")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("more", [(), ("--no-array",)])
 @pytest.mark.parametrize("at", [3, 12, 30, 50, 75])
 def test_killed_and_run_again(cluster: Cli, fake: FakeSlurm, at: int, more: tuple[str, ...]) -> None:

@@ -62,6 +62,7 @@ def matrix(site: RunSite, fake: FakeSlurm, action: Callable[[], object]) -> int:
         assert again is not None
 
 
+@pytest.mark.exhaustive
 def test_submit_killed_at_every_step(site: RunSite, fake: FakeSlurm) -> None:
     plan = site.plan()
     steps = matrix(site, fake, lambda: submit(plan, RECIPE))
@@ -78,6 +79,7 @@ def test_sbatch_that_outlives_its_caller_is_waited_for(site: RunSite, fake: Fake
     check_one_job_per_run(site, fake)
 
 
+@pytest.mark.exhaustive
 def test_a_key_is_submitted_once(site: RunSite, fake: FakeSlurm) -> None:
     """A task file run again after a crash leaves what it had submitted alone."""
     options = Options(key="sweep.yaml#1")
@@ -97,6 +99,7 @@ def submit_repeats(site: RunSite, *keys: str) -> list[RunRecord]:
     return [record for record in records if isinstance(record, RunRecord)]
 
 
+@pytest.mark.exhaustive
 def test_an_array_killed_at_every_step(site: RunSite, fake: FakeSlurm) -> None:
     def three() -> int:
         submit_repeats(site, "", "", "")
@@ -107,6 +110,7 @@ def test_an_array_killed_at_every_step(site: RunSite, fake: FakeSlurm) -> None:
     assert any(call[-1].endswith("/array.sbatch") for call in fake.calls("sbatch"))
 
 
+@pytest.mark.exhaustive
 def test_an_array_with_keys_killed_at_every_step(site: RunSite, fake: FakeSlurm) -> None:
     def two() -> int:
         submit_repeats(site, "file#1", "file#2")

@@ -152,6 +152,7 @@ def test_script_of_every_switch(name: str) -> None:
     check_golden(f"scripts/switches/{name}.txt", own_part(script_of(plan_of(RECIPES[recipe], *rest, **variables))))
 
 
+@pytest.mark.exhaustive
 def test_all_scripts_and_their_tasks_pass_bash_and_shellcheck(tmp_path: Path) -> None:
     scripts = [
         script_of(plan_of(recipe, **variables_of(row, dtype))) for recipe, row, dtype in (p.values for p in ROWS)

@@ -135,6 +135,7 @@ def test_a_wrong_answer_is_a_fail_up_to_the_limit_and_a_pass_from_it_on() -> Non
     assert (wrong(answers, 1.0), wrong(answers, 1.08), wrong(answers, 1.05)) == (0.2, 0.1, 0.2)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("known", [False, True], ids=["stated", "site"])
 @pytest.mark.parametrize(
     ("noise", "count", "days"),
@@ -159,6 +160,7 @@ def test_wrong_answers_stay_below_five_per_cent(noise: Noise, count: int, days: 
 # The tables
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("part", PARTS)
 def test_a_table_has_a_row_for_each_case_and_cells_that_are_shares(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulation, "_HISTORY", 3)
@@ -177,6 +179,7 @@ def test_a_table_has_a_row_for_each_case_and_cells_that_are_shares(part: str, mo
         assert [row[2] for row in cells[:4]] == [f"{first} + {more}" for first, more in CASES]
 
 
+@pytest.mark.exhaustive
 def test_the_same_seed_gives_the_same_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulation, "NOISES", NOISES[:1])
     first, second, other = (list(PARTS["runs"](5, seed)) for seed in (7, 7, 8))

@@ -135,13 +135,14 @@ def test_an_engine_that_could_not_be_made_fails_the_tests_that_need_it(tmp_path,
         engine.python(engine.SECOND)
 
 
-def collected() -> list[Any]:
-    return [SimpleNamespace(path=Path(f"test_{file}.py"), name=name) for file in range(12) for name in "abc"]
+def collected(*marks: str) -> list[Any]:
+    common = {"get_closest_marker": dict.fromkeys(marks, True).get}
+    return [SimpleNamespace(path=Path(f"test_{file}.py"), name=name, **common) for file in range(12) for name in "abc"]
 
 
-def test_shares_are_equal_and_together_all_tests() -> None:
-    items = collected()
-    shares = [share(items, f"{number}/5") for number in range(5)]
+def test_shares_are_equal_and_together_all_tests_but_exhaustive_ones() -> None:
+    items, exhaustive = collected(), collected("exhaustive")
+    shares = [share([*exhaustive, *items], f"{number}/5") for number in range(5)]
     assert sorted(items.index(item) for part in shares for item in part) == list(range(len(items)))
     assert {len(part) for part in shares} == {7, 8}
 

@@ -409,6 +409,7 @@ def test_the_fast_way_reads_what_the_thorough_one_reads(engine, damage):
     assert_read_alike(content)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("engine", ["mbridge", "nemo"])
 @pytest.mark.parametrize("junk", [b"\x1b[", b"TFLOPS_per_elapsed time per iteration (ms): 5.0 |", b"9" * 31, b"1e400"])
 def test_the_fast_way_reads_what_the_thorough_one_reads_wherever_the_damage_is(engine, junk):
