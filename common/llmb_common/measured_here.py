@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,9 +52,7 @@ def _measured(plan: JobPlan, rows: Sequence[PastTime]) -> Measured:
     newest = [row for row in (*same, *rows) if row.gpu_type == plan.gpu_type and row.watts is not None]
     return Measured(
         same=_band([row.step_seconds for row in same[:_NEWEST]]) if same else None,
-        alike=[
-            (made, row.step_seconds) for row in list(others.values())[:_ALIKE] if (made := _plan_of(row)) is not None
-        ],
+        alike=((made, row.step_seconds) for row in islice(others.values(), _ALIKE) if (made := _plan_of(row))),
         watts=newest[0].watts if newest else None,
     )
 

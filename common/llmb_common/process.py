@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -37,12 +36,12 @@ def identify(pid: int | None = None) -> ProcessId | None:
     """The identity of process ``pid`` (default: this one); None if there is no such process."""
     pid = os.getpid() if pid is None else pid
     start = _start(pid)
-    return None if start is None else ProcessId(platform.node(), pid, start, _boot())
+    return None if start is None else ProcessId(os.uname().nodename, pid, start, _boot())
 
 
 def is_alive(process: ProcessId) -> bool | None:
     """Whether exactly that process is still running; None if it belongs to another machine, which we cannot see."""
-    if process.host != platform.node():
+    if process.host != os.uname().nodename:
         return None
     return process.boot == _boot() and _start(process.pid) == process.start
 

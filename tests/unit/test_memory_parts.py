@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.job_plan import JobPlan

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from llmb_common.launch import plan_from_variables
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.outlook import Span, ranged
 from llmb_common.planning.placement import coordinates, groups
+from llmb_common.planning.plan import make_plan
+from llmb_common.recipes.recipe import Recipe
+from llmb_common.request.read import Request
+from llmb_common.site.cluster import ClusterConfig
+from llmb_common.site.machine import Machine
 from support.cli import Cli
 from support.iteration_logs import mbridge_line
 from support.runs import PUBLISHED, make_run
@@ -116,6 +125,29 @@ def test_an_undocumented_scale_names_those_that_force_takes_and_whether_they_fit
     assert "such as 64 (does not fit), 128 (fits)" in large.err
 
 
+def test_only_scales_that_the_layout_divides_are_tried_and_few_of_them(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[int | None] = []
+
+    def counted(recipe: Recipe, cluster: ClusterConfig, request: Request, machine: Machine) -> JobPlan:
+        planned.append(request.gpus)
+        return make_plan(recipe, cluster, request, machine)
+
+    monkeypatch.setattr("llmb_common.planning.plan.make_plan", counted)
+    said = cli(*LLAMA, "--scale", "1000", **SLURM).err
+    assert "such as 992 (fits), 960 (fits), 1056 (fits), 928 (fits)" in said, "multiples of TP x PP x CP = 32"
+    assert planned[0] == 992
+    assert len(planned) <= 8
+    assert "such as" not in cli(*LLAMA, "--scale", "100", "--set", "gbs=7", **SLURM).err, "none is possible"
+    assert len(planned) <= 16
+
+
+def test_both_ends_of_a_span_have_the_same_decimals() -> None:
+    spans = [(9.89, 11.0), (0.0123, 0.0123), (98.6, 1234.5), (3.0, 4.0)]
+    assert [ranged(Span(*span)) for span in spans] == ["9.9 to 11.0", "0.0123", "99 to 1,234", "3.00 to 4.00"]
+
+
 def test_ranks_are_in_megatrons_order_tp_cp_dp_pp_and_experts_in_theirs() -> None:
     """As RankGenerator of megatron-core numbers them: TP varies fastest, PP slowest."""
     p = plan(MODEL_SIZE="70b", DTYPE="bf16", GPU_TYPE="h100", JOB_TOTAL_GPUS="64")
@@ -152,3 +184,12 @@ def test_this_sites_own_runs_count_first_with_their_power(cli: Cli, monkeypatch:
     other = cli(*job, "--set", "gbs=128", "--json", **SLURM).data["plan"]["preflight"]
     assert other["knowledge"] == "other layout"
     assert PUBLISHED["JOB_TOTAL_GPUS"] == "128"
+    # A dry run asks the index alone: records, and all that reads them, take a quarter of its time to import.
+    script = "import sys; from llmb_common.launch import main; main(sys.argv[1:]); print(*sys.modules)"
+    variables = {"LLMB_INSTALL": str(cli.install), "DRY_RUN": "json", "PATH": os.environ["PATH"], **PUBLISHED, **SLURM}
+    command = [sys.executable, "-c", script, str(ROOT / "llama3.1")]
+    out = subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout
+    assert '"knowledge": "own runs"' in out
+    assert "llmb_common.index.figures" in out
+    assert "llmb_common.runs.record" not in out
+    assert "statistics" not in out

@@ -70,7 +70,11 @@ def test_a_whole_file(tmp_path: Path) -> None:
         ("watts_per_gpu: -1", "watts_per_gpu"),
         ("health: {all_reduce_gb_per_s: 0}", "health.all_reduce_gb_per_s"),
         ("health: {pair: 40}", "pair"),
-        ("currency: dollars", "currency"),
+        (
+            "currency: dollars",
+            ":1: currency .dollars. is not a currency\n  -> write its three capital letters, as in EUR",
+        ),
+        ("currency: eur", "currency .eur. is not a currency"),
         ("slurm: {account: 'a b'}", "slurm.account 'a b'"),
         ('slurm: {gpu_partition: "p\\n#SBATCH --uid=0"}', "slurm.gpu_partition"),
         ("environment: {1A: x}", "'1A' is not a variable name"),

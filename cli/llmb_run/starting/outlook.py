@@ -9,7 +9,7 @@ from typing import Any
 from llmb_common.measured_here import measured_here
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.memory_estimate import MemoryEstimate, StageMemory
-from llmb_common.planning.outlook import Span, energy_kwh, gpu_hours, job_seconds, ranged, short
+from llmb_common.planning.outlook import Span, alike, energy_kwh, gpu_hours, job_seconds, ranged, step_seconds
 from llmb_common.planning.placement import ORDER, coordinates, groups
 from llmb_common.planning.saving import limit_seconds
 from llmb_common.planning.sources import Source, sources
@@ -95,12 +95,12 @@ class Outlook:
 
     def _time(self) -> Iterator[str]:
         known = self.plan.preflight
-        whole = job_seconds(self.plan)
-        if whole is None or known.predicted_step_seconds is None:
+        step, whole = step_seconds(self.plan), job_seconds(self.plan)
+        if step is None or known.predicted_step_seconds is None:
             yield "no published result and no run of this site says how long a step takes"
         else:
-            step = ranged(Span(known.predicted_low or 0.0, known.predicted_high or 0.0))
-            yield f"{step} s a step in 9 of 10 cases, most likely {short(known.predicted_step_seconds)}"
+            low, high, likely = alike(*step, known.predicted_step_seconds)
+            yield f"{low} to {high} s a step in 9 of 10 cases, most likely {likely}"
             yield f"from {CLASSES[known.knowledge or '']}"
         if known.reference_step_seconds is not None:
             yield f"published: {known.reference_step_seconds:g} s ({known.reference_software})"

@@ -15,6 +15,10 @@ version, folders that changed are read again, and runs that have not ended are n
     past_memory(install, key)                         what memory runs had, over what was predicted
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from llmb_common.index.figures import (
     Kept,
     Past,
@@ -25,8 +29,10 @@ from llmb_common.index.figures import (
     past_memory,
     past_times,
 )
-from llmb_common.index.rows import UNREADABLE, RunFilter, RunRow, row_of
-from llmb_common.index.search import find_run, find_runs, note, rebuild
+
+if TYPE_CHECKING:
+    from llmb_common.index.rows import UNREADABLE, RunFilter, RunRow, row_of
+    from llmb_common.index.search import find_run, find_runs, note, rebuild
 
 __all__ = [
     "UNREADABLE",
@@ -46,3 +52,12 @@ __all__ = [
     "rebuild",
     "row_of",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs records of runs is imported when it is asked for: each dry run asks for past times alone."""
+    if name not in __all__:
+        raise AttributeError(name)
+    from llmb_common.index import rows, search
+
+    return getattr(search, name) if hasattr(search, name) else getattr(rows, name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -104,8 +103,7 @@ def unreadable(folder: Path, problem: str) -> RunRow:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunFilter:
+class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which runs: every condition given must hold. Empty tuples and None: no condition."""
 
     workloads: tuple[str, ...] = ()

@@ -19,34 +19,34 @@ class Span(NamedTuple):
         return Span(self.low * factor, self.high * factor)
 
 
-def training_seconds(plan: JobPlan) -> Span | None:
-    """All steps of the job; None where nobody knows how long a step takes."""
-    known, steps = plan.preflight, plan.exit_after or plan.max_steps
+def step_seconds(plan: JobPlan) -> Span | None:
+    """One step; None where nobody knows how long it takes."""
+    known = plan.preflight
     if known.predicted_low is None or known.predicted_high is None:
         return None
-    return Span(known.predicted_low * steps, known.predicted_high * steps)
+    return Span(known.predicted_low, known.predicted_high)
 
 
 def job_seconds(plan: JobPlan) -> Span | None:
-    """The whole job: start, steps and checkpoints. None as ``training_seconds``."""
-    training, steps = training_seconds(plan), plan.exit_after or plan.max_steps
-    if training is None:
+    """The whole job: start, steps and checkpoints. None as ``step_seconds``."""
+    step, steps = step_seconds(plan), plan.exit_after or plan.max_steps
+    if step is None:
         return None
     saves = math.ceil(steps / (plan.checkpoint.interval or steps)) if plan.checkpoint.enabled else 0
     besides = START_SECONDS + saves * plan.checkpoint.save_seconds
-    return Span(training.low + besides, training.high + besides)
+    return Span(step.low * steps + besides, step.high * steps + besides)
 
 
 def gpu_hours(plan: JobPlan) -> Span | None:
-    """Hours of all GPUs that the job holds. None as ``training_seconds``."""
+    """Hours of all GPUs that the job holds. None as ``step_seconds``."""
     whole = job_seconds(plan)
     return whole.times(plan.nodes * plan.gpus_per_node / 3600) if whole is not None else None
 
 
 def energy_kwh(plan: JobPlan, watts: float) -> Span | None:
-    """Of all GPUs while they train, at ``watts`` each. None as ``training_seconds``."""
-    training = training_seconds(plan)
-    return training.times(plan.gpus * watts / 3.6e6) if training is not None else None
+    """Of all GPUs while they train, at ``watts`` each. None as ``step_seconds``."""
+    step, steps = step_seconds(plan), plan.exit_after or plan.max_steps
+    return step.times(steps * plan.gpus * watts / 3.6e6) if step is not None else None
 
 
 def in_short(plan: JobPlan) -> list[str]:
@@ -57,9 +57,8 @@ def in_short(plan: JobPlan) -> list[str]:
             f"memory: {memory.peak:.1f} GiB and {memory.reserve:.0f} in reserve on the fullest rank, of "
             f"{memory.limit:.0f} ({memory.kind}: {memory.knowledge})"
         )
-    whole, hours = job_seconds(plan), gpu_hours(plan)
-    if whole is not None and hours is not None:
-        step = Span(known.predicted_low or 0.0, known.predicted_high or 0.0)
+    step, whole, hours = step_seconds(plan), job_seconds(plan), gpu_hours(plan)
+    if step is not None and whole is not None and hours is not None:
         lines.append(
             f"time: {ranged(step)} s a step ({known.knowledge}), {ranged(whole.times(1 / 60))} minutes for the job, "
             f"time limit {plan.time_limit}; {ranged(hours)} GPU-hours"
@@ -68,11 +67,11 @@ def in_short(plan: JobPlan) -> list[str]:
 
 
 def ranged(span: Span) -> str:
-    """``14.1 to 15.9``: both to three digits."""
-    low, high = (short(value) for value in span)
-    return low if low == high else f"{low} to {high}"
+    """``9.9 to 11.0``, or one number where both are the same."""
+    return " to ".join(dict.fromkeys(alike(*span)))
 
 
-def short(value: float) -> str:
-    """Three digits, or all before the point: ``0.0123``, ``15.9``, ``1,234``."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+def alike(*values: float) -> list[str]:
+    """With as many decimals as give the largest three digits, or with all before the point: ``1,234``."""
+    decimals = max(0, 2 - math.floor(math.log10(max(values))))
+    return [f"{value:,.{decimals}f}" for value in values]

@@ -5,6 +5,7 @@ Pure: it reads no file, asks no scheduler and looks at no environment. ``Machine
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,9 +53,8 @@ from llmb_common.site.cluster import ClusterConfig
 from llmb_common.site.machine import Machine
 from llmb_common.slurm.options import parse_additional
 
-_TRIED = 64
-"""Scales around an undocumented one that are tried: nodes more and fewer."""
-
+_TRIED = 8
+"""Scales around an undocumented one that are planned, of which so many are named."""
 _NEAREST = 4
 
 
@@ -182,13 +182,14 @@ def make_plan(
 def _forced_scales(recipe: Recipe, cluster: ClusterConfig, request: Request, machine: Machine) -> str:
     """``, such as 96 (fits) and 192``: the numbers of GPUs nearest to the one asked for that FORCE takes."""
     asked, found = request.gpus or 0, list[str]()
-    documented = documented_scales(Given(recipe=recipe, cluster=cluster, request=request, machine=machine))
-    step = request.gpus_per_node or cluster.gpus_per_node or per_node(request.gpu_type or cluster.gpu_type or "")
-    near = sorted(set(range(step, 2 * asked + step, step)) - {*documented}, key=lambda gpus: abs(gpus - asked))
-    for gpus in near[:_TRIED]:
-        forced = replace(request, gpus=gpus, force=True, preflight="warn")
+    forced = replace(request, force=True, preflight="warn")
+    case = choose_in_release(Given(recipe=recipe, cluster=cluster, request=forced, machine=machine))
+    layout = _of_row(case, **{"gbs": 0, **request.columns})
+    unit = math.lcm(_per_node(case), layout.tp * layout.pp * layout.cp)
+    others = {*range(unit, 2 * asked + unit, unit)} - {*documented_scales(case)}
+    for gpus in sorted(others, key=lambda gpus: abs(gpus - asked))[:_TRIED]:
         try:
-            memory = make_plan(recipe, cluster, forced, machine).preflight.memory
+            memory = make_plan(recipe, cluster, replace(forced, gpus=gpus), machine).preflight.memory
         except RequestError:
             continue
         found.append(str(gpus) if memory is None else f"{gpus} ({memory.verdict})")
@@ -274,7 +275,7 @@ def _of_row(case: Case, **changes: int | bool | None) -> Layout:
 def _nodes(case: Case) -> tuple[int, int]:
     """Number of nodes and GPUs used on each."""
     gpus = case.gpus
-    gpus_per_node = case.request.gpus_per_node or case.cluster.gpus_per_node or per_node(case.gpu_type)
+    gpus_per_node = _per_node(case)
     if case.machine.traits.this_machine:
         return 1, gpus
     if gpus <= gpus_per_node:
@@ -285,6 +286,10 @@ def _nodes(case: Case) -> tuple[int, int]:
             remedy=f"use a multiple of {gpus_per_node}, or set GPUS_PER_NODE",
         )
     return gpus // gpus_per_node, gpus_per_node
+
+
+def _per_node(case: Case) -> int:
+    return case.request.gpus_per_node or case.cluster.gpus_per_node or per_node(case.gpu_type)
 
 
 def _image(case: Case, engine: str, install: Path) -> str | None:

@@ -7,13 +7,14 @@ import json
 from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.releases import container_release
 from llmb_common.roles import Role, fields_of
-from llmb_common.runs.facts import read_manifest_line
-from llmb_common.runs.record import RunRecord
+
+if TYPE_CHECKING:  # plans, which ask for their key, start faster without runs/
+    from llmb_common.runs.record import RunRecord
 
 _OF_NO_CONSEQUENCE: dict[str, Any] = {"fast_cores": None, "memory_clock": None, "architecture": None}
 """Fields that are left out at that value: keys of runs from before there was the choice stay what they were."""
@@ -122,6 +123,8 @@ def software_of(record: RunRecord) -> str:
     job = record.manifest.get("job")
     said = job.get("software") if isinstance(job, dict) else None
     if not isinstance(said, dict):
+        from llmb_common.runs.facts import read_manifest_line
+
         said = read_manifest_line(record.paths.log) or {}
     names = {"megatron_bridge": "Megatron-Bridge", "megatron_core": "megatron-core", "torch": "torch"}
     found = [f"{title} {said[name]}" for name, title in names.items() if said.get(name)]

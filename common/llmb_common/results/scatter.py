@@ -12,13 +12,14 @@ configurations are, and so for how many degrees of freedom the average counts.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from llmb_common.distributions import digamma, trigamma, trigamma_inverse
-from llmb_common.results.estimate import StepTime
+
+if TYPE_CHECKING:  # plans, which ask for STATED, start faster without statistics
+    from llmb_common.results.estimate import StepTime
 
 _ENOUGH = 8
 """Degrees of freedom in the history before the site speaks."""
@@ -109,16 +110,20 @@ def batches(runs: Sequence[StepTime]) -> list[list[StepTime]]:
 
 def squares(groups: Sequence[Sequence[StepTime]]) -> Squares:
     """Of the ``batches`` of one configuration."""
-    means = [statistics.fmean(run.log for run in batch) for batch in groups]
+    means = [_mean([run.log for run in batch]) for batch in groups]
     within = math.fsum((run.log - mean) ** 2 for batch, mean in zip(groups, means, strict=True) for run in batch)
-    centre = statistics.fmean(means) if means else 0.0
+    centre = _mean(means)
     return Squares(
         within,
         sum(map(len, groups)) - len(groups),
         math.fsum((mean - centre) ** 2 for mean in means),
         max(len(groups) - 1, 0),
-        statistics.fmean(1 / len(batch) for batch in groups) if groups else 0.0,
+        _mean([1 / len(batch) for batch in groups]),
     )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / max(len(values), 1)
 
 
 def learn(history: Iterable[Sequence[StepTime]]) -> Scatter:

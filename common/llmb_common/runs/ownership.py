@@ -11,9 +11,8 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from llmb_common.errors import RecordError
 from llmb_common.trust import me, user_name
@@ -22,8 +21,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # O_NONBLOCK: opening a FIFO would wait for ever
 
 
-@dataclass(frozen=True)
-class OwnRun:
+class OwnRun(NamedTuple):
     """A run folder that is ours, held open. ``owner`` is the user to whom everything in it must belong."""
 
     folder: Path

@@ -107,7 +107,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """At which all ranks of a job together write a checkpoint, in 10^9 bytes/s."""
     price_per_gpu_hour: Annotated[float, msgspec.Meta(gt=0, lt=1e6)] | None = None
     """For what ``llmb-run plan`` says of money, in ``currency``."""
-    currency: Annotated[str, msgspec.Meta(pattern=r"^[A-Z]{3}\Z")] = "USD"
+    currency: str = "USD"
     watts_per_gpu: Annotated[float, msgspec.Meta(gt=0, lt=1e6)] | None = None
     """For what it says of energy: power of a GPU that trains, where no run here has measured it."""
     health: HealthSettings = HealthSettings()
@@ -185,6 +185,11 @@ def _check(config: ClusterConfig, path: Path, lines: Lines) -> None:
         raise ConfigError(
             f"{at('slurm.mpi')} {slurm.mpi!r} is not a type of MPI",
             remedy="one of those that srun --mpi=list shows",
+        )
+    if not re.fullmatch(r"[A-Z]{3}", config.currency):
+        raise ConfigError(
+            f"{at('currency')} {config.currency!r} is not a currency",
+            remedy="write its three capital letters, as in EUR",
         )
     engine = config.engine or Engine()
     paths = [("engine.python", engine.python), ("image_folder", config.image_folder)]

@@ -48,11 +48,11 @@ _SHORT = {
 
 # Options whose value may contain "name=value" after a comma.
 _WITH_COMMAS = {"acctg-freq", "comment", "container-env", "export", "extra", "tres-bind", "tres-per-task"}
-_SECOND_OPTION = re.compile(
+_SECOND_OPTION = (
     rf",\s*(-{{0,2}}(?:{'|'.join(sorted(_WITH_VALUE | set(_OURS), key=len, reverse=True))})\s*=|--?[a-z][a-z-]*\b"
     r"|(?:exclusive|oversubscribe|overcommit|contiguous|requeue|no-requeue|hold)\s*$)"
 )
-"""A second option inside a value, as in ``nodelist=n1,n2,constraint=gpu``."""
+"""A second option inside a value, as in ``nodelist=n1,n2,constraint=gpu``; compiled where there are options."""
 
 Options = tuple[tuple[str, str | None], ...]
 
@@ -82,7 +82,7 @@ def parse_additional(text: str, where: str) -> Options:
             raise RequestError(f"{where}: {part!r} has no value", remedy="write key=value, or just the flag")
         if key in _WITH_VALUE and not equals:
             raise RequestError(f"{where}: --{key} needs a value", remedy=f"write {key}=value")
-        if key not in _WITH_COMMAS and (second := _SECOND_OPTION.search(value)):
+        if key not in _WITH_COMMAS and (second := re.search(_SECOND_OPTION, value)):
             raise RequestError(
                 f"{where}: {part!r} contains a second option, {second[1]!r}",
                 remedy=f"separate them: {_apart(where, f'{key}={value[: second.start()]}', value[second.start(1) :])}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-import msgspec
+from msgspec import structs
 
 from llmb_common import gpus
 from llmb_common.engines import is_newer
@@ -52,7 +52,7 @@ def estimate_of(
         factor=measured.factor,
         at_least=_at_least(job, kind, measured),
     )
-    return estimate if estimate.fits else msgspec.structs.replace(estimate, knob=_knob(case, job, estimate))
+    return estimate if estimate.fits else structs.replace(estimate, knob=_knob(case, job, estimate))
 
 
 def job_of(case: Case, plan: JobPlan) -> Job | None:
@@ -73,10 +73,10 @@ def job_of(case: Case, plan: JobPlan) -> Job | None:
         settings=settings,
     )
     if case.adapters:  # the weights of the model are frozen
-        storage = replace(storage, gradients=0, optimizer=0, copies=0)
+        storage = structs.replace(storage, gradients=0, optimizer=0, copies=0)
     layout = plan.layout
     if settings.get("recompute_method") == "uniform" and "recompute_layers" not in plan.overridden:
-        layout = msgspec.structs.replace(layout, recompute_layers=len(body.layers))
+        layout = structs.replace(layout, recompute_layers=len(body.layers))
     return Job(
         body=body,
         layout=layout,
@@ -96,9 +96,9 @@ def _at_least(job: Job, kind: str, measured: Known) -> float | None:
     if measured.knowledge != "not validated":
         peak = max(stage.total for stage in stages_memory(job))
         return peak / (1 + (measured.high or 0) / 100) if measured.knowledge == "validated here" else peak
-    plain = msgspec.structs.replace(job.layout, vp=None)
+    plain = structs.replace(job.layout, vp=None)
     if known(kind.replace(", VP", "")).knowledge == "validated":
-        return max(stage.total for stage in stages_memory(replace(job, layout=plain)))
+        return max(stage.total for stage in stages_memory(structs.replace(job, layout=plain)))
     return None
 
 
@@ -147,7 +147,7 @@ def _knob(case: Case, job: Job, estimate: MemoryEstimate) -> str:
     """
     found = []
     for name, layout in _others(case, job.layout):
-        saved = estimate.peak - max(stage.total for stage in stages_memory(replace(job, layout=layout)))
+        saved = estimate.peak - max(stage.total for stage in stages_memory(structs.replace(job, layout=layout)))
         enough = (estimate.peak - saved) * estimate.factor + estimate.reserve <= estimate.limit
         rank = (enough, enough and name != "gpus", enough and name != "recompute_layers", saved)
         found.append((rank, name, getattr(layout, name), getattr(job.layout, name)))
@@ -168,7 +168,7 @@ def _others(case: Case, own: Layout) -> Iterator[tuple[str, Layout]]:
         "gpus": {"gpus": 2 * own.gpus, "gbs": 2 * own.gbs},
     }
     for name, change in changes.items():
-        layout = msgspec.structs.replace(own, **change)
+        layout = structs.replace(own, **change)
         asked = replace(case.request, columns={**case.request.columns, **change})
         if not layout.dp:
             continue

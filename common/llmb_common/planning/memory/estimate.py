@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+from msgspec import Struct
 from msgspec.structs import replace
 
 from llmb_common.planning.divisibility import Layout
@@ -18,14 +17,13 @@ _GATHERED_UNITS = 2
 """Layers that FSDP holds whole at once: the one in use and the next (``fsdp_double_buffer``)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Job:
+class Job(Struct, frozen=True, kw_only=True):
     """All that the memory of a job depends on."""
 
     body: Body
     layout: Layout
     sequence_length: int
-    storage: Storage = field(default_factory=Storage)
+    storage: Storage = Storage()
     counts: tuple[int, ...] | None = None
     early: int = 0
     recomputed: frozenset[str] = frozenset()

@@ -9,8 +9,9 @@ against measured peaks (docs/planning.md); those of Mamba and delta nets are not
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from llmb_common.recipes.catalogue import Function
 from llmb_common.recipes.model import Architecture
@@ -35,8 +36,7 @@ class Saved(NamedTuple):
     offload: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(msgspec.Struct, frozen=True):
     """One layer, whole: what it saves of a token, and of each of the ``copies`` of it that go to routed experts.
 
     ``shapes``: of its matrices outside routed experts; ``expert_shapes``: of one routed expert. ``wide``,
@@ -54,8 +54,7 @@ class Layer:
     expert_hidden: int = 0
 
 
-@dataclass(frozen=True)
-class Body:
+class Body(msgspec.Struct, frozen=True):
     """A model: its layers in order, those of its heads for further tokens, and what is at its ends.
 
     ``further``: how many tokens these heads predict; ``encoder``: weights of an encoder of images.
@@ -74,8 +73,7 @@ class Body:
         return any(layer.copies for layer in self.layers)
 
 
-@dataclass(frozen=True)
-class _Sizes:
+class _Sizes(msgspec.Struct, frozen=True):
     """The numbers of a model, whoever describes it."""
 
     hidden: int

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
+
+import msgspec
 
 from llmb_common.planning.divisibility import Layout, pipeline_slots
 from llmb_common.planning.memory.layers import Body, Layer
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(msgspec.Struct, frozen=True):
     """The layers of one stage, chunk by chunk; ``under_way``: how many micro-batches of each chunk are at the peak."""
 
     chunks: tuple[tuple[Layer, ...], ...]

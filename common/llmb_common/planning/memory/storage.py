@@ -7,8 +7,9 @@ As ``llmb_train.settings`` and NVIDIA's functions set them: gradients in bf16, t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 _SCALED = 1 + 1 / 32
 """MXFP8: an 8-bit scale for 32 elements."""
@@ -29,8 +30,7 @@ _WEIGHTS = {
 _INPUTS = {"bf16": 2.0, "mx": _SCALED, "nvfp4": _QUARTER}
 
 
-@dataclass(frozen=True)
-class Storage:
+class Storage(msgspec.Struct, frozen=True):
     """Bytes of one weight in a product, of another one (embeddings, norms, routers), of a gradient, and of optimizer
     state.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -95,7 +95,7 @@ def learned() -> Learned:
 
 
 def predict(
-    work: Work, known: tuple[float, bool] | None, own: Sequence[tuple[Work, float]] = (), what: Learned | None = None
+    work: Work, known: tuple[float, bool] | None, own: Iterable[tuple[Work, float]] = (), what: Learned | None = None
 ) -> Band | None:
     """How long a step of ``work`` takes; None where nothing can be said.
 

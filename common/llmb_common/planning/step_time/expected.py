@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -21,8 +21,8 @@ class Measured:
 
     same: Band | None = None
     """Of runs of exactly this job, in this software."""
-    alike: Sequence[tuple[JobPlan, float]] = ()
-    """The newest runs of the same model, each with the seconds of its steps."""
+    alike: Iterable[tuple[JobPlan, float]] = ()
+    """The newest runs of the same model, each with the seconds of its steps: read where nothing nearer is known."""
     watts: float | None = None
     """Mean power of a GPU in the newest of all these runs that measured it."""
     memory: Callable[[str], Sequence[float]] = lambda kind: ()
@@ -42,8 +42,8 @@ def expected(plan: JobPlan, recipe: Recipe, own: Measured = NOTHING_MEASURED) ->
     work = work_of(plan, recipe)
     if work is None:
         return None
-    alike = ((work_of(run, recipe), seconds) for run, seconds in own.alike)
-    return predict(work, _published(plan, recipe), [(run, seconds) for run, seconds in alike if run is not None])
+    alike = ((done, seconds) for run, seconds in own.alike if (done := work_of(run, recipe)) is not None)
+    return predict(work, _published(plan, recipe), alike)
 
 
 def _published(plan: JobPlan, recipe: Recipe) -> tuple[float, bool] | None:

@@ -8,7 +8,7 @@ all-gathers and reduce-scatters) and the exchange of experts' tokens (dispatch a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from llmb_common.gpus import GPUS, Gpu
 from llmb_common.planning.divisibility import Layout
@@ -30,8 +30,7 @@ _MOST_OF_EXPERTS = 0.6
 """Share of the products that experts have at most: of hybrids a catalogue does not say which layers have them."""
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(msgspec.Struct, frozen=True):
     """What decides how long a step takes. ``flops_per_token``: of forward and backward; ``container``: its release."""
 
     layout: Layout
