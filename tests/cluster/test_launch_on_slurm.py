@@ -86,25 +86,6 @@ def quick_site(slurm: SlurmCluster, tmp_path: Path) -> Site:
     return Site(slurm, tmp_path / "it's an install", engine)
 
 
-def test_real_training_on_two_nodes_is_saved_and_resumed_for_one_step_on_one(site: Site) -> None:
-    saved = site.run(JOB_TOTAL_GPUS="2", GPUS_PER_NODE="1", MAX_STEPS="4", ENABLE_CHECKPOINT="true")
-    assert iterations(saved) == list(range(1, 5))
-    start, *_, end = events(saved)
-    assert (start["event"], start["nodes"]) == ("start", "gpu[1-2]")
-    assert (end["event"], end["exit_code"]) == ("end", 0)
-    record = json.loads((saved / "run.json").read_text())
-    assert record["job_id"] == end["job_id"]
-    assert record["plan"]["nodes"] == 2
-    # A run that saves leaves Megatron-Bridge by SystemExit.
-    written = {node: (account["rank"], account["job"], "after" in account) for node, account in accounts(saved).items()}
-    assert written == {"gpu1": (0, record["job_id"], True), "gpu2": (1, record["job_id"], True)}
-    assert "ConfigContainer" in (saved / "config.yaml").read_text()
-    (checkpoints,) = saved.glob("*/checkpoints")
-    assert list(checkpoints.glob("iter_0000004/*.distcp"))
-    resumed = site.run(JOB_TOTAL_GPUS="1", LOAD_CHECKPOINT_PATH=str(checkpoints))
-    assert iterations(resumed) == [5]
-
-
 def test_nccl_trace_runs_five_steps_with_the_debug_variables(quick_site: Site) -> None:
     folder = quick_site.run(JOB_TOTAL_GPUS="1", ENABLE_NCCLTRACE="true", STANDIN_STEPS="job")
     assert iterations(folder) == [1, 2, 3, 4, 5]
@@ -164,12 +145,12 @@ def test_profiled_training_in_a_container(slurm, engine_python, training_image, 
     assert accounts(folder).keys() == {"gpu1", "gpu2"}, "written from inside the containers"
 
 
-def test_real_training_of_two_ranks_a_node_in_an_image_that_enroot_starts(
+def test_real_training_on_two_nodes_in_an_image_that_enroot_starts_is_saved_and_resumed_on_one(
     slurm: SlurmCluster, standins: Path, engine_python: Path, training_image: Path, tmp_path: Path
 ) -> None:
     """Enroot drops the environment: unless ours is passed by name, no rank would know which one it is.
 
-    And a signal to the whole step, which reaches what serves the image too, saves.
+    And a signal to the whole step, which reaches what serves the image too, saves. The one that resumes has no image.
     """
     site = Site(slurm, tmp_path / "install", engine_python, runtime="enroot")
     done = site.launch(
@@ -205,8 +186,20 @@ def test_real_training_of_two_ranks_a_node_in_an_image_that_enroot_starts(
     assert not {"NGC_API_KEY", "CUDA_VISIBLE_DEVICES"} & inside.keys(), "set nowhere, and so not empty either"
     (script,) = folder.glob("*.sbatch")
     assert "hf_canary" not in script.read_text()
-    written = {node: account["rank"] for node, account in accounts(folder).items()}
-    assert written == {"gpu1": 0, "gpu2": 2}, "by the first rank of each node, from inside the images"
+    # A run that saves leaves Megatron-Bridge by SystemExit.
+    written = {node: (account["rank"], account["job"], "after" in account) for node, account in accounts(folder).items()}
+    assert written == {"gpu1": (0, str(job), True), "gpu2": (2, str(job), True)}, "from inside the images"
+    assert "ConfigContainer" in (folder / "config.yaml").read_text()
+    start, *_, end = events(folder)
+    assert (start["event"], start["nodes"]) == ("start", "gpu[1-2]")
+    assert (end["event"], end["exit_code"], end["job_id"]) == ("end", 0, str(job))
+    record = json.loads((folder / "run.json").read_text())
+    assert (record["job_id"], record["plan"]["nodes"]) == (str(job), 2)
+
+    (tmp_path / "plain").mkdir()
+    plain = Site(slurm, tmp_path / "plain" / "it's an install", engine_python)
+    resumed = plain.run(JOB_TOTAL_GPUS="1", LOAD_CHECKPOINT_PATH=str(saved.parent))
+    assert iterations(resumed) == [steps[-1] + 1]
 
 
 def test_a_missing_image_is_refused_before_submission(slurm: SlurmCluster, engine_python: Path, tmp_path: Path) -> None:

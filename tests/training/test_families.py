@@ -18,7 +18,7 @@ from training_jobs import Engine, make_job
     ],
 )
 def test_a_resumed_run_repeats_the_uninterrupted_one(engine, tmp_path, family, parallelism):
-    layout = {"world_size": 2, "parallelism": parallelism, "steps": {"train": 4}}
+    layout = {"world_size": 2, "parallelism": parallelism, "steps": {"train": 4}, "batch": {"gbs": 4}}
     checkpoints = tmp_path / "checkpoints"
     whole = engine.train(
         tmp_path / "whole", make_job(family, **layout, checkpoint={"save": str(checkpoints), "interval": 2})

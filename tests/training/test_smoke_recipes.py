@@ -32,8 +32,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYOUTS: list[tuple[str, dict[str, str]]] = [
     ("llama3.1", {}),
     ("llama4", {"EP": "2"}),
-    ("grok1", {"EP": "2"}),
-    ("grok1", {"EP": "1", "PP": "2", "VP": "2", "TP": "1"}),
+    ("grok1", {"EP": "2", "GBS": "4"}),
+    ("grok1", {"EP": "1", "PP": "2", "VP": "2", "TP": "1", "GBS": "4"}),
     ("nemotron4", {"TP": "2"}),
 ]
 
