@@ -187,7 +187,9 @@ def test_real_training_on_two_nodes_in_an_image_that_enroot_starts_is_saved_and_
     (script,) = folder.glob("*.sbatch")
     assert "hf_canary" not in script.read_text()
     # A run that saves leaves Megatron-Bridge by SystemExit.
-    written = {node: (account["rank"], account["job"], "after" in account) for node, account in accounts(folder).items()}
+    written = {
+        node: (account["rank"], account["job"], "after" in account) for node, account in accounts(folder).items()
+    }
     assert written == {"gpu1": (0, str(job), True), "gpu2": (2, str(job), True)}, "from inside the images"
     assert "ConfigContainer" in (folder / "config.yaml").read_text()
     start, *_, end = events(folder)
