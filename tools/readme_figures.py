@@ -3,7 +3,7 @@
 A README marks each with ``<!-- figure: NAME -->`` and ``<!-- end -->``; everything in between is generated::
 
     flops SIZE [full|causal]            model FLOPs of one sequence: 8.920E+14
-    breakdown SIZE                      how they add up, as the notes of NVIDIA's README print it (Llama 3.1's formula)
+    breakdown SIZE                      how they add up, number by number, by the formula of NVIDIA's README
     peaks                               the peaks that MFUs are divided by
     checkpoint SIZE                     14 bytes per parameter: 5.1 TiB
     example VARIANT SIZE DTYPE GPU GPUS a published result worked through, from the step time to the MFU
@@ -79,17 +79,19 @@ def _flops(recipe: Recipe, size: str, attention: str = "") -> str:
 
 
 def _breakdown(recipe: Recipe, size: str) -> str:
-    """The formula of NVIDIA's README with the numbers filled in; attention over the full square."""
-    if recipe.family != "llama3":
-        raise RecipeError(f"no breakdown for {recipe.name}'s formula", remedy="remove the mark")
+    """The recipe's formula with the numbers filled in. Heads are as wide as the hidden size in every listed model."""
     model = recipe.model(size)
     a, sequence = model.listed, model.sequence_length
-    counted = _counted(recipe, size, "full")
+    counted = _counted(recipe, size)
     attention, mlp, embedding = (part // sequence for part in counted)
-    groups = f"1 + {a.query_groups}/{a.heads} + {sequence}/{a.hidden}"
+    half = "" if recipe.flops.attention == "full" else "/2"
+    groups = f"1 + {a.query_groups}/{a.heads} + {sequence}/{a.hidden}{half}"
+    columns = f"{a.ffn}"  # of a layer; where experts alternate with dense layers, both have as many
+    if a.moe and a.moe.every == 1:
+        columns = f"({a.moe.top_k} x {a.moe.ffn})"
     lines = [
         f"attention   = 12 x {a.layers} x {a.hidden}^2 x ({groups}) = {attention:,}",
-        f"mlp         = 18 x {a.layers} x {a.ffn} x {a.hidden} = {mlp:,}",
+        f"mlp         = {18 if a.gated else 12} x {a.layers} x {columns} x {a.hidden} = {mlp:,}",
         f"embedding   = 6 x {a.vocabulary} x {a.hidden} = {embedding:,}",
         f"model FLOPs = {sequence} x ({attention:,} + {mlp:,} + {embedding:,}) = {scientific(counted.total)}",
     ]

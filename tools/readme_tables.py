@@ -3,11 +3,11 @@
 A README marks each table with ``<!-- table: NAME -->`` and ``<!-- end -->``; everything in between is generated::
 
     sizes                       parameters and architecture of every model size
-    variants                    how each generation's runs are named, measured and profiled
+    variants                    how each variant's runs are named, measured and profiled
     configurations VARIANT GPU  the configuration rows
     results VARIANT GPU         the published results; corrected values are marked and explained
     checkpoints                 sizes and tested scales
-    variables                   the environment variables of launch.sh, with this recipe's defaults
+    defaults                    the variables of launch.sh whose defaults are this recipe's own
     engines                     the releases of Megatron-Bridge that it runs on, and the results of each
     functions, precisions, named, newest, containers, validation
                                 models, variants and results of a catalogue: see ``readme_functions``
@@ -42,7 +42,7 @@ from llmb_common.recipes.shipped import SHIPPED, shipped_text
 from llmb_common.strict_yaml import read_text
 from tools.readme_figures import fill_figures
 from tools.readme_functions import TABLES
-from tools.readme_variables import engines, table, variables
+from tools.readme_variables import defaults, engines, table
 
 _MARKED = re.compile(r"(<!-- table: (?P<name>[^\n]*?) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
 _OPEN = re.compile(r"<!-- table: ")
@@ -281,7 +281,7 @@ def render(recipe: Recipe, name: str, where: str) -> list[str]:
         RecipeError: there is no such table; it names ``where`` the mark is.
     """
     kind, *arguments = name.split()
-    plain = {"sizes": sizes, "variants": variants, "checkpoints": checkpoints, "variables": variables}
+    plain = {"sizes": sizes, "variants": variants, "checkpoints": checkpoints, "defaults": defaults}
     plain |= {"engines": engines, **TABLES}
     selected = {"configurations": configurations, "results": results}
     if kind in plain and not arguments:

@@ -1,4 +1,4 @@
-"""The environment variables of ``launch.sh`` as a README table, with the defaults of one recipe."""
+"""The variables of ``launch.sh`` whose defaults are a recipe's own, and its engines, as README tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.releases import container_release, release_order, same_release
 from llmb_common.recipes.rows import Variant
-from llmb_common.request.variables import COLUMNS, VARIABLES
+from llmb_common.request.variables import VARIABLES
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -19,23 +19,22 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return ["| " + " | ".join(cells) + " |" for cells in padded]
 
 
-def variables(recipe: Recipe) -> list[str]:
-    skip = {"STAGE_PATH"}
-    if len(recipe.variants) == 1:
-        skip.add("CONFIG_VARIANT")
-    if not any(model.architecture and model.architecture.moe for model in recipe.listed_models):
-        skip.add("MOE_ROUTING")
-    if len(recipe.engines) == 1 and not recipe.releases:
-        skip.add("LLMB_ENGINE")
+def defaults(recipe: Recipe) -> list[str]:
+    """The variables whose default is a recipe's own; ``docs/reference.md`` has all of them."""
     own = _own_defaults(recipe)
     rows = [
         [f"`{name}`", variable.in_table, variable.default.format(**own)]
         for name, variable in VARIABLES.items()
-        if name not in skip and name not in COLUMNS
+        if "{" in variable.default and _applies(recipe, name)
     ]
-    column = VARIABLES[next(iter(COLUMNS))]
-    rows.append([" ".join(f"`{name}`" for name in COLUMNS), column.in_table, column.default])
     return table(["variable", "meaning", "default"], rows)
+
+
+def _applies(recipe: Recipe, name: str) -> bool:
+    """Whether the recipe has more than one answer to it."""
+    if name == "CONFIG_VARIANT":
+        return len(recipe.variants) > 1
+    return name != "LLMB_ENGINE" or len(recipe.engines) > 1 or bool(recipe.releases)
 
 
 def engines(recipe: Recipe) -> list[str]:
@@ -74,8 +73,7 @@ def _own_defaults(recipe: Recipe) -> dict[str, str]:
         "max_steps": _each(recipe, lambda v: str(v.max_steps)),
         "time_limit": recipe.variants[0].time_limit,
         "image": f"`{recipe.image}`",
-        "engine": recipe.engine,
-        "engines": ", ".join((*recipe.engines, *recipe.releases)),
+        "engine": f"`{recipe.engine}` (of {', '.join((*recipe.engines, *recipe.releases))})",
         "profile_start": _each(recipe, lambda v: str(v.profiling.start)),
         "profile_stop": _each(recipe, lambda v: str(v.profiling.stop)),
         "profile_ranks": _each(recipe, lambda v: v.profiling.ranks),

@@ -1,4 +1,4 @@
-"""Writes the pages of ``docs/`` that are made from the code: ``python -m tools.reference --write``.
+"""Writes the pages and drawings of ``docs/`` that are made from the code: ``python -m tools.reference --write``.
 
 Without ``--write`` it names the pages that are out of date, exit status 1; a test does the same.
 """
@@ -16,6 +16,8 @@ from llmb_run.columns import Column, Form
 from llmb_run.results.groups import GROUP
 from llmb_run.results.run_columns import RUN, STEP
 from llmb_run.results.series import HISTORY, SCALING
+from tools import pictures
+from tools.reference_page import reference_page
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -108,7 +110,13 @@ def _cell(line: str) -> str:
     return f"`{plain[:160]}`"
 
 
-PAGES: dict[str, Callable[[], Iterator[str]]] = {"columns.md": columns_page, "failures.md": failures_page}
+PAGES: dict[str, Callable[[], Iterator[str]]] = {
+    "columns.md": columns_page,
+    "failures.md": failures_page,
+    "reference.md": reference_page,
+    "images/verdict.svg": pictures.verdict,
+    "images/flow.svg": pictures.flow,
+}
 
 
 def main(write: bool) -> int:
@@ -116,8 +124,9 @@ def main(write: bool) -> int:
     stale = [page for page, text in texts.items() if not page.is_file() or page.read_text(encoding="utf-8") != text]
     for page in stale:
         if write:
+            page.parent.mkdir(exist_ok=True)
             page.write_text(texts[page], encoding="utf-8")
-        print(f"{'written' if write else 'out of date'}: docs/{page.name}")
+        print(f"{'written' if write else 'out of date'}: {page.relative_to(DOCS.parent)}")
     return 1 if stale and not write else 0
 
 

@@ -2,8 +2,8 @@
 
     python -m tools.verdict_simulation [--trials 1000] [--seed 1] [PART...]
 
-prints the tables of ``docs/verdicts.md`` and ``docs/acceptance.md``. Each cell: pass / fail in per cent of the trials,
-the rest is inconclusive.
+prints the tables of ``docs/verdicts.md``, ``docs/acceptance.md`` and ``docs/compare.md``. Cells of the first two are
+pass / fail in per cent of the trials, the rest is inconclusive.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from llmb_common.results.comparison import compare_times
 from llmb_common.results.decision import LOOKS, Answer, Decision, decide
 from llmb_common.results.estimate import StepTime, estimate
 from llmb_common.results.past_runs import PastRun, PastRuns
@@ -262,12 +263,39 @@ def campaigns_table(trials: int, seed: int) -> Iterator[str]:
                 yield f"| {noise.title} | {'yes' if known else 'no'} | {first} + {more} | " + " | ".join(cells) + " |"
 
 
+DIFFERENCES = (0.00, 0.02, 0.03, 0.05, 0.10)
+"""How much slower the second side of a comparison is."""
+
+
+def comparisons_table(trials: int, seed: int) -> Iterator[str]:
+    """How often ``compare`` shows a difference between two sides that ran on the same days, in percent."""
+    yield "| Noise | Record | Runs of each | " + " | ".join(f"{100 * share:.0f} %" for share in DIFFERENCES) + " |"
+    yield "|---|---|---:|" + "---:|" * len(DIFFERENCES)
+    for noise in NOISES[2:4]:
+        for known in (False, True):
+            for count in (2, 3, 5, 10):
+                source = random.Random(f"{seed} {noise.title} {known} {count}")
+                scatters = sites(noise, source, known, trials)
+                cells = []
+                for share in DIFFERENCES:
+                    sides = [[repeats(noise, source, count) for _ in range(2)] for _ in range(trials)]
+                    slower = [[_longer(run, 1 + share) for run in second] for _, second in sides]
+                    found = [compare_times(a, b, next(scatters)) for (a, _), b in zip(sides, slower, strict=True)]
+                    cells.append(f"{100 * sum(not item.low <= 1 <= item.high for item in found) / trials:.0f}")
+                yield f"| {noise.title} | {'yes' if known else 'no'} | {count} | " + " | ".join(cells) + " |"
+
+
+def _longer(run: StepTime, factor: float) -> StepTime:
+    return replace(run, seconds=run.seconds * factor, error=run.error * factor, mean=run.mean * factor)
+
+
 PARTS: dict[str, Callable[[int, int], Iterator[str]]] = {
     "runs": runs_table,
     "stalls": stalls_table,
     "days": days_table,
     "looks": looks_table,
     "campaigns": campaigns_table,
+    "comparisons": comparisons_table,
 }
 
 

@@ -24,20 +24,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 COMMANDS: dict[str, dict[str, str]] = {
     "Start": {
-        "list": "Show workloads with their sizes, dtypes and scales, installed and documented.",
-        "plan": "Show what a job will take: memory, time, GPU-hours, energy, and where its ranks are.",
+        "list": "Show workloads with their sizes, dtypes and numbers of GPUs.",
+        "plan": "Show what a job will take: memory, time, GPU-hours, energy, and where its ranks run.",
         "single": "Start one job.",
         "submit": "Start jobs for several workloads, sizes, dtypes and scales.",
         "bulk": "Start the jobs of a task file.",
         "retry": "Start runs again with the same plan.",
-        "repeat": "Start a run again, exactly as it was, or say what differs today.",
-        "accept": "Run an acceptance campaign: a suite of workloads, judged, with evidence.",
+        "repeat": "Start a run again, exactly as it was, or show what has changed.",
+        "accept": "Run an acceptance campaign: a suite of workloads, a verdict, evidence.",
     },
     "Follow": {
         "jobs": "List runs and their states.",
-        "watch": "Watch runs live: state, step, time left, why they wait.",
+        "watch": "Watch runs live: state, step, time left, reason for waiting.",
         "show": "Show one run: state, place, plan, result, and what went wrong.",
-        "why": "Why runs failed: the first cause, on which rank and node, and what to do.",
+        "why": "Say why runs failed: the first cause, its rank and node, and what to do.",
         "logs": "Print a run's log, and follow it.",
         "wait": "Wait until runs have ended.",
         "cancel": "Cancel runs.",
@@ -50,8 +50,8 @@ COMMANDS: dict[str, dict[str, str]] = {
         "archive": "Pack runs into one file: records, scripts, logs and hashes, but no secrets.",
     },
     "Housekeeping": {
-        "health": "Look at nodes before a job runs there: drivers, GPUs, NVLink, network, kernel, limits, folders.",
-        "exclude": "Nodes to keep jobs away from: list, add, remove.",
+        "health": "Check nodes before a job runs there: drivers, GPUs, NVLink, network, kernel, limits, folders.",
+        "exclude": "Nodes to keep jobs off: list, add, remove.",
         "rebuild": "Rebuild the index of runs from their folders.",
     },
 }
@@ -70,7 +70,7 @@ def as_json(context: click.Context, parameter: click.Parameter, wanted: bool) ->
 def refuse_beside_json(context: click.Context, option: str, value: str) -> None:
     """Raise RequestError where ``--json`` and ``option`` ask for two different outputs."""
     if context.meta.get(_JSON, False):
-        raise RequestError(f"--json and {option} {value} exclude each other", remedy="choose one")
+        raise RequestError(f"--json and {option} {value} cannot be combined", remedy="choose one")
 
 
 class Command(click.Command):
@@ -110,12 +110,12 @@ class VerbCommand(Command):
 
     def __init__(self, *arguments: Any, verbs: Sequence[click.Command] = (), **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self._verbs = {str(verb.name): verb for verb in verbs}
+        self.verbs = {str(verb.name): verb for verb in verbs}
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        verb = self._verbs.get(args[0]) if args else None
+        verb = self.verbs.get(args[0]) if args else None
         if verb is not None:
             return verb.make_context(f"{info_name} {verb.name}", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
@@ -181,8 +181,8 @@ def _instead(name: str, act: Callable[[click.Context], None], text: str) -> Call
     no_args_is_help=True,
     context_settings=CONTEXT,
     epilog="LLMB_INSTALL names the installation; inside its folder it need not be set. Exit status: 0 done, 1 a "
-    "benchmark failed, 2 the request is wrong, 3 something is missing or the scheduler refused, 4 accept: not judged, "
-    "130 interrupted.",
+    "benchmark or check failed, 2 the request is wrong, 3 something is missing or the scheduler refused, 4 accept: not "
+    "judged, 130 interrupted.",
 )
 @_instead("--version", _version, "Print the version and exit.")
 @_instead("--install-completion", _install_completion, "Install completion for your $SHELL: bash, zsh or fish.")

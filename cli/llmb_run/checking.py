@@ -80,7 +80,7 @@ def _meant(
     given = dict(settings)
     nodes, partition, workload = (given.pop(name) for name in ("nodes", "partition", "workload"))
     if sum(map(bool, (runs, nodes, partition))) > 1 or (runs and workload):
-        raise RequestError("runs, --nodes and --partition exclude each other", remedy="name the nodes in one way")
+        raise RequestError("runs, --nodes and --partition cannot be combined", remedy="name the nodes in one way")
     if workload:
         plan = _planned(place, workload, given)
         return (

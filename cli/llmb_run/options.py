@@ -112,8 +112,8 @@ job_settings = together(
 """What a job may be given: the keyword arguments of ``starting.requests.ask_of``."""
 
 after = several("--after", metavar="JOB", help="Start when this run or Slurm job has ended; repeatable.")
-dry_run = flag("--dry-run", help="Start nothing: print the batch script of one job, or a table of several.")
-detach = flag("--detach", help="Without Slurm: return at once and let the job keep running.")
+dry_run = flag("--dry-run", help="Start nothing; print the batch script of one job, or a table of several.")
+detach = flag("--detach", help="Without Slurm: return at once and leave the job running.")
 no_array = flag("--no-array", help="Submit every run separately, even where one Slurm job array could hold them.")
-spread_nodes = flag("--spread-nodes", help="Keep repeats from each other's nodes, as far as there are enough.")
-skip_unsupported = flag("--skip-unsupported", help="Leave out combinations that no recipe has.")
+spread_nodes = flag("--spread-nodes", help="Run repeats on different nodes, as far as there are enough.")
+skip_unsupported = flag("--skip-unsupported", help="Leave out combinations that no recipe supports.")

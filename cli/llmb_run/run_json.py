@@ -12,16 +12,30 @@ from llmb_common.recipes.rows import precision
 from llmb_run.columns import Column, Form, item
 from llmb_run.words import clock, span
 
-_NAMES = (
-    *("run_id", "name", "folder", "workload", "variant", "model_size", "dtype", "fp8_recipe", "gpu_type", "gpus"),
-    "executor",
-    *("job_id", "state", "state_time", "detail", "created"),
-)
+RUN_KEYS = {
+    "run_id": "its id, as every command takes it",
+    "name": "the name of its folder",
+    "folder": "the path of its folder",
+    "workload": "such as `pretrain_llama3.1`",
+    "variant": "the set of configurations",
+    "model_size": "such as `405b`",
+    "dtype": "`bf16`, `fp8` or `nvfp4`",
+    "fp8_recipe": "scaling of FP8; null otherwise",
+    "gpu_type": "such as `h100`",
+    "gpus": "the number of GPUs (on a CPU: of ranks)",
+    "executor": "what runs its job: `slurm` or `local`",
+    "job_id": "the scheduler's id",
+    "state": "a [state](#states-of-a-run)",
+    "state_time": "since when, Unix time",
+    "detail": "what the state does not say",
+    "created": "when its folder was made, Unix time",
+}
+"""What every command says of a run, for ``docs/reference.md`` too."""
 
 
 def run_as_json(run: RunRow) -> dict[str, Any]:
     """Times are Unix seconds. What more a command knows of a run, it adds."""
-    return {name: getattr(run, name) for name in _NAMES} | {"folder": str(run.folder)}
+    return {name: getattr(run, name) for name in RUN_KEYS} | {"folder": str(run.folder)}
 
 
 def work_of(run: Mapping[str, Any]) -> str:

@@ -27,6 +27,16 @@ from typing import ClassVar, NoReturn
 
 from llmb_common import gpus
 
+EXIT_STATUS = {
+    0: "done",
+    1: "a benchmark or a check failed",
+    2: "the request is wrong",
+    3: "something is missing, or the scheduler refused or did not answer",
+    4: "`accept` ended without a judgement: some speed had no reference",
+    130: "interrupted; jobs under Slurm keep running, a local run that was being followed has been ended",
+}
+"""What every command ends with."""
+
 
 class LLMBError(Exception):
     """The base class. ``str()`` is the message and the remedy, ready to print."""

@@ -89,7 +89,7 @@ def check_output(path: Path) -> None:
     if path.is_dir():
         raise RecordError(f"cannot write {path}: it is a folder", remedy="name a file")
     if not path.parent.is_dir():
-        raise RecordError(f"cannot write {path}: {path.parent} is not a folder", remedy="make it, or name another")
+        raise RecordError(f"cannot write {path}: {path.parent} is not a folder", remedy="create it, or name another")
 
 
 def write_json(path: Path, value: Any, *, mode: int = 0o644) -> None:

@@ -81,7 +81,7 @@ def require_trusted(path: Path, install: Path, shared: Path | None = None) -> No
     names = ", ".join(sorted(map(user_name, {0, me(), *trusted})))
     raise ConfigError(
         f"{path if real == path.absolute() else f'{path} ({real})'} is not read: {problem}",
-        remedy=f"trusted here is what belongs to {names}, where not everybody can write: look at what it says, then "
+        remedy=f"only files of {names} that not everybody can write to are trusted here: check what it says, then "
         "remove it, or correct that (chown, chmod o-w); a folder of images elsewhere is named with --image-folder",
         code="not-trusted",
     )

@@ -101,7 +101,7 @@ def _refuse_beside_quickstart(asked: argparse.Namespace) -> None:
     for name in sorted(options | fields):
         if getattr(asked, name, None):
             raise RequestError(
-                f"--quickstart decides everything itself: --{name.replace('_', '-')} has no place beside it",
+                f"--quickstart decides everything itself: --{name.replace('_', '-')} cannot be combined with it",
                 remedy="give only --install-path, --from, --no-space-check and --verbose with it, or leave it out",
             )
 
@@ -123,7 +123,9 @@ def _parser(command: str) -> argparse.ArgumentParser:
     if command in ("add", "remove"):
         parser.add_argument("workloads", nargs="+", metavar="WORKLOAD", help="a name as shown by list")
     if command == "add":
-        text = "also further releases of Megatron-Bridge that the workloads run on, such as 0.6; separated by commas"
+        text = (
+            "also install other releases of Megatron-Bridge that the workloads run on, such as 0.6, separated by commas"
+        )
         parser.add_argument("--engines", metavar="RELEASES", help=text)
     if command == "install":
         _add_install_options(parser)
@@ -135,7 +137,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
         for flag, variable in SECRET_FLAGS.items():
             text = f"stored in a file that only you can read; for this run only, set {variable} instead"
             parser.add_argument(flag, metavar="SECRET", help=text)
-        text = "take packages and images from this folder, which the command bundle has made, and from nowhere else"
+        text = "take packages and images only from this folder, made by llmb-install bundle"
         parser.add_argument("--from", metavar="DIR", help=text)
     if command == "bundle":
         _add_bundle_options(parser)
@@ -155,14 +157,12 @@ def _parser(command: str) -> argparse.ArgumentParser:
 
 
 def _add_bundle_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--to", metavar="DIR", required=True, help="the folder; run again, an unfinished one is finished"
-    )
-    text = "their images, and the CPU engines that they train in; default: the installation's, if there is one"
+    parser.add_argument("--to", metavar="DIR", required=True, help="the folder; if it is unfinished, it is completed")
+    text = "include their images and CPU engines; default: those of the installation, if there is one"
     parser.add_argument("--workloads", metavar="WORKLOADS", help=text)
     text = "for these machines; default: this machine's kind (images: that of the installation's GPUs)"
     parser.add_argument("--platform", nargs="+", choices=("x86_64", "aarch64"), metavar="x86_64|aarch64", help=text)
-    text = "for these versions of Python; default: this one, and one that fits the CPU engine"
+    text = "for these versions of Python; default: this one, and one that the CPU engine supports"
     parser.add_argument("--python", nargs="+", metavar="3.X", help=text)
     parser.add_argument("--no-images", action="store_true", help="leave images out")
 

@@ -121,7 +121,7 @@ def test_a_job_is_kept_away_from_a_node_that_fails(site: Site) -> None:
     assert (status, len(found["data"]["nodes"]), list(found["data"]["not_asked"])) == (0, 3, ["gpu1"])
     command = ("single", "-w", "pretrain_llama3.1", "-s", "smoke", "--scale", "1", "--health", "--nodelist", "gpu1")
     status, _, errors = site.run(*command)
-    assert (status, "nodes that the job asks for fail: gpu1" in errors) == (1, True)
+    assert (status, "requested nodes fail: gpu1" in errors) == (1, True)
     for number in (2, 3, 4):
         site.trees.tool(
             f"gpu{number}", "dmesg", f"[99000.000000] mce: Uncorrected hardware memory error at {number}f\n"

@@ -11,6 +11,7 @@ import pytest
 
 from llmb_common.request.variables import VARIABLES
 from llmb_run.main import main
+from tools.json_data import unknown_keys
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,9 @@ class Done:
 
     @property
     def envelope(self) -> dict[str, Any]:
+        """The whole of it; every key of its data is one that the reference documents."""
         value: dict[str, Any] = json.loads(self.out)
+        assert unknown_keys(value["command"], value["data"]) == []
         return value
 
 

@@ -61,7 +61,7 @@ KNOWN = (
     ("does not divide the experts' FFN size", "core finds it while it builds the experts"),
     ("does not divide the .* experts", "core finds it while it builds the experts"),
     ("of a pipeline stage", "core recomputes all layers of a stage that has fewer"),
-    ("says itself which layers go into which stage", "the function's layout is of its own PP and VP"),
+    ("assigns its layers to stages itself", "the function's layout is of its own PP and VP"),
     ("FSDP needs PP=1", "no function of NVIDIA's has both, and core 0.16 cannot; nobody has tried it"),
     ("is refused by Megatron itself", "the function is refused as it is; whether a change mends it, nobody knows"),
     ("and there are several kinds of them", "the function has no CUDA graphs to switch on"),

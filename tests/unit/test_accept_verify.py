@@ -232,7 +232,7 @@ def test_a_reference_that_nobody_published_is_found(site: Site, pack: Path, monk
     packs.edit_json(pack, "campaign.json", edit)
     done = site("accept", "verify", pack)
     assert done.status == 1
-    assert "knows to be published for it says 0.1 s" in done.out
+    assert "knows as published for it is 0.1 s" in done.out
 
 
 # What hashes alone did not show

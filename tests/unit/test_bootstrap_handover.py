@@ -364,7 +364,7 @@ def test_all_that_the_site_contradicts_is_one_table_and_the_answers_are_kept(sta
         "container images cannot be importe",
     ]
     assert done.err.startswith("error: 4 things are wrong:\n")
-    assert "the answers are kept: ./installer.py without any goes on with them in a terminal" in done.err
+    assert "the answers are kept: ./installer.py without any continues with them in a terminal" in done.err
     assert draft.read()["account"] == "bnech"
 
 

@@ -170,7 +170,7 @@ WRONG_YAML = {
     "tasks:\n  - workload: grok1\n    size: [314b, ' ']\n": ":3: tasks[0].size[1] is empty",
     "defaults:\n  scale: null\ntasks:\n  - workload: grok1\n": ":2: defaults.scale is empty",
     "tasks:\n  - workload: grok1\n    slurm:\n": ":3: tasks[0].slurm is empty",
-    "tasks:\n  - workload: grok1\n    scale: [512]\n    min_scale: 64\n": ":2: --scale 512 beside bounds of scales",
+    "tasks:\n  - workload: grok1\n    scale: [512]\n    min_scale: 64\n": ":2: --scale 512 and bounds cannot",
     "tasks:\n  - workload: grok1\n    set: {tp: 4, TP: 4}\n": ":2: --set: tp is given twice",
     "defaults:\n  set: {tpp: 4}\ntasks:\n  - workload: grok1\n": ":1: --set: no column 'tpp'",
     "tasks:\n  - workload: grok1\n    scal: 512\n": ":3: unknown key 'scal' (did you mean 'scale'?)",

@@ -147,7 +147,7 @@ def test_a_run_that_was_told_to_end_goes_on_from_its_checkpoint(here: Cli) -> No
 def test_where_nothing_was_saved_nothing_goes_on(here: Cli) -> None:
     done = here("retry", "--resume", told_to_end(here, tracker="").paths.run_id)
     assert done.status == 2
-    assert "there is no checkpoint to go on from" in done.err
+    assert "there is no checkpoint to continue from" in done.err
     plain = make_run(here.install, log=mbridge_log(), variables={**SAVING_HERE, "ENABLE_CHECKPOINT": "false"})
     done = here("retry", "--resume", plain.paths.run_id)
     assert (done.status, "the run saves none" in done.err) == (2, True)
@@ -161,12 +161,12 @@ def test_two_jobs_never_go_on_from_the_same_checkpoint(site, fake, monkeypatch, 
     cli = Cli(site.install, monkeypatch, capsys)
     done = cli("retry", "--resume", first.paths.run_id)
     assert done.status == 2
-    assert f"{second.paths.run_id} goes on from {first.paths.checkpoints} already (PENDING)" in done.err
+    assert f"{second.paths.run_id} already continues from {first.paths.checkpoints} (PENDING)" in done.err
     fake.change("2", state="CANCELLED")  # which nobody has looked at
     submit(site.plan(**SAVING, CHECKPOINT_DIR=str(site.install / "elsewhere")), RECIPE)
     again = cli("retry", "--resume", first.paths.run_id, "--json").data["jobs"][0]["run_id"]
     done = cli("retry", "--resume", second.paths.run_id)
-    assert (done.status, f"{again} goes on from" in done.err) == (2, True)
+    assert (done.status, f"{again} continues from" in done.err) == (2, True)
 
 
 def test_a_link_whose_chain_has_saved_nothing_says_so_on_record(here: Cli) -> None:
@@ -175,12 +175,12 @@ def test_a_link_whose_chain_has_saved_nothing_says_so_on_record(here: Cli) -> No
         submit(resuming(failed.plan, failed.paths), RECIPE)
     (row,) = find_runs(here.install, RunFilter(states=("FAILED",)))
     record = load_record(row.folder)
-    why = "the jobs before it saved no checkpoint to go on from: no rank was started"
+    why = "the jobs before it saved no checkpoint to continue from: no rank was started"
     assert (record.state, record.detail) == ("FAILED", f"exit code 3; {why}")
     shown = here("show", row.run_id).out
     assert f"the run ended before its first iteration (FAILED, exit code 3; {why})" in shown
     assert f"no earlier job has saved a checkpoint in {failed.paths.checkpoints}" in shown
-    assert "there is nothing to go on from" in here("logs", row.run_id).out
+    assert "there is nothing to continue from" in here("logs", row.run_id).out
     assert here("retry", row.run_id).status == 2, "it would only end again"
 
 

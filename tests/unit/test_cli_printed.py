@@ -305,7 +305,7 @@ def test_what_is_followed_is_named_first(cli: Cli) -> None:
     record = make_run(cli.install, log="one\ntwo\n")
     done = cli("logs", record.paths.run_id, "-f")
     assert done.out == "one\ntwo\n"
-    assert f"note: {record.paths.log}  (Ctrl-C stops following; the run goes on)" in done.err
+    assert f"note: {record.paths.log}  (Ctrl-C stops following, not the run)" in done.err
 
 
 def test_where_nobody_can_be_asked_the_last_known_state_is_shown(cli: Cli) -> None:

@@ -22,13 +22,13 @@ OSS = {"MODEL_SIZE": "gpt_oss_20b", "GPU_TYPE": "gb200", "DTYPE": "nvfp4", "JOB_
         (
             QWEN,
             {"RECOMPUTE_LAYERS": "2"},
-            "RECOMPUTE_LAYERS=2 and its CUDA graphs of single modules exclude each other",
+            "RECOMPUTE_LAYERS=2 and its CUDA graphs of single modules cannot be combined",
         ),
-        (QWEN, {"OFFLOAD_LAYERS": "2"}, "OFFLOAD_LAYERS=2 and its CUDA graphs of single modules exclude each other"),
+        (QWEN, {"OFFLOAD_LAYERS": "2"}, "OFFLOAD_LAYERS=2 and its CUDA graphs of single modules cannot be combined"),
         (
             QWEN,
             {"RECOMPUTE_LAYERS": "2", "CUDA_GRAPH": "false"},
-            "RECOMPUTE_LAYERS=2 and its overlap of the experts' exchange exclude each other",
+            "RECOMPUTE_LAYERS=2 and its overlap of the experts' exchange cannot be combined",
         ),
         (QWEN, {"EP": "1"}, "its overlap of the experts' exchange needs EP > 1"),
         (QWEN, {"PP": "2", "EP": "8"}, "its overlap of the experts' exchange needs VP > 1 where PP=2"),

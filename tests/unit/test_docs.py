@@ -13,10 +13,12 @@ import pytest
 from llmb_common import launch
 from llmb_common.recipes import flops
 from llmb_common.recipes.loading import load_recipe
+from llmb_common.rendering.job import job_document
 from llmb_common.request.read import read_request
 from llmb_common.results.decision import CONFIDENCE, ERROR_RATE, LOOKS, TOLERANCE
 from llmb_common.results.references import RELEASE_SPREAD
 from llmb_common.results.scatter import STATED
+from llmb_common.runs.paths import dry_run_paths
 from llmb_install.commands.quickstart import _answers as quickstart_answers
 from llmb_install.installation import Installation
 from llmb_install.parts.site_config import update_site_config
@@ -178,3 +180,16 @@ def test_every_documented_command_plans_after_the_quickstart(where, command, qui
     smoke = said.get("MODEL_SIZE", "").endswith("smoke")
     assert ("#SBATCH --nodes=" in printed.out or '"cluster_type": "slurm"' in printed.out) is not smoke
     assert ("there are no GPUs here: planned for " in printed.err) is not smoke
+
+
+def test_the_example_of_a_function_is_the_planned_one(tmp_path: Path) -> None:
+    """``job.json`` in the architecture: name, release and columns of DeepSeek-V3 on 256 GB300."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    shown = json.loads("{" + re.findall(r'("function": \{.*?\n  \})', text, re.DOTALL)[0] + "}")["function"]
+    variables = {"GPU_TYPE": "gb300", "MODEL_SIZE": "deepseek_v3", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "256"}
+    plan = launch.plan_from_variables(
+        ROOT / "mbridge", {"LLMB_INSTALL": str(tmp_path), "CLUSTER_TYPE": "slurm", **variables}
+    )[1]
+    made = job_document(plan, dry_run_paths(plan.workload_folder, plan.experiment_name))["function"]
+    assert shown["columns"].items() <= made["columns"].items()
+    assert (shown["name"], shown["release"]) == (made["name"], made["release"])

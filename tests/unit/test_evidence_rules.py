@@ -33,7 +33,7 @@ def test_healthy_nodes_and_none_at_all_have_no_finding(plan: JobPlan) -> None:
 
 def test_files_that_cannot_be_read_count_as_nodes(plan: JobPlan) -> None:
     assert said(plan, node("a"), unreadable=("b.json",)) == [("unreadable", "note", "damaged files in nodes/: b.json")]
-    assert said(plan, node("a")) == [("missing-nodes", "note", "1 of 2 nodes left an account of themselves")]
+    assert said(plan, node("a")) == [("missing-nodes", "note", "1 of 2 nodes recorded what they are")]
 
 
 def test_problems_come_before_notes(plan: JobPlan) -> None:

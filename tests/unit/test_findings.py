@@ -217,7 +217,7 @@ def test_nodes_of_an_earlier_start_do_not_count(run: RunRecord) -> None:
 
 def test_missing_nodes_are_a_note(run: RunRecord) -> None:
     write_node(run.paths.folder, "n1", log=IB)
-    assert only(run).text == "1 of 8 nodes left an account of themselves"
+    assert only(run).text == "1 of 8 nodes recorded what they are"
 
 
 HOSTILE = {

@@ -208,7 +208,7 @@ def test_another_ep_moves_the_dispatchers_variables() -> None:
 
 def test_a_layout_of_its_own_stages_keeps_them() -> None:
     common = {"MODEL_SIZE": "deepseek_v3", "GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "1024"}
-    assert "says itself which layers go into which stage" in refusal(**common, PP="4")
+    assert "assigns its layers to stages itself" in refusal(**common, PP="4")
     assert plan(**common, TP="4").tp == 4
 
 
@@ -382,7 +382,7 @@ ADAPTERS = {
 
 def test_adapters_are_trained_beside_a_model_that_is_loaded() -> None:
     said = refusal(**ADAPTERS)
-    assert "trains adapters beside a model, and there is none to load" in said
+    assert "trains adapters for a model, and there is none to load" in said
     assert "set LOAD_CHECKPOINT_PATH to a Megatron checkpoint of llama3_70b" in said
     planned = plan(**ADAPTERS, LOAD_CHECKPOINT_PATH="/base")
     assert planned.function is not None
@@ -419,7 +419,7 @@ def test_the_plan_has_the_functions_of_its_image(variables: dict[str, str], rele
     p = plan(**DEEPSEEK_B200, **variables)
     assert p.function is not None
     assert (p.function.release, p.pp, p.engine) == (release, pp, "0.6")
-    assumed = [line for line in p.preflight.warnings if "mine.sqsh has is not known: planned with" in line]
+    assumed = [line for line in p.preflight.warnings if "mine.sqsh has: planned with" in line]
     assert [f"the functions of {release}" in line for line in assumed] == [True] * (release == "0.6.2")
 
 

@@ -92,7 +92,7 @@ from pathlib import Path
 from llmb_common.errors import did_you_mean
 from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
-from tools.readme_variables import variables
+from tools.readme_variables import defaults
 from llmb_common.rendering.job import job_document
 from llmb_common.rendering.script import render_script
 from llmb_common.request.read import read_request
@@ -134,7 +134,7 @@ print(json.dumps({
     "listed": json.loads(llmb_run("list", "--gpu-type", "x900", "--json"))["data"],
     "help": llmb_run("single", "--help"),
     "variable": VARIABLES["GPU_TYPE"].in_table,
-    "readme": "\\n".join(variables(llama)),
+    "readme": "\\n".join(defaults(llama)),
     "choices": next(q for q in questions.QUESTIONS if q.field == "gpu_type").choices,
     "arch": answers.complete(given, {llama.workload: llama}).arch,
     "suggested": suggestions.suggestions(site, {"cluster_type": "slurm", "gpu_partition": "big"})["gpu_type"],

@@ -128,12 +128,12 @@ def test_what_is_not_known_is_named(words: list[str], message: str, remedy: str)
 def test_the_quickstart_leaves_nothing_else_to_decide(words: list[str]) -> None:
     with pytest.raises(RequestError) as caught:
         parse(["--quickstart", *words])
-    assert caught.value.message == (f"--quickstart decides everything itself: {words[0]} has no place beside it")
+    assert caught.value.message == (f"--quickstart decides everything itself: {words[0]} cannot be combined with it")
 
 
 def test_of_several_the_first_by_name_is_refused() -> None:
     words = ["--workloads", "all", "--record", "a", "--json", "--gres", "--arch", "x86_64", "--mpi", "none"]
-    with pytest.raises(RequestError, match="itself: --arch has no place"):
+    with pytest.raises(RequestError, match="itself: --arch cannot be combined"):
         parse(["--quickstart", *words])
 
 

@@ -142,7 +142,7 @@ def test_two_users_take_turns_in_a_folder_that_both_may_write() -> None:
         def refused() -> None:
             with pytest.raises(EnvironmentLacks, match=r"lock is closed to you .*belongs to user 64321") as caught:
                 lock()
-            assert caught.value.remedy.startswith(f"ask its owner for: chmod g+w {folder}/.llmb ")
+            assert caught.value.remedy.startswith(f"ask its owner to run: chmod g+w {folder}/.llmb ")
 
         as_other_user(refused, OTHER + 1)
         as_other_user(lock)

@@ -82,7 +82,7 @@ def test_the_plan_as_json_has_the_keys_of_the_contract() -> None:
         ({"LLMB_INSTALL": "~nobody-of-this-name"}, 2, "no such home directory"),
         ({"ENABLE_PROFILE": "true", "PROFILE_RANKS": "0-x"}, 2, "PROFILE_RANKS=0-x is not a list of ranks"),
         ({"MOE_ROUTING": "balanced"}, 2, "no experts"),
-        ({"CUDA_GRAPH": "true"}, 2, "OFFLOAD_LAYERS=80 exclude each other"),
+        ({"CUDA_GRAPH": "true"}, 2, "OFFLOAD_LAYERS=80 cannot be combined"),
         ({"LLMB_PYTHON": "/nowhere/python"}, 3, "LLMB_PYTHON=/nowhere/python is not there, or not a program"),
     ],
 )

@@ -180,7 +180,7 @@ def test_preflight_says_who_is_refused() -> None:
 
 
 def test_what_would_help_is_a_change_that_is_taken() -> None:
-    """The function's overlap of the experts' exchange and recomputed layers exclude each other."""
+    """The function's overlap of the experts' exchange and recomputed layers cannot be combined."""
     job = {"MODEL_SIZE": "qwen3_235b_a22b", "GPU_TYPE": "h100", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "256", "MBS": "8"}
     made = plan("mbridge", **job, FP8_RECIPE="cs", PREFLIGHT="warn").preflight.memory
     assert made is not None

@@ -141,7 +141,7 @@ def test_an_unknown_release_is_planned_with_a_notice(tmp_path, recipe, asked, re
     assert (planned.engine, planned.image) == (minor, IN_OURS["RUN_CONF_IMAGE"])
     (said,) = notices(planned)
     assert said.startswith(f"Megatron-Bridge {minor} is newer than")
-    with_what = "planned with the functions of 0.6.2, and the job stops at its start where its image has another"
+    with_what = "planned with the functions of 0.6.2, and the job stops at its start if its image has another"
     assert (with_what if recipe == "mbridge" else "has the settings and variables of 0.6") in said
     job = parse_job(job_document(planned, dry_run_paths(str(tmp_path), "x")))
     assert isinstance(job, FunctionJob if recipe == "mbridge" else Job)

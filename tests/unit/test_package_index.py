@@ -270,7 +270,7 @@ def test_a_password_reaches_its_host_alone(index: Index, tmp_path: Path) -> None
         Sources(told(f"{private}/nothing")).links("uv", uv.is_for_here)
     assert "s%40cret" not in str(caught.value)
     index.redirects["/moved/uv/"] = f"http://localhost:{index.url.rpartition(':')[2]}/simple/uv/"
-    with pytest.raises(Unavailable, match="no build for this machine is there"):
+    with pytest.raises(Unavailable, match="there is no build for this machine"):
         Sources(told(f"{private}/moved")).links("uv", uv.is_for_here)
     assert index.asked[-1] == ("/simple/uv/", None)
 
@@ -284,7 +284,7 @@ def test_a_users_netrc_is_read(index: Index, tmp_path: Path, monkeypatch: pytest
     (tmp_path / ".netrc").chmod(0o600)
     assert Sources(told(f"{index.url}/simple")).links("uv", uv.is_for_here)
     write(tmp_path / ".netrc", "machine nonsense nonsense\n")
-    with pytest.raises(Unavailable, match="no build for this machine is there"):
+    with pytest.raises(Unavailable, match="there is no build for this machine"):
         Sources(told(f"{index.url}/simple")).links("uv", uv.is_for_here)
 
 
@@ -301,13 +301,13 @@ def test_what_does_not_answer_is_named(index: Index, monkeypatch: pytest.MonkeyP
         f"the package index http://127.0.0.1:1/two cannot be reached: Connection refused; {refused}"
     )
     assert problem("http://no-such-host.invalid/s").startswith("the package index http://no-such-host.invalid/s cannot")
-    assert problem(f"{index.url}/nothing") == f"no build for this machine is there ({index.url}/nothing/uv/)"
+    assert problem(f"{index.url}/nothing") == f"there is no build for this machine ({index.url}/nothing/uv/)"
     index.files["/simple/uv/"] = b"<a href='x'>"
-    assert problem(f"{index.url}/simple") == f"no build for this machine is there ({index.url}/simple/uv/)"
+    assert problem(f"{index.url}/simple") == f"there is no build for this machine ({index.url}/simple/uv/)"
     assert "pip is told to use no index" in problem(f"{index.url}/simple", PIP_NO_INDEX="1")
     write(tmp_path / "wheels" / "x.whl", "")
     assert problem("http://127.0.0.1:1", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path / "wheels")) == (
-        f"no build for this machine is there ({tmp_path / 'wheels'})"
+        f"there is no build for this machine ({tmp_path / 'wheels'})"
     )
     monkeypatch.setattr(package_index, "_ANSWER_SECONDS", 0.2)
     assert problem(f"{index.url}/hangs").startswith(f"the package index {index.url}/hangs cannot be reached: no answer")

@@ -40,11 +40,11 @@ def test_readme_has_a_table_for_every_row_and_result(name: str):
     recipe = load_recipe(ROOT / name)
     marks = set(re.findall(r"<!-- table: (.*?) -->", (ROOT / name / "README.md").read_text()))
     if recipe.catalogue is not None:
-        assert marks == {*TABLES, "variants", "variables"}
+        assert marks == {*TABLES, "variants", "defaults"}
         return
     wanted = {f"configurations {row.variant} {row.gpu}" for row in recipe.rows}
     wanted |= {f"results {result.variant} {result.gpu}" for result in recipe.results}
-    wanted |= {"sizes", "variants", "variables"}
+    wanted |= {"sizes", "variants", "defaults"}
     if any(model.checkpoint for model in recipe.models):
         wanted.add("checkpoints")
     if recipe.other_engines:
@@ -52,13 +52,15 @@ def test_readme_has_a_table_for_every_row_and_result(name: str):
     assert marks == wanted
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_readme_names_every_variable(name: str):
-    text = (ROOT / name / "README.md").read_text()
-    exempt = {"CONFIG_VARIANT"} if name != "llama3.1" else {"MOE_ROUTING"}
-    exempt |= {"LLMB_ENGINE"} if not load_recipe(ROOT / name).other_engines else set()
-    exempt |= {"MOE_ROUTING"} if name in ("nemotron4", "mbridge") else set()
-    assert {variable for variable in VARIABLES if f"`{variable}`" not in text} <= exempt
+def test_the_reference_names_every_variable_and_the_readmes_those_with_defaults_of_their_own():
+    reference = (ROOT / "docs" / "reference.md").read_text()
+    assert [variable for variable in VARIABLES if f"`{variable}`" not in reference] == []
+    own = {name for name, variable in VARIABLES.items() if "{" in variable.default}
+    for name in RECIPES:
+        text = (ROOT / name / "README.md").read_text()
+        assert "docs/reference.md#variables" in text
+        optional = {"LLMB_ENGINE"} if not load_recipe(ROOT / name).other_engines else set()
+        assert {variable for variable in own if f"`{variable}`" not in text} <= optional, name
 
 
 @pytest.mark.parametrize("example", COMMANDS, ids=lambda e: f"{e['recipe']}: {e['command']}")
@@ -116,9 +118,7 @@ def test_without_folders_all_recipes_are_checked_and_the_first_problem_ends_it(t
     assert main([]) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.startswith(
-        f"error: {readme}: no table 'sizs'\n  -> one of sizes, variants, checkpoints, variables,"
-    )
+    assert said.err.startswith(f"error: {readme}: no table 'sizs'\n  -> one of sizes, variants, checkpoints, defaults,")
     assert "results VARIANT GPU" in said.err
 
 
@@ -205,11 +205,6 @@ def test_a_figure_with_a_wrong_mark_is_an_error(text: str, message: str) -> None
     with pytest.raises(RecipeError, match=re.escape(message)) as caught:
         fill_figures(text, LLAMA, "README.md")
     assert caught.value.remedy
-
-
-def test_only_llama_has_the_breakdown_of_its_own_formula() -> None:
-    with pytest.raises(RecipeError, match=r"no breakdown for grok1's formula\n  -> remove the mark"):
-        fill_figures("<!-- figure: breakdown 314b -->x<!-- end -->", load_recipe(ROOT / "grok1"), "README.md")
 
 
 def test_an_outdated_figure_is_regenerated_with_the_tables() -> None:

@@ -270,4 +270,4 @@ def test_one_scale_is_no_scaling(site: Cli) -> None:
     assert "two scales or more" in site("results", "--scaling").out
     done = site("results", "--scaling", "--history")
     assert done.status == 2
-    assert "exclude each other" in done.err
+    assert "cannot be combined" in done.err

@@ -145,7 +145,7 @@ def test_columns_are_read_by_name_and_can_be_unset() -> None:
         ({"TIME_LIMIT": "0"}, "a time limit of zero"),
         ({"TIME_LIMIT": "UNLIMITED"}, "would keep its nodes when it hangs\n  -> for example 90m, 8h"),
         ({"TIME_LIMIT": "infinite"}, "would keep its nodes"),
-        ({"OFFLOAD_LAYERS": "-1"}, "OFFLOAD_LAYERS=-1 is not a whole number from 0 on\n  -> 0, or"),
+        ({"OFFLOAD_LAYERS": "-1"}, "OFFLOAD_LAYERS=-1 is not a whole number, at least 0\n  -> 0, or"),
         ({"JOB_TOTAL_GPUS": "0"}, "JOB_TOTAL_GPUS=0 is not a positive .*\n  -> llmb-run list"),
         ({"TIME_LIMIT": "00:00:00"}, "a time limit of zero"),
         ({"GPUS_PER_NODE": "4", "SBATCH_GPUS_PER_NODE": "8"}, "GPUS_PER_NODE=4 and SBATCH_GPUS_PER_NODE=8 contradict"),
@@ -222,7 +222,7 @@ def test_a_field_is_called_by_its_variable_or_by_its_option() -> None:
         ({"ENABLE_PROFILE": "maybe"}, "--profile maybe is neither true nor false", "ENABLE_PROFILE"),
         ({"ENABLE_GPU_METRICS": "1"}, "ENABLE_GPU_METRICS needs --profile", ""),
         ({"PROFILE_RANKS": "0"}, "PROFILE_RANKS needs --profile", ""),
-        ({"ENABLE_PROFILE": "1", "ENABLE_NCCLTRACE": "1"}, "--profile and ENABLE_NCCLTRACE exclude each other", ""),
+        ({"ENABLE_PROFILE": "1", "ENABLE_NCCLTRACE": "1"}, "--profile and ENABLE_NCCLTRACE cannot be combined", ""),
     ],
 )
 def test_messages_of_a_front_end_with_options(variables: dict[str, str], message: str, field: str) -> None:

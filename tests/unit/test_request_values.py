@@ -177,7 +177,7 @@ def test_switches_have_words(name: str, word: str, value: bool) -> None:
         ({"PROFILE_START_STEP": "1"}, "PROFILE_START_STEP needs ENABLE_PROFILE=true", "set both"),
         ({"PROFILE_STOP_STEP": "1"}, "PROFILE_STOP_STEP needs ENABLE_PROFILE=true", "set both"),
         ({"ENABLE_GPU_METRICS": "true"}, "ENABLE_GPU_METRICS needs ENABLE_PROFILE=true", "set both"),
-        ({**PROFILE, "ENABLE_NCCLTRACE": "1"}, "ENABLE_PROFILE and ENABLE_NCCLTRACE exclude each other", "run once"),
+        ({**PROFILE, "ENABLE_NCCLTRACE": "1"}, "ENABLE_PROFILE and ENABLE_NCCLTRACE cannot be combined", "run once"),
     ],
 )
 def test_what_is_not_understood_is_named_with_what_would_be(variables, message, remedy):

@@ -110,7 +110,7 @@ def test_the_plans_own_list_is_kept_and_its_own_wishes_are_contradicted(plan: Jo
     assert say(with_params(plan, ("exclude", "n9"), ("exclusive", None)), [], {"n1": "fan"}) == ("--exclude=n[1,9]",)
     with pytest.raises(RequestError) as caught:
         say(with_params(plan, ("nodelist", "n[1-3],n9")), [], {"n3": "fan", "n2": "slow", "n7": "x"})
-    assert caught.value.message == "the job wants nodes that are excluded: n2 (slow), n3 (fan)"
+    assert caught.value.message == "the job requests excluded nodes: n2 (slow), n3 (fan)"
     assert caught.value.remedy == "llmb-run exclude remove, or other nodes"
 
 

@@ -80,7 +80,7 @@ def test_excluded_nodes_are_avoided(site: RunSite, fake: FakeSlurm) -> None:
 
 def test_a_node_that_is_wanted_and_excluded_is_a_contradiction(site: RunSite, fake: FakeSlurm) -> None:
     exclude_nodes(site.install, "n3", "ECC errors")
-    with pytest.raises(RequestError, match=r"wants nodes that are excluded: n3 \(ECC errors\)"):
+    with pytest.raises(RequestError, match=r"requests excluded nodes: n3 \(ECC errors\)"):
         submit(site.plan(ADDITIONAL_SLURM_PARAMS="nodelist=n[1-4]"), RECIPE)
     assert fake.jobs() == []
 

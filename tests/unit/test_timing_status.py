@@ -238,7 +238,7 @@ def test_a_run_that_saved_and_ended_because_it_was_told_to_has_not_failed(judge,
     timing = judge(SAVED_AT_20, record=ended(state))
     assert verdict(timing) == ("Incomplete", "told_to_end", 20)
     how = "" if state == "COMPLETED" else f" ({state})"
-    on = "saved iteration 20: llmb-run retry --resume goes on from there"
+    on = "saved iteration 20: llmb-run retry --resume continues from there"
     assert timing.status.message == f"told to end{how} after iteration 20 of 50, and {on}"
 
 
@@ -261,7 +261,7 @@ def test_the_newest_checkpoint_may_be_older_than_the_last_iteration(judge):
 @pytest.mark.parametrize(
     ("log", "state"),
     [
-        (SAVED_AT_20.replace("successfully", "not"), "TIMEOUT"),  # there is nothing to go on from
+        (SAVED_AT_20.replace("successfully", "not"), "TIMEOUT"),  # there is nothing to continue from
         (SAVED_AT_20, "FAILED"),
         (SAVED_AT_20, "CANCELLED"),
         (SAVED_AT_20, "NODE_FAIL"),

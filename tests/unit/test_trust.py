@@ -63,7 +63,7 @@ def test_a_foreign_configuration_decides_nothing(install: Path) -> None:
     os.chown(install / "cluster_config.yaml", OTHER, -1)
     with pytest.raises(ConfigError, match=f"cluster_config.yaml is not read: it belongs to user {OTHER}") as caught:
         load_cluster_config(install)
-    assert caught.value.remedy.startswith("trusted here is what belongs to root, where not everybody can write")
+    assert caught.value.remedy.startswith("only files of root that not everybody can write to are trusted here")
     assert caught.value.code == "not-trusted"
 
 

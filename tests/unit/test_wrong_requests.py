@@ -24,7 +24,7 @@ Words = tuple[str, ...]
 
 def commands(command: click.Command = app, words: Words = ()) -> Iterator[tuple[Words, click.Command]]:
     """Every command of llmb-run that ends a line, with the words that call it."""
-    verbs: dict[str, click.Command] = command._verbs if isinstance(command, VerbCommand) else {}
+    verbs: dict[str, click.Command] = command.verbs if isinstance(command, VerbCommand) else {}
     if isinstance(command, click.Group):
         context = click.Context(command)
         verbs = {name: verb for name in command.list_commands(context) if (verb := command.get_command(context, name))}
@@ -100,7 +100,7 @@ NEEDED = {"add": ["x"], "remove": ["x"], "bundle": ["--to", "x"]}
 )
 def test_one_output_at_a_time(cli: Cli, words: Words) -> None:
     message = cli(*words, "--json").envelope["error"]["message"]
-    assert message == f"--json and {words[1]} {words[2]} exclude each other"
+    assert message == f"--json and {words[1]} {words[2]} cannot be combined"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_one_output_at_a_time(cli: Cli, words: Words) -> None:
     [
         (("--exclude", "n[1-"), "--exclude: 'n[1-' is not a host list"),
         (("--nodelist", "n1 n[2"), "--nodelist: 'n1 n[2' is not a host list"),
-        (("--scale", "all,8"), "--scale all,8: beside all the others have no effect"),
+        (("--scale", "all,8"), "--scale all,8: all includes the others"),
     ],
 )
 def test_what_slurm_would_refuse_and_what_would_have_no_effect(cli: Cli, words: Words, message: str) -> None:

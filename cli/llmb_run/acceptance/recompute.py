@@ -198,7 +198,7 @@ class _Recomputation:
         known = published_references(plan, self._place.workload(plan.workload).recipe)
         if any((item.seconds, item.same_software) == (reference.seconds, reference.same_software) for item in known):
             return ""
-        return f"nothing that LLMB {__version__} knows to be published for it says {reference.seconds:g} s"
+        return f"no result that LLMB {__version__} knows as published for it is {reference.seconds:g} s"
 
     def _check_plans(self, standings: Sequence[Standing]) -> None:
         """Every run has the plan and the training code of its workload."""

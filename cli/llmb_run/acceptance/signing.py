@@ -123,7 +123,7 @@ def _of_anybody(pack: Path, signature: Path) -> Signature:
         return Signature("not checked", f"not checked: {error.message}")
     if not answer.ok:
         return Signature("bad", f"it is not one of this pack: {answer.complaint}")
-    return Signature("unknown signer", f"{answer.output.strip()}; whose key that is, --signers FILE would say")
+    return Signature("unknown signer", f"{answer.output.strip()}; --signers FILE would say whose key it is")
 
 
 def _of_known(pack: Path, signature: Path, allowed: Path, signers: Path) -> Signature:

@@ -34,7 +34,7 @@ class Standing:
 
 
 def _reason(rerun: Rerun) -> str:
-    when = f", in {counted(rerun.days, 'day')}: runs of one day share its weather" if rerun.days else ""
+    when = f", in {counted(rerun.days, 'day')}: runs of one day share its conditions" if rerun.days else ""
     return f", a rerun: {rerun.reason}{when}"
 
 

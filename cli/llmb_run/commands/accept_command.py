@@ -73,7 +73,7 @@ def sign_pack(pack: Path, key: Path) -> Result:
     help="A suite file, or the name of one of llmb-run accept suites, such as smoke.",
     shell_complete=completion.suites,
 )
-@options.flag("--again", help="Start a new campaign, even if one could be resumed or is over.")
+@options.flag("--again", help="Start a new campaign, even if one is over or could be resumed.")
 @click.option(
     "--folder",
     metavar="DIR",
@@ -81,19 +81,22 @@ def sign_pack(pack: Path, key: Path) -> Result:
     help="Where campaigns are kept. Default: campaigns in the installation.",
 )
 @click.option(
-    "--sign", metavar="FILE", type=_PATH, help="Sign the evidence with this SSH key; the .pub of one that an agent has."
+    "--sign",
+    metavar="FILE",
+    type=_PATH,
+    help="Sign the evidence with this SSH key, or with the agent's if it is a .pub file.",
 )
-@options.flag("--dry-run", help="Start nothing: show what would run, and what it would be compared with.")
+@options.flag("--dry-run", help="Start nothing; show what would run, and what it would be compared with.")
 @options.json
 def command(suite: str, again: bool, folder: Path | None, sign: Path | None, dry_run: bool) -> Result:
-    """Run an acceptance campaign: a suite of workloads, judged, with evidence.
+    """Run an acceptance campaign: a suite of workloads, a verdict, evidence.
 
-    All is planned before anything starts. What is inconclusive, or met a fault of a node, is run again up to the
-    suite's limit, and every rerun is listed. Exit status 0: accepted; 1: not accepted; 4: not judged, because some of
-    it has no reference. After an interruption, whatever its kind, run the same command again: it goes on.
+    Plans everything before anything starts. Runs that are inconclusive or that met a faulty node are repeated, up to
+    the suite's limit, and every rerun is listed. Exit status 0: accepted; 1: not accepted; 4: not judged, because part
+    of it has no reference. After any interruption, run the same command again, and it continues.
 
-    llmb-run accept suites [NAME] shows those that come with LLMB, accept verify PACK judges an evidence pack again, and
-    accept sign PACK signs one.
+    llmb-run accept suites [NAME] shows the suites that come with LLMB, accept verify PACK judges an evidence pack
+    again, and accept sign PACK signs one.
     """
     from llmb_run.acceptance.run import accept
 

@@ -13,7 +13,7 @@ from llmb_run.app import Command
 
 @click.command(cls=Command)
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path), help="Task file, in YAML or the short form.")
-@options.flag("--again", help="Start the jobs of this file again, even those on record.")
+@options.flag("--again", help="Start all jobs of this file again, even those on record.")
 @options.after
 @options.skip_unsupported
 @options.dry_run

@@ -18,9 +18,9 @@ _hosts = click.argument("hosts", metavar="HOSTS", help="Nodes, such as n[1-3],x7
 
 @click.group(no_args_is_help=True, context_settings=CONTEXT)
 def command() -> None:
-    """Nodes to keep jobs away from: list, add, remove.
+    """Nodes to keep jobs off: list, add, remove.
 
-    The list belongs to this installation; every later submission to Slurm heeds it.
+    The list belongs to this installation. All later Slurm jobs avoid these nodes.
     """
 
 
@@ -36,11 +36,16 @@ def list_nodes() -> Result:
 
 @command.command("add", cls=Command)
 @_hosts
-@click.option("--reason", metavar="TEXT", required=True, help="Why; readers of the list will ask.")
-@click.option("--days", metavar="N", type=click.FloatRange(min=0.01), help="Use them again after this many days.")
+@click.option("--reason", metavar="TEXT", required=True, help="Why they are excluded, as the list will show it.")
+@click.option(
+    "--days",
+    metavar="N",
+    type=click.FloatRange(min=0.01),
+    help="For how many days; without it, until they are removed.",
+)
 @options.json
 def add(hosts: str, reason: str, days: float | None) -> Result:
-    """Keep later jobs away from nodes."""
+    """Keep later jobs off nodes."""
     from llmb_common.submission.excluded_nodes import exclude_nodes
     from llmb_run.place import Place
 

@@ -13,21 +13,24 @@ from llmb_run.app import Command
 
 @click.command(cls=Command)
 @options.runs
-@click.option("--nodes", metavar="HOSTS", help="Ask these nodes, such as n[1-64].")
-@click.option("--partition", metavar="NAME", help="Ask the idle nodes of this partition.")
+@click.option("--nodes", metavar="HOSTS", help="Check these nodes, such as n[1-64].")
+@click.option("--partition", metavar="NAME", help="Check the idle nodes of this partition.")
 @click.option(
     "-w",
     "--workload",
     metavar="NAME",
-    help="Ask the nodes that a job of this workload may get, for what it needs.",
+    help="Check the nodes that a job of this workload may get, for what it needs.",
     shell_complete=completion.workloads,
 )
 @options.size
 @options.dtype
 @options.scale
 @options.job_settings
-@options.flag("--stress", help="Also work: products and copies on every GPU, all-reduces in nodes and between them.")
-@options.flag("--exclude-failed", help="Keep later jobs away from the nodes that fail, for --days.")
+@options.flag(
+    "--stress",
+    help="Also test under load: matrix products and copies on every GPU, all-reduces within and between nodes.",
+)
+@options.flag("--exclude-failed", help="Keep later jobs off the nodes that fail, for --days.")
 @click.option(
     "--days",
     metavar="N",
@@ -41,7 +44,7 @@ from llmb_run.app import Command
 def command(
     runs: tuple[str, ...], stress: bool, exclude_failed: bool, days: float, wait: str, **settings: Any
 ) -> Result:
-    """Look at nodes before a job runs there: drivers, GPUs, NVLink, network, kernel, limits, folders.
+    """Check nodes before a job runs there: drivers, GPUs, NVLink, network, kernel, limits, folders.
 
     \b
     llmb-run health                              # the idle nodes of this site's GPU partition
@@ -49,8 +52,8 @@ def command(
     llmb-run health RUN                          # the nodes of a run
     llmb-run health -w pretrain_llama3.1 -s 405b --dtype fp8 --scale 128
 
-    One short job asks all of them at once. With --stress it lasts some minutes, in the image of the workload. Exit
-    status 1 where a node fails, or does not answer.
+    One short job checks all of them at once. With --stress it takes some minutes, in the workload's image. Exit status
+    1 if a node fails or does not answer.
     """
     from llmb_run.checking import check_nodes
 

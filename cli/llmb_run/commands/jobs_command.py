@@ -32,7 +32,7 @@ def command(
 ) -> Result:
     """List runs and their states.
 
-    The scheduler is asked about runs that have not ended.
+    Asks the scheduler about runs that have not ended.
     """
     from llmb_run.columns import table
     from llmb_run.place import Place

@@ -25,7 +25,7 @@ from llmb_run.words import split
 @options.flag("--installed", help="Only workloads of this installation.")
 @options.json
 def command(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str | None, installed: bool) -> Result:
-    """Show workloads with their sizes, dtypes and scales, installed and documented."""
+    """Show workloads with their sizes, dtypes and numbers of GPUs."""
     if gpu_type and gpu_type.lower() not in gpus.gpu_types():
         near = did_you_mean(gpu_type, gpus.gpu_types(), cutoff=0.8)
         raise RequestError(

@@ -33,7 +33,7 @@ _FROM_0 = click.IntRange(min=0)
 @click.option("-n", "--lines", metavar="N", type=_FROM_0, help="Only the last N lines (with -f: 20).")
 @click.option("--rank", metavar="N", type=_FROM_0, help="Only lines that name this rank, such as [rank3]: ...")
 @click.option("--grep", metavar="PATTERN", help="Only lines that match this regular expression.")
-@options.flag("--raw", help="Do not escape control characters; a terminal may obey them.")
+@options.flag("--raw", help="Do not escape control characters, which a terminal may act on.")
 def command(
     run: str | None, follow: bool, batch: bool, lines: int | None, rank: int | None, grep: str | None, raw: bool
 ) -> Result:
@@ -50,7 +50,7 @@ def command(
     record = load_record(one_folder(Place(), run))
     path = record.paths.batch_log if batch else record.paths.log
     if follow:
-        notice(f"{path}  (Ctrl-C stops following; the run goes on)")
+        notice(f"{path}  (Ctrl-C stops following, not the run)")
         _follow(record, path, wanted, 20 if lines is None else lines, raw=raw)
         return Result()
     if not path.is_file():

@@ -19,9 +19,9 @@ from llmb_run.app import Command
 @options.job_settings
 @options.json
 def command(workload: str, size: str | None, dtype: str | None, scale: str | None, **settings: Any) -> Result:
-    """Show what a job will take: memory, time, GPU-hours, energy, and where its ranks are.
+    """Show what a job will take: memory, time, GPU-hours, energy, and where its ranks run.
 
-    Nothing is started. A job that does not fit is shown, and then refused as `single` refuses it.
+    Starts nothing. Shows a job that does not fit, too, and then refuses it as `single` would.
     """
     from dataclasses import replace
 

@@ -14,7 +14,7 @@ from llmb_run.app import Command
 def command() -> Result:
     """Rebuild the index of runs from their folders.
 
-    Rarely needed: the index is self-healing, unless something other than llmb-run has moved or removed runs.
+    Rarely needed: the index repairs itself, unless something other than llmb-run has moved or removed runs.
     """
     from llmb_common import index
     from llmb_run.place import Place

@@ -11,12 +11,12 @@ from llmb_run.app import Command
 
 @click.command(cls=Command)
 @options.one_run
-@options.flag("--check", help="Start nothing, only say what differs today.")
-@options.flag("--anyway", help="Start it even if something differs.")
+@options.flag("--check", help="Start nothing; only show what has changed.")
+@options.flag("--anyway", help="Start it even if something has changed.")
 @options.detach
 @options.json
 def command(run: str, check: bool, anyway: bool, detach: bool) -> Result:
-    """Start a run again, exactly as it was, or say what differs today.
+    """Start a run again, exactly as it was, or show what has changed.
 
     The same plan, script, training code, recipe, image and version of LLMB. Exit status 1 where something differs.
     """

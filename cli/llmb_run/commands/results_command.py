@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 @click.option("--last", metavar="N", type=click.IntRange(min=1), help="List the N newest runs, not 50.")
 @options.flag("--all", "everything", help="List every run.")
 @click.option("--window", metavar="FIRST-LAST", help="Measure these iterations instead of the documented ones.")
-@options.flag("--iterations", help="Every step of every run instead, as CSV, or as JSON.")
-@options.flag("--group", help="One line and one verdict for all repeats of a configuration.")
-@options.flag("--scaling", help="Efficiency against the smallest scale, and the published one beside it.")
-@options.flag("--history", help="Each configuration over time: since when it is slower, and what changed.")
-@options.flag("--alarm", help="For cron: silent, or a line and exit status 1 where one became slower.")
+@options.flag("--iterations", help="Print every step of every run instead, as CSV or JSON.")
+@options.flag("--group", help="One line and one verdict for the repeats of each configuration.")
+@options.flag("--scaling", help="Efficiency against the smallest number of GPUs, beside the published one.")
+@options.flag("--history", help="Each configuration over time: since when it has been slower, and what changed.")
+@options.flag("--alarm", help="For cron: print nothing, or a line and exit status 1 if one became slower.")
 @options.json
 @click.pass_context
 def command(
@@ -72,7 +72,7 @@ def command(
         )
     if iterations + group + scaling + (history or alarm) > 1:
         raise RequestError(
-            "--iterations, --group, --scaling and --history or --alarm exclude each other", remedy="choose one"
+            "--iterations, --group, --scaling and --history or --alarm cannot be combined", remedy="choose one"
         )
     if alarm and output == "csv":
         raise RequestError("--alarm is a line of text", remedy="without --format csv, or with --json")

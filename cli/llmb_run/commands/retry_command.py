@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 )
 @click.option("--without", metavar="HOSTS", help="Avoid these nodes, such as n[3-5],x7.")
 @click.option("--repeats", metavar="N", type=click.IntRange(1, 10000), default=1, help="Runs of each.")
-@click.option("--spread", metavar="DAYS", type=click.IntRange(1, 365), help="Days for them, after the run's own.")
+@click.option(
+    "--spread", metavar="DAYS", type=click.IntRange(1, 365), help="Spread them over this many days after the run's own."
+)
 @options.spread_nodes
 @options.flag("--without-failed", help="Avoid the nodes of the run that Slurm shows as down or drained.")
-@options.flag("--resume", help="Go on from the run's newest checkpoint, and save beside it.")
+@options.flag("--resume", help="Continue from the run's newest checkpoint, and save beside it.")
 @options.detach
 @options.json
 def command(
@@ -45,7 +47,7 @@ def command(
 ) -> Result:
     """Start runs again with the same plan.
 
-    It uses today's training code and site settings; repeat insists on the original ones.
+    Uses today's training code and site settings; repeat insists on the original ones.
     """
     from llmb_common import submission
     from llmb_common.errors import RequestError
@@ -81,7 +83,7 @@ def command(
         if plan.checkpoint.resume:
             if repeats > 1:
                 raise RequestError(
-                    f"{record.paths.run_id} goes on from a checkpoint: one job can save there",
+                    f"{record.paths.run_id} continues from a checkpoint, where only one job can save",
                     remedy="leave out --repeats",
                 )
             submission.check_resumable(plan)
@@ -111,7 +113,7 @@ def _require_alone(plan: JobPlan, place: Place) -> None:
     for other in refresh(others):
         if is_live(other.state):
             raise RequestError(
-                f"{other.paths.run_id} goes on from {plan.checkpoint.save} already ({other.state})",
+                f"{other.paths.run_id} already continues from {plan.checkpoint.save} ({other.state})",
                 remedy="wait for it, or llmb-run cancel",
             )
 

@@ -18,7 +18,7 @@ from llmb_run.app import Command
 @options.scale
 @options.job_settings
 @options.after
-@options.flag("--health", help="Look at the nodes first, and keep the job away from those that fail.")
+@options.flag("--health", help="Check the nodes first, and keep the job off those that fail.")
 @options.dry_run
 @options.detach
 @options.json
@@ -38,7 +38,7 @@ def command(
     \b
     llmb-run single -w pretrain_llama3.1 -s 405b --dtype fp8 --scale 128
 
-    Everything that launch.sh reads from the environment works here too; options win.
+    All variables of launch.sh work here too; options take precedence.
     """
     from dataclasses import replace
 

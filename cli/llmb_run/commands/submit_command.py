@@ -20,11 +20,11 @@ _FROM_1 = click.IntRange(min=1)
 @options.several(
     "--scale",
     metavar="GPUS",
-    help="Numbers of GPUs, or 'all' documented ones; repeatable.",
+    help="Numbers of GPUs, or 'all' that are documented; repeatable.",
     shell_complete=completion.scales,
 )
-@click.option("--min-scale", metavar="GPUS", type=_FROM_1, help="All documented scales from this one up.")
-@click.option("--max-scale", metavar="GPUS", type=_FROM_1, help="All documented scales up to this one.")
+@click.option("--min-scale", metavar="GPUS", type=_FROM_1, help="All documented numbers of GPUs from this one up.")
+@click.option("--max-scale", metavar="GPUS", type=_FROM_1, help="All documented numbers of GPUs up to this one.")
 @click.option("--repeats", metavar="N", type=click.IntRange(1, 10000), default=1, help="Runs of each job.")
 @click.option("--spread", metavar="DAYS", type=click.IntRange(1, 365), default=1, help="Days to spread repeats over.")
 @options.spread_nodes
@@ -35,11 +35,11 @@ _FROM_1 = click.IntRange(min=1)
     metavar="N",
     type=click.IntRange(1, 1000),
     default=1,
-    help="N jobs one after the other, each from the newest checkpoint of the one before.",
+    help="N jobs in a row, each from the previous one's newest checkpoint.",
 )
 @options.skip_unsupported
 @options.dry_run
-@options.flag("--again", help="Start all of them, even where an interrupted submission could go on.")
+@options.flag("--again", help="Start all of them, even if an interrupted submission could continue.")
 @options.detach
 @options.no_array
 @options.json

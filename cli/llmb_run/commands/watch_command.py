@@ -26,9 +26,9 @@ LAST_DELAY = 15.0
 
 @click.command(cls=Command)
 @options.runs
-@options.flag("--once", help="Show it once and end.")
+@options.flag("--once", help="Print the current state once and exit.")
 def command(runs: tuple[str, ...], once: bool) -> Result:
-    """Watch runs live: state, step, time left, why they wait.
+    """Watch runs live: state, step, time left, reason for waiting.
 
     Without RUN: all that have not ended. Ends when they all have; Ctrl-C stops watching and never ends a run.
     """

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @options.runs
 @options.filters
-@options.flag("--slow", help="Instead: which rank the others waited for, in the last steps of runs that trained.")
+@options.flag("--slow", help="Instead, name the rank that the others waited for in the last steps.")
 @options.json
 def command(runs: tuple[str, ...], slow: bool, **filters: Any) -> Result:
-    """Why runs failed: the first cause, on which rank and node, and what to do.
+    """Say why runs failed: the first cause, its rank and node, and what to do.
 
-    RUNS may also be logs, or folders of logs, that LLMB did not make. Without any: the newest run, or, with an option
-    such as --since 7d, all that match it, counted by cause and node. What nothing says is unknown, with its witnesses.
+    RUNS may also be logs, or folders of logs, that LLMB did not write. Without any: the newest run, or, with an option
+    such as --since 7d, all runs that match, counted by cause and node. If nothing names a cause, it is unknown, and the
+    lines that might help are shown.
     """
     from llmb_run.place import Place
     from llmb_run.terminal import notice

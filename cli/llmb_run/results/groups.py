@@ -119,7 +119,7 @@ def _first_verdict(good: Sequence[tuple[Measured, RunRecord, StepTime]]) -> Verd
 
 GROUP: tuple[Column[Group], ...] = (
     Column("title", at("title"), ALL & ~Form.PAGE, "the configuration", "configuration"),
-    Column("key", at("key"), DATA, "the same for what is the same work at the same place"),
+    Column("key", at("key"), DATA, "the same for the same work at the same place"),
     Column("software", at("software"), ALL & ~Form.PAGE, "container and engine", "software"),
     Column(
         "runs", lambda group: len(group.runs), ALL & ~Form.PAGE, "judged", "runs", spec="d", text=lambda it: _runs(it)

@@ -313,8 +313,8 @@ def reference_lines(items: Sequence[Measured]) -> list[str]:
         if not reference.same_software:
             spread, kind = release_spread(item.record.plan), "MoE" if item.record.plan.has_experts else "dense"
             indications[
-                f"an indication is held against other software: from one release to the next the step time of {kind}"
-                f" models changes by {spread.fastest:+.0%} to {spread.slowest:+.0%}, so its limit is wider"
+                f"an indication is a comparison with other software: from one release to the next the step time of "
+                f"{kind} models changes by {spread.fastest:+.0%} to {spread.slowest:+.0%}, so its limit is wider"
             ] = None
     if not references:
         return []

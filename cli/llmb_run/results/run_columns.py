@@ -96,11 +96,11 @@ VERDICT: tuple[Column[Any], ...] = (
     Column("difference_high", _less_one("verdict.decision.high"), DATA, "upper bound of `difference`"),
     TOLERANCE,
     Column("more_runs", at("verdict.decision.more_runs"), DATA, "about how many more runs would decide"),
-    Column("not_training", _texts("verdict.not_training"), DATA, "what no training of the planned work does"),
+    Column("not_training", _texts("verdict.not_training"), DATA, "why it did not train as planned"),
     Column("steady_difference", _less_one("verdict.decision.steady"), DATA, "`difference` of the steady steps alone"),
     Column("stall_share", at("verdict.decision.stall_share"), DATA, "time that stalls cost, over that of steady steps"),
     Column("rarest_stall_steps", at("verdict.decision.rarest_stall"), DATA, "stalls rarer than one in so many steps"),
-    Column("scatter", at("verdict.decision.source"), DATA, "which scatter speaks: stated, site or runs"),
+    Column("scatter", at("verdict.decision.source"), DATA, "which scatter was used: stated, site or runs"),
     Column("other_days", at("verdict.decision.other_days"), DATA, "further runs only help on other days"),
     Column(
         "reference_too_uncertain",
@@ -108,7 +108,7 @@ VERDICT: tuple[Column[Any], ...] = (
         Form.JSON,
         "no number of runs would decide",
     ),
-    Column("reference", _reference, Form.JSON, "what it was held against"),
+    Column("reference", _reference, Form.JSON, "what it was compared with"),
     Column("remarks", _texts("verdict.remarks"), Form.JSON, "what a reader must know of the steps"),
 )
 """Of whatever has a ``verdict``: a run or several."""
@@ -226,7 +226,7 @@ RUN: tuple[Column[Measured], ...] = (
     Column("reason", _text_at("timing.status.reason"), DATA, "why it did not succeed, as a code"),
     Column("iteration", at("timing.status.iteration"), DATA, "the iteration that `reason` is about"),
     Column("message", _text_at("timing.status.message"), DATA, "why it did not succeed, in words"),
-    Column("cause", at("why.kind"), DATA, "what began it, by [its id](failures.md); `unknown`: nothing says it"),
+    Column("cause", at("why.kind"), DATA, "the cause, by [its id](failures.md); `unknown`: nothing names one"),
     Column("cause_text", _text_at("why.short"), DATA, "the same in words, with rank and node"),
     Column("why", _why, Form.JSON, "the whole diagnosis, as `why --json` has it"),
     Column(

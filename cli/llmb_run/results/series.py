@@ -179,7 +179,7 @@ def _bound(name: str) -> Callable[[HistoryRow], float | None]:
 
 HISTORY: tuple[Column[HistoryRow], ...] = (
     Column("configuration", at("line.title"), TEXT | Form.CSV, "", "configuration"),
-    Column("key", at("line.key"), Form.CSV, "the same for what is the same work at the same place"),
+    Column("key", at("line.key"), Form.CSV, "the same for the same work at the same place"),
     Column(
         "date",
         lambda row: _date(row.moment.started).isoformat(timespec="seconds"),

@@ -38,7 +38,7 @@ def require_health(plans: Sequence[JobPlan], place: Place) -> list[Verdict]:
             notice(f"{verdict.node} is excluded for {DAYS:g} days: {verdict.reason}")
         if listed and found.failed:
             raise CheckFailed(
-                f"nodes that the job asks for fail: {', '.join(item.node for item in found.failed)}",
+                f"requested nodes fail: {', '.join(item.node for item in found.failed)}",
                 remedy="choose others, or see llmb-run health --nodes",
                 code="unhealthy-nodes",
             )

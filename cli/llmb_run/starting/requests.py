@@ -218,7 +218,7 @@ def refuse_one_folder_for_many(asks: Sequence[Ask]) -> None:
     workloads = {ask.workload for ask in asks}
     if os.environ.get("LLMB_WORKLOAD") and len(workloads) > 1:
         raise RequestError(
-            f"LLMB_WORKLOAD names one folder, but {len(workloads)} workloads are asked for",
+            f"LLMB_WORKLOAD names one folder, but {len(workloads)} workloads are requested",
             remedy="unset LLMB_WORKLOAD: each workload has its folder in the installation",
         )
 

@@ -104,13 +104,11 @@ def _check_scales(scales: Sequence[str], *, bounded: bool) -> None:
     every = any(scale.lower() == "all" for scale in scales)
     if bounded and scales and not (every and len(scales) == 1):
         raise RequestError(
-            f"--scale {','.join(scales)} beside bounds of scales: one of them has no effect",
+            f"--scale {','.join(scales)} and bounds cannot be combined",
             remedy="give the scales, or --min-scale and --max-scale (in a file min_scale and max_scale)",
         )
     if len(scales) > 1 and every:
-        raise RequestError(
-            f"--scale {','.join(scales)}: beside all the others have no effect", remedy="give all, or the scales"
-        )
+        raise RequestError(f"--scale {','.join(scales)}: all includes the others", remedy="give all, or the scales")
     for scale in scales:
         if scale.lower() != "all" and not re.fullmatch(r"[1-9][0-9]{0,8}", scale):
             raise RequestError(

@@ -297,7 +297,9 @@ def _summary(chosen: Cause | None, suspect: Evidence | None, outcome: Outcome) -
     rank = f"rank {suspect.ranks[0]}" if suspect.ranks else "a rank"
     on = f" on {suspect.node}" if suspect.node else ""
     if suspect.role == "witness":
-        return f"unknown: {counted(len(suspect.ranks), 'rank')} waited in vain, for which nothing says: {suspect.line}"
+        return (
+            f"unknown: {counted(len(suspect.ranks), 'rank')} waited in vain, and nothing says for which: {suspect.line}"
+        )
     if suspect.role == "killed":
         return f"unknown: {rank}{on} was killed (SIGKILL), by whom the logs do not say"
     return f"unknown: {'the last line is ' if suspect.role == 'noise' else ''}{suspect.line}"

@@ -157,7 +157,7 @@ def _gpu_notices(case: Case) -> list[str]:
 
 
 def _variant_notices(case: Case, rows: Sequence[Row]) -> list[str]:
-    """The documents of two generations print the same commands: which one a job is, is never left unsaid."""
+    """Two variants are documented with the same commands: a notice always says which one a job is."""
     rows = [row for row in rows if not case.recipe.variant(row.variant).by_name]
     taken, newest = case.variant, rows[0].variant if rows else case.variant.name
     if taken.name != newest:
@@ -171,7 +171,7 @@ def _variant_notices(case: Case, rows: Sequence[Row]) -> list[str]:
         return []
     other = case.recipe.variant(others[0])
     return [
-        f"two generations document this job, and it runs as {taken.name} ({taken.title}); "
+        f"two variants have this job, and it runs as {taken.name} ({taken.title}); "
         f"CONFIG_VARIANT={other.name} chooses the other ({other.title})"
     ]
 

@@ -43,12 +43,12 @@ def _rules(function: Function, c: Layout) -> tuple[tuple[bool, str, str], ...]:
         *_stages(function, c),
         (
             bool(recomputed and graphs),
-            f"RECOMPUTE_LAYERS={recomputed} and its CUDA graphs of single modules exclude each other",
+            f"RECOMPUTE_LAYERS={recomputed} and its CUDA graphs of single modules cannot be combined",
             "set RECOMPUTE_LAYERS=0, or CUDA_GRAPH=false",
         ),
         (
             bool(recomputed and overlap),
-            f"RECOMPUTE_LAYERS={recomputed} and its overlap of the experts' exchange exclude each other",
+            f"RECOMPUTE_LAYERS={recomputed} and its overlap of the experts' exchange cannot be combined",
             "set RECOMPUTE_LAYERS=0",
         ),
         (
@@ -63,17 +63,17 @@ def _rules(function: Function, c: Layout) -> tuple[tuple[bool, str, str], ...]:
         ),
         (
             bool(offloaded and selective),
-            f"OFFLOAD_LAYERS={offloaded} and its recomputation of modules exclude each other",
+            f"OFFLOAD_LAYERS={offloaded} and its recomputation of modules cannot be combined",
             "set OFFLOAD_LAYERS=0",
         ),
         (
             bool(offloaded and graphs),
-            f"OFFLOAD_LAYERS={offloaded} and its CUDA graphs of single modules exclude each other",
+            f"OFFLOAD_LAYERS={offloaded} and its CUDA graphs of single modules cannot be combined",
             "set OFFLOAD_LAYERS=0, or CUDA_GRAPH=false",
         ),
         (
             bool(offloaded and settings.get("moe_paged_stash")),
-            f"OFFLOAD_LAYERS={offloaded} and its stash of the experts' activations exclude each other",
+            f"OFFLOAD_LAYERS={offloaded} and its stash of the experts' activations cannot be combined",
             "set OFFLOAD_LAYERS=0",
         ),
         (

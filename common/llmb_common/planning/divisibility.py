@@ -70,7 +70,7 @@ def check_memory(layout: Layout, model: ShapeOf, *, whole_iteration: bool) -> No
     """Check what saves memory against each other. ``whole_iteration``: CUDA graphs capture whole steps, not layers.
 
     Raises:
-        RequestError: two of them exclude each other.
+        RequestError: two of them cannot be combined.
     """
     check_memory_savers(layout, model)
     _check_cuda_graph(layout, whole_iteration=whole_iteration)
@@ -180,7 +180,7 @@ def check_memory_savers(c: Layout, a: ShapeOf) -> None:
     """Check recomputation, offload and FSDP against each other and the layers.
 
     Raises:
-        RequestError: two of them exclude each other, or one has not so many layers.
+        RequestError: two of them cannot be combined, or one has not so many layers.
     """
     if c.offload_layers and c.pp > 1:
         raise _refuse(f"OFFLOAD_LAYERS={c.offload_layers} needs PP=1", "set OFFLOAD_LAYERS=0, or PP=1")
@@ -189,7 +189,7 @@ def check_memory_savers(c: Layout, a: ShapeOf) -> None:
             f"OFFLOAD_LAYERS={c.offload_layers} is not less than the {a.layers} layers", "choose a smaller number"
         )
     if c.offload_layers and c.recompute_layers:
-        raise _refuse("OFFLOAD_LAYERS and RECOMPUTE_LAYERS exclude each other", "set one of them to 0")
+        raise _refuse("OFFLOAD_LAYERS and RECOMPUTE_LAYERS cannot be combined", "set one of them to 0")
     stage = (pipeline_slots(a.layers, c.pp, c.vp) or a.layers) // c.pp
     if c.recompute_layers > stage:
         raise _refuse(
@@ -205,17 +205,17 @@ def _check_cuda_graph(c: Layout, *, whole_iteration: bool) -> None:
         return
     if c.offload_layers:
         raise _refuse(
-            f"CUDA_GRAPH and OFFLOAD_LAYERS={c.offload_layers} exclude each other",
+            f"CUDA_GRAPH and OFFLOAD_LAYERS={c.offload_layers} cannot be combined",
             "set CUDA_GRAPH=false, or OFFLOAD_LAYERS=0",
         )
     if c.recompute_layers and not whole_iteration:
         raise _refuse(
-            f"CUDA_GRAPH and RECOMPUTE_LAYERS={c.recompute_layers} exclude each other: graphs are of single layers",
+            f"CUDA_GRAPH and RECOMPUTE_LAYERS={c.recompute_layers} cannot be combined: graphs are of single layers",
             "set CUDA_GRAPH=false, or RECOMPUTE_LAYERS=0",
         )
     if c.fsdp:
         # Of any kind; llmb_train.settings.refusals says which megatron-core lacks what.
         raise _refuse(
-            "CUDA_GRAPH and FSDP exclude each other: no known Megatron-Bridge can capture Megatron-FSDP",
+            "CUDA_GRAPH and FSDP cannot be combined: no known Megatron-Bridge can capture Megatron-FSDP",
             "set CUDA_GRAPH=false, or FSDP=false",
         )

@@ -205,8 +205,8 @@ def engine_notices(recipe: Recipe, case: Case, engine: str, published: Result | 
         notices.append(f"its functions are those of {catalogue}")
     elif _is_assumed(recipe, case):
         notices.append(
-            f"which Megatron-Bridge {case.request.image} has is not known: planned with the functions of "
-            f"{recipe.catalogue.release if recipe.catalogue else engine}, and the job stops at its start where the "
+            f"it is not known which Megatron-Bridge {case.request.image} has: planned with the functions of "
+            f"{recipe.catalogue.release if recipe.catalogue else engine}, and the job stops at its start if the "
             f"image has another one; {case.request.say('LLMB_ENGINE')} gives the release"
         )
     image = case.request.image or case.recipe.engines[engine]
@@ -242,7 +242,7 @@ def _of_newer(case: Case, engine: str, *, own: bool) -> str:
         return f"{said}: planned with {catalogue.path}, of {catalogue.release}"
     where = f'releases."{engine}".catalogue in {FILE_NAME} names one of the image (docs/catalogue.md)'
     return (
-        f"{said}: planned with the functions of {catalogue.release}, and the job stops at its start where its image "
+        f"{said}: planned with the functions of {catalogue.release}, and the job stops at its start if its image "
         f"has another one; {where}"
     )
 

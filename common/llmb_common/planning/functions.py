@@ -64,7 +64,7 @@ def _check_function_layout(case: Case, layout: Layout) -> None:
     if case.adapters and case.request.load_checkpoint is None:
         # Megatron-Bridge v0.6.0 ends with "PEFT requires a pretrained checkpoint path" (training/config.py:1483).
         raise RequestError(
-            f"{case.row.function} trains adapters beside a model, and there is none to load",
+            f"{case.row.function} trains adapters for a model, and there is none to load",
             remedy=f"set {case.request.say('LOAD_CHECKPOINT_PATH')} to a Megatron checkpoint of {case.model.size}, "
             f"such as {case.request.say('ENABLE_CHECKPOINT')} saves",
             field="LOAD_CHECKPOINT_PATH",
@@ -73,7 +73,7 @@ def _check_function_layout(case: Case, layout: Layout) -> None:
         for name in ("pp", "vp"):
             if name in asked and asked[name] != getattr(function.columns, name):
                 raise RequestError(
-                    f"{name.upper()}={asked[name]}: {case.row.function} says itself which layers go into which stage",
+                    f"{name.upper()}={asked[name]}: {case.row.function} assigns its layers to stages itself",
                     remedy=f"unset {name.upper()}",
                     field=name.upper(),
                 )

@@ -252,7 +252,7 @@ def _layout(case: Case) -> Layout:
         # Strong scaling holds the batch of the largest documented scale, the only one that divides at all of them.
         columns["gbs"] = row.global_batch_size(row.gpus_max if request.strong_scaling else case.gpus)
     elif request.strong_scaling:
-        raise RequestError("STRONG_SCALING and GBS exclude each other", remedy="unset one of them")
+        raise RequestError("STRONG_SCALING and GBS cannot be combined", remedy="unset one of them")
     layout = _of_row(case, **columns)
     # With EP, Megatron-Bridge's models take 1 where core takes TP (0.6.2: models/transformer_config.py).
     whole = case.function is not None and layout.etp is None and (layout.ep or 1) > 1

@@ -207,7 +207,7 @@ def moe_routing_for(case: Case) -> str | None:
     if case.function is not None:
         if asked:
             raise RequestError(
-                f"MOE_ROUTING: {case.row.function} says itself how tokens find their experts",
+                f"MOE_ROUTING: {case.row.function} routes its tokens itself",
                 remedy="unset MOE_ROUTING",
             )
         return None
@@ -222,7 +222,7 @@ def without_cuda_graph(case: Case, layout: Layout) -> Layout:
     """The layout of a dropless run: graphs need a fixed number of tokens per expert."""
     if layout.cuda_graph and "cuda_graph" in case.request.columns:
         raise RequestError(
-            "CUDA_GRAPH=true and MOE_ROUTING=balanced exclude each other: graphs need a fixed number of tokens",
+            "CUDA_GRAPH=true and MOE_ROUTING=balanced cannot be combined: graphs need a fixed number of tokens",
             remedy="set CUDA_GRAPH=false, or MOE_ROUTING=drop",
         )
     return msgspec.structs.replace(layout, cuda_graph=False)
@@ -273,7 +273,7 @@ def checkpoint_notices(case: Case, steps: int) -> list[str]:
         notices.append(f"saving {model.size} checkpoints was tested on {low} to {high} GPUs, not on {gpus}")
     if request.load_checkpoint and gpus < model.checkpoint.load_minimum:
         notices.append(
-            f"loading {model.size} checkpoints was tested from {model.checkpoint.load_minimum} GPUs on; "
+            f"loading {model.size} checkpoints was tested on {model.checkpoint.load_minimum} GPUs or more; "
             f"{gpus} may run out of memory"
         )
     return notices

@@ -60,7 +60,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Function(msgspec.Struct, frozen=True, kw_only=True):
-    """What calling a function gives. ``stages``: it says itself which layers go into which stage of the pipeline."""
+    """What calling a function gives. ``stages``: it assigns its layers to stages itself of the pipeline."""
 
     columns: Columns[int]
     sequence_length: int

@@ -4,7 +4,7 @@
 #
 # saved  the folder with the checkpoints
 if [[ ! -s $saved/latest_checkpointed_iteration.txt ]]; then
-  echo "no earlier job has saved a checkpoint in $saved: there is nothing to go on from, and no rank was started." \
+  echo "no earlier job has saved a checkpoint in $saved: there is nothing to continue from, and no rank was started." \
     "See why the first one failed (llmb-run show), then submit the chain again." | tee -a "$log" >&2
   event no-checkpoint null
   exit 3

@@ -166,7 +166,7 @@ def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES)
     )
     read.choice("LLMB_ENGINE_CHECK")  # passed to the ranks unchanged, with the tuning variables
     for name in PATIENCE:  # read by the job itself
-        read.positive(name, remedy="whole seconds, from 1 on")
+        read.positive(name, remedy="whole seconds, at least 1")
     _refuse_contradictions(request)
     return request
 
@@ -174,7 +174,7 @@ def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES)
 def _refuse_contradictions(request: Request) -> None:
     if request.profile and request.nccl_trace:
         raise RequestError(
-            f"{request.say('ENABLE_PROFILE')} and ENABLE_NCCLTRACE exclude each other",
+            f"{request.say('ENABLE_PROFILE')} and ENABLE_NCCLTRACE cannot be combined",
             remedy="run once with each of them",
         )
     profiling = request.say("ENABLE_PROFILE", "true")

@@ -61,7 +61,7 @@ class Reader:
         is_file = value is not None and (value.endswith(".sqsh") or value.startswith(("/", "./", "../", "~")))
         return str(self.path(name)) if is_file else value
 
-    def positive(self, name: str, *, remedy: str = "a whole number from 1 on") -> int | None:
+    def positive(self, name: str, *, remedy: str = "a whole number, at least 1") -> int | None:
         return self._number(name, 1, remedy)
 
     def count(self, name: str, *, remedy: str = "0, or a larger whole number") -> int:
@@ -74,7 +74,7 @@ class Reader:
         if re.fullmatch(r"[0-9]{10,}", value):
             raise self._wrong(name, value, " is larger than 999999999", remedy=remedy)
         if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) < least:
-            what = "a positive whole number" if least else "a whole number from 0 on"
+            what = "a positive whole number" if least else "a whole number, at least 0"
             raise self._wrong(name, value, f" is not {what}", remedy=remedy)
         return int(value)
 

@@ -23,8 +23,13 @@ COLUMNS = {
 }
 """The variables that override one column of a row, and the column's name. ``columns`` has the types, of just these."""
 
-PATIENCE = ("LLMB_WATCH_SECONDS", "LLMB_START_SECONDS", "LLMB_HANG_SECONDS", "LLMB_TEARDOWN_SECONDS")
-"""Variables of the caller that ``supervise.sh`` reads in the job: how long a step may show no sign of life."""
+PATIENCE = {
+    "LLMB_START_SECONDS": "how long a job may take to its first iteration before it is ended",
+    "LLMB_HANG_SECONDS": "how long it may take from one iteration to the next",
+    "LLMB_TEARDOWN_SECONDS": "how long it may take to exit after its last iteration",
+    "LLMB_WATCH_SECONDS": "how often a job checks that it makes progress; 15 by default",
+}
+"""Variables of the caller that ``supervise.sh`` reads in the job, and what they set."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +60,6 @@ class Variable:
         return f"{', '.join(others)} or {last}"
 
 
-def _choice(*choices: str, default: str) -> Variable:
-    return Variable(choices, default, choices)
-
-
 def _per_node() -> str:
     """``1 for r100, 4 for gb300 and gb200, else 8``."""
     few = sorted({gpu.per_node for gpu in gpus.GPUS.values()} - {8})
@@ -77,7 +78,11 @@ VARIABLES: dict[str, Variable] = {
     "GPU_TYPE": Variable(gpus.gpu_types(), f"{SITE}, else {{gpu_type}}", option="--gpu-type", metavar="TYPE"),
     "MODEL_SIZE": Variable("model size", "{model_size}; without GPUs `smoke`", option="-s", metavar="SIZE"),
     "DTYPE": Variable(("bf16", "fp8", "nvfp4"), "{dtype}", option="--dtype", metavar="DTYPE"),
-    "FP8_RECIPE": _choice("cs", "ds", "mx", "sc", default="{fp8_recipe}"),
+    "FP8_RECIPE": Variable(
+        "FP8 scaling: cs per-tensor current, ds delayed, mx MXFP8, sc sub-channel",
+        "{fp8_recipe}",
+        ("cs", "ds", "mx", "sc"),
+    ),
     "CONFIG_VARIANT": Variable(
         "variant of the configurations, where a recipe has several",
         "the newest with that size, dtype and scale",
@@ -93,12 +98,14 @@ VARIABLES: dict[str, Variable] = {
         option="--time-limit",
         metavar="TIME",
     ),
-    **dict.fromkeys(COLUMNS, Variable("override one column of the configuration", "from the tables above")),
+    **dict.fromkeys(COLUMNS, Variable("override one column of the configuration", "the configuration's")),
     "SBATCH_ACCOUNT": Variable("Slurm account", SITE),
     "SBATCH_PARTITION": Variable("Slurm partition", SITE),
-    "ADDITIONAL_SLURM_PARAMS": Variable("semicolon-separated key=value or flag"),
-    "RUN_CONF_IMAGE": Variable("another container image", "{image}", option="--image", metavar="IMAGE"),
-    "RUN_CONF_MOUNTS": Variable("extra container mounts, comma-separated"),
+    "ADDITIONAL_SLURM_PARAMS": Variable("more sbatch options: key=value or flags, separated by semicolons"),
+    "RUN_CONF_IMAGE": Variable(
+        "container image: a file, or a name as in a registry", "{image}", option="--image", metavar="IMAGE"
+    ),
+    "RUN_CONF_MOUNTS": Variable("more container mounts, separated by commas"),
     "ENABLE_PROFILE": Variable("profile with Nsight Systems", _OFF, option="--profile"),
     "PROFILE_START_STEP": Variable("first profiled step", "{profile_start}"),
     "PROFILE_STOP_STEP": Variable("step at which profiling stops", "{profile_stop}"),
@@ -106,19 +113,23 @@ VARIABLES: dict[str, Variable] = {
     "RUN_CONF_PROFILE_STOP_STEP": Variable("step at which profiling stops", "as `PROFILE_STOP_STEP`"),
     "PROFILE_RANKS": Variable("profiled ranks: all, or 0,2,8-15", "{profile_ranks}"),
     "ENABLE_GPU_METRICS": Variable("GPU metrics in the profile", _OFF),
-    "ENABLE_NCCLTRACE": Variable("NCCL trace in the log", _OFF),
+    "ENABLE_NCCLTRACE": Variable("trace NCCL into the log, for 5 steps", _OFF),
     "ENABLE_CHECKPOINT": Variable("save a checkpoint", _OFF),
     "CHECKPOINT_INTERVAL": Variable("save every N steps", "only at the end"),
     "CHECKPOINT_DIR": Variable("where checkpoints go", "`checkpoints/` in the run's folder"),
-    "LOAD_CHECKPOINT_PATH": Variable("resume from here"),
-    "ENABLE_VBOOST": Variable("clock boost", _OFF),
-    "STRONG_SCALING": Variable("the same GBS at every scale", _OFF),
+    "LOAD_CHECKPOINT_PATH": Variable("folder of checkpoints to resume from"),
+    "ENABLE_VBOOST": Variable("request the GPUs' clock boost, which needs `sudo nvidia-smi` on the nodes", _OFF),
+    "STRONG_SCALING": Variable("the same GBS for every number of GPUs", _OFF),
     "CPU_PER_TASK_PINNING": Variable("CPUs bound to each task", "0"),
-    "ENABLE_PCT_BINDING": Variable("mbridge on B300: two cores a rank, as in NVIDIA's launcher", "`true`"),
-    "MOE_ROUTING": Variable("drop or balanced", "`drop`", ("drop", "balanced")),
-    "FORCE": Variable("accept an undocumented number of GPUs if the layout divides it", _OFF, option="--force"),
+    "ENABLE_PCT_BINDING": Variable("mbridge on B300: two cores per rank, as in NVIDIA's launcher", "`true`"),
+    "MOE_ROUTING": Variable(
+        "drop: tokens beyond an expert's capacity are dropped; balanced: equal load is forced, nothing is dropped",
+        "`drop`",
+        ("drop", "balanced"),
+    ),
+    "FORCE": Variable("accept any number of GPUs that the layout divides", _OFF, option="--force"),
     "PREFLIGHT": Variable(
-        "jobs predicted not to fit: default, strict, warn or off",
+        "what to do with jobs that may not fit: default, strict, warn or off",
         "`default`",
         ("default", "strict", "warn", "off"),
         option="--preflight",
@@ -126,17 +137,17 @@ VARIABLES: dict[str, Variable] = {
     ),
     "LLMB_ENGINE": Variable(
         "release of Megatron-Bridge, where a recipe runs on several",
-        "`{engine}` (of {engines})",
+        "{engine}",
         option="--engine",
         metavar="RELEASE",
     ),
-    "LLMB_ENGINE_CHECK": Variable("off: train with any Megatron-Bridge the image has", "`on`", ("on", "off")),
+    "LLMB_ENGINE_CHECK": Variable("off: train with whatever Megatron-Bridge the image has", "`on`", ("on", "off")),
     "LLMB_PYTHON": Variable("the Python that LLMB is installed in", "active environment, then `LLMB_INSTALL`"),
     "CLUSTER_TYPE": Variable("slurm or local", "`slurm` where `sbatch` answers, else `local`"),
     "DRY_RUN": Variable("true: print the batch script; json: print the plan", _OFF),
     "LLMB_INSTALL": Variable("top folder of the installation", "required"),
     "LLMB_WORKLOAD": Variable("folder of the workload", "{workload_folder}"),
     "LLMB_REPO": Variable("clone of the repository", "this clone"),
-    "STAGE_PATH": Variable("old name of LLMB_INSTALL"),
+    "STAGE_PATH": Variable("the old name of LLMB_INSTALL; refused"),
     "HF_TOKEN": Variable("Hugging Face token", "not needed: synthetic data, null tokenizer"),
 }

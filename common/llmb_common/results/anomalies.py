@@ -111,7 +111,7 @@ def flops_mismatch(logged: float | None, planned: float | None, allowed: float =
     if logged is None or planned is None or abs(logged / planned - 1) <= allowed:
         return ()
     return (
-        f"TFLOPS and step time of the log make {logged / planned:.2f} times the work that the plan says a step is:"
+        f"TFLOPS and step time of the log make {logged / planned:.2f} times the work of a planned step:"
         " another model, sequence length, batch or GPU count than planned, or a log of another run",
     )
 

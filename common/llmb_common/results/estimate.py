@@ -51,7 +51,7 @@ class StepTime:
     steps: int = 0
     """Steps after warm-up, those of the window among them; 0: not known."""
     day: str = ""
-    """When the run started, to the day; runs of one day share its weather. Empty: shared with no other run."""
+    """When the run started, to the day; runs of one day share its conditions. Empty: shared with no other run."""
     nodes: str = ""
     """Where it ran: sorted host names, with commas."""
 

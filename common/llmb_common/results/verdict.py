@@ -80,7 +80,7 @@ class Steps:
 class Verdict:
     """``decision`` None: nothing was compared. ``remarks`` are what a reader must know of the run, in words.
 
-    ``not_training``: what no training of the planned work does; with any of it, a verdict is never a pass.
+    ``not_training``: why it did not train as planned; with any of it, a verdict is never a pass.
     """
 
     kind: Kind

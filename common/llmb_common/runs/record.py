@@ -142,7 +142,7 @@ class RunRecord:
 
     @property
     def day(self) -> str:
-        """Of its start, where it was submitted, whoever asks: runs of one day share its weather.
+        """Of its start, where it was submitted, whoever asks: runs of one day share its conditions.
 
         Days begin at six: an evening goes on past midnight.
         """

@@ -29,29 +29,34 @@ single NFS server. A site that writes slower says so, or a job that is told to s
 
 
 class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How jobs are submitted at this site. ``gres``: ask for ``--gres=gpu:N`` (clusters without GRES reject it)."""
+    """How jobs are submitted at this site. Docstrings of fields, here and below, are printed in docs/reference.md."""
 
     account: str | None = None
+    """The account that jobs are charged to."""
     gpu_partition: str | None = None
+    """The partition that jobs run in."""
     cpu_partition: str | None = None
+    """The partition for installation jobs."""
     gres: bool = False
+    """Request GPUs with ``--gres=gpu:N``; clusters without GRES reject that."""
     runtime: Runtime = "pyxis"
+    """How jobs start their container."""
     container_writable: bool = True
-    """A job may write to its image's files; what it writes is gone with it. Enroot's own default is no."""
+    """Jobs may write to their image's files; the changes end with the job. Enroot's own default is no."""
     mpi: str = "pmix"
-    """``srun --mpi=``, one of those that ``srun --mpi=list`` shows. ``none`` where Slurm was built without PMIx: ranks
-    find each other without it."""
+    """The value for ``srun --mpi``, one of those that ``srun --mpi=list`` shows. ``none`` if Slurm was built without
+    PMIx: ranks find each other without it."""
     additional_params: str = ""
-    """As ADDITIONAL_SLURM_PARAMS: semicolon-separated, added to every job."""
+    """Like ``ADDITIONAL_SLURM_PARAMS`` (``key=value`` or flags, separated by semicolons), for every job."""
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where training runs outside a container: the Python of an environment that has Megatron-Bridge."""
 
     python: str | None = None
-    """With the release that recipes need unless they name another."""
+    """The Python that trains outside a container, with Megatron-Bridge 0.3."""
     releases: dict[str, str] = {}
-    """Other releases of Megatron-Bridge, ``"0.6"``, and the Python that has each."""
+    """Other releases that recipes need, and the Python that has each: ``{"0.6": /opt/engine-0.6/bin/python}``."""
 
     def of_release(self, release: str) -> str | None:
         """The Python with that release; None where there is none."""
@@ -63,9 +68,9 @@ class SiteRelease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """A release of Megatron-Bridge that the site brings itself."""
 
     image: str | None = None
-    """A path, or the name of an image as recipes give it."""
+    """The image with this release: a path, or a name as recipes give it."""
     catalogue: str | None = None
-    """The file that ``python -m llmb_train.catalogue`` wrote in it."""
+    """The file that ``python -m llmb_train.catalogue`` wrote in that image."""
 
 
 Rate = Annotated[float, msgspec.Meta(gt=0, lt=1e6)] | None
@@ -76,45 +81,68 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     GPU matrix products in bf16 and copies, of nodes the bus bandwidth of an all-reduce. GB: 10^9 bytes."""
 
     matrix_tflops: Rate = None
+    """Matrix products in bf16, TFLOP/s of a GPU; `llmb-run health --stress` fails GPUs and nodes that give less than
+    these six."""
     copy_gb_per_s: Rate = None
+    """Copies in a GPU's memory, 10^9 bytes/s."""
     to_gpu_gb_per_s: Rate = None
+    """Copies to a GPU."""
     from_gpu_gb_per_s: Rate = None
+    """Copies from a GPU."""
     node_all_reduce_gb_per_s: Rate = None
+    """Bus bandwidth of an all-reduce within a node."""
     all_reduce_gb_per_s: Rate = None
-    """Between two nodes."""
+    """The same between two nodes."""
 
 
 class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A whole ``cluster_config.yaml``."""
 
     schema: Literal[1] = 1
+    """The version of this file's format."""
     cluster_name: str | None = None
     """What people call the cluster; reports begin with it."""
     operator: str | None = None
-    """Who measures here, for reports: a name, a company, an address. Without it: the users whose runs they are."""
+    """Who measures here, for reports: a name, a company, an address. Default: the users whose runs they are."""
     cluster_type: ClusterType | None = None
+    """Where jobs run: ``slurm``, or ``local`` for this machine."""
     repo: str | None = None
+    """The clone of the repository."""
     gpu_type: str | None = None
+    """The GPUs that jobs run on."""
     gpus_per_node: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """How many of them a node has. Default: what is usual for the GPU type."""
     arch: Literal["x86_64", "aarch64"] | None = None
+    """The architecture of the compute nodes."""
     slurm: SlurmSettings = SlurmSettings()
+    """How jobs are submitted: see below."""
     engine: Engine | None = None
+    """Where jobs train outside a container: see below."""
     releases: dict[str, SiteRelease] = {}
-    """By release of Megatron-Bridge, ``"0.7"`` or ``"0.7.0"``: what LLMB_ENGINE, or the image, chooses."""
+    """Releases of Megatron-Bridge that the site brings itself, by number (``"0.7"`` or ``"0.7.0"``): see below, and
+    [your own container](catalogue.md#your-own-container)."""
     env_type: Literal["uv", "venv", "conda"] | None = None
+    """What the training environments are; ``uv`` and ``venv`` mean the same."""
     image_folder: str | None = None
+    """Where the images are, if not in ``images/`` of the installation."""
     checkpoint_gb_per_second: Annotated[float, msgspec.Meta(gt=0)] = CHECKPOINT_GB_PER_SECOND
-    """At which all ranks of a job together write a checkpoint, in 10^9 bytes/s."""
+    """How fast all ranks of a job together write a checkpoint, in 10^9 bytes/s. It decides how long before its time
+    limit a job is told to save."""
     price_per_gpu_hour: Annotated[float, msgspec.Meta(gt=0, lt=1e6)] | None = None
-    """For what ``llmb-run plan`` says of money, in ``currency``."""
+    """What an hour of one GPU costs, in ``currency``: ``llmb-run plan`` shows what a job costs."""
     currency: str = "USD"
+    """The currency's three letters."""
     watts_per_gpu: Annotated[float, msgspec.Meta(gt=0, lt=1e6)] | None = None
-    """For what it says of energy: power of a GPU that trains, where no run here has measured it."""
+    """The power of one GPU that trains, with its share of the node. ``llmb-run plan`` computes energy from it
+    as long as no run here has measured the power."""
     health: HealthSettings = HealthSettings()
+    """What healthy nodes of this site give under load: see below."""
     mounts: tuple[str, ...] = ()
+    """More container mounts, ``SOURCE:TARGET[:ro]``."""
     environment: dict[str, str] = {}
-    """Job variables of this site, for instance NCCL settings. They override the recipe's."""
+    """Variables for every job, such as the site's NCCL settings. They override the recipe's."""
     workloads: tuple[str, ...] = ()
+    """The installed workloads."""
 
 
 def load_cluster_config(install: Path | None) -> ClusterConfig:

@@ -44,17 +44,15 @@ STATES: dict[str, Kind] = {
     "TIMEOUT": "ended",
 }
 
-OWN_STATES: dict[str, Kind] = {
-    "SUBMITTING": "waiting",
-    "SUBMITTED": "waiting",
-    # The submission was interrupted before there was a job; `recover` submits the same run.
-    "NOT_SUBMITTED": "ended",
-    # The scheduler has forgotten the job, and the job left no record of its end.
-    "LOST": "ended",
+OWN_STATES: dict[str, tuple[Kind, str]] = {
+    "SUBMITTING": ("waiting", "it is being submitted"),
+    "SUBMITTED": ("waiting", "the scheduler has it, and has not yet said more"),
+    "NOT_SUBMITTED": ("ended", "its submission was interrupted before there was a job; the same command submits it"),
+    "LOST": ("ended", "the scheduler has forgotten the job, and the job left no record of its end"),
 }
-"""States of a run that Slurm does not have."""
+"""States of a run that Slurm does not have, and what they mean, for docs/reference.md."""
 
-_ALL = STATES | OWN_STATES
+_ALL = STATES | {name: kind for name, (kind, _) in OWN_STATES.items()}
 
 
 def base_state(text: str) -> str | None:

@@ -81,7 +81,7 @@ def check_resumable(plan: JobPlan) -> None:
     if step is None:
         why = f"{path} has none: {_complaint(path)}" if plan.checkpoint.enabled else "the run saves none"
         raise RequestError(
-            f"there is no checkpoint to go on from: {why}",
+            f"there is no checkpoint to continue from: {why}",
             remedy="start it from the beginning: llmb-run retry of the first run of its chain, or submit it again",
         )
     if plan.exit_after is None and step >= plan.max_steps:

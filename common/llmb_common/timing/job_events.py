@@ -118,7 +118,7 @@ def _problem(started: float | None, events: list[dict[str, Any]]) -> str:
         if event["event"] == "hang":
             return f"hung after iteration {last}: no further one came, the job was ended"
         if event["event"] == "no-checkpoint":
-            return "the jobs before it saved no checkpoint to go on from: no rank was started"
+            return "the jobs before it saved no checkpoint to continue from: no rank was started"
         if event["event"] == "teardown":
             return f"did not exit after its last iteration {last} and was ended; counted as success"
     return "ended by a signal" if any(event["event"] == "signal" for event in events) else ""

@@ -120,12 +120,12 @@ def judge(
 
 
 def _told_to_end(ending: Ending, planned: Planned, last: int, final: int) -> Status | None:
-    """The verdict over a run that was told to end and has a checkpoint to go on from."""
+    """The verdict over a run that was told to end and has a checkpoint to continue from."""
     told = planned.told or (ending.told and not planned.failure)
     if ending.saved is None or not told:
         return None
     how = f" ({planned.failure})" if planned.failure else ""
-    on = "llmb-run retry --resume goes on from there" if ending.saved < final else "nothing is left to train"
+    on = "llmb-run retry --resume continues from there" if ending.saved < final else "nothing is left to train"
     message = f"told to end{how} after iteration {last} of {final}, and saved iteration {ending.saved}: {on}"
     return Status("Incomplete", "told_to_end", ending.saved, message)
 

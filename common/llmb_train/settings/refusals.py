@@ -41,7 +41,7 @@ def check(job: Job | FunctionJob, engine: Engine) -> None:
 def _check_adapters(job: FunctionJob) -> None:
     if job.adapters and job.checkpoint.load is None:
         raise JobError(
-            f"{job.function.name} trains adapters beside a model, and checkpoint.load names none",
+            f"{job.function.name} trains adapters for a model, and checkpoint.load names none",
             remedy="set LOAD_CHECKPOINT_PATH to a Megatron checkpoint of the model",
         )
     if job.adapters and job.checkpoint.load is not None:

@@ -218,7 +218,7 @@ class Dialogue:
             )
             for name, recipe in sorted(self._recipes.items())
         ]
-        keys = "(space: select, a: all, Enter: go on)"
+        keys = "(space: select, a: all, Enter: continue)"
         asked = q.checkbox(
             "Workloads", choices=choices, instruction=keys, validate=lambda some: bool(some) or "select at least one"
         )

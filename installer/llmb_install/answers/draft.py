@@ -31,7 +31,7 @@ def refuse(found: Iterable[LLMBError], given: Given) -> None:
     if problems and given:
         with contextlib.suppress(RecordError, OSError):
             keep(given)
-            more = "; the answers are kept: ./installer.py without any goes on with them in a terminal"
+            more = "; the answers are kept: ./installer.py without any continues with them in a terminal"
     raise_all(problems, more)
 
 

@@ -130,7 +130,7 @@ def _container(image: Path, node: Node) -> Iterator[Check]:
             "room to unpack the image",
             "blocks" if short else "ok",
             f"{size(free)} free at {node.one('data')} of the node, for about {size(needed)}",
-            "Pyxis unpacks it there: let ENROOT_DATA_PATH in /etc/enroot/enroot.conf be on a larger local disk"
+            "Pyxis unpacks it there: set ENROOT_DATA_PATH in /etc/enroot/enroot.conf to a larger local disk"
             if short
             else "",
         )

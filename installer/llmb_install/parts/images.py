@@ -376,7 +376,7 @@ def _require_open(image: Image) -> None:
     if status and status.st_uid != me() and not os.access(image.path, os.R_OK):
         raise EnvironmentLacks(
             f"{image.path} belongs to {user_name(status.st_uid)} and is closed to you",
-            remedy=f"ask its owner for: chmod go+r {shlex.quote(str(image.path))}; or choose another --image-folder",
+            remedy=f"ask its owner to run: chmod go+r {shlex.quote(str(image.path))}; or choose another --image-folder",
         )
 
 

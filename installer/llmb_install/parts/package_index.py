@@ -178,7 +178,7 @@ class Sources:
             raise unreached(silent)
         if not found:
             asked = ", ".join(without_password(page) for page in pages) or "nowhere: pip is told to use no index"
-            raise Unavailable(f"no build for this machine is there ({asked})")
+            raise Unavailable(f"there is no build for this machine ({asked})")
         return found
 
     def fetch(

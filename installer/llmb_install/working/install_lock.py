@@ -115,7 +115,7 @@ def open_lock_as_folder(folder: Path) -> None:
         elif not os.access(path, os.W_OK):
             raise EnvironmentLacks(
                 f"you cannot lock {folder}: {path} is closed to you{_whose(path)}",
-                remedy=f"ask its owner for: chmod g+w {shlex.quote(str(state))} {shlex.quote(str(lock))}",
+                remedy=f"ask its owner to run: chmod g+w {shlex.quote(str(state))} {shlex.quote(str(lock))}",
             )
 
 

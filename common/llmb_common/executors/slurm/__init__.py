@@ -99,7 +99,7 @@ class SlurmExecutor(Executor):
             if both := set(excluded) & set(expand(additional.get("nodelist") or "")):
                 reasons = ", ".join(f"{name} ({excluded[name]})" for name in sorted(both))
                 raise RequestError(
-                    f"the job wants nodes that are excluded: {reasons}",
+                    f"the job requests excluded nodes: {reasons}",
                     remedy="llmb-run exclude remove, or other nodes",
                 )
             arguments.append(f"--exclude={compress({*excluded, *expand(additional.get('exclude') or '')})}")

@@ -168,7 +168,7 @@ def _gpu_rule(severity: Severity, word: str, value: Callable[[GpuRun], object]) 
 
 _ANY: tuple[_Rule | _Same, ...] = (
     _Rule("unreadable", "note", "damaged files in nodes/: {}", lambda case: case.found.unreadable),
-    _Rule("missing-nodes", "note", "{} nodes left an account of themselves", _missing_nodes),
+    _Rule("missing-nodes", "note", "{} nodes recorded what they are", _missing_nodes),
     _node_rule("different-driver", "problem", "driver", lambda node: node.driver),
     _node_rule("different-kernel", "note", "kernel", lambda node: node.machine.kernel),
     _node_rule("different-nccl", "problem", "NCCL", lambda node: node.nccl.version if node.nccl else None),
