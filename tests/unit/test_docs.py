@@ -6,6 +6,8 @@ import json
 import math
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,26 @@ def test_links_between_pages_lead_somewhere(path: Path) -> None:
         leads_to = (path.parent / file).resolve() if file else path
         assert leads_to.exists(), target
         assert not anchor or anchor in anchors(leads_to), target
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_lists_look_alike_on_a_forge_and_on_the_site(path: Path) -> None:
+    """Python-Markdown wants a blank line around blocks in lists, and four spaces before them."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+    shallow = re.findall(r"^ {1,3}(?:[*-] |[0-9]+\. |```).*", text, re.MULTILINE)
+    assert shallow == []
+    assert re.findall(r"^(?![*-] |[0-9]+\. |\s|>).+\n(?:[*-]|[0-9]+\.) .*", text, re.MULTILINE) == []
+    assert re.findall(r"^ {4}\S.*\n[0-9]+\. .*", text, re.MULTILINE) == []
+
+
+def test_the_site_is_built_without_a_warning_and_has_every_page(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-m", "tools.site", tmp_path]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    built = {str(page.relative_to(tmp_path)) for page in tmp_path.rglob("*.html")}
+    pages = [str(path.relative_to(ROOT)) for path in PAGES if "data" not in path.parts]
+    wanted = {page.replace("README.md", "index.html").replace(".md", ".html") for page in pages}
+    assert wanted == built - {"404.html"}
 
 
 @pytest.mark.parametrize("name", RECIPES)

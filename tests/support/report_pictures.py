@@ -1,0 +1,37 @@
+"""The pictures of the report on the pages: ``python -m support.report_pictures`` writes them, with Chromium."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+from playwright.sync_api import sync_playwright
+
+from llmb_run.place import Place
+from llmb_run.reporting.html import page
+from llmb_run.reporting.report import build
+from llmb_run.results.selected import selected
+from support.report_site import make_site
+from support.repository import REPOSITORY
+
+THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
+        make_site(Path(folder))
+        place = Place(Path(folder))
+        file = Path(folder) / "report.html"
+        file.write_text(page(build(selected(place, (), {}), place)), encoding="utf-8")
+        program = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        for theme in THEMES:
+            shown = browser.new_page(
+                viewport={"width": 1400, "height": 620}, color_scheme=theme, device_scale_factor=0.6
+            )
+            shown.goto(file.as_uri())
+            shown.wait_for_timeout(1000)  # charts are drawn
+            shown.evaluate("document.querySelector('#steps').scrollIntoView()")
+            shown.screenshot(path=REPOSITORY / "docs" / "images" / f"report-{theme}.png")
+        browser.close()
