@@ -38,8 +38,9 @@ TOGETHER = {
 """File to the group that it shares with others."""
 
 FOLDERS = {
-    # They show what a person sees, and when.
+    # They show what a person sees, and when; one Chromium serves all pages.
     "terminal": "terminal",
+    "browser": "browser",
     # One process that has imported Megatron serves them all (tests/training/warm_engine.py).
     "training": "training",
 }
@@ -62,6 +63,7 @@ FIRST = (
     "test_crashes",
     "test_launched_smoke",
     "terminal",
+    "browser",
     "test_time_limit",
     "test_scripted",
     "test_llmb_run",

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.runs.manifest import git_state
+from llmb_common.submission import batch
 from support import instant
 from support.campaigns import Site
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
-from support.run_site import RunSite
+from support.repository import REPOSITORY
+from support.run_site import RunSite, with_small_code
 from support.site_record import plant
 
 
 @pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scheduler that does not answer is asked again at once."""
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler that does not answer is asked again at once; git is asked once about this clone."""
     monkeypatch.setattr("llmb_common.slurm.query.FIRST_DELAY", 0.01)
+    monkeypatch.setattr("llmb_common.runs.manifest.git_state", _git_state)
+
+
+def _git_state(folder: Path) -> dict[str, Any] | None:
+    return _of_this_clone() if folder.is_relative_to(REPOSITORY) else git_state(folder)
+
+
+@functools.cache
+def _of_this_clone() -> dict[str, Any] | None:
+    return git_state(REPOSITORY)
 
 
 @pytest.fixture
@@ -32,9 +47,15 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Site:
-    """llmb-run for acceptance campaigns, on an installation whose jobs are over at once."""
+    """llmb-run for acceptance campaigns, on an installation whose jobs are over at once.
+
+    Each campaign ends in a pack: without what draws the page's charts, and with little training code.
+    """
     instant.install_executor(monkeypatch, tmp_path / "instant")
     plant(monkeypatch)
+    with_small_code(tmp_path, monkeypatch)
+    monkeypatch.setattr("llmb_run.campaigns.frozen.training_code", batch.training_code)
+    monkeypatch.setattr("llmb_run.reporting.html.charts_library", lambda: "window.vegaEmbed = () => {}")
     here = Site(RunSite(tmp_path, "instant").install, monkeypatch, capsys)
     here.folder = tmp_path
     return here

@@ -182,7 +182,7 @@ def test_a_table_has_a_row_for_each_case_and_cells_that_are_shares(part: str, mo
 @pytest.mark.exhaustive
 def test_the_same_seed_gives_the_same_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulation, "NOISES", NOISES[:1])
-    first, second, other = (list(PARTS["runs"](5, seed)) for seed in (7, 7, 8))
+    first, second, other = (list(PARTS["runs"](2, seed)) for seed in (7, 7, 8))
     assert first == second
     assert first != other
 
