@@ -22,7 +22,8 @@ def test_the_unit_tests_pass(version: str) -> None:
     if parts := os.environ.get("LLMB_TEST_PYTHONS_SHARE"):
         env["LLMB_TEST_SHARE"] = f"{int(version.partition('.')[2]) % int(parts)}/{parts}"
     python = REPOSITORY / ".test" / "pythons" / version / "bin" / "python"
-    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/unit"]
+    # Plain: rewriting every assertion anew for one run takes longer than it helps; pytest on one file shows the values.
+    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--assert=plain", "tests/unit"]
     # A warning is an error in the programs that tests start, too.
     env["PYTHONWARNINGS"] = "error"
     done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False)
