@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from llmb_common.observe import cancel, observe, wait
 from llmb_common.runs.record import RunRecord
 from llmb_common.slurm.hostlist import expand
 from llmb_common.submission import submit
+from support import slurm_config
 from support.processes import PATIENCE, wait_until
 from support.run_site import RECIPE, ROOT, RunSite
 from support.slurm_cluster import SlurmCluster
@@ -144,3 +147,37 @@ def test_a_job_that_reaches_its_time_limit(site: FailingSite) -> None:
     site.cluster.end_job_in(int(seen.record.job_id or 0), 1)
     (record,) = wait([seen.record], timeout=120 * PATIENCE)
     assert diagnose(record).kind == "time-limit"  # also where the script's own end came before Slurm's word
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A file system of 4 MiB."""
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def test_a_full_disk_under_the_log_is_no_hang(tmp_path: Path) -> None:
+    """The ranks train on, what they print is lost. A cluster of its own: its nodes see what was mounted before them."""
+    site = RunSite(tmp_path, "slurm")
+    with (
+        small_disk(site.install / "workloads") as disk,
+        SlurmCluster(slurm_config.SMALL) as cluster,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        given = {"LLMB_WATCH_SECONDS": "1", "LLMB_HANG_SECONDS": "2", "STANDIN_STEPS": "9000", "STANDIN_SECONDS": "0.1"}
+        for name, value in {**given, **{name: cluster.env[name] for name in ("SLURM_CONF", "PATH")}}.items():
+            patch.setenv(name, value)
+        record = submit(site.plan(), RECIPE)
+        wait_until(lambda: trains(record), "the first iterations", timeout=60)
+        with contextlib.suppress(OSError), (disk / "others").open("wb", buffering=0) as other:
+            while True:
+                other.write(bytes(4096))
+        assert cluster.wait_for_state(int(record.job_id or 0), timeout=60) == "FAILED"
+        found = diagnose(record)
+    assert found.cause is not None
+    assert (found.kind, found.of_machine) == ("disk-full", True)
+    assert f"it is on {disk}" in found.cause.line

@@ -322,10 +322,41 @@ def test_an_exception_is_more_than_an_early_complaint(tmp_path: Path) -> None:
     raised = "Traceback (most recent call last):\n  File 'a.py', line 1\nTimeoutError: The read operation timed out\n"
     assert why(tmp_path, complaint).kind == "pmix-complaint"
     qp = "gpu2:80:99 [0] misc/ibvwrap.cc:262 NCCL WARN Call to ibv_modify_qp failed with error Connection timed out\n"
-    assert why(tmp_path, complaint + qp).kind == "ib-retry"
+    assert why(tmp_path, complaint + qp).kind == "rdma-connect"
     assert why(tmp_path, complaint + raised).kind == "timeout"
     killed = "[2023-09-10 11:46:00,885] [ERROR] [launch.py:434:sigkill_handler] ['a.py'] exits with return code = -9\n"
     assert why(tmp_path, complaint + killed).cause is None
+
+
+BEFORE_INFINIBAND = (
+    "proxy.cc:1480 NCCL WARN [Service thread] Could not receive type from localRank 3, res=3, closed=0",
+    "proxy.cc:1495 NCCL WARN [Proxy Service 9] Failed to execute operation Connect from rank 9, retcode 2",
+    "misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer gpu3<51159>",
+)
+GOT = "NCCL WARN NET/IB : Got completion from peer 10.1.3.2<33057> with"
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_2:1", "rdma-connect"),
+        ("NCCL WARN Call to ibv_modify_qp failed with error Invalid argument errno 22", "rdma-connect"),
+        (f"{GOT} status=12 opcode=129 len=65536 vendor err 129 (Recv)", "ib-retry"),
+        (f"{GOT} error 12, opcode 0, len 0, vendor err 129", "ib-retry"),
+        (f"{GOT} status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_RDMA_WRITE(1) vendor_err=129", "ib-retry"),
+        (f"{GOT} status=10 opcode=0 len=0 vendor err 136 (Send)", "rdma-access"),
+        (f"{GOT} status=IBV_WC_LOC_PROT_ERR(4) opcode=IBV_WC_RECV(128) vendor_err=81", "rdma-access"),
+        (f"{GOT} status=5 opcode=1 len=0 vendor err 249 (Recv)", "unknown"),
+        ("NCCL WARN NET/IB : mlx5_0:1 async fatal event: local catastrophic error", "rdma-device"),
+        ("NCCL WARN Call to ibv_poll_cq() returned -1", "rdma-device"),
+        ("NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory errno 12", "memlock"),
+        ("NCCL WARN Call to ibv_create_qp failed with error Invalid argument", "rdma-setup"),
+    ],
+)
+def test_a_failure_of_infiniband_is_named_whatever_nccl_says_before(tmp_path: Path, line: str, kind: str) -> None:
+    before = "".join(f"gpu9:77:99 [2] {text}\n" for text in BEFORE_INFINIBAND)
+    found = why(tmp_path, f"{before}gpu9:77:99 [2] {line}\n{FailedLog(4).consequences()}")
+    assert (found.kind, found.cause and found.cause.node) == (kind, found.cause and "gpu9")
 
 
 def test_an_xid_names_the_rank_of_its_gpu(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import llmb_common.rendering
+from llmb_common.timing.job_events import read_events
 from support.iteration_logs import mbridge_line, step_time
 
 SUPERVISE = Path(llmb_common.rendering.__file__).with_name("supervise.sh")
@@ -46,10 +47,11 @@ look() {
 }
 kill() {
   [[ $1 == -0 ]] || echo "$clock $1 $2"
-  [[ $1 != -TERM ]] || told=$clock
+  case $1 in -TERM) told=$clock ;; -KILL) dies_after=0 ;; esac
   ((clock < told + dies_after))  # else there is no such process any more
 }
 event() { echo "$clock $1 $2"; }
+disk_is_full() { ((clock >= ${FULL_FROM:-1} && clock < ${FULL_UNTIL:-0})); }
 
 while read -r LLMB_WATCH_SECONDS start_seconds hang_seconds teardown_seconds step_ends dies_after steps_of_run rest; do
   clock=0 looks=0 at=0 ends=() index=() ms=()
@@ -111,9 +113,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("supervised")
 
 
-def outcomes(folder: Path, *runs: Run) -> list[list[str]]:
+def outcomes(folder: Path, *runs: Run, **environment: str) -> list[list[str]]:
     """What was done to each of ``runs``, line by line."""
-    printed = bash(folder, SIMULATED, "".join(f"{run.line()}\n" for run in runs))
+    printed = bash(folder, SIMULATED, "".join(f"{run.line()}\n" for run in runs), **environment)
     return [text.split("\n")[:-1] for text in printed.split(".\n")[:-1]]
 
 
@@ -162,15 +164,15 @@ def test_every_run_is_ended_that_has_stopped(folder: Path, runs: list[Run]) -> N
         assert (what, int(number)) == ("teardown" if last == run.steps else "hang", last)
         assert run.last_seen + run.patience < int(at) <= run.last_seen + run.patience + 2 * run.poll
         assert term == f"{at} -TERM 4242"
-        killed = int(at) + min(run.dies_after, 60)
-        assert rest == [f"{killed} -KILL 4242", f"status {10 if last == run.steps else 11}"]
+        killed = [f"{int(at) + 60} -KILL 4242"] if run.dies_after > 60 else []
+        assert rest == [*killed, f"status {10 if last == run.steps else 11}"]
 
 
 def test_a_step_is_ended_also_where_that_cannot_be_recorded(tmp_path: Path) -> None:
     """The disk is full: that may be why it hangs."""
     blind = "exec 2> /dev/null; rm events.jsonl; mkdir events.jsonl\n"
     script = blind + SIMULATED.replace('event() { echo "$clock $1 $2"; }', "")
-    assert bash(tmp_path, script, f"{Run().line()}\n") == "1215 -TERM 4242\n1220 -KILL 4242\nstatus 11\n.\n"
+    assert bash(tmp_path, script, f"{Run().line()}\n") == "1215 -TERM 4242\nstatus 11\n.\n"
 
 
 def steps_of(*ms: int) -> tuple[tuple[int, int, int], ...]:
@@ -232,6 +234,54 @@ def test_a_limit_of_the_environment_counts_where_it_is_a_number(folder: Path, gi
 def test_each_limit_can_be_set_before_the_job_is_submitted(folder: Path, name: str, run: Run, ended: int) -> None:
     printed = bash(folder, SIMULATED, f"{run.line()}\n", **{name: "110"})
     assert printed.split()[0] == str(ended)
+
+
+@pytest.mark.parametrize(
+    ("until", "late", "done"),
+    [
+        # The step has as long again, and again when there is room.
+        ("9999", (), "630 disk-full 1, 1245 -TERM 4242, status 12"),
+        ("1000", (), "630 disk-full 1, 1245 disk-room 1, 1860 hang 1, 1860 -TERM 4242, status 11"),
+        ("1000", ((1400, 9, 50),), "630 disk-full 1, 1245 disk-room 1, 2025 hang 9, 2025 -TERM 4242, status 11"),
+        ("600", (), "630 hang 1, 630 -TERM 4242, status 11"),
+    ],
+)
+def test_a_log_that_cannot_grow_is_no_hang(
+    folder: Path, until: str, late: tuple[tuple[int, int, int], ...], done: str
+) -> None:
+    run = Run(((15, 1, 50), *late))
+    assert outcomes(folder, run, FULL_FROM="20", FULL_UNTIL=until) == [done.split(", ")]
+
+
+def test_a_full_disk_has_an_event_all_the_same(tmp_path: Path) -> None:
+    """What cannot be appended is written over room that the start has taken; half a line takes no other with it."""
+    script = """trap - EXIT
+        disk_is_full || echo room
+        ln -s /dev/full .room && disk_is_full && echo full
+        printf '{"event":"si' >> events.jsonl
+        mv events.jsonl kept; mkdir events.jsonl; event disk-full 12 2> /dev/null
+        rmdir events.jsonl; mv kept events.jsonl
+        event end 28"""
+    assert bash(tmp_path, script) == "room\nfull\n"
+    found = read_events(tmp_path / "events.jsonl")
+    assert (found.full, found.exit_code) == (True, 28)
+    assert found.problem == "the disk was full: the log could not grow after iteration 12"
+    assert (tmp_path / "events.spare").stat().st_size == len("n1") + 401
+
+
+@pytest.mark.parametrize(("seen", "status"), [("", 124), (mbridge_line(3, 3), 0)])
+def test_nobody_waits_for_a_step_that_not_even_sigkill_ends(tmp_path: Path, seen: str, status: int) -> None:
+    """A process that waits for a file server which is away."""
+    script = """trap 'echo "$?"; builtin kill "$step"; exit 0' EXIT
+        start_seconds=1 hang_seconds=1 teardown_seconds=1 kernel=true LLMB_WATCH_SECONDS=1
+        kill() { [[ $1 == -TERM || $1 == -KILL ]] || builtin kill "$@"; }
+        gone() { return 1; }
+        on_nodes() { :; }
+        cat seen >> "$log"
+        sleep 60 &> /dev/null & step=$!
+        follow "$step" """
+    (tmp_path / "seen").write_text(seen)
+    assert bash(tmp_path, script) == f"{status}\n"
 
 
 READING = r"""

@@ -120,8 +120,14 @@ def _may_begin(item: Complaint, readings: Sequence[Reading]) -> bool:
     if any(other.signature.role == "witness" for other in before):
         own = item.line.rank
         return _strength(item) == 2 and own is not None and own not in reading.waits.waiting
-    follows = {"cascade", "killed", "ended"}
-    return _strength(item) == 2 or not any(other.signature.role in follows and not other.line.level for other in before)
+    return _strength(item) == 2 or not any(_precedes(other, item) for other in before)
+
+
+def _precedes(other: Complaint, item: Complaint) -> bool:
+    """Whether ``item`` may follow what ``other`` says. NCCL complains in any order of a network that failed."""
+    if item.signature.fault == "network" and "NCCL WARN" in other.line.text:
+        return False
+    return other.signature.role in ("cascade", "killed", "ended") and not other.line.level
 
 
 def _first_by_time(items: Sequence[Complaint]) -> Complaint:

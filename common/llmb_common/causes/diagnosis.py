@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os.path
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -37,6 +38,8 @@ def diagnose(record: RunRecord, not_finite: str = "") -> Diagnosis:
     logs = [(paths.log, max(0, events.log_from - 1)), (paths.batch_log, max(0, events.batch_from - 1))]
     readings = [read_complaints(*log) for log in logs] + list(_kernel_logs(paths.folder, places))
     outcome = outcome_of(record.state, record.detail, events.problem, _failed(record))
+    if events.full:
+        outcome = Outcome("disk-full", f"{events.problem}; it is on {_file_system(paths.folder)}")
     outcome = Outcome("nan", not_finite) if not_finite else outcome
     return _diagnose(readings, outcome, places, paths.folder, ranks)
 
@@ -87,6 +90,10 @@ def _kernel_logs(folder: Path, places: Places) -> Iterator[Reading]:
 def _is_ours(item: Complaint, places: Places) -> bool:
     """A GPU is the job's; a process that crashed or was killed may be anybody's."""
     return item.signature.id not in ("segfault", "host-memory") or (item.place.pid or 0) in places.processes
+
+
+def _file_system(folder: Path) -> Path:
+    return next((path for path in (folder, *folder.parents) if os.path.ismount(path)), folder)
 
 
 def _failed(record: RunRecord) -> list[str]:

@@ -20,13 +20,25 @@
 
 first=$(($(wc -c < "$log") + 1))  # an earlier start of this job may have left its iterations
 
-# The job's own record: it needs no accounting database. A full disk is no reason to end.
+# Runs a command, but waits for it no longer than so many seconds: a file server that is away keeps processes for ever.
+within() {  # seconds, command
+  read -r -t "$1" _ < <("${@:2}" >&2; echo) || true
+}
+
+# The job's own record: it needs no accounting database. A full disk is no reason to end. It has an event all the same:
+# in room that the start has taken, which is written over in place.
 event() {  # name, exit code or iteration or null
-  local json='{"event":"%s","time":%s,"job_id":"%s","pid":%s,"restart":%s,"nodes":"%s","exit_code":%s,"log":%s,"batch":%s}\n'
+  local line='{"event":"%s","time":%s,"job_id":"%s","pid":%s,"restart":%s,"nodes":"%s","exit_code":%s,"log":%s,"batch":%s}'
   # shellcheck disable=SC2059  # the format is the constant above
-  printf "$json" "$1" "$(date +%s)" "$job" "$$" "$restarts" "$nodes" "$2" "$first" \
-    "${batch_first:-null}" >> "$LLMB_RUN_DIR/events.jsonl" ||
-    true
+  printf -v line "$line" "$1" "$(date +%s)" "$job" "$$" "$restarts" "$nodes" "$2" "$first" "${batch_first:-null}"
+  within 20 keep_line "$line" "$LLMB_RUN_DIR/events"
+}
+
+# shellcheck disable=SC2329  # event calls it
+keep_line() {  # line, file without its ending
+  local half
+  half=$(tail -c 1 "$2.jsonl" 2> /dev/null) || true  # of a line that was cut
+  printf '%s%s\n' "${half:+$'\n'}" "$1" >> "$2.jsonl" || printf '%s\n' "$1" 1<> "$2.spare" || true
 }
 
 # Should two jobs of this run ever exist, the first one to start has it; a requeued job keeps it.
@@ -37,12 +49,13 @@ if ! (set -o noclobber && printf '%s\n' "$job" > "$LLMB_RUN_DIR/claim") 2> /dev/
   exit 125
 fi
 event start null
+printf '%*s\n' $((${#nodes} + 400)) '' > "$LLMB_RUN_DIR/events.spare" || true
 began=$(date +%s)
 # Also a subshell that is killed at its very start runs this trap. Nothing is recorded after the end.
 trap 'status=$?
 if [[ ${BASHPID:-$$} == "$$" ]]; then trap "" TERM INT; event end "$status"; fi' EXIT
 
-hung=11 lingered=10  # exit statuses of supervise
+hung=11 lingered=10 full=12  # exit statuses of supervise
 
 seconds() {  # variable, default: whole seconds, or the default; what else a request has is refused before submission
   if [[ ${!1:-} =~ ^[[:space:]]*0*([1-9][0-9]{0,8})[[:space:]]*$ ]]; then echo "${BASH_REMATCH[1]}"; else echo "$2"; fi
@@ -64,13 +77,14 @@ iteration() {  # its number, that of the last, milliseconds
 
 # Takes note of the iterations that the log has of late.
 look() {
-  local size index total ms
-  size=$(wc -c < "$log") || return 0
-  while read -r index total ms; do
-    iteration "$index" "$total" "$ms"
-  done < <(tail -c "+$offset" "$log" |
-    LC_ALL=C sed -nE 's,^.* iteration +([0-9]+)/ *([0-9]+) [|].*\(ms\): ([0-9]+)[.0-9]* [|].*,\1 \2 \3,p')
-  offset=$((size - 4096 > first ? size - 4096 : first))  # a line may have been half written
+  local size='' index total ms
+  while read -r -t 20 index total ms; do
+    if [[ $index == size ]]; then size=$total; else iteration "$index" "$total" "$ms"; fi
+  done < <(exec 2> /dev/null
+    echo size "$(wc -c < "$log")"
+    tail -c "+$offset" "$log" |
+      LC_ALL=C sed -nE 's,^.* iteration +([0-9]+)/ *([0-9]+) [|].*\(ms\): ([0-9]+)[.0-9]* [|].*,\1 \2 \3,p')
+  [[ -z $size ]] || offset=$((size - 4096 > first ? size - 4096 : first))  # a line may have been half written
 }
 
 # Whether nothing has come for longer than it may take; says in verdict what that means.
@@ -94,7 +108,7 @@ ask_ranks() {  # PID of the step
   for round in {1..10}; do
     pause 2
     before=$now
-    now=$(du -sb "$LLMB_RUN_DIR/ranks" "$LLMB_RUN_DIR/flight" 2> /dev/null || true)
+    read -r -t 20 -d '' now < <(du -sb "$LLMB_RUN_DIR/ranks" "$LLMB_RUN_DIR/flight" 2> /dev/null) || true
     [[ $now != "$before" ]] || ((round < 4)) || break
   done
 }
@@ -105,16 +119,39 @@ at_the_limit() {
     ((idle * 1000 > times[(${#times[@]} - 1) / 2] * 5 && $(date +%s) > began + limit_seconds - 90))
 }
 
+# Whether a small new file finds no room beside the log. Any other error is not about room.
+disk_is_full() {
+  local said=''
+  read -r -t 20 -d '' said < <(LC_ALL=C
+    { printf '%65536s' '' > "$LLMB_RUN_DIR/.room"; } 2>&1 || true
+    rm -f "$LLMB_RUN_DIR/.room") || true
+  [[ $said == *"No space left on device"* || $said == *"quota exceeded"* ]]
+}
+
+# Whether the log may be silent because it cannot grow: the step then has as long again, and once more when there is
+# room. What is still silent after that ends, as hung or for want of room.
+excused() {
+  ((verdict == hung)) || return 1
+  if disk_is_full; then
+    if ((excuses > 0)); then verdict=$full; return 1; fi
+    event disk-full "$last"
+  else
+    ((excuses == 1)) || return 1
+    event disk-room "$last"
+  fi
+  excuses=$((excuses + 1)) idle=0
+}
+
 # Ends a step that has had no new iteration for long, and one that does not exit after its last iteration. It counts
 # its own pauses: while Slurm suspends a job, no time passes.
 supervise() {  # PID of the step
-  local poll start hang teardown verdict asked=0 last=0 steps=0 idle=0 times=() offset=$first
+  local poll start hang teardown verdict asked=0 last=0 steps=0 idle=0 times=() offset=$first excuses=0
   poll=$(seconds LLMB_WATCH_SECONDS 15)
   start=$(seconds LLMB_START_SECONDS "$start_seconds")
   hang=$(seconds LLMB_HANG_SECONDS "$hang_seconds")
   teardown=$(seconds LLMB_TEARDOWN_SECONDS "$teardown_seconds")
   exec 9<> <(:)
-  until overdue; do
+  until overdue && ! excused; do
     pause "$poll"
     idle=$((idle + poll))
     look
@@ -124,42 +161,60 @@ supervise() {  # PID of the step
     fi
   done
   trap '' TERM  # the verdict must outlive the step
-  if ((verdict == hung)); then event hang "$last"; else event teardown "$last"; fi
-  ask_ranks "$1"
+  case $verdict in
+    "$hung") event hang "$last" ;;
+    "$lingered") event teardown "$last" ;;
+  esac
+  ((verdict == full)) || ask_ranks "$1"
   kill -TERM "$1" 2> /dev/null || true
-  for ((idle = 0; idle < 60; idle++)); do
-    kill -0 "$1" 2> /dev/null || break
+  gone "$1" 60 || kill -KILL "$1" 2> /dev/null || true
+  # A process that waits for a file server does not die: nobody waits for it any more.
+  if ! gone "$1" 20; then
+    if ((verdict == lingered)); then kill -USR2 "$$"; else kill -USR1 "$$"; fi
+  fi
+  exit "$verdict"
+}
+
+gone() {  # PID, seconds: whether it ends within them
+  local left
+  for ((left = $2; left > 0; left--)); do
+    kill -0 "$1" 2> /dev/null || return 0
     pause 1
   done
-  kill -KILL "$1" 2> /dev/null || true
-  exit "$verdict"
+  ! kill -0 "$1" 2> /dev/null
 }
 
 # After a failure, what the kernels have to say; a node that does not answer has 30 s.
 kernel_logs() {
-  mkdir -p "$LLMB_RUN_DIR/nodes" && on_nodes bash -c "$kernel" bash "$began" "$LLMB_RUN_DIR/nodes" || true
+  within 20 mkdir -p "$LLMB_RUN_DIR/nodes"
+  within 40 on_nodes bash -c "$kernel" bash "$began" "$LLMB_RUN_DIR/nodes"
 }
 
 # Waits for the step, judges it, and ends this script with the training's exit code.
 follow() {  # PID of the step
   local step=$1 supervisor status verdict='' signals=0
+  trap 'verdict=$hung' USR1
+  trap 'verdict=$lingered' USR2
   supervise "$step" &
   supervisor=$!
   # Only now: a subshell that is killed at its very start would still have this trap.
   trap 'signals=1; event signal null; end_step "$step"' TERM INT
   while true; do
     wait "$step" && status=0 || status=$?
-    kill -0 "$step" 2> /dev/null || break  # else a signal ended only the waiting
+    if [[ -n $verdict ]] || ! kill -0 "$step" 2> /dev/null; then break; fi  # else a signal ended only the waiting
   done
-  ((status == 0)) || status=$(step_status "$status")
+  ((status == 0)) || [[ -n $verdict ]] || status=$(step_status "$status")
   # A step and this script are signalled one after the other; the record has the signal before the end.
   if ((status == 143 && late_signals && ! signals)); then sleep 5 & wait "$!" || true; fi
-  kill "$supervisor" 2> /dev/null || true
-  wait "$supervisor" 2> /dev/null || verdict=$?
+  if [[ -z $verdict ]]; then
+    kill "$supervisor" 2> /dev/null || true
+    wait "$supervisor" 2> /dev/null || verdict=$?
+  fi
   ((status == 0 || signals)) || kernel_logs
   case $verdict in
     "$lingered") status=0 ;;  # every iteration was trained, only the exit hung
     "$hung") status=124 ;;
+    "$full") status=28 ;;  # ENOSPC, where nothing but the scheduler can keep it
   esac
   exit "$status"
 }

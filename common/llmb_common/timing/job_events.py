@@ -1,4 +1,7 @@
-"""``events.jsonl``: what the job itself recorded of its start and end, line by line, damaged lines left out."""
+"""``events.jsonl``: what the job itself recorded of its start and end, line by line, damaged lines left out.
+
+Beside it ``events.spare`` has the last event for which there was no room.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.files import read_plain
+
+_FULL = 28
+"""The exit status of a job that ended because its log could not grow."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,8 @@ class JobEvents:
     """Somebody told the job to end."""
     hung: bool = False
     """No iteration came for long, and the job ended itself."""
+    full: bool = False
+    """The last that is known of the run's file system is that it was full: the log could not grow."""
     log_from: int = 0
     """The first byte of the training log that is of the last start, from 1; 0 where that is not recorded."""
     batch_from: int = 0
@@ -64,10 +72,13 @@ def read_events(path: Path) -> JobEvents:
             later.append(event)
     if start is None:
         return JobEvents()
+    spare = [event for event in _events(path.with_suffix(".spare")) if _is_of(event, start)]
+    later += spare
     job_id = str(start.get("job_id", ""))
     kinds = {event["event"] for event in later}
     ends = [event for kind in ("end", "over") for event in later if event["event"] == kind]
     end = ends[0] if ends else None  # a script that was killed has no say: the series speaks for it
+    full = bool(spare) or _is_full(later, end)
     return JobEvents(
         job_id=job_id if job_id and not job_id.startswith("local-") else None,
         pid=_integer(start.get("pid")),
@@ -81,11 +92,21 @@ def read_events(path: Path) -> JobEvents:
         over="over" in kinds,
         cancelled="cancel" in kinds,
         timed_out="limit" in kinds,
+        full=full,
         log_from=_integer(start.get("log")) or 0,
         batch_from=_integer(start.get("batch")) or 0,
-        problem=_problem(_number(start.get("time")), later),
+        problem=_problem(_number(start.get("time")), later) or ("the disk was full" if full else ""),
         earlier=tuple(_start(one) for one in starts[:-1] if one.get("job_id") == start.get("job_id")),
     )
+
+
+def _is_of(event: dict[str, Any], start: dict[str, Any]) -> bool:
+    return all(event.get(key) == start.get(key) for key in ("job_id", "restart", "pid"))
+
+
+def _is_full(later: list[dict[str, Any]], end: dict[str, Any] | None) -> bool:
+    disk = [event["event"] for event in later if event["event"] in ("disk-full", "disk-room")]
+    return disk[-1:] == ["disk-full"] and (end is None or end.get("exit_code") == _FULL)
 
 
 def _start(event: dict[str, Any]) -> Start:
@@ -109,7 +130,7 @@ def _events(path: Path) -> list[dict[str, Any]]:
 
 
 def _problem(started: float | None, events: list[dict[str, Any]]) -> str:
-    for event in events:
+    for event in reversed(events):
         last = event.get("exit_code")
         if event["event"] == "hang" and last == 0:
             ended = _number(event.get("time"))
@@ -121,6 +142,8 @@ def _problem(started: float | None, events: list[dict[str, Any]]) -> str:
             return "the jobs before it saved no checkpoint to continue from: no rank was started"
         if event["event"] == "teardown":
             return f"did not exit after its last iteration {last} and was ended; counted as success"
+        if event["event"] == "disk-full":
+            return f"the disk was full: the log could not grow after iteration {last}"
     return "ended by a signal" if any(event["event"] == "signal" for event in events) else ""
 
 
