@@ -9,15 +9,12 @@ from typing import Any
 import msgspec
 
 from llmb_common.causes.answer import Diagnosis
+from llmb_common.causes.table import signatures
 from llmb_common.printable import counted
 from llmb_common.slurm.hostlist import compress
 
 FEW = 2
 """Failures with their root on the same node that are more than chance."""
-
-_OR_HARDWARE = frozenset({"barrier-missed", "cuda", "hang", "illegal-access", "nan", "segfault"})
-"""Faults of a run by themselves, and of a node that has them again and again. No node is kept out for a setting that
-its rank, often the first, was the first to refuse."""
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -56,9 +53,9 @@ def count(found: Sequence[Diagnosis]) -> Counts:
         where = Counter(cause.node for cause in of_kind if cause.node)
         kinds.append(Kind(kind, what, number, tuple(node for node, _ in where.most_common(8))))
     bad = {cause.node for cause in causes if cause.keep_out and cause.node}
-    suspects = [
-        cause for cause in causes if cause.fault in ("node", "network", "storage") or cause.kind in _OR_HARDWARE
-    ]
+    # No node is kept out for a setting that its rank, often the first, was the first to refuse.
+    hardware = {"hang", *(item.id for item in signatures() if "hardware" in item.traits)}
+    suspects = [cause for cause in causes if cause.fault in ("node", "network", "storage") or cause.kind in hardware]
     times = Counter(cause.node for cause in suspects if cause.node)
     often = {node for node, number in times.items() if number >= FEW and 2 * number > len(suspects)}
     advice = [

@@ -21,7 +21,6 @@ from llmb_common.printable import counted, printable
 _MOST_WITNESSES = 8
 _STRENGTH = {"certain": 3, "likely": 2, "possible": 1}
 _TASK = re.compile(r"srun: error: \S+: task \d+: ")
-_ANYTHING = frozenset({"error", "missing-module", "nccl", "pmix-complaint", "read-only", "shell"})
 _CLOSE = 16 << 10
 """Bytes within which the lines of one failure of one rank stand."""
 
@@ -102,7 +101,7 @@ def _caught(item: Complaint, roots: Sequence[Complaint]) -> bool:
 
 def _better(items: list[Complaint]) -> list[Complaint]:
     """Without those that may be said of anything, where there are others."""
-    return [item for item in items if item.signature.id not in _ANYTHING] or items
+    return [item for item in items if "vague" not in item.signature.traits] or items
 
 
 def _killed_first(readings: Sequence[Reading]) -> bool:

@@ -67,9 +67,8 @@ _RETRIES = re.compile(
 _HEDGED = re.compile(
     r"(?i)\b(?:may|might|could|can) (?:be|have|cause|lead)\b|\bpossibly\b|\bif (?:you|this)\b|\bplease\b"
 )
-_WORDS = frozenset({"layout", "arguments", "checkpoint-missing", "checkpoint-layout", "nan"})
 _COMPLAINS = re.compile(r"(?i)error|fatal|fail|assert|exception|\||\bnan\b")
-"""Kinds whose words a program may also use when nothing is wrong, and what such a line has when something is."""
+"""What a line of everyday words has when something is wrong."""
 _SUMMARY = re.compile(r"exitcode +: ")
 _PYTHON = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*(?:[A-Za-z_]\w*)?(?:Error|Exception|Fault|Failure)\b|^(?:[a-z_]\w*\.)+[A-Z]\w+: "
@@ -225,7 +224,7 @@ def _believed(found: Signature, line: Line, above: Above | None) -> Signature | 
         return None
     if above == "caught":
         return None
-    plain_words = found.id in _WORDS and above is None and not _COMPLAINS.search(line.text)
+    plain_words = "everyday" in found.traits and above is None and not _COMPLAINS.search(line.text)
     if plain_words or (found.sure == "likely" and above == "none"):
         return msgspec.structs.replace(found, sure="possible")
     return found

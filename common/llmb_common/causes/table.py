@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -14,6 +15,9 @@ from llmb_common.structs import from_json
 
 SIGNATURES = Path(__file__).parent / "signatures.yaml"
 XIDS = Path(__file__).parent / "xid.json"
+
+
+Trait: TypeAlias = Literal["vague", "everyday", "hardware"]
 
 
 class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,6 +33,7 @@ class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sure: Sure = "likely"
     fault: Fault = "run"
     keep_out: bool = False
+    traits: tuple[Trait, ...] = ()
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -108,7 +108,8 @@ ask_ranks() {  # PID of the step
   for round in {1..10}; do
     pause 2
     before=$now
-    read -r -t 20 -d '' now < <(du -sb "$LLMB_RUN_DIR/ranks" "$LLMB_RUN_DIR/flight" 2> /dev/null) || true
+    read -r -t 20 -d '' now < <(du -ab "$LLMB_RUN_DIR/ranks" "$LLMB_RUN_DIR/flight" 2> /dev/null) || true
+    if [[ $now == *"$LLMB_RUN_DIR/flight"* && $now != *"$LLMB_RUN_DIR/flight/"* ]]; then continue; fi  # still being made
     [[ $now != "$before" ]] || ((round < 4)) || break
   done
 }
