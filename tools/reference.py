@@ -56,14 +56,14 @@ def _line(column: Column[Any]) -> str:
 _FAILURES = """\
 # Why a run failed
 
-`llmb-run why RUN` reads everything that a run left: its logs, its own events, the scheduler's state, what its nodes and
-ranks wrote, the kernels' messages where they are readable, stacks and PyTorch's flight recorders. It names the first
-line that is a cause of its own (a *root*), on which rank and node, and what to do. A line that only follows another
-failure is never named, nor is a complaint after which iterations went on. Where nothing says why, the answer is
-*unknown*, with the witnesses. `llmb-run why --since 7d` counts causes by kind and node, and says which nodes to keep
-out. `llmb-run why job.out` reads logs that LLMB did not make.
+`llmb-run why RUN` reads everything that a run left behind: its logs and events, the scheduler's state, what its nodes
+and ranks wrote, kernel messages if they are readable, stacks, and PyTorch's flight recorders. It names the first line
+that is a cause of its own (a *root*), its rank and node, and what to do. It never names a line that only follows
+another failure, or a complaint after which iterations continued. If nothing names a cause, the answer is *unknown*,
+with the lines that might help. `llmb-run why --since 7d` counts causes by kind and node, and says which nodes to
+avoid. `llmb-run why job.out` reads logs that LLMB did not write.
 
-This page is made from the tables that it reads: `signatures.yaml` and `xid.json` in `llmb_common/causes`.
+This page is generated from the tables that the command uses: `signatures.yaml` and `xid.json` in `llmb_common/causes`.
 
 ## My run failed
 
@@ -79,8 +79,8 @@ _NO_CAUSES = """
 _XIDS = """
 ## Xids
 
-Of Xids 144 to 150 NVIDIA's table of NVLink 5 events decides, which is asked with the words of the line. Of the NVSwitch
-driver's SXids those that are fatal are roots.
+For Xids 144 to 150, NVIDIA's table of NVLink 5 events decides, by the words of the line. Fatal SXids of the NVSwitch
+driver are roots.
 
 | Xid | meaning | role | what to do | NVIDIA's resolution |
 |---|---|---|---|---|

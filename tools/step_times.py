@@ -235,7 +235,7 @@ class Miss(NamedTuple):
 
 
 def misses(known: Sequence[Point], containers: Sequence[str]) -> dict[tuple[str, str], list[Miss]]:
-    """By class of knowledge and kind of model."""
+    """The errors by class of knowledge and kind of model."""
     found: dict[tuple[str, str], set[Miss]] = defaultdict(set)
     parts = [seconds_by_part(point.work) for point in known]
     for model in dict.fromkeys(point.work.model for point in known):

@@ -41,11 +41,11 @@ class Noise:
     day: float = 0.0
     """Between days."""
     correlation: float = 0.0
-    """Of neighbouring steps."""
+    """Correlation of neighbouring steps."""
     stalls: float = 0.0
     """Share of steps that stall."""
     times: float = 4.0
-    """As long as another step a stalled one takes."""
+    """How many times as long a stalled step takes."""
     drift: float = 0.0
     """How much slower the last step is than the first; the window's centre has the true speed."""
 

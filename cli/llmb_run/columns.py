@@ -123,7 +123,7 @@ def table(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> str:
 
 
 def of_json(columns: Iterable[Column[Any]]) -> list[Column[dict[str, Any]]]:
-    """The same columns of rows that are JSON by now."""
+    """These columns, reading rows that ``as_dict`` has made."""
     return [replace(column, value=item(column.key), text=None) for column in columns if Form.JSON in column.forms]
 
 

@@ -59,4 +59,4 @@ JOBS: tuple[Column[dict[str, Any]], ...] = (
     Column("what", work_of, Form.TABLE, head="what"),
     Column("detail", lambda run: printable("; ".join(filter(None, (run["detail"], run["cause"])))), Form.TABLE),
 )
-"""Of a run as JSON with its ``live`` and ``step_seconds``: what ``jobs`` lists."""
+"""The columns of ``jobs``, of a run as JSON with its ``live`` and ``step_seconds``."""

@@ -29,7 +29,7 @@ def printable(text: str, keep: str = "\t") -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The same for text of more than one line."""
+    """``printable`` for text of more than one line."""
     return printable(text, "\t\n")
 
 

@@ -30,7 +30,7 @@ _SLURM_KEPT = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS"}
 
 @dataclass(frozen=True)
 class Answer:
-    """What a program said.
+    """The output and exit status of a program.
 
     ``status`` is its exit status (negative: the signal that ended it), or None where there is no answer: ``problem``
     then is ``no-program`` (it could not be started), ``no-answer`` (it was ended after its time) or ``too-long`` (it

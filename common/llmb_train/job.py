@@ -213,7 +213,7 @@ class AnyJob:
 
     @property
     def release(self) -> Release:
-        """What it needs."""
+        """The tested release that the job needs."""
         release = release_of(self.engine)
         assert release is not None  # checked when the job was read
         return release

@@ -112,7 +112,7 @@ class Installation:
         )
 
     def engines(self) -> list[Engine]:
-        """Those that the chosen recipes train in on CPUs."""
+        """The CPU engines that the chosen recipes need."""
         return [self.engine(release) for release in self._made()] if self.needs_engine() else []
 
     def engine_names(self) -> set[str]:

@@ -219,7 +219,7 @@ WORKLOAD: tuple[Column[dict[str, Any]], ...] = (
     Column("verdict", item("verdict"), Form.JSON, "pass, fail, inconclusive or none"),
     Column("text", item("text"), Form.JSON | Form.TABLE, "the verdict in words", "verdict"),
 )
-"""Of a workload of ``outcome``."""
+"""The columns of a workload in a campaign's outcome."""
 
 
 def for_report(result: dict[str, Any]) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class _Judged:
 
     @property
     def container(self) -> tuple[int, ...]:
-        """That it runs in."""
+        """The container that the suite runs in."""
         return release_order(container_release(self.recipe.image) or "00.00")
 
     @property

@@ -68,7 +68,7 @@ class Measured:
     past: PastRuns = field(default_factory=PastRuns)
     """What the site's runs say of how they differ."""
     why: Diagnosis | None = None
-    """Of a run that failed."""
+    """The diagnosis of a failed run; None otherwise."""
 
     @cached_property
     def step_time(self) -> StepTime | None:
@@ -92,7 +92,7 @@ class Measured:
 
     @cached_property
     def configuration(self) -> str:
-        """What the run is a repeat of, its software included; empty for a log that LLMB did not make."""
+        """The key of its configuration and software, equal for repeats; empty for a log that LLMB did not write."""
         return self.repeats or (configuration_of(self.record) if self.record else "")
 
     def earlier(self, judged: Sequence[str]) -> Squares:
@@ -122,7 +122,7 @@ class Measured:
 
     @property
     def memory_reserved_gib(self) -> float | None:
-        """The same of what the allocator held."""
+        """Peak memory that the allocator reserved on the fullest GPU."""
         return self.account.memory_reserved_gib or (self.timing.memory.reserved if self.timing.memory else None)
 
     @cached_property

@@ -57,7 +57,7 @@ def _indication(row: Any) -> bool | None:
 
 
 def reference_as_dict(reference: Reference) -> dict[str, Any]:
-    """What a verdict was held against, as JSON."""
+    """The reference of a verdict, as JSON."""
     names = ("kind", "seconds", "software", "source", "same_software", "notes")
     return {name: getattr(reference, name) for name in names}
 
@@ -111,7 +111,7 @@ VERDICT: tuple[Column[Any], ...] = (
     Column("reference", _reference, Form.JSON, "what it was compared with"),
     Column("remarks", _texts("verdict.remarks"), Form.JSON, "what a reader must know of the steps"),
 )
-"""Of whatever has a ``verdict``: a run or several."""
+"""The columns of anything that has a ``verdict``: a run or several."""
 
 _PLAN: tuple[Column[Measured], ...] = tuple(
     Column(name, at(f"record.plan.{name}"), forms, means, head, spec=spec)
@@ -313,7 +313,7 @@ def steps_csv(runs: Iterable[Measured]) -> str:
 
 
 def steps_as_dict(runs: Iterable[Measured]) -> dict[str, Any]:
-    """The same as JSON."""
+    """Every step of the runs, as JSON."""
     return {"steps": [columns.as_dict(STEP, step) for step in _steps(runs)]}
 
 
@@ -328,7 +328,7 @@ def remarks_of(found: dict[str, Any]) -> list[str]:
 
 
 def say_remarks(runs: Iterable[Measured]) -> None:
-    """The same of measured runs, as notices."""
+    """Print the remarks of measured runs as notices."""
     for run in runs:
         problems = (finding.text for finding in run.findings if finding.severity == "problem")
         for text in (*run.remarks, *problems):

@@ -24,7 +24,7 @@ _LONGEST_VALUE = 40
 
 
 def scaling_lines(found: Iterable[Measured], place: Place) -> list[ScalingLine]:
-    """Of the successful runs with figures."""
+    """The scaling lines of the successful runs with figures."""
     runs = []
     for item in found:
         if item.record and item.good and item.figures:

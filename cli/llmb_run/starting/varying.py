@@ -27,7 +27,7 @@ Dimensions = Mapping[str, Sequence[str]]
 """Name of each dimension, and its values."""
 
 NAMED = ("workload", "size", "dtype", "scale", "gpu_type", "variant", "engine", "image")
-"""Those that are fields of an ``Ask``."""
+"""Dimensions that are fields of an ``Ask``."""
 
 
 def vary(

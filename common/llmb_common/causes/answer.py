@@ -26,7 +26,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     gpu: str | None = None
     """The GPU's address on PCIe, or its index on the node."""
     time: str | None = None
-    """As printed."""
+    """The time of the line, as printed."""
     count: int = 1
     """How many such lines there are."""
 

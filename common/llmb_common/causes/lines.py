@@ -116,7 +116,7 @@ _PID = re.compile(r"(?:\b(?:pid:?|PID|[Pp]rocess)[ =]*|\w\[(?=\d+\]: segfault))(
 
 
 class Place(NamedTuple):
-    """What the words of a line say."""
+    """The rank, node and GPU that a line names."""
 
     ranks: tuple[int, ...] = ()
     host: str | None = None

@@ -103,16 +103,16 @@ class Reading:
     log: Path
     complaints: list[Complaint] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
-    """By signature, also those that are not kept."""
+    """How many lines each signature matched, including those that are not kept."""
     ranks: dict[str, set[int]] = field(default_factory=dict)
-    """That say it, by signature."""
+    """The ranks whose lines match, by signature."""
     hosts: dict[str, set[str]] = field(default_factory=dict)
-    """The same of nodes."""
+    """The nodes whose lines match, by signature."""
     waits: Waits = field(default_factory=Waits)
     step: int | None = None
     """The last iteration."""
     step_time: str | None = None
-    """As printed before it."""
+    """The time of the last iteration before it, as printed."""
     last: str = ""
     """The last line that is not empty."""
 

@@ -28,7 +28,7 @@ class Missing(NamedTuple):
 class _Group:
     name: str = ""
     waits: dict[int, tuple[int, str]] = field(default_factory=dict)
-    """By rank: sequence number and operation."""
+    """What each rank waited for: sequence number and operation."""
     enqueued: dict[int, int] = field(default_factory=dict)
 
 

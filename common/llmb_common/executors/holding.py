@@ -18,7 +18,7 @@ class Wanted:
     """Which nodes, and for how long. ``slurm`` says how jobs are submitted here; None where there is no Slurm."""
 
     name: str
-    """Of the job."""
+    """The name of the job."""
     slurm: SlurmPlan | None = None
     nodes: Sequence[str] = ()
     """Empty: one, whichever."""
@@ -48,7 +48,7 @@ class Held(Protocol):
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """By which they reach each other."""
+        """The addresses by which the nodes reach each other."""
 
     @property
     def port(self) -> int:

@@ -37,7 +37,7 @@ class Health:
     measured: Mapping[str, Any] = field(default_factory=dict)
     """Under load."""
     complaint: str = ""
-    """Of the scheduler, where not all answered."""
+    """The scheduler's message, if not all nodes answered."""
 
     @property
     def failed(self) -> list[Verdict]:

@@ -32,7 +32,7 @@ class Needs:
     device: Literal["cuda", "cpu"] = "cuda"
     slurm: SlurmPlan | None = None
     dispatcher: str = ""
-    """Of tokens to experts on other nodes: ``deepep``, ``hybridep``; empty where they stay in one NVLink domain."""
+    """The dispatcher of tokens to experts on other nodes: ``deepep``, ``hybridep``; empty within one NVLink domain."""
     adapters: str = ""
     """NCCL_IB_HCA of the job."""
     image: str | None = None
@@ -41,7 +41,7 @@ class Needs:
     folders: Mapping[str, str] = field(default_factory=dict)
     """To look into, by what they are for; into ``workload`` a file is written."""
     pythons: tuple[str, ...] = ()
-    """Of the training engine, where jobs run without a container."""
+    """Pythons of the training engine, if jobs run without a container."""
     env: Mapping[str, str] = field(default_factory=dict)
     """The job's own variables."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # read where a recipe has a catalogue
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """What there is before anything is decided."""
+    """The input of planning: recipe, cluster, request, machine."""
 
     recipe: Recipe
     cluster: ClusterConfig

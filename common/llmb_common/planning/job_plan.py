@@ -176,7 +176,7 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def precision(self) -> str:
-        """As the function ``precision``."""
+        """The precision for people, as the function ``precision`` writes it."""
         return precision(self.dtype, self.fp8_recipe)
 
     @property

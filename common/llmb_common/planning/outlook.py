@@ -44,7 +44,7 @@ def gpu_hours(plan: JobPlan) -> Span | None:
 
 
 def energy_kwh(plan: JobPlan, watts: float) -> Span | None:
-    """Of all GPUs while they train, at ``watts`` each. None as ``step_seconds``."""
+    """Energy of all GPUs while they train, at ``watts`` each; None if the step time is not predicted."""
     step, steps = step_seconds(plan), plan.exit_after or plan.max_steps
     return step.times(steps * plan.gpus * watts / 3.6e6) if step is not None else None
 

@@ -20,7 +20,7 @@ class LayerWeights(NamedTuple):
 
 
 def layer_weights(a: Architecture, layer: int) -> LayerWeights:
-    """Those of the layer ``layer``, counted from 1."""
+    """The weights of the layer ``layer``, counted from 1."""
     matrices = 3 if a.gated else 2
     attention = a.hidden * a.head_dim * 2 * (a.heads + a.query_groups)
     norms = 2 * norm_weights(a)
@@ -32,7 +32,7 @@ def layer_weights(a: Architecture, layer: int) -> LayerWeights:
 
 
 def norm_weights(a: Architecture) -> int:
-    """Those of one norm."""
+    """The weights of one norm."""
     return a.hidden * (2 if a.norm == "layernorm" else 1)
 
 

@@ -21,4 +21,4 @@ class FieldNames:
 
 
 VARIABLE_NAMES = FieldNames()
-"""As ``launch.sh`` calls them."""
+"""The columns by the names that ``launch.sh`` uses."""

@@ -58,7 +58,7 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def times(self) -> list[StepTime]:
-        """Of its runs."""
+        """The step times of its runs."""
         return [run.time for run in self.runs]
 
     @property

@@ -27,7 +27,7 @@ REPORT_RATE = 0.01
 """How often a history without a change is said to have one, at most."""
 
 ALARM_RATE = 0.002
-"""The same for an alarm, which looks again after each day."""
+"""The error rate of an alarm, which looks again after each day."""
 
 LEAST_DAYS = 4
 """Days before which nothing is looked for: two on each side."""

@@ -41,7 +41,7 @@ _ASPECTS: dict[str, tuple[str, Callable[[JobPlan], Any]]] = {
 
 
 def aspects(plan: JobPlan, *roles: Role) -> dict[str, Any]:
-    """Of the fields with one of ``roles`` what counts, by name."""
+    """The values of the fields with one of ``roles``, by name."""
     found = {}
     for name in fields_of(JobPlan, *roles):
         called, aspect = _ASPECTS.get(name, (name, attrgetter(name)))
@@ -91,7 +91,7 @@ _keys: dict[int, tuple[JobPlan, str]] = {}
 
 
 def configuration_key(plan: JobPlan) -> str:
-    """The same for equal configurations, and else not: twelve hexadecimal digits."""
+    """A key that is equal for equal configurations only: twelve hexadecimal digits."""
     if id(plan) not in _keys:
         text = json.dumps(configuration(plan), sort_keys=True)
         if len(_keys) >= _MANY:
@@ -101,7 +101,7 @@ def configuration_key(plan: JobPlan) -> str:
 
 
 def configuration_of(record: RunRecord) -> str:
-    """Of a run's configuration and software: equal for repeats of each other."""
+    """The key of a run's configuration and software: equal for repeats of each other."""
     return f"{configuration_key(record.plan)} {software_of(record)}"
 
 

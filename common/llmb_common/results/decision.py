@@ -36,7 +36,7 @@ ERROR_RATE = 0.035 / 3
 runs, so that together they stay below 5 % in the simulation."""
 
 CONFIDENCE = 1 - 2 * ERROR_RATE
-"""Of every interval that is shown."""
+"""The confidence of every interval that is shown."""
 
 LOOKS = (1, 3, 5, 10, 20, 40)
 """Numbers of runs at which a verdict is given; beyond, at each doubling."""
@@ -99,7 +99,7 @@ class Decision:
 
     answer: Answer
     ratio: float
-    """Of the mean step time, stalls included."""
+    """The mean step time over the reference's, stalls included."""
     low: float
     high: float
     """Bounds of the ratio; the truth lies beyond each in ``ERROR_RATE`` of the cases."""
@@ -141,7 +141,7 @@ class Decision:
 
     @property
     def steady_answer(self) -> Answer:
-        """What the steady steps alone would get."""
+        """The answer that the steady steps alone would get."""
         if self.steady + self.steady_half <= self.limit:
             return "pass"
         return "fail" if self.steady - self.steady_half > self.limit else "inconclusive"

@@ -44,7 +44,7 @@ class StepTime:
     correlation: float = 0.0
     """Lag-1 autocorrelation of the steady steps, corrected for its bias; never negative."""
     mean: float = 0.0
-    """Of the whole window, stalls included: what the documents print."""
+    """The mean of the whole window, stalls included: what the documents print."""
     stalls: tuple[float, ...] = ()
     """What each step that was set apart took beyond a steady one, as a share of that: 3.0 is four times the time,
     negative a faster one. Of all ``steps``."""

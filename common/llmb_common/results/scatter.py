@@ -57,7 +57,7 @@ class Scatter:
     learned: bool = False
     """From this site's runs; else stated."""
     runs: int = 0
-    """That it was learned from."""
+    """The number of runs that it was learned from."""
 
     @property
     def total(self) -> float:
@@ -109,7 +109,7 @@ def batches(runs: Sequence[StepTime]) -> list[list[StepTime]]:
 
 
 def squares(groups: Sequence[Sequence[StepTime]]) -> Squares:
-    """Of the ``batches`` of one configuration."""
+    """The sums of squares of the ``batches`` of one configuration."""
     means = [_mean([run.log for run in batch]) for batch in groups]
     within = math.fsum((run.log - mean) ** 2 for batch, mean in zip(groups, means, strict=True) for run in batch)
     centre = _mean(means)

@@ -53,7 +53,7 @@ class Training(NamedTuple):
     start: float | None = None
     """Median loss of the first three steps."""
     end: float | None = None
-    """Of the last fifth."""
+    """The median loss of the last fifth."""
     falls: bool = True
     """False: the loss has not fallen, beyond doubt."""
     begins: bool = False
@@ -65,7 +65,7 @@ class Training(NamedTuple):
 
 
 NOTHING = Training()
-"""Of a log that says nothing."""
+"""The result for a log without losses."""
 
 
 @dataclass(frozen=True)

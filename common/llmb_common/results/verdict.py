@@ -48,7 +48,7 @@ Kind: TypeAlias = Literal["pass", "fail", "inconclusive", "no reference", "not j
 
 @dataclass(frozen=True)
 class Figures:
-    """What a step time means. MFUs are fractions; None where there is no peak.
+    """The figures that follow from a step time. MFUs are fractions; None without a peak.
 
     ``tflops_per_gpu`` follows from the step time, counting FLOPs as the recipe's source does, and ``mfu`` too, unless
     LLMB counts otherwise: then ``own_tflops_per_gpu`` says what it is of. ``log_mfu`` is the log's mean TFLOPS over the

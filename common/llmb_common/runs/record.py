@@ -96,7 +96,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return self.task is not None and self.task.turns > 0
 
     def alone(self) -> Submission:
-        """The same as a job of its own."""
+        """This submission as a job of its own, no array task."""
         return msgspec.structs.replace(self, task=None)
 
 

@@ -17,7 +17,7 @@ from llmb_common.site.cluster import ClusterConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What the planner must know of the machine it plans for.
+    """The machine that a plan is for: its cluster type, GPUs and programs.
 
     ``gpu_type`` None: no GPU was looked for or found. ``slurm_segments``: sbatch knows ``--segment`` (Slurm 24.05 and
     later; True where there is no sbatch to ask).

@@ -47,7 +47,7 @@ class JobEvents:
     log_from: int = 0
     """The first byte of the training log that is of the last start, from 1; 0 where that is not recorded."""
     batch_from: int = 0
-    """The same of the batch log, which keeps what Slurm said of earlier starts."""
+    """The events in the batch log, which keeps what Slurm printed about earlier starts."""
     over: bool = False
     """In a series: its turn has ended, and the job has gone on."""
     cancelled: bool = False

@@ -82,7 +82,7 @@ class Iteration(NamedTuple):
     """Energy of the step per GPU, as its own counter says; None where it says 0, which is what an image without NVML
     prints."""
     watts: float | None = None
-    """The same over the step time."""
+    """The power: energy over the step time."""
     skipped: bool = False
     """The optimizer took no step."""
     nan: bool = False
@@ -95,7 +95,7 @@ class Iteration(NamedTuple):
     loss_scale: float | None = None
     """1 where the loss is not scaled: in every precision but FP16."""
     mtp_loss: float | None = None
-    """Of the first module that predicts further tokens."""
+    """The loss of the first MTP module."""
     figures: tuple[str, ...] = ()
     """The names of everything that the record has, as printed and in that order."""
 

@@ -28,7 +28,7 @@ class Window:
         return f"{self.first}-{self.last}"
 
     def after(self, steps: int) -> Window:
-        """The same window where so many steps were trained before."""
+        """This window for a run that continues after so many steps."""
         return Window(self.first + steps, self.last + steps)
 
     def select(self, iterations: Iterable[Iteration]) -> tuple[Iteration, ...]:

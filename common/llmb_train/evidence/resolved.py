@@ -57,7 +57,7 @@ def contradictions(job: Job | FunctionJob, config: Any) -> list[tuple[str, str, 
 
 
 def different(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
-    """Those whose two values differ, in words."""
+    """The settings whose planned and resolved values differ, in words."""
     return [
         (name, _say(planned), _say(resolved))
         for name, planned, resolved in rows

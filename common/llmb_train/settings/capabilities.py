@@ -26,7 +26,7 @@ class Fields:
 
 
 def fields() -> Fields:
-    """Those of the Megatron that would be imported.
+    """The names of fields that depend on the Megatron that would be imported.
 
     Core's ``cuda_graph_modules`` took the place of ``cuda_graph_scope``. Bridge 0.6 and later set a graph of a whole
     iteration like this, and refuse "local" for anything else (``bridge/utils/cuda_graph.py``). Whether FSDP has the

@@ -228,7 +228,7 @@ def plain(value: object) -> str:
 
 
 def default_architecture(gpu_type: str) -> str:
-    """Of the machines that have these GPUs."""
+    """The architecture of the machines that have these GPUs."""
     known = gpus.GPUS.get(gpu_type)
     return known.host if known else platform.machine()
 

@@ -24,7 +24,7 @@ ENGINE_BYTES = 3_000_000_000
 """Free space to ask for: 1.8 GB when installed, and what is unpacked on the way."""
 
 MINIMUM_GLIBC = (2, 28)
-"""That of the wheels of torch, the youngest that any package asks for."""
+"""The glibc of torch's wheels, the newest that any package needs."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Kind:
     """An engine that can be installed."""
 
     name: str
-    """Of the environment in ``venvs``, and of its lock."""
+    """The name of the environment in ``venvs``, and of its lock."""
     pythons: tuple[Version, Version]
     """The oldest and the newest that every package of the lock has a wheel for, on both machines."""
     smoke: tuple[str, ...]
@@ -51,7 +51,7 @@ KINDS: dict[str, Kind] = {
         of_newer_python=("megatron-bridge", "megatron-core"),
     ),
 }
-"""By the release of Megatron-Bridge, as recipes name it in ``engine``.
+"""The engines by release of Megatron-Bridge, as recipes name it in ``engine``.
 
 ``installer/locks/update.sh --check`` asks the package index whether ``pythons`` is right. Older ones fail on packages
 that both engines need; 3.14 on megatron-core, which has no wheel for it, and nobody has tried another's there."""

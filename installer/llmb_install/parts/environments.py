@@ -153,7 +153,7 @@ class Environment(Content, Artefact):
         return self._smoke_problem()
 
     def earlier_builds(self) -> list[Path]:
-        """Those that the link has left behind, also unfinished and damaged ones."""
+        """Builds that the link no longer points to, including unfinished and damaged ones."""
         return [folder for folder in _builds(self) if folder != self.folder]
 
     def prune(self) -> list[Path]:

@@ -32,10 +32,10 @@ def _number_it(document: Any) -> None:
 
 
 MIGRATIONS: Sequence[Migration] = (Migration(0, _number_it),)
-"""Of ``cluster_config.yaml``."""
+"""The migrations of ``cluster_config.yaml``, from one schema to the next."""
 
 ANSWERS: Sequence[Migration] = (Migration(0, _number_it),)
-"""Of ``answers.yaml`` and of play files."""
+"""The migrations of ``answers.yaml`` and of play files."""
 
 
 def schema_of(path: Path) -> int:

@@ -64,7 +64,7 @@ class SharedTool(Tool):
             os.utime(self.folder)
 
     def earlier_builds(self) -> list[Path]:
-        """Those of other locks that nobody has used for four weeks."""
+        """Builds of other locks that nobody has used for four weeks."""
         before = time.time() - 28 * 86400
         return [folder for folder in super().earlier_builds() if folder.stat().st_mtime < before]
 

@@ -19,7 +19,7 @@ _SIDE_BY_SIDE = 3
 
 
 def missing(artefacts: Iterable[Artefact]) -> list[Artefact]:
-    """Those that are not complete."""
+    """The artefacts that are not complete."""
     return [artefact for artefact in artefacts if not artefact.is_complete()]
 
 

@@ -34,7 +34,7 @@ GRACE_SECONDS = 300
 after 120 s."""
 
 LOCAL_GRACE_SECONDS = 30
-"""The same where it is certain that no sbatch is running: its process was on this machine and is gone."""
+"""The grace period if certainly no sbatch is running: its process was on this machine and is gone."""
 
 
 def look_at_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:

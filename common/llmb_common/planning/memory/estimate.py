@@ -34,7 +34,7 @@ class Job(Struct, frozen=True, kw_only=True):
 
     @property
     def tokens(self) -> float:
-        """Of a micro-batch on a rank, before TP divides them."""
+        """Tokens of a micro-batch on a rank, before TP divides them."""
         return self.sequence_length * self.layout.mbs / self.layout.cp
 
 

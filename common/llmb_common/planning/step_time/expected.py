@@ -20,7 +20,7 @@ class Measured:
     """What this site's runs say of a job that is planned."""
 
     same: Band | None = None
-    """Of runs of exactly this job, in this software."""
+    """Step times of runs of exactly this job, with this software."""
     alike: Iterable[tuple[JobPlan, float]] = ()
     """The newest runs of the same model, each with the seconds of its steps: read where nothing nearer is known."""
     watts: float | None = None

@@ -96,7 +96,7 @@ def make_account(record: RunRecord) -> Account:
 
 
 def summarize(plan: Expected, found: Nodes) -> Account:
-    """What they say, in short."""
+    """A summary of what the nodes recorded."""
     nodes = found.nodes
     power = [gpu.power_w for node in nodes for gpu in node.load.gpus if gpu.power_w]
     runs = Case(plan, found).gpus

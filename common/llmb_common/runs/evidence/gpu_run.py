@@ -108,7 +108,7 @@ class Expected(Protocol):
 
 @dataclass(frozen=True)
 class Case:
-    """What the rules look at."""
+    """The input of the rules: what was expected, and what the nodes recorded."""
 
     plan: Expected
     found: Nodes

@@ -80,7 +80,7 @@ class Gpu(msgspec.Struct, frozen=True):
     fabric: str | None = None
     fabric_status: str | None = None
     domain: str | None = None
-    """Of NVLink over nodes: GPUs that say the same are joined."""
+    """The NVLink domain across nodes: GPUs with the same value are connected."""
     uncorrected: float | None = None
     uncorrected_sram: float | None = None
     rows_pending: str | None = None
@@ -131,7 +131,7 @@ class Node:
     nccl: NcclLog | None
     nccl_missing: str | None
     rank: int = 0
-    """Its first."""
+    """The rank that wrote it, the node's first."""
     samples: tuple[Snapshot, ...] = ()
     """Looks under load, of which ``load`` is the first; that alone where an older LLMB looked once."""
     peaks: tuple[Peak, ...] = ()

@@ -26,7 +26,7 @@ class Peak(msgspec.Struct, frozen=True):
 
 
 def read_peaks(file: Path, job: str | None, restart: int) -> tuple[Peak, ...]:
-    """Those of one start, by rank. Never raises for what is in the file."""
+    """The peaks of one start, by rank. Never raises because of the file's content."""
     try:
         with open_plain(file, follow=False) as stream:
             lines = stream.read(_MOST_BYTES).splitlines()
