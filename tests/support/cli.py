@@ -29,7 +29,8 @@ class Done:
     def envelope(self) -> dict[str, Any]:
         """The whole of it; every key of its data is one that the reference documents."""
         value: dict[str, Any] = json.loads(self.out)
-        assert unknown_keys(value["command"], value["data"]) == []
+        unknown = unknown_keys(value["command"], value["data"])
+        assert unknown == [], "describe these keys in tools/json_data.py, then run python -m tools --write"
         return value
 
 
