@@ -58,9 +58,9 @@ class Lifecycle(RunSite):
             record = seen.record
             time.sleep(0.1)
 
-    def training(self, **job: str) -> RunRecord:
+    def training(self, plan: dict[str, str] | None = None, **job: str) -> RunRecord:
         """Submit a job and wait until its step runs."""
-        record = self.submit(**job)
+        record = self.submit(plan=plan, **job)
         wait_until(lambda: "LLMB manifest" in log_of(record), "the step's first line", timeout=60)
         return self.until(record, "RUNNING").record
 
@@ -187,8 +187,7 @@ def test_a_node_that_does_not_see_the_folder_of_runs_is_named_as_the_cause(site:
 
 
 def test_node_failure_without_requeue(site: Lifecycle) -> None:
-    record = site.submit(plan={"ADDITIONAL_SLURM_PARAMS": "no-requeue;nodelist=gpu2"}, STANDIN_SECONDS="300")
-    record = site.until(record, "RUNNING").record
+    record = site.training(plan={"ADDITIONAL_SLURM_PARAMS": "no-requeue;nodelist=gpu2"}, STANDIN_SECONDS="300")
     site.cluster.set_node_down("gpu2")
     record = site.end_of(record)
     assert record.state == "NODE_FAIL"
