@@ -12,27 +12,21 @@ import msgspec
 import pytest
 
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.plan import make_plan
-from llmb_common.recipes.loading import load_recipe
 from llmb_common.rendering.job import job_document, job_text
-from llmb_common.request.read import read_request
 from llmb_common.runs.paths import RunPaths, dry_run_paths
-from llmb_common.site.cluster import ClusterConfig
 from llmb_common.site.machine import Machine
 from llmb_train.errors import Contradiction
 from llmb_train.evidence.resolved import contradictions, require_agreement
 from llmb_train.job import Job, load_job, parse_job
+from support.plans import LAPTOP, SLURM, plan
 from support.runs import plan_for
 
 ROOT = Path(__file__).resolve().parents[2]
-SLURM = Machine(cluster_type="slurm")
-LAPTOP = Machine(cluster_type="local", gpu_type="cpu")
 
 
 def planned(recipe: str, machine: Machine = SLURM, **variables: str) -> tuple[JobPlan, RunPaths]:
-    request = read_request({"LLMB_INSTALL": "/install", **variables})
-    plan = make_plan(load_recipe(ROOT / recipe), ClusterConfig(), request, machine)
-    return plan, dry_run_paths(plan.workload_folder, plan.experiment_name)
+    made = plan(recipe, machine, **variables)
+    return made, dry_run_paths(made.workload_folder, made.experiment_name)
 
 
 def read(folder: Path, recipe: str, machine: Machine = SLURM, **variables: str) -> Job:

@@ -12,33 +12,24 @@ from msgspec.structs import replace
 
 from llmb_common.errors import LLMBError, RequestError
 from llmb_common.planning.divisibility import Layout
-from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.memory.estimate import Job, stages_memory
 from llmb_common.planning.memory.kinds import known, known_here
 from llmb_common.planning.memory.layers import body_of, body_of_function
 from llmb_common.planning.memory.stages import chunks_of, under_way
 from llmb_common.planning.memory.storage import storage_of
 from llmb_common.planning.memory_estimate import StageMemory
-from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.catalogue import Function
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.shape import Experts, Kind, Layers, Shape
 from llmb_common.request.columns import Columns
-from llmb_common.request.read import read_request
-from llmb_common.site.cluster import ClusterConfig
-from llmb_common.site.machine import Machine
+from support.plans import plan
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = {name: load_recipe(ROOT / name) for name in ("llama3.1", "llama4", "grok1", "nemotron4", "mbridge")}
 PEAKS = json.loads((ROOT / "tests/data/memory_peaks.json").read_text())
 DENSE = [row for row in PEAKS["rows"] if row["model"].startswith("llama3_")]
 DEEPSEEK = [row for row in PEAKS["rows"] if row["model"].startswith("deepseek")]
-
-
-def plan(recipe: str = "llama3.1", **variables: str) -> JobPlan:
-    request = read_request({"LLMB_INSTALL": "/install", **variables})
-    return make_plan(RECIPES[recipe], ClusterConfig(), request, Machine(cluster_type="slurm"))
 
 
 def refusal(recipe: str = "llama3.1", **variables: str) -> str:

@@ -14,12 +14,9 @@ from llmb_common.planning.memory.estimate import GIB, Job, stages_memory
 from llmb_common.planning.memory.layers import Body, body_of, body_of_function
 from llmb_common.planning.memory.storage import Storage, storage_of
 from llmb_common.planning.memory_estimate import StageMemory
-from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.model import Architecture, MoE
-from llmb_common.request.read import read_request
-from llmb_common.site.cluster import ClusterConfig
-from llmb_common.site.machine import Machine
+from support import plans
 from support.functions import NEWEST, plan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -183,15 +180,10 @@ def test_a_plan_knows_what_its_function_sets() -> None:
 def test_405b_on_gb200_keeps_two_copies_of_its_shards() -> None:
     """llmb_train.settings.data_parallel sets num_distributed_optimizer_instances there."""
     job = {"MODEL_SIZE": "405b", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "128", "recipe": "llama3.1"}
-    twice, once = (shards_of(plan_of(**job, GPU_TYPE=gpu)) for gpu in ("gb200", "gb300"))
+    twice, once = (shards_of(plans.plan(**job, GPU_TYPE=gpu)) for gpu in ("gb200", "gb300"))
     assert twice == pytest.approx(2 * once)
 
 
 def shards_of(made: JobPlan) -> float:
     assert made.preflight.memory is not None
     return made.preflight.memory.fullest.optimizer
-
-
-def plan_of(recipe: str, **variables: str) -> JobPlan:
-    request = read_request({"LLMB_INSTALL": "/install", **variables})
-    return make_plan(load_recipe(ROOT / recipe), ClusterConfig(), request, Machine(cluster_type="slurm"))

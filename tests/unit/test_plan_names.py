@@ -13,8 +13,9 @@ from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.request.read import read_request
 from llmb_common.site.cluster import ClusterConfig
-from llmb_common.site.machine import Machine, look_at_machine
+from llmb_common.site.machine import look_at_machine
 from support.documented_jobs import documented_rows, plan_of
+from support.plans import plan
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,10 +25,7 @@ NEW_NAME = "pretrain_llama3.1_8b_fp8_cs_gpus8_tp1_pp1_cp1_vpNone_ep1_mbs2_gbs128
 
 
 def name(recipe: str = "llama3.1", **variables: str) -> str:
-    request = read_request({"LLMB_INSTALL": "/install", **variables})
-    return make_plan(
-        load_recipe(ROOT / recipe), ClusterConfig(), request, Machine(cluster_type="slurm")
-    ).experiment_name
+    return plan(recipe, **variables).experiment_name
 
 
 def test_what_is_documented_has_the_documented_name() -> None:

@@ -28,6 +28,7 @@ from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import ClusterConfig, Engine, SlurmSettings
 from llmb_common.site.machine import Machine
 from llmb_train.ranks import find_rank
+from support import plans
 from support.golden import GOLDEN, check_golden
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -250,8 +251,7 @@ def plan(
     machine: Machine | None = None, mounts: tuple[str, ...] = (), *, variables: dict[str, str], **slurm: object
 ) -> JobPlan:
     site = ClusterConfig(slurm=SlurmSettings(**slurm), mounts=mounts)  # type: ignore[arg-type]
-    request = read_request({"LLMB_INSTALL": "/lustre/llmb", **H100, **variables})
-    return make_plan(load_recipe(ROOT / "llama3.1"), site, request, machine or Machine(cluster_type="slurm"))
+    return plans.plan(machine, site, **{"LLMB_INSTALL": "/lustre/llmb", **H100, **variables})
 
 
 def script(p: JobPlan) -> str:
