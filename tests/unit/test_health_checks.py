@@ -100,6 +100,8 @@ FAILS: list[tuple[str, Change]] = [
     ("ibgda", part("system", peer_mapping=False)),
     ("memlock", part("system", memlock=8 << 20)),
     ("shared-memory", part("system", shm_size=64 << 20, shm_free=64 << 20)),
+    ("shared-memory", part("system", shm_free=1 << 20)),
+    ("folders", whole(folders={"/tmp": Folder(path="/tmp", there=True, free=0, size=int(1e9))})),
     ("memory", part("machine", memory_gib=1007.0)),
     ("cpus", part("machine", cpus=112)),
     ("numa", part("system", numa_nodes=1)),

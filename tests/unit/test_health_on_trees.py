@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from llmb_common.health.facts import Facts, read_facts
+from llmb_common.health.facts import Facts, Imex, KernelLog, Links, Nvlink, read_facts
 from llmb_common.health.judge import Verdict, judge
 from llmb_common.health.needs import Needs
 from llmb_common.health.program import PYTHONS, command, parse_frames
@@ -25,11 +27,18 @@ def ill_h100(trees: NodeTrees) -> None:
         "sram": "1",
         "failure": "Yes",
         "mig": "Enabled",
-        "used": "9000 MiB",
         "thermal": "Active",
         "limit": "500.00 W",
     }
-    trees.smi("h2", "h100", {3: ill, 4: {"fabric": "In Progress", "temperature": "85 C", "persistence": "Disabled"}})
+    trees.smi(
+        "h2",
+        "h100",
+        {
+            3: ill,
+            4: {"fabric": "In Progress", "temperature": "85 C", "persistence": "Disabled"},
+            5: {"used": "9000 MiB"},
+        },
+    )
     trees.tool("h2", "nvidia-smi nvlink -s", "".join(f"GPU {n}: x\n\t Link 0: <inactive>\n" for n in range(8)))
     trees.tool("h2", "nvidia-smi nvlink -e", "GPU 0: x\n\t Link 0: Effective BER: 1e-9\n")
     trees.tool("h2", "systemctl", "LoadState=loaded\nActiveState=failed\n")
@@ -80,7 +89,7 @@ def looked_at(trees: NodeTrees, names: list[str], folder: Path) -> dict[str, Fac
     spec = {"stage": "look", "folders": {"workload": str(folder)}, "written": ["workload"]}
     started = [
         subprocess.Popen(
-            command(spec, PYTHONS),
+            command(spec, (sys.executable, *PYTHONS)),  # whose lines tests/mutate.py sees
             env={**os.environ, **trees.variables, "SLURMD_NODENAME": name},
             stdout=subprocess.PIPE,
             text=True,
@@ -126,3 +135,46 @@ def test_each_fault_of_a_node_of_its_kind_is_found(
 
 def _judged(trees: NodeTrees, names: list[str], folder: Path, wanted: Needs) -> list[Verdict]:
     return judge(names, looked_at(trees, names, folder), wanted)
+
+
+PARTS = """<pending_mig>Enabled</pending_mig></mig_mode><mig_devices><mig_device><index>0</index>
+<gpu_instance_id>1</gpu_instance_id><compute_instance_id>0</compute_instance_id>
+<fb_memory_usage><total>40448 MiB</total><used>20298 MiB</used></fb_memory_usage></mig_device></mig_devices>"""
+
+
+@pytest.mark.parametrize("used", ["20400 MiB", "N/A"])
+def test_gpus_that_are_divided_say_that_and_nothing_that_follows_from_it(tmp_path: Path, used: str) -> None:
+    """Drivers give the memory of the whole, or nothing; whether it works is not known, and NVLinks are down."""
+    trees = NodeTrees(tmp_path / "trees")
+    trees.node("h1")
+    trees.smi("h1", changes={n: {"mig": "Enabled", "utilization": "N/A", "used": used} for n in range(8)})
+    answer = trees.folder / "h1" / "tools" / "nvidia-smi -q -x"
+    answer.write_text(answer.read_text().replace("</mig_mode>", PARTS))
+    dark = "".join(f"\t Link {link}: <inactive>\n" for link in range(18))
+    trees.tool("h1", "nvidia-smi nvlink -s", "".join(f"GPU {n}: x\n{dark}" for n in range(8)))
+    (found,) = _judged(trees, ["h1"], tmp_path, needs())
+    assert [(it.level, it.check, it.text) for it in found.remarks] == [("fail", "gpu-modes", "GPU 0-7: divided (MIG)")]
+
+
+def test_what_a_healthy_node_says_to_the_letter(tmp_path: Path) -> None:
+    trees = NodeTrees(tmp_path / "trees")
+    trees.node("g1", "gb200")
+    trees.write("g1", "sys/devices/system/cpu/cpu0/cpuidle/state2/disable", "1\n")
+    facts = looked_at(trees, ["g1"], tmp_path)["g1"]
+    assert facts.nvlink == Nvlink(gpus=(Links(up=18, rates=("50 GB/s",)),) * 4)
+    assert facts.imex == Imex(domain="UP", channels=1)
+    assert facts.services == {"fabric_manager": {"LoadState": "not-found"}, "time": {"NTPSynchronized": "yes"}}
+    system = msgspec.to_builtins(facts.system)
+    del system["shm_size"], system["shm_free"], system["clock"], system["page_size"], system["gdrcopy"]
+    assert system == {
+        **{"memlock": None, "nofile": 1048576, "governors": ("performance",), "idle_states": 4, "idle_disabled": 1},
+        **{"numa_balancing": "0", "numa_nodes": 2, "cmdline": "ro iommu=pt", "virtual": False},
+        **{"first_outgoing_port": 32768, "peermem": True, "open_driver": True, "peer_mapping": True},
+    }
+    assert (facts.software.os, facts.software.enroot) == ("Ubuntu 24.04.3 LTS", "4.1.2")
+    assert facts.software.enroot_settings == {"ENROOT_REMAP_ROOT": "yes"}
+    assert [(port.name, port.phys, port.gids) for port in facts.ports][:2] == [
+        ("mlx5_0", "LinkUp", ("IB/RoCE v1", "RoCE v2")),
+        ("mlx5_1", "LinkUp", ("IB/RoCE v1", "RoCE v2")),
+    ]
+    assert (facts.kernel, facts.stuck, facts.errors, facts.hung) == (KernelLog(), (), {}, {})

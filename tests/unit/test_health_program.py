@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ast
+import os
 import random
 import re
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +21,7 @@ from llmb_common.health.facts import Facts, read_facts
 from llmb_common.health.needs import needs_of
 from llmb_common.health.program import parse_frames
 from llmb_common.programs import Answer
-from llmb_train.health import looks
+from llmb_train.health import children, looks
 from llmb_train.health.children import call_all, frames
 from support.documented_jobs import documented_rows, plan_of
 from support.functions import plan as function_plan
@@ -62,6 +66,34 @@ def test_a_look_that_hangs_is_killed_and_the_others_answer() -> None:
     assert found["quick"]["value"] == 7
     assert found["hangs"]["hung"] == "killed"
     assert found["wrong"]["error"] == "ZeroDivisionError: division by zero"
+
+
+def test_a_look_that_cannot_be_killed_is_named_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "_KILL_SECONDS", 0.05)
+    monkeypatch.setattr(children.os, "waitpid", lambda pid, options: (0, 0))
+    found = call_all({"hangs": (_sleeps, 0.1), "quick": (lambda: 7, 60.0)})
+    assert found["hangs"]["hung"] == "cannot be killed: state Z", "in truth it is only not waited for"
+
+
+def test_a_process_that_hangs_in_the_kernel_is_found_and_our_own_looks_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In state D is who has started a process that is not yet there: it waits to open a pipe."""
+    os.mkfifo(tmp_path / "pipe")
+    opening = "[(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)]"
+    text = f"import os, sys; os.posix_spawn('/bin/true', ['true'], {{}}, file_actions={opening})"
+    waiting = subprocess.Popen([sys.executable, "-c", text, str(tmp_path / "pipe")])
+    status = Path(f"/proc/{waiting.pid}/status")
+    while "State:\tD" not in status.read_text():
+        time.sleep(0.01)
+    monkeypatch.setattr(looks, "_APART_SECONDS", 0.05)
+    try:
+        assert waiting.pid in {item["pid"] for item in looks.stuck()}
+        monkeypatch.setattr(looks.os, "getppid", os.getpid)
+        assert waiting.pid not in {item["pid"] for item in looks.stuck()}, "as if it were a look beside this one"
+    finally:
+        (tmp_path / "pipe").open("wb").close()
+        waiting.wait()
 
 
 def test_folders_are_tried_and_what_of_a_path_is_there_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,14 +4,15 @@ in ``fleet``; what a run's evidence already finds in ``judge`` is taken from the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from llmb_common.gpus import GPUS
-from llmb_common.health.facts import Facts, Folder
+from llmb_common.health.facts import Facts, Level, Links
 from llmb_common.health.needs import Needs
-from llmb_common.health.remarks import Level
 from llmb_common.printable import size
+from llmb_common.runs.evidence.nodes import Gpu
+from llmb_common.slurm.hostlist import compress
 
 GIB = 1 << 30
 Said = Iterator[tuple[Level, str]]
@@ -20,6 +21,8 @@ LINKS = 18
 """NVLinks of a GPU of Hopper or Blackwell with NVLink; 72 on a node of an NVL72 rack."""
 SHM = 8 * GIB
 """Less shared memory, and NCCL or data loaders fail (also AMD Primus's threshold)."""
+FULL = 64 << 20
+"""Less room, and a process does not even start its communication: NCCL takes 10 to 33 MB of /dev/shm for a rank."""
 MEMLOCK = 32 * GIB
 """Less locked memory, and adapters cannot register buffers (the same)."""
 FILES = 65_536
@@ -43,64 +46,86 @@ class Check(NamedTuple):
     remedy: str
 
 
-def _memory_errors(facts: Facts, needs: Needs) -> Said:
-    for gpu in facts.gpus.gpus:
-        sram = gpu.uncorrected_sram or 0
-        if sram:
-            yield "fail", f"GPU {gpu.index}: {sram:.0f} uncorrectable errors of SRAM"
-        elif gpu.uncorrected:
-            yield "warn", f"GPU {gpu.index}: {gpu.uncorrected:.0f} uncorrectable memory errors since the driver loaded"
+class _At(NamedTuple):
+    """One GPU of a node, and its NVLinks, of which it should have ``wanted``."""
+
+    gpu: Gpu
+    links: Links
+    wanted: int
+    needs: Needs
+
+    @property
+    def mode(self) -> str:
+        return (self.gpu.compute_mode or "").replace("_", " ").lower()
+
+    def foreign(self, *, level: Level) -> str:
+        """A Grace CPU may use its GPUs' memory as its own; elsewhere nobody does without a process."""
+        used, seen = self.gpu.memory_used_mib or 0, self.gpu.processes
+        harmless = self.needs.domain_nodes > 1 and not seen
+        text = f"{used:.0f} MiB in use, {seen or 'no visible'} processes"
+        return text if used >= FOREIGN_MIB and level == ("warn" if harmless else "fail") else ""
 
 
-def _rows(facts: Facts, needs: Needs) -> Said:
-    for gpu in facts.gpus.gpus:
-        if gpu.rows_failed in ("Yes", "1"):
-            yield "fail", f"GPU {gpu.index}: rows of memory could not be remapped"
-        elif gpu.rows_pending in ("Yes", "1"):
-            yield "warn", f"GPU {gpu.index}: rows to remap at its next reset"
+_YES = ("Yes", "1")
+_Rule = tuple[str, Level, Callable[[_At], object]]
+_DIVIDED: _Rule = ("gpu-modes", "fail", lambda at: at.gpu.mig == "Enabled" and "divided (MIG)")
+_OF_GPU: tuple[_Rule, ...] = (
+    ("memory-errors", "fail", lambda at: (n := at.gpu.uncorrected_sram) and f"{n:.0f} uncorrectable errors of SRAM"),
+    (
+        "memory-errors",
+        "warn",
+        lambda at: (n := at.gpu.uncorrected) and f"{n:.0f} uncorrectable errors since the driver loaded",
+    ),
+    ("memory-rows", "fail", lambda at: at.gpu.rows_failed in _YES and "rows of memory could not be remapped"),
+    ("memory-rows", "warn", lambda at: at.gpu.rows_pending in _YES and "rows to remap at its next reset"),
+    _DIVIDED,
+    ("gpu-modes", "fail", lambda at: at.mode == "prohibited" and "its compute mode prohibits all work"),
+    ("gpu-modes", "warn", lambda at: at.mode.startswith("exclusive") and "its compute mode admits one process"),
+    ("gpu-in-use", "fail", lambda at: at.foreign(level="fail")),
+    ("gpu-in-use", "warn", lambda at: at.foreign(level="warn")),
+    ("gpu-in-use", "warn", lambda at: (n := at.gpu.utilization or 0) > BUSY and f"{n:.0f} % busy, with no job on it"),
+    ("persistence", "warn", lambda at: at.gpu.persistence == "Disabled" and "persistence mode is off"),
+    ("nvlink", "fail", lambda at: (n := at.links.down) and f"NVLinks {_ranges(n)} are inactive"),
+    ("nvlink", "fail", lambda at: (n := at.links.up) < at.wanted and f"{n} of {at.wanted} NVLinks are up"),
+    ("nvlink", "fail", lambda at: len(n := at.links.rates) > 1 and f"NVLinks of different rates, {' and '.join(n)}"),
+)
+"""What is said of a GPU: of each check the first that is true; of one that is divided nothing of ``_OF_WHOLE``."""
+_OF_WHOLE = ("gpu-in-use", "nvlink")
 
 
-def _modes(facts: Facts, needs: Needs) -> Said:
-    for gpu in facts.gpus.gpus:
-        mode = (gpu.compute_mode or "").replace("_", " ").lower()
-        if gpu.mig == "Enabled":
-            yield "fail", f"GPU {gpu.index} is divided (MIG)"
-        if mode == "prohibited":
-            yield "fail", f"GPU {gpu.index}: its compute mode prohibits all work"
-        elif mode.startswith("exclusive"):
-            yield "warn", f"GPU {gpu.index}: its compute mode admits one process"
+def _gpus(check: str) -> Callable[[Facts, Needs], Said]:
+    """A check of each GPU, said once of all of which the same is true."""
+    rules = [(level, says) for name, level, says in _OF_GPU if name == check]
+
+    def look(facts: Facts, needs: Needs) -> Said:
+        found: dict[tuple[Level, object], list[int]] = {}
+        for at in _each(facts, needs):
+            if check in _OF_WHOLE and _DIVIDED[2](at):
+                continue
+            if said := next(((level, text) for level, says in rules if (text := says(at))), None):
+                found.setdefault(said, []).append(at.gpu.index)
+        yield from ((level, f"GPU {_ranges(numbers)}: {text}") for (level, text), numbers in found.items())
+
+    return look
 
 
-def _in_use(facts: Facts, needs: Needs) -> Said:
-    for gpu in facts.gpus.gpus:
-        used = gpu.memory_used_mib or 0
-        if used >= FOREIGN_MIB:
-            # A Grace CPU may use its GPUs' memory as its own; elsewhere nobody does without a process.
-            level: Level = "warn" if needs.domain_nodes > 1 and not gpu.processes else "fail"
-            yield level, f"GPU {gpu.index}: {used:.0f} MiB in use, {gpu.processes or 'no visible'} processes"
-        elif gpu.utilization is not None and gpu.utilization > BUSY:
-            yield "warn", f"GPU {gpu.index}: {gpu.utilization:.0f} % busy, with no job on it"
+def _ranges(numbers: Iterable[int]) -> str:
+    return compress(map(str, numbers)).strip("[]")
 
 
-def _persistence(facts: Facts, needs: Needs) -> Said:
-    if off := [str(gpu.index) for gpu in facts.gpus.gpus if gpu.persistence == "Disabled"]:
-        yield "warn", f"persistence mode is off on GPU {', '.join(off)}"
+def _each(facts: Facts, needs: Needs) -> Iterator[_At]:
+    links, known = facts.nvlink.gpus, GPUS.get(needs.gpu_type)
+    most = max((link.up for link in links), default=0)
+    wanted = LINKS if known and known.generation in ("hopper", "blackwell") else most
+    for gpu in facts.gpus.gpus or [Gpu(index=number) for number in range(len(links))]:
+        yield _At(gpu, links[gpu.index] if gpu.index < len(links) else Links(up=wanted), wanted, needs)
 
 
-def _links(facts: Facts, needs: Needs) -> Said:
-    found = facts.nvlink
-    if found.missing or not found.gpus:
-        yield "unknown", f"NVLinks: {found.missing or 'nvidia-smi nvlink -s shows none'}"
-        return
-    known = GPUS.get(needs.gpu_type)
-    wanted = LINKS if known and known.generation in ("hopper", "blackwell") else max(gpu.up for gpu in found.gpus)
-    for index, gpu in enumerate(found.gpus):
-        if gpu.down:
-            yield "fail", f"GPU {index}: NVLinks {', '.join(map(str, gpu.down))} are inactive"
-        elif gpu.up < wanted:
-            yield "fail", f"GPU {index}: {gpu.up} of {wanted} NVLinks are up"
-        elif len(gpu.rates) > 1:
-            yield "fail", f"GPU {index}: NVLinks of different rates, {' and '.join(gpu.rates)}"
+def _nvlink(facts: Facts, needs: Needs) -> Said:
+    if facts.nvlink.missing or not facts.nvlink.gpus:
+        yield "unknown", f"NVLinks: {facts.nvlink.missing or 'nvidia-smi nvlink -s shows none'}"
+    else:
+        yield from _gpus("nvlink")(facts, needs)
 
 
 def _link_errors(facts: Facts, needs: Needs) -> Said:
@@ -161,7 +186,8 @@ def _shm(facts: Facts, needs: Needs) -> Said:
     if system.shm_size < SHM:
         yield "fail", f"/dev/shm has {size(system.shm_size)}"
     elif system.shm_free < SHM:
-        yield "warn", f"/dev/shm has {size(system.shm_free)} free: something was left there"
+        level: Level = "fail" if system.shm_free < FULL else "warn"
+        yield level, f"/dev/shm has {size(system.shm_free)} free: something was left there"
 
 
 def _files(facts: Facts, needs: Needs) -> Said:
@@ -197,22 +223,17 @@ def _time(facts: Facts, needs: Needs) -> Said:
 
 def _folders(facts: Facts, needs: Needs) -> Said:
     for what, folder in facts.folders.items():
+        free = folder.free or 0
         if not folder.there and what != "/tmp":
             yield "fail", f"the folder {what}, {folder.path}, is not there"
         elif folder.problem:
             yield "fail", f"nothing can be written to the folder {what}, {folder.path}: {folder.problem}"
-        elif _is_full(folder):
-            yield "warn", f"{folder.path} has {size(folder.free or 0)} free"
+        elif folder.size is not None and folder.free is not None and (free < 5e8 or free < 0.02 * folder.size):
+            yield ("fail" if what == "/tmp" and free < FULL else "warn"), f"{folder.path} has {size(free)} free"
     room = facts.software.unpacked if needs.containers else None
     if room and room.free is not None and needs.image_bytes and room.free < 3 * needs.image_bytes:
         level: Level = "fail" if room.free < needs.image_bytes else "warn"
         yield level, f"{room.path} has {size(room.free)} free for an image of {size(needs.image_bytes)}"
-
-
-def _is_full(folder: Folder) -> bool:
-    return (
-        folder.free is not None and folder.size is not None and (folder.free < 5e8 or folder.free < 0.02 * folder.size)
-    )
 
 
 def _stuck(facts: Facts, needs: Needs) -> Said:
@@ -231,12 +252,12 @@ _RESET = "have the GPU reset, or the node rebooted"
 _CABLE = "have the link looked at: cable, transceiver, switch port; NVLinks: fabric manager, then the tray"
 
 CHECKS = (
-    Check("memory-errors", "uncorrectable ECC errors since the driver was loaded", _memory_errors, _RESET),
-    Check("memory-rows", "rows of memory that wait to be remapped, or could not be", _rows, _RESET),
-    Check("gpu-modes", "MIG off, compute mode default", _modes, "nvidia-smi -mig 0, nvidia-smi -c DEFAULT"),
-    Check("gpu-in-use", "GPUs idle and empty", _in_use, "find and end the process: nvidia-smi on the node"),
-    Check("persistence", "persistence mode", _persistence, "enable nvidia-persistenced"),
-    Check("nvlink", "NVLinks up, 18 a GPU, at one rate", _links, _CABLE),
+    Check("memory-errors", "uncorrectable ECC errors since the driver was loaded", _gpus("memory-errors"), _RESET),
+    Check("memory-rows", "rows of memory that wait to be remapped, or could not be", _gpus("memory-rows"), _RESET),
+    Check("gpu-modes", "MIG off, compute mode default", _gpus("gpu-modes"), "nvidia-smi -mig 0, nvidia-smi -c DEFAULT"),
+    Check("gpu-in-use", "GPUs idle and empty", _gpus("gpu-in-use"), "find and end the process: nvidia-smi on the node"),
+    Check("persistence", "persistence mode", _gpus("persistence"), "enable nvidia-persistenced"),
+    Check("nvlink", "NVLinks up, 18 a GPU, at one rate", _nvlink, _CABLE),
     Check("nvlink-errors", "bit error rates of NVLinks", _link_errors, _CABLE),
     Check("fabric-manager", "the fabric manager of HGX nodes", _fabric_manager, "systemctl start nvidia-fabricmanager"),
     Check("imex", "IMEX channels and domain of NVL72 nodes", _imex, "systemctl status nvidia-imex; its nodes_config"),

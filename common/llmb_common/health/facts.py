@@ -1,14 +1,26 @@
-"""What nodes say of themselves, of which nothing is believed to be of the right kind."""
+"""What nodes say of themselves, of which nothing is believed to be of the right kind; and what is said of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from llmb_common.runs.evidence.nodes import Machine, Node, Snapshot
 from llmb_common.structs import from_plain
+
+Level = Literal["fail", "warn", "drift", "unknown"]
+"""``fail``: a job would stop there, or its result be wrong. ``warn``: worth a look. ``drift``: unlike most nodes.
+``unknown``: could not be found out, which is not the same as healthy."""
+
+
+class Remark(msgspec.Struct, frozen=True):
+    """``check``: its name in ``checks.CHECKS``."""
+
+    check: str
+    level: Level
+    text: str
 
 
 class Links(msgspec.Struct, frozen=True):

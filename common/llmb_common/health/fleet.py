@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from llmb_common.health.facts import Facts
+from llmb_common.health.facts import Facts, Level, Remark
 from llmb_common.health.needs import Needs
-from llmb_common.health.remarks import Level, Remark
 from llmb_common.runs.evidence.network import outliers
 from llmb_common.runs.evidence.nodes import Adapter
 

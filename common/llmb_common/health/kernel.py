@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from llmb_common.causes.table import Signature, numbers, signature_of
-from llmb_common.health.facts import KernelLog
-from llmb_common.health.remarks import Level
+from llmb_common.health.facts import KernelLog, Level
 
 RECENT = 2 * 3600
 """Seconds for which an error of a GPU counts against its node, as in Azure's health checks: later it was reset, or

@@ -29,7 +29,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def create_module(self, spec):
         return None
     def exec_module(self, module):
-        exec(compile(SOURCES[module.__name__], module.__name__, "exec"), module.__dict__)
+        exec(compile(*SOURCES[module.__name__], "exec"), module.__dict__)
 PACKAGES = {{name for name in SOURCES for other in SOURCES if other.startswith(name + ".")}}
 sys.meta_path.insert(0, Finder())
 from llmb_train.health.__main__ import main
@@ -48,7 +48,8 @@ def _code(folder: Path) -> str:
     sources = {}
     for name in _MODULES:
         module = f"{_PACKAGE}.{name.replace('/', '.')}".removesuffix(".__init__")
-        sources[module] = (folder / f"{name}.py").read_text(encoding="utf-8")
+        file = folder / f"{name}.py"
+        sources[module] = (file.read_text(encoding="utf-8"), str(file))  # the path is for tracebacks
     text = _START.format(sources=json.dumps(sources))
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
