@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 from llmb_common.errors import LLMBError, RequestError
 from llmb_common.planning.divisibility import Layout
+from llmb_common.planning.job_plan import StageMemory
 from llmb_common.planning.memory.estimate import Job, stages_memory
 from llmb_common.planning.memory.kinds import known, known_here
 from llmb_common.planning.memory.layers import body_of, body_of_function
 from llmb_common.planning.memory.stages import chunks_of, under_way
 from llmb_common.planning.memory.storage import storage_of
-from llmb_common.planning.memory_estimate import StageMemory
 from llmb_common.recipes.catalogue import Function
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe

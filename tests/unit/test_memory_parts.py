@@ -9,11 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from llmb_common.planning.divisibility import Layout
-from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.job_plan import JobPlan, StageMemory
 from llmb_common.planning.memory.estimate import GIB, Job, stages_memory
 from llmb_common.planning.memory.layers import Body, body_of, body_of_function
 from llmb_common.planning.memory.storage import Storage, storage_of
-from llmb_common.planning.memory_estimate import StageMemory
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.model import Architecture, MoE
 from support import plans

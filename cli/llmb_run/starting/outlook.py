@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmb_common.measured_here import measured_here
-from llmb_common.planning.job_plan import JobPlan, plan_as_dict
-from llmb_common.planning.memory_estimate import MemoryEstimate, StageMemory
+from llmb_common.planning.job_plan import JobPlan, MemoryEstimate, StageMemory, plan_as_dict
 from llmb_common.planning.outlook import Span, alike, energy_kwh, gpu_hours, job_seconds, ranged, step_seconds
 from llmb_common.planning.placement import ORDER, coordinates, groups
 from llmb_common.planning.saving import limit_seconds

@@ -13,13 +13,12 @@ from llmb_common.errors import RequestError
 from llmb_common.planning.case import Case
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.functions import check_columns
-from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.job_plan import JobPlan, MemoryEstimate
 from llmb_common.planning.memory.estimate import Job, stages_memory
 from llmb_common.planning.memory.kinds import Known, kind_of, known, known_here
 from llmb_common.planning.memory.layers import body_of, body_of_function
 from llmb_common.planning.memory.stages import chunks_of
 from llmb_common.planning.memory.storage import storage_of
-from llmb_common.planning.memory_estimate import MemoryEstimate
 
 RESERVE_GIB = 2.0
 """CUDA's context, NCCL's buffers and the libraries' workspaces: 1.5 to 3.5 GB of logged jobs."""

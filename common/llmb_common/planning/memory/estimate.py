@@ -6,10 +6,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from llmb_common.planning.divisibility import Layout
+from llmb_common.planning.job_plan import StageMemory
 from llmb_common.planning.memory.layers import Body, Layer, Saved, size
 from llmb_common.planning.memory.stages import Stage, stages_of
 from llmb_common.planning.memory.storage import Storage
-from llmb_common.planning.memory_estimate import StageMemory
 
 GIB = 2**30
 
