@@ -95,8 +95,10 @@ _HISTORY = 20
 """Configurations on record, of four runs on two days each; 20 days are enough to know a site."""
 
 
-def simulate(noise: Noise, source: random.Random, level: float = 1.0, day: str = "") -> StepTime:
-    """One run whose steady steps take ``level`` s, measured as a real one is."""
+def simulate(
+    noise: Noise, source: random.Random, level: float = 1.0, day: str = "", *, whole: bool = False
+) -> StepTime:
+    """One run whose steady steps take ``level`` s, measured as a real one is; ``whole``: by all steps after warm-up."""
     level *= 1 + source.gauss(0, noise.run)
     level *= 1 + noise.slower * (source.random() < noise.slow) if noise.slow else 1
     state = source.gauss(0, 1)
@@ -105,7 +107,8 @@ def simulate(noise: Noise, source: random.Random, level: float = 1.0, day: str =
         state = noise.correlation * state + (1 - noise.correlation**2) ** 0.5 * source.gauss(0, 1)
         seconds = level * (1 + noise.step * state) * (1 + noise.drift * (index - 38.5) / _STEPS)
         steps.append(max(seconds, 0.01) * (noise.times if source.random() < noise.stalls else 1))
-    return replace(estimate(steps[_WINDOW], steps[_WARM_UP:]), day=day)
+    window = slice(_WARM_UP, _WINDOW.stop) if whole else _WINDOW
+    return replace(estimate(steps[window], steps[_WARM_UP:]), day=day)
 
 
 def repeats(noise: Noise, source: random.Random, count: int, days: int = 0) -> list[StepTime]:

@@ -32,6 +32,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "retry": "Start runs again with the same plan.",
         "repeat": "Start a run again, exactly as it was, or show what has changed.",
         "accept": "Run an acceptance campaign: a suite of workloads, a verdict, evidence.",
+        "ab": "Compare two configurations: runs in turns on the same nodes, until it is clear.",
     },
     "Follow": {
         "jobs": "List runs and their states.",

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from cluster.test_arrays import WHOLE_NODE, ArraySite, end_of, events_of, log_written, state_of
 from llmb_common.executors.slurm import look as slurm_runs
+from llmb_common.index import find_runs
 from llmb_common.observe import cancel, observe, wait
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission import Job, Options, submit_series
 from support.crashes import run_and_crash_while
 from support.processes import wait_until
-from support.run_site import RECIPE
+from support.run_site import RECIPE, RunSite
 from support.slurm_cluster import SlurmCluster
 
 
@@ -136,3 +141,22 @@ def test_killed_right_after_sbatch(site: SeriesSite, monkeypatch: pytest.MonkeyP
     assert sorted(record.paths.folder for record in records) == site.folders(), "the same runs, adopted"
     assert len({record.job_id for record in records}) == 1
     assert end_of(records) == ["COMPLETED"] * 3
+
+
+def test_two_configurations_in_turns_by_a_command_that_is_killed(slurm: SlurmCluster, tmp_path: Path) -> None:
+    """``llmb-run ab``: blocks of four runs, each in one allocation, whatever becomes of the command."""
+    install = RunSite(tmp_path, "slurm").install
+    env = {**os.environ, **slurm.env, "LLMB_INSTALL": str(install), "STANDIN_STEPS": "job", **WHOLE_NODE}
+    words = ["ab", "-w", "pretrain_llama3.1", "-s", "smoke", "--env", "STANDIN_MS=100", "--change", "STANDIN_MS=94"]
+    command = [sys.executable, "-m", "llmb_run", *words, "--json"]
+    with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as first:
+        wait_until(lambda: any(row.job_id for row in find_runs(install)), "the first job", timeout=120)
+        first.kill()
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
+    found = json.loads(done.stdout)["data"]
+    assert (done.returncode, found["answer"]) == (0, "faster"), done.stderr
+    assert [(block["one_allocation"], len(block["runs"])) for block in found["blocks"]] == [(True, 4)] * 2
+    assert {block["nodes"] for block in found["blocks"]} <= {f"gpu{n}" for n in range(1, 5)}
+    rows = find_runs(install)
+    assert len(rows) == 8, "each run once"
+    assert len({row.job_id for row in rows}) == 2

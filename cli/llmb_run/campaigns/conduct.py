@@ -13,12 +13,13 @@ from llmb_common.observe import Observation, wait
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.results.sequential import Attempt
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTING, RunRecord
+from llmb_common.slurm.hostlist import expand
 from llmb_common.slurm.states import is_live
 from llmb_run.campaigns.attempts import attempt_of
 from llmb_run.campaigns.folder import Campaign
 from llmb_run.place import Place
 from llmb_run.results.measuring import Measured, beside_repeats, measure_run
-from llmb_run.starting.sweeps import on_another_day
+from llmb_run.starting.sweeps import on_another_day, on_nodes
 
 _UNSETTLED = (SUBMITTING, NOT_SUBMITTED)
 
@@ -63,9 +64,12 @@ Runs: TypeAlias = Mapping[int, Sequence[Run]]
 
 @dataclass(frozen=True)
 class Due:
-    """A run to start now: the ``attempt`` of an arm, both numbers from 1.
+    """A run to start now: the ``attempt`` of an arm, both numbers from 1. It may be one without a job yet.
 
     ``days``: from now it should begin. ``plan``: another than the arm's. ``why``: said to people.
+
+    Runs of one ``block`` share an allocation, in their order. Where that cannot be, they follow each other, on
+    ``nodes`` if those are known.
     """
 
     arm: int
@@ -73,6 +77,8 @@ class Due:
     days: int = 0
     plan: JobPlan | None = None
     why: str = ""
+    block: int | None = None
+    nodes: str = ""
 
 
 class Strategy(Protocol):
@@ -94,6 +100,7 @@ class Conduct:
         self._say = say
         self._known: dict[str, tuple[Measured, Attempt]] = {}
         self._states: dict[str, str] = {}
+        self._apart = ""
 
     def to_the_end(self) -> Runs:
         """Until nothing is due, and nothing live.
@@ -106,9 +113,12 @@ class Conduct:
             due = self._strategy.due(self._arms, runs)
             every = [run for arm in runs.values() for run in arm]
             unsettled = [run.record for run in every if run.unsettled]
-            if due or unsettled:
-                self._start(due, unsettled)
-            elif live := [run.record for run in every if run.live]:
+            live = [run.record for run in every if run.live and not run.unsettled]
+            named = {(item.arm, item.attempt) for item in due}
+            alone = [record for record in unsettled if self._campaign.numbers(record.submission.key) not in named]
+            if alone or (due and not (self._apart and live)):
+                self._start(due, alone)
+            elif live:
                 wait(live, seen=self._tell)
             else:
                 return runs
@@ -134,11 +144,12 @@ class Conduct:
 
     def _start(self, due: Sequence[Due], unsettled: Sequence[RunRecord]) -> None:
         refused = [error for record in unsettled for error in self._settle(record)]
-        jobs = [self._job(item) for item in due]
-        for _, result in submission.submit_many(jobs, say=self._say) if jobs else ():
-            # A run that was followed here, and failed, is on record like any other.
-            if isinstance(result, LLMBError) and not isinstance(result, CheckFailed):
-                refused.append(result)
+        # A run that was followed here, and failed, is on record like any other.
+        refused += [
+            result
+            for result in self._submit(due)
+            if isinstance(result, LLMBError) and not isinstance(result, CheckFailed)
+        ]
         if refused:
             error = refused[0]
             every = len(due) + len(unsettled)
@@ -146,14 +157,50 @@ class Conduct:
             error.remedy = f"{error.remedy or 'correct that'}; then the same command resumes the campaign"
             raise error
 
+    def _submit(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
+        results = self._each([item for item in due if item.block is None])
+        blocks: dict[int, list[Due]] = {}
+        for item in due:
+            if item.block is not None:
+                blocks.setdefault(item.block, []).append(item)
+        if self._apart:  # one at a time: the next one when it has ended
+            return results + self._each(next(iter(blocks.values()), [])[:1])
+        for items in blocks.values():
+            results += self._series(items) if not self._apart else []
+        return results
+
+    def _each(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
+        jobs = [self._job(item) for item in due]
+        self._say_what(due)
+        return [result for _, result in submission.submit_many(jobs, say=self._say)] if jobs else []
+
+    def _series(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
+        """Nothing where they cannot share an allocation, now or later."""
+        try:
+            results = submission.submit_series([self._job(item) for item in due])
+            self._say_what(due)
+            return results
+        except LLMBError as error:
+            if error.code != submission.APART:
+                raise
+            self._apart = error.message
+            if self._arms[0].plan.traits.queued:
+                self._say(f"{error.message}; they follow each other on the same nodes")
+            return []
+
     def _job(self, due: Due) -> submission.Job:
         arm = self._arms[due.arm - 1]
-        self._say(f"{arm.title}: run {due.attempt}{due.why}")
         plan = due.plan or arm.plan
         if due.days:
             plan = on_another_day(plan, due.days)
+        if self._apart and plan.slurm is not None and len(expand(due.nodes)) == plan.nodes:
+            plan = on_nodes(plan, due.nodes)
         options = submission.Options(key=self._campaign.key(due.arm, due.attempt))
         return submission.Job(plan, arm.recipe_folder, options)
+
+    def _say_what(self, due: Sequence[Due]) -> None:
+        for item in due:
+            self._say(f"{self._arms[item.arm - 1].title}: run {item.attempt}{item.why}")
 
     def _settle(self, record: RunRecord) -> list[LLMBError]:
         """Adopt the job of a submission that was interrupted, or submit the same run again; why that is impossible."""

@@ -25,11 +25,19 @@ if TYPE_CHECKING:
 
 def on_another_day(plan: JobPlan, days: int) -> JobPlan:
     """The plan of a Slurm job that begins so many days from now."""
+    return _with_option(plan, "begin", begin_in(days).partition("=")[2])
+
+
+def on_nodes(plan: JobPlan, nodes: str) -> JobPlan:
+    """The plan of a Slurm job that runs on these nodes, a host list."""
+    return _with_option(plan, "nodelist", nodes)
+
+
+def _with_option(plan: JobPlan, option: str, value: str) -> JobPlan:
     assert plan.slurm is not None
-    additional = ((name, value) for name, value in plan.slurm.additional if name != "begin")
-    begin = begin_in(days).partition("=")[2]
+    additional = ((name, other) for name, other in plan.slurm.additional if name != option)
     return msgspec.structs.replace(
-        plan, slurm=msgspec.structs.replace(plan.slurm, additional=(*additional, ("begin", begin)))
+        plan, slurm=msgspec.structs.replace(plan.slurm, additional=(*additional, (option, value)))
     )
 
 

@@ -295,12 +295,12 @@ def _variance(
     trusted = scatter.learned and (free + days_free >= _TRUST or scatter.total > stated.total)
     total, degrees, share, dropped, source = 0.0, 0.0, 0.0, False, "stated"
     for model in (scatter, stated) if trusted else (stated,):
-        run, run_degrees, odd_run = _pooled(model.run**2 + inside, model.run_degrees, within, free)
+        run, run_degrees, odd_run = pooled(model.run**2 + inside, model.run_degrees, within, free)
         part = run * own.share
         prior = (model.day**2 + part) ** 2 / max(
             model.day**4 / model.day_degrees + part**2 / run_degrees, 1e-300
         )  # Satterthwaite
-        total, degrees, odd_day = _pooled(model.day**2 + part, prior, between, days_free)
+        total, degrees, odd_day = pooled(model.day**2 + part, prior, between, days_free)
         share = model.day**2 / max(model.day**2 + part, 1e-300)
         dropped, source = odd_run or odd_day, "site" if model.learned else "stated"
         if not dropped:
@@ -309,7 +309,7 @@ def _variance(
     return total / len(groups), degrees, share, speaker, trusted and speaker != "site"
 
 
-def _pooled(prior: float, prior_degrees: float, squared: float, degrees: int) -> tuple[float, float, bool]:
+def pooled(prior: float, prior_degrees: float, squared: float, degrees: int) -> tuple[float, float, bool]:
     """A variance with its degrees of freedom; True: what was seen is too large for the prior, which is dropped."""
     if degrees and squared / degrees > prior:
         ratio = squared / degrees / prior if prior else math.inf

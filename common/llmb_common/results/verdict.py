@@ -117,6 +117,16 @@ def step_time(timing: RunTiming) -> StepTime | None:
     return estimate([item.seconds for item in measured], steady)
 
 
+def whole_time(timing: RunTiming) -> StepTime | None:
+    """The same over all steps after warm-up, up to the window's end: for comparisons with nothing that is published.
+
+    None where the window is incomplete.
+    """
+    last = max((item.index for item in timing.window.select(timing.iterations)), default=0)
+    steady = [item.seconds for item in timing.iterations if steady_from(timing.window) <= item.index <= last]
+    return estimate(steady) if step_time(timing) is not None else None
+
+
 def steps_of(timing: RunTiming) -> Steps:
     """What the steps in a log that was read say."""
     measured = step_time(timing)

@@ -12,10 +12,11 @@ from llmb_common.submission.jobs import Job, Options
 from llmb_common.submission.many import submit_many
 from llmb_common.submission.preflight import check_resumable, doubts
 from llmb_common.submission.recovery import recover
-from llmb_common.submission.series import submit_series
+from llmb_common.submission.series import APART, submit_series
 from llmb_common.submission.single import submit
 
 __all__ = [
+    "APART",
     "Job",
     "Options",
     "check_resumable",

@@ -1,0 +1,110 @@
+"""``llmb-run ab``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from llmb_common.envelope import Result
+from llmb_run import completion, options
+from llmb_run.app import Command
+
+
+@click.command(cls=Command)
+@click.option("--base", metavar="RUN", help="Side A: the job of this run.", shell_complete=completion.runs)
+@click.option(
+    "-w", "--workload", metavar="NAME", help="Or a job asked for as in single.", shell_complete=completion.workloads
+)
+@options.size
+@options.dtype
+@options.scale
+@click.option("--change", metavar="NAME=VALUE", multiple=True, help="What side B has otherwise; repeatable.")
+@click.option("--resolution", metavar="PERCENT", default="1%", help="A difference that matters. Default: 1%.")
+@click.option(
+    "--pairs", metavar="N", type=click.IntRange(4, 400), default=24, help="Pairs of runs at most. Default: 24."
+)
+@click.option("--budget", metavar="GPU-HOURS", type=click.FloatRange(min=0, min_open=True), help="Stop before this.")
+@options.job_settings
+@options.flag("--again", help="Start a new comparison, even if one could be resumed or is over.")
+@click.option(
+    "--folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Where campaigns are kept. Default: campaigns in the installation.",
+)
+@options.flag("--dry-run", help="Start nothing: show both plans.")
+@options.json
+def command(
+    base: str | None,
+    workload: str | None,
+    size: str | None,
+    dtype: str | None,
+    scale: str | None,
+    change: tuple[str, ...],
+    resolution: str,
+    pairs: int,
+    budget: float | None,
+    again: bool,
+    folder: Path | None,
+    dry_run: bool,
+    **settings: Any,
+) -> Result:
+    """Compare two configurations: runs in turns on the same nodes, until it is clear.
+
+    \b
+    llmb-run ab --base RUN --change tp=4
+    llmb-run ab -w pretrain_llama3.1 -s 8b --dtype fp8 --scale 8 --change NCCL_ALGO=Ring
+
+    A change is a column (tp=4), a variable of the job (NCCL_ALGO=Ring), or size, dtype, scale, variant, engine, image.
+    Both sides run in one allocation where the scheduler can. It ends once the interval excludes no difference, or lies
+    within the resolution, and says whether the work was equal, by its losses. After an interruption, whatever its kind,
+    run the same command again: it goes on.
+
+    Exit status 0: answered; 1: a side failed, or the work is not equal; 4: not decided within the budget.
+    """
+    from dataclasses import replace
+
+    from llmb_common.errors import RequestError
+    from llmb_common.runs.record import load_record
+    from llmb_run.comparing.run import Wanted, ab, say_what_changed, with_base
+    from llmb_run.comparing.strategy import Rule
+    from llmb_run.place import Place
+    from llmb_run.selecting import one_folder
+    from llmb_run.starting.requests import ask_of, plan_ask
+    from llmb_run.starting.varying import dimensions_of
+
+    if (base is None) == (workload is None):
+        raise RequestError("side A is one job", remedy="--base RUN, or -w NAME and the other options of single")
+    dimensions = dimensions_of(change, "--change")
+    if several := [name for name, values in dimensions.items() if len(values) > 1]:
+        raise RequestError(
+            f"--change: {several[0]} has several values", remedy="one at a time; submit sweeps over many"
+        )
+    place = Place()
+    ask = replace(ask_of(**settings), workload=workload or "", size=size, dtype=dtype, scale=scale, dry_run=dry_run)
+    if base is not None:
+        record = load_record(one_folder(place, base))
+        ask = with_base(record, ask)
+        say_what_changed(record, plan_ask(ask, place).plan)
+    rule = Rule(_share(resolution), max(pairs // 4 * 2, 2), budget)
+    changes = {name: values[0] for name, values in dimensions.items()}
+    return ab(Wanted(ask, changes, rule), place, again=again, folder=folder, dry_run=dry_run)
+
+
+def _share(text: str) -> float:
+    """``1%``, ``0.5 %`` or ``1`` as a share.
+
+    Raises:
+        RequestError: it is no positive number of per cent
+    """
+    from llmb_common.errors import RequestError
+
+    try:
+        value = float(text.strip().removesuffix("%"))
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 100:
+        raise RequestError(f"--resolution {text!r} is not a percentage", remedy="for example --resolution 0.5%")
+    return value / 100
