@@ -199,6 +199,8 @@ class AnyJob:
     """Processes beside each rank that prepare its batches; 0: the rank does it between two steps. On GPUs functions
     keep their own number."""
     seed: int
+    megatron: dict[str, Any]
+    """Settings of the framework by section and field, set last."""
 
     @property
     def resumed(self) -> str | None:
@@ -261,6 +263,7 @@ def parse_job(content: Any, where: str = "job.json") -> Job | FunctionJob:
         )
     # Every job has one of the two; whoever writes it may say null for the other.
     content = {key: value for key, value in content.items() if key not in ("architecture", "function") or value}
+    content = {"megatron": {}, **content}
     try:
         job = from_mapping(FunctionJob, content) if "function" in content else from_mapping(Job, content)
     except StrictError as error:

@@ -49,6 +49,10 @@ def _value(kind: Any, value: Any, where: str) -> Any:
             raise StrictError(f"{where} is {value!r}, expected a list")
         (item,) = get_args(kind)
         return [_value(item, entry, f"{where}[{i}]") for i, entry in enumerate(value)]
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise StrictError(f"{where} is {value!r}, expected an object")
+        return dict(value)
     if is_dataclass(kind):
         if not isinstance(value, Mapping):
             raise StrictError(f"{where} is {value!r}, expected an object")

@@ -46,8 +46,10 @@ def run(job: Job | FunctionJob, folder: Path) -> None:
         manifest.print_header(job, engine, refusals.notices(job, engine))
 
     from llmb_train.evidence.energy import log_energy
+    from llmb_train.settings import named
 
     config, forward_step = _configuration(job, engine)
+    named.apply(job, config)
     config.logger.save_config_filepath = str(folder / "config.yaml")  # rank 0 writes it, fully resolved
     if engine.device == "cuda":
         log_energy(config)

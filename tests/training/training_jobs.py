@@ -110,7 +110,7 @@ def make_function_job(family: str = "llama3_8b", **changes: Any) -> dict[str, An
 def changed(job: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """``job`` with other values; of objects only the given keys change."""
     for key, value in changes.items():
-        mergeable = isinstance(value, dict) and isinstance(job[key], dict)
+        mergeable = isinstance(value, dict) and isinstance(job.get(key), dict)
         job[key] = {**job[key], **value} if mergeable else value
     return job | {"gpu_generation": generation_of(job["gpu_type"])}
 

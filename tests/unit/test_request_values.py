@@ -39,6 +39,7 @@ UNDERSTOOD: list[tuple[dict[str, str], str, Any]] = [
     ({"ADDITIONAL_SLURM_PARAMS": "qos=high;exclusive"}, "additional_slurm_params", "qos=high;exclusive"),
     ({"RUN_CONF_IMAGE": "/images/a.sqsh"}, "image", "/images/a.sqsh"),
     ({"RUN_CONF_IMAGE": "nvcr.io#nvidia/nemo:1"}, "image", "nvcr.io#nvidia/nemo:1"),
+    ({"MEGATRON_SETTINGS": " a.b=1; c.d=x,y"}, "megatron", {"a.b": "1", "c.d": "x,y"}),
     ({"RUN_CONF_IMAGE": "../a"}, "image", str(Path.cwd().parent / "a")),
     ({"RUN_CONF_MOUNTS": "/a:/b:ro, /c"}, "mounts", ("/a:/b:ro", "/c")),
     ({"RUN_CONF_MOUNTS": "/a:/b:ro+nosuid"}, "mounts", ("/a:/b:ro+nosuid",)),

@@ -15,6 +15,10 @@ from llmb_common.recipes.rows import Measurement, precision
 from llmb_common.request.columns import Columns
 from llmb_common.roles import Bookkeeping, Derived, Division, Extent, Place, Speed, Work
 
+Scalar = bool | int | float | str | None
+Setting = Scalar | list[Scalar] | dict[str, Any]
+"""The value of a setting of the framework, as JSON has it."""
+
 
 class EnvironmentValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A job variable and who set it: the recipe, the site's cluster_config.yaml or the caller's environment."""
@@ -214,6 +218,8 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ga: Derived[int]
     wgrad_deferral: Division[int | None] = None
     overridden: Derived[tuple[str, ...]]
+    megatron: Speed[dict[str, Setting]] = msgspec.field(default_factory=dict)
+    """Settings of the framework by section and field, ``{"model.attention_dropout": 0.0}``: set last, on every rank."""
     moe_routing: Work[str | None]
     max_steps: Extent[int]
     exit_after: Extent[int | None]

@@ -5,6 +5,10 @@ On one type of GPU two jobs of different columns never share a name. (The docume
 
 from __future__ import annotations
 
+import hashlib
+import re
+from collections.abc import Mapping
+
 import msgspec
 
 from llmb_common.errors import RecipeError
@@ -16,9 +20,14 @@ from llmb_common.words import is_experiment_name
 _SHORT = {"fsdp": "fsdp", "cuda_graph": "cg", "recompute_layers": "rl", "offload_layers": "ol"}
 """Columns in a suffix, as the documents' tables head them; the others go by their own names."""
 
+_LONGEST = 60
+"""Of settings of the framework, in characters."""
 
-def experiment_name(case: Case, documented: Layout, layout: Layout, fp8_recipe: str | None) -> str:
-    """The name of a run with ``layout`` where its row of the recipe has ``documented``.
+
+def experiment_name(
+    case: Case, documented: Layout, layout: Layout, fp8_recipe: str | None, settings: Mapping[str, object]
+) -> str:
+    """The name of a run with ``layout`` where its row of the recipe has ``documented``; ``settings``: the framework's.
 
     Raises:
         RecipeError: the name cannot be a folder's.
@@ -41,6 +50,7 @@ def experiment_name(case: Case, documented: Layout, layout: Layout, fp8_recipe: 
     name += _overridden(variant, documented, layout)
     if request.moe_routing == "balanced":
         name += "_balanced"  # another benchmark than the published one: never under one name
+    name += _set(settings)
     if request.profile:
         name += variant.profiling.suffix
     if request.nccl_trace:
@@ -51,6 +61,17 @@ def experiment_name(case: Case, documented: Layout, layout: Layout, fp8_recipe: 
             remedy="correct experiment_name in recipe.yaml: letters, digits, and _ . + - between them",
         )
     return name
+
+
+def _set(settings: Mapping[str, object]) -> str:
+    """``_model.moe_token_dispatcher_type-flex``; with a digest where that is long, or has had to be changed."""
+    said = "".join(f"_{name}-{_plain(value)}" for name, value in sorted(settings.items()))
+    kept = re.sub(r"[^A-Za-z0-9_.+-]+", "-", said)[:_LONGEST]
+    return kept if kept == said else f"{kept}-{hashlib.sha256(said.encode()).hexdigest()[:6]}"
+
+
+def _plain(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _overridden(variant: Variant, documented: Layout, layout: Layout) -> str:

@@ -28,6 +28,7 @@ from llmb_common.planning.naming import experiment_name
 from llmb_common.planning.published import published_notices, published_result
 from llmb_common.planning.saving import check_time_limit
 from llmb_common.planning.segments import Segment, choose_segment
+from llmb_common.planning.settings import planned_settings, settings_notices
 from llmb_common.planning.step_time import Band, Look, Measured, expected
 from llmb_common.planning.switches import (
     checkpoint_notices,
@@ -96,6 +97,7 @@ def make_plan(
     # Counted, not model.parameters: a proxy row brings its own number of layers.
     parameters = count_parameters(architecture) if architecture is not None else case.model.parameters
     variables = recipe_environment(case, layout, fp8_recipe, engine)
+    settings = planned_settings(case, engine, layout)
     plan = JobPlan(
         **msgspec.structs.asdict(layout),
         workload=recipe.workload,
@@ -118,13 +120,14 @@ def make_plan(
         ga=layout.ga,
         wgrad_deferral=case.row.wgrad_deferral if layout.pp > 1 else None,  # one stage has no drain; core refuses it
         overridden=tuple(sorted(request.columns)),
+        megatron=settings,
         moe_routing=moe_routing,
         max_steps=steps,
         exit_after=exit_after,
         time_limit=request.time_limit or case.row.time_limit or case.variant.time_limit,
         image=image,
         mounts=(*cluster.mounts, *request.mounts),
-        experiment_name=experiment_name(case, _documented(case), layout, fp8_recipe),
+        experiment_name=experiment_name(case, _documented(case), layout, fp8_recipe, settings),
         env=job_environment(variables, cluster, request.tuning),
         slurm=slurm,
         engine=engine,
@@ -151,6 +154,7 @@ def make_plan(
         *choice_notices(case),
         *function_notices(case),
         *engine_notices(recipe, case, engine, published),
+        *settings_notices(case, engine),
         *routing_notices(case),
         *fp8_notices(case),
         *profile_notices(case),

@@ -58,6 +58,7 @@ def _differs(plan: JobPlan, recipe: Recipe, result: Result) -> bool:
         row is None
         or _other_columns(plan, recipe.of_release(result.release).function(row))
         or bool(plan.overridden)
+        or bool(plan.megatron)
         or plan.gbs != row.global_batch_size(plan.gpus)  # strong scaling
         or (plan.dtype == "fp8" and plan.fp8_recipe != fp8_recipe)
         or plan.moe_routing == "balanced"

@@ -30,6 +30,7 @@ def job_document(plan: JobPlan, paths: RunPaths) -> dict[str, Any]:
         "model_size": plan.model_size,
         "architecture": msgspec.to_builtins(plan.architecture),
         **({"function": _function(plan.function)} if plan.function is not None else {}),
+        **({"megatron": plan.megatron} if plan.megatron else {}),
         "sequence_length": plan.seq_len,
         "precision": {"dtype": plan.dtype, "fp8_recipe": plan.fp8_recipe},
         "world_size": plan.gpus,

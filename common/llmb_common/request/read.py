@@ -19,6 +19,7 @@ from llmb_common.errors import RequestError
 from llmb_common.request.columns import Columns
 from llmb_common.request.fields import VARIABLE_NAMES, FieldNames
 from llmb_common.request.names import refuse_typos, shorter_names
+from llmb_common.request.settings import settings_in
 from llmb_common.request.values import Reader, gres_count, gres_type, read_mounts, same
 from llmb_common.request.variables import PATIENCE, VARIABLES
 from llmb_common.secrets import is_secret_name
@@ -56,6 +57,8 @@ class Request:
     max_steps: int | None = None
     time_limit: str | None = None
     columns: Mapping[str, int | bool | None] = field(default_factory=dict)
+    megatron: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the framework, by section and field."""
     account: str | None = None
     partition: str | None = None
     additional_slurm_params: str = ""
@@ -124,6 +127,7 @@ def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES)
         max_steps=read.positive("MAX_STEPS"),
         time_limit=read.duration("TIME_LIMIT"),
         columns=_columns(read),
+        megatron=settings_in(read.text("MEGATRON_SETTINGS"), say("MEGATRON_SETTINGS")),
         account=read.slurm_name("SBATCH_ACCOUNT"),
         partition=read.slurm_name("SBATCH_PARTITION"),
         additional_slurm_params=read.text("ADDITIONAL_SLURM_PARAMS") or "",

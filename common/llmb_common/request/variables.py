@@ -99,6 +99,9 @@ VARIABLES: dict[str, Variable] = {
         metavar="TIME",
     ),
     **dict.fromkeys(COLUMNS, Variable("override one column of the configuration", "the configuration's")),
+    "MEGATRON_SETTINGS": Variable(
+        "Megatron-Bridge settings, such as ddp.overlap_grad_reduce=true; separated by semicolons", option="--megatron", metavar="SETTING"
+    ),
     "SBATCH_ACCOUNT": Variable("Slurm account", SITE),
     "SBATCH_PARTITION": Variable("Slurm partition", SITE),
     "ADDITIONAL_SLURM_PARAMS": Variable("more sbatch options: key=value or flags, separated by semicolons"),

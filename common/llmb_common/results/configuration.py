@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from llmb_common.roles import Role, fields_of
 if TYPE_CHECKING:  # plans, which ask for their key, start faster without runs/
     from llmb_common.runs.record import RunRecord
 
-_OF_NO_CONSEQUENCE: dict[str, Any] = {"fast_cores": None, "memory_clock": None, "architecture": None}
+_OF_NO_CONSEQUENCE: dict[str, Any] = {"fast_cores": None, "memory_clock": None, "architecture": None, "megatron": {}}
 """Fields that are left out at that value: keys of runs from before there was the choice stay what they were."""
 
 
@@ -59,6 +59,27 @@ def configuration(plan: JobPlan) -> dict[str, Any]:
     return aspects(plan, "work", "division", "speed")
 
 
+def told_apart(plans: Sequence[JobPlan]) -> dict[str, list[str]]:
+    """What the plans differ in, by name, with the value of each: columns, variables, settings, image, engine."""
+    known = [_said(plan) for plan in plans]
+    names = dict.fromkeys(name for values in known for name in values)
+    found = {name: [values.get(name, "-") for values in known] for name in names}
+    found = {name: values for name, values in found.items() if len(set(values)) > 1}
+    if "gpus" in found:
+        found.pop("gpus_per_node", None)  # on one machine, the same again
+    images = found.get("image", [])
+    names = [Path(image).name for image in images]
+    return found | ({"image": names} if images and len({*names}) == len({*images}) else {})
+
+
+def _said(plan: JobPlan) -> dict[str, str]:
+    said: dict[str, str] = {}
+    for name, value in {**configuration(plan), "engine": plan.engine, "image": plan.image}.items():
+        parts = value.items() if isinstance(value, dict) else [(name, value)]
+        said |= {part: "-" if item is None else _word(item) for part, item in parts}
+    return said
+
+
 def kind_of_job(plan: JobPlan) -> str:
     """What people call jobs of every scale that differ in nothing else: ``mbridge llama3_70b sft fp8 (cs)``."""
     return f"{plan.recipe} {plan.model_size} {plan.variant} {plan.precision}"
@@ -72,6 +93,7 @@ def title_of(plan: JobPlan) -> str:
 def deviations(plan: JobPlan) -> str:
     """What tells the job from the documented one, each after a comma: columns, the caller's variables, switches."""
     found = [f"{name}={_word(getattr(plan, name))}" for name in plan.overridden]
+    found += [f"{name}={_word(value)}" for name, value in sorted(plan.megatron.items())]
     found += [f"{name}={value}" for name, value in sorted(_caller(plan).items())]
     found += [f"{name}={_word(getattr(plan, name))}" for name in _SWITCHES if getattr(plan, name)]
     found += [f"profiled by {plan.profile.tool}"] if plan.profile else []
@@ -80,7 +102,7 @@ def deviations(plan: JobPlan) -> str:
 
 
 def _word(value: object) -> str:
-    return str(value).lower()
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 _SWITCHES = ("nccl_trace", "vboost", "cpu_pinning")

@@ -5,7 +5,8 @@
 ``parameters`` how many parameters that architecture has
 ``document``   the catalogue as JSON
 ``validation`` what Megatron's own validation says of each function, as JSON
+``fields``     every field of the framework's configuration, and what it takes
 
 ``python -m llmb_train.catalogue OUT.json`` writes the catalogue of the engine it runs in: no GPU, no network;
-``--validation`` writes the results of the validation.
+``--validation`` writes the results of the validation, ``--fields`` the fields.
 """

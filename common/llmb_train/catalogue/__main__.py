@@ -1,5 +1,6 @@
-"""``python -m llmb_train.catalogue OUT.json [--validation] [--date 2026-11-22] [--base BASE.json]``: write the
-catalogue of this Python's engine, or what Megatron's own validation says of each function in it."""
+"""``python -m llmb_train.catalogue OUT.json [--validation | --fields] [--date 2026-11-22] [--base BASE.json]``: write
+the catalogue of this Python's engine, what Megatron's own validation says of each function in it, or every field of the
+framework's configuration (of a release without functions, too)."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m llmb_train.catalogue", description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--validation", action="store_true", help="validate the functions instead of listing them")
+    parser.add_argument("--fields", action="store_true", help="list the fields of the configuration instead")
     parser.add_argument("--date", default=datetime.date.today().isoformat(), help="the date in it (default: today)")
     parser.add_argument("--base", type=Path, help="another release's catalogue beside it: write what differs only")
     options = parser.parse_args(arguments)
@@ -26,8 +28,12 @@ def main(arguments: list[str]) -> int:
     missing: dict[str, str] = {}
     try:
         from llmb_train import cpu
-        from llmb_train.catalogue import document, functions
+        from llmb_train.catalogue import document, fields, functions
 
+        if options.fields:
+            cpu.install()
+            options.file.write_text(fields.fields_text(), encoding="utf-8")
+            return 0
         functions.names()  # an engine without them is reported before torch is imported
         cpu.install()  # some functions ask what GPU there is
         if options.validation:

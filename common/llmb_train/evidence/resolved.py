@@ -7,11 +7,14 @@ from typing import Any
 
 from llmb_train.errors import Contradiction
 from llmb_train.job import FunctionJob, Job
+from llmb_train.settings import named
 
 _FP8_RECIPES = {"tensorwise": "cs", "delayed": "ds", "mxfp8": "mx", "blockwise": "sc"}
 _UNKNOWN = object()
 """What this release has no field for contradicts nothing."""
 
+
+_RECOMPUTATION = {"model.recompute_granularity", "model.recompute_modules", "model.recompute_method"}
 
 Row = tuple[str, Any, Any]
 """A setting, as planned and as resolved."""
@@ -72,6 +75,8 @@ def _pairs(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
     yield "CUDA graphs", job.performance.cuda_graph, _get(config.model, "cuda_graph_impl", "none") not in (None, "none")
     yield "offloaded layers", job.performance.offload_layers, _offloaded(config.model)
     yield "seed", job.seed, _get(config.rng, "seed")
+    for name, value in job.megatron.items():
+        yield named.title(config, name), value, named.found(config, name)
 
 
 def _layout(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
@@ -98,7 +103,8 @@ def _of_architecture(job: Job, config: Any) -> Iterator[Row]:
     yield "layers", a.layers, _get(model, "num_layers")
     yield "hidden size", a.hidden, _get(model, "hidden_size")
     yield "attention heads", a.heads, _get(model, "num_attention_heads")
-    yield "recomputed layers", job.performance.recompute_layers, _recomputed(model)
+    if not _RECOMPUTATION & job.megatron.keys():
+        yield "recomputed layers", job.performance.recompute_layers, _recomputed(model)
 
 
 def _of_function(job: FunctionJob, config: Any) -> Iterator[Row]:

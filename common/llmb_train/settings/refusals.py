@@ -177,6 +177,9 @@ def _check_profile(job: AnyJob) -> None:
 def notices(job: Job | FunctionJob, engine: Engine) -> list[str]:
     """What the reader of the log must know about this run, one sentence each."""
     lines = _untested(job, engine)
+    if job.megatron:
+        said = ", ".join(f"{name}={value}" for name, value in job.megatron.items())
+        lines.append(f"set by --megatron (MEGATRON_SETTINGS), beside what the recipe has: {said}")
     if engine.device == "cpu":
         lines.append("trained on a CPU: the times say nothing about a GPU, and there is no peak for an MFU")
     elif not engine.transformer_engine:

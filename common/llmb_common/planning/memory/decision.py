@@ -37,7 +37,7 @@ def estimate_of(
     job = job_of(case, plan) if case.request.preflight != "off" else None
     if job is None:
         return None
-    kind = kind_of(job, plan.precision, graphs=plan.cuda_graph, adapters=case.adapters)
+    kind = kind_of(job, plan.precision, graphs=plan.cuda_graph, adapters=case.adapters, settings=bool(plan.megatron))
     measured = known_here(here(kind)) or known(kind)
     estimate = MemoryEstimate(
         stages=stages_memory(job),
@@ -58,7 +58,8 @@ def job_of(case: Case, plan: JobPlan) -> Job | None:
     """What the memory of a plan depends on; None as ``estimate_of`` says."""
     if plan.device == "cpu" or (plan.function is not None and plan.function.reduced is not None):
         return None
-    settings = case.function.settings if case.function is not None else {}
+    own = {name.removeprefix("model."): value for name, value in plan.megatron.items() if name.startswith("model.")}
+    settings = {**(case.function.settings if case.function is not None else {}), **own}
     body = body_of_function(case.function) if case.function is not None else body_of(case.model.listed)
     if body is None:
         return None

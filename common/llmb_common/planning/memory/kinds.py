@@ -52,7 +52,7 @@ MEASURED = {
 }
 
 
-def kind_of(job: Job, precision: str, *, graphs: bool, adapters: bool) -> str:
+def kind_of(job: Job, precision: str, *, graphs: bool, adapters: bool, settings: bool = False) -> str:
     """``dense, bf16``, ``experts, fp8 (mx), VP, offload``: what decides how well the memory of a job is known."""
     layout = job.layout
     words = {
@@ -63,6 +63,7 @@ def kind_of(job: Job, precision: str, *, graphs: bool, adapters: bool) -> str:
         "CUDA graphs": graphs,
         "heads for further tokens": job.body.further > 0,
         "adapters": adapters,
+        "settings": settings,
     }
     found = [word for word, there in words.items() if there]
     return ", ".join(["experts" if job.body.has_experts else "dense", precision, *found])

@@ -1,0 +1,183 @@
+"""Settings of the framework by name: those that a release has, what each takes, and those that a plan has already.
+
+``fields/0.6.json`` lists every field of a release's configuration; ``python -m llmb_train.catalogue FILE --fields``
+writes it in an engine. The ranks check them once more, against the classes that are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from llmb_common.engines import ENGINES
+from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.planning.case import Case
+from llmb_common.planning.divisibility import Layout
+
+_COLUMNS = {
+    "model.tensor_model_parallel_size": "tp",
+    "model.sequence_parallel": "tp",
+    "model.pipeline_model_parallel_size": "pp",
+    "model.virtual_pipeline_model_parallel_size": "vp",
+    "model.context_parallel_size": "cp",
+    "model.expert_model_parallel_size": "ep",
+    "model.expert_tensor_parallel_size": "etp",
+    "train.micro_batch_size": "mbs",
+    "train.global_batch_size": "gbs",
+    "ddp.use_megatron_fsdp": "fsdp",
+    "model.recompute_num_layers": "recompute_layers",
+    "model.cpu_offloading": "offload_layers",
+    "model.cpu_offloading_num_layers": "offload_layers",
+}
+"""The fields that a column sets."""
+
+_PLANNED = {
+    r"train\.(train_iters|train_samples|exit_interval|exit_duration_in_mins)": "use --max-steps (MAX_STEPS)",
+    r"(model|mixed_precision)\.(fp16|bf16|fp8|fp4|fp8_recipe|fp4_recipe|params_dtype)": "use --dtype and FP8_RECIPE",
+    r"rng\.seed|(dataset|model)\.seq(_|uence_)length|dataset\.random_seed": "it is the work that is compared",
+    r"model\.(num_layers|hidden_size|ffn_hidden_size|num_attention_heads|num_query_groups|num_moe_experts|vocab_size"
+    r"|moe_ffn_hidden_size|moe_router_topk)": "choose another size (-s, MODEL_SIZE)",
+    r"checkpoint\..*": "use ENABLE_CHECKPOINT, CHECKPOINT_INTERVAL, CHECKPOINT_DIR and LOAD_CHECKPOINT_PATH",
+    r"profiling\..*": "use -p (ENABLE_PROFILE) and PROFILE_START_STEP, PROFILE_STOP_STEP and PROFILE_RANKS",
+    r"logger\.(log_interval|log_throughput|save_config_filepath|tensorboard_dir)": "LLMB reads what it makes",
+    r"tokenizer\..*": "training is on synthetic tokens",
+}
+"""What else a plan decides, as regular expressions, and what to do instead."""
+
+_WORDS = {"true": True, "false": False}
+_UNSET = ("none", "null")
+_NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+def planned_settings(case: Case, engine: str, layout: Layout) -> dict[str, Any]:
+    """The settings that are asked for, each with its value as JSON has it.
+
+    Raises:
+        RequestError: the release has no such field, it takes no such value, or the plan decides it
+    """
+    said = case.request.say("MEGATRON_SETTINGS")
+    found = {}
+    for name, text in case.request.megatron.items():
+        _refuse_planned(name, said)
+        kinds = _kinds(name, engine, said, strict=_is_checked(case))
+        found[name] = value_of(text, kinds, f"{said}: {name}")
+    _check_recomputation(found, said)
+    _check_graphs(found.get("model.cuda_graph_impl", "any"), layout, said)
+    return found
+
+
+def settings_notices(case: Case, engine: str) -> list[str]:
+    """What a user should know of them."""
+    asked = case.request.megatron
+    if not asked or fields_of_release(engine):
+        return []
+    return [f"the settings of Megatron-Bridge {engine} are not known: the ranks check {', '.join(asked)}"]
+
+
+def _is_checked(case: Case) -> bool:
+    return case.request.tuning.get("LLMB_ENGINE_CHECK", "").strip().lower() != "off"
+
+
+@lru_cache
+def fields_of_release(engine: str) -> Mapping[str, Mapping[str, str]]:
+    """The fields of a release by section, each with what it takes; empty where nobody has listed them."""
+    if engine not in ENGINES:
+        return {}
+    text = (Path(__file__).parent / "fields" / f"{engine}.json").read_text(encoding="utf-8")
+    sections: dict[str, dict[str, str]] = json.loads(text)["sections"]
+    return sections
+
+
+def _refuse_planned(name: str, said: str) -> None:
+    if column := _COLUMNS.get(name):
+        raise RequestError(f"{said}: {name} is planned", remedy=f"use --set {column}=VALUE ({column.upper()})")
+    for pattern, instead in _PLANNED.items():
+        if re.fullmatch(pattern, name):
+            raise RequestError(f"{said}: {name} is planned", remedy=f"{instead}, or leave it out")
+
+
+def _check_recomputation(found: Mapping[str, Any], said: str) -> None:
+    if found.get("model.recompute_granularity") == "full":
+        raise RequestError(
+            f"{said}: model.recompute_granularity=full is planned",
+            remedy="use --set recompute_layers=VALUE (RECOMPUTE_LAYERS)",
+        )
+
+
+def _check_graphs(implementation: str | None, layout: Layout, said: str) -> None:
+    if implementation != "any" and (implementation not in (None, "none")) != layout.cuda_graph:
+        own, other = (str(graphs).lower() for graphs in (layout.cuda_graph, not layout.cuda_graph))
+        raise RequestError(
+            f"{said}: model.cuda_graph_impl={implementation} does not go with CUDA_GRAPH={own}",
+            remedy=f"use --set cuda_graph={other} (CUDA_GRAPH), or leave it out",
+        )
+
+
+def _kinds(name: str, engine: str, said: str, *, strict: bool) -> list[str]:
+    """What the field takes; empty: unknown."""
+    sections = fields_of_release(engine)
+    section, _, field = name.partition(".")
+    if not sections or field in sections.get(section, {}):
+        return sections[section][field].split("|") if sections else []
+    if not strict:
+        return []
+    known = [f"{section}.{field}" for section, fields in sections.items() for field in fields]
+    here = [f"{other}.{field}" for other, fields in sections.items() if field in fields]
+    near = f" (did you mean {here[0]!r}?)" if here else did_you_mean(name, known, cutoff=0.7)
+    raise RequestError(
+        f"{said}: Megatron-Bridge {engine} has no setting {name}{near}",
+        remedy=f"sections: {', '.join(sections)}; LLMB_ENGINE_CHECK=off leaves the check to the ranks",
+        code="unknown-setting",
+    )
+
+
+def value_of(text: str, kinds: list[str], said: str) -> Any:
+    """``text`` as one of ``kinds``, or, where nobody knows them, as what it looks like.
+
+    Raises:
+        RequestError: it is none of them
+    """
+    for value in _readings(text):
+        if not kinds or _is_of(value, kinds):
+            return float(value) if type(value) is int and kinds and "int" not in kinds else value
+    words = [kind.strip('"') for kind in kinds if kind.startswith('"')]
+    what = {"bool": "true or false", "int": "a whole number", "float": "a number", "list": "[...]", "dict": "{...}"}
+    takes = [*words, *(what.get(kind, kind) for kind in kinds if not kind.startswith('"'))]
+    raise RequestError(
+        f"{said}={text} is not what it takes{did_you_mean(text, words)}",
+        remedy=f"one of {', '.join(takes)}" if len(takes) > 1 else takes[0],
+        code="megatron",
+    )
+
+
+def _readings(text: str) -> Iterator[Any]:
+    """What ``text`` may mean, the narrowest first."""
+    if text.lower() in _UNSET:
+        yield None
+    if text.lower() in _WORDS:
+        yield _WORDS[text.lower()]
+    if _NUMBER.fullmatch(text):
+        yield int(text)
+    with contextlib.suppress(ValueError):
+        if math.isfinite(number := float(text)):
+            yield number
+    if text[:1] + text[-1:] == "[]":
+        yield [next(_readings(part.strip().strip("\"'"))) for part in text[1:-1].split(",") if part.strip()]
+    if text[:1] == "{":
+        with contextlib.suppress(ValueError):
+            yield json.loads(text)
+    yield text
+
+
+def _is_of(value: Any, kinds: list[str]) -> bool:
+    if isinstance(value, str):
+        a_dtype = "dtype" in kinds and re.fullmatch(r"(torch\.)?(bfloat|float|u?int)[0-9a-z_]+", value)
+        return "str" in kinds or f'"{value}"' in kinds or bool(a_dtype)
+    names = {type(None): "none", bool: "bool", int: "int", float: "float", list: "list", dict: "dict"}
+    return names[type(value)] in kinds or (type(value) is int and "float" in kinds) or f'"{value}"' in kinds

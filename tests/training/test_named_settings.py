@@ -1,0 +1,51 @@
+"""Settings of the framework by name, on the ranks: set last, seen in the resolved configuration, or refused at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from training_jobs import Engine, make_function_job, make_job
+
+SETTINGS = {"model.attention_dropout": 0.25, "optimizer.weight_decay": 0, "ddp.overlap_grad_reduce": False}
+LISTS = Path(__file__).resolve().parents[2] / "common" / "llmb_common" / "planning" / "fields"
+
+
+def test_a_described_job_trains_with_them(engine: Engine, tmp_path: Path) -> None:
+    run = engine.train(tmp_path, make_job(steps={"train": 2}, megatron=SETTINGS))
+    assert sorted(run.steps) == [1, 2]
+    assert "set by --megatron (MEGATRON_SETTINGS), beside what the recipe has: model.attention_dropout=0.25," in run.log
+    resolved = (tmp_path / "config.yaml").read_text()
+    for line in ("  attention_dropout: 0.25\n", "  weight_decay: 0.0\n", "  overlap_grad_reduce: false\n"):
+        assert line in resolved
+
+
+def test_a_function_trains_with_them(functions_engine: Engine, tmp_path: Path) -> None:
+    settings = SETTINGS | {"model.attention_backend": "unfused", "optimizer.exp_avg_dtype": "float32"}
+    run = functions_engine.train(tmp_path, make_function_job(steps={"train": 2}, megatron=settings))
+    assert sorted(run.steps) == [1, 2]
+    assert "  attention_dropout: 0.25\n" in (tmp_path / "config.yaml").read_text()
+
+
+REFUSED = {
+    "model.attention_dropot": (0.1, 2, "has no field attention_dropot (did you mean attention_dropout?)"),
+    "modl.attention_dropout": (0.1, 2, "this job has no section modl\n  -> it has checkpoint,"),
+    "model.attention_dropout": ("much", 2, "model.attention_dropout is 'much', and Provider takes float"),
+    "ddp.grad_reduce_in_fp32": (False, 3, "ddp.grad_reduce_in_fp32 (set mixed_precision.grad_reduce_in_fp32)  off"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_set_ends_the_job_before_its_first_step(engine: Engine, tmp_path: Path, name: str) -> None:
+    value, status, said = REFUSED[name]
+    run = engine.train(tmp_path, make_job(steps={"train": 2}, megatron={name: value}), expect=status)
+    assert said in run.log
+    assert not run.steps
+
+
+@pytest.mark.parametrize("release", ["0.3", "0.6"])
+def test_the_lists_are_what_the_engines_write(request: pytest.FixtureRequest, tmp_path: Path, release: str) -> None:
+    own: Engine = request.getfixturevalue({"0.3": "engine", "0.6": "functions_engine"}[release])
+    status, _, said = own.cpu.run(["-m", "llmb_train.catalogue", str(tmp_path / "fields.json"), "--fields"], tmp_path)
+    assert status == 0, said
+    assert (tmp_path / "fields.json").read_bytes() == (LISTS / f"{release}.json").read_bytes()
