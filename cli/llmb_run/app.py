@@ -28,6 +28,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "plan": "Show what a job will take: memory, time, GPU-hours, energy, and where its ranks run.",
         "single": "Start one job.",
         "submit": "Start jobs for several workloads, sizes, dtypes and scales.",
+        "sweep": "Try every combination of settings, and rank them with `results --rank`.",
         "bulk": "Start the jobs of a task file.",
         "retry": "Start runs again with the same plan.",
         "repeat": "Start a run again, exactly as it was, or show what has changed.",

@@ -22,8 +22,11 @@ _STARTING = "--slurm-arg"
 """The commands that have this option take all of these in some form."""
 
 
-def instead_of(option: str, known: Collection[str]) -> str:
-    """What does what ``option`` of another program does, in a command with the options ``known``; empty: who knows."""
+def instead_of(option: str, known: Collection[str], value: str = "VALUE") -> str:
+    """What does what ``option`` of another program does with ``value``, in a command with the options ``known``.
+
+    Empty: who knows.
+    """
     name = option_name(option).lower()
     if name in ("yes", "y", "assume-yes"):
         return "leave it out: no command of llmb-run asks"
@@ -32,10 +35,11 @@ def instead_of(option: str, known: Collection[str]) -> str:
     if name in _HERE:
         return _HERE[name]
     if name in COLUMNS.values():
-        return f"--set {name}=VALUE"
+        vary = f"--vary {name}={value}"
+        return f"--set {name}={value}" if "," not in value else vary if "--vary" in known else f"llmb-run sweep {vary}"
     variable = name.upper().replace("-", "_")
     if variable in VARIABLES:
-        return VARIABLES[variable].option or f"--env {variable}=VALUE"
+        return VARIABLES[variable].option or f"--env {variable}={value}"
     if is_option(name):
-        return f"{_STARTING} {name}=VALUE"
+        return f"{_STARTING} {name}={value}"
     return ""

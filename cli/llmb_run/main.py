@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -61,12 +62,14 @@ def _usage(error: click.UsageError, arguments: list[str]) -> RequestError:
     message, context, instead = error.format_message(), error.ctx, ""
     if isinstance(error, click.NoSuchOption) and context:
         known = [name for parameter in context.command.get_params(context) for name in parameter.opts]
-        instead = instead_of(error.option_name, known)
+        instead = instead_of(error.option_name, known, _value(error.option_name, arguments))
         near = "" if instead else did_you_mean(error.option_name, known)
         message = f"no such option: {error.option_name}{near}"
     elif isinstance(error, click.exceptions.NoSuchCommand) and context and isinstance(context.command, click.Group):
         known = context.command.list_commands(context)
         message = f"no such command: {error.command_name}{did_you_mean(error.command_name, known)}"
+    elif "--zip" in arguments and "unexpected extra argument" in message:
+        instead = "what changes together is one argument: --zip 'tp=1,2 pp=4,2'"
     page = PROGRAM
     if context:
         page = context.command_path
@@ -74,6 +77,16 @@ def _usage(error: click.UsageError, arguments: list[str]) -> RequestError:
         page += f" {arguments[0]}"  # the parser's own complaints know no command
     remedy = instead or f"{page} --help shows what it takes"
     return RequestError(message[:1].lower() + message[1:].rstrip("."), remedy=remedy, code="usage")
+
+
+def _value(option: str, arguments: list[str]) -> str:
+    """What was given with ``option``; ``VALUE`` where nothing was."""
+    for word, following in itertools.pairwise([*arguments, "-"]):
+        if word == option and not following.startswith("-"):
+            return following
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+    return "VALUE"
 
 
 if __name__ == "__main__":

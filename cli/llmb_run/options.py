@@ -72,6 +72,12 @@ workloads = several(
 )
 sizes = setting(*_SIZE, more=_LIST, multiple=True, shell_complete=completion.sizes)
 dtypes = setting("DTYPE", more=_LIST, multiple=True, shell_complete=completion.dtypes)
+scales = several(
+    "--scale",
+    metavar="GPUS",
+    help="Numbers of GPUs, or 'all' that are documented; repeatable.",
+    shell_complete=completion.scales,
+)
 gpu_type = setting("GPU_TYPE", shell_complete=completion.gpu_types)
 
 _COLUMN = VARIABLES[next(iter(COLUMNS))]
@@ -102,6 +108,7 @@ job_settings = together(
     setting("TIME_LIMIT"),
     several("--env", metavar="NAME=VALUE", help="Set a variable of the job or of launch.sh; repeatable."),
     several("--set", "columns", metavar="COLUMN=VALUE", help=f"{_COLUMN.in_help}, such as tp=4; repeatable."),
+    setting("MEGATRON_SETTINGS", more="; repeatable", multiple=True),
     click.option("--nodelist", metavar="HOSTS", help="Run on these nodes."),
     click.option("--exclude", metavar="HOSTS", help="Avoid these nodes."),
     click.option("--reservation", metavar="NAME", help="Slurm reservation."),

@@ -22,6 +22,11 @@ def notice(text: str) -> None:
         print(f"note: {text}", file=sys.stderr)
 
 
+def say(text: str) -> None:
+    """What is shown before the command's result, on stderr: lines, each with its end."""
+    print(printable_lines(text), end="", file=sys.stderr, flush=True)
+
+
 def forget_notices() -> None:
     notices.clear()
     _said.clear()

@@ -142,15 +142,15 @@ def test_an_error_names_its_field_to_programs(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("option", "instead"),
     [
-        *(("--qos", "--slurm-arg qos=VALUE"), ("-q", "--slurm-arg qos=VALUE"), ("--tp", "--set tp=VALUE")),
-        *(("--partition", "--slurm-arg partition=VALUE"), ("--container-image", "--image IMAGE")),
+        *(("--qos", "--slurm-arg qos=4"), ("-q", "--slurm-arg qos=VALUE"), ("--tp", "--set tp=4")),
+        *(("--partition", "--slurm-arg partition=4"), ("--container-image", "--image IMAGE")),
         *(
             ("--nodes", "--scale GPUS"),
             ("-N", "--scale GPUS"),
             ("--time", "--time-limit TIME"),
             ("--yes", "leave it out"),
         ),
-        *(("--enable-vboost", "--env ENABLE_VBOOST=VALUE"), ("--job-total-gpus", "--scale")),
+        *(("--enable-vboost", "--env ENABLE_VBOOST=4"), ("--job-total-gpus", "--scale")),
     ],
 )
 def test_an_option_of_another_program_is_answered_with_what_does_that_here(cli: Cli, option: str, instead: str) -> None:

@@ -18,7 +18,7 @@ from support.cli import Cli
 from support.runs import make_run, steady_log
 
 NOT_UTF8 = os.fsdecode(b"x\xff")
-GOOD = {"workload": "grok1", "file": "tasks.yaml", "suite": "smoke", "hosts": "n1"}
+GOOD = {"vary": "tp=1,2", "workload": "grok1", "file": "tasks.yaml", "suite": "smoke", "hosts": "n1"}
 Words = tuple[str, ...]
 
 
@@ -43,7 +43,9 @@ def requests(value: str, good: str = "x") -> Iterator[tuple[Words, str, Words]]:
         needed = [
             item
             for item in command.params
-            if item.required or (words[0] in ("submit", "health") and item.name == "workload")
+            if item.required
+            or (words[0] in ("submit", "sweep", "health") and item.name == "workload")
+            or (words[0] == "sweep" and item.name == "vary")
         ]
         places = [parameter for parameter in command.params if isinstance(parameter, click.Argument)]
         for parameter in command.params:
@@ -151,7 +153,7 @@ ANYTHING = {
     ("report", "--html"),
     *(
         (command, option)
-        for command in ("health", "plan", "single", "submit")
+        for command in ("health", "plan", "single", "submit", "sweep")
         for option in ("--image", "--nodelist", "--exclude", "--reservation")
     ),
 }

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from llmb_common.envelope import Result
-from llmb_run import completion, options
+from llmb_run import options
 from llmb_run.app import Command
 
 _FROM_1 = click.IntRange(min=1)
@@ -17,12 +17,7 @@ _FROM_1 = click.IntRange(min=1)
 @options.workloads
 @options.sizes
 @options.dtypes
-@options.several(
-    "--scale",
-    metavar="GPUS",
-    help="Numbers of GPUs, or 'all' that are documented; repeatable.",
-    shell_complete=completion.scales,
-)
+@options.scales
 @click.option("--min-scale", metavar="GPUS", type=_FROM_1, help="All documented numbers of GPUs from this one up.")
 @click.option("--max-scale", metavar="GPUS", type=_FROM_1, help="All documented numbers of GPUs up to this one.")
 @click.option("--repeats", metavar="N", type=click.IntRange(1, 10000), default=1, help="Runs of each job.")

@@ -12,6 +12,7 @@ from llmb_common.errors import RequestError, located
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.request.fields import FieldNames
 from llmb_common.request.read import Request
+from llmb_common.request.settings import settings_in, settings_of, settings_text
 from llmb_common.request.variables import VARIABLES
 from llmb_common.slurm.options import override_additional
 from llmb_run.place import CatalogEntry, Place
@@ -51,6 +52,8 @@ class Ask:
     time_limit: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
+    megatron: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the framework, by section and field."""
     slurm: Mapping[str, str] = field(default_factory=dict)
     """Parts of ADDITIONAL_SLURM_PARAMS, and the option that each was given with."""
     force: bool = False
@@ -72,7 +75,7 @@ class Ask:
     def value(self, dimension: str) -> str | None:
         """What is asked for in ``dimension`` (``starting.varying``); None: not said."""
         named: str | None = getattr(self, dimension, None) if dimension in FIELDS.values() else None
-        return named or self.columns.get(dimension) or self.environment.get(dimension)
+        return named or {**self.environment, **self.megatron, **self.columns}.get(dimension)
 
     @property
     def combination(self) -> str:
@@ -87,6 +90,7 @@ def ask_of(
     *,
     env: Sequence[str],
     columns: Sequence[str],
+    megatron: Sequence[str],
     slurm_arg: Sequence[str],
     nodelist: str | None,
     exclude: str | None,
@@ -102,6 +106,7 @@ def ask_of(
         workload="",
         environment=environment_of(env),
         columns=columns_of(columns),
+        megatron=settings_of(megatron, "--megatron"),
         slurm=slurm_of(slurm_arg, nodelist=nodelist, exclude=exclude, reservation=reservation),
         **settings,
     )
@@ -131,6 +136,9 @@ def variables_for(ask: Ask, place: Place, *, base: Mapping[str, str] = os.enviro
     if ask.dry_run:  # a dry run for many GPUs plans for Slurm even on a laptop
         variables["DRY_RUN"] = base.get("DRY_RUN") or "true"
     variables |= {name.upper(): value for name, value in ask.columns.items()}
+    if ask.megatron:
+        known = settings_in(variables.get("MEGATRON_SETTINGS"), "MEGATRON_SETTINGS")
+        variables["MEGATRON_SETTINGS"] = settings_text(known | dict(ask.megatron))
     if ask.slurm:
         given = variables.get("ADDITIONAL_SLURM_PARAMS", "")
         variables["ADDITIONAL_SLURM_PARAMS"] = override_additional(given, *ask.slurm)
@@ -233,5 +241,5 @@ def refuse_several(options: Mapping[str, str | None]) -> None:
         if value and "," in value:
             raise RequestError(
                 f"{option} {value}: single starts one job",
-                remedy=f"llmb-run submit ... {option} {value} starts several",
+                remedy=f"llmb-run submit ... {option} {value} starts several, llmb-run sweep compares them",
             )

@@ -74,7 +74,8 @@ def columns_of(values: Sequence[str]) -> dict[str, str]:
 def _refuse_twice(name: str, given: Collection[str], option: str) -> None:
     """Also where both say the same: a line that says a thing twice was put together wrongly."""
     if name in given:
-        raise RequestError(f"{option}: {name} is given twice", remedy="give it once")
+        several = f"; llmb-run sweep --vary {name}=1,2 tries several" if option in ("--set", "--env") else ""
+        raise RequestError(f"{option}: {name} is given twice", remedy=f"give it once{several}")
 
 
 def slurm_of(values: Sequence[str], said: str = "--slurm-arg", **named: str | None) -> dict[str, str]:

@@ -63,10 +63,15 @@ def _plan_row(plan: JobPlan, runs: int) -> list[str]:
 
 
 def say_warnings(asked: Sequence[Asked]) -> None:
-    """What planning chose or doubts; several jobs name themselves."""
+    """What planning chose or doubts; jobs name themselves where it is not of all of them."""
+    warned: dict[str, dict[str, None]] = {}
     for item in asked:
         for warning in item.plan.preflight.warnings:
-            notice(warning if len(asked) == 1 else f"{item.plan.experiment_name}: {warning}")
+            warned.setdefault(warning, {})[item.plan.experiment_name] = None
+    names = {item.plan.experiment_name for item in asked}
+    for warning, whose in warned.items():
+        for name in whose if len(whose) < len(names) else [""]:
+            notice(f"{name}: {warning}".removeprefix(": "))
 
 
 def say_doubts(plans: Iterable[JobPlan]) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llmb_common.envelope import Result
 from llmb_common.errors import CheckFailed, LLMBError
 from llmb_common.runs.record import RunRecord
 from llmb_run.place import Place
-from llmb_run.starting.requests import Ask, plan_all
+from llmb_run.starting.requests import Ask, Asked, plan_all
 from llmb_run.starting.start import announce, report_started, say_doubts, say_warnings, show_plans
 from llmb_run.terminal import notice
 from llmb_run.words import clock
@@ -24,22 +25,12 @@ def start(
     asks: Sequence[Ask],
     *,
     place: Place | None = None,
-    keys: Sequence[str] = (),
-    task_file: str = "",
-    again: bool = False,
     after: Sequence[str] | None = None,
-    chain: int = 1,
     dry_run: bool = False,
     skip_unsupported: bool = False,
-    detach: bool = False,
-    arrays: bool = True,
-    health: bool = False,
-    apart: bool = False,
+    **settings: Any,
 ) -> Result:
-    """Start ``asks``, or show what a dry run would start.
-
-    ``keys`` name the jobs of ``task_file`` one by one, so that a rerun repeats none. ``health``: look at nodes first.
-    ``apart``: repeats on different nodes.
+    """Start ``asks``, or show what a dry run would start. ``settings`` are those of ``start_planned``.
 
     Raises:
         LLMBError: nothing could be started; with several jobs a refusal of one is reported and the others go on
@@ -49,11 +40,48 @@ def start(
     for problem in skipped:
         notice(f"skipped: {problem}")
     if any(item.request.dry_run for item in asked):
-        if after and place.install.is_dir():
-            from llmb_common.submission.jobs import jobs_to_follow
-
-            jobs_to_follow(asked[0].plan, after)
+        check_followed(asked, place, after)
         return show_plans(asked)
+    return start_planned(command, asked, place, after=after, skipped=skipped, **settings)
+
+
+def check_followed(asked: Sequence[Asked], place: Place, after: Sequence[str] | None) -> None:
+    """In a dry run, what there would be to wait for.
+
+    Raises:
+        RequestError: there is no such job
+    """
+    if after and place.install.is_dir():
+        from llmb_common.submission.jobs import jobs_to_follow
+
+        jobs_to_follow(asked[0].plan, after)
+
+
+def start_planned(
+    command: str,
+    asked: Sequence[Asked],
+    place: Place,
+    *,
+    keys: Sequence[str] = (),
+    task_file: str = "",
+    swept: Sequence[Ask] = (),
+    again: bool = False,
+    after: Sequence[str] | None = None,
+    chain: int = 1,
+    skipped: Sequence[str] = (),
+    detach: bool = False,
+    arrays: bool = True,
+    health: bool = False,
+    apart: bool = False,
+) -> Result:
+    """Start jobs that are planned.
+
+    ``keys`` name the jobs of ``task_file`` one by one, so that a rerun repeats none. ``swept``: all that a sweep asks
+    for, of which these are what can run. ``health``: look at nodes first. ``apart``: repeats on different nodes.
+
+    Raises:
+        LLMBError: nothing could be started
+    """
     from llmb_common import submission
 
     place.require_install()
@@ -79,6 +107,7 @@ def start(
         jobs,
         place,
         task_file=task_file,
+        swept=swept,
         again=again,
         chain=chain,
         arrays=arrays,
@@ -93,6 +122,7 @@ def start_round(
     place: Place,
     *,
     task_file: str = "",
+    swept: Sequence[Ask] = (),
     again: bool = False,
     chain: int = 1,
     arrays: bool = True,
@@ -101,19 +131,24 @@ def start_round(
 ) -> Result:
     """Start ``jobs`` together. The same command goes on with a round that was interrupted.
 
-    The jobs of a ``task_file`` have keys of their own, and stay on record for ever.
+    The jobs of a ``task_file`` have keys of their own, and stay on record for ever. Those of a sweep are known by what
+    they are: which of them can run may have changed since.
     """
     from llmb_common.index import find_runs
     from llmb_common.submission.jobs import experiments_of
-    from llmb_common.submission.rounds import digest_of, digest_of_file, open_round
+    from llmb_common.submission.rounds import digest_of, digest_of_file, digest_of_plan, open_round
 
-    digest = digest_of_file(task_file) if task_file else digest_of(jobs, command, chain, *["apart"] * apart)
+    said = jobs if not swept else []
+    digest = digest_of_file(task_file) if task_file else digest_of(said, command, chain, *["apart"] * apart, *swept)
     with open_round(jobs, digest, again=again, say=notice) as this:
         known = {row.key for row in find_runs(place.install, roots=experiments_of(jobs))} - {""}
         if not task_file:
+            names = [str(number) for number in range(1, len(jobs) + 1)]
+            if swept:
+                names = _numbered([digest_of_plan(job.plan) for job in jobs])
             jobs = [
-                replace(job, options=replace(job.options, key=f"{command}:{this.name}:{number}"))
-                for number, job in enumerate(jobs, 1)
+                replace(job, options=replace(job.options, key=f"{command}:{this.name}:{name}"))
+                for name, job in zip(names, jobs, strict=True)
             ]
             if this.begun is not None:
                 notice(f"continuing the interrupted submission that began at {clock(this.begun)}")
@@ -128,6 +163,16 @@ def start_round(
     if not this.over:
         return replace(result, hint=f"{result.hint}\nrun the same command again to start the missing ones".lstrip())
     return result
+
+
+def _numbered(names: Sequence[str]) -> list[str]:
+    """Each with how often it was there before and now: ``a.1``, ``b.1``, ``a.2``."""
+    seen = Counter[str]()
+    found = []
+    for name in names:
+        seen[name] += 1
+        found.append(f"{name}.{seen[name]}")
+    return found
 
 
 def _submit_all(jobs: Sequence[Job], chain: int, *, arrays: bool) -> list[tuple[str, RunRecord | LLMBError]]:

@@ -11,7 +11,7 @@ from llmb_common.strict_yaml import read_text
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask
 
-_LATER = ("image",)
+_LATER = ("image", "megatron")
 """Fields of an ``Ask`` that older versions lack: where they say nothing, jobs keep the names that those gave them."""
 
 

@@ -33,6 +33,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from llmb_common.errors import ConfigError, located
+from llmb_common.request.settings import settings_of
 from llmb_common.strict_yaml import convert, load_text
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask
@@ -47,7 +48,7 @@ At = Callable[[str], str]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Repeats = Annotated[int, msgspec.Meta(ge=1, le=10000)]
 Words = str | tuple[str, ...]
-Value = str | int | bool
+Value = str | int | bool | float
 Values = dict[str, Value | tuple[Value, ...]]
 """Of each name one value, or a list: a sweep."""
 
@@ -64,6 +65,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     time_limit: str | Positive | None = None
     env: Values = {}
     set: Values = {}
+    megatron: Values = {}
     slurm: dict[str, str | int | None] = {}
     force: bool | None = None
     preflight: str | None = None
@@ -192,6 +194,8 @@ def _said(settings: Settings) -> dict[str, list[str]]:
     found = {name: _words(value) for name in NAMED if (value := getattr(settings, name, None))}
     columns = columns_of([f"{name}={','.join(_words(value))}" for name, value in settings.set.items()])
     found |= {name: values.split(",") for name, values in columns.items()}
+    settings_of([f"{name}={_words(values)[0]}" for name, values in settings.megatron.items()], "megatron")
+    found |= {name: _words(values) for name, values in settings.megatron.items()}
     for name, values in settings.env.items():
         found[name] = _words(values)
         for value in found[name]:

@@ -1,21 +1,24 @@
 """What is varied of a job: dimensions, every combination of their values, and which of these can be planned.
 
-A dimension is a column (``tp``), a variable of the job (``NCCL_ALGO``), or what a job is asked for by (``size``,
+A dimension is a column (``tp``), a variable of the job (``NCCL_ALGO``), a setting of the framework
+(``model.moe_token_dispatcher_type``), or what a job is asked for by (``size``,
 ``dtype``, ``scale``, ``engine``, ``image``, ...). Dimensions that are zipped change together: ``tp=1,2 pp=4,2`` is two
 combinations.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
+import msgspec
+
 from llmb_common.errors import RequestError, did_you_mean
-from llmb_common.planning.job_plan import plan_as_dict
+from llmb_common.request.settings import is_setting
 from llmb_common.request.variables import COLUMNS, VARIABLES
+from llmb_common.submission.rounds import digest_of_plan
 from llmb_run.place import Place
 from llmb_run.starting.requests import FIELDS, Ask, Asked, Refused, plan_each
 from llmb_run.starting.said import check_job_variable, columns_of
@@ -53,19 +56,14 @@ def once_each(outcomes: Iterable[Asked | Refused]) -> tuple[list[Asked], list[Re
         if isinstance(outcome, Refused):
             refused.append(outcome)
             continue
-        first = known.setdefault(_job(outcome), outcome)
+        said = msgspec.structs.replace(outcome.plan, overridden=())
+        first = known.setdefault(digest_of_plan(said), outcome)
         if first.ask.varied == outcome.ask.varied:
             planned.append(outcome)
         else:
             error = RequestError(f"the same job as {first.ask.combination}", remedy="leave it out", code="same-job")
             refused.append(Refused(outcome.ask, error))
     return planned, refused
-
-
-def _job(asked: Asked) -> str:
-    """The same for plans that differ in nothing but what was said of them."""
-    plan = plan_as_dict(asked.plan) | {"overridden": None, "preflight": None}
-    return json.dumps(plan, sort_keys=True)
 
 
 def combinations(dimensions: Dimensions, zipped: Sequence[Dimensions] = ()) -> list[dict[str, str]]:
@@ -126,6 +124,8 @@ def changed(ask: Ask, changes: Mapping[str, str]) -> Ask:
 def _with(ask: Ask, name: str, value: str) -> Ask:
     if name in COLUMNS.values():
         return replace(ask, columns={**ask.columns, **columns_of([f"{name}={value}"])})
+    if is_setting(name):
+        return replace(ask, megatron={**ask.megatron, name: value})
     if name in NAMED:
         return replace(ask, **{name: value})  # type: ignore[arg-type]  # all of them are texts
     check_job_variable(name, value, name)
@@ -139,6 +139,8 @@ def dimension(text: str) -> str:
         RequestError: it is none
     """
     name = text.strip().replace("-", "_")
+    if is_setting(name):
+        return name
     lower = FIELDS.get(name.upper(), {"model_size": "size"}.get(name.lower(), name.lower()))
     if lower in NAMED or lower in COLUMNS.values():
         return lower
@@ -148,7 +150,8 @@ def dimension(text: str) -> str:
     near = did_you_mean(name.upper(), known) if name.upper() in known else did_you_mean(lower, known)
     raise RequestError(
         f"{text!r} cannot be varied{near}",
-        remedy=f"a column ({', '.join(COLUMNS.values())}), {', '.join(NAMED)}, or a variable of the job (NCCL_ALGO)",
+        remedy=f"a column ({', '.join(COLUMNS.values())}), {', '.join(NAMED)}, a variable of the job (NCCL_ALGO), "
+        "or a setting of Megatron-Bridge (model.moe_token_dispatcher_type)",
         code="unknown-dimension",
     )
 

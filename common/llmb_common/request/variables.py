@@ -100,7 +100,9 @@ VARIABLES: dict[str, Variable] = {
     ),
     **dict.fromkeys(COLUMNS, Variable("override one column of the configuration", "the configuration's")),
     "MEGATRON_SETTINGS": Variable(
-        "Megatron-Bridge settings, such as ddp.overlap_grad_reduce=true; separated by semicolons", option="--megatron", metavar="SETTING"
+        "Megatron-Bridge settings, such as ddp.overlap_grad_reduce=true",
+        option="--megatron",
+        metavar="SETTING",
     ),
     "SBATCH_ACCOUNT": Variable("Slurm account", SITE),
     "SBATCH_PARTITION": Variable("Slurm partition", SITE),

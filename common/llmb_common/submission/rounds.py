@@ -23,7 +23,7 @@ from pathlib import Path
 
 from llmb_common.errors import RecordError
 from llmb_common.files import try_lock
-from llmb_common.planning.job_plan import plan_as_dict
+from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.runs.paths import experiments_folder
 from llmb_common.submission.jobs import Job
 
@@ -47,11 +47,17 @@ def digest_of(jobs: Sequence[Job], *more: object) -> str:
     plans: dict[int, str] = {}
     for job in jobs:
         if id(job.plan) not in plans:
-            plans[id(job.plan)] = json.dumps(plan_as_dict(job.plan), sort_keys=True)
+            plans[id(job.plan)] = digest_of_plan(job.plan)
     digest = hashlib.sha256(repr((os.getuid(), more)).encode())
     for job in jobs:
         digest.update(f"\0{plans[id(job.plan)]}\0{job.recipe_folder}\0{job.options}".encode())
     return digest.hexdigest()[:16]
+
+
+def digest_of_plan(plan: JobPlan) -> str:
+    """The same for plans of the same job. Predictions change with each run that has ended."""
+    text = json.dumps(plan_as_dict(plan) | {"preflight": None}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def digest_of_file(task_file: str) -> str:

@@ -1,0 +1,74 @@
+"""``llmb-run sweep``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from llmb_common.envelope import Result
+from llmb_run import options
+from llmb_run.app import Command
+
+
+@click.command(cls=Command)
+@options.workloads
+@options.sizes
+@options.dtypes
+@options.scales
+@options.several(
+    "--vary",
+    metavar="NAME=VALUE,VALUE",
+    help="A column, a variable of the job, or size, dtype, scale, engine, image, variant; repeatable.",
+)
+@options.several("--zip", "zipped", metavar="'NAME=V,V NAME=V,V'", help="What changes together; repeatable.")
+@click.option("--repeats", metavar="N", type=click.IntRange(1, 100), default=1, help="Runs of each combination.")
+@options.spread_nodes
+@options.job_settings
+@options.after
+@options.dry_run
+@options.flag("--again", help="Start all of them, even where an interrupted sweep could go on.")
+@options.detach
+@options.no_array
+@options.json
+def command(
+    workload: tuple[str, ...],
+    size: tuple[str, ...],
+    dtype: tuple[str, ...],
+    scale: tuple[str, ...],
+    vary: tuple[str, ...],
+    zipped: tuple[str, ...],
+    repeats: int,
+    spread_nodes: bool,
+    after: tuple[str, ...],
+    dry_run: bool,
+    again: bool,
+    detach: bool,
+    no_array: bool,
+    **settings: Any,
+) -> Result:
+    """Try every combination of settings, and rank them with `results --rank`.
+
+    All are planned first: what cannot divide, fit or be is listed with its reason, and the others are shown with the
+    memory and time that they are predicted to take, before anything starts.
+
+    \b
+    llmb-run sweep -w llama3.1 -s 8b --dtype bf16 --scale 8 --vary tp=1,2,4 --vary NCCL_ALGO=Ring,Tree
+    llmb-run sweep -w llama3.1 -s 8b --dtype bf16 --scale 8 --zip 'tp=1,2 mbs=1,2' --repeats 3 --dry-run
+    """
+    from llmb_common.errors import RequestError
+    from llmb_run.place import Place
+    from llmb_run.starting.requests import ask_of
+    from llmb_run.starting.sweeping import dimensions_said, start_sweep
+    from llmb_run.starting.sweeps import sweep
+    from llmb_run.words import split
+
+    place, base = Place(), ask_of(**settings)
+    said = {"workload": split(workload), "size": split(size), "dtype": split(dtype), "scale": split(scale)}
+    dimensions, zipped_dimensions = dimensions_said(vary, zipped, base, said)
+    if spread_nodes and repeats == 1:
+        raise RequestError("--spread-nodes is about several repeats", remedy="--repeats N, or leave it out")
+    asks = sweep(base, place, dimensions, zipped_dimensions, repeats=repeats)
+    return start_sweep(
+        asks, place, dry_run=dry_run, again=again, after=after, detach=detach, arrays=not no_array, apart=spread_nodes
+    )

@@ -1,0 +1,63 @@
+"""The command that asks for a plan: what a person pastes to run it again."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from llmb_common.engines import image_file_name
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.recipes.recipe import Recipe
+
+_SWITCHES = {"nccl_trace": "ENABLE_NCCLTRACE", "vboost": "ENABLE_VBOOST", "cpu_pinning": "CPU_PER_TASK_PINNING"}
+
+
+def command_for(plan: JobPlan, recipe: Recipe) -> str:
+    """``llmb-run single -w ... --set tp=2``: the same configuration, with the recipe's own number of steps."""
+    return f"llmb-run single {shlex.join(_words(plan, recipe))}"
+
+
+def _words(plan: JobPlan, recipe: Recipe) -> Iterator[str]:
+    yield from ("-w", plan.workload, "-s", plan.model_size, "--dtype", plan.dtype, "--scale", str(plan.gpus))
+    yield from ("--gpu-type", plan.gpu_type, "--variant", plan.variant)
+    if plan.engine != recipe.engine:
+        yield from ("--engine", plan.engine)
+    if plan.image is not None and Path(plan.image).name != image_file_name(recipe.engines.get(plan.engine, "")):
+        yield from ("--image", plan.image)
+    for column in plan.overridden:
+        yield from ("--set", f"{column}={_word(getattr(plan, column))}")
+    for name, value in plan.megatron.items():
+        yield from ("--megatron", f"{name}={'none' if value is None else _word(value)}")
+    for name, value in _environment(plan, recipe).items():
+        yield from ("--env", f"{name}={value}")
+    if plan.profile is not None:
+        yield "--profile"
+    documented = {gpus for row in recipe.rows_for(plan.gpu_type, size=plan.model_size) for gpus in row.scales}
+    if plan.gpus not in documented:
+        yield "--force"
+
+
+def _environment(plan: JobPlan, recipe: Recipe) -> dict[str, str]:
+    """The caller's variables, and those of ``launch.sh`` that have no option."""
+    found = {name: item.value for name, item in plan.env.items() if item.source == "environment"}
+    found |= {name: _word(getattr(plan, field)) for field, name in _SWITCHES.items() if getattr(plan, field)}
+    if plan.fp8_recipe is not None and plan.fp8_recipe != recipe.variant(plan.variant).fp8_recipe:
+        found["FP8_RECIPE"] = plan.fp8_recipe
+    if plan.moe_routing == "balanced":
+        found["MOE_ROUTING"] = "balanced"
+    if plan.checkpoint.enabled:
+        found["ENABLE_CHECKPOINT"] = "true"
+    return found
+
+
+def _word(value: object) -> str:
+    """As options take it."""
+    if value is None:
+        return "NA"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return f"[{','.join(map(_word, value))}]" if isinstance(value, list) else str(value)
