@@ -105,6 +105,15 @@ DATA: dict[str, dict[str, str]] = {
     },
     "plan": _PLAN,
     "single, submit, bulk, retry": _JOBS,
+    "sweep": {
+        **_JOBS,
+        "planned[]": "the combinations that can run",
+        "planned[].combination": "the value in each dimension",
+        "planned[].plan": "the plan",
+        "refused[]": "those that cannot",
+        "refused[].combination": "the value in each dimension",
+        "refused[].error": "why",
+    },
     "repeat": {**_JOBS, "same": "whether nothing differs", "differences": "each with what, then, now and detail"},
     "accept": {
         "schema": "1, the format of this object",
@@ -173,6 +182,7 @@ DATA: dict[str, dict[str, str]] = {
         "runs[]": "the keys of a run, and [Runs](columns.md#runs)",
         "groups[]": "[Configurations](columns.md#configurations)",
         "next": "what to do next: command and reason",
+        "boards": "with `--rank`: each model's title, what differs, lines, fastest first, and the fastest's command",
         "scaling": "with `--scaling`: [lines of points](columns.md#scaling)",
         "history": "with `--history`: [configurations over time](columns.md#history)",
         "steps": "with `--iterations`: [steps](columns.md#steps)",

@@ -13,9 +13,12 @@ import pytest
 from layout import WIDTHS, hidden, overlaps
 from playwright.sync_api import Browser, Page
 
+from llmb_run.place import Place
 from llmb_run.reporting.html import page as html_page
-from llmb_run.reporting.report import MOST_POINTS, Report
+from llmb_run.reporting.report import MOST_POINTS, Report, build
+from llmb_run.results.selected import selected
 from support.report_site import HOSTILE
+from support.runs import make_run, steady_log
 
 THEMES = ("light", "dark")
 FAIL = "llama3.1 70b mbridge fp8 (cs) on 64 h100"
@@ -115,7 +118,7 @@ def test_no_other_script_runs(browser: Browser, report_file: Path) -> None:
 def test_verdicts_come_first_and_the_worst_is_chosen(page: Page) -> None:
     headings = page.locator("h2").all_inner_texts()
     assert [heading.partition(":")[0] for heading in headings] == [
-        *("Verdicts", "Steps", "Scaling", "Runs", "Nodes", "Differences", "Evidence")
+        *("Verdicts", "Steps", "Sweeps", "Scaling", "Runs", "Nodes", "Differences", "Evidence")
     ]
     assert cells(page, "#groups", "verdict")[0].startswith("✗ fail")
     conclusion = page.locator("#conclusion").inner_text()
@@ -288,3 +291,27 @@ def test_runs_of_the_same_second_have_a_time_axis_that_can_be_read(browser, repo
         labels = axis_labels(page, "history", "date (UTC)")
         assert labels
         assert [label for label in labels if not re.fullmatch(r"1[12]:\d\d:\d\d", label)] == [], "a time, not .950"
+
+
+def test_a_sweep_has_a_table_and_a_chart_for_each_dimension(browser: Browser, tmp_path: Path) -> None:
+    swept = {
+        "MODEL_SIZE": "8b",
+        "JOB_TOTAL_GPUS": "8",
+        "GPU_TYPE": "h100",
+        "DTYPE": "bf16",
+        "LLMB_INSTALL": str(tmp_path),
+    }
+    for tp, algorithm, milliseconds in (("1", "Ring", 9000), ("1", "Tree", 9010), ("2", "Ring", 11000)):
+        make_run(tmp_path, log=steady_log(milliseconds), variables=swept | {"TP": tp, "NCCL_ALGO": algorithm})
+    make_run(tmp_path, state="NODE_FAIL", variables=swept | {"TP": "2", "NCCL_ALGO": "<b>Tree</b>"})
+    place, file = Place(tmp_path), tmp_path / "report.html"
+    file.write_text(html_page(build(selected(place, (), {}), place)), encoding="utf-8")
+    for width in (1440, 390):
+        with shown(browser, file, width=width) as found:
+            assert cells(found, "#sweep-boards table", "place") == ["1=", "1=", "3", "–"]
+            assert cells(found, "#sweep-boards table", "NCCL_ALGO")[3] == "<b>Tree</b>"
+            assert found.locator("#sweep-boards code").inner_text().endswith("--set tp=1 --env NCCL_ALGO=Ring")
+            assert found.locator("#sweep-boards figcaption").all_inner_texts() == ["tp", "NCCL_ALGO"]
+            names = found.locator("#sweep-boards .chart svg").all()
+            assert len(names) == 2
+            assert hidden(found) == []

@@ -44,7 +44,7 @@ def requests(value: str, good: str = "x") -> Iterator[tuple[Words, str, Words]]:
             item
             for item in command.params
             if item.required
-            or (words[0] in ("submit", "sweep", "health") and item.name == "workload")
+            or (words[0] in ("submit", "sweep", "ab", "health") and item.name == "workload")
             or (words[0] == "sweep" and item.name == "vary")
         ]
         places = [parameter for parameter in command.params if isinstance(parameter, click.Argument)]
@@ -153,7 +153,7 @@ ANYTHING = {
     ("report", "--html"),
     *(
         (command, option)
-        for command in ("health", "plan", "single", "submit", "sweep")
+        for command in ("health", "plan", "single", "submit", "sweep", "ab")
         for option in ("--image", "--nodelist", "--exclude", "--reservation")
     ),
 }

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 @click.option("--window", metavar="FIRST-LAST", help="Measure these iterations instead of the documented ones.")
 @options.flag("--iterations", help="Print every step of every run instead, as CSV or JSON.")
 @options.flag("--group", help="One line and one verdict for the repeats of each configuration.")
+@options.flag("--rank", help="Configurations by their speed, what cannot be told apart, and the fastest's command.")
 @options.flag("--scaling", help="Efficiency against the smallest number of GPUs, beside the published one.")
 @options.flag("--history", help="Each configuration over time: since when it has been slower, and what changed.")
 @options.flag("--alarm", help="For cron: print nothing, or a line and exit status 1 if one became slower.")
@@ -45,6 +46,7 @@ def command(
     window: str | None,
     iterations: bool,
     group: bool,
+    rank: bool,
     scaling: bool,
     history: bool,
     alarm: bool,
@@ -54,7 +56,7 @@ def command(
 
     RUNS are run ids, names, job ids or folders; without any, all runs of the installation that match the options. First
     the verdict over the repeats of each configuration, then the 50 newest runs, then what to do next.
-    Exit status 1 if a run did not succeed.
+    Exit status 1 if a run did not succeed; with --rank, if a model has no run with a time.
     """
     from llmb_common.errors import RequestError, did_you_mean
     from llmb_common.timing.statistics import read_window
@@ -70,9 +72,10 @@ def command(
             f"--format {output} is unknown{did_you_mean(output, ('table', 'csv', 'json'))}",
             remedy="table, csv or json",
         )
-    if iterations + group + scaling + (history or alarm) > 1:
+    if iterations + group + rank + scaling + (history or alarm) > 1:
         raise RequestError(
-            "--iterations, --group, --scaling and --history or --alarm cannot be combined", remedy="choose one"
+            "--iterations, --group, --rank, --scaling and --history or --alarm cannot be combined",
+            remedy="choose one",
         )
     if alarm and output == "csv":
         raise RequestError("--alarm is a line of text", remedy="without --format csv, or with --json")
@@ -80,6 +83,8 @@ def command(
     if alarm:
         return _alarm(output, place, runs, filters, measured)
     found = selected(place, runs, filters, measured)
+    if rank:
+        return _ranking(output, found, place)
     if group or scaling or history:
         return _in_form(output, *_view(found, place, group=group, scaling=scaling), _status(found))
     if iterations:
@@ -100,6 +105,20 @@ def _plain(output: str, found: list[Measured], most: int | None, *, full_names: 
         lambda: listing(found, most, full_names=full_names),
         lambda: columns.csv_of(RUN, found),
         _status(found),
+    )
+
+
+def _ranking(output: str, found: list[Measured], place: Place) -> Result:
+    """Configurations by their speed. One that failed is an outcome, as long as another one has a time."""
+    from llmb_run.results.ranking import boards, ranking_as_dict, ranking_csv, ranking_text
+
+    made = boards(found, place)
+    return _in_form(
+        output,
+        lambda: {"boards": ranking_as_dict(made)},
+        lambda: ranking_text(made),
+        lambda: ranking_csv(made),
+        0 if all(board.command for board in made) else 1,
     )
 
 

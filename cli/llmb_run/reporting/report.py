@@ -20,6 +20,7 @@ from llmb_run.reporting.hosts import HostLine, host_lines
 from llmb_run.reporting.steps import Steps, steps_of
 from llmb_run.results.groups import GROUP, group
 from llmb_run.results.measuring import Measured, reference_lines
+from llmb_run.results.ranking import boards, ranking_as_dict
 from llmb_run.results.run_columns import RUN, as_dict
 from llmb_run.results.series import SCALING, history_lines, scales_of, scaling_lines
 
@@ -54,6 +55,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     conclusion: Conclusion
     groups: tuple[dict[str, Any], ...]
     runs: tuple[ReportRun, ...]
+    sweeps: tuple[dict[str, Any], ...]
+    """What ``results --rank`` says of configurations that differ in more than their scale and precision."""
     scaling: tuple[ScalingLine, ...]
     scales: tuple[list[dict[str, Any]], ...]
     """The rows of each of ``scaling``."""
@@ -86,6 +89,7 @@ def build(found: Sequence[Measured], place: Place, title: str = "LLMB report") -
         conclusion=conclude(groups, [run.result for run in runs], hosts),
         groups=groups,
         runs=runs,
+        sweeps=_sweeps(found, place),
         scaling=tuple(lines),
         scales=tuple([columns.as_dict(SCALING, row) for row in scales_of(line)] for line in lines),
         histories=tuple(history_lines(found)),
@@ -93,6 +97,15 @@ def build(found: Sequence[Measured], place: Place, title: str = "LLMB report") -
         hosts=hosts,
         references=tuple(reference_lines(found)),
     )
+
+
+_DOCUMENTED = {"gpus", "gbs", "dtype", "fp8_recipe", "software"}
+"""What configurations differ in that nobody varied."""
+
+
+def _sweeps(found: Sequence[Measured], place: Place) -> tuple[dict[str, Any], ...]:
+    made = ranking_as_dict(boards(found, place))
+    return tuple(board for board in made if board["command"] and not {*board["differing"]} <= _DOCUMENTED)
 
 
 def _run(item: Measured, most: int) -> ReportRun:

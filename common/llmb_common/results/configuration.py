@@ -67,9 +67,10 @@ def told_apart(plans: Sequence[JobPlan]) -> dict[str, list[str]]:
     found = {name: values for name, values in found.items() if len(set(values)) > 1}
     if "gpus" in found:
         found.pop("gpus_per_node", None)  # on one machine, the same again
-    images = found.get("image", [])
-    names = [Path(image).name for image in images]
-    return found | ({"image": names} if images and len({*names}) == len({*images}) else {})
+    images = [Path(image).name for image in found.get("image", [])]
+    if images and len(set(images)) == len(set(found["image"])):
+        found["image"] = images
+    return found
 
 
 def _said(plan: JobPlan) -> dict[str, str]:

@@ -10,7 +10,7 @@ function showHead() {
 }
 
 function showContents() {
-  const sections = [...document.querySelectorAll("main section")];
+  const sections = [...document.querySelectorAll("main section:not([hidden])")];
   at("contents").append(...sections.map((section) => element("a", { href: `#${section.id}` }, section.querySelector("h2").textContent.split(":")[0])));
 }
 

@@ -18,6 +18,7 @@ at("whole-range").addEventListener("change", () => redraw(filters.runs()));
 showNodes();
 showDifferences();
 showEvidence();
+let swept = showSweeps();
 showContents();
 let scaled = showScaling();
 // A performance engineer wants one configuration at a time, and the worst first.
@@ -30,6 +31,7 @@ window.addEventListener("resize", () => {
   resizing = setTimeout(() => {
     if (drawnFor === document.documentElement.clientWidth) return;
     drawnFor = document.documentElement.clientWidth;
+    swept = showSweeps();
     scaled = showScaling();
     redraw(filters.runs());
   }, 150);
@@ -41,4 +43,4 @@ window.addEventListener("beforeprint", () => {
   for (const details of document.querySelectorAll("details")) details.open = true;
 });
 // For whoever waits until all is drawn, as a test or a printer does.
-Object.defineProperty(window, "drawn", { get: () => Promise.all([scaled, ...charts]).then(() => true) });
+Object.defineProperty(window, "drawn", { get: () => Promise.all([scaled, swept, ...charts]).then(() => true) });

@@ -1,0 +1,170 @@
+"""``llmb-run sweep``: what will run and what will not, before anything starts, and no job twice."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from llmb_common.index import find_runs
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.recipes.loading import load_recipe
+from llmb_common.results.configuration import configuration_key
+from llmb_common.structs import from_plain
+from llmb_run.main import main
+from llmb_run.starting.command_line import command_for
+from support import instant
+from support.cli import Cli
+from support.crashes import start
+from support.plans import ROOT, plan
+from support.run_site import RunSite
+
+H100 = ("sweep", "-w", "llama3.1", "-s", "8b", "--dtype", "bf16", "--scale", "8", "--gpu-type", "h100", "--dry-run")
+SMOKE = (
+    "sweep",
+    "-w",
+    "llama3.1",
+    "-s",
+    "smoke",
+    "--scale",
+    "2",
+    "--vary",
+    "tp=1,2,3",
+    "--vary",
+    "NCCL_ALGO=Ring,Tree",
+)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """llmb-run on an installation whose jobs are over at once."""
+    instant.install_executor(monkeypatch, tmp_path / "instant")
+    return Cli(RunSite(tmp_path, "instant").install, monkeypatch, capsys)
+
+
+def test_all_is_planned_before_anything_starts(cli: Cli) -> None:
+    done = cli(*H100, "--vary", "tp=1,2,3", "--vary", "mbs=1,4")
+    head, *rows = done.out.splitlines()
+    assert head.split() == ["tp", "mbs", "runs", "GPUs", "memory", "GiB", "step", "s", "known", "from"]
+    assert [row.split()[:3] for row in rows[:3]] == [["1", "1", "1"], ["2", "1", "1"], ["2", "4", "1"]]
+    assert "of 79" in rows[0]
+    assert rows[3].startswith("not run: tp=1 mbs=4: llama3.1 8b bf16 on h100 on 8 GPUs does not fit: ")
+    assert rows[4] == "not run: tp=3 mbs=1; tp=3 mbs=4: 8 GPUs are not divisible by TP*PP*CP = 3*1*2 = 6"
+    assert "3 jobs, nothing started" in done.err
+
+
+def test_programs_read_the_same(cli: Cli) -> None:
+    data = cli(*H100, "--zip", "tp=2,4 mbs=1,2", "--vary", "cp=2,3", "--repeats", "2", "--json").data
+    assert [item["combination"] for item in data["planned"]] == [
+        {"cp": "2", "tp": "2", "mbs": "1"},
+        {"cp": "2", "tp": "4", "mbs": "2"},
+    ]
+    assert [item["plan"]["tp"] for item in data["planned"]] == [2, 4]
+    assert {item["error"]["code"] for item in data["refused"]} == {"does-not-divide"}
+
+
+def test_nothing_that_can_run_is_an_error(cli: Cli) -> None:
+    done = cli(*H100, "--vary", "tp=3,5")
+    assert done.status == 2
+    assert "error: none of 2 combinations can be planned:\nnot run: tp=3: 8 GPUs" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "nothing is varied\n  -> --vary"),
+        (("--vary", "tp=1,2", "--set", "tp=4"), "tp is varied, and set to 4\n"),
+        (("--vary", "scale=8,16"), "scale is varied, and set to 8\n"),
+        (("--vary", "tp=1,2", "--vary", "tp=4"), "--vary: tp is given twice\n  -> give all its values at once"),
+        (
+            ("--zip", "tp=1,2", "pp=1,2"),
+            "got unexpected extra argument (pp=1,2)\n  -> what changes together is one arg",
+        ),
+        (("--tp", "1,2"), "no such option: --tp\n  -> --vary tp=1,2"),
+    ],
+)
+def test_a_mistake_names_what_to_write(cli: Cli, words: tuple[str, ...], said: str) -> None:
+    done = cli(*H100, *words)
+    assert (done.status, done.out) == (2, "")
+    assert said in done.err
+
+
+def test_a_list_elsewhere_names_the_sweep(cli: Cli) -> None:
+    single = ("single", "-w", "llama3.1", "--scale", "8")
+    assert (
+        "-> give it once; llmb-run sweep --vary tp=1,2 tries several"
+        in cli(*single, "--set", "tp=1", "--set", "tp=2").err
+    )
+    assert "-> llmb-run sweep --vary tp=1,2" in cli(*single, "--tp", "1,2").err
+
+
+def test_killed_and_run_again_no_job_is_there_twice(site: Cli) -> None:
+    (instant.folder() / "die after").touch()
+    child = start(lambda: main([*SMOKE, "--no-array"]))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert 1 <= len(instant.accepted()) < 4
+    (instant.folder() / "die after").unlink()
+    done = site(*SMOKE, "--no-array")
+    assert (done.status, len(instant.accepted())) == (0, 4), done.err
+    assert "not run: tp=3 NCCL_ALGO=Ring; tp=3 NCCL_ALGO=Tree: 2 GPUs are not divisible" in done.err
+    runs = find_runs(site.install)
+    assert sorted((run.key.count(":"), run.key.rpartition(".")[2]) for run in runs) == [(2, "1")] * 4
+    assert site(*SMOKE, "--no-array").status == 0
+    assert len(instant.accepted()) == 8, "all are on record: the same command is a new request"
+
+
+SPEEDS = (*SMOKE[:7], "--vary", "tp=1,2", "--vary", "STEP_MS=100,100.1,110,120", "--repeats", "2", "--no-array")
+
+
+def test_runs_are_ranked_and_ties_are_ties(site: Cli) -> None:
+    assert site(*SPEEDS).status == 0
+    (board,) = site("results", "--rank", "--json").data["boards"]
+    assert (board["title"], board["differing"]) == ("llama3.1 smoke mbridge bf16", ["tp", "STEP_MS"])
+    lines = [(line["place"], line["values"]["STEP_MS"], line["runs"]) for line in board["lines"]]
+    assert lines[:4] == [(1, "100", 2)] * 2 + [(1, "100.1", 2)] * 2
+    assert lines[4:] == [(5, "110", 2)] * 2 + [(7, "120", 2)] * 2
+    assert [round(line["behind"], 2) for line in board["lines"][4::2]] == [0.1, 0.2]
+    shown = site("results", "--rank")
+    assert shown.status == 0
+    assert "fastest (4 configurations share the first place): llmb-run single -w pretrain_llama3.1" in shown.out
+    assert board["command"].endswith("--env STEP_MS=100")
+    head, *rows = site("results", "--rank", "--format", "csv").out.splitlines()
+    assert head.startswith("place,tp,STEP_MS,runs,")
+    assert len(rows) == 8
+
+
+def test_a_configuration_that_failed_is_an_outcome_with_its_cause(site: Cli) -> None:
+    assert site(*SPEEDS).status == 0
+    first, other, *_ = dict.fromkeys(re.split("[:.]", key)[2] for _, key in instant.accepted())
+    for number in (1, 2):
+        instant.direct(f"{first}.{number}", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
+    instant.direct(f"{other}.2", "NODE_FAIL")
+    assert site(*SPEEDS).status == 0
+    newest = sorted(find_runs(site.install), key=lambda run: run.created)[-16:]
+    shown = site("results", "--rank", *[run.run_id for run in newest])
+    assert shown.status == 0, "another one has a time"
+    assert len([row for row in shown.out.splitlines() if row.startswith("-") and "out of memory" in row]) == 1
+    assert "1 of 2 runs: " in shown.out
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"TP": "2", "VP": "NA", "NCCL_ALGO": "Ring", "ENABLE_VBOOST": "true", "DTYPE": "bf16"},
+        {"MEGATRON_SETTINGS": "model.recompute_modules=[mlp,core_attn];ddp.bucket_size=none"},
+        {"LLMB_ENGINE": "0.6", "RUN_CONF_IMAGE": "/images/own image.sqsh", "JOB_TOTAL_GPUS": "24", "FORCE": "true"},
+        {"FP8_RECIPE": "ds", "DTYPE": "fp8"},
+    ],
+)
+def test_the_command_of_a_plan_plans_it_again(cli: Cli, asked: dict[str, str]) -> None:
+    first = plan(**{"MODEL_SIZE": "8b", "JOB_TOTAL_GPUS": "8", "GPU_TYPE": "h100", "DTYPE": "fp8"} | asked)
+    words = shlex.split(command_for(first, load_recipe(ROOT / "llama3.1")))
+    done = cli(*words[1:], "--dry-run", "--json")
+    assert done.status == 0, done.err
+    again = from_plain(done.data["jobs"][0]["plan"], JobPlan)
+    assert configuration_key(again) == configuration_key(first)
+    assert Path(str(again.image)).name == Path(str(first.image)).name
