@@ -168,6 +168,7 @@ DATA: dict[str, dict[str, str]] = {
         "runs[].status": "of its log",
         "runs[].why": "the diagnosis: cause, remedy, line, rank, node, witnesses; null: it did not fail",
         "runs[].straggler": "with `--slow`: [whom the others waited for](slow.md#whom-the-others-wait-for)",
+        "runs[].gap": "with `--slow`: against the published result and this site's best of the same work; what differs",
         "causes": "of many runs: each with kind, count, text and nodes",
         "nodes": "of many runs: how often each node was the cause's",
         "keep_out": "nodes to avoid",

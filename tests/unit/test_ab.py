@@ -236,3 +236,24 @@ def test_unequal_work_is_said() -> None:
         "blocks": [],
     }
     assert "not the same work (gbs): the time is for each token and GPU, and this is no gain" in as_text(result)
+
+
+def test_a_slow_run_is_told_what_the_fastest_has_otherwise(site: Site) -> None:
+    """``why --slow``: each difference with the command that shows what it is worth."""
+    ids = []
+    for milliseconds, mbs, algorithm in (("100", "1", "Tree"), ("90", "2", "Ring")):
+        words = ("single", *BASE[1:-2], "--env", f"STEP_MS={milliseconds}", "--env", f"NCCL_ALGO={algorithm}")
+        ids.append(site(*words, "--set", f"mbs={mbs}", "--json").data["jobs"][0]["run_id"])
+    slow, fast = ids
+    (found,) = site("why", "--slow", slow, "--json").data["runs"]
+    gap = found["gap"]
+    assert (gap["best"], gap["slower"]) == (fast, pytest.approx(100 / 90 - 1, abs=0.002))
+    told = {item["name"]: (item["kind"], item["here"], item["there"], item["test"]) for item in gap["differences"]}
+    command = f"llmb-run ab --base {slow} --change"
+    assert told["mbs"] == ("setting", "1", "2", f"{command} mbs=2")
+    assert told["env NCCL_ALGO"] == ("setting", "Tree", "Ring", f"{command} NCCL_ALGO=Ring")
+    assert set(told) == {"mbs", "env NCCL_ALGO", "env STEP_MS"}
+    text = site("why", "--slow", slow).out
+    assert f"{fast}: this run takes 11.1% more time" in text
+    assert f"{command} mbs=2" in text
+    assert "no faster run of the same work is on record here" in site("why", "--slow", fast).out

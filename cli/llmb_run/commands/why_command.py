@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @options.runs
 @options.filters
-@options.flag("--slow", help="Instead, name the rank that the others waited for in the last steps.")
+@options.flag(
+    "--slow", help="Instead, the rank that others waited for, and what the fastest run of the same work has otherwise."
+)
 @options.json
 def command(runs: tuple[str, ...], slow: bool, **filters: Any) -> Result:
     """Say why runs failed: the first cause, its rank and node, and what to do.
@@ -47,10 +49,11 @@ def command(runs: tuple[str, ...], slow: bool, **filters: Any) -> Result:
 
 
 def _slow(place: Place, names: Sequence[str], filters: dict[str, Any]) -> Result:
-    """Who kept the others waiting, of each run that recorded it."""
+    """Who kept the others waiting, and what each run has otherwise than the best of the same work here."""
     import msgspec
 
     from llmb_common.runs.evidence.stragglers import FILE, straggler_in
+    from llmb_run.comparing.gap import gap_of, lines_of
     from llmb_run.selecting import load_rows, one_folder, run_filter, select_rows
     from llmb_run.terminal import labelled
 
@@ -63,7 +66,15 @@ def _slow(place: Place, names: Sequence[str], filters: dict[str, Any]) -> Result
         nobody = "nobody kept the others waiting" if (folder / FILE).exists() else "its ranks recorded no waits"
         text += labelled("run", [f"{record.paths.run_id}  {record.paths.name}"])
         text += labelled("slow", [item.text if item else nobody])
-        found.append({"run": record.paths.run_id, "straggler": msgspec.to_builtins(item) if item else None})
+        gap = gap_of(record, place)
+        text += "".join(labelled(name, lines) for name, lines in lines_of(gap))
+        found.append(
+            {
+                "run": record.paths.run_id,
+                "straggler": msgspec.to_builtins(item) if item else None,
+                "gap": msgspec.to_builtins(gap),
+            }
+        )
     return Result({"runs": found}, text)
 
 
