@@ -370,3 +370,58 @@ def test_what_all_nodes_fail_of_is_the_sites_fault_and_excludes_none(tmp_path: P
     nodes["n3"] = fleet()["n3"]
     keep_out(tmp_path, Health(judge(list(nodes), nodes, needs()), nodes), days=1)
     assert [item.node for item in exclusions(tmp_path)] == ["n1", "n2", "n4"]
+
+
+LIMITS: list[tuple[Change, Change, str]] = [
+    (gpu(utilization=20.0), gpu(utilization=20.1), "gpu-in-use"),
+    (gpu(memory_used_mib=2047.0), gpu(memory_used_mib=2048.0), "gpu-in-use"),
+    (part("system", nofile=65_536), part("system", nofile=65_535), "open-files"),
+    (part("system", memlock=32 << 30), part("system", memlock=(32 << 30) - 1), "memlock"),
+    (part("system", first_outgoing_port=30_000), part("system", first_outgoing_port=29_999), "ports"),
+    (part("system", idle_states=3), part("system", idle_states=2), "cpu-speed"),
+    (part("system", shm_size=8 << 30, shm_free=8 << 30), part("system", shm_free=(8 << 30) - 1), "shared-memory"),
+    (logged("mlx5_core 0000:5e:00.0 ib3: x"), logged("mlx5_core 0000:5e:00.0 ib3: lost carrier"), "link-flaps"),
+    (
+        logged("EXT4-fs: Remounting filesystem read-only", age=86_401),
+        logged("EXT4-fs: Remounting filesystem read-only", age=86_400),
+        "kernel-log",
+    ),
+]
+"""What just passes, and what does not any more."""
+
+
+@pytest.mark.parametrize(("fine", "wrong", "check"), LIMITS)
+def test_limits_are_where_they_are_said_to_be(fine: Change, wrong: Change, check: str) -> None:
+    before, after = (
+        {remark.level for remark in checked(change, needs())["n2"].remarks if remark.check == check}
+        for change in (fine, wrong)
+    )
+    assert after
+    assert before != after
+
+
+DRIFTING: list[tuple[str, Change, str]] = [
+    ("CUDA of the driver", part("gpus", cuda="12.8"), "12.8"),
+    ("operating system", part("software", os="Rocky 9"), "Rocky 9"),
+    ("OFED", part("software", ofed="24.10"), "24.10"),
+    ("Enroot", part("software", enroot="3.5.0"), "3.5.0"),
+    ("settings of Enroot", part("software", enroot_settings={"B": "2", "A": "1"}), "A=1 B=2"),
+    ("CPU", part("machine", cpu="another"), "another"),
+    ("kernel parameters", part("system", cmdline="ro"), "ro"),
+    ("page size", part("system", page_size=65536), "65536"),
+    ("virtual machine", part("system", virtual=True), "True"),
+    ("VBIOS", gpu(vbios="97"), "97"),
+    ("firmware of adapters", port("mlx5_1", firmware="28.1"), "MT4129 28.1"),
+    ("model of adapters", whole(ports=(Port(name="a", board="MT_2"), Port(name="b", board="MT_1"))), "MT_1 MT_2"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "value"), DRIFTING)
+def test_what_should_be_the_same_on_all_nodes_is_compared(name: str, change: Change, value: str) -> None:
+    usual = {n: part("software", ofed="24.07", enroot_settings={"A": "1"})(f) for n, f in fleet(nodes=3).items()}
+    usual = {n: whole(ports=(Port(name="a", board="MT_0"),))(part("machine", cpu="x")(f)) for n, f in usual.items()}
+    found = drift([usual["n1"], usual["n2"], change(usual["n3"])])
+    assert list(found) == [name]
+    ((_, most), (odd, one)) = found[name].items()
+    assert (most, one) == (["n1", "n2"], ["n3"])
+    assert value in odd

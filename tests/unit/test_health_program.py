@@ -149,6 +149,8 @@ def test_what_a_plan_needs_is_found_in_it() -> None:
     found = needs_of(usual)
     assert (found.gpu_type, found.gpus_per_node, found.nodes) == (usual.gpu_type, usual.gpus_per_node, usual.nodes)
     assert (found.dispatcher, found.image) == ("", usual.image)
+    assert (found.device, found.slurm, found.mounts) == (usual.device, usual.slurm, usual.mounts)
+    assert found.env == {name: item.value for name, item in usual.env.items()}
     assert {"installation", "workload", "/tmp"} <= set(found.folders)
     beyond = function_plan(MODEL_SIZE="deepseek_v3", DTYPE="fp8", GPU_TYPE="h100", JOB_TOTAL_GPUS="1024")
     assert (beyond.ep, needs_of(beyond).dispatcher) == (64, "hybridep")

@@ -37,6 +37,7 @@ class Bench:
         self.slow_nodes: dict[str, float | str] = {}
         self.slow_pairs: dict[frozenset[str], float | str] = {}
         self.silent: set[str] = set()
+        self.broken: dict[str, str] = {}
         self.asked: list[list[tuple[str, ...]]] = []
 
     @property
@@ -46,7 +47,10 @@ class Bench:
     def run(self, argv: Sequence[str], seconds: float, *, inside: Any = None, nodes: Sequence[str] = ()) -> Answer:
         spec = msgspec.json.decode(argv[5])
         self.asked.append([tuple(group["nodes"]) for group in spec["groups"] if len(group["nodes"]) > 1])
-        lines = [line for node in nodes if node not in self.silent for line in self._said(node, spec)]
+        broken = {node: {"looks": {"error": why}} for node, why in self.broken.items()}
+        lines = [line for node in broken if node in nodes for line in frames(node, broken[node])]
+        left = [node for node in nodes if node not in self.silent and node not in broken]
+        lines += [line for node in left for line in self._said(node, spec)]
         return Answer(0, "\n".join(lines).encode())
 
     def unreached(self, answer: Answer) -> Sequence[str]:
@@ -164,6 +168,20 @@ def test_a_node_that_says_nothing_under_load_fails_and_its_partner_is_tried_agai
     found = found_by(bench, tmp_path)
     assert list(found) == ["n2"]
     assert bench.asked[1:] == [[("n1", "n3")]]
+
+
+def test_a_node_on_which_nothing_can_be_measured_says_why(tmp_path: Path) -> None:
+    bench = Bench()
+    bench.broken = {"n2": "ImportError: no torch"}
+    found = found_by(bench, tmp_path)
+    assert found["n2"] == ("fail", ["nothing could be measured: ImportError: no torch"])
+
+
+def test_one_node_alone_is_not_tried_with_another(tmp_path: Path) -> None:
+    bench = Bench()
+    health = _looked()
+    found = stressed(bench, needs(), replace(health, verdicts=health.verdicts[:1]), tmp_path)
+    assert ([item.status for item in found.verdicts], bench.asked) == (["ok"], [[]])
 
 
 def test_nodes_that_failed_at_rest_are_left_alone(tmp_path: Path) -> None:
