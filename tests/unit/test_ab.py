@@ -194,12 +194,14 @@ def test_killed_at_any_moment_it_goes_on(site: Site) -> None:
 
 
 def test_a_run_can_be_the_base(site: Site) -> None:
-    started = site("single", *BASE[1:], "--set", "mbs=2", "--json")
-    run_id = started.data["jobs"][0]["run_id"] if "jobs" in started.data else started.data["runs"][0]["run_id"]
+    """With all that was asked of it, and is not said again: columns, variables, settings of the framework."""
+    asked = ("--set", "mbs=2", "--megatron", "ddp.overlap_grad_reduce=false")
+    run_id = site("single", *BASE[1:], *asked, "--json", ENABLE_VBOOST="true").data["jobs"][0]["run_id"]
     done = site("ab", "--base", run_id, "--change", "STEP_MS=94", "--json")
     assert (done.status, done.data["answer"]) == (0, "faster"), done.err
     assert "would be another run today" not in done.err
     assert "mbs=2" in done.data["a"]
+    assert "overlap_grad_reduce" in done.data["a"]
 
 
 @pytest.mark.parametrize(

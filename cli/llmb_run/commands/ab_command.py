@@ -57,7 +57,8 @@ def command(
     llmb-run ab --base RUN --change tp=4
     llmb-run ab -w pretrain_llama3.1 -s 8b --dtype fp8 --scale 8 --change NCCL_ALGO=Ring
 
-    A change is a column (tp=4), a variable of the job (NCCL_ALGO=Ring), or size, dtype, scale, variant, engine, image.
+    A change is a column (tp=4), a variable of the job (NCCL_ALGO=Ring), a setting of Megatron-Bridge
+    (ddp.overlap_grad_reduce=true), or size, dtype, scale, variant, engine, image.
     Both sides run in one allocation where the scheduler can. It ends once the interval excludes no difference, or lies
     within the resolution, and says whether the work was equal, by its losses. After an interruption, whatever its kind,
     run the same command again: it goes on.

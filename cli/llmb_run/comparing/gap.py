@@ -103,7 +103,7 @@ def _difference(record: RunRecord, name: str, here: str, there: str) -> Differen
         kind = "software"
     elif name in EVIDENCE:
         kind = "nodes"
-    elif name in COLUMNS.values() or name.startswith("env ") or name in _NAMED:
+    elif name in COLUMNS.values() or name.startswith(("env ", "megatron.")) or name in _NAMED:
         kind = "setting"
     change = next(_changes(name, there), "")
     test = f"llmb-run ab --base {record.paths.run_id} --change {quote(change)}" if change else ""
@@ -116,8 +116,8 @@ def _changes(name: str, value: str) -> Iterator[str]:
         return
     if name.startswith("env "):
         yield f"{name.removeprefix('env ')}={value}"
-    elif name in COLUMNS.values() or name in _NAMED:
-        yield f"{name}={value}"
+    elif name in COLUMNS.values() or name in _NAMED or name.startswith("megatron."):
+        yield f"{name.removeprefix('megatron.')}={value}"
     elif name in _SWITCHES:
         yield f"{_SWITCHES[name]}={value}"
 

@@ -96,8 +96,8 @@ def as_text(result: Mapping[str, Any]) -> str:
         lines.append(
             f"{counted(found['pairs'], 'pair')} in {counted(len(blocks), 'block')} ({together} in one allocation)"
             f"{f' on {nodes}' if nodes else ''}, {result['gpu_hours']:.2g} GPU-hours; a pair scatters by"
-            f" {found['noise_percent']:.1f} %, and each run of a block is {found['drift_percent']:+.1f} % slower"
-            " than the one before it"
+            f" {found['noise_percent']:.1f} %, and from one run of a block to the next it drifts by"
+            f" {found['drift_percent']:+.1f} %"
         )
         if found["stalls_percent"]:
             lines.append(f"stalled steps make {found['stalls_percent']:+.1f} % of the difference")

@@ -117,6 +117,7 @@ def ask_of_run(record: RunRecord) -> Ask:
     """What asks for the job of a run again, as it would be planned today."""
     plan = record.plan
     environment = {name: item.value for name, item in plan.env.items() if item.source == "environment"}
+    environment |= _launched(plan)
     slurm = {
         name if value is None else f"{name}={value}": "--base"
         for name, value in (plan.slurm.additional if plan.slurm else ())
@@ -134,8 +135,22 @@ def ask_of_run(record: RunRecord) -> Ask:
         time_limit=plan.time_limit,
         environment=environment,
         columns={name: _word(getattr(plan, name)) for name in plan.overridden},
+        megatron={name: item if isinstance(item, str) else json.dumps(item) for name, item in plan.megatron.items()},
         slurm=slurm,
+        force=True,  # it has run
     )
+
+
+def _launched(plan: JobPlan) -> dict[str, str]:
+    """The variables of ``launch.sh`` that a plan shows, and that no option gives."""
+    slurm = plan.slurm
+    known = {
+        "ENABLE_VBOOST": "true" if plan.vboost else None,
+        "CPU_PER_TASK_PINNING": str(plan.cpu_pinning) if plan.cpu_pinning else None,
+        "SBATCH_ACCOUNT": slurm.account if slurm else None,
+        "SBATCH_PARTITION": slurm.partition if slurm else None,
+    }
+    return {name: value for name, value in known.items() if value}
 
 
 def _word(value: object) -> str:
@@ -162,5 +177,6 @@ def with_base(record: RunRecord, said: Ask) -> Ask:
         **own,
         environment={**base.environment, **said.environment},
         columns={**base.columns, **said.columns},
+        megatron={**base.megatron, **said.megatron},
         slurm={**base.slurm, **said.slurm},
     )
