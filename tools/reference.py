@@ -16,6 +16,7 @@ from llmb_run.columns import Column, Form
 from llmb_run.results.groups import GROUP
 from llmb_run.results.run_columns import RUN, STEP
 from llmb_run.results.series import HISTORY, SCALING
+from llmb_run.tuning.outcome import ARM
 from tools import pictures
 from tools.reference_page import reference_page
 
@@ -28,6 +29,7 @@ TABLES: tuple[tuple[str, str, Iterable[Column[Any]]], ...] = (
     ("Scaling", "`results --scaling`", SCALING),
     ("History", "`results --history`", HISTORY),
     ("Acceptance", "the workloads of `accept`", WORKLOAD),
+    ("Tuning", "the table of `tune`", ARM),
 )
 
 

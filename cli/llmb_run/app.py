@@ -34,6 +34,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "repeat": "Start a run again, exactly as it was, or show what has changed.",
         "accept": "Run an acceptance campaign: a suite of workloads, a verdict, evidence.",
         "ab": "Compare two configurations: runs in turns on the same nodes, until it is clear.",
+        "tune": "Find the fastest configuration of a job on this machine.",
     },
     "Follow": {
         "jobs": "List runs and their states.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import runpy
 from collections import Counter
@@ -12,6 +13,8 @@ import pytest
 
 from llmb_common.results.decision import decide
 from llmb_common.results.estimate import StepTime, estimate
+from llmb_common.results.surrogate import Point, Seen, Surrogate, likeliest
+from tools import tuning_simulation as tuning
 from tools import verdict_simulation as simulation
 from tools.verdict_simulation import (
     CASES,
@@ -213,3 +216,40 @@ def test_a_simulation_runs_as_a_program(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(SystemExit, match="asked"):
         runpy.run_path(str(simulation.__file__), run_name="__main__")
     runpy.run_path(str(simulation.__file__), run_name="imported")  # nobody asks for trials
+
+
+# Tunings
+
+
+@pytest.mark.parametrize("noise", [tuning.TUNED[1], tuning.OTHERS[1], tuning.OTHERS[4]], ids=lambda noise: noise.title)
+def test_a_tuning_finds_what_is_fast_at_most_at_twice_the_oracles_cost(noise: tuning.Noise) -> None:
+    """Of 12 small spaces, with what chance adds; the page has the tables of 500."""
+    found, known = tuning.tunings(tuning.OTHER_KINDS[0], noise, 12, 1)
+    assert sum(item.loss <= 0.02 for item in found) >= 10
+    assert sum(item.cost for item in found) <= 2.2 * sum(item.cost for item in known)
+
+
+def test_an_oracle_sees_the_base_and_what_is_near_the_fastest() -> None:
+    space = tuning.KINDS[0].make(random.Random(1))
+    known = space.what_matters
+    assert known.best == space.best
+    assert known.logs[0] == space.logs[0]
+    assert all(known.holds)
+    assert max(known.logs[1:]) <= space.best + math.log1p(tuning.MATTERS)
+
+
+def test_a_budget_of_a_tuning_is_never_exceeded() -> None:
+    space = tuning.OTHER_KINDS[0].make(random.Random(2))
+    for budget in (500.0, 3000.0, 6000.0):
+        assert tuning.tune(space, tuning.TUNED[0], random.Random(1), budget).cost <= budget
+
+
+def test_a_drift_is_no_configurations_merit_and_a_slow_node_no_ones_fault() -> None:
+    """The base, run between the others, drifts by 10 %; of the second option one run met a slow node."""
+    points = [Point((0.0,)), Point((1.0,)), Point((2.0,))]
+    turns = [0, 1, 0, 2, 0, 1, 0, 2, 0, 1, 0, 2]
+    true = (0.0, -0.05, 0.02)
+    runs = [Seen(at, true[at] + 0.01 * turn + (0.2 if turn == 5 else 0.0), 0.001) for turn, at in enumerate(turns)]
+    model = Surrogate(points, runs, likeliest(points, runs))
+    assert model.mean(1) - model.mean(0) == pytest.approx(-0.05, abs=0.02)
+    assert model.mean(2) - model.mean(0) == pytest.approx(0.02, abs=0.01)

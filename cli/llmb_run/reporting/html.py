@@ -19,7 +19,7 @@ from llmb_run.reporting.report import Report
 
 _SCRIPTS = (
     *("dom.js", "theme.js", "sorting.js", "head.js", "acceptance.js", "verdicts.js", "filters.js", "charts.js"),
-    *("steps.js", "history.js", "sweep.js", "scaling.js", "runs.js", "evidence.js", "page.js"),
+    *("tuning.js", "steps.js", "history.js", "sweep.js", "scaling.js", "runs.js", "evidence.js", "page.js"),
 )
 """In the order in which they run."""
 

@@ -68,6 +68,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The page's columns of figures: key, heading, unit and how a value is written, for each of its tables."""
     campaign: dict[str, Any] | None = None
     """The verdicts of the acceptance campaign that the runs are of, where they are one's: ``outcome.for_report``."""
+    tuning: dict[str, Any] | None = None
+    """Conclusion, trials and winner of the tuning that the runs are of."""
 
     @property
     def ok(self) -> bool:

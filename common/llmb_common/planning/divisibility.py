@@ -66,6 +66,17 @@ def check_numbers(layout: Layout, model: ShapeOf, sequence_length: int) -> None:
     _check_experts(layout, model)
 
 
+def divides_at_all(layout: Layout) -> bool:
+    """Whether any model can be divided so: a quick look, before one is planned."""
+    try:
+        _check_world(layout)
+        _check_pipeline(layout)
+        _check_batch(layout)
+    except (RequestError, ZeroDivisionError):
+        return False
+    return layout.gpus % (layout.pp * (layout.ep or 1) * (layout.etp or 1)) == 0
+
+
 def check_memory(layout: Layout, model: ShapeOf, *, whole_iteration: bool) -> None:
     """Check what saves memory against each other. ``whole_iteration``: CUDA graphs capture whole steps, not layers.
 

@@ -2,6 +2,7 @@
 
 showHead();
 if (known(report.campaign)) showAcceptance(report.campaign);
+const tuned = known(report.tuning) ? showTuning(report.tuning) : null;
 const groups = showVerdicts((group) => {
   filters.choose({ title: group.title, software: "" });
   at("charts").scrollIntoView();
@@ -43,4 +44,4 @@ window.addEventListener("beforeprint", () => {
   for (const details of document.querySelectorAll("details")) details.open = true;
 });
 // For whoever waits until all is drawn, as a test or a printer does.
-Object.defineProperty(window, "drawn", { get: () => Promise.all([scaled, swept, ...charts]).then(() => true) });
+Object.defineProperty(window, "drawn", { get: () => Promise.all([tuned, scaled, swept, ...charts]).then(() => true) });

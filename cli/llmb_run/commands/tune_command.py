@@ -1,0 +1,96 @@
+"""``llmb-run tune``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from llmb_common.envelope import Result
+from llmb_run import options
+from llmb_run.app import Command
+
+
+@click.command(cls=Command)
+@options.workload
+@options.size
+@options.dtype
+@options.scale
+@options.several(
+    "--vary",
+    metavar="NAME=VALUE,VALUE",
+    help="Values of a setting, in place of those that tune finds; a single one keeps it fixed; repeatable.",
+)
+@options.flag("--only", help="Vary nothing but what --vary names, in all combinations.")
+@click.option(
+    "--budget", metavar="HOURS", type=click.FloatRange(min=0, min_open=True), help="Most GPU-hours. Default: no limit."
+)
+@click.option(
+    "--within",
+    metavar="PERCENT",
+    type=click.FloatRange(min=0.1, max=50),
+    default=2.0,
+    help="Stop when nothing is likely to be faster by more than this. Default: 2.",
+)
+@click.option(
+    "--trial-steps",
+    metavar="N",
+    type=click.IntRange(min=6),
+    default=20,
+    help="Steps of a trial, of which the second half is measured. Default: 20.",
+)
+@options.flag("--set-baseline", help="Make the winner this site's baseline.")
+@options.flag("--again", help="Start a new tuning, even if one could be resumed or is over.")
+@click.option(
+    "--folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Where tunings are kept. Default: campaigns in the installation.",
+)
+@options.job_settings
+@options.flag("--dry-run", help="Start nothing: show what there is to choose from, and what it costs.")
+@options.json
+def command(
+    workload: str,
+    size: str | None,
+    dtype: str | None,
+    scale: str | None,
+    vary: tuple[str, ...],
+    only: bool,
+    budget: float | None,
+    within: float,
+    trial_steps: int,
+    set_baseline: bool,
+    again: bool,
+    folder: Path | None,
+    dry_run: bool,
+    **settings: Any,
+) -> Result:
+    """Find the fastest configuration of a job on this machine.
+
+    \b
+    llmb-run tune -w pretrain_mbridge -s qwen3_30b_a3b --scale 16 --budget 40
+
+    The legal configurations near the documented one are tried in short runs, the documented one between them; then the
+    best of them is proved against it by whole runs. Being out of memory is an outcome, and no failure. After an
+    interruption, whatever its kind, run the same command again: it goes on. Exit status 1 where the documented
+    configuration itself does not run.
+    """
+    import math
+    from dataclasses import replace
+
+    from llmb_common.errors import RequestError
+    from llmb_run.starting.requests import ask_of, refuse_several
+    from llmb_run.starting.varying import dimensions_of
+    from llmb_run.tuning.run import Wanted, tune
+
+    refuse_several({"-w": workload, "-s": size, "--dtype": dtype, "--scale": scale})
+    ask = replace(ask_of(**settings), workload=workload, size=size, dtype=dtype, scale=scale)
+    values = dimensions_of(vary, "--vary")
+    if budget is not None and not math.isfinite(budget):
+        raise RequestError(f"--budget {budget} is no number of GPU-hours", remedy="for example --budget 40")
+    if only and not values:
+        raise RequestError("--only varies nothing", remedy="--vary NAME=VALUE,VALUE")
+    wanted = Wanted(ask, values, only, within / 100, budget or math.inf, trial_steps, set_baseline)
+    return tune(wanted, again=again, folder=folder, dry_run=dry_run)

@@ -1,0 +1,263 @@
+"""What a tuning will do and what it has found: as data, as text, as a command to paste, and as a report."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from llmb_common.errors import EnvironmentLacks
+from llmb_common.printable import counted
+from llmb_common.results.comparison import compare_times
+from llmb_common.results.configuration import title_of
+from llmb_common.results.estimate import StepTime
+from llmb_common.results.search import PROOFS, RISK, Option
+from llmb_run.campaigns.conduct import Run, Runs
+from llmb_run.columns import Column, Form, item, table
+from llmb_run.place import Place
+from llmb_run.starting.requests import Ask
+from llmb_run.terminal import notice
+from llmb_run.tuning.space import Space
+from llmb_run.tuning.strategy import Tuning, began, hours, in_order, is_full, other_work
+
+if TYPE_CHECKING:
+    from llmb_run.tuning.run import Frozen
+
+
+def command_of(ask: Ask) -> str:
+    """The command that starts the job again."""
+    words = ["llmb-run", "single", "-w", ask.workload]
+    named = {"-s": ask.size, "--dtype": ask.dtype, "--scale": ask.scale, "--gpu-type": ask.gpu_type}
+    named |= {"--variant": ask.variant, "--engine": ask.engine, "--image": ask.image, "--time-limit": ask.time_limit}
+    named |= {"--max-steps": ask.max_steps, "--preflight": ask.preflight}
+    for option, value in named.items():
+        words += [option, value] if value else []
+    words += [word for name, value in ask.columns.items() for word in ("--set", f"{name}={value}")]
+    words += [word for name, value in ask.environment.items() for word in ("--env", f"{name}={value}")]
+    for part, option in ask.slurm.items():
+        words += [option, part if option == "--slurm-arg" else part.partition("=")[2]]
+    return shlex.join([*words, *(["--force"] if ask.force else [])])
+
+
+def preview(space: Space, options: Sequence[Option], budget: float) -> dict[str, Any]:
+    """The plan, before anything starts. Hours are GPU-hours."""
+    doubtful = sum(item.plan.preflight.fits is False for item in space.arms)
+    proofs = PROOFS * 2 * options[0].proof_cost
+    every = sum(option.cost for option in options)
+    return {
+        "base": title_of(space.base.plan),
+        "values": {name: list(values) for name, values in space.values.items()},
+        "legal": len(space.arms) + space.left_out,
+        "chosen_from": len(space.arms),
+        "may_not_fit": doubtful,
+        "refused": space.reasons,
+        "not_looked_at": space.unplanned,
+        "trial_hours": options[0].cost,
+        "once_each_hours": every + proofs,
+        "least_hours": 2 * options[0].cost + proofs,
+        "predicted": any(option.point.predicted for option in options),
+        "budget": _limit(budget),
+        "first": [command_of(item.ask) for item in space.arms[:5]],
+    }
+
+
+def foreseen(said: dict[str, Any]) -> str:
+    """``preview`` for people."""
+    values = ", ".join(f"{name} {'/'.join(values)}" for name, values in said["values"].items())
+    refused = ", ".join(f"{count} {why}" for why, count in said["refused"].items())
+    more = f"; {said['not_looked_at']} further ones were not looked at" if said["not_looked_at"] else ""
+    order = "by predicted step time" if said["predicted"] else "by distance from the base"
+    lines = [
+        f"base: {said['base']}",
+        f"settings: {values}",
+        f"space: {counted(said['legal'], 'configuration')}; refused: {refused or 'none'}{more}",
+        f"chosen from: {said['chosen_from']}, {order}; {said['may_not_fit']} may not fit the memory, and go last",
+        f"cost: about {said['trial_hours']:.2g} GPU-hours a trial, {said['least_hours']:.3g} at least,"
+        f" {said['once_each_hours']:.3g} where every one is tried once; budget {_hours_said(said['budget'])}",
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def outcome(id: str, kept: Frozen, tuning: Tuning, runs: Runs) -> dict[str, Any]:
+    """What a tuning that is over has found."""
+    state = tuning.state(runs)
+    leader = state.leader
+    arm = tuning.arms[leader]
+    base, winner = (_proved(tuning, runs, number) for number in (1, leader + 1))
+    gain = compare_times(_times(base), _times(winner)) if leader and base and winner else None
+    found = leader != 0 and gain is not None and gain.high < 1
+    base_fails = not state.ranking
+    ended = "base failed" if base_fails else "found" if found else "nothing faster"
+    if (not base_fails and state.risk > RISK) or (leader and gain is None and not base_fails):
+        ended = "budget"
+    result = {
+        "schema": 1,
+        "campaign": id,
+        "base": {"title": kept.space["base"], "command": kept.choices[0].command},
+        "winner": {
+            "title": arm.title,
+            "changes": kept.choices[leader].changes,
+            "command": kept.choices[leader].command,
+            "run_ids": [run.record.paths.run_id for run in winner],
+        },
+        "ended": ended,
+        "found": found,
+        "gain": 1 / gain.ratio - 1 if gain else None,
+        "gain_low": 1 / gain.high - 1 if gain else None,
+        "gain_high": 1 / gain.low - 1 if gain else None,
+        "in_trials": state.gain,
+        "bound": state.bound,
+        "risk": state.risk,
+        "within": tuning.within,
+        "spent_hours": state.spent,
+        "budget": _limit(tuning.budget),
+        "space": kept.space,
+        "arms": _arms(kept, tuning, runs, state.ranking),
+        "trials": _trials(tuning, runs),
+        "baseline": None,
+    }
+    return {**result, "conclusion": _conclusion(result), "next": _next(result)}
+
+
+def _proved(tuning: Tuning, runs: Runs, number: int) -> list[Run]:
+    """The whole runs of an arm that have a step time, and did the work."""
+    arm = tuning.arms[number - 1]
+    return [run for run in runs[number] if is_full(run, arm) and tuning.outcome(number, run, runs) == "timed"]
+
+
+def _times(runs: Sequence[Run]) -> list[StepTime]:
+    return [run.attempt.time for run in runs if run.attempt is not None and run.attempt.time is not None]
+
+
+def _limit(budget: float) -> float | None:
+    """As JSON has it."""
+    return budget if math.isfinite(budget) else None
+
+
+def _hours_said(budget: float | None) -> str:
+    return f"{budget:.4g} GPU-hours" if budget is not None else "without limit"
+
+
+def _arms(
+    kept: Frozen, tuning: Tuning, runs: Runs, ranking: Sequence[tuple[int, float, float]]
+) -> list[dict[str, Any]]:
+    rows = [
+        {
+            "title": kept.choices[at].title,
+            "changes": kept.choices[at].changes,
+            "command": kept.choices[at].command,
+            "runs": len(runs[at + 1]),
+            "ratio": ratio,
+            "error": error,
+            "what": "",
+        }
+        for at, ratio, error in ranking
+    ]
+    ranked = {at for at, *_ in ranking}
+    for number, listed in runs.items():
+        if listed and number - 1 not in ranked:
+            choice = kept.choices[number - 1]
+            about = {"title": choice.title, "changes": choice.changes, "command": choice.command, "runs": len(listed)}
+            rows.append({**about, "ratio": None, "error": None, "what": _why(tuning, number, listed[-1], runs)})
+    return rows
+
+
+def _why(tuning: Tuning, number: int, run: Run, runs: Runs) -> str:
+    ended = tuning.outcome(number, run, runs)
+    if ended == "out of memory":
+        return ended
+    attempt = run.attempt
+    return other_work(run, runs[1]) or (attempt.failure or attempt.fault if attempt else "") or ended
+
+
+def _trials(tuning: Tuning, runs: Runs) -> list[dict[str, Any]]:
+    """Every run, in the order of their starts, with the fastest so far: the trajectory."""
+    rows = []
+    for number, run in in_order(runs):
+        arm = tuning.arms[number - 1]
+        ended = tuning.outcome(number, run, runs)
+        times = _times([run]) if ended == "timed" else []
+        rows.append(
+            {
+                "run_id": run.record.paths.run_id,
+                "configuration": arm.title,
+                "full": is_full(run, arm),
+                "started": began(run),
+                "outcome": ended,
+                "step_seconds": times[0].seconds if times else None,
+                "hours": hours(run),
+            }
+        )
+    return rows
+
+
+def _conclusion(result: dict[str, Any]) -> str:
+    spent = f"{result['spent_hours']:.3g} GPU-hours, budget {_hours_said(result['budget'])}"
+    known = f"{counted(len(result['trials']), 'run')}, {spent}"
+    if result["ended"] == "base failed":
+        why = result["arms"][0]["what"] if result["arms"] else "see its run"
+        return f"the base itself does not run: {why} ({known})"
+    limit = f"with 95 % certainty nothing within the space is more than {result['bound']:.1%} faster than the base"
+    if result["found"]:
+        certain = f"that another one is more than {result['within']:.0%} faster: {result['risk']:.0%}"
+        return (
+            f"{result['winner']['title']} is {result['gain']:.1%} faster than the base"
+            f" ({result['gain_low']:.1%} to {result['gain_high']:.1%}); {certain} ({known})"
+        )
+    if result["ended"] == "budget":
+        return f"the budget ended first: {result['winner']['title']} leads; {limit} ({known})"
+    return f"{limit}: keep the base ({known})"
+
+
+def _next(result: dict[str, Any]) -> str:
+    if result["ended"] == "base failed":
+        return f"next: {result['base']['command']}"
+    if result["ended"] == "budget":
+        return "next: the same command with a larger --budget goes on"
+    if not result["found"]:
+        return ""
+    return f"next: llmb-run baseline set {' '.join(result['winner']['run_ids'])}"
+
+
+def status_of(result: dict[str, Any]) -> int:
+    """Exit status: 1 where the base does not run."""
+    return 1 if result["ended"] == "base failed" else 0
+
+
+_TEXT = Form.JSON | Form.TABLE
+ARM: tuple[Column[dict[str, Any]], ...] = (
+    Column("title", item("title"), _TEXT, "what differs from the base", "configuration"),
+    Column("runs", item("runs"), _TEXT, "trials and whole runs", "runs", spec="d"),
+    Column("ratio", item("ratio"), _TEXT, "step time over the base's, by all trials", "of the base", "%", ".1%"),
+    Column("error", item("error"), _TEXT, "standard error of `ratio`", "±", "%", ".1%"),
+    Column("what", item("what"), _TEXT, "why there is no time", "outcome"),
+)
+"""Of a configuration that was tried."""
+
+
+def as_text(result: dict[str, Any]) -> str:
+    """For people: what was tried, the conclusion, and the winner's command."""
+    lines = [table(ARM, result["arms"]).rstrip("\n"), "", f"{result['conclusion']}"]
+    if result["found"]:
+        lines.append(result["winner"]["command"])
+    if result["baseline"]:
+        lines.append(f"baseline set: {result['baseline']}")
+    return "\n".join(lines) + "\n"
+
+
+def report_of(result: dict[str, Any], runs: Runs, place: Place) -> str:
+    """The page on all runs of the tuning, its course first; empty where what draws charts is not installed."""
+    import msgspec
+
+    from llmb_run.reporting.html import page
+    from llmb_run.reporting.report import build
+
+    measured = [run.measured for listed in runs.values() for run in listed if run.measured is not None]
+    report = build(measured, place, f"Tuning of {result['base']['title']}")
+    about = {name: result[name] for name in ("conclusion", "trials", "winner")}
+    try:
+        return page(msgspec.structs.replace(report, tuning=about))
+    except EnvironmentLacks as error:
+        notice(f"there is no HTML report: {error}")
+        return ""

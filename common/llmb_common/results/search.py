@@ -1,0 +1,253 @@
+"""The search for the fastest of many configurations: which to run next, and when enough is known.
+
+Each look derives everything from the trials on record. A batch begins with the base; then come those configurations
+that promise most beyond the leader for what they cost, or the leader itself where it is known less well than they are.
+The search is over once the risk that any is more than ``within`` faster than the leader is below ``RISK``: untried ones
+count, by what the tried ones say of them (``surrogate``). Then leader and base are proved, by full runs side by side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from statistics import NormalDist
+from typing import Literal, TypeAlias
+
+from llmb_common.results.estimate import StepTime
+from llmb_common.results.surrogate import Point, Seen, Sizes, Surrogate, likeliest
+
+WITHIN = 0.02
+"""By so much a configuration that is not found may be faster."""
+
+RISK = 0.01
+"""That one is, by more."""
+
+MOST = 150
+"""Trials: whoever needs more sees differences that nobody can measure there."""
+
+PROOFS = 3
+"""Full runs of the winner, and of the base."""
+
+_BATCH = 5
+"""Trials after each one of the base."""
+
+_MEMORY_ERROR = 0.08
+"""Between the memory of configurations and what is predicted, beside what all have in common."""
+
+_COMMON = tuple(step / 50 for step in range(-15, 16))
+_COMMON_ERROR = 0.1
+
+_NORMAL = NormalDist()
+
+Outcome: TypeAlias = Literal["timed", "out of memory", "failed", "no answer"]
+
+
+@dataclass(frozen=True)
+class Option:
+    """A configuration of the space; the first is the base.
+
+    ``memory``: predicted, over what there is; None: nobody knows. ``cost`` of a trial, ``proof_cost`` of a full run.
+    """
+
+    point: Point
+    memory: float | None = None
+    cost: float = 1.0
+    proof_cost: float = 2.0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One that has ended, of the option ``option``. ``no answer``: a node's fault, it is tried again."""
+
+    option: int
+    outcome: Outcome
+    time: StepTime | None = None
+    full: bool = False
+    cost: float = 0.0
+
+
+@dataclass(frozen=True)
+class State:
+    """What the trials say. ``leader``: an option; ``risk``: that another one is more than ``within`` faster.
+
+    ``run``: options to try now, in order; ``full``: as full runs. Nothing to run: it is over. ``bound``: by how much,
+    at most, any option is faster than the base, as a share of the base's step time, at 95 %. ``spent``: cost so far.
+    """
+
+    leader: int
+    risk: float
+    run: tuple[int, ...] = ()
+    full: bool = False
+    gain: float = 0.0
+    bound: float = 0.0
+    spent: float = 0.0
+    ranking: tuple[tuple[int, float, float], ...] = ()
+    """Options that were timed, fastest first: step time over the base's, and its standard error."""
+
+
+def look(
+    options: Sequence[Option], trials: Sequence[Trial], *, within: float = WITHIN, budget: float = math.inf
+) -> State:
+    """Where a search stands after ``trials``, in the order of their starts; all have ended."""
+    spent = sum(trial.cost for trial in trials)
+    short = [trial for trial in trials if not trial.full]
+    seen = tuple(_seen(trial) for trial in short if trial.time is not None)
+    if not any(run.point == 0 for run in seen):
+        if any(trial.option == 0 and trial.outcome in ("failed", "out of memory") for trial in trials):
+            return State(0, 1.0, spent=spent)
+        return State(0, 1.0, run=(0,), spent=spent)
+    points = tuple(option.point for option in options)
+    model = Surrogate(points, seen, _sizes(points, seen[: _known(len(seen))]))
+    fits = _fits(options, short)
+    counts = [sum(run.point == at for run in seen) for at in range(len(options))]
+    leader = min((at for at, count in enumerate(counts) if count and fits[at]), key=model.mean)
+    risk = _risk(model, fits, leader, within)
+    gain = 1 - math.exp(model.mean(leader) - model.mean(0))
+    ranking = tuple(
+        (at, math.exp(model.mean(at) - model.mean(0)), _apart(model, at, 0))
+        for at in sorted((at for at, count in enumerate(counts) if count), key=model.mean)
+    )
+    bound = _bound(model, fits)
+    state = State(leader, risk, (), False, gain, bound, spent, ranking)
+    proofs = _proofs(options, trials, leader)
+    left = budget - spent - sum(options[at].proof_cost for at in proofs)
+    if risk > RISK and len(trials) < MOST and not any(trial.full for trial in trials):
+        batch = _batch(options, model, leader, fits, [run.point for run in seen], within)
+        affordable = _affordable(options, batch, left)
+        if affordable:
+            return replace(state, run=tuple(affordable))
+    if leader != 0 and proofs and spent + sum(options[at].proof_cost for at in proofs) <= budget:
+        return replace(state, run=tuple(proofs), full=True)
+    return state
+
+
+def _seen(trial: Trial) -> Seen:
+    assert trial.time is not None
+    return Seen(trial.option, trial.time.log, trial.time.relative_error, trial.time.nodes)
+
+
+def _known(count: int) -> int:
+    """How many of so many runs say how large everything is: that is asked seldom, as it takes long."""
+    at = 4
+    while at * 1.35 <= count:
+        at = math.ceil(at * 1.35)
+    return min(at, count)
+
+
+@lru_cache(maxsize=512)
+def _sizes(points: tuple[Point, ...], seen: tuple[Seen, ...]) -> Sizes:
+    return likeliest(points, seen)
+
+
+def _apart(model: Surrogate, one: int, other: int) -> float:
+    """Standard deviation of the difference of two."""
+    variance = model.covariance(one, one) + model.covariance(other, other) - 2 * model.covariance(one, other)
+    return math.sqrt(max(variance, 1e-12))
+
+
+def _risk(model: Surrogate, fits: Sequence[float], leader: int, within: float) -> float:
+    """That any option that can be run is more than ``within`` faster than the leader."""
+    safe = 1.0
+    for at, fit in enumerate(fits):
+        if at != leader and fit > 0:
+            z = (model.mean(leader) - model.mean(at) - within) / _apart(model, at, leader)
+            safe *= 1 - fit * _NORMAL.cdf(z)
+    return 1 - safe
+
+
+def _bound(model: Surrogate, fits: Sequence[float]) -> float:
+    """The share by which the fastest is at most faster than the base: each option's upper bound at 95 %."""
+    highest = max(
+        (
+            model.mean(0) - model.mean(at) + 1.645 * _apart(model, at, 0)
+            for at, fit in enumerate(fits)
+            if at and fit > 0.2
+        ),
+        default=0.0,
+    )
+    return max(1 - math.exp(-highest), 0.0)
+
+
+def _fits(options: Sequence[Option], trials: Sequence[Trial]) -> list[float]:
+    """The probability that each option can be run: by its own trials, else by what those of others say of memory."""
+    ended: dict[int, Outcome] = {}
+    for trial in trials:
+        if trial.outcome != "no answer" and ended.get(trial.option, "timed") == "timed":
+            ended[trial.option] = trial.outcome  # a failure stays one, whatever a further run does
+    weights = [math.exp(-0.5 * (common / _COMMON_ERROR) ** 2) for common in _COMMON]
+    for at, outcome in ended.items():
+        memory = options[at].memory
+        if memory is not None and outcome in ("timed", "out of memory"):
+            held = outcome == "timed"
+            weights = [w * _holds(memory, common, held) for w, common in zip(weights, _COMMON, strict=True)]
+    total = math.fsum(weights) or 1.0
+    found = []
+    for at, option in enumerate(options):
+        if at in ended:
+            found.append(1.0 if ended[at] == "timed" else 0.0)
+        elif option.memory is None:
+            found.append(0.9)
+        else:
+            pairs = zip(weights, _COMMON, strict=True)
+            found.append(math.fsum(w * _holds(option.memory, common, True) for w, common in pairs) / total)
+    return found
+
+
+def _holds(memory: float, common: float, held: bool) -> float:
+    fit = _NORMAL.cdf((-math.log(max(memory, 1e-6)) - common) / _MEMORY_ERROR)
+    return max(fit if held else 1 - fit, 1e-9)
+
+
+def _batch(
+    options: Sequence[Option], model: Surrogate, leader: int, fits: Sequence[float], tried: Sequence[int], within: float
+) -> list[int]:
+    """The base, unless it was among the last trials, and what is worth trying after it.
+
+    Every run of the batch is imagined in ``model``. Where a batch cannot be run as one, the rest is chosen anew.
+    """
+    chosen = [] if 0 in tried[-_BATCH:] else [0]
+    for at in chosen:
+        model.imagine(at)
+    first = len(chosen)
+    others = [at for at in range(len(options)) if at != leader and fits[at] > 0]
+    while others and len(chosen) < _BATCH + first:
+        best = max(others, key=lambda at: fits[at] * _promise(model, at, leader, within) / options[at].cost)
+        pick = max((best, leader), key=lambda at: model.learned(at, best, leader) / options[at].cost)
+        chosen.append(pick)
+        model.imagine(pick)
+        if pick not in tried and pick in others:
+            others.remove(pick)  # it may not even run
+    return chosen
+
+
+def _promise(model: Surrogate, at: int, leader: int, within: float) -> float:
+    """Expected gain of ``at`` over the leader beyond ``within``."""
+    apart = _apart(model, at, leader)
+    z = (model.mean(leader) - model.mean(at) - within) / apart
+    return apart * (z * _NORMAL.cdf(z) + _NORMAL.pdf(z))
+
+
+def _affordable(options: Sequence[Option], batch: Sequence[int], left: float) -> list[int]:
+    """As much of the batch as the budget has room for beside the proof; the base alone says nothing."""
+    kept, total = [], 0.0
+    for at in batch:
+        total += options[at].cost
+        if total > left:
+            break
+        kept.append(at)
+    return kept if any(kept) else []
+
+
+def _proofs(options: Sequence[Option], trials: Sequence[Trial], leader: int) -> list[int]:
+    """Full runs that are still missing, base and winner in turn."""
+    whole = [trial for trial in trials if trial.full]
+    done = {at: sum(trial.option == at and trial.time is not None for trial in whole) for at in (0, leader)}
+    tried = len(whole)
+    if leader == 0 or tried >= 4 * PROOFS:
+        return []
+    order = []
+    for number in range(PROOFS):
+        order += [at for at in (0, leader) if done[at] <= number]
+    return order

@@ -1,0 +1,263 @@
+"""What runs of some configurations say of all: a Gaussian process over their settings, by the standard library alone.
+
+The logarithm of a run's step time is *level + configuration + time + nodes + run*:
+
+* *configuration*: mostly a sum of what each setting does (neighbouring values do alike), partly what they do together,
+  partly its own; before any run half of what is predicted of it;
+* *time*: what all runs of a while have in common, so that a drift, seen in whatever was repeated, is no one's merit;
+* *nodes*: likewise of runs on the same nodes, where there are several;
+* *run*: repeats differ; a run far from all that is expected counts for less, as in Student's t.
+
+How large each is (``Sizes``) is what makes the runs most likely (Rasmussen and Williams, 2006, chapters 2 and 5).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from operator import mul
+
+_LEVEL = 1.0
+"""Standard deviation of the level: anything."""
+
+_NEAR = 0.7
+"""How alike neighbouring values of an ordered setting are, and two values of any other."""
+
+_MEMORY = 12.0
+"""Runs over which a drift forgets."""
+
+_NODES = 0.04
+"""What nodes do, as a share of the step time."""
+
+_ODD = 2.5
+"""Standard deviations from what all others say of a run, from which on it counts for less."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A configuration: the position of each of its settings among the values of that (a float where these are in
+    order), and the logarithm of its predicted step time over that of another."""
+
+    places: tuple[float | str, ...]
+    predicted: float = 0.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A run that ended well: which point, the logarithm of its step time, that one's error, and where it ran."""
+
+    point: int
+    log: float
+    error: float = 0.0
+    nodes: str = ""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Standard deviations, as shares of the step time: between configurations, over time, and between runs.
+
+    ``together``: how much of what configurations do is not a sum over their settings; ``own``: what each has for
+    itself; ``trust``: how much of what is predicted holds.
+    """
+
+    points: float
+    together: float
+    own: float
+    trust: float
+    time: float
+    run: float
+
+
+_ROUNDS = 4
+
+_GRID: dict[str, tuple[float, ...]] = {
+    "run": (0.004, 0.008, 0.015, 0.028, 0.05, 0.08),
+    "points": (0.05, 0.1, 0.2, 0.4),
+    "time": (0.0, 0.015, 0.04),
+    "own": (0.01, 0.03, 0.08),
+    "trust": (0.0, 0.4, 0.8),
+    "together": (0.15, 0.4, 0.8),
+}
+_FIRST = Sizes(points=0.2, together=0.4, own=0.03, trust=0.4, time=0.015, run=0.015)
+_PRIORS = {"run": (0.018, 0.8), "own": (0.03, 0.8), "points": (0.2, 0.8)}
+"""Runs differ by 1 to 3 % (``scatter.STATED``): the middle, and the standard deviation of the logarithm."""
+
+
+@lru_cache(maxsize=200_000)
+def _alike(one: tuple[float | str, ...], other: tuple[float | str, ...]) -> tuple[float, float]:
+    """Mean and product, over the settings, of how alike two points are."""
+    shares = [_near(a, b) for a, b in zip(one, other, strict=True)]
+    return sum(shares) / len(shares) if shares else 1.0, math.prod(shares)
+
+
+def _near(a: float | str, b: float | str) -> float:
+    if isinstance(a, str) or isinstance(b, str):
+        return 1.0 if a == b else _NEAR
+    return float(_NEAR ** abs(a - b))
+
+
+def _between(one: Point, other: Point, sizes: Sizes) -> float:
+    """Covariance of what two configurations do."""
+    mean, product = _alike(one.places, other.places)
+    own = sizes.own**2 if one == other else 0.0
+    return sizes.points**2 * ((1 - sizes.together) * mean + sizes.together * product) + own
+
+
+class Surrogate:
+    """What runs, in the order of their starts, say of ``points``."""
+
+    def __init__(self, points: Sequence[Point], runs: Sequence[Seen], sizes: Sizes) -> None:
+        self._points, self._runs, self._sizes = points, runs, sizes
+        self._start = runs[0].log if runs else 0.0
+        self._factor: list[list[float]] = []
+        self._weights: list[float] = []
+        self.excess = [0.0] * len(runs)
+        """Variance of each run beyond the usual, where the others contradict it."""
+        for _ in range(3):
+            self._solve(self.excess)
+            found = self._doubted(self.excess)
+            if found == self.excess:
+                break
+            self.excess = found
+        self._crossed = {at: self._cross(point) for at, point in enumerate(points)}
+
+    def _solve(self, excess: Sequence[float]) -> None:
+        """Factor the covariance of the runs; ``excess``: variance of each beyond the usual."""
+        rows = _covariances(self._points, self._runs, self._sizes)
+        for at, more in enumerate(excess):
+            rows[at][at] += more
+        self._factor = _cholesky(rows)
+        centred = [run.log - self._start - self._expected(run.point) for run in self._runs]
+        self._forward = _solve_lower(self._factor, centred)
+        self._weights = _solve_upper(self._factor, self._forward)
+
+    def _doubted(self, excess: Sequence[float]) -> list[float]:
+        """More variance for runs that the others contradict."""
+        found = []
+        for at, weight in enumerate(self._weights):
+            unit = [0.0] * len(self._runs)
+            unit[at] = 1.0
+            column = _solve_lower(self._factor, unit)
+            precision = sum(map(mul, column, column))
+            apart, variance = weight / precision, 1 / precision - excess[at]
+            odd = apart * apart / max(variance, 1e-12) / _ODD**2
+            found.append(round(max(variance * (odd - 1), 0.0), 9) if odd > 1 else 0.0)
+        return found
+
+    def _cross(self, point: Point) -> list[float]:
+        row = [_LEVEL**2 + _between(point, self._points[run.point], self._sizes) for run in self._runs]
+        return _solve_lower(self._factor, row)
+
+    def _expected(self, point: int) -> float:
+        return self._sizes.trust * self._points[point].predicted
+
+    def mean(self, point: int) -> float:
+        """Expected logarithm of the step time, less that of the first run."""
+        return self._expected(point) + _dot(self._crossed[point], self._forward)
+
+    def covariance(self, one: int, other: int) -> float:
+        """Of two configurations' step times, given the runs."""
+        before = _LEVEL**2 + _between(self._points[one], self._points[other], self._sizes)
+        return before - _dot(self._crossed[one], self._crossed[other])
+
+    def learned(self, point: int, one: int, other: int) -> float:
+        """By how much a further run of ``point`` would lower the variance of the difference of two configurations."""
+        apart = self.covariance(point, one) - self.covariance(point, other)
+        return apart * apart / self._of_run(point)
+
+    def imagine(self, point: int) -> None:
+        """A further run of ``point`` that ends as expected: means stay, and what is uncertain becomes less."""
+        scale = 1 / math.sqrt(self._of_run(point))
+        more = [self.covariance(at, point) * scale for at in range(len(self._points))]
+        for at, value in enumerate(more):
+            self._crossed[at].append(value)
+        self._forward.append(0.0)
+
+    def _of_run(self, point: int) -> float:
+        """Variance of a further run."""
+        return self.covariance(point, point) + self._sizes.time**2 + self._sizes.run**2
+
+
+def _covariances(points: Sequence[Point], runs: Sequence[Seen], sizes: Sizes) -> list[list[float]]:
+    """Of runs; lower triangle."""
+    several = len({run.nodes for run in runs}) > 1
+    fade = [sizes.time**2 * math.exp(-apart / _MEMORY) for apart in range(len(runs))]
+    rows = []
+    for at, run in enumerate(runs):
+        row = [
+            _LEVEL**2
+            + _between(points[run.point], points[other.point], sizes)
+            + fade[at - before]
+            + (_NODES**2 if several and run.nodes == other.nodes else 0.0)
+            for before, other in enumerate(runs[: at + 1])
+        ]
+        row[at] += sizes.run**2 + run.error**2 + 1e-10
+        rows.append(row)
+    return rows
+
+
+def _dot(one: Sequence[float], other: Sequence[float]) -> float:
+    return float(sum(map(mul, one, other)))
+
+
+def _cholesky(rows: Sequence[Sequence[float]]) -> list[list[float]]:
+    factor: list[list[float]] = []
+    for at, row in enumerate(rows):
+        made: list[float] = []
+        for before in range(at):
+            known = factor[before]
+            made.append((row[before] - sum(map(mul, made, known))) / known[before])
+        made.append(math.sqrt(max(row[at] - sum(map(mul, made, made)), 1e-12)))
+        factor.append(made)
+    return factor
+
+
+def _solve_lower(factor: Sequence[Sequence[float]], values: Sequence[float]) -> list[float]:
+    found: list[float] = []
+    for row, value in zip(factor, values, strict=True):
+        found.append((value - sum(map(mul, found, row))) / row[len(found)])
+    return found
+
+
+def _solve_upper(factor: Sequence[Sequence[float]], values: Sequence[float]) -> list[float]:
+    """By the transposed factor."""
+    left = list(values)
+    for at in range(len(left) - 1, -1, -1):
+        left[at] /= factor[at][at]
+        share = left[at]
+        for before in range(at):
+            left[before] -= factor[at][before] * share
+    return left
+
+
+def likeliest(points: Sequence[Point], runs: Sequence[Seen]) -> Sizes:
+    """The sizes that make the runs most likely, one after the other, twice; those count for less that are odd."""
+    sizes = _FIRST
+    for _ in range(_ROUNDS):
+        before, excess, known = sizes, Surrogate(points, runs, sizes).excess, dict[Sizes, float]()
+        for name, values in _GRID.items():
+            others = [replace(sizes, **{name: value}) for value in values]
+            sizes = max(others, key=lambda other: _worth(points, runs, excess, other, known))
+        if sizes == before:
+            break
+    return sizes
+
+
+def _worth(
+    points: Sequence[Point], runs: Sequence[Seen], excess: Sequence[float], sizes: Sizes, known: dict[Sizes, float]
+) -> float:
+    if sizes not in known:
+        prior = -0.5 * sum(
+            (math.log(getattr(sizes, name) / middle) / doubt) ** 2 for name, (middle, doubt) in _PRIORS.items()
+        )
+        rows = _covariances(points, runs, sizes)
+        for at, more in enumerate(excess):
+            rows[at][at] += more
+        factor = _cholesky(rows)
+        centred = [run.log - runs[0].log - sizes.trust * points[run.point].predicted for run in runs]
+        forward = _solve_lower(factor, centred)
+        likelihood = -0.5 * sum(map(mul, forward, forward)) - sum(math.log(row[at]) for at, row in enumerate(factor))
+        known[sizes] = prior + likelihood
+    return known[sizes]

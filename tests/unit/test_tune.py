@@ -1,0 +1,157 @@
+"""A tuning from its space to its winner, with jobs that are over at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmb_run.main import main
+from llmb_run.tuning import strategy
+from support import instant
+from support.campaigns import Site
+from support.cli import Done
+from support.crashes import run_and_crash
+
+JOB = ("tune", "-w", "pretrain_llama3.1", "-s", "smoke", "--dtype", "bf16", "--scale", "1")
+TUNE = (*JOB, "--env", "STEP_MS=100", "--only", "--vary", "STEP_MS=120,100,91,97")
+"""Configurations 1 to 4: the base, 120, 91 and 97 milliseconds a step."""
+
+
+def titles(done: Done) -> dict[str, Any]:
+    return {item["title"]: item for item in done.data["arms"]}
+
+
+def test_the_fastest_is_found_proved_and_can_become_a_baseline(site: Site) -> None:
+    done = site(*TUNE, "--json")
+    data = done.data
+    assert (done.status, data["ended"], data["winner"]["changes"]) == (0, "found", {"STEP_MS": "91"}), done.err
+    assert data["gain_low"] < data["gain"] < data["gain_high"]
+    assert data["gain"] == pytest.approx(100 / 91 - 1, rel=0.05)
+    assert data["winner"]["command"].endswith("--scale 1 --env STEP_MS=91")
+    assert [trial["full"] for trial in data["trials"]].count(True) == 6
+    keys = [key.partition(":")[0] for _, key in instant.accepted()]
+    assert keys == ["tune"] * len(data["trials"])
+    assert data["trials"][0]["configuration"] == "documented"
+
+    again = site(*TUNE)
+    assert (again.status, len(instant.accepted())) == (0, len(keys))
+    assert "this tuning is over" in again.err
+    assert data["winner"]["command"] in again.out
+    assert data["next"].startswith("next: llmb-run baseline set ")
+    made = site(*data["next"].split()[2:], "--json")
+    assert made.status == 0, made.out
+    assert len(made.data["baselines"][0]["runs"]) == 3
+
+
+def test_the_plan_is_shown_before_anything_starts(site: Site) -> None:
+    done = site(*TUNE, "--dry-run", "--json")
+    assert (done.status, instant.accepted(), done.data["space"]["legal"]) == (0, [], 4)
+    assert not (site.install / "campaigns").exists()
+    text = site(*TUNE, "--dry-run", "--budget", "3").out
+    assert "settings: STEP_MS 120/100/91/97" in text
+    assert "budget 3 GPU-hours" in text
+
+
+def test_out_of_memory_and_failures_are_outcomes(site: Site) -> None:
+    instant.direct("3.1", "FAILED", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
+    instant.direct("2.1", "FAILED", "ValueError: no")
+    done = site(*TUNE, "--json")
+    assert (done.status, done.data["winner"]["changes"]) == (0, {"STEP_MS": "97"}), done.err
+    assert (titles(done)["STEP_MS=91"]["what"], titles(done)["STEP_MS=91"]["runs"]) == ("out of memory", 1)
+    assert "ValueError: no" in titles(done)["STEP_MS=120"]["what"]
+
+
+def test_who_does_other_work_wins_nothing(site: Site) -> None:
+    for number in range(1, 4):
+        instant.direct(f"3.{number}", "unlike")
+    done = site(*TUNE, "--json")
+    assert done.data["winner"]["changes"] == {"STEP_MS": "97"}, done.err
+    assert titles(done)["STEP_MS=91"]["what"].startswith("other work than the base: its loss is ")
+
+
+def test_a_run_that_a_node_ended_is_tried_again(site: Site) -> None:
+    instant.direct("3.1", "NODE_FAIL")
+    done = site(*TUNE, "--json")
+    assert done.data["winner"]["changes"] == {"STEP_MS": "91"}, done.err
+    of_it = [item["outcome"] for item in done.data["trials"] if item["configuration"] == "STEP_MS=91"]
+    assert (of_it[0], {*of_it[1:]}) == ("no answer", {"timed"})
+
+
+def test_where_nothing_is_faster_the_base_stays(site: Site) -> None:
+    done = site(*(word.replace("91,97", "104,109") for word in TUNE), "--json")
+    assert (done.status, done.data["ended"], done.data["winner"]["title"]) == (0, "nothing faster", "documented")
+    assert "nothing within the space is more than" in done.data["conclusion"]
+    assert done.data["bound"] < 0.05
+
+
+def test_a_base_that_does_not_run_ends_the_tuning(site: Site) -> None:
+    instant.direct("1.1", "FAILED", "ValueError: no")
+    done = site(*TUNE, "--json")
+    assert (done.status, len(instant.accepted()), done.data["ended"]) == (1, 1, "base failed")
+    assert "the base itself does not run: " in done.data["conclusion"]
+
+
+def test_a_budget_is_kept_and_a_larger_one_goes_on(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strategy, "hours", lambda run: 1.0)
+    small = site(*TUNE, "--budget", "3", "--json")
+    assert (small.status, small.data["ended"]) == (0, "budget")
+    assert small.data["spent_hours"] <= 3
+    assert "the same command with a larger --budget goes on" in small.data["next"]
+    assert site(*TUNE, "--budget", "3").status == 0
+    assert len(instant.accepted()) == len(small.data["trials"]), "it was over"
+    large = site(*TUNE, "--budget", "60", "--json")
+    assert (large.data["ended"], large.data["winner"]["changes"]) == ("found", {"STEP_MS": "91"})
+    assert large.data["spent_hours"] <= 60
+
+
+@pytest.mark.parametrize("at", [3, 20, 45, 90])
+def test_killed_at_any_step_and_run_again(site: Site, at: int) -> None:
+    assert run_and_crash(lambda: main(list(TUNE)), at, site.folder), "it was to be killed"
+    done = site(*TUNE, "--json")
+    assert (done.status, done.data["winner"]["changes"]) == (0, {"STEP_MS": "91"}), done.err
+    keys = [key for _, key in instant.accepted()]
+    assert len(set(keys)) == len(keys) == len(done.data["trials"]), "nothing was run twice"
+
+
+def test_changed_surroundings_are_refused(site: Site) -> None:
+    (instant.folder() / "full").touch()
+    assert site(*TUNE).status == 3
+    (instant.folder() / "full").unlink()
+    done = site(*TUNE, GBS="8")
+    assert (done.status, instant.accepted()) == (2, [])
+    assert "documented: gbs: 4 -> 8" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--only",), "--only varies nothing"),
+        (("--vary", "mbs"), "--vary 'mbs' is not NAME=VALUE,VALUE"),
+        (("--vary", "mbd=1,2"), "'mbd' cannot be varied (did you mean 'mbs'?)"),
+        (("--only", "--vary", "mbs=3"), "nothing to choose from: none of 1 combinations can be run"),
+        (("--only", "--vary", "mbs=1"), "nothing to choose from"),
+        (("--budget", "nan"), "--budget"),
+        (("--budget", "-1"), "--budget"),
+        (("--trial-steps", "50"), "--trial-steps 50: a trial is shorter than a whole run of 50 steps"),
+        (("--max-steps", "20"), "it ends after step 20"),
+        (("--profile",), "profiled, traced or saved"),
+        (("--scale", "1,2"), "--scale 1,2"),
+    ],
+)
+def test_what_cannot_be_tuned_is_said_before_anything_starts(site: Site, words: tuple[str, ...], message: str) -> None:
+    done = site(*JOB, *words)
+    assert (done.status, instant.accepted()) == (2, []), done.out
+    assert message in done.err
+    assert not list(site.install.rglob("campaign.json"))
+
+
+def test_layouts_are_found_without_being_asked_for(site: Site, tmp_path: Path) -> None:
+    """On 2 ranks: half and double of what is documented, where that divides; by how far it is from the base."""
+    done = site(*(word if word != "1" else "2" for word in JOB), "--dry-run", "--json")
+    space = done.data["space"]
+    values = space["values"]
+    assert (values["mbs"], values["tp"]) == (["1", "2"], ["1", "2", "4"])
+    assert space["refused"]["do not divide"] > 0
+    assert space["first"][0].endswith("--scale 2")
