@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.printable import counted
@@ -18,11 +18,9 @@ from llmb_run.columns import Column, Form, item, table
 from llmb_run.place import Place
 from llmb_run.starting.requests import Ask
 from llmb_run.terminal import notice
+from llmb_run.tuning.frozen import Frozen
 from llmb_run.tuning.space import Space
 from llmb_run.tuning.strategy import Tuning, began, hours, in_order, is_full, other_work
-
-if TYPE_CHECKING:
-    from llmb_run.tuning.run import Frozen
 
 
 def command_of(ask: Ask) -> str:

@@ -20,6 +20,7 @@ from llmb_run.place import Place
 from llmb_run.starting.requests import Ask, Asked, plan_ask
 from llmb_run.starting.start import say_doubts, say_warnings
 from llmb_run.terminal import notice
+from llmb_run.tuning.frozen import Frozen, FrozenChoice
 from llmb_run.tuning.outcome import as_text, command_of, foreseen, outcome, preview, report_of, status_of
 from llmb_run.tuning.space import Space, Values, find_space, options_of
 from llmb_run.tuning.strategy import Tuning
@@ -43,27 +44,6 @@ class Wanted:
         ask = {name: value for name, value in asdict(self.ask).items() if name not in ("dry_run", "varied", "where")}
         values = {name: tuple(listed) for name, listed in self.values.items()}
         return repr(("tune", sorted(ask.items()), sorted(values.items()), self.only, self.trial_steps))
-
-
-class FrozenChoice(frozen.FrozenArm, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A configuration of the space: its command, and what the search knows of it beforehand."""
-
-    command: str
-    changes: dict[str, str]
-    places: tuple[float | str, ...]
-    predicted: float
-    memory: float | None
-    cost: float
-    proof_cost: float
-
-
-class Frozen(frozen.Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``campaign.json``. ``space``: what ``outcome.preview`` says of it."""
-
-    about: str
-    recipe_folder: str
-    space: dict[str, Any]
-    choices: tuple[FrozenChoice, ...]
 
 
 def tune(wanted: Wanted, *, again: bool, folder: Path | None, dry_run: bool) -> Result:

@@ -21,7 +21,7 @@ from llmb_common.results.surrogate import Point, Seen, Sizes, Surrogate, likelie
 WITHIN = 0.02
 """By so much a configuration that is not found may be faster."""
 
-RISK = 0.01
+RISK = 0.02
 """That one is, by more."""
 
 MOST = 150
@@ -152,8 +152,11 @@ def _risk(model: Surrogate, fits: Sequence[float], leader: int, within: float) -
     safe = 1.0
     for at, fit in enumerate(fits):
         if at != leader and fit > 0:
-            z = (model.mean(leader) - model.mean(at) - within) / _apart(model, at, leader)
-            safe *= 1 - fit * _NORMAL.cdf(z)
+            ahead, apart = model.mean(leader) - model.mean(at) - within, _apart(model, at, leader)
+            slow, change, variance = model.second_thoughts(at)
+            risk = (1 - slow) * _NORMAL.cdf(ahead / apart)
+            risk += slow * _NORMAL.cdf((ahead - change) / math.sqrt(apart * apart + variance)) if slow else 0.0
+            safe *= 1 - fit * risk
     return 1 - safe
 
 
@@ -224,8 +227,15 @@ def _batch(
 
 def _promise(model: Surrogate, at: int, leader: int, within: float) -> float:
     """Expected gain of ``at`` over the leader beyond ``within``."""
-    apart = _apart(model, at, leader)
-    z = (model.mean(leader) - model.mean(at) - within) / apart
+    ahead, apart = model.mean(leader) - model.mean(at) - within, _apart(model, at, leader)
+    slow, change, variance = model.second_thoughts(at)
+    promise = (1 - slow) * _expected(ahead, apart)
+    return promise + (slow * _expected(ahead - change, math.sqrt(apart * apart + variance)) if slow else 0.0)
+
+
+def _expected(ahead: float, apart: float) -> float:
+    """Mean of what is above 0 of a normal distribution."""
+    z = ahead / apart
     return apart * (z * _NORMAL.cdf(z) + _NORMAL.pdf(z))
 
 

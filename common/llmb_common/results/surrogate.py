@@ -54,6 +54,13 @@ class Seen:
     nodes: str = ""
 
 
+_SLOW_RUNS = 0.08
+"""How many runs meet something that makes them slow."""
+
+_SLOWER = 0.15
+"""By how much, as a share of the step time."""
+
+
 @dataclass(frozen=True)
 class Sizes:
     """Standard deviations, as shares of the step time: between configurations, over time, and between runs.
@@ -136,12 +143,15 @@ class Surrogate:
     def _doubted(self, excess: Sequence[float]) -> list[float]:
         """More variance for runs that the others contradict."""
         found = []
+        self._apart: list[tuple[float, float]] = []
+        """Of each run: how far it is from what all others say of it, and the variance of that."""
         for at, weight in enumerate(self._weights):
             unit = [0.0] * len(self._runs)
             unit[at] = 1.0
             column = _solve_lower(self._factor, unit)
             precision = sum(map(mul, column, column))
             apart, variance = weight / precision, 1 / precision - excess[at]
+            self._apart.append((apart, variance))
             odd = apart * apart / max(variance, 1e-12) / _ODD**2
             found.append(round(max(variance * (odd - 1), 0.0), 9) if odd > 1 else 0.0)
         return found
@@ -161,6 +171,18 @@ class Surrogate:
         """Of two configurations' step times, given the runs."""
         before = _LEVEL**2 + _between(self._points[one], self._points[other], self._sizes)
         return before - _dot(self._crossed[one], self._crossed[other])
+
+    def second_thoughts(self, point: int) -> tuple[float, float, float]:
+        """Of a configuration that was run once: the chance that this run was slow by accident, how much its mean
+        would change without it, and the variance that it would have then. All 0 for any other."""
+        of_it = [at for at, run in enumerate(self._runs) if run.point == point]
+        if len(of_it) != 1 or self._apart[of_it[0]][0] <= 0:
+            return 0.0, 0.0, 0.0
+        apart, variance = self._apart[of_it[0]]
+        slow = _SLOW_RUNS * _density(apart - _SLOWER, variance + (_SLOWER / 2) ** 2)
+        chance = slow / (slow + (1 - _SLOW_RUNS) * _density(apart, variance))
+        before = max(variance - self._sizes.run**2 - self._sizes.time**2, 0.0)
+        return chance, -apart * before / variance, before
 
     def learned(self, point: int, one: int, other: int) -> float:
         """By how much a further run of ``point`` would lower the variance of the difference of two configurations."""
@@ -196,6 +218,10 @@ def _covariances(points: Sequence[Point], runs: Sequence[Seen], sizes: Sizes) ->
         row[at] += sizes.run**2 + run.error**2 + 1e-10
         rows.append(row)
     return rows
+
+
+def _density(apart: float, variance: float) -> float:
+    return math.exp(-0.5 * apart * apart / variance) / math.sqrt(variance)
 
 
 def _dot(one: Sequence[float], other: Sequence[float]) -> float:
