@@ -29,7 +29,7 @@ def test_the_fastest_is_found_proved_and_can_become_a_baseline(site: Site) -> No
     assert (done.status, data["ended"], data["winner"]["changes"]) == (0, "found", {"STEP_MS": "91"}), done.err
     assert data["gain_low"] < data["gain"] < data["gain_high"]
     assert data["gain"] == pytest.approx(100 / 91 - 1, rel=0.05)
-    assert data["winner"]["command"].endswith("--scale 1 --env STEP_MS=91")
+    assert data["winner"]["command"].endswith(" --env STEP_MS=91")
     assert [trial["full"] for trial in data["trials"]].count(True) == 6
     keys = [key.partition(":")[0] for _, key in instant.accepted()]
     assert keys == ["tune"] * len(data["trials"])
@@ -154,4 +154,4 @@ def test_layouts_are_found_without_being_asked_for(site: Site, tmp_path: Path) -
     values = space["values"]
     assert (values["mbs"], values["tp"]) == (["1", "2"], ["1", "2", "4"])
     assert space["refused"]["do not divide"] > 0
-    assert space["first"][0].endswith("--scale 2")
+    assert "--scale 2 " in space["first"][0]

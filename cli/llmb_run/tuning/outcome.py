@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,26 +15,11 @@ from llmb_common.results.search import PROOFS, RISK, Option
 from llmb_run.campaigns.conduct import Run, Runs
 from llmb_run.columns import Column, Form, item, table
 from llmb_run.place import Place
-from llmb_run.starting.requests import Ask
+from llmb_run.starting.command_line import command_for
 from llmb_run.terminal import notice
 from llmb_run.tuning.frozen import Frozen
 from llmb_run.tuning.space import Space
 from llmb_run.tuning.strategy import Tuning, began, hours, in_order, is_full, other_work
-
-
-def command_of(ask: Ask) -> str:
-    """The command that starts the job again."""
-    words = ["llmb-run", "single", "-w", ask.workload]
-    named = {"-s": ask.size, "--dtype": ask.dtype, "--scale": ask.scale, "--gpu-type": ask.gpu_type}
-    named |= {"--variant": ask.variant, "--engine": ask.engine, "--image": ask.image, "--time-limit": ask.time_limit}
-    named |= {"--max-steps": ask.max_steps, "--preflight": ask.preflight}
-    for option, value in named.items():
-        words += [option, value] if value else []
-    words += [word for name, value in ask.columns.items() for word in ("--set", f"{name}={value}")]
-    words += [word for name, value in ask.environment.items() for word in ("--env", f"{name}={value}")]
-    for part, option in ask.slurm.items():
-        words += [option, part if option == "--slurm-arg" else part.partition("=")[2]]
-    return shlex.join([*words, *(["--force"] if ask.force else [])])
 
 
 def preview(space: Space, options: Sequence[Option], budget: float) -> dict[str, Any]:
@@ -56,7 +40,7 @@ def preview(space: Space, options: Sequence[Option], budget: float) -> dict[str,
         "least_hours": 2 * options[0].cost + proofs,
         "predicted": any(option.point.predicted for option in options),
         "budget": _limit(budget),
-        "first": [command_of(item.ask) for item in space.arms[:5]],
+        "first": [command_for(item.plan, item.entry.recipe) for item in space.arms[:5]],
     }
 
 

@@ -17,11 +17,12 @@ from llmb_run.campaigns import frozen
 from llmb_run.campaigns.conduct import Arm, Conduct
 from llmb_run.campaigns.folder import Campaign, open_campaign
 from llmb_run.place import Place
+from llmb_run.starting.command_line import command_for
 from llmb_run.starting.requests import Ask, Asked, plan_ask
 from llmb_run.starting.start import say_doubts, say_warnings
 from llmb_run.terminal import notice
 from llmb_run.tuning.frozen import Frozen, FrozenChoice
-from llmb_run.tuning.outcome import as_text, command_of, foreseen, outcome, preview, report_of, status_of
+from llmb_run.tuning.outcome import as_text, foreseen, outcome, preview, report_of, status_of
 from llmb_run.tuning.space import Space, Values, find_space, options_of
 from llmb_run.tuning.strategy import Tuning
 
@@ -125,7 +126,7 @@ def _frozen(campaign: Campaign, space: Space, wanted: Wanted) -> Frozen:
         choices=tuple(
             FrozenChoice(
                 **arm,
-                command=command_of(item.ask),
+                command=command_for(item.plan, item.entry.recipe),
                 changes=dict(item.ask.varied),
                 places=option.point.places,
                 predicted=option.point.predicted,
