@@ -52,6 +52,9 @@ def test_the_plan_is_shown_before_anything_starts(site: Site) -> None:
     text = site(*TUNE, "--dry-run", "--budget", "3").out
     assert "settings: STEP_MS 120/100/91/97" in text
     assert "budget 3 GPU-hours" in text
+    text = site(*JOB, "--only", "--vary", "mbs=1;rm,2", "--budget", "0.01", "--dry-run").out
+    assert "for example mbs=1;rm: MBS=1;rm is not a positive whole number" in text
+    assert "the budget is less than the " in text
 
 
 def test_out_of_memory_and_failures_are_outcomes(site: Site) -> None:
@@ -134,6 +137,7 @@ def test_changed_surroundings_are_refused(site: Site) -> None:
         (("--only", "--vary", "mbs=1"), "nothing to choose from"),
         (("--budget", "nan"), "--budget"),
         (("--budget", "-1"), "--budget"),
+        (("--budget", "0.001"), "--budget 0.001: a single trial takes about 0.0083 GPU-hours"),
         (("--trial-steps", "50"), "--trial-steps 50: a trial is shorter than a whole run of 50 steps"),
         (("--max-steps", "20"), "it ends after step 20"),
         (("--profile",), "profiled, traced or saved"),

@@ -70,7 +70,7 @@ def command(
     """Find the fastest configuration of a job on this machine.
 
     \b
-    llmb-run tune -w pretrain_mbridge -s qwen3_30b_a3b --scale 16 --budget 40
+    llmb-run tune -w pretrain_mbridge -s qwen3_30b_a3b --scale 16 --budget 150
 
     The legal configurations near the documented one are tried in short runs, the documented one between them; then the
     best of them is proved against it by whole runs. Being out of memory is an outcome, and no failure. After an

@@ -34,6 +34,7 @@ def preview(space: Space, options: Sequence[Option], budget: float) -> dict[str,
         "chosen_from": len(space.arms),
         "may_not_fit": doubtful,
         "refused": space.reasons,
+        "example": space.example,
         "not_looked_at": space.unplanned,
         "trial_hours": options[0].cost,
         "once_each_hours": every + proofs,
@@ -58,6 +59,9 @@ def foreseen(said: dict[str, Any]) -> str:
         f"cost: about {said['trial_hours']:.2g} GPU-hours a trial, {said['least_hours']:.3g} at least,"
         f" {said['once_each_hours']:.3g} where every one is tried once; budget {_hours_said(said['budget'])}",
     ]
+    lines += [f"for example {said['example']}"] if said["example"] else []
+    if said["budget"] is not None and said["budget"] < said["least_hours"]:
+        lines.append(f"the budget is less than the {said['least_hours']:.3g} GPU-hours that a winner's proof takes")
     return "".join(f"{line}\n" for line in lines)
 
 

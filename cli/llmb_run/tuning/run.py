@@ -95,6 +95,11 @@ def _begin_or_go_on(campaign: Campaign, base: Asked, wanted: Wanted, place: Plac
     then = frozen.began_with(campaign, Frozen)
     if then is None:
         space = find_space(base, place, wanted.values, only=wanted.only)
+        if wanted.budget < (cost := options_of(space, wanted.trial_steps)[0].cost):
+            raise RequestError(
+                f"--budget {wanted.budget:g}: a single trial takes about {cost:.2g} GPU-hours",
+                remedy="--dry-run shows what a tuning takes",
+            )
         now = _frozen(campaign, space, wanted)
         _show_plan(now, wanted)
         say_warnings([base])

@@ -40,6 +40,13 @@ _PLANNED = 400
 _ARMS = 80
 """Configurations that are kept, the most promising."""
 
+_WORDS = {
+    "does-not-divide": "do not divide",
+    "does-not-fit": "do not fit the memory",
+    "same-job": "are the same job as another",
+    "refused-by-megatron": "are refused by Megatron",
+}
+
 Values = Mapping[str, Sequence[str]]
 
 
@@ -61,13 +68,17 @@ class Space:
         return self.arms[0]
 
     @property
+    def example(self) -> str:
+        """The first that cannot be planned for a reason that has no word of its own; empty where none is."""
+        odd = (item for item in self.refused if (item.error.code or "") not in _WORDS)
+        return next((f"{item.ask.combination}: {item.error.message}" for item in odd), "")
+
+    @property
     def reasons(self) -> dict[str, int]:
         """How many were refused, by why in a few words."""
-        words = {"does-not-divide": "do not divide", "does-not-fit": "do not fit the memory"}
-        words |= {"same-job": "are the same job as another", "refused-by-megatron": "are refused by Megatron"}
-        counts = Counter(words.get(item.error.code or "", "cannot be planned") for item in self.refused)
+        counts = Counter(_WORDS.get(item.error.code or "", "cannot be planned") for item in self.refused)
         if self.impossible:
-            counts[words["does-not-divide"]] += self.impossible
+            counts[_WORDS["does-not-divide"]] += self.impossible
         return dict(counts.most_common())
 
 

@@ -97,7 +97,7 @@ def look(
     if not any(run.point == 0 for run in seen):
         if any(trial.option == 0 and trial.outcome in ("failed", "out of memory") for trial in trials):
             return State(0, 1.0, spent=spent)
-        return State(0, 1.0, run=(0,), spent=spent)
+        return State(0, 1.0, run=(0,) if spent + options[0].cost <= budget else (), spent=spent)
     points = tuple(option.point for option in options)
     model = Surrogate(points, seen, _sizes(points, seen[: _known(len(seen))]))
     fits = _fits(options, short)
