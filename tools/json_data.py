@@ -146,6 +146,7 @@ DATA: dict[str, dict[str, str]] = {
     "jobs": {
         "runs[]": "the keys of a run, and",
         "runs[].cause": "why it failed, in a few words",
+        "runs[].differing": "what tells it from the other runs listed: `tp=2, NCCL_ALGO=Ring`, or null",
         "runs[].live": "whether it can still change",
         "runs[].step": "the last step of its log",
         "runs[].step_seconds": "the time of that step",

@@ -38,10 +38,11 @@ def run_as_json(run: RunRow) -> dict[str, Any]:
     return {name: getattr(run, name) for name in RUN_KEYS} | {"folder": str(run.folder)}
 
 
-def work_of(run: Mapping[str, Any]) -> str:
-    """What a run of ``run_as_json`` trains, in a table: ``pretrain_mbridge qwen3_30b_a3b sft fp8 (mx)``."""
+def work_of(run: Mapping[str, Any], differing: str | None = None) -> str:
+    """What a run of ``run_as_json`` trains, in a table: ``pretrain_mbridge qwen3_30b_a3b sft fp8 (mx), tp=2``."""
     words = (run["workload"], run["model_size"], run["variant"], precision(run["dtype"], run["fp8_recipe"]))
-    return " ".join(word for word in words if word)  # of a run with a damaged record hardly any is known
+    work = " ".join(word for word in words if word)  # of a run with a damaged record hardly any is known
+    return f"{work}, {differing}" if differing else work
 
 
 def _since(run: Mapping[str, Any]) -> str:
@@ -56,7 +57,7 @@ JOBS: tuple[Column[dict[str, Any]], ...] = (
     Column("gpus", item("gpus"), Form.TABLE, head="GPUs", spec="d"),
     Column("step_seconds", item("step_seconds"), Form.TABLE, head="s/step", spec=".3f"),
     Column("job_id", lambda run: run["job_id"] or "-", Form.TABLE, head="job"),
-    Column("what", work_of, Form.TABLE, head="what"),
+    Column("what", lambda run: work_of(run, run["differing"]), Form.TABLE, head="what"),
     Column("detail", lambda run: printable("; ".join(filter(None, (run["detail"], run["cause"])))), Form.TABLE),
 )
 """The columns of ``jobs``, of a run as JSON with its ``live`` and ``step_seconds``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from llmb_common.errors import RecordError
+from llmb_common.errors import RecordError, RequestError
 from llmb_common.planning.job_plan import JobPlan, ProfilePlan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.results.baselines import baselines, set_baselines
 from llmb_common.results.comparison import differences, facts
-from llmb_common.results.configuration import configuration_key, software_of_plan, title_of
+from llmb_common.results.configuration import apart, configuration_key, image_marks, software_of_plan, title_of
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.history import Changed, histories
 from llmb_common.results.scaling import ScaledRun, scaling
@@ -247,3 +248,63 @@ def test_a_key_that_nobody_knows_in_the_list_of_baselines_is_damage(tmp_path: Pa
 
 def test_a_published_configuration_has_a_key_of_its_own(record: RunRecord, tmp_path: Path) -> None:
     assert configuration_key(plan_for(tmp_path, **PUBLISHED)) == configuration_key(record.plan)
+
+
+def of_image(record: RunRecord, image: str | None, **receipt: object) -> RunRecord:
+    manifest = {**record.manifest, "image": {"path": image, **({"receipt": json.dumps(receipt)} if receipt else {})}}
+    return replace(record, plan=changed(record.plan, image=image), manifest=manifest)
+
+
+@pytest.mark.parametrize(
+    ("images", "marks"),
+    [
+        ([("/a/x.sqsh", {}), ("/a/x.sqsh", {})], ["", ""]),
+        ([("/a/x.sqsh", {}), ("/b/x.sqsh", {})], [" (/a/x.sqsh)", " (/b/x.sqsh)"]),
+        ([("/a/x.sqsh", {}), ("/b/y.sqsh", {})], ["", ""]),
+        ([("/a/x.sqsh", {"sha256": "12" * 32}), ("/b/x.sqsh", {"sha256": "12" * 32})], ["", ""]),
+        ([("/a/x.sqsh", {"sha256": "12" * 32}), ("/a/x.sqsh", {})], ["", ""]),
+        (
+            [("/a/x.sqsh", {"sha256": "12" * 32}), ("/a/x.sqsh", {"sha256": "34" * 32})],
+            [" (sha256:121212121212)", " (sha256:343434343434)"],
+        ),
+        ([("nvcr.io#nvidia/nemo:26.02", {}), ("/i/nvidia+nemo+26.02.sqsh", {})], ["", ""]),
+        (
+            [
+                ("/i/nvidia+nemo+26.02.sqsh", {"sha256": "12", "adopted": False}),
+                ("/j/nvidia+nemo+26.02.sqsh", {"sha256": "34", "adopted": False}),
+            ],
+            ["", ""],
+        ),
+        (
+            [("/i/nemo+26.02-ours.sqsh", {}), ("/i/nemo+26.02.sqsh", {})],
+            [" (/i/nemo+26.02-ours.sqsh)", ""],
+        ),
+        ([(None, {}), (None, {})], ["", ""]),
+    ],
+)
+def test_images_of_one_name_are_told_apart_by_content_or_path(
+    record: RunRecord, images: list[tuple[str | None, dict[str, object]]], marks: list[str]
+) -> None:
+    assert image_marks([of_image(record, image, **receipt) for image, receipt in images]) == marks
+
+
+def test_a_baseline_is_of_one_image(tmp_path: Path, record: RunRecord) -> None:
+    runs = [(of_image(record, f"/{folder}/x.sqsh"), StepTime(5.0, 0.01, count=10)) for folder in "ab"]
+    with pytest.raises(RequestError, match=r"several images called x\.sqsh: \(/a/x\.sqsh\), \(/b/x\.sqsh\)"):
+        set_baselines(tmp_path, runs)
+
+
+def test_plans_are_told_apart_within_their_kind_of_job(tmp_path: Path) -> None:
+    asked: tuple[dict[str, str], ...] = (
+        {},
+        {"NCCL_ALGO": "Ring"},
+        {"RUN_CONF_IMAGE": "/a/x.sqsh"},
+        {"JOB_TOTAL_GPUS": "256"},
+    )
+    plans = [plan_for(tmp_path, **PUBLISHED | variables) for variables in asked]
+    image = f"image={Path(str(plans[0].image)).name}"
+    other = plan_for(tmp_path, MODEL_SIZE="8b", JOB_TOTAL_GPUS="8", GPU_TYPE="h100", DTYPE="bf16")
+    assert apart([*plans[:3], None, other]) == [image, f"{image}, NCCL_ALGO=Ring", "image=x.sqsh", "", ""]
+    assert "gpus" not in "".join(apart([plans[0], plans[3]]))
+    engines = [plans[0], changed(plans[0], engine="0.6", image="nvcr.io#nvidia/nemo:26.08")]
+    assert apart(engines) == [f"engine={plans[0].engine}", "engine=0.6"], "its image says the same"

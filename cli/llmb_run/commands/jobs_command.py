@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from llmb_common.index import RunRow
+    from llmb_common.planning.job_plan import JobPlan
     from llmb_run.following.live import LiveRun
 
 DEFAULT_LIMIT = 20
@@ -58,8 +59,26 @@ def command(
             else "no run yet"
         )
         hint = "next: llmb-run list, llmb-run single"
+    _say_what_differs(lines)
     text = table(JOBS, lines) if lines else ""
     return Result({"runs": lines}, text, hint=hint)
+
+
+def _say_what_differs(lines: list[dict[str, Any]]) -> None:
+    """Beside the first of them: each costs a look into its folder."""
+    import contextlib
+    from pathlib import Path
+
+    from llmb_common.errors import RecordError
+    from llmb_common.results.configuration import apart
+    from llmb_common.runs.record import load_record
+
+    plans: list[JobPlan | None] = [None] * min(len(lines), MOST_LOGS)
+    for at, line in enumerate(lines[:MOST_LOGS]):
+        with contextlib.suppress(RecordError):
+            plans[at] = load_record(Path(line["folder"])).plan
+    for line, differing in zip(lines, [*apart(plans), *[""] * len(lines)], strict=False):
+        line["differing"] = differing or None
 
 
 def _ask(rows: list[RunRow]) -> list[dict[str, Any]]:

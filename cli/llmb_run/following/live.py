@@ -12,6 +12,7 @@ from typing import Any
 from llmb_common.index import row_of
 from llmb_common.observe import Observation, observe
 from llmb_common.printable import printable
+from llmb_common.results.configuration import apart
 from llmb_common.runs.record import COMPLETED, RunRecord, load_record
 from llmb_common.slurm.states import is_live, is_waiting
 from llmb_run.columns import Column, Form, at
@@ -26,6 +27,8 @@ class LiveRun:
 
     seen: Observation
     progress: Progress = field(init=False)
+    differing: str = ""
+    """What tells it from the others that are followed."""
 
     def __post_init__(self) -> None:
         plan = self.record.plan
@@ -86,7 +89,8 @@ def look_at(folders: Sequence[Path]) -> list[LiveRun]:
     Raises:
         RecordError: a record cannot be read
     """
-    return [LiveRun(seen) for seen in observe([load_record(folder) for folder in folders])]
+    seen = observe([load_record(folder) for folder in folders])
+    return list(map(LiveRun, seen, apart(one.record.plan for one in seen)))
 
 
 def ask_again(runs: Sequence[LiveRun]) -> None:
@@ -120,7 +124,7 @@ LIVE: tuple[Column[LiveRun], ...] = (
     Column("left", _left, Form.TABLE, head="left", spec="s"),
     Column("gpus", at("record.plan.gpus"), Form.TABLE, head="GPUs", spec="d"),
     Column("job_id", lambda run: run.record.job_id or "-", Form.TABLE, head="job"),
-    Column("what", lambda run: work_of(run_as_json(row_of(run.record))), Form.TABLE, head="what"),
+    Column("what", lambda run: work_of(run_as_json(row_of(run.record)), run.differing), Form.TABLE, head="what"),
     Column("remark", lambda run: printable(run.remark()), Form.TABLE),
 )
 _DISPENSABLE = ("tflops_per_gpu", "gpus", "job_id", "age", "step_seconds", "remark")

@@ -12,7 +12,6 @@ import msgspec
 
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.printable import counted, printable
-from llmb_common.results.configuration import software_of
 from llmb_common.runs.record import RunRecord
 from llmb_common.trust import user_name
 from llmb_run.place import Place
@@ -79,7 +78,7 @@ def _planned(plan: JobPlan) -> str:
 
 
 def _software(found: Sequence[Measured]) -> str:
-    names = _listed(software_of(item.record) for item in found if item.record)
+    names = _listed(item.software for item in found if item.record)
     versions = (
         f"{title} {_listed(getattr(item.account, name) for item in found)}"
         for title, name in (("driver", "driver"), ("CUDA", "cuda"), ("NCCL", "nccl"))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from llmb_common.results.comparison import compare_times
-from llmb_common.results.configuration import configuration_key, software_of
+from llmb_common.results.configuration import configuration_key
 from llmb_common.results.decision import ERROR_RATE
 from llmb_common.results.estimate import StepTime
 from llmb_run.results.measuring import Measured
@@ -102,7 +102,7 @@ def _repeats(found: Sequence[Measured]) -> list[_Repeat]:
     groups: dict[tuple[str, str], list[tuple[frozenset[str], StepTime]]] = {}
     for item in found:
         if item.record and item.good:
-            key = (configuration_key(item.record.plan), software_of(item.record))
+            key = (configuration_key(item.record.plan), item.software)
             groups.setdefault(key, []).append((frozenset(item.account.hosts), item.good))
     return [
         _Repeat(key, hosts, _steady(time, mean))

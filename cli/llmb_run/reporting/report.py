@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from llmb_common import __version__
-from llmb_common.results.configuration import software_of, title_of
+from llmb_common.results.configuration import title_of
 from llmb_common.results.history import History
 from llmb_common.results.scaling import ScalingLine
 from llmb_run import columns
@@ -116,7 +116,7 @@ def _run(item: Measured, most: int) -> ReportRun:
         result=result,
         name=result["run_id"] or result["name"],
         title=title_of(item.record.plan) if item.record else None,
-        software=software_of(item.record) if item.record else None,
+        software=item.software or None,
         hosts=item.account.hosts,
         steps=steps_of(item.timing, most),
     )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from llmb_common.printable import counted
-from llmb_common.results.configuration import configuration_key, software_of, title_of
+from llmb_common.results.configuration import configuration_key, title_of
 from llmb_common.results.decision import CONFIDENCE, level, look
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.verdict import Verdict, judge_runs, with_training
@@ -55,7 +55,7 @@ def group(found: Sequence[Measured]) -> list[Group]:
     together: dict[str, list[tuple[Measured, RunRecord]]] = {}
     for item in found:
         if item.record is not None:
-            together.setdefault(item.configuration, []).append((item, item.record))
+            together.setdefault(item.configuration + item.image, []).append((item, item.record))
     return [_group(items) for items in together.values()]
 
 
@@ -85,7 +85,7 @@ def _group(items: Sequence[tuple[Measured, RunRecord]]) -> Group:
     return Group(
         key=configuration_key(record.plan),
         title=title_of(record.plan),
-        software=software_of(record),
+        software=items[0][0].software,
         runs=tuple(record for _, record, _ in judged),
         seconds=tuple(time.seconds for time in times),
         others=len(items) - len(good),

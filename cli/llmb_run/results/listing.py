@@ -8,6 +8,7 @@ from typing import Any
 
 from llmb_common.printable import counted
 from llmb_common.results.comparison import EVIDENCE, facts
+from llmb_common.results.configuration import apart
 from llmb_common.timing.tables import render, shorten
 from llmb_run import columns
 from llmb_run.columns import Column, Form
@@ -79,6 +80,8 @@ def _documented(found: Iterable[Measured], *, full_names: bool) -> str:
 
 def _runs(found: Sequence[Measured], groups: Sequence[Group], *, full_names: bool) -> str:
     in_baseline = {run.run_id for item in found[:1] for known in item.baselines for run in known.runs}
+    plans = apart(item.record.plan if item.record else None for item in found)
+    chosen = {id(item): said for item, said in zip(found, plans, strict=True)}
     differing = what_differs(found, groups)
 
     def name(item: Measured) -> str:
@@ -87,7 +90,8 @@ def _runs(found: Sequence[Measured], groups: Sequence[Group], *, full_names: boo
 
     def marks(item: Measured) -> str:
         held = item.record is not None and item.record.paths.run_id in in_baseline
-        return "; ".join(filter(None, (_trouble(item), differing.get(id(item)), "in the baseline" * held)))
+        said = (_trouble(item), chosen[id(item)], differing.get(id(item)), "in the baseline" * held)
+        return "; ".join(filter(None, said))
 
     beside = (Column("name", name, Form.TABLE, head="name"), Column("marks", marks, Form.TABLE, head="what differs"))
     return columns.table((*RUN, *beside), found)

@@ -15,7 +15,7 @@ from llmb_common.causes.answer import Diagnosis
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.observe import observe
 from llmb_common.results.baselines import Baseline, baseline_references, baselines, unlike_baselines
-from llmb_common.results.configuration import configuration_of
+from llmb_common.results.configuration import configuration_of, image_marks, software_of
 from llmb_common.results.decision import CONFIDENCE
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.past_runs import PastRun, PastRuns
@@ -67,6 +67,8 @@ class Measured:
     """The installation's."""
     past: PastRuns = field(default_factory=PastRuns)
     """What the site's runs say of how they differ."""
+    image: str = ""
+    """What tells the run's image from others of its name (``image_marks``)."""
     why: Diagnosis | None = None
     """The diagnosis of a failed run; None otherwise."""
 
@@ -89,6 +91,11 @@ class Measured:
         if self.not_training:
             return f"not training: {'; '.join(self.not_training)}"
         return "" if self.step_time else "the window is incomplete"
+
+    @property
+    def software(self) -> str:
+        """Container and engine; empty for a log that LLMB did not write."""
+        return f"{software_of(self.record)}{self.image}" if self.record else ""
 
     @cached_property
     def configuration(self) -> str:
@@ -158,7 +165,14 @@ def measure(
         finally:
             figures.close()
         past = _past(place, read)
-        return beside_repeats(_diagnosed([_judged(item, place, known_baselines, past) for item in read], place))
+        judged = _diagnosed([_judged(item, place, known_baselines, past) for item in read], place)
+        return beside_repeats(_with_images(judged))
+
+
+def _with_images(found: Sequence[Measured]) -> list[Measured]:
+    """With what tells images of one name apart."""
+    marks = iter(image_marks([item.record for item in found if item.record]))
+    return [replace(item, image=next(marks)) if item.record else item for item in found]
 
 
 def _diagnosed(read: Sequence[Measured], place: Place) -> list[Measured]:

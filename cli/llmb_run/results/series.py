@@ -10,7 +10,7 @@ import msgspec
 
 from llmb_common.printable import counted, printable
 from llmb_common.results.change_point import LEAST_DAYS, REPORT_RATE
-from llmb_common.results.configuration import configuration_of, software_of
+from llmb_common.results.configuration import configuration_of
 from llmb_common.results.decision import CONFIDENCE
 from llmb_common.results.history import Changed, History, Moment, Shift, histories
 from llmb_common.results.past_runs import PastRuns
@@ -30,7 +30,7 @@ def scaling_lines(found: Iterable[Measured], place: Place) -> list[ScalingLine]:
         if item.record and item.good and item.figures:
             plan = item.record.plan
             recipe, scatter = place.workload(plan.workload).recipe, item.past.scatter(item.configuration)
-            runs.append(ScaledRun(plan, recipe, software_of(item.record), item.good.seconds, item.good, scatter))
+            runs.append(ScaledRun(plan, recipe, item.software, item.good.seconds, item.good, scatter))
     return scaling(runs)
 
 

@@ -16,7 +16,7 @@ import msgspec
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.kept_lists import read_list, write_list
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.results.configuration import configuration_key, software_of, title_of
+from llmb_common.results.configuration import configuration_key, image_marks, software_of, title_of
 from llmb_common.results.decision import level, steady_error
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.past_runs import PastRuns
@@ -92,8 +92,16 @@ def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> 
         raise RequestError("no run to make a baseline of", remedy="name successful runs: llmb-run results lists them")
     new: dict[tuple[str, str], Baseline] = {}
     accounts: dict[tuple[str, str], list[Account]] = {}
-    for record, measured in runs:
+    images: dict[tuple[str, str], set[str]] = {}
+    marks = image_marks([record for record, _ in runs])
+    for (record, measured), mark in zip(runs, marks, strict=True):
         key = (configuration_key(record.plan), software_of(record))
+        images.setdefault(key, set()).add(mark)
+        if len(images[key]) > 1:
+            raise RequestError(
+                f"{title_of(record.plan)} ran with several images called {key[1]}:{','.join(sorted(images[key]))}",
+                remedy="name the runs of one image; llmb-run results --group shows them",
+            )
         before = new[key].runs if key in new else ()
         where = (measured.stalls, measured.steps, measured.day, measured.nodes)
         run = BaselineRun(record.paths.run_id, measured.seconds, measured.error, *where)

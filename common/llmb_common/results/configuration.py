@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,10 +68,28 @@ def told_apart(plans: Sequence[JobPlan]) -> dict[str, list[str]]:
     found = {name: values for name, values in found.items() if len(set(values)) > 1}
     if "gpus" in found:
         found.pop("gpus_per_node", None)  # on one machine, the same again
+    if len({*found.get("image", [])}) == len({*found.get("engine", [])}) == len({(p.image, p.engine) for p in plans}):
+        found.pop("image" if all(container_release(plan.image) for plan in plans) else "engine")
     images = [Path(image).name for image in found.get("image", [])]
     if images and len(set(images)) == len(set(found["image"])):
         found["image"] = images
     return found
+
+
+def apart(plans: Iterable[JobPlan | None]) -> list[str]:
+    """What tells each plan from the others of its kind of job but the number of GPUs: ``tp=2, NCCL_ALGO=Ring``."""
+    listed = list(plans)
+    kinds: dict[str, dict[int, JobPlan]] = {}
+    for at, plan in enumerate(listed):
+        if plan is not None:
+            kinds.setdefault(kind_of_job(plan), {})[at] = plan
+    said = [""] * len(listed)
+    for together in kinds.values():
+        differing = {name: values for name, values in told_apart([*together.values()]).items() if name not in _SCALE}
+        for number, at in enumerate(together):
+            values = ((name, values[number]) for name, values in differing.items() if values[number] != "-")
+            said[at] = ", ".join(_shortened(f"{name}={value}") for name, value in values)
+    return said
 
 
 def _said(plan: JobPlan) -> dict[str, str]:
@@ -99,7 +118,11 @@ def deviations(plan: JobPlan) -> str:
     found += [f"{name}={_word(getattr(plan, name))}" for name in _SWITCHES if getattr(plan, name)]
     found += [f"profiled by {plan.profile.tool}"] if plan.profile else []
     found += ["checkpoints"] if _checkpoints(plan) else []
-    return "".join(f", {text if len(text) <= _LONGEST else f'{text[:_LONGEST]}...'}" for text in found)
+    return "".join(f", {_shortened(text)}" for text in found)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _word(value: object) -> str:
@@ -107,6 +130,7 @@ def _word(value: object) -> str:
 
 
 _SWITCHES = ("nccl_trace", "vboost", "cpu_pinning")
+_SCALE = ("gpus", "gpus_per_node")
 _LONGEST = 40
 _MANY = 1024
 _keys: dict[int, tuple[JobPlan, str]] = {}
@@ -137,6 +161,47 @@ def software_of_plan(plan: JobPlan) -> str:
     """What a run of the plan will train with; empty outside containers, where only the run itself can tell."""
     release = container_release(plan.image)
     return f"nemo:{release}" if release else Path(plan.image).name if plan.image else ""
+
+
+def image_marks(records: Sequence[RunRecord]) -> list[str]:
+    """What tells each run's image from others of its name, after a blank: `` (sha256:1a2b3c4d5e6f)``, `` (/a/x.sqsh)``.
+
+    Empty where one name is one image: one digest in several folders is, and a path whose digest was noted only once.
+    """
+    contents = [_content(record) for record in records]
+    digests: dict[str | None, set[str]] = {}
+    for record, content in zip(records, contents, strict=True):
+        digests.setdefault(record.plan.image, set()).update([content] if content else [])
+    found = [
+        content or _image(record.plan.image or "", digests[record.plan.image])
+        for record, content in zip(records, contents, strict=True)
+    ]
+    names = [software_of_plan(record.plan) for record in records]
+    images = list(zip(names, found, strict=True))
+    often = Counter(name for name, image in set(images) if image)
+    return [f" ({image})" if image and (often[name] > 1 or _unlike(name, image)) else "" for name, image in images]
+
+
+def _unlike(name: str, image: str) -> bool:
+    """Whether a file's name says more than the release that its software is called by."""
+    return not image.startswith("sha256:") and Path(image).name != name
+
+
+def _content(record: RunRecord) -> str:
+    """The digest on record; not of a release that was imported: each import makes another file of the same content."""
+    from llmb_common.runs.manifest import image_receipt
+
+    receipt = image_receipt(record.manifest)
+    imported = container_release(record.plan.image) and receipt.get("adopted") is False
+    return f"sha256:{str(receipt['sha256'])[:12]}" if receipt.get("sha256") and not imported else ""
+
+
+def _image(image: str, digests: set[str]) -> str:
+    """An image without a digest on record. What is named like a release, and nothing else, is that release."""
+    release = container_release(image)
+    if len(digests) == 1:
+        return next(iter(digests))
+    return "" if release and image.removesuffix(".sqsh").endswith(release) else image
 
 
 def software_of(record: RunRecord) -> str:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from llmb_common.results.change_point import REPORT_RATE, LevelChange, day_prior, level_changes, standing
 from llmb_common.results.comparison import EVIDENCE, facts
-from llmb_common.results.configuration import configuration_key, software_of, title_of
+from llmb_common.results.configuration import configuration_key, image_marks, software_of, title_of
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.scatter import STATED, Scatter
 from llmb_common.runs.record import RunRecord
@@ -105,11 +105,13 @@ def _moments(items: Iterable[tuple[RunRecord, StepTime]]) -> Iterable[tuple[Mome
     """Each with what changed since whichever run knew: what a run's nodes do not tell is as the last one knew it."""
     before: dict[str, str] | None = None
     known: dict[str, str] = {}
-    for record, measured in items:
+    items = list(items)
+    marks = image_marks([record for record, _ in items])
+    for (record, measured), mark in zip(items, marks, strict=True):
         now = facts(record)
         changes, seen = ((), ()) if before is None else (_changes(before, now), _changes(known, now))
         when, times = (record.started, record.day), (measured.seconds, measured.error)
-        yield Moment(record.paths.run_id, *when, software_of(record), *times, changes), seen
+        yield Moment(record.paths.run_id, *when, software_of(record) + mark, *times, changes), seen
         before = now
         known = {name: value for name, value in known.items() if name in EVIDENCE} | now
 
