@@ -48,6 +48,18 @@ def verdicts(done: Done) -> list[str]:
 # The verdicts
 
 
+def test_a_list_is_a_workload_for_each_of_its_values(site: Site) -> None:
+    """Each with a name of its own, runs of its own and a verdict, which the pack's reader finds again."""
+    lists = "    set: {tp: [1, 2]}\n    zip: {mbs: [1, 2], NCCL_ALGO: [Ring, Tree]}\n"
+    site.suite(100, 120, SUITE.replace('    env: {STEP_MS: "FIRST"}\n', lists).replace("scale: 1,", "scale: 2,"))
+    done = site.accept("--json")
+    titles = [item["title"].partition(", ")[2] for item in done.data["workloads"]]
+    assert titles[:2] == ["mbs=1, tp=1, NCCL_ALGO=Ring", "mbs=2, tp=1, NCCL_ALGO=Tree"]
+    assert verdicts(done) == ["pass"] * 4 + ["fail"]
+    assert len(instant.accepted()) == sum(runs_of(done))
+    assert site("accept", "verify", site.campaign / "two.tar.zst").status == 0
+
+
 def test_three_per_cent_slower_passes_after_reruns_and_eight_fails(site: Site) -> None:
     site.suite(103, 108, SUITE.replace("reruns: 4", "reruns: 25"))
     done = site.accept("--json")

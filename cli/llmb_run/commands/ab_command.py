@@ -81,7 +81,7 @@ def command(
     dimensions = dimensions_of(change, "--change")
     if several := [name for name, values in dimensions.items() if len(values) > 1]:
         raise RequestError(
-            f"--change: {several[0]} has several values", remedy="one at a time; submit sweeps over many"
+            f"--change: {several[0]} has several values", remedy="one at a time; llmb-run sweep tries several"
         )
     place = Place()
     ask = replace(ask_of(**settings), workload=workload or "", size=size, dtype=dtype, scale=scale, dry_run=dry_run)
