@@ -101,8 +101,7 @@ def log_of(record: RunRecord) -> str:
     words = _directions(record)
     plan, steps = record.plan, record.plan.max_steps
     times = [float(word) for word in words if re.fullmatch(r"[0-9.]+", word)]
-    value = plan.env["STEP_MS"].value if "STEP_MS" in plan.env else "100"
-    milliseconds = times[0] if times else float(value)
+    milliseconds = times[0] if times else milliseconds_of(plan)
     text = [word for word in words if not _DIRECTION.fullmatch(word)]
     last = 5 if text or [word for word in words if word.isupper()] else steps
     number = int(re.search("[0-9]*$", record.submission.key)[0] or 0)  # type: ignore[index]
@@ -114,6 +113,11 @@ def log_of(record: RunRecord) -> str:
         time = spike * level * (1 + 0.001 * (index % 3 - 1))
         lines.append(mbridge_line(index, steps, tflops=None, milliseconds=time, loss=loss))
     return "".join(lines) + "".join(f"{line}\n" for line in text)
+
+
+def milliseconds_of(plan: JobPlan) -> float:
+    """How long a step of the plan takes where nothing directs its run; tests put others in its place."""
+    return float(plan.env["STEP_MS"].value) if "STEP_MS" in plan.env else 100.0
 
 
 def _found(record: RunRecord) -> Finding:
@@ -130,9 +134,9 @@ def _found(record: RunRecord) -> Finding:
     return Finding(state, " ".join(text), job_id=str(job))
 
 
-def install_executor(patch: object, home: Path) -> None:
+def install_executor(patch: object, home: Path, traits: Traits = INSTANT) -> None:
     """Register it; its folder is ``home``."""
     patch.setattr(cluster_types, "_REGISTERED", dict(cluster_types._REGISTERED))  # type: ignore[attr-defined]
-    cluster_types.register(INSTANT)
+    cluster_types.register(traits)
     (home / "jobs").mkdir(parents=True)
     patch.setenv("INSTANT", str(home))  # type: ignore[attr-defined]

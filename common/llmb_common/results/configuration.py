@@ -63,7 +63,8 @@ def configuration(plan: JobPlan) -> dict[str, Any]:
 def told_apart(plans: Sequence[JobPlan]) -> dict[str, list[str]]:
     """What the plans differ in, by name, with the value of each: columns, variables, settings, image, engine."""
     known = [_said(plan) for plan in plans]
-    names = dict.fromkeys(name for values in known for name in values)
+    everything = dict.fromkeys(name for values in known for name in values)
+    names = sorted(everything, key=lambda name: name in ("engine", "image"))  # a variable of one plan comes before
     found = {name: [values.get(name, "-") for values in known] for name in names}
     found = {name: values for name, values in found.items() if len(set(values)) > 1}
     if "gpus" in found:

@@ -1,0 +1,60 @@
+"""A performance engineer's week: every command of ``docs/week.md``, in order, on a made-up cluster of H100."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from llmb_common.planning.job_plan import JobPlan
+from support import instant
+from support.campaigns import Site
+from support.plans import ROOT
+
+SITE = "schema: 1\ncluster_name: Example\ncluster_type: instant\ngpu_type: h100\n"
+PAGE = (ROOT / "docs" / "week.md").read_text()
+COMMANDS = re.findall(r"^llmb-run (.+?)(?: +#.*)?$", PAGE, re.MULTILINE)
+
+
+def milliseconds(plan: JobPlan) -> float:
+    """The truth about this cluster: TP costs 5 %, trees 4 %, a larger micro-batch wins 9 %, the new image 6 %."""
+    algorithm = plan.env["NCCL_ALGO"].value if "NCCL_ALGO" in plan.env else ""
+    share = {1: 1.0, 2: 1.05}[plan.tp] * {1: 1.0, 2: 0.91}[plan.mbs]
+    return 9050 * share * (1.04 if algorithm == "Tree" else 1.0) * (0.94 if "26.04.01" in str(plan.image) else 1.0)
+
+
+def slowest(site: Site) -> str:
+    runs = site("jobs", "--all", "--json").data["runs"]
+    return next(run["run_id"] for run in runs if "tp=2, NCCL_ALGO=Tree" in (run["differing"] or ""))
+
+
+def test_every_command_of_the_page_does_what_the_page_says(
+    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    traits = replace(instant.INSTANT, this_machine=False, containers=True)
+    instant.install_executor(monkeypatch, tmp_path / "cluster", traits)
+    monkeypatch.setattr(instant, "milliseconds_of", milliseconds)
+    monkeypatch.chdir(tmp_path)
+    (site.install / "cluster_config.yaml").write_text(SITE)
+
+    said: list[str] = []
+    for command in COMMANDS:
+        done = site(*(slowest(site) if word == "RUN" else word for word in shlex.split(command)))
+        assert done.status == 0, f"{command}\n{done.err}"
+        said.append(done.out + done.err)
+    planned, started, jobs, _, ranked, images, why, tested, tuned, groups, _ = said
+
+    assert "12 jobs, nothing started" in planned
+    assert "12 of 12 jobs started" in started
+    for names in (jobs, groups):
+        assert all(f"tp={tp}, NCCL_ALGO={how}" in names for tp in "12" for how in ("Ring", "Tree"))
+    assert re.search(r"^1 +1 +Ring +3 +9\.0", ranked, re.MULTILINE)
+    assert "--set tp=1 --env NCCL_ALGO=Ring" in ranked
+    assert re.search(r"B takes [56]\.\d % less time than A", images)
+    assert "--change tp=1" in why, "which is what the page tests next"
+    assert re.search(r"B takes 4\.\d % less time than A", tested)
+    assert re.search(r"mbs=2 is 9\.\d% faster than the base", tuned)
+    assert "tp=2, NCCL_ALGO=Tree" in Path("week.html").read_text()
