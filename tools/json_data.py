@@ -260,7 +260,7 @@ DATA: dict[str, dict[str, str]] = {
         "install_path": "the installation",
         "workloads": "each with title, whether it is installed, its image and whether that is complete",
     },
-    "llmb-install, add, remove, update": {
+    "llmb-install install, llmb-install add, llmb-install remove, llmb-install update": {
         "install_path": "the installation",
         "ran": "the steps that were carried out",
         "complete": "true",
@@ -271,7 +271,16 @@ DATA: dict[str, dict[str, str]] = {
     },
     "llmb-install verify": {"install_path": "the installation", "parts": "each part and what is wrong with it"},
     "llmb-install doctor": {"checks": "each with name, status, what was found and what to do"},
-    "llmb-install bundle": {"bundle": "the folder", "platforms": "and what else it holds"},
+    "llmb-install bundle": {
+        "bundle": "the folder",
+        "schema": "the version of this",
+        "llmb": "version",
+        "locks": "digest of the clone's locks",
+        "platforms": "CPU types",
+        "pythons": "versions of Python",
+        "engines": "releases of the CPU engine",
+        "images": "container images, as recipes name them",
+    },
     "llmb-install uninstall": {"install_path": "the folder", "removed": "paths", "stays": "what is left in it"},
 }
 

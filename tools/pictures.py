@@ -15,6 +15,14 @@ _VERDICTS = (
 )
 """What is decided, and the interval of the difference from the reference in percent."""
 
+_SWEEP = (
+    ("tp=2", "1=", 98.9, 101.1),
+    ("tp=1", "1=", 99.6, 102.0),
+    ("tp=4", "3", 106.0, 108.6),
+    ("tp=8", "4", 117.5, 120.1),
+)
+"""Configuration, place, and the interval of its step time in percent of the fastest's."""
+
 _STAGES = (
     ("request", "launch.sh, llmb-run"),
     ("plan", "fits? divides?"),
@@ -51,21 +59,52 @@ def verdict() -> Iterator[str]:
     yield "</svg>"
 
 
+def sweep() -> Iterator[str]:
+    """How the intervals of a sweep's configurations make places."""
+
+    def x(percent: float) -> float:
+        return 150 + 18 * (percent - 98)
+
+    yield from _head(
+        640,
+        214,
+        "Places in a sweep",
+        "Configurations by step time. Two that cannot be told apart share the first place; one ran out of memory.",
+    )
+    _, _, low, high = _SWEEP[0]
+    yield f'<rect x="{x(low):g}" y="34" width="{x(high) - x(low):g}" height="138" fill="#EAF3F9"/>'
+    for row, (name, place, low, high) in enumerate(_SWEEP):
+        y, color = 52 + 30 * row, _GREEN if place == "1=" else _BLUE
+        yield _text(40, y + 5, place, "end", bold=True, color=color)
+        yield _text(64, y + 5, name, "start")
+        yield _line(x(low), y, x(high), y, color, width=5)
+        yield f'<circle cx="{x((low + high) / 2):g}" cy="{y}" r="6" fill="{color}"/>'
+    yield _text(40, 177, "-", "end", bold=True, color=_ORANGE)
+    yield _text(64, 177, "mbs=4", "start")
+    yield _text(150, 177, "GPU out of memory", "start", color=_ORANGE)
+    yield _text(40, 24, "place", "end", size=12, color=_GREY)
+    yield _text(150, 24, "faster", "start", size=12, color=_GREY)
+    yield _text(600, 24, "slower", "end", size=12, color=_GREY)
+    yield _text(150, 204, "shaded: the fastest's interval", "start", size=12, color=_GREY)
+    yield "</svg>"
+
+
 def flow() -> Iterator[str]:
     """From a request to a report."""
     yield from _head(
-        960,
-        110,
+        552,
+        190,
         "From request to report",
         "A request becomes a plan, a script, a run, a record, a verdict and a report.",
     )
     for number, (name, detail) in enumerate(_STAGES):
-        left = 12 + 135 * number
-        yield f'<rect x="{left}" y="24" width="124" height="62" rx="8" fill="#EAF3F9" stroke="{_BLUE}"/>'
-        yield _text(left + 62, 50, name, "middle", bold=True)
-        yield _text(left + 62, 70, detail, "middle", size=11, color=_GREY)
+        row, place = divmod(number, 4)
+        left, top = 12 + 135 * place, 20 + 82 * row
+        yield f'<rect x="{left}" y="{top}" width="124" height="62" rx="8" fill="#EAF3F9" stroke="{_BLUE}"/>'
+        yield _text(left + 62, top + 26, name, "middle", bold=True)
+        yield _text(left + 62, top + 46, detail, "middle", size=11, color=_GREY)
         if number:
-            yield f'<path d="M{left - 10} 50 l8 5 l-8 5 z" fill="{_BLUE}"/>'
+            yield f'<path d="M{left - 10} {top + 26} l8 5 l-8 5 z" fill="{_BLUE}"/>'
     yield "</svg>"
 
 

@@ -116,6 +116,7 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "columns.md": columns_page,
     "failures.md": failures_page,
     "reference.md": reference_page,
+    "images/sweep.svg": pictures.sweep,
     "images/verdict.svg": pictures.verdict,
     "images/flow.svg": pictures.flow,
 }

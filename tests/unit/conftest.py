@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from llmb_common.envelope import Result, print_result
 from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.manifest import git_state
@@ -19,6 +20,7 @@ from support.fake_slurm import FakeSlurm
 from support.repository import REPOSITORY
 from support.run_site import RunSite, with_small_code
 from support.site_record import plant
+from tools.json_data import unknown_keys
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +28,18 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scheduler that does not answer is asked again at once; git is asked once about this clone."""
     monkeypatch.setattr("llmb_common.slurm.query.FIRST_DELAY", 0.01)
     monkeypatch.setattr("llmb_common.runs.manifest.git_state", _git_state)
+
+
+@pytest.fixture(autouse=True)
+def documented(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every key of the data of ``llmb-install --json`` is in the reference, as ``Cli`` has it of llmb-run's."""
+    monkeypatch.setattr("llmb_install.main.print_result", _print_documented)
+
+
+def _print_documented(command: str, result: Result, *, as_json: bool) -> int:
+    unknown = [] if result.data is None else unknown_keys(f"llmb-install {command}", result.data)
+    assert unknown == [], "describe these keys in tools/json_data.py, then run python -m tools --write"
+    return print_result(command, result, as_json=as_json)
 
 
 def _git_state(folder: Path) -> dict[str, Any] | None:
