@@ -224,7 +224,7 @@ DATA: dict[str, dict[str, str]] = {
         "space": "the plan: base, values, how many are legal, chosen from, refused by reason; costs in GPU-hours",
         "base": "the documented job: title and command",
         "winner": "title, what it changes, command, run ids of its whole runs; the base where nothing is faster",
-        "ended": "`found`, `nothing faster`, `budget` or `base failed`",
+        "ended": "`found`, `unproved`, `nothing faster`, `trials`, `budget` or `base failed`",
         "found": "whether the winner is faster, beyond its interval",
         "gain": "by which share it is faster, of whole runs; null: not proved",
         "gain_low": "lower bound of `gain`",

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from llmb_common.results.estimate import StepTime
+from llmb_common.results.search import Trial, _proofs
 from llmb_run.main import main
 from llmb_run.tuning import strategy
 from support import instant
@@ -159,3 +161,15 @@ def test_layouts_are_found_without_being_asked_for(site: Site, tmp_path: Path) -
     assert (values["mbs"], values["tp"]) == (["1", "2"], ["1", "2", "4"])
     assert space["refused"]["do not divide"] > 0
     assert "--scale 2 " in space["first"][0]
+
+
+@pytest.mark.parametrize(
+    ("gain", "whole", "missing"),
+    [(0.2, 2, [0, 1]), (0.2, 3, []), (0.0, 3, [0, 1]), (0.0, 7, [0, 1]), (0.0, 8, [])],
+)
+def test_whole_runs_are_added_while_they_leave_it_open(gain: float, whole: int, missing: list[int]) -> None:
+    def trial(option: int, seconds: float) -> Trial:
+        return Trial(option, "timed", StepTime(seconds, 0.0, count=10, mean=seconds, steps=40), full=True)
+
+    trials = [trial(*run) for _ in range(whole) for run in ((0, 1.0), (1, 1.0 - gain))]
+    assert _proofs(trials, 1) == missing

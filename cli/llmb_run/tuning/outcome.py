@@ -11,7 +11,7 @@ from llmb_common.printable import counted
 from llmb_common.results.comparison import compare_times
 from llmb_common.results.configuration import title_of
 from llmb_common.results.estimate import StepTime
-from llmb_common.results.search import PROOFS, RISK, Option
+from llmb_common.results.search import MOST, PROOFS, RISK, Option
 from llmb_run.campaigns.conduct import Run, Runs
 from llmb_run.columns import Column, Form, item, table
 from llmb_run.place import Place
@@ -74,9 +74,9 @@ def outcome(id: str, kept: Frozen, tuning: Tuning, runs: Runs) -> dict[str, Any]
     gain = compare_times(_times(base), _times(winner)) if leader and base and winner else None
     found = leader != 0 and gain is not None and gain.high < 1
     base_fails = not state.ranking
-    ended = "base failed" if base_fails else "found" if found else "nothing faster"
+    ended = "base failed" if base_fails else "found" if found else "unproved" if gain else "nothing faster"
     if (not base_fails and state.risk > RISK) or (leader and gain is None and not base_fails):
-        ended = "budget"
+        ended = "trials" if math.isinf(tuning.budget) else "budget"
     result = {
         "schema": 1,
         "campaign": id,
@@ -191,8 +191,13 @@ def _conclusion(result: dict[str, Any]) -> str:
             f"{result['winner']['title']} is {result['gain']:.1%} faster than the base"
             f" ({result['gain_low']:.1%} to {result['gain_high']:.1%}); {certain} ({known})"
         )
-    if result["ended"] == "budget":
-        return f"the budget ended first: {result['winner']['title']} leads; {limit} ({known})"
+    leads = f"{result['winner']['title']} leads"
+    if result["ended"] in ("budget", "trials"):
+        why = "the budget ended first" if result["ended"] == "budget" else f"{counted(MOST, 'trial')} did not settle it"
+        return f"{why}: {leads}; {limit} ({known})"
+    if result["ended"] == "unproved":
+        gain = f"{result['gain']:.1%} faster ({result['gain_low']:.1%} to {result['gain_high']:.1%})"
+        return f"{leads}, and its whole runs do not prove it: {gain}; {limit} ({known})"
     return f"{limit}: keep the base ({known})"
 
 

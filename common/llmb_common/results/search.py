@@ -15,6 +15,7 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import Literal, TypeAlias
 
+from llmb_common.results.comparison import compare_times
 from llmb_common.results.estimate import StepTime
 from llmb_common.results.surrogate import Point, Seen, Sizes, Surrogate, likeliest
 
@@ -29,6 +30,9 @@ MOST = 150
 
 PROOFS = 3
 """Full runs of the winner, and of the base."""
+
+_MOST_PROOFS = 8
+"""While their interval leaves open which is faster: a stalled step in one of three runs is enough for that."""
 
 _BATCH = 5
 """Trials after each one of the base."""
@@ -111,7 +115,7 @@ def look(
     )
     bound = _bound(model, fits)
     state = State(leader, risk, (), False, gain, bound, spent, ranking)
-    proofs = _proofs(options, trials, leader)
+    proofs = _proofs(trials, leader)
     left = budget - spent - sum(options[at].proof_cost for at in proofs)
     if risk > RISK and len(trials) < MOST and not any(trial.full for trial in trials):
         batch = _batch(options, model, leader, fits, [run.point for run in seen], within)
@@ -250,14 +254,14 @@ def _affordable(options: Sequence[Option], batch: Sequence[int], left: float) ->
     return kept if any(kept) else []
 
 
-def _proofs(options: Sequence[Option], trials: Sequence[Trial], leader: int) -> list[int]:
+def _proofs(trials: Sequence[Trial], leader: int) -> list[int]:
     """Full runs that are still missing, base and winner in turn."""
     whole = [trial for trial in trials if trial.full]
-    done = {at: sum(trial.option == at and trial.time is not None for trial in whole) for at in (0, leader)}
-    tried = len(whole)
-    if leader == 0 or tried >= 4 * PROOFS:
+    if leader == 0 or len(whole) >= 2 * (_MOST_PROOFS + PROOFS):
         return []
-    order = []
-    for number in range(PROOFS):
-        order += [at for at in (0, leader) if done[at] <= number]
-    return order
+    times = {at: [trial.time for trial in whole if trial.option == at and trial.time is not None] for at in (0, leader)}
+    done = min(map(len, times.values()))
+    wanted = PROOFS
+    if PROOFS <= done < _MOST_PROOFS and not compare_times(times[0], times[leader]).is_real:
+        wanted = done + 1
+    return [at for number in range(wanted) for at in (0, leader) if len(times[at]) <= number]
