@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +35,24 @@ NOISE = (
 )
 """Of healthy nodes: an application's faults and its end are no node's."""
 
+TROUBLE = (
+    "mlx5_core 0000:5e:00.0: mlx5_hwmon: High Temperature on sensors",
+    "mlx5_core 0000:5e:00.0: mlx5_cmd_out_err: ACCESS_REG(0x805) op_mod(0x1) failed",
+    "EXT4-fs (sda1): remounted /data read-only",
+    "EXT4-fs (sda1): Remounted / read-only",
+    "mce: CPU 3 uncorrected",
+    "{1}[Hardware Error]: event severity: fatal",
+    "{1}[Hardware Error]: event severity: corrected",
+    "NMI watchdog: Watchdog detected hard LOCKUP on cpu 7",
+    "INFO: task python3:7 blocked for more than 122 seconds.",
+    "EDAC MC0: 1 UE memory read error on CPU_SrcID#0",
+    "nvme nvme0: I/O 17 QID 3 timeout, aborting",
+    "python3[7]: segfault at 0 ip 0 sp 0 error 4 in libnccl.so.2",
+    "ib3: Lost carrier",
+    "enp3s0: lost carrier",
+)
+"""Of nodes that have something."""
+
 SLURM = SlurmPlan(
     account=None, partition="batch", gres=True, segment=None, additional=(), runtime="pyxis", container_writable=True
 )
@@ -42,6 +61,9 @@ SLURM = SlurmPlan(
 def needs(gpu_type: str = H100, **changes: Any) -> Needs:
     per_node = 4 if gpu_type == GB200 else 8
     return replace(Needs(gpu_type=gpu_type, gpus_per_node=per_node, nodes=8, slurm=SLURM), **changes)
+
+
+PLANNED = needs(dispatcher="deepep", image_bytes=20_000_000_000)
 
 
 def fleet(gpu_type: str = H100, nodes: int = 4, dice: random.Random | None = None) -> dict[str, Facts]:
@@ -103,6 +125,56 @@ def verdicts(gpu_type: str, nodes: int, seed: str) -> list[Verdict]:
     """Of one healthy fleet."""
     found = fleet(gpu_type, nodes, random.Random(seed))
     return judge(list(found), found, needs(gpu_type))
+
+
+Change = Callable[[Facts], Facts]
+
+
+def gpu(**changes: Any) -> Change:
+    """GPU 2 of the node is otherwise."""
+
+    def change(facts: Facts) -> Facts:
+        gpus = tuple(msgspec.structs.replace(g, **(changes if g.index == 2 else {})) for g in facts.gpus.gpus)
+        return msgspec.structs.replace(facts, gpus=msgspec.structs.replace(facts.gpus, gpus=gpus))
+
+    return change
+
+
+def part(name: str, **changes: Any) -> Change:
+    return lambda facts: msgspec.structs.replace(
+        facts, **{name: msgspec.structs.replace(getattr(facts, name), **changes)}
+    )
+
+
+def whole(**changes: Any) -> Change:
+    return lambda facts: msgspec.structs.replace(facts, **changes)
+
+
+def port(name: str, **changes: Any) -> Change:
+    def change(facts: Facts) -> Facts:
+        ports = tuple(msgspec.structs.replace(p, **(changes if p.name == name else {})) for p in facts.machine.adapters)
+        return msgspec.structs.replace(facts, machine=msgspec.structs.replace(facts.machine, adapters=ports))
+
+    return change
+
+
+def links(**changes: Any) -> Change:
+    def change(facts: Facts) -> Facts:
+        first, *rest = facts.nvlink.gpus
+        return whole(nvlink=Nvlink(gpus=(msgspec.structs.replace(first, **changes), *rest)))(facts)
+
+    return change
+
+
+def logged(line: str, age: float = 60.0, times: int = 1) -> Change:
+    return whole(kernel=KernelLog(lines=((age, line),) * times))
+
+
+def checked(change: Change, wanted: Needs, gpu_type: str = H100) -> dict[str, Verdict]:
+    """Four nodes, of which n2 is ``change``\\ d."""
+    nodes = fleet(gpu_type)
+    nodes["n2"] = change(nodes["n2"])
+    return {verdict.node: verdict for verdict in judge(list(nodes), nodes, wanted)}
 
 
 def main() -> None:

@@ -28,6 +28,7 @@ if [[ -e $here/tools/$name ]]; then exec cat "$here/tools/$name"; fi
 echo "no answer to $name $*" >&2
 exit 1
 """
+_OWN = "initrd=x ip=x BOOTIF=x resume=x hostname=x rd.luks.uuid=x rd.lvm.lv=x ds=x"
 TOOLS = ("nvidia-smi", "nvidia-imex-ctl", "systemctl", "timedatectl", "journalctl", "dmesg", "enroot")
 
 
@@ -73,7 +74,7 @@ class NodeTrees:
         self.write(name, "proc/meminfo", "MemTotal:       2113563000 kB\n")
         self.write(name, "proc/cpuinfo", "model name : Intel(R) Xeon(R) Platinum 8480C\nflags : fpu vme\n")
         self.write(name, "proc/uptime", "100000.00 1.00\n")
-        self.write(name, "proc/cmdline", f"BOOT_IMAGE=/vmlinuz root=UUID={name} ro iommu=pt\n")
+        self.write(name, "proc/cmdline", f"BOOT_IMAGE=/v root=UUID={name} {_OWN} ro iommu=pt\n")
         self.write(
             name,
             "proc/self/limits",

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 from llmb_common.errors import CheckFailed
+from llmb_common.health import judge as judge_module
 from llmb_common.health.ask import Health, keep_out
 from llmb_common.health.checks import CHECKS
-from llmb_common.health.facts import Facts, Folder, Imex, KernelLog, Nvlink, Port, Process, read_facts
+from llmb_common.health.facts import Facts, Folder, Imex, KernelLog, Links, Nvlink, Port, Process, read_facts
 from llmb_common.health.fleet import drift
-from llmb_common.health.judge import Verdict, judge
+from llmb_common.health.judge import judge
 from llmb_common.health.kernel import kernel_trouble
 from llmb_common.health.needs import Needs
+from llmb_common.runs.evidence.findings import KINDS
 from llmb_common.runs.evidence.nodes import Snapshot
 from llmb_common.submission.excluded_nodes import exclusions
 from llmb_train.evidence.ask import Hangs
@@ -25,57 +26,8 @@ from llmb_train.health import looks
 from llmb_train.health.children import call_all
 from support import health_fleets
 from support.fleets import GB200, H100
-from support.health_fleets import SLURM, fleet, needs
-
-Change = Callable[[Facts], Facts]
-
-
-def gpu(**changes: Any) -> Change:
-    """GPU 2 of the node is otherwise."""
-
-    def change(facts: Facts) -> Facts:
-        gpus = tuple(msgspec.structs.replace(g, **(changes if g.index == 2 else {})) for g in facts.gpus.gpus)
-        return msgspec.structs.replace(facts, gpus=msgspec.structs.replace(facts.gpus, gpus=gpus))
-
-    return change
-
-
-def part(name: str, **changes: Any) -> Change:
-    return lambda facts: msgspec.structs.replace(
-        facts, **{name: msgspec.structs.replace(getattr(facts, name), **changes)}
-    )
-
-
-def whole(**changes: Any) -> Change:
-    return lambda facts: msgspec.structs.replace(facts, **changes)
-
-
-def port(name: str, **changes: Any) -> Change:
-    def change(facts: Facts) -> Facts:
-        ports = tuple(msgspec.structs.replace(p, **(changes if p.name == name else {})) for p in facts.machine.adapters)
-        return msgspec.structs.replace(facts, machine=msgspec.structs.replace(facts.machine, adapters=ports))
-
-    return change
-
-
-def links(**changes: Any) -> Change:
-    def change(facts: Facts) -> Facts:
-        first, *rest = facts.nvlink.gpus
-        return whole(nvlink=Nvlink(gpus=(msgspec.structs.replace(first, **changes), *rest)))(facts)
-
-    return change
-
-
-def logged(line: str, age: float = 60.0, times: int = 1) -> Change:
-    return whole(kernel=KernelLog(lines=((age, line),) * times))
-
-
-def checked(change: Change, wanted: Needs, gpu_type: str = H100) -> dict[str, Verdict]:
-    """Four nodes, of which n2 is ``change``\\ d."""
-    nodes = fleet(gpu_type)
-    nodes["n2"] = change(nodes["n2"])
-    return {verdict.node: verdict for verdict in judge(list(nodes), nodes, wanted)}
-
+from support.golden import check_golden
+from support.health_fleets import PLANNED, SLURM, Change, checked, fleet, gpu, links, logged, needs, part, port, whole
 
 FAILS: list[tuple[str, Change]] = [
     ("memory-errors", gpu(uncorrected=1.0, uncorrected_sram=1.0)),
@@ -85,6 +37,7 @@ FAILS: list[tuple[str, Change]] = [
     ("gpu-in-use", gpu(memory_used_mib=30_000.0)),
     ("nvlink", links(up=17, down=(5,))),
     ("nvlink", links(up=17)),
+    ("nvlink", whole(nvlink=Nvlink(gpus=(Links(up=17),) * 8))),
     ("nvlink", links(rates=("26.562 GB/s", "13.2 GB/s"))),
     ("fabric-manager", whole(services={"fabric_manager": {"LoadState": "loaded", "ActiveState": "failed"}})),
     ("fabric", gpu(fabric="In Progress")),
@@ -163,8 +116,6 @@ WARNS: list[tuple[str, Change]] = [
     ("answer", whole(hung={"kernel": "killed"})),
 ]
 
-PLANNED = needs(dispatcher="deepep", image_bytes=int(2e10))
-
 
 @pytest.mark.parametrize(
     ("level", "check", "change"), [*(("fail", *row) for row in FAILS), *(("warn", *row) for row in WARNS)]
@@ -177,8 +128,27 @@ def test_a_fault_is_found_on_its_node_and_on_no_other(level: str, check: str, ch
         "n3": "ok",
         "n4": "ok",
     }
-    said = [(remark.check, remark.level) for remark in found["n2"].remarks if remark.level in ("fail", "warn")]
-    assert (check, level) in said
+    assert (check, level) in {(remark.check, remark.level) for remark in found["n2"].remarks}
+
+
+UNKNOWN: list[Change] = [
+    whole(nvlink=Nvlink()),
+    whole(nvlink=Nvlink(missing="no nvidia-smi"), imex=Imex(missing="no nvidia-imex-ctl")),
+    whole(hung={"services": "x", "software": "x", "imex": "x", "gpus": "x"}, errors={"system": "OSError: x"}),
+    part("system", idle_disabled=1, governors=("powersave", "ondemand")),
+    *(logged(line) for line in health_fleets.TROUBLE),
+]
+
+
+def test_what_is_said_of_each_fault() -> None:
+    changes = [*(change for _, change in (*FAILS, *WARNS)), *UNKNOWN]
+    found = [checked(change, PLANNED)["n2"] for change in changes] + [checked(UNKNOWN[1], needs(GB200), GB200)["n2"]]
+    text = "".join(f"{it.level} {it.check}: {it.text}\n" for verdict in found for it in verdict.remarks)
+    check_golden("health.txt", text)
+
+
+def test_what_of_a_runs_evidence_counts_is_found_by_it() -> None:
+    assert set(judge_module._EVIDENCE) <= KINDS
 
 
 def _all_gpus_are(product: str) -> Change:
@@ -196,6 +166,9 @@ def _all_gpus_are(product: str) -> Change:
         ("fail", whole(imex=Imex(domain="DOWN", channels=1))),
         ("warn", whole(imex=Imex(domain="DEGRADED", channels=1))),
         ("fail", links(up=17)),
+        ("fail", whole(nvlink=Nvlink(gpus=(Links(up=17),) * 4))),
+        ("warn", gpu(memory_used_mib=30_000.0)),
+        ("fail", gpu(memory_used_mib=30_000.0, processes=1)),
     ],
 )
 def test_a_rack_of_gb200_has_imex_and_72_links_a_node(level: str, change: Change) -> None:
@@ -210,9 +183,23 @@ def test_what_a_plan_does_not_need_is_not_asked_of_nodes() -> None:
         checked(part("software", enroot=None), needs(slurm=msgspec.structs.replace(SLURM, runtime="none")))["n2"].status
         == "ok"
     )
-    on_cpus = replace(needs(), device="cpu", slurm=None)
+    on_cpus = replace(PLANNED, device="cpu")
+    said = {it.check for _, change in (*FAILS, *WARNS) for it in checked(change, on_cpus)["n2"].remarks}
+    of_others = {
+        "memory",
+        "cpus",
+        "numa",
+        "temperature",
+        "clock",
+        "slow-driver",
+        "ports-up",
+        "port-rate",
+        "ports-there",
+    }
+    logs = {"xid", "sxid", "link-flaps", "adapter-log", "kernel-log", "answer"}
+    assert said == {"folders", "stuck", "runtime", "time", "ports"} | of_others | logs
     nothing = whole(gpus=Snapshot(missing="nvidia-smi is not installed"), nvlink=Nvlink(missing="not installed"))
-    assert checked(nothing, on_cpus)["n2"].status == "ok"
+    assert checked(nothing, replace(on_cpus, slurm=None))["n2"].status == "ok"
 
 
 def test_ports_that_a_job_is_told_to_use_are_those_that_count() -> None:
@@ -233,6 +220,22 @@ def test_ports_that_are_slow_or_dark_by_design_fail_no_node(nodes: int, slower: 
     facts = fleet(nodes=1)["n1"]
     assert alike(facts, nodes, port("mlx5_7", rate_gbps=200.0)) == {("port-rate", level) for level in slower}
     assert alike(facts, nodes, port("mlx5_7", state="DOWN")) == {("ports-up", level) for level in dark}
+
+
+def test_a_port_that_is_dark_on_half_of_the_nodes_fails_none() -> None:
+    nodes = fleet()
+    nodes |= {name: port("mlx5_1", state="DOWN")(nodes[name]) for name in ("n1", "n2")}
+    assert {v.status for v in judge(list(nodes), nodes, needs())} == {"ok"}
+
+
+def test_ethernet_needs_an_address_of_roce_v2() -> None:
+    old = whole(ports=(Port(name="mlx5_1", gids=("IB/RoCE v1",)), Port(name="mlx5_2")))
+    nodes = fleet()
+    assert checked(old, needs())["n2"].status == "ok", "InfiniBand"
+    for name, facts in nodes.items():
+        ethernet = tuple(msgspec.structs.replace(p, layer="Ethernet") for p in facts.machine.adapters)
+        nodes[name] = part("machine", adapters=ethernet)(old(facts) if name == "n2" else facts)
+    assert [v.reason for v in judge(list(nodes), nodes, needs())] == ["", "no RoCE v2 address on mlx5_1", "", ""]
 
 
 def test_of_two_nodes_the_worse_one_fails() -> None:
@@ -296,6 +299,8 @@ def test_without_a_plan_the_nodes_say_what_they_are() -> None:
     nodes["n2"] = part("gpus", gpus=nodes["n2"].gpus.gpus[:7])(nodes["n2"])
     found = {v.node: v.status for v in judge(["n1", "n2", "n3"], nodes, Needs())}
     assert found == {"n1": "ok", "n2": "fail", "n3": "ok"}
+    dark = {name: whole(nvlink=Nvlink(gpus=(Links(up=17),) * 8))(facts) for name, facts in fleet().items()}
+    assert {v.reason for v in judge(list(dark), dark, Needs())} == {"GPU 0-7: 17 of 18 NVLinks are up"}
 
 
 def test_silent_nodes_and_such_without_a_python_fail() -> None:
@@ -370,58 +375,3 @@ def test_what_all_nodes_fail_of_is_the_sites_fault_and_excludes_none(tmp_path: P
     nodes["n3"] = fleet()["n3"]
     keep_out(tmp_path, Health(judge(list(nodes), nodes, needs()), nodes), days=1)
     assert [item.node for item in exclusions(tmp_path)] == ["n1", "n2", "n4"]
-
-
-LIMITS: list[tuple[Change, Change, str]] = [
-    (gpu(utilization=20.0), gpu(utilization=20.1), "gpu-in-use"),
-    (gpu(memory_used_mib=2047.0), gpu(memory_used_mib=2048.0), "gpu-in-use"),
-    (part("system", nofile=65_536), part("system", nofile=65_535), "open-files"),
-    (part("system", memlock=32 << 30), part("system", memlock=(32 << 30) - 1), "memlock"),
-    (part("system", first_outgoing_port=30_000), part("system", first_outgoing_port=29_999), "ports"),
-    (part("system", idle_states=3), part("system", idle_states=2), "cpu-speed"),
-    (part("system", shm_size=8 << 30, shm_free=8 << 30), part("system", shm_free=(8 << 30) - 1), "shared-memory"),
-    (logged("mlx5_core 0000:5e:00.0 ib3: x"), logged("mlx5_core 0000:5e:00.0 ib3: lost carrier"), "link-flaps"),
-    (
-        logged("EXT4-fs: Remounting filesystem read-only", age=86_401),
-        logged("EXT4-fs: Remounting filesystem read-only", age=86_400),
-        "kernel-log",
-    ),
-]
-"""What just passes, and what does not any more."""
-
-
-@pytest.mark.parametrize(("fine", "wrong", "check"), LIMITS)
-def test_limits_are_where_they_are_said_to_be(fine: Change, wrong: Change, check: str) -> None:
-    before, after = (
-        {remark.level for remark in checked(change, needs())["n2"].remarks if remark.check == check}
-        for change in (fine, wrong)
-    )
-    assert after
-    assert before != after
-
-
-DRIFTING: list[tuple[str, Change, str]] = [
-    ("CUDA of the driver", part("gpus", cuda="12.8"), "12.8"),
-    ("operating system", part("software", os="Rocky 9"), "Rocky 9"),
-    ("OFED", part("software", ofed="24.10"), "24.10"),
-    ("Enroot", part("software", enroot="3.5.0"), "3.5.0"),
-    ("settings of Enroot", part("software", enroot_settings={"B": "2", "A": "1"}), "A=1 B=2"),
-    ("CPU", part("machine", cpu="another"), "another"),
-    ("kernel parameters", part("system", cmdline="ro"), "ro"),
-    ("page size", part("system", page_size=65536), "65536"),
-    ("virtual machine", part("system", virtual=True), "True"),
-    ("VBIOS", gpu(vbios="97"), "97"),
-    ("firmware of adapters", port("mlx5_1", firmware="28.1"), "MT4129 28.1"),
-    ("model of adapters", whole(ports=(Port(name="a", board="MT_2"), Port(name="b", board="MT_1"))), "MT_1 MT_2"),
-]
-
-
-@pytest.mark.parametrize(("name", "change", "value"), DRIFTING)
-def test_what_should_be_the_same_on_all_nodes_is_compared(name: str, change: Change, value: str) -> None:
-    usual = {n: part("software", ofed="24.07", enroot_settings={"A": "1"})(f) for n, f in fleet(nodes=3).items()}
-    usual = {n: whole(ports=(Port(name="a", board="MT_0"),))(part("machine", cpu="x")(f)) for n, f in usual.items()}
-    found = drift([usual["n1"], usual["n2"], change(usual["n3"])])
-    assert list(found) == [name]
-    ((_, most), (odd, one)) = found[name].items()
-    assert (most, one) == (["n1", "n2"], ["n3"])
-    assert value in odd

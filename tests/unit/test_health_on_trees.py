@@ -160,16 +160,19 @@ def test_what_a_healthy_node_says_to_the_letter(tmp_path: Path) -> None:
     trees = NodeTrees(tmp_path / "trees")
     trees.node("g1", "gb200")
     trees.write("g1", "sys/devices/system/cpu/cpu0/cpuidle/state2/disable", "1\n")
+    trees.write("g1", "dev/gdrdrv", "")
     facts = looked_at(trees, ["g1"], tmp_path)["g1"]
     assert facts.nvlink == Nvlink(gpus=(Links(up=18, rates=("50 GB/s",)),) * 4)
     assert facts.imex == Imex(domain="UP", channels=1)
     assert facts.services == {"fabric_manager": {"LoadState": "not-found"}, "time": {"NTPSynchronized": "yes"}}
     system = msgspec.to_builtins(facts.system)
-    del system["shm_size"], system["shm_free"], system["clock"], system["page_size"], system["gdrcopy"]
+    assert 0 < system.pop("shm_free") <= system.pop("shm_size")
+    assert abs(system.pop("clock") - facts.begun) < 600
     assert system == {
         **{"memlock": None, "nofile": 1048576, "governors": ("performance",), "idle_states": 4, "idle_disabled": 1},
         **{"numa_balancing": "0", "numa_nodes": 2, "cmdline": "ro iommu=pt", "virtual": False},
-        **{"first_outgoing_port": 32768, "peermem": True, "open_driver": True, "peer_mapping": True},
+        **{"first_outgoing_port": 32768, "peermem": True, "open_driver": True, "peer_mapping": True, "gdrcopy": True},
+        "page_size": os.sysconf("SC_PAGE_SIZE"),
     }
     assert (facts.software.os, facts.software.enroot) == ("Ubuntu 24.04.3 LTS", "4.1.2")
     assert facts.software.enroot_settings == {"ENROOT_REMAP_ROOT": "yes"}

@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import ast
+import base64
+import contextlib
 import os
 import random
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from llmb_common.health.ask import said_by
-from llmb_common.health.facts import Facts, read_facts
-from llmb_common.health.needs import needs_of
-from llmb_common.health.program import parse_frames
+from llmb_common.cluster_types import traits_of
+from llmb_common.errors import RequestError, SchedulerError
+from llmb_common.executors.holding import Wanted
+from llmb_common.health.ask import choose, look, said_by
+from llmb_common.health.facts import Facts, Folder, read_facts
+from llmb_common.health.needs import Needs, needs_of, needs_of_site
+from llmb_common.health.program import command, parse_frames
+from llmb_common.planning.job_plan import SlurmPlan
 from llmb_common.programs import Answer
+from llmb_common.site.cluster import ClusterConfig, Engine, SlurmSettings
+from llmb_common.slurm.options import parse_additional
+from llmb_common.submission.excluded_nodes import exclude_nodes
 from llmb_train.health import children, looks
+from llmb_train.health.__main__ import main
 from llmb_train.health.children import call_all, frames
 from support.documented_jobs import documented_rows, plan_of
 from support.functions import plan as function_plan
@@ -51,6 +63,28 @@ def test_answers_are_not_believed_to_be_of_the_right_kind() -> None:
     assert facts.gpus.missing == "no answer"
     assert list(facts.errors) == ["gpus"]
     assert read_facts("n1", {"looks": []}) == Facts("n1")
+    said = {
+        "machine": {"hung": "killed", "seconds": 10},
+        "stuck": {"error": "OSError: x"},
+        "folder w": {"value": {"path": "/w", "there": True}, "seconds": 0.5},
+    }
+    assert read_facts("n1", {"begun": 7, "looks": said}) == Facts(
+        "n1",
+        begun=7.0,
+        folders={"w": Folder("/w", there=True)},
+        hung={"machine": "killed"},
+        errors={"stuck": "OSError: x"},
+        seconds={"machine": 10.0, "folder w": 0.5},
+    )
+
+
+def test_all_that_a_node_needs_travels() -> None:
+    code = zlib.decompress(base64.b64decode(command({}, [])[4])).decode()
+    said = set(re.findall(r'"(llmb_train[.\w]*)": \[', code.replace("\\", "")))
+    assert {name.removeprefix("llmb_train") for name in said} == {
+        *("", ".evidence", ".evidence.ask", ".evidence.gpus", ".evidence.machine", ".evidence.nccl", ".health"),
+        *(f".health.{name}" for name in ("__main__", "children", "looks", "stress", "ranks")),
+    }
 
 
 def _sleeps() -> None:
@@ -96,6 +130,26 @@ def test_a_process_that_hangs_in_the_kernel_is_found_and_our_own_looks_are_not(
         waiting.wait()
 
 
+D = {"Name": "x", "State": "D (disk sleep)", "PPid": "1", "VmSize": "1 kB"}
+SWITCHES = "voluntary_ctxt_switches:\t7\nnonvoluntary_ctxt_switches:\t{}\n"
+
+
+def test_who_has_run_meanwhile_was_not_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def status(pid: int, switches: int, **lines: str | None) -> None:
+        (tmp_path / f"proc/{pid}").mkdir(parents=True, exist_ok=True)
+        text = "".join(f"{name}:\t{value}\n" for name, value in {**D, **lines}.items() if value)
+        (tmp_path / f"proc/{pid}/status").write_text(text + SWITCHES.format(switches))
+
+    status(11, 1, Name="stuck one")
+    status(5, 1, Name=None)
+    status(12, 1)
+    status(13, 1, VmSize=None)
+    status(14, 1, State="S (sleeping)")
+    monkeypatch.setattr(looks, "ROOT", tmp_path)
+    monkeypatch.setattr(looks.time, "sleep", lambda seconds: status(12, 2))
+    assert looks.stuck() == [{"pid": 5, "name": "?"}, {"pid": 11, "name": "stuck one"}]
+
+
 def test_folders_are_tried_and_what_of_a_path_is_there_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert looks.folder(str(tmp_path / "none"), written=True)["there"] is False
     seen = looks.folder(str(tmp_path), written=True)
@@ -111,11 +165,109 @@ def test_folders_are_tried_and_what_of_a_path_is_there_counts(tmp_path: Path, mo
 def test_counters_of_ports_count_by_how_much_they_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counters = tmp_path / "sys/class/infiniband/mlx5_1/ports/1/counters"
     counters.mkdir(parents=True)
+    grown = {"symbol_error": 7, "link_error_recovery": 1, "link_downed": 2, "port_rcv_errors": 0}
     (counters / "symbol_error").write_text("100")
     monkeypatch.setattr(looks, "ROOT", tmp_path)
-    monkeypatch.setattr(looks.time, "sleep", lambda seconds: (counters / "symbol_error").write_text("107"))
-    (port,) = looks.ports()
-    assert {name: count for name, count in port["errors"].items() if count} == {"symbol_error": 7}
+
+    def meanwhile(seconds: float) -> None:
+        for name, count in grown.items():
+            (counters / name).write_text(str(count + (100 if name == "symbol_error" else 0)))
+
+    monkeypatch.setattr(looks.time, "sleep", meanwhile)
+    assert looks.ports() == [{"name": "mlx5_1", "phys": None, "board": None, "gids": [], "errors": grown}]
+
+
+class Tools:
+    """What tools of a node say, by the first of their words: a text, or a pair with why they do not."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path, **said: str | tuple[None, str]) -> None:
+        self.said = said
+        monkeypatch.setattr(looks, "_tool", self)
+        monkeypatch.setattr(looks, "ROOT", root)
+        monkeypatch.setattr(looks.time, "time", lambda: 1_800_000_000.0)
+
+    def __call__(self, *command: str, seconds: float = 0) -> tuple[str | None, str | None]:
+        said = self.said.get(command[0].replace("-", "_"), (None, None))
+        return said if isinstance(said, tuple) else (said, None)
+
+
+def test_lines_of_the_kernels_log_count_for_a_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/uptime").write_text("100000.00 1.00")
+    journal = "1799913600.0 n1 kernel: NVRM: old\n1799913600.6 n1 kernel: NVRM: new\n1799999990.0 n1 kernel: usb 1\n"
+    tools = Tools(monkeypatch, tmp_path, journalctl=journal)
+    assert looks.kernel_log() == {"missing": None, "lines": [[86399, "NVRM: new"]]}
+    tools.said = {
+        "journalctl": "-- No entries --",
+        "dmesg": "[13600.000000] Xid old\n[13600.600000] Xid new\n[ 9.0] x\n",
+    }
+    assert looks.kernel_log() == {"missing": None, "lines": [[86399, "Xid new"]]}
+    tools.said = {"dmesg": (None, "dmesg ended with 1")}
+    assert looks.kernel_log() == {"missing": "dmesg ended with 1", "lines": []}
+    tools.said = {"dmesg": "".join(f"[99999.0] Xid {number} {'x' * 400}\n" for number in range(401))}
+    lines = looks.kernel_log()["lines"]
+    assert (len(lines), lines[0][1][:6], len(lines[0][1])) == (400, "Xid 1 ", 300)
+
+
+def test_nvlinks_by_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    links = "\t Link 9: 50 GB/s\nGPU 0: x\n\t Link 0: 50 GB/s\n\t Link 1: 50 GB/s\n"
+    links += "\t Link 2: <inactive>\n\t Link 3: 25 GB/s\n"
+    Tools(monkeypatch, tmp_path, nvidia_smi=links + "GPU 1: x\n\t Effective BER: 1e-9\n\t Symbol BER: 15e-255\n")
+    assert looks.nvlink() == {
+        "missing": None,
+        "gpus": [{"up": 3, "down": [2], "rates": ["25 GB/s", "50 GB/s"]}, {"up": 0, "down": [], "rates": []}],
+        "errors": ["1e-9"],
+    }
+    Tools(monkeypatch, tmp_path, nvidia_smi=(None, "it failed"))
+    assert looks.nvlink() == {"missing": "it failed", "gpus": [], "errors": []}
+
+
+def test_the_software_of_a_node_and_how_enroot_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in {
+        "etc/os-release": "NAME=x\nPRETTY_NAME=Rocky 9\n",
+        "sys/module/mlx5_core/version": "24.10",
+        "etc/enroot/enroot.conf": f"ENROOT_DATA_PATH {tmp_path}/x/y\n#ENROOT_A no\n",
+        "etc/enroot/environ.d/10.env": "NCCL_IB_HCA=mlx5\nMELLANOX_VISIBLE_DEVICES=none\nOTHER=x\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    Tools(monkeypatch, tmp_path, enroot=" 4.1.2\n", good="", bad=(None, "it failed"))
+    found = looks.software(["good", "bad", "missing"])
+    unpacked = found.pop("unpacked")
+    assert (unpacked["path"], unpacked["there"]) == (str(tmp_path), True)
+    assert found == {
+        **{"os": "Rocky 9", "ofed": "24.10", "enroot": "4.1.2", "starts": ["good"]},
+        "enroot_settings": {
+            "ENROOT_DATA_PATH": f"{tmp_path}/x/y",
+            "NCCL_IB_HCA": "mlx5",
+            "MELLANOX_VISIBLE_DEVICES": "none",
+        },
+    }
+
+
+def test_what_a_look_says_too_much_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "MOST_BYTES", 20)
+    calls = {
+        "just": (lambda: "x" * 7, 60.0),
+        "much": (lambda: "x" * 200_000, 60.0),
+        "dies": (lambda: os._exit(1), 60.0),
+    }
+    found = call_all({**calls, "prints": (lambda: os.write(1, b"x"), 60.0), "strange": (lambda: {1, 2}, 60.0)})
+    assert all(0 <= found[name].pop("seconds") < 60 for name in found)
+    lost = {"error": "it died, or said too much"}
+    assert found.pop("strange")["error"].startswith("TypeError: Object of type set")
+    assert found == {"just": {"value": "x" * 7}, "much": lost, "dies": lost, "prints": {"value": 1}}
+    assert (children._state(os.getpid()), children._state(1 << 23)) == ("R", "unknown")
+
+
+def test_a_stage_that_cannot_begin_says_why(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURMD_NODENAME", "n7")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    main({"stage": "stress"})
+    said = parse_frames(capfd.readouterr().out)["n7"]
+    assert said["looks"] == {"error": "ModuleNotFoundError: import of torch halted; None in sys.modules"}
+    assert (said["node"], sorted(said)) == ("n7", ["begun", "ended", "looks", "node"])
+    assert 0 <= said["ended"] - said["begun"] < 600
 
 
 class Steps:
@@ -123,13 +275,13 @@ class Steps:
 
     nodes = ("n1", "n2", "n3")
 
-    def __init__(self, *answers: list[str], dead: Sequence[str] = ()) -> None:
-        self.answers, self.dead, self.asked = list(answers), dead, list[Sequence[str]]()
+    def __init__(self, *answers: list[str], dead: Sequence[str] = (), complaint: bytes = b"") -> None:
+        self.answers, self.dead, self.asked, self.complaint = list(answers), dead, list[Sequence[str]](), complaint
 
     def run(self, argv: Sequence[str], seconds: float, *, inside: Any = None, nodes: Sequence[str] = ()) -> Answer:
         self.asked.append(nodes)
         lines = [line for node in self.answers.pop(0) for line in frames(node, {"looks": {}})]
-        return Answer(0, "\n".join(lines).encode())
+        return Answer(0, "\n".join(lines).encode(), self.complaint)
 
     def unreached(self, answer: Answer) -> Sequence[str]:
         return self.dead
@@ -144,19 +296,108 @@ def test_nodes_that_lost_their_step_with_that_of_a_dead_one_are_asked_once_more(
     assert held.asked == [["n1", "n2"]], "nobody is left to ask"
 
 
-def test_what_a_plan_needs_is_found_in_it() -> None:
+def test_what_a_plan_needs_is_found_in_it(tmp_path: Path) -> None:
     usual = plan_of(*next(documented_rows()))
-    found = needs_of(usual)
-    assert (found.gpu_type, found.gpus_per_node, found.nodes) == (usual.gpu_type, usual.gpus_per_node, usual.nodes)
-    assert (found.dispatcher, found.image) == ("", usual.image)
-    assert (found.device, found.slurm, found.mounts) == (usual.device, usual.slurm, usual.mounts)
-    assert found.env == {name: item.value for name, item in usual.env.items()}
-    assert {"installation", "workload", "/tmp"} <= set(found.folders)
+    image = tmp_path / "nemo.sqsh"
+    image.write_bytes(b"image")
+    hca = msgspec.structs.replace(next(iter(usual.env.values())), value="mlx5_0")
+    places = {
+        "image": str(image),
+        "install": str(tmp_path),
+        "workload_folder": f"{tmp_path}/workloads/x",
+        "mounts": ("/m:/m",),
+    }
+    usual = msgspec.structs.replace(usual, env={**usual.env, "NCCL_IB_HCA": hca}, engine_python="/a/python", **places)
+    assert needs_of(usual) == Needs(
+        gpu_type=usual.gpu_type,
+        gpus_per_node=usual.gpus_per_node,
+        nodes=usual.nodes,
+        slurm=usual.slurm,
+        adapters="mlx5_0",
+        image=str(image),
+        image_bytes=5,
+        mounts=("/m:/m",),
+        folders={**dict.fromkeys(("installation", "workload", "images"), str(tmp_path)), "/tmp": "/tmp"},
+        pythons=("/a/python",),
+        env={name: item.value for name, item in usual.env.items()},
+    )
     beyond = function_plan(MODEL_SIZE="deepseek_v3", DTYPE="fp8", GPU_TYPE="h100", JOB_TOTAL_GPUS="1024")
     assert (beyond.ep, needs_of(beyond).dispatcher) == (64, "hybridep")
     assert needs_of(msgspec.structs.replace(beyond, ep=8)).dispatcher == "", "experts in one NVLink domain"
     rack = function_plan(MODEL_SIZE="deepseek_v3", DTYPE="fp8", GPU_TYPE="gb300", JOB_TOTAL_GPUS="256")
     assert (rack.ep, needs_of(rack).dispatcher) == (32, ""), "the same: 72 GPUs are joined there"
+
+
+def test_what_a_site_needs_is_what_its_configuration_says(tmp_path: Path) -> None:
+    slurm = SlurmSettings(account="a", gpu_partition="gpu", gres=True, mpi="none", additional_params="qos=high")
+    env, engine = {"NCCL_IB_HCA": "mlx5_0"}, Engine(python="/a/python")
+    config = ClusterConfig(gpu_type="gb200", slurm=slurm, environment=env, engine=engine, mounts=("/m:/m",))
+    common = Needs(
+        gpu_type="gb200",
+        gpus_per_node=4,
+        adapters="mlx5_0",
+        mounts=("/m:/m",),
+        folders={"installation": str(tmp_path), "workload": str(tmp_path), "/tmp": "/tmp"},
+        pythons=("/a/python",),
+        env=env,
+    )
+    found = needs_of_site(config, tmp_path, traits_of("slurm"), "other")
+    assert replace(found, slurm=None) == needs_of_site(config, tmp_path, traits_of("local")) == common
+    assert found.slurm == SlurmPlan(
+        account="a",
+        partition="other",
+        gres=True,
+        segment=None,
+        additional=tuple(parse_additional("qos=high", "x")),
+        runtime="pyxis",
+        container_writable=True,
+        mpi="none",
+    )
+    cpus = needs_of_site(ClusterConfig(gpu_type="cpu"), tmp_path, traits_of("slurm"))
+    assert (cpus.device, cpus.pythons, cpus.slurm and cpus.slurm.partition) == ("cpu", (), None)
+
+
+class Queue:
+    """A scheduler that knows these nodes, and why some cannot be had; it gives what a test holds."""
+
+    def __init__(self, now: Mapping[str, str], held: Any = None) -> None:
+        self.now, self.held, self.wanted = now, held, list[Wanted]()
+
+    def nodes_now(self, nodes: str | None, partition: str | None) -> Mapping[str, str]:
+        return self.now
+
+    @contextlib.contextmanager
+    def hold(self, wanted: Wanted) -> Iterator[Any]:
+        self.wanted.append(wanted)
+        yield self.held
+
+
+def test_nodes_that_can_be_asked_are_neither_busy_nor_excluded(tmp_path: Path) -> None:
+    exclude_nodes(tmp_path, "n2", "it burns", days=1)
+    queue: Any = Queue({"n1": "", "n2": "", "n3": "down"})
+    assert choose(queue, tmp_path, None, None) == (["n1"], {"n2": "excluded (it burns)", "n3": "down"})
+    assert choose(queue, tmp_path, "n2", None) == (["n1", "n2"], {"n3": "down"}), "who names a node means it"
+    queue = Queue({f"n{number}": "down" for number in range(1, 6)})
+    with pytest.raises(
+        RequestError, match="none of 5 nodes can be asked now: n1: down, n2: down, n3: down, n4: down\n"
+    ):
+        choose(queue, tmp_path, None, None)
+
+
+def test_nodes_are_held_whole_and_judged_by_what_they_say() -> None:
+    queue: Any = Queue({}, Steps(["n1", "n3"], complaint=b" srun: n2 is lost \n"))
+    found = look(queue, Needs(device="cpu"), ["n1", "n2", "n3"], not_asked={"n4": "busy"}, wait=7, minutes=3)
+    assert queue.wanted == [
+        Wanted(name="llmb-health", slurm=None, nodes=["n1", "n2", "n3"], gpus=1, minutes=3, wait=7, whole=True)
+    ]
+    assert ([item.status for item in found.verdicts], found.not_asked) == (["ok", "silent", "ok"], {"n4": "busy"})
+    assert (found.complaint, list(found.facts)) == ("srun: n2 is lost", ["n1", "n3"])
+    assert [item.node for item in found.failed] == ["n2"]
+    queue = Queue({}, Steps(["n1", "n2", "n3"]))
+    assert look(queue, Needs(gpus_per_node=8), []).complaint == ""
+    assert [(wanted.gpus, wanted.minutes, wanted.wait) for wanted in queue.wanted] == [(8, 2, 60)]
+    with pytest.raises(SchedulerError, match="no node answered: "):
+        look(Queue({}, Steps([])), Needs(), ["n1"])  # type: ignore[arg-type]
 
 
 OLD = ("evidence/ask", "evidence/gpus", "evidence/machine", "health/__main__", "health/children", "health/looks")

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock, Mock
 
 import msgspec
 import pytest
 
 from llmb_common.errors import CheckFailed
+from llmb_common.executors.holding import Container
 from llmb_common.health.ask import Health, keep_out
 from llmb_common.health.judge import judge
 from llmb_common.health.stress import measured_lines, stressed
 from llmb_common.programs import Answer
 from llmb_common.results import baselines as kept
 from llmb_common.results.baselines import Baseline, BaselineRun
+from llmb_train import health
+from llmb_train.health import stress as at_node
 from llmb_train.health.children import frames
 from support.health_fleets import fleet, needs
 
@@ -39,6 +47,8 @@ class Bench:
         self.silent: set[str] = set()
         self.broken: dict[str, str] = {}
         self.asked: list[list[tuple[str, ...]]] = []
+        self.pythons: Sequence[str] = ()
+        self.inside: Container | None = None
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -46,6 +56,7 @@ class Bench:
 
     def run(self, argv: Sequence[str], seconds: float, *, inside: Any = None, nodes: Sequence[str] = ()) -> Answer:
         spec = msgspec.json.decode(argv[5])
+        self.pythons, self.inside = argv[6:], inside
         self.asked.append([tuple(group["nodes"]) for group in spec["groups"] if len(group["nodes"]) > 1])
         broken = {node: {"looks": {"error": why}} for node, why in self.broken.items()}
         lines = [line for node in broken if node in nodes for line in frames(node, broken[node])]
@@ -112,11 +123,16 @@ def test_healthy_nodes_stay_so_and_the_medians_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("figures", "status", "text"),
     [
-        ({"tflops": 590.0}, "fail", "GPU 3: matrix product 590 TFLOPS; usual here: 700 TFLOPS"),
-        ({"tflops": 640.0}, "warn", "GPU 3: matrix product 640 TFLOPS"),
-        ({"copy": 2300.0}, "fail", "GPU 3: copy in memory 2300 GB/s"),
-        ({"to_gpu": 40.0}, "fail", "GPU 3: copy to the GPU 40 GB/s"),
-        ({"from_gpu": 27.0}, "fail", "GPU 3: copy from the GPU 27 GB/s"),
+        ({"tflops": 594.9}, "fail", "GPU 3: matrix product 594.9 TFLOPS; usual here: 700 TFLOPS"),
+        ({"tflops": 595.0}, "warn", "GPU 3: matrix product 595 TFLOPS"),
+        ({"tflops": 664.9}, "warn", "GPU 3: matrix product 664.9 TFLOPS"),
+        ({"tflops": 665.0}, "", ""),
+        ({"copy": 2339.0}, "fail", "GPU 3: copy in memory 2339 GB/s"),
+        ({"copy": 2521.0}, "warn", "GPU 3: copy in memory 2521 GB/s"),
+        ({"copy": 2523.0}, "", ""),
+        ({"to_gpu": 43.9}, "fail", "GPU 3: copy to the GPU 43.9 GB/s"),
+        ({"from_gpu": 43.9}, "fail", "GPU 3: copy from the GPU 43.9 GB/s"),
+        ({"to_gpu": 44.1, "from_gpu": 44.1}, "", ""),
         (
             {"error": "ValueError: a matrix product is wrong"},
             "fail",
@@ -129,18 +145,32 @@ def test_a_gpu_against_all_others(tmp_path: Path, figures: dict[str, Any], statu
     bench = Bench()
     bench.gpus["n5", 3] = figures
     found = found_by(bench, tmp_path)
-    assert list(found) == ["n5"]
-    assert found["n5"][0] == status
-    assert found["n5"][1][0].startswith(text)
+    assert {node: status for node, (status, _) in found.items()} == ({"n5": status} if status else {})
+    assert [said[: len(text)] for said in found.get("n5", ("", []))[1]] == ([text] if status else [])
 
 
-@pytest.mark.parametrize("how", [20.0, "RuntimeError: timed out"])
+@pytest.mark.parametrize(
+    ("rate", "status", "texts"),
+    [
+        (360.0, "ok", []),
+        (359.0, "fail", ["all-reduce in a node 359 GB/s; usual here: 400 GB/s"]),
+        ("no NVLink", "fail", ["all-reduce in the node: n4 rank 0: no NVLink"]),
+    ],
+)
+def test_a_node_by_itself_against_all_others(tmp_path: Path, rate: float | str, status: str, texts: list[str]) -> None:
+    bench = Bench()
+    bench.slow_pairs[frozenset(("n4",))] = rate
+    assert found_by(bench, tmp_path).get("n4", ("ok", [])) == (status, texts)
+
+
+@pytest.mark.parametrize("how", [20.0, "timed out"])
 def test_a_node_is_blamed_only_when_a_healthy_partner_gets_no_more_out_of_it(tmp_path: Path, how: float | str) -> None:
     bench = Bench()
     bench.slow_nodes["n4"] = how
     found = found_by(bench, tmp_path)
     assert found["n4"][0] == "fail"
-    assert found["n4"][1][0].startswith("with n3 and with n2: ")
+    slow = "all-reduce between two nodes 20 GB/s; usual here: 48 GB/s"
+    assert found["n4"][1] == [f"with n3 and with n2: {'n4 rank 0: timed out' if isinstance(how, str) else slow}"]
     assert list(found) == ["n4"], "its first partner is cleared"
     assert bench.asked[1:] == [[("n3", "n1"), ("n4", "n2")]]
 
@@ -158,6 +188,9 @@ def test_where_nobody_reaches_anybody_all_pairs_fail(tmp_path: Path) -> None:
     bench.slow_nodes = dict.fromkeys(NODES, "RuntimeError: connection refused")
     found = found_by(bench, tmp_path)
     assert {status for status, _ in found.values()} == {"fail"}
+    assert found["n3"][1] == [
+        "n3 and n4 do not reach each other, and nobody else says who it is: n3 rank 0: RuntimeError: connection refused"
+    ]
     assert len(found) == len(NODES)
     assert len(bench.asked) == 1, "there is no healthy partner"
 
@@ -166,8 +199,10 @@ def test_a_node_that_says_nothing_under_load_fails_and_its_partner_is_tried_agai
     bench = Bench()
     bench.silent = {"n2"}
     found = found_by(bench, tmp_path)
-    assert list(found) == ["n2"]
+    assert found == {"n2": ("fail", ["no answer under load in time, or nothing starts in the image"])}
     assert bench.asked[1:] == [[("n1", "n3")]]
+    pairs = {"n1+n2": None, "n3+n4": 48.0, "n5+n6": 48.0, "n7+n8": 48.0}
+    assert bench.result.measured["pairs"] == pairs  # type: ignore[attr-defined]
 
 
 def test_a_node_on_which_nothing_can_be_measured_says_why(tmp_path: Path) -> None:
@@ -175,6 +210,14 @@ def test_a_node_on_which_nothing_can_be_measured_says_why(tmp_path: Path) -> Non
     bench.broken = {"n2": "ImportError: no torch"}
     found = found_by(bench, tmp_path)
     assert found["n2"] == ("fail", ["nothing could be measured: ImportError: no torch"])
+
+
+def test_nodes_work_in_the_image_of_jobs_or_with_the_python_of_their_engine(tmp_path: Path) -> None:
+    bench = Bench()
+    found_by(bench, tmp_path, image="/i/nemo.sqsh", mounts=("/m:/m",), pythons=("/a/python",))
+    assert (bench.pythons, bench.inside) == (["python3"], Container("/i/nemo.sqsh", ("/m:/m",)))
+    found_by(bench, tmp_path, image="/i/nemo.sqsh", slurm=None, pythons=("/a/python",))
+    assert (bench.pythons[:2], bench.inside) == (["/a/python", "python3"], None)
 
 
 def test_one_node_alone_is_not_tried_with_another(tmp_path: Path) -> None:
@@ -250,3 +293,126 @@ def test_a_pair_that_gives_less_than_the_site_expects_where_there_is_no_median(t
     texts = {remark.text for item in found.verdicts for remark in item.remarks if remark.level == "fail"}
     assert texts == {"all nodes: all-reduce between two nodes 20 GB/s; usual here: 20 GB/s; expected: 50 GB/s"}
     assert found.shared_fault
+
+
+class Filled:
+    """A tensor all of whose elements are ``value``."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> Any:
+        return Mock(**{"all.return_value": self.value == other})
+
+    def __matmul__(self, other: Filled) -> Filled:
+        return self
+
+    def zero_(self) -> None:
+        self.value = 0
+
+    def copy_(self, other: object) -> None:
+        """Nothing to copy."""
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
+    """Torch that computes nothing."""
+    fake = MagicMock()
+    fake.ones.side_effect = lambda side, *more, **kind: Filled(side)
+    fake.empty.side_effect = fake.empty_like.side_effect = lambda *shape, **kind: Mock()
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    monkeypatch.setitem(sys.modules, "torch.distributed", fake.distributed)
+    return fake
+
+
+def _ranks() -> Any:
+    file = Path(health.__file__).parent / "ranks.py"
+    spec = importlib.util.spec_from_file_location("ranks_without_torch", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_a_gpu_does_alone_in_its_units(torch: MagicMock, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = _ranks()
+    monkeypatch.setattr(ranks, "_times", lambda work, device, *more: (work(), 0.5)[1])
+    gib = 2**29 / 1e9
+    usual = {"tflops": 2 * 8192**3 / 0.5e12, "copy": 2 * gib / 0.5, "to_gpu": gib / 0.5, "from_gpu": gib / 0.5}
+    assert ranks.alone("cuda", 3) == pytest.approx(usual)
+    torch.cuda.set_device.assert_called_once_with(3)
+    assert {call.kwargs["device"] for call in (*torch.ones.mock_calls, *torch.randn.mock_calls)} == {"cuda"}
+    assert {call.kwargs["dtype"] for call in (*torch.ones.mock_calls, *torch.randn.mock_calls)} == {torch.bfloat16}
+    assert torch.empty.mock_calls[-1].kwargs == {"dtype": torch.uint8, "pin_memory": True}
+    torch.ones.side_effect = lambda *shape, **kind: Filled(1)
+    with pytest.raises(ValueError, match="a matrix product is wrong"):
+        ranks.alone("cuda", 3)
+
+
+def test_what_gpus_reduce_together_in_its_units(torch: MagicMock, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks, dist = _ranks(), torch.distributed
+    monkeypatch.setattr(ranks, "_times", lambda work, device, repeats: (work(), 0.5)[1])
+    noted = ["NCCL version 2.29", "of no interest", "x" * 400 + " via NET/IB", "[0] via NET/IB " + "y" * 400]
+    monkeypatch.setattr(ranks.nccl, "write_log", lambda env, log: log.write_text("\n".join(noted)))
+    spec = {"device": "cuda", "gpus": 8, "addresses": {"n1": "10.0.0.1"}}
+    group = {"nodes": ["n1", "n2"], "port": 7}
+    torch.full.side_effect = lambda shape, value, device: Filled(136)
+    found = ranks.together(spec, group, 8, 0)
+    assert found["gbps"] == pytest.approx(2 * 15 / 16 * 2**28 / 1e9 / 0.5)
+    assert [line[:20] for line in found["log"]] == [noted[0][:20], noted[2][:20], noted[3][:20]]
+    torch.full.assert_called_once_with((2**26,), 9.0, device="cuda")
+    wait = ranks.RENDEZVOUS
+    dist.TCPStore.assert_called_once_with("10.0.0.1", 7, 16, False, timeout=wait, wait_for_workers=False)
+    store = dist.TCPStore.return_value
+    dist.init_process_group.assert_called_once_with("nccl", store=store, rank=8, world_size=16, timeout=wait)
+    dist.barrier.assert_called_once_with()
+    assert ranks.together(spec, group, 0, 1)["log"] == [], "the first of a node has said it"
+    assert dist.TCPStore.mock_calls[-1].args[3] is True
+    torch.full.side_effect = lambda shape, value, device: Filled(135)
+    with pytest.raises(ValueError, match="an all-reduce gave a wrong sum"):
+        ranks.together(spec, group, 8, 1)
+
+
+def test_work_is_timed_by_its_median_when_it_is_done(torch: MagicMock, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks, work = _ranks(), Mock()
+    moments = iter([0, 9, 10, 11, 20, 22])
+    monkeypatch.setattr(ranks.time, "perf_counter", lambda: next(moments))
+    assert ranks._times(work, "cuda", repeats=3) == 2
+    assert torch.cuda.synchronize.call_count == 6
+    assert work.call_count > 3, "also before it counts"
+
+
+def test_gpus_at_work_are_looked_at_three_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(at_node.time, "sleep", Mock())
+    monkeypatch.setattr(at_node.gpus, "snapshot", lambda: {"time": 1.0, "missing": None, "gpus": []})
+    assert at_node._looks_under_load() == [at_node.gpus.changing(at_node.gpus.snapshot())] * 3
+
+
+def test_a_node_works_alone_and_in_its_groups(torch: MagicMock, monkeypatch: pytest.MonkeyPatch) -> None:
+    works = SimpleNamespace(
+        alone=lambda device, index: [device, index, os.environ["HERE"]],
+        together=lambda spec, group, rank, index: [group["port"], rank, index],
+    )
+    monkeypatch.setitem(sys.modules, "llmb_train.health.ranks", works)
+    monkeypatch.setattr(health, "ranks", works, raising=False)
+    monkeypatch.setattr(at_node, "_looks_under_load", lambda: ["warm"])
+    monkeypatch.setattr(os, "sched_setaffinity", free := Mock())
+    monkeypatch.setenv("SLURMD_NODENAME", "n2")
+    monkeypatch.setenv("HERE", "")
+    groups = [{"nodes": ["n1", "n2"], "port": 7}, {"nodes": ["n9"], "port": 8}]
+    spec = {"device": "cuda", "gpus": 2, "alone": True, "groups": groups, "env": {"HERE": "y"}}
+    found = at_node.stress(spec)
+    free.assert_called_once_with(0, range(os.cpu_count() or 1))
+    assert {index: said["value"] for index, said in found["alone"].items()} == {
+        "0": ["cuda", 0, "y"],
+        "1": ["cuda", 1, "y"],
+    }
+    (group,) = found["groups"]
+    assert group["nodes"] == ["n1", "n2"]
+    assert {index: said["value"] for index, said in group["ranks"].items()} == {"0": [7, 2, 0], "1": [7, 3, 1]}
+    assert found["load"] == ["warm"]
+    again = at_node.stress({**spec, "alone": False, "groups": [], "env": {}})
+    assert again == {"groups": []}
+    cpu = at_node.stress({**spec, "device": "cpu", "groups": []})
+    assert (cpu["load"], sorted(cpu["alone"])) == ([], ["0", "1"])

@@ -60,10 +60,11 @@ class _At(NamedTuple):
 
     def foreign(self, *, level: Level) -> str:
         """A Grace CPU may use its GPUs' memory as its own; elsewhere nobody does without a process."""
-        used, seen = self.gpu.memory_used_mib or 0, self.gpu.processes
+        used, seen = self.gpu.memory_used_mib, self.gpu.processes
         harmless = self.needs.domain_nodes > 1 and not seen
-        text = f"{used:.0f} MiB in use, {seen or 'no visible'} processes"
-        return text if used >= FOREIGN_MIB and level == ("warn" if harmless else "fail") else ""
+        if not used or used < FOREIGN_MIB or level != ("warn" if harmless else "fail"):
+            return ""
+        return f"{used:.0f} MiB in use, {seen or 'no visible'} processes"
 
 
 _YES = ("Yes", "1")
@@ -83,7 +84,7 @@ _OF_GPU: tuple[_Rule, ...] = (
     ("gpu-modes", "warn", lambda at: at.mode.startswith("exclusive") and "its compute mode admits one process"),
     ("gpu-in-use", "fail", lambda at: at.foreign(level="fail")),
     ("gpu-in-use", "warn", lambda at: at.foreign(level="warn")),
-    ("gpu-in-use", "warn", lambda at: (n := at.gpu.utilization or 0) > BUSY and f"{n:.0f} % busy, with no job on it"),
+    ("gpu-in-use", "warn", lambda at: (n := at.gpu.utilization) and n > BUSY and f"{n:.0f} % busy, with no job on it"),
     ("persistence", "warn", lambda at: at.gpu.persistence == "Disabled" and "persistence mode is off"),
     ("nvlink", "fail", lambda at: (n := at.links.down) and f"NVLinks {_ranges(n)} are inactive"),
     ("nvlink", "fail", lambda at: (n := at.links.up) < at.wanted and f"{n} of {at.wanted} NVLinks are up"),
@@ -115,7 +116,7 @@ def _ranges(numbers: Iterable[int]) -> str:
 
 def _each(facts: Facts, needs: Needs) -> Iterator[_At]:
     links, known = facts.nvlink.gpus, GPUS.get(needs.gpu_type)
-    most = max((link.up for link in links), default=0)
+    most = max(link.up for link in (*links, Links()))
     wanted = LINKS if known and known.generation in ("hopper", "blackwell") else most
     for gpu in facts.gpus.gpus or [Gpu(index=number) for number in range(len(links))]:
         yield _At(gpu, links[gpu.index] if gpu.index < len(links) else Links(up=wanted), wanted, needs)
@@ -205,7 +206,7 @@ def _frequency(facts: Facts, needs: Needs) -> Said:
     system = facts.system
     if other := [name for name in system.governors if name != "performance"]:
         yield "warn", f"CPU frequency governor {', '.join(other)}"
-    if system.idle_disabled or (system.idle_states or 9) <= 2:
+    if system.idle_disabled or system.idle_states in (1, 2):
         off = (
             f"{system.idle_disabled} of {system.idle_states}"
             if system.idle_disabled
@@ -223,12 +224,11 @@ def _time(facts: Facts, needs: Needs) -> Said:
 
 def _folders(facts: Facts, needs: Needs) -> Said:
     for what, folder in facts.folders.items():
-        free = folder.free or 0
         if not folder.there and what != "/tmp":
             yield "fail", f"the folder {what}, {folder.path}, is not there"
         elif folder.problem:
             yield "fail", f"nothing can be written to the folder {what}, {folder.path}: {folder.problem}"
-        elif folder.size is not None and folder.free is not None and (free < 5e8 or free < 0.02 * folder.size):
+        elif folder.size and (free := folder.free) is not None and (free < 5e8 or free < 0.02 * folder.size):
             yield ("fail" if what == "/tmp" and free < FULL else "warn"), f"{folder.path} has {size(free)} free"
     room = facts.software.unpacked if needs.containers else None
     if room and room.free is not None and needs.image_bytes and room.free < 3 * needs.image_bytes:

@@ -163,12 +163,12 @@ def read_facts(node: str, said: Mapping[str, Any]) -> Facts:
             seconds[name] = float(look["seconds"])
         if "value" not in look:
             where, how = (hung, look["hung"]) if "hung" in look else (errors, look.get("error"))
-            where[name] = str(how)[:300]
+            where[name] = str(how)
             continue
         try:
             value = from_plain(look["value"], kind)
         except msgspec.ValidationError as error:
-            errors[name] = f"unreadable: {error}"[:300]
+            errors[name] = f"unreadable: {error}"
             continue
         if isinstance(value, Folder):
             folders[name.removeprefix("folder ")] = value

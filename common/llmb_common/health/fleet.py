@@ -71,8 +71,7 @@ def drift(fleet: Sequence[Facts]) -> dict[str, dict[str, list[str]]]:
     for name, value in _DRIFT.items():
         of: dict[str, list[str]] = {}
         for facts in fleet:
-            known = value(facts)
-            if known is not None:
+            if (known := value(facts)) is not None:
                 of.setdefault(str(known)[:200], []).append(facts.node)
         if len(of) > 1:
             found[name] = dict(sorted(of.items(), key=lambda item: (-len(item[1]), item[0])))
@@ -102,33 +101,25 @@ def _ports(fleet: Sequence[Facts], needs: Needs) -> Iterator[tuple[str, Remark]]
         active = [port for port in serving if port.state == "ACTIVE"]
         for port in serving:
             same = [other for one in fleet for other in one.machine.adapters if other.name == port.name]
-            level = _level(same, len(active), len(facts.gpus.gpus))
-            if port.state != "ACTIVE" and level:
-                phys = next((it.phys for it in facts.ports if it.name == port.name.partition(":")[0]), None)
-                yield (
-                    facts.node,
-                    Remark("ports-up", level, f"{port.name} is {port.state}" + (f", {phys}" if phys else "")),
+            if port.state == "ACTIVE":
+                rate = _usual_rate(same if len(same) > 1 else active)
+                if rate and port.rate_gbps and port.rate_gbps < rate:
+                    text = f"{port.name} runs at {port.rate_gbps:g} Gbit/s; usual here: {rate:g}"
+                    yield facts.node, Remark("port-rate", "fail" if len(same) > 1 else "warn", text)
+            elif level := _level(same, len(active), len(facts.gpus.gpus)):
+                phys = next(
+                    (f", {it.phys}" for it in facts.ports if it.phys and it.name == port.name.partition(":")[0]), ""
                 )
-        for port in active:
-            same = [other for one in fleet for other in one.machine.adapters if other.name == port.name]
-            rate = _usual_rate(same if len(same) > 1 else active)
-            if rate and port.rate_gbps and port.rate_gbps < rate:
-                text = f"{port.name} runs at {port.rate_gbps:g} Gbit/s; usual here: {rate:g}"
-                yield facts.node, Remark("port-rate", "fail" if len(same) > 1 else "warn", text)
-        roce = [
-            it
-            for it in facts.ports
-            if any(port.name.startswith(it.name) and port.layer == "Ethernet" for port in active)
-        ]
+                yield facts.node, Remark("ports-up", level, f"{port.name} is {port.state}{phys}")
+        ethernet = {port.name.partition(":")[0] for port in active if port.layer == "Ethernet"}
+        roce = [it for it in facts.ports if it.name in ethernet]
         if without := [it.name for it in roce if it.gids and not any("v2" in gid for gid in it.gids)]:
             yield facts.node, Remark("roce", "fail", f"no RoCE v2 address on {', '.join(without)}")
     others, most = outliers((facts.node, len(_serving(facts, needs)) or None) for facts in fleet)
     for node, count in others:
         if int(count) < int(most):
-            yield (
-                node,
-                Remark("ports-there", "fail", f"{count} adapters of the kind that serves GPUs; usual here: {most}"),
-            )
+            text = f"{count} adapters of the kind that serves GPUs; usual here: {most}"
+            yield node, Remark("ports-there", "fail", text)
 
 
 def _usual_rate(ports: Sequence[Adapter]) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -80,7 +80,7 @@ def evidence_remarks(nodes: Sequence[Node], needs: Needs) -> Iterator[tuple[str,
 def with_remarks(verdicts: Sequence[Verdict], more: Mapping[str, Sequence[Remark]]) -> list[Verdict]:
     """The verdicts, with what was found later; each thing once."""
     return [
-        _judged(item.node, list(dict.fromkeys([*item.remarks, *more[item.node]]))) if item.node in more else item
+        _judged(item.node, dict.fromkeys([*item.remarks, *more[item.node]])) if item.node in more else item
         for item in verdicts
     ]
 
@@ -93,7 +93,7 @@ def _verdict(node: str, said: Mapping[str, Facts | None], remarks: Sequence[Rema
     return _judged(node, remarks)
 
 
-def _judged(node: str, remarks: Sequence[Remark]) -> Verdict:
+def _judged(node: str, remarks: Iterable[Remark]) -> Verdict:
     order = ("fail", "warn", "unknown", "drift")
     shown = [msgspec.structs.replace(remark, text=printable(remark.text)[:300]) for remark in remarks]
     shown.sort(key=lambda remark: order.index(remark.level))

@@ -46,10 +46,11 @@ _LINES = (
     _Line("kernel-log", re.compile(r"segfault.*libnccl"), "warn"),
 )
 
-_LOST = re.compile(r"(\S*\b(?:ib|mlx5_|ens|enp|eth)\w*)[:,]? .*lost carrier", re.I)
+_LOST = re.compile(r"\b((?:ib|mlx5_(?!core)|ens|enp|eth)\w*)[:,]? .*lost carrier", re.I)
 _DOWN = re.compile(r"mlx5_core \S+ (\w+): Link down")
 """As the driver says it, of which the first is that of the start."""
-_MOST = 3
+_MOST = 12
+"""Kinds of trouble that are told of a node."""
 
 
 def kernel_trouble(log: KernelLog) -> Iterator[tuple[str, Level, str]]:
@@ -58,11 +59,11 @@ def kernel_trouble(log: KernelLog) -> Iterator[tuple[str, Level, str]]:
     for age, text in log.lines:
         for check, level, kind in _meaning(age, text):
             worst.setdefault((check, level, kind), []).append(text)
-    for (check, level, _), lines in list(worst.items())[: 4 * _MOST]:
+    for (check, level, _), lines in list(worst.items())[:_MOST]:
         yield check, level, lines[-1] + (f" ({len(lines)} times)" if len(lines) > 1 else "")
     lost, down = (Counter(it[1] for _, text in log.lines if (it := line.search(text))) for line in (_LOST, _DOWN))
     lost += down - Counter(set(down))
-    for device, times in lost.most_common(_MOST):
+    for device, times in lost.most_common():
         yield "link-flaps", "fail" if times >= FLAPS else "warn", f"{device} lost its link {times} times in a day"
 
 

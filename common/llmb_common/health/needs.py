@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,5 +124,5 @@ def _dispatcher(plan: JobPlan) -> str:
         return ""  # the recipe is another one today: what is not known is not asked for
     if settings.get("moe_token_dispatcher_type") != "flex":
         return ""
-    backend = re.sub(r"\W", "", str(settings.get("moe_flex_dispatcher_backend") or ""))
+    backend = str(settings.get("moe_flex_dispatcher_backend") or "")
     return "" if backend in _WITHOUT_NETWORK else backend

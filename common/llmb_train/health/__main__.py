@@ -31,7 +31,7 @@ def _tried(stage: Callable[[Dict[str, Any]], Dict[str, Any]], spec: Dict[str, An
     try:
         return stage(spec)
     except Exception as error:  # noqa: BLE001 - whoever asked reports it
-        return {"error": f"{type(error).__name__}: {error}"[:500]}
+        return {"error": f"{type(error).__name__}: {error}"}
 
 
 if __name__ == "__main__":

@@ -108,12 +108,11 @@ def _run(function: Callable[[], Any], writing: int) -> None:
         for stream in (0, 1, 2):
             os.dup2(null, stream)
         try:
-            answer = {"value": function()}  # type: Dict[str, Any]
-            text = json.dumps(answer)
+            text = json.dumps({"value": function()})
         except Hangs as error:
             text = json.dumps({"hung": str(error)})
         except BaseException as error:  # noqa: BLE001 - the parent reports it
-            text = json.dumps({"error": f"{type(error).__name__}: {error}"[:500]})
+            text = json.dumps({"error": f"{type(error).__name__}: {error}"})
         rest = text.encode()
         while rest:
             rest = rest[os.write(writing, rest) :]

@@ -17,6 +17,8 @@ from llmb_train.health.children import Call
 
 TOOL_SECONDS = 15.0
 """No answer of a tool in so long, and it is killed."""
+_LOOK_SECONDS = 2 * TOOL_SECONDS + 2
+"""For a look that asks tools, two at most."""
 FILE_SECONDS = 10.0
 _APART_SECONDS = 4.0
 """Between two looks, at processes in state D and at counters: what changes meanwhile."""
@@ -35,12 +37,12 @@ def calls(spec: Dict[str, Any]) -> Dict[str, Call]:
     """Every look by name. ``spec`` has ``folders`` to look into, by what they are for."""
     found = {
         "machine": (lambda: machine.facts(os.environ, ROOT), FILE_SECONDS),
-        "gpus": (lambda: gpus.snapshot(TOOL_SECONDS), TOOL_SECONDS + 2),
-        "nvlink": (nvlink, 2 * TOOL_SECONDS + 2),
-        "imex": (imex, TOOL_SECONDS + 2),
-        "services": (services, TOOL_SECONDS + 2),
+        "gpus": (lambda: gpus.snapshot(TOOL_SECONDS), _LOOK_SECONDS),
+        "nvlink": (nvlink, _LOOK_SECONDS),
+        "imex": (imex, _LOOK_SECONDS),
+        "services": (services, _LOOK_SECONDS),
         "ports": (ports, FILE_SECONDS),
-        "kernel": (kernel_log, TOOL_SECONDS + 2),
+        "kernel": (kernel_log, _LOOK_SECONDS),
         "system": (system, FILE_SECONDS),
         "software": (lambda: software(spec.get("starts", ())), FILE_SECONDS),
         "stuck": (stuck, FILE_SECONDS),
@@ -85,11 +87,11 @@ def nvlink() -> Dict[str, Any]:
             found[-1]["down"].append(int(link.group(1)))
         elif link and found:
             found[-1]["up"] += 1
-            found[-1]["rates"].append(link.group(2).strip()[:20])
+            found[-1]["rates"].append(link.group(2).strip())
     for gpu in found:
         gpu["rates"] = sorted(set(gpu["rates"]))
     rates = re.findall(r"((?:Effective|Symbol) BER: *)(\S+)", errors or "")
-    return {"missing": missing, "gpus": found, "errors": [value[:20] for _, value in rates if value != "15e-255"][:8]}
+    return {"missing": missing, "gpus": found, "errors": [value for _, value in rates if value != "15e-255"]}
 
 
 def imex() -> Dict[str, Any]:
@@ -126,9 +128,9 @@ def ports() -> List[Dict[str, Any]]:
 
 def _ports() -> List[Dict[str, Any]]:
     found = []
-    for file in sorted(glob.glob(str(ROOT / "sys/class/infiniband/*/ports/*")))[:128]:
+    for file in sorted(glob.glob(str(ROOT / "sys/class/infiniband/*/ports/*"))):
         port = Path(file)
-        kinds = {read(port / "gid_attrs/types" / name) for name in names(port / "gid_attrs/types")[:16]}
+        kinds = {read(port / "gid_attrs/types" / name) for name in names(port / "gid_attrs/types")}
         counters = ("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors")
         found.append(
             {
@@ -191,7 +193,7 @@ def system() -> Dict[str, Any]:
         "cmdline": _cmdline(read(ROOT / "proc/cmdline") or ""),
         "page_size": os.sysconf("SC_PAGE_SIZE"),
         "virtual": bool(re.search(r"^flags\s*:.*\bhypervisor\b", read(ROOT / "proc/cpuinfo") or "", re.MULTILINE)),
-        "first_outgoing_port": _whole((read(ROOT / "proc/sys/net/ipv4/ip_local_port_range") or "").split()[0:1]),
+        "first_outgoing_port": _whole(read(ROOT / "proc/sys/net/ipv4/ip_local_port_range")),
         "peermem": bool(names(ROOT / "sys/module/nvidia_peermem")),
         "open_driver": "Open Kernel Module" in (read(ROOT / "proc/driver/nvidia/version") or ""),
         "peer_mapping": bool(re.search(r"PeerMappingOverride\s*=\s*1", parameters)),
@@ -211,7 +213,7 @@ def software(starts: Sequence[str] = ()) -> Dict[str, Any]:
     return {
         "os": release.group(1) if release else None,
         "ofed": read(ROOT / "sys/module/mlx5_core/version"),
-        "enroot": (enroot or "").strip()[:40] or None,
+        "enroot": (enroot or "").strip() or None,
         "enroot_settings": settings,
         "unpacked": folder(_unpacked(settings)),
         "starts": [program for program in starts if _starts(program)],
@@ -243,7 +245,7 @@ def stuck() -> List[Dict[str, Any]]:
     before = _in_d()
     time.sleep(_APART_SECONDS)
     after = _in_d()
-    return [{"pid": pid, "name": after[pid][0]} for pid in sorted(after) if before.get(pid) == after[pid]][:32]
+    return [{"pid": pid, "name": after[pid][0]} for pid in sorted(after) if before.get(pid) == after[pid]]
 
 
 def _in_d() -> Dict[int, Tuple[str, str]]:
@@ -255,7 +257,7 @@ def _in_d() -> Dict[int, Tuple[str, str]]:
         if status and re.search(r"^State:\s*D", status, re.MULTILINE) and "VmSize:" in status and ours not in status:
             ran = " ".join(re.findall(r"ctxt_switches:\s*(\d+)", status))
             title = re.search(r"^Name:\s*(.+)$", status, re.MULTILINE)
-            found[int(name)] = (title.group(1)[:60] if title else "?", ran)
+            found[int(name)] = (title.group(1) if title else "?", ran)
     return found
 
 
@@ -296,6 +298,7 @@ def _cmdline(text: str) -> str:
     return " ".join(word for word in text.split() if not word.startswith(own))
 
 
-def _whole(text: Any) -> Optional[int]:
-    word = text[0] if isinstance(text, list) and text else text
-    return int(word) if isinstance(word, str) and word.isdigit() else None
+def _whole(text: Optional[str]) -> Optional[int]:
+    """The number that it begins with."""
+    found = re.match(r"\d+", text or "")
+    return int(found.group()) if found else None

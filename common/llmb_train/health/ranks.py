@@ -29,10 +29,7 @@ _REDUCED = {"cuda": 256 << 20, "cpu": 1 << 20}
 def alone(device: str, index: int) -> dict[str, float]:
     """``tflops`` of a matrix product (bf16; on a CPU fp32), ``copy`` within the memory, reads and writes counted,
     ``to_gpu`` and ``from_gpu`` in GB/s. Raises ValueError for a product that is wrong."""
-    if device == "cuda":
-        torch.cuda.set_device(index)
-    else:
-        torch.set_num_threads(1)
+    _take(device, index)
     side, kind = _SIDE[device], torch.bfloat16 if device == "cuda" else torch.float32
     ones = torch.ones(side, side, device=device, dtype=kind)
     product = ones @ ones
@@ -46,8 +43,8 @@ def alone(device: str, index: int) -> dict[str, float]:
     found = {"tflops": 2e-12 * side**3 / times, "copy": 2 * size / _times(lambda: target.copy_(source), device)}
     if device == "cuda":
         host = torch.empty(_COPIED[device], dtype=torch.uint8, pin_memory=True)
-        found["to_gpu"] = size / _times(lambda: target.copy_(host, non_blocking=True), device)
-        found["from_gpu"] = size / _times(lambda: host.copy_(target, non_blocking=True), device)
+        found["to_gpu"] = size / _times(lambda: target.copy_(host), device)
+        found["from_gpu"] = size / _times(lambda: host.copy_(target), device)
     return found
 
 
@@ -55,10 +52,7 @@ def together(spec: dict[str, Any], group: dict[str, Any], rank: int, index: int)
     """``gbps`` of an all-reduce among the group's ranks, as nccl-tests count it (bus bandwidth), and what NCCL says of
     the way (``log``, of a node's first rank). Raises for a rendezvous that fails, and for a wrong sum."""
     device, world = spec["device"], len(group["nodes"]) * spec["gpus"]
-    if device == "cuda":
-        torch.cuda.set_device(index)
-    else:
-        torch.set_num_threads(1)
+    _take(device, index)
     log = Path(tempfile.mkdtemp(prefix="llmb-health-")) / "nccl.log"
     if device == "cuda" and index == 0:
         nccl.write_log(os.environ, log)
@@ -77,7 +71,7 @@ def together(spec: dict[str, Any], group: dict[str, Any], rank: int, index: int)
     said = log.read_text(errors="replace").splitlines() if log.is_file() else []
     log.unlink(missing_ok=True)
     log.parent.rmdir()
-    lines = [line[:300] for line in said if any(word in line for word in _LINES)][:200]
+    lines = [line for line in said if any(word in line for word in _LINES)]
     return {"gbps": 2 * (world - 1) / world * count * 4 / 1e9 / seconds, "log": lines}
 
 
@@ -94,6 +88,13 @@ def _times(work: Any, device: str, seconds: float = 0.0, repeats: int = 5) -> fl
         _wait(device)
         times.append(time.perf_counter() - begun)
     return statistics.median(times)
+
+
+def _take(device: str, index: int) -> None:
+    if device == "cuda":
+        torch.cuda.set_device(index)
+    else:
+        torch.set_num_threads(1)
 
 
 def _wait(device: str) -> None:
